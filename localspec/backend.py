@@ -1,0 +1,189 @@
+"""llama.cpp itself: the library, its log, its devices, how it was built.
+
+This room is the only door to llama_cpp. It owns what is true of the library before any model is
+loaded; models and contexts belong to `engine`.
+"""
+
+import collections
+import ctypes
+import functools
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from localspec.errors import EngineError, UsageError
+
+# Iterations an idle libgomp thread spins before it sleeps. Unbounded spinning, libgomp's default,
+# stalls a token for up to a second beside another busy process; see "Threads" in the README.
+SPIN_COUNT = "1000"
+
+_LEVEL_ERROR = 3
+_LEVEL_CONTINUES = 5
+_DEVICE_KINDS = ("CPU", "GPU", "integrated GPU", "accelerator", "meta")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device llama.cpp can compute on; memory in bytes, ``handle`` for llama.cpp."""
+
+    name: str
+    description: str
+    kind: str
+    free: int
+    total: int
+    handle: int
+
+    @property
+    def is_gpu(self) -> bool:
+        return "GPU" in self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """How the installed llama.cpp was built."""
+
+    bindings: str
+    llama_cpp: str
+    features: str
+    gpu_offload: bool
+
+
+class NativeLog:
+    """llama.cpp's log: kept quiet, shown when verbose, asked for the reason of a failure."""
+
+    def __init__(self) -> None:
+        self.verbose = False
+        self._lines: collections.deque[tuple[int, str]] = collections.deque(maxlen=500)
+
+    def write(self, level: int, text: str) -> None:
+        """Take one message; a continuation is joined to the message before it."""
+        if self.verbose:
+            sys.stderr.write(text)
+        if level == _LEVEL_CONTINUES and self._lines:
+            last_level, last = self._lines[-1]
+            self._lines[-1] = (last_level, last + text)
+        else:
+            self._lines.append((level, text))
+
+    @contextmanager
+    def watch(self) -> Iterator[list[str]]:
+        """Collect what is logged as an error while the block runs."""
+        errors: list[str] = []
+        self._lines.clear()
+        try:
+            yield errors
+        finally:
+            errors.extend(text.strip() for level, text in self._lines if level == _LEVEL_ERROR)
+
+
+log = NativeLog()
+_keep_alive: list[Any] = []  # ctypes callbacks that llama.cpp calls until the process ends
+
+
+@functools.cache
+def library() -> Any:
+    """The low-level bindings, imported and initialised on first use."""
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)  # read when libgomp is loaded
+    try:
+        import llama_cpp.llama_cpp as llama
+    except (ImportError, OSError, RuntimeError) as error:
+        raise EngineError(
+            f"llama-cpp-python cannot be loaded: {error}",
+            "Reinstall it: pip install --force-reinstall llama-cpp-python==0.3.36",
+        ) from error
+
+    @llama.llama_log_callback  # type: ignore[untyped-decorator]
+    def on_log(level: int, text: bytes, _: Any) -> None:
+        log.write(level, text.decode("utf-8", "replace"))
+
+    _keep_alive.append(on_log)
+    llama.llama_log_set(on_log, ctypes.c_void_p(0))
+    llama.llama_backend_init()
+    return llama
+
+
+@functools.cache
+def _ggml() -> Any:
+    """libggml, for the device functions that the bindings leave out."""
+    library()
+    from llama_cpp._ggml import libggml
+
+    for name, result, arguments in (
+        ("ggml_backend_dev_count", ctypes.c_size_t, []),
+        ("ggml_backend_dev_get", ctypes.c_void_p, [ctypes.c_size_t]),
+        ("ggml_backend_dev_name", ctypes.c_char_p, [ctypes.c_void_p]),
+        ("ggml_backend_dev_description", ctypes.c_char_p, [ctypes.c_void_p]),
+        ("ggml_backend_dev_type", ctypes.c_int, [ctypes.c_void_p]),
+        ("ggml_backend_dev_memory", None, [ctypes.c_void_p] + [ctypes.c_void_p] * 2),
+        ("ggml_backend_dev_buffer_type", ctypes.c_void_p, [ctypes.c_void_p]),
+        ("ggml_backend_buft_name", ctypes.c_char_p, [ctypes.c_void_p]),
+    ):
+        function = getattr(libggml, name)
+        function.restype, function.argtypes = result, arguments
+    return libggml
+
+
+def devices() -> list[Device]:
+    """Every device of this build, the CPU included."""
+    ggml = _ggml()
+    found = []
+    for i in range(ggml.ggml_backend_dev_count()):
+        handle = ggml.ggml_backend_dev_get(i)
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        ggml.ggml_backend_dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
+        kind = ggml.ggml_backend_dev_type(handle)
+        found.append(
+            Device(
+                name=ggml.ggml_backend_dev_name(handle).decode(),
+                description=ggml.ggml_backend_dev_description(handle).decode().strip(),
+                kind=_DEVICE_KINDS[kind] if kind < len(_DEVICE_KINDS) else "other",
+                free=free.value,
+                total=total.value,
+                handle=handle,
+            )
+        )
+    return found
+
+
+def choose_devices(names: str) -> list[Device]:
+    """Devices for a comma-separated list of names; none for ``none`` or ``cpu``.
+
+    Raises UsageError for a name this build does not know.
+    """
+    if names.lower() in ("none", "cpu"):
+        return []
+    known = {device.name.lower(): device for device in devices() if device.kind != "CPU"}
+    chosen = []
+    for name in names.split(","):
+        device = known.get(name.strip().lower())
+        if device is None:
+            raise UsageError(
+                f"There is no device {name.strip()!r}.",
+                f"This build knows: {', '.join([d.name for d in known.values()] + ['none'])}.",
+            )
+        chosen.append(device)
+    return chosen
+
+
+def buffer_types() -> dict[str, int]:
+    """Buffer type handles by name (``CPU``, ``CUDA0``, …), as ``--override-tensor`` wants them."""
+    ggml = _ggml()
+    handles = [ggml.ggml_backend_dev_buffer_type(device.handle) for device in devices()]
+    return {ggml.ggml_backend_buft_name(handle).decode(): handle for handle in handles}
+
+
+def build() -> Build:
+    """Versions and compiled-in features."""
+    llama = library()
+    import llama_cpp
+
+    return Build(
+        bindings=llama_cpp.__version__,
+        llama_cpp=llama.llama_version().decode(),
+        features=llama.llama_print_system_info().decode().strip(),
+        gpu_offload=bool(llama.llama_supports_gpu_offload()),
+    )

@@ -1,0 +1,264 @@
+"""Parse, call, show: the localspec command.
+
+This room joins the others and decides nothing about models. Rooms that need llama.cpp are
+imported inside commands, so that ``--help`` and ``check`` start at once.
+"""
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from localspec import __version__, display
+from localspec.config import DraftLength, SamplingParams, choose_sampling
+from localspec.errors import FileProblem, LocalspecError, UsageError
+from localspec.flags import ModelFlags, SamplingFlags, spread_groups
+from localspec.speculative.control import DEFAULT_LENGTH
+
+if TYPE_CHECKING:
+    from localspec.engine import Engine
+    from localspec.template import Message
+
+app = typer.Typer(
+    name="localspec",
+    help="Local language models, answered faster with the same text: a small draft model proposes "
+    "tokens, the big target model verifies them in one pass (speculative decoding on llama.cpp).",
+    epilog="Start with: localspec demo",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+
+
+def main() -> NoReturn:
+    """Run the command line; what the user can mend becomes two lines and an exit code."""
+    try:
+        app()
+    except LocalspecError as problem:
+        display.error(problem)
+        sys.exit(problem.exit_code)
+    sys.exit(0)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"localspec {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Holds --version; commands hold the rest."""
+
+
+@app.command()
+def demo(
+    draft_tokens: Annotated[
+        int, typer.Option("--draft-tokens", "--draft", min=1, max=16, help="Draft length.")
+    ] = DEFAULT_LENGTH,
+    repeats: Annotated[int, typer.Option(min=1, help="Interleaved repeats.")] = 3,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", "-n", min=1, max=256, help="Tokens an answer.")
+    ] = 64,
+    threads: Annotated[
+        int | None, typer.Option("--threads", "-t", min=1, help="Default: physical cores.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """See the bundled pair at work: plain beside drafted, no network."""
+    from localspec.demo import run_demo
+
+    if not as_json:
+        display.demo_intro(draft_tokens)
+    results = []
+    with display.progress() as on_progress:
+        for result in run_demo(
+            draft_length=draft_tokens,
+            repeats=repeats,
+            max_tokens=max_tokens,
+            threads=threads,
+            on_progress=on_progress,
+        ):
+            results.append(result)
+            if not as_json:
+                display.demo_result(result)
+    if as_json:
+        display.json_line({"version": __version__, "pairs": [r.as_json() for r in results]})
+
+
+@app.command()
+def check(
+    target_file: Annotated[
+        Path | None, typer.Argument(metavar="TARGET", help="The big model: a GGUF file.")
+    ] = None,
+    draft_file: Annotated[
+        Path | None, typer.Argument(metavar="DRAFT", help="The small model: a GGUF file.")
+    ] = None,
+    target: Annotated[
+        Path | None, typer.Option("--target", "-m", help="Instead of the argument TARGET.")
+    ] = None,
+    draft: Annotated[
+        Path | None,
+        typer.Option("--draft", "--draft-model", "-md", help="Instead of the argument DRAFT."),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Say whether a draft may speak for a target, and why not: headers only, no weights."""
+    from localspec.metadata import read_header
+    from localspec.pairing import check_pair, report_json
+
+    files = [path for path in (target_file, draft_file, target, draft) if path is not None]
+    if len(files) != 2:
+        raise UsageError(
+            f"check compares two files, {len(files)} were given.",
+            "Type: localspec check TARGET.gguf DRAFT.gguf",
+        )
+    first = target or target_file or files[0]
+    second = next(path for path in reversed(files) if path is not first)
+    headers = read_header(first), read_header(second)
+    report = check_pair(*headers, weights_needed=False)
+    if as_json:
+        display.json_line(report_json(report, *headers))
+    else:
+        display.pair_report(report, *headers)
+    raise typer.Exit(0 if report.compatible else 1)
+
+
+@app.command()
+def doctor(as_json: JsonFlag = False) -> None:
+    """Look at build, devices, cores, memory and folders, and run the demo pair once."""
+    from localspec.doctor import examine
+
+    result = examine()
+    if as_json:
+        display.json_line(asdict(result))
+    else:
+        display.examination(result)
+    raise typer.Exit(0 if result.healthy else 1)
+
+
+@app.command()
+@spread_groups
+def run(
+    models: ModelFlags,
+    sampling: SamplingFlags,
+    prompt: Annotated[
+        str | None, typer.Argument(help="The prompt; what is piped in is added below it.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Read the prompt from a file.")
+    ] = None,
+    system: Annotated[
+        str | None, typer.Option("--system", "-sys", help="A system message.")
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Complete the text as it is, without chat template.")
+    ] = False,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option("--max-tokens", "-n", min=1, help="Default: as much as the context holds."),
+    ] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option("--stop", help="End before this text; may be repeated.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Answer one prompt: the text on stdout, the figures on stderr."""
+    if raw and system is not None:
+        raise UsageError("--raw uses no template, so --system has no place.", "Leave one out.")
+    from localspec.generate import collect, stream_generate
+
+    text = _read_prompt(prompt, file)
+    choose_sampling(sampling.given(), {})  # bad values are told before models load
+    with _open(models) as engine:
+        params = _sampling_for(engine, sampling)
+        ids = engine.encode_text(text) if raw else engine.encode_chat(_messages(system, text))
+        length = models.draft_options().one_length(DEFAULT_LENGTH) if engine.draft else 0
+        responses = stream_generate(
+            engine, ids, params, length, max_tokens=max_tokens, stop=stop or ()
+        )
+        answer = collect(responses, (lambda piece: None) if as_json else display.text)
+        if as_json:
+            settings = _settings(engine, params, length)
+            display.json_line(answer.as_json() | {"seed": params.seed, "settings": settings})
+        else:
+            display.end_text(answer.text)
+            seed = None if params.greedy else params.seed
+            display.figures(answer.stats, answer.finish_reason, seed)
+    raise typer.Exit(130 if answer.finish_reason == "cancelled" else 0)
+
+
+def _open(models: ModelFlags) -> "Engine":
+    """Load what the flags name, and say what the user should know about it."""
+    target, draft = models.load_options()
+    options = models.draft_options()
+    if draft is None and any(length != 0 for length in options.lengths):
+        raise UsageError(
+            "A draft length was given, but no draft model.",
+            "Name one with --draft FILE.gguf, or leave the length out.",
+        )
+    from localspec import backend
+    from localspec.engine import Engine
+
+    backend.log.verbose = models.verbose
+    engine = Engine.load(target, None if options.lengths == (0,) else draft)
+    for sentence in engine.notes:
+        display.note(sentence)
+    return engine
+
+
+def _sampling_for(engine: "Engine", flags: SamplingFlags) -> SamplingParams:
+    """Flags over the model's own recommendation, which is shown when it decides anything."""
+    params, recommended = choose_sampling(flags.given(), engine.target.header.sampling)
+    if recommended:
+        values = ", ".join(f"{name} {getattr(params, name):g}" for name in recommended)
+        display.note(f"Sampling recommended by the model: {values}.")
+    return params
+
+
+def _settings(engine: "Engine", params: SamplingParams, length: DraftLength) -> dict[str, object]:
+    """What an answer depends on, for ``--json``."""
+    return {
+        "target": engine.target.settings(),
+        "draft": None if engine.draft is None else engine.draft.settings(),
+        "draft_length": length,
+        "sampling": asdict(params),
+        "version": __version__,
+    }
+
+
+def _messages(system: str | None, text: str) -> "list[Message]":
+    user: Message = {"role": "user", "content": text}
+    return [user] if system is None else [{"role": "system", "content": system}, user]
+
+
+def _read_prompt(argument: str | None, file: Path | None) -> str:
+    """The prompt from argument, file and standard input, joined by blank lines."""
+    parts = [] if argument is None else [argument]
+    if file is not None:
+        try:
+            parts.append(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            raise FileProblem(
+                f"The prompt file {file} cannot be read: {error}.", "Give a UTF-8 text file."
+            ) from error
+    if not sys.stdin.isatty() and file is None:
+        parts.append(sys.stdin.read())
+    text = "\n\n".join(part for part in parts if part.strip())
+    if not text:
+        raise UsageError(
+            "There is no prompt.",
+            'Type: localspec run --target FILE.gguf "your question", or pipe text in.',
+        )
+    return text

@@ -1,0 +1,190 @@
+"""Frozen parameters: how to sample, how to load a model, how long to draft.
+
+This room owns the settings that travel from the command line to the rooms that act on them, their
+defaults and their bounds. It does not read files and does not know llama.cpp.
+"""
+
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from localspec.errors import UsageError
+
+MAX_DRAFT_TOKENS = 64  # rows of logits llama.cpp is asked to reserve: one verification at most
+DEFAULT_CTX_SIZE = 8192
+MAX_SEED = 2**32 - 1  # llama.cpp's seeds are 32 bits wide
+
+DraftLength = int | Literal["auto"]  # 0 is "off"
+FlashAttention = Literal["auto", "on", "off"]
+CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+
+# GGUF keys below `general.sampling.` that llama.cpp reads, and our names for them.
+RECOMMENDED_KEYS = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "penalty_repeat": "repeat_penalty",
+    "penalty_last_n": "repeat_last_n",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a token is chosen from the target's logits. Defaults are llama.cpp's.
+
+    ``top_k`` 0, ``top_p`` 1, ``min_p`` 0 and ``repeat_penalty`` 1 each switch their step off;
+    ``temperature`` 0 is greedy. ``repeat_last_n`` is in tokens, -1 meaning the whole context.
+    Raises UsageError for a value outside its range.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _require("temperature", self.temperature, 0, 100)
+        _require("top-k", self.top_k, 0, 2**31 - 1)
+        _require("top-p", self.top_p, 0, 1)
+        _require("min-p", self.min_p, 0, 1)
+        _require("repeat-penalty", self.repeat_penalty, 0.01, 100)
+        _require("repeat-last-n", self.repeat_last_n, -1, 2**31 - 1)
+        _require("seed", self.seed, 0, MAX_SEED)
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+    @property
+    def penalises(self) -> bool:
+        return self.repeat_penalty != 1 and self.repeat_last_n != 0
+
+
+def _require(name: str, value: float, low: float, high: float) -> None:
+    if not (math.isfinite(value) and low <= value <= high):
+        raise UsageError(
+            f"--{name} is {value:g}, expected a value from {low:g} to {high:g}.",
+            f"Leave --{name} out to use the default.",
+        )
+
+
+def choose_sampling(
+    given: Mapping[str, float | int | None], recommended: Mapping[str, float | int]
+) -> tuple[SamplingParams, tuple[str, ...]]:
+    """Merge flags over the model's own recommendation over llama.cpp's defaults.
+
+    ``given`` maps our field names to a value or None; ``recommended`` maps the keys of
+    RECOMMENDED_KEYS as read from the file. Returns the parameters and the names of the fields
+    that the model's recommendation decided. A recommendation outside its range is ignored, since
+    the file is a stranger's. Without a seed a random one is chosen. Raises UsageError for a flag
+    outside its range.
+    """
+    params = SamplingParams(seed=secrets.randbelow(MAX_SEED + 1))
+    from_model = []
+    for key, name in RECOMMENDED_KEYS.items():
+        if key in recommended and given.get(name) is None:
+            try:
+                params = _with(params, name, recommended[key])
+            except UsageError:
+                continue
+            from_model.append(name)
+    for name, value in given.items():
+        if value is not None:
+            params = _with(params, name, value)
+    return params, tuple(from_model)
+
+
+def _with(params: SamplingParams, name: str, value: float | int) -> SamplingParams:
+    typed = type(getattr(params, name))(value)
+    changes: dict[str, Any] = {name: typed}
+    return replace(params, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How one model is loaded. None means "decide from the file and the machine".
+
+    Sizes are in tokens, threads in operating-system threads. ``exact`` makes every decode at least
+    two tokens wide, because llama.cpp's one-token kernels may round differently from all others.
+    """
+
+    path: Path
+    ctx_size: int | None = None
+    gpu_layers: int | None = None
+    threads: int | None = None
+    threads_batch: int | None = None
+    device: str | None = None
+    cpu_moe_layers: int = 0
+    override_tensors: tuple[str, ...] = ()
+    mlock: bool = False
+    flash_attention: FlashAttention = "auto"
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+    exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DraftOptions:
+    """Which draft model, if any, and how many tokens it proposes in each round (0: none)."""
+
+    model: Path | None = None
+    lengths: tuple[DraftLength, ...] = ()
+
+    def one_length(self, default: DraftLength) -> DraftLength:
+        """The single length asked for; raises UsageError where a list was given."""
+        if len(self.lengths) > 1:
+            raise UsageError(
+                "This command takes one draft length, not a list.", "Give one number, auto or off."
+            )
+        return self.lengths[0] if self.lengths else default
+
+
+def parse_lengths(text: str) -> tuple[DraftLength, ...] | None:
+    """Read ``8``, ``auto``, ``off`` or a list such as ``0,2,4``; None when it is none of these."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part in ("auto", "off") or part.isdecimal() for part in parts):
+        return None
+    lengths: list[DraftLength] = []
+    for part in parts:
+        length: DraftLength = "auto" if part == "auto" else 0 if part == "off" else int(part)
+        if length != "auto" and length > MAX_DRAFT_TOKENS:
+            raise UsageError(
+                f"A draft of {length} tokens is more than we verify at once, {MAX_DRAFT_TOKENS}.",
+                "Draft lengths that pay are between 1 and 16; try --draft 4.",
+            )
+        lengths.append(length)
+    return tuple(lengths)
+
+
+def choose_draft(either: list[str], model: Path | None, lengths: str | None) -> DraftOptions:
+    """Sort the values of ``--draft`` into a model and a length, beside the explicit flags.
+
+    A value that reads as a length (``8``, ``auto``, ``off``, ``0,2,4``) is one; anything else is a
+    path. Raises UsageError when two values compete for the same meaning.
+    """
+    models = [] if model is None else [model]
+    texts = [] if lengths is None else [lengths]
+    for value in either:
+        (texts.append(value) if parse_lengths(value) else models.append(Path(value)))
+    if len(models) > 1:
+        raise UsageError(
+            f"Two draft models were given: {models[0]} and {models[1]}.", "Name one draft model."
+        )
+    if len(texts) > 1:
+        raise UsageError(
+            f"Two draft lengths were given: {texts[0]} and {texts[1]}.", "Give one draft length."
+        )
+    parsed = parse_lengths(texts[0]) if texts else ()
+    if parsed is None:
+        raise UsageError(
+            f"--draft-tokens {texts[0]!r} is no draft length.",
+            f"Expected a number from 0 to {MAX_DRAFT_TOKENS}, auto or off.",
+        )
+    return DraftOptions(models[0] if models else None, parsed)

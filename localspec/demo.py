@@ -1,0 +1,135 @@
+"""The bundled pair, padded to the cost of a bigger model, plain beside drafted.
+
+This room owns the demonstration: which shapes and types, which prompts, and what is reported. The
+padding itself is `padding`, the measurement `bench`.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from localspec import bench, paths
+from localspec.config import DraftLength, LoadOptions, SamplingParams
+from localspec.engine import Engine
+from localspec.metadata import ModelHeader
+from localspec.padding import (
+    DEMO_DRAFT_SHAPE,
+    DEMO_TARGET_SHAPE,
+    PaddedShape,
+    Quantization,
+    padded_copy,
+)
+from localspec.pairing import describe
+
+QUANTIZATIONS: tuple[Quantization, ...] = ("F16", "Q4_0")
+CTX_SIZE = 512  # tokens: a prompt and an answer
+QUESTIONS = (
+    "What does json.dumps do?",
+    "Explain the function os.path.join.",
+    "What does textwrap.dedent do?",
+    "Explain the class threading.Lock.",
+    "What does shutil.copyfile do?",
+    "Explain the function random.choice.",
+)
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PairResult:
+    """One quantisation of the demo pair: plain and drafted figures, None when all texts loop."""
+
+    quantization: str
+    target: ModelHeader
+    draft: ModelHeader
+    plain: bench.Figures | None
+    drafted: bench.Figures | None
+    prompts: int
+    left_out: int
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data for ``--json``."""
+        return {
+            "quantization": self.quantization,
+            "target": describe(self.target),
+            "draft": describe(self.draft),
+            "plain": None if self.plain is None else asdict(self.plain),
+            "drafted": None if self.drafted is None else asdict(self.drafted),
+            "prompts": self.prompts,
+            "left_out": self.left_out,
+        }
+
+
+def padded_pair(
+    quantization: Quantization,
+    on_progress: Progress,
+    shapes: tuple[PaddedShape, PaddedShape] = (DEMO_TARGET_SHAPE, DEMO_DRAFT_SHAPE),
+) -> tuple[Path, Path]:
+    """The padded target and draft in the cache folder, built when they are not there yet."""
+    folder = paths.cache_folder() / "demo"
+    target, draft = (
+        padded_copy(source, folder, shape, quantization, partial(on_progress, label))
+        for source, shape, label in zip(
+            paths.demo_pair(),
+            shapes,
+            (f"padding the demo target ({quantization})", f"padding the draft ({quantization})"),
+            strict=True,
+        )
+    )
+    return target, draft
+
+
+def run_demo(
+    *,
+    draft_length: DraftLength,
+    repeats: int,
+    max_tokens: int,
+    threads: int | None = None,
+    on_progress: Progress = lambda label, done, total: None,
+) -> Iterator[PairResult]:
+    """Measure every quantisation of the padded pair, greedily; one result at a time."""
+    for quantization in QUANTIZATIONS:
+        target, draft = padded_pair(quantization, on_progress)
+        options = [
+            LoadOptions(path, ctx_size=CTX_SIZE, threads=threads) for path in (target, draft)
+        ]
+        with Engine.load(*options) as engine:
+            yield _measure(engine, quantization, draft_length, repeats, max_tokens, on_progress)
+
+
+def _measure(
+    engine: Engine,
+    quantization: str,
+    draft_length: DraftLength,
+    repeats: int,
+    max_tokens: int,
+    on_progress: Progress,
+) -> PairResult:
+    assert engine.draft is not None
+    total = len(QUESTIONS) * repeats * 2
+    done = 0
+
+    def on_answer() -> None:
+        nonlocal done
+        done += 1
+        on_progress(f"measuring the {quantization} pair", done, total)
+
+    plain, drafted = bench.compare(
+        engine,
+        [engine.encode_chat([{"role": "user", "content": q}]) for q in QUESTIONS],
+        SamplingParams(temperature=0),
+        (0, draft_length),
+        repeats=repeats,
+        max_tokens=max_tokens,
+        on_answer=on_answer,
+    )
+    return PairResult(
+        quantization=quantization,
+        target=engine.target.header,
+        draft=engine.draft.header,
+        plain=bench.figures(plain, plain),
+        drafted=bench.figures(drafted, plain),
+        prompts=len(QUESTIONS),
+        left_out=len(bench.looping(plain)),
+    )

@@ -1,0 +1,237 @@
+"""Everything drawn: text, figures, notes, progress bars and tables.
+
+This room owns both streams: generated text and results go to stdout, all else to stderr, colour
+and bars only to a terminal. It decides nothing about models.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from localspec.errors import LocalspecError
+from localspec.metadata import printable as one_line
+from localspec.stats import GenerationStats
+from localspec.text import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from localspec.demo import PairResult
+    from localspec.doctor import Examination
+    from localspec.metadata import ModelHeader
+    from localspec.pairing import PairReport
+
+_LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
+
+
+def _console(stderr: bool) -> "Console":
+    from rich.console import Console
+
+    # soft_wrap keeps pipes and narrow windows from cutting words out of a sentence.
+    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+
+
+def text(piece: str) -> None:
+    """Stream a piece of generated text; on a terminal control sequences are shown, not obeyed."""
+    sys.stdout.write(printable(piece) if sys.stdout.isatty() else piece)
+    sys.stdout.flush()
+
+
+def end_text(last: str) -> None:
+    """End the line on a terminal, where the figures follow the text."""
+    if sys.stdout.isatty() and not last.endswith("\n"):
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+
+
+def json_line(document: Mapping[str, object]) -> None:
+    """One JSON document as one line of stdout."""
+    sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def note(sentence: str) -> None:
+    """Something the user should know, dimmed, on stderr."""
+    _console(True).print(one_line(sentence), style="dim", markup=False)
+
+
+def error(problem: LocalspecError) -> None:
+    """A problem and the next step, on stderr."""
+    console = _console(True)
+    console.print("Error: " + one_line(problem.message), style="bold red", markup=False)
+    if problem.hint:
+        console.print(one_line(problem.hint), markup=False)
+
+
+def figures(stats: GenerationStats, finish_reason: str, seed: int | None) -> None:
+    """The last line of an answer, on stderr."""
+    parts = [f"{stats.tokens} tokens", f"{_number(stats.generation_tps)} tok/s"]
+    if stats.drafted:
+        parts.append(
+            f"acceptance {_percent(stats.acceptance_rate)} "
+            f"({stats.accepted} of {stats.drafted} drafted)"
+        )
+        parts.append(f"{_number(stats.mean_accepted_length, 2)} tokens/round")
+    prompt = f"prompt {stats.prompt_tokens} tokens"
+    if stats.prompt_tps is not None:
+        prompt += f" at {_number(stats.prompt_tps)} tok/s"
+    parts.append(prompt)
+    if stats.ttft_s is not None:
+        parts.append(f"TTFT {stats.ttft_s:.2f} s")
+    if seed is not None:
+        parts.append(f"seed {seed}")
+    if finish_reason == "context":
+        parts.append("stopped at the end of the context (--ctx-size)")
+    elif finish_reason != "stop":
+        parts.append({"length": "stopped at --max-tokens"}.get(finish_reason, finish_reason))
+    _console(True).print(" · ".join(parts), style="dim", markup=False)
+
+
+def _number(value: float | None, digits: int = 1) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.0f}%"
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on stderr, fed with (label, done, total); silent without a terminal."""
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    console = _console(True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"))
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        tasks: dict[str, object] = {}
+
+        def report(label: str, done: int, total: int) -> None:
+            if label not in tasks:
+                tasks[label] = bar.add_task(label, total=total)
+            bar.update(tasks[label], completed=done, total=total)  # type: ignore[arg-type]
+
+        yield report
+
+
+def pair_report(report: "PairReport", target: "ModelHeader", draft: "ModelHeader") -> None:
+    """The verdict of ``check`` and its findings, on stdout."""
+    console = _console(False)
+    for role, header in (("target", target), ("draft", draft)):
+        console.print(one_line(f"{role:<7} {_headline(header)}"), markup=False)
+    for finding in report.findings:
+        style = _LEVEL_STYLES[finding.level]
+        console.print(f"{finding.level:<8}", style=style, end="", markup=False)
+        console.print(one_line(f"{finding.message} {finding.hint}".rstrip()), markup=False)
+    verdict = "compatible" if report.compatible else "not compatible"
+    theirs = "accepts" if report.llama_cpp_accepts else f"refuses ({report.llama_cpp_rule})"
+    console.print(
+        f"{verdict}; llama.cpp's own rule {theirs} this pair",
+        style="bold green" if report.compatible else "bold red",
+        markup=False,
+    )
+
+
+def _headline(header: "ModelHeader") -> str:
+    n_vocab = len(header.vocab) if header.vocab else 0
+    return (
+        f"{header.path.name}: {header.architecture}, {count(header.parameters)} parameters, "
+        f"{header.quantization}, {n_vocab} tokens, context {header.context_length}"
+    )
+
+
+def count(number: int) -> str:
+    """A number of weights in the unit people use: 8.9M, 283M, 7.6B."""
+    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= size:
+            value = number / size
+            return f"{value:.1f}{unit}" if value < 10 else f"{value:.0f}{unit}"
+    return str(number)
+
+
+def _bytes(number: int) -> str:
+    return f"{number / 2**30:.1f} GiB"
+
+
+def demo_intro(draft_length: object) -> None:
+    """What the demo does, said plainly, on stderr."""
+    note(
+        "The bundled demo pair is a toy, so small that it fits into the processor's cache, where "
+        "drafting has nothing to win. Zeros pad it to a realistic size: same text, the cost of a "
+        f"bigger model. Draft length {draft_length}, greedy, plain and drafted in turn."
+    )
+
+
+def demo_result(result: "PairResult") -> None:
+    """One quantisation as a small table with a sentence below it, on stdout."""
+    from rich.table import Table
+
+    console = _console(False)
+    title = (
+        f"{result.quantization}: target padded to {count(result.target.parameters)}, "
+        f"draft to {count(result.draft.parameters)} parameters"
+    )
+    table = Table(title=title, title_justify="left")
+    for heading in ("", "tok/s", "speedup", "spread", "acceptance", "tokens/round", "TTFT", "text"):
+        table.add_column(heading, justify="left" if heading in ("", "text") else "right")
+    if result.plain is None or result.drafted is None:
+        console.print(f"{title}: every answer loops, no figures.", markup=False)
+        return
+    for name, row in (("plain", result.plain), ("drafted", result.drafted)):
+        low, high = min(row.speedup_by_repeat), max(row.speedup_by_repeat)
+        plain = row is result.plain
+        table.add_row(
+            name,
+            _number(row.generation_tps),
+            "1" if plain else f"{row.speedup:.2f}x",
+            "" if plain else f"{low:.2f} to {high:.2f}",
+            _percent(row.acceptance_rate),
+            _number(row.mean_accepted_length, 2),
+            f"{row.ttft_s:.2f} s",
+            "" if plain else ("same" if row.same_text else "DIFFERENT"),
+        )
+    console.print(table)
+    console.print(_verdict(result), markup=False)
+
+
+def _verdict(result: "PairResult") -> str:
+    row = result.drafted
+    assert row is not None
+    low, high = min(row.speedup_by_repeat), max(row.speedup_by_repeat)
+    outcome = (
+        "Drafting pays here" if low > 1 else "Drafting loses here" if high < 1
+        else "Drafting hardly matters here"
+    )  # fmt: skip
+    sentence = (
+        f"{outcome}: a round gives {row.mean_accepted_length:.2f} tokens and costs as much as "
+        f"{row.round_cost:.2f} plain ones."
+    )
+    if result.left_out:
+        sentence += (
+            f" {result.left_out} of {result.prompts} answers repeat themselves too much and are "
+            "left out of the figures."
+        )
+    return sentence
+
+
+def examination(result: "Examination") -> None:
+    """The facts of ``doctor`` on stdout, the advice below them."""
+    console = _console(False)
+    for name, value in result.facts.items():
+        label = name.replace("_", " ")
+        if name == "devices" and isinstance(value, list):
+            for device in value:
+                console.print(
+                    f"{'device':<17} {device['name']}: {device['description']} "
+                    f"({device['kind']}, {_bytes(device['free'])} of "
+                    f"{_bytes(device['total'])} free)",
+                    markup=False,
+                )
+            continue
+        shown = _bytes(value) if name.startswith("memory") and isinstance(value, int) else value
+        console.print(f"{label:<17} {one_line(str(shown))}", markup=False)
+    for sentence in result.advice:
+        console.print(f"advice: {one_line(sentence)}", style="yellow", markup=False)

@@ -1,0 +1,84 @@
+"""Facts about this machine and this build, with advice.
+
+This room owns what is worth knowing before a report or a purchase: build, devices, cores, memory,
+folders, the demo pair. It asks `backend` and `machine`, and draws nothing.
+"""
+
+import platform
+import sys
+from dataclasses import dataclass, field
+
+from localspec import __version__, backend, machine, paths
+from localspec.config import LoadOptions, SamplingParams
+from localspec.engine import Engine, missing_gpu
+from localspec.errors import LocalspecError
+from localspec.generate import stream_generate
+
+
+@dataclass(slots=True)
+class Examination:
+    """Facts in the order they are shown, advice as whole sentences, and whether all is well."""
+
+    facts: dict[str, object] = field(default_factory=dict)
+    advice: list[str] = field(default_factory=list)
+    healthy: bool = True
+
+
+def examine() -> Examination:
+    """Ask everything; a part that fails becomes advice, not an exception."""
+    result = Examination()
+    facts = result.facts
+    facts["localspec"] = __version__
+    facts["python"] = f"{platform.python_version()} ({sys.executable})"
+    facts["system"] = platform.platform()
+    facts["cpu"] = machine.cpu_name()
+    facts["physical_cores"] = machine.physical_cores()
+    facts["logical_cores"] = machine.logical_cores()
+    _examine_memory(result)
+    facts["models_folder"] = str(paths.models_folder())
+    facts["cache_folder"] = str(paths.cache_folder())
+    try:
+        _examine_build(result)
+        facts["demo"] = _try_demo()
+    except LocalspecError as error:
+        result.healthy = False
+        facts["demo"] = f"fails: {error.message}"
+        result.advice.append(error.hint)
+    return result
+
+
+def _examine_memory(result: Examination) -> None:
+    sizes = machine.memory()
+    if sizes is None:
+        return
+    available, total = sizes
+    result.facts["memory_total"], result.facts["memory_available"] = total, available
+    if available < 2 * 2**30:
+        result.advice.append(
+            "Less than 2 GiB of memory is free: close other programs, or models will be read "
+            "from disk again and again."
+        )
+
+
+def _examine_build(result: Examination) -> None:
+    build = backend.build()
+    result.facts["llama_cpp_python"] = build.bindings
+    result.facts["llama_cpp"] = build.llama_cpp
+    result.facts["features"] = build.features
+    result.facts["gpu_offload"] = build.gpu_offload
+    result.facts["devices"] = [
+        {"name": d.name, "description": d.description, "kind": d.kind, "free": d.free,
+         "total": d.total}
+        for d in backend.devices()
+    ]  # fmt: skip
+    result.advice += missing_gpu()
+
+
+def _try_demo() -> str:
+    """Load the bundled pair and let it say eight tokens."""
+    options = [LoadOptions(path, ctx_size=128, threads=1) for path in paths.demo_pair()]
+    with Engine.load(*options) as engine:
+        prompt = engine.encode_chat([{"role": "user", "content": "What does json.dumps do?"}])
+        greedy = SamplingParams(temperature=0)
+        last = list(stream_generate(engine, prompt, greedy, 3, max_tokens=8))[-1].stats
+    return f"runs: {last.tokens} tokens, {last.accepted} of {last.drafted} drafted accepted"

@@ -1,0 +1,55 @@
+"""What we tell the user plainly, each with a hint.
+
+This room owns the errors that are part of the product: the command line prints their message and
+hint and exits with code 1. Anything else that is raised is a bug and keeps its traceback.
+
+    LocalspecError
+    ├── FileProblem         a path that names no readable file
+    │   └── NotAGGUF        a file whose GGUF header cannot be trusted
+    ├── IncompatiblePair    a draft that may not speak for its target
+    ├── EngineError         llama.cpp refused to load or to decode
+    ├── TemplateError       a chat template that does not render
+    ├── PromptTooLong       a prompt that leaves no room in the context
+    └── UsageError          options that contradict each other (exit code 2)
+"""
+
+
+class LocalspecError(Exception):
+    """A problem the user can mend: one clear sentence, and what to try next."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class FileProblem(LocalspecError):
+    """A path that does not lead to a readable file."""
+
+
+class NotAGGUF(FileProblem):
+    """A file that is not a GGUF model, or whose header is damaged or absurd."""
+
+
+class IncompatiblePair(LocalspecError):
+    """The draft cannot be used with this target."""
+
+
+class EngineError(LocalspecError):
+    """llama.cpp refused to load a model or to decode."""
+
+
+class TemplateError(LocalspecError):
+    """The chat template in the GGUF file cannot be rendered."""
+
+
+class PromptTooLong(LocalspecError):
+    """The prompt does not fit into the context."""
+
+
+class UsageError(LocalspecError):
+    """Options that contradict each other or make no sense."""
+
+    exit_code = 2

@@ -1,0 +1,359 @@
+"""Command-line flags that several commands share, in groups.
+
+This room owns names, help texts and spellings of shared flags, and turns a group into the frozen
+parameters of `config`. It joins no rooms and prints nothing; commands live in `cli`.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from localspec.config import CACHE_TYPES, DraftOptions, LoadOptions, choose_draft
+from localspec.errors import UsageError
+
+_DRAFTING, _LOADING, _SAMPLING = "Drafting", "Loading", "Sampling"
+
+
+def _choice(*allowed: str) -> Callable[[str], str]:
+    """A parser that accepts only the given words."""
+
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise typer.BadParameter(f"{text!r} is not one of {', '.join(allowed)}.")
+        return text
+
+    return parse
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFlags:
+    """Which models, how far to draft, and how to load them."""
+
+    target: Annotated[
+        Path | None,
+        typer.Option("--target", "-m", "--model", help="The big model: a GGUF file."),
+    ] = None
+    draft: Annotated[
+        list[str],
+        typer.Option(
+            "--draft",
+            help="Either the draft model (a GGUF file) or the draft length (a number, auto or "
+            "off). May be given twice, once for each.",
+            metavar="FILE|N|auto|off",
+            rich_help_panel=_DRAFTING,
+        ),
+    ] = field(default_factory=list)
+    draft_model: Annotated[
+        Path | None,
+        typer.Option(
+            "--draft-model", "-md", help="The small model: a GGUF file.", rich_help_panel=_DRAFTING
+        ),
+    ] = None
+    draft_tokens: Annotated[
+        str | None,
+        typer.Option(
+            "--draft-tokens",
+            help="Tokens drafted in a round: a number (default 3), off, or auto: one more after a "
+            "draft accepted whole, one fewer when under half was right, 1 to 8. Auto follows the "
+            "text only; it does not measure yet what drafting costs.",
+            metavar="N|auto|off",
+            rich_help_panel=_DRAFTING,
+        ),
+    ] = None
+    draft_ctx_size: Annotated[
+        int | None,
+        typer.Option(
+            "--draft-ctx-size",
+            "-cd",
+            min=8,
+            help="Context of the draft in tokens. Default: as the target's.",
+            rich_help_panel=_DRAFTING,
+        ),
+    ] = None
+    draft_threads: Annotated[
+        int | None,
+        typer.Option(
+            "--draft-threads",
+            "-td",
+            min=1,
+            help="Threads of the draft. Default: as --threads.",
+            rich_help_panel=_DRAFTING,
+        ),
+    ] = None
+    draft_n_gpu_layers: Annotated[
+        int | None,
+        typer.Option(
+            "--draft-n-gpu-layers",
+            "-ngld",
+            min=0,
+            help="Layers of the draft on the GPU. Default: all.",
+            rich_help_panel=_DRAFTING,
+        ),
+    ] = None
+    draft_device: Annotated[
+        str | None,
+        typer.Option(
+            "--draft-device",
+            "-devd",
+            help="Devices of the draft, comma-separated, or none.",
+            rich_help_panel=_DRAFTING,
+        ),
+    ] = None
+    ctx_size: Annotated[
+        int | None,
+        typer.Option(
+            "--ctx-size",
+            "-c",
+            min=8,
+            help="Context in tokens. Default: the smaller of 8192 and what the model was "
+            "trained for.",
+            rich_help_panel=_LOADING,
+        ),
+    ] = None
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            "--threads", "-t", min=1, help="Default: physical cores.", rich_help_panel=_LOADING
+        ),
+    ] = None
+    threads_batch: Annotated[
+        int | None,
+        typer.Option(
+            "--threads-batch",
+            "-tb",
+            min=1,
+            help="Threads for more than one token at a time. Default: as --threads.",
+            rich_help_panel=_LOADING,
+        ),
+    ] = None
+    n_gpu_layers: Annotated[
+        int | None,
+        typer.Option(
+            "--n-gpu-layers",
+            "-ngl",
+            min=0,
+            help="Layers on the GPU. Default: all, when the build has a GPU.",
+            rich_help_panel=_LOADING,
+        ),
+    ] = None
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            "-dev",
+            help="Devices of the target, comma-separated, or none; see localspec doctor.",
+            rich_help_panel=_LOADING,
+        ),
+    ] = None
+    n_cpu_moe: Annotated[
+        int,
+        typer.Option(
+            "--n-cpu-moe",
+            "-ncmoe",
+            min=0,
+            help="Keep the experts of the first N layers in RAM.",
+            rich_help_panel=_LOADING,
+        ),
+    ] = 0
+    override_tensor: Annotated[
+        list[str],
+        typer.Option(
+            "--override-tensor",
+            "-ot",
+            metavar="PATTERN=BUFFER",
+            help="Buffer type for the target's tensors that match a regular expression.",
+            rich_help_panel=_LOADING,
+        ),
+    ] = field(default_factory=list)
+    mlock: Annotated[
+        bool, typer.Option("--mlock", help="Keep the models in RAM.", rich_help_panel=_LOADING)
+    ] = False
+    flash_attn: Annotated[
+        str,
+        typer.Option(
+            "--flash-attn",
+            "-fa",
+            metavar="auto|on|off",
+            parser=_choice("auto", "on", "off"),
+            help="Flash attention.",
+            rich_help_panel=_LOADING,
+        ),
+    ] = "auto"
+    cache_type_k: Annotated[
+        str,
+        typer.Option(
+            "--cache-type-k",
+            "-ctk",
+            metavar="TYPE",
+            parser=_choice(*CACHE_TYPES),
+            help=f"Type of the cached keys: {', '.join(CACHE_TYPES)}.",
+            rich_help_panel=_LOADING,
+        ),
+    ] = "f16"
+    cache_type_v: Annotated[
+        str,
+        typer.Option(
+            "--cache-type-v",
+            "-ctv",
+            metavar="TYPE",
+            parser=_choice(*CACHE_TYPES),
+            help="Type of the cached values.",
+            rich_help_panel=_LOADING,
+        ),
+    ] = "f16"
+    exact: Annotated[
+        bool,
+        typer.Option(
+            "--exact",
+            help="The same text with any draft length even in long contexts, a little slower: "
+            "no decode is one token wide, the width whose rounding differs.",
+            rich_help_panel=_LOADING,
+        ),
+    ] = False
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show llama.cpp's log on stderr.")
+    ] = False
+
+    def draft_options(self) -> DraftOptions:
+        """What ``--draft`` and its long forms mean together."""
+        return choose_draft(self.draft, self.draft_model, self.draft_tokens)
+
+    def load_options(self) -> tuple[LoadOptions, LoadOptions | None]:
+        """How to load the target, and the draft if one was named."""
+        if self.target is None:
+            raise UsageError(
+                "No target model was given.",
+                "Name a GGUF file with --target, or see the bundled pair at work: localspec demo",
+            )
+        shared = {
+            "mlock": self.mlock,
+            "flash_attention": self.flash_attn,
+            "cache_type_k": self.cache_type_k,
+            "cache_type_v": self.cache_type_v,
+        }
+        target = LoadOptions(
+            path=self.target,
+            ctx_size=self.ctx_size,
+            gpu_layers=self.n_gpu_layers,
+            threads=self.threads,
+            threads_batch=self.threads_batch,
+            device=self.device,
+            cpu_moe_layers=self.n_cpu_moe,
+            override_tensors=tuple(self.override_tensor),
+            exact=self.exact,
+            **shared,  # type: ignore[arg-type]
+        )
+        model = self.draft_options().model
+        if model is None:
+            return target, None
+        draft = LoadOptions(
+            path=model,
+            ctx_size=self.draft_ctx_size or self.ctx_size,
+            gpu_layers=self.draft_n_gpu_layers,
+            threads=self.draft_threads or self.threads,
+            threads_batch=self.draft_threads or self.threads_batch,
+            device=self.draft_device or self.device,
+            **shared,  # type: ignore[arg-type]
+        )
+        return target, draft
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingFlags:
+    """How a token is chosen; None leaves it to the model's recommendation or the default."""
+
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            "--temperature",
+            "--temp",
+            help="0 is greedy. Default 0.8.",
+            rich_help_panel=_SAMPLING,
+        ),
+    ] = None
+    top_k: Annotated[
+        int | None,
+        typer.Option("--top-k", help="0: off. Default 40.", rich_help_panel=_SAMPLING),
+    ] = None
+    top_p: Annotated[
+        float | None,
+        typer.Option("--top-p", help="1: off. Default 0.95.", rich_help_panel=_SAMPLING),
+    ] = None
+    min_p: Annotated[
+        float | None,
+        typer.Option("--min-p", help="0: off. Default 0.05.", rich_help_panel=_SAMPLING),
+    ] = None
+    repeat_penalty: Annotated[
+        float | None,
+        typer.Option("--repeat-penalty", help="1: off. Default 1.", rich_help_panel=_SAMPLING),
+    ] = None
+    repeat_last_n: Annotated[
+        int | None,
+        typer.Option(
+            "--repeat-last-n",
+            help="Tokens the penalty looks back; -1: all. Default 64.",
+            rich_help_panel=_SAMPLING,
+        ),
+    ] = None
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            "-s",
+            help="The same seed gives the same text with any draft or none. Default: random.",
+            rich_help_panel=_SAMPLING,
+        ),
+    ] = None
+
+    def given(self) -> dict[str, float | int | None]:
+        """Flag values by the names of SamplingParams, None where a flag was left out."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+def spread_groups(function: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take flag groups: each field of a group becomes an option of the command.
+
+    Typer reads the options from a signature, so the wrapper carries one with the groups spread
+    out, and gathers the values again before it calls ``function``.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, type[Any]] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        annotation = hints[parameter.name]
+        if is_dataclass(annotation):
+            assert isinstance(annotation, type)
+            groups[parameter.name] = annotation
+            parameters += _options(annotation)
+        else:
+            keyword = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(parameter.replace(kind=keyword, annotation=annotation))
+
+    @functools.wraps(function)
+    def command(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{f.name: values.pop(f.name) for f in fields(group)})
+        function(**values)
+
+    del command.__wrapped__  # its signature would win over ours
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
+
+
+def _options(group: type[Any]) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            f.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=[] if f.default is MISSING else f.default,
+            annotation=hints[f.name],
+        )
+        for f in fields(group)
+    ]

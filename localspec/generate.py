@@ -1,0 +1,181 @@
+"""Text in, a stream of text and figures out: the loop, the drafter and the text joined.
+
+This room owns one answer: the check that the prompt fits, stop strings, and the figures so far.
+It names what it needs of an engine as a Protocol and knows neither llama.cpp nor the terminal.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+from localspec.config import DraftLength, SamplingParams
+from localspec.errors import PromptTooLong
+from localspec.sampling import Sampler
+from localspec.speculative.control import make_control
+from localspec.speculative.drafters import ModelDrafter, NoDraft
+from localspec.speculative.loop import (
+    Clock,
+    Drafter,
+    FinishReason,
+    Round,
+    TokenModel,
+    generate_rounds,
+    prefill,
+)
+from localspec.stats import GenerationStats
+from localspec.text import TextStream
+
+
+class Engine(Protocol):
+    """A loaded target, perhaps with a draft, and the target's vocabulary."""
+
+    @property
+    def target(self) -> TokenModel: ...
+
+    @property
+    def draft(self) -> TokenModel | None: ...
+
+    def is_stop(self, token: int) -> bool:
+        """True for tokens that end an answer."""
+        ...
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for; empty for control tokens."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationResponse:
+    """What one round added. ``stats`` is live: the same object in every response of a stream."""
+
+    text: str
+    tokens: tuple[int, ...]
+    stats: GenerationStats
+    finish_reason: FinishReason | None
+
+
+@dataclass(slots=True)
+class Answer:
+    """A stream put together; ``finish_reason`` is "cancelled" when Ctrl-C ended it."""
+
+    text: str
+    tokens: list[int]
+    stats: GenerationStats
+    finish_reason: FinishReason | Literal["cancelled"]
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data: seconds end in ``_s``, tokens per second in ``_tps``."""
+        stats = self.stats
+        return {
+            "text": self.text,
+            "tokens": stats.tokens,
+            "token_ids": self.tokens,
+            "finish_reason": self.finish_reason,
+            "prompt_tokens": stats.prompt_tokens,
+            "prompt_tps": stats.prompt_tps,
+            "generation_tps": stats.generation_tps,
+            "ttft_s": stats.ttft_s,
+            "drafted": stats.drafted,
+            "accepted": stats.accepted,
+            "acceptance_rate": stats.acceptance_rate,
+            "mean_accepted_length": stats.mean_accepted_length,
+            "accepted_at": stats.accepted_at,
+            "rounds": stats.rounds,
+            "draft_s": stats.draft_seconds,
+            "verify_s": stats.verify_seconds,
+        }
+
+
+def collect(
+    responses: Iterator[GenerationResponse], on_text: Callable[[str], None] = lambda piece: None
+) -> Answer:
+    """Put a stream together, passing each piece of text on; Ctrl-C keeps what was said."""
+    answer = Answer("", [], GenerationStats(), "cancelled")
+    try:
+        for response in responses:
+            answer.text += response.text
+            answer.tokens += response.tokens
+            answer.stats = response.stats
+            on_text(response.text)
+            if response.finish_reason is not None:
+                answer.finish_reason = response.finish_reason
+    except KeyboardInterrupt:
+        answer.finish_reason = "cancelled"
+    return answer
+
+
+def stream_generate(
+    engine: Engine,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    draft_length: DraftLength,
+    *,
+    max_tokens: int | None = None,
+    stop: Sequence[str] = (),
+    clock: Clock = time.perf_counter,
+) -> Iterator[GenerationResponse]:
+    """Generate after the token ids of ``prompt``; the last response carries the finish reason.
+
+    Without ``max_tokens`` the answer may fill the context. The text for a seed does not depend on
+    ``draft_length`` or on the draft (up to the rounding of llama.cpp's kernels; see
+    `LoadOptions.exact`). Raises PromptTooLong when no room is left for an answer.
+    """
+    _require_room(len(prompt), engine.target.n_ctx)
+    stats = GenerationStats()
+    stats.start(prefill(engine.target, prompt, clock))
+    picker = Sampler(params)
+    rounds = generate_rounds(
+        engine.target,
+        _make_drafter(engine, picker, draft_length),
+        make_control(draft_length),
+        picker,
+        prompt,
+        max_tokens=engine.target.n_ctx if max_tokens is None else max_tokens,
+        is_stop=engine.is_stop,
+        clock=clock,
+    )
+    stream = TextStream(stop)
+    for round in rounds:
+        text, round = _read(round, stream, engine)
+        stats.add(round)
+        yield GenerationResponse(text, round.tokens, stats, round.finish_reason)
+        if round.finish_reason is not None:
+            return
+
+
+def _require_room(n_prompt: int, n_ctx: int) -> None:
+    if n_prompt == 0:
+        raise PromptTooLong("The prompt is empty.", "Give some text to continue.")
+    if n_prompt >= n_ctx:
+        raise PromptTooLong(
+            f"The prompt has {n_prompt} tokens and the context holds {n_ctx}, answer included.",
+            "Shorten the prompt, or enlarge the context with --ctx-size.",
+        )
+
+
+def _make_drafter(engine: Engine, picker: Sampler, length: DraftLength) -> Drafter:
+    if engine.draft is None or length == 0:
+        return NoDraft()
+    return ModelDrafter(engine.draft, picker, engine.target.n_vocab, engine.is_stop)
+
+
+def _read(round: Round, stream: TextStream, engine: Engine) -> tuple[str, Round]:
+    """The text of a round, and the round cut behind the token that completed a stop string.
+
+    Cutting by token keeps the answer independent of how many tokens a round verified.
+    """
+    parts = []
+    for i, token in enumerate(round.tokens):
+        if round.finish_reason == "stop" and i == len(round.tokens) - 1:
+            break  # the stop token itself is no text
+        parts.append(stream.push(engine.piece(token)))
+        if stream.stopped:
+            return "".join(parts), replace(
+                round, tokens=round.tokens[: i + 1], finish_reason="stop"
+            )
+    if round.finish_reason is not None:
+        parts.append(stream.push(b"", final=True))
+        if stream.stopped:
+            round = replace(round, finish_reason="stop")
+    return "".join(parts), round

@@ -1,0 +1,59 @@
+"""Where models, the demo pair and caches live.
+
+This room owns the answer to "in which folder?" and nothing else: it reads no model and downloads
+nothing.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from localspec.errors import FileProblem
+
+PACKAGE = Path(__file__).resolve().parent
+CHECKOUT = PACKAGE.parent
+
+
+def in_checkout() -> bool:
+    """True when the package runs from a source checkout (an editable install included)."""
+    return (CHECKOUT / "pyproject.toml").is_file() and (CHECKOUT / "models").is_dir()
+
+
+def demo_pair() -> tuple[Path, Path]:
+    """The bundled target and draft. Raises FileProblem when the installation lacks them."""
+    folder = CHECKOUT / "models" / "demo" if in_checkout() else PACKAGE / "demo_pair"
+    target, draft = folder / "target.gguf", folder / "draft.gguf"
+    for path in (target, draft):
+        if not path.is_file():
+            raise FileProblem(
+                f"The bundled demo model {path} is missing.",
+                "Reinstall localspec, or make the pair again with scripts/train_demo_pair.py.",
+            )
+    return target, draft
+
+
+def models_folder() -> Path:
+    """Where downloaded models go: LOCALSPEC_MODELS, the checkout's models/, or user data."""
+    chosen = os.environ.get("LOCALSPEC_MODELS")
+    if chosen:
+        return Path(chosen).expanduser()
+    return CHECKOUT / "models" if in_checkout() else _user_folder("data") / "models"
+
+
+def cache_folder() -> Path:
+    """Where files that can be made again go: LOCALSPEC_CACHE, else the user's cache folder."""
+    chosen = os.environ.get("LOCALSPEC_CACHE")
+    return Path(chosen).expanduser() if chosen else _user_folder("cache")
+
+
+def _user_folder(kind: str) -> Path:
+    home = Path.home()
+    if sys.platform == "darwin":
+        base = home / "Library" / ("Caches" if kind == "cache" else "Application Support")
+    else:
+        variable, fallback = {
+            "cache": ("XDG_CACHE_HOME", home / ".cache"),
+            "data": ("XDG_DATA_HOME", home / ".local" / "share"),
+        }[kind]
+        base = Path(os.environ.get(variable) or fallback)
+    return base / "localspec"

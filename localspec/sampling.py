@@ -1,0 +1,143 @@
+"""Temperature, top-k, top-p, min-p and repetition penalty, with noise keyed by position.
+
+This room owns the rule that turns logits into a token, the same for target and draft. It keeps no
+random state: the noise of a token depends on seed, position and token id alone, so for given
+logits a seed gives the same text with any draft or none (arXiv 2408.07978).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.config import SamplingParams
+from localspec.errors import EngineError
+
+_CHUNK = 512  # tokens a chunk: its maximum bounds the k-th largest logit from below
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = 2**64 - 1
+
+
+class Sampler:
+    """Picks a token by the steps of llama.cpp's sampler chain, in its order.
+
+    Penalties, top-k, top-p, min-p, temperature (`common_sampler_init`); the final draw is the
+    Gumbel-max trick, argmax of log p + noise, whose law is exactly p.
+    """
+
+    def __init__(self, params: SamplingParams) -> None:
+        self.params = params
+
+    def pick(self, logits: NDArray[np.float32], position: int, history: Sequence[int]) -> int:
+        """The token at ``position`` of the stream, given one row of logits.
+
+        ``logits`` has shape (n_vocab,) and is not changed; ``history`` holds the tokens before
+        ``position`` (only the last ``repeat_last_n`` matter). Ties go to the lowest id. Raises
+        EngineError when the model returns no numbers.
+        """
+        if self.params.penalises:
+            logits = self._penalise(logits, history)
+        if self.params.greedy:
+            token = int(logits.argmax())
+            _require_number(float(logits[token]))
+            return token
+        ids, scores = self._truncate(logits)
+        scores /= self.params.temperature
+        scores += gumbel_noise(self.params.seed, position, ids)
+        return int(ids[scores.argmax()])
+
+    def distribution(
+        self, logits: NDArray[np.float32], history: Sequence[int]
+    ) -> NDArray[np.float64]:
+        """The law `pick` draws from: probabilities of shape (n_vocab,), summing to 1."""
+        if self.params.penalises:
+            logits = self._penalise(logits, history)
+        law = np.zeros(len(logits))
+        if self.params.greedy:
+            law[int(logits.argmax())] = 1.0
+            return law
+        ids, scores = self._truncate(logits)
+        law[ids] = _softmax(scores / self.params.temperature)
+        return law
+
+    def _penalise(self, logits: NDArray[np.float32], history: Sequence[int]) -> NDArray[np.float32]:
+        """Lower recent tokens as llama.cpp's `llama_sampler_penalties_apply` does."""
+        last = self.params.repeat_last_n
+        recent = set(history if last < 0 else history[-last:])
+        ids = np.fromiter((t for t in recent if t < len(logits)), np.int64)
+        out = logits.copy()
+        seen = out[ids]
+        penalty = np.float32(self.params.repeat_penalty)
+        out[ids] = np.where(seen <= 0, seen * penalty, seen / penalty)
+        return out
+
+    def _truncate(
+        self, logits: NDArray[np.float32]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Ids that survive top-k, top-p and min-p, and their logits, best first."""
+        _require_number(float(logits.max()))  # a single NaN makes the maximum NaN
+        ids = _largest(logits, self.params.top_k)
+        scores = logits[ids].astype(np.float64)
+        if self.params.top_p < 1:
+            mass = np.cumsum(_softmax(scores))
+            # As llama.cpp: the token that crosses the bound still belongs to the nucleus.
+            keep = int(np.searchsorted(mass, self.params.top_p)) + 1
+            ids, scores = ids[:keep], scores[:keep]
+        if self.params.min_p > 0:
+            keep = int((scores >= scores[0] + np.log(self.params.min_p)).sum())
+            ids, scores = ids[:keep], scores[:keep]
+        return ids, scores
+
+
+def _require_number(best: float) -> None:
+    if not np.isfinite(best):
+        raise EngineError(
+            "The model returned logits that are not numbers.",
+            "The file is probably damaged: download it again, or try another quantisation.",
+        )
+
+
+def _softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    weights = np.exp(scores - scores[0] if len(scores) else scores)
+    total: NDArray[np.float64] = weights / weights.sum()
+    return total
+
+
+def _largest(logits: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+    """Ids of the k largest logits, best first, ties to the lower id; all of them when k is 0.
+
+    The k-th largest of the chunk maxima is no larger than the k-th largest logit, so only what
+    reaches it must be sorted: about 0.1 ms on 152k tokens where a partition takes a millisecond.
+    """
+    n = len(logits)
+    if k <= 0 or k >= n:
+        order: NDArray[np.int64] = np.argsort(-logits, kind="stable")
+        return order
+    chunks = n // _CHUNK
+    candidates = np.arange(n)
+    if chunks > k:
+        heads = logits[: chunks * _CHUNK].reshape(chunks, _CHUNK).max(axis=1)
+        bound = np.partition(heads, chunks - k)[chunks - k]
+        candidates = np.flatnonzero(logits >= bound)
+    best: NDArray[np.int64] = candidates[np.argsort(-logits[candidates], kind="stable")[:k]]
+    return best
+
+
+def gumbel_noise(seed: int, position: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Standard Gumbel noise of shape (len(ids),), a function of its arguments alone.
+
+    The hash is two rounds of splitmix64's finaliser (Steele, Lea and Flood 2014): one over seed
+    and position, one over that and the token id. Changing it changes every seeded text.
+    """
+    key = _mix(np.array([(seed * _GOLDEN + position + 1) & _MASK], dtype=np.uint64))[0]
+    bits = _mix(ids.astype(np.uint64) * np.uint64(_GOLDEN) + key)
+    uniform = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    noise: NDArray[np.float64] = -np.log(-np.log(uniform))
+    return noise
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: NDArray[np.uint64] = x ^ (x >> np.uint64(31))
+    return mixed

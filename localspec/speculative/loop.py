@@ -1,0 +1,245 @@
+"""The algorithm: draft a few tokens, verify them in one pass of the target, keep what agrees.
+
+This room owns the loop on token ids and rows of logits, and the Protocols it needs. It knows no
+text, no llama.cpp and no clock but the one it is given. Plain decoding is the same loop with a
+drafter that never proposes, so the two cannot be measured differently.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Logits = NDArray[np.float32]
+Clock = Callable[[], float]
+FinishReason = Literal["stop", "length", "context"]
+
+
+class TokenModel(Protocol):
+    """A model over one sequence of tokens whose end can be forgotten."""
+
+    @property
+    def n_ctx(self) -> int:
+        """Most tokens the cache holds."""
+        ...
+
+    @property
+    def n_vocab(self) -> int:
+        """Number of token ids: the width of a row of logits."""
+        ...
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """The tokens in the cache, in order."""
+        ...
+
+    def decode(self, tokens: Sequence[int], rows: int) -> Logits:
+        """Append tokens; return logits after the last ``rows`` of them, shape (rows, n_vocab).
+
+        The array is a view that is valid until the next call.
+        """
+        ...
+
+    def keep(self, length: int) -> None:
+        """Forget every token at position ``length`` and beyond; nothing when already shorter.
+
+        The length is absolute: relative rewinds drift apart from the text at the first mistake.
+        """
+        ...
+
+
+class Drafter(Protocol):
+    """Whatever proposes tokens for the target to verify."""
+
+    def catch_up(self, context: Sequence[int]) -> None:
+        """Process what is new in ``context``, so that the next proposal is cheap."""
+        ...
+
+    def propose(self, context: Sequence[int], limit: int) -> list[int]:
+        """At most ``limit`` tokens that may follow ``context``; possibly none.
+
+        The whole context is passed: the drafter finds out for itself what it must forget.
+        """
+        ...
+
+
+class Picker(Protocol):
+    """The rule that turns a row of logits into a token."""
+
+    def pick(self, logits: Logits, position: int, history: Sequence[int]) -> int:
+        """The token at ``position`` of the stream, after ``history`` (its last tokens)."""
+        ...
+
+
+class Control(Protocol):
+    """Decides how far to draft."""
+
+    def length(self) -> int:
+        """Most tokens to draft in the next round."""
+        ...
+
+    def observe(self, round: "Round") -> None:
+        """Learn from a round that has just ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One draft and its verification.
+
+    ``tokens`` were emitted. ``drafted`` counts proposals up to a stop token, ``accepted`` those
+    the target agreed with. Seconds: ``draft_prompt_seconds`` is the draft's first reading of the
+    prompt and is no part of ``seconds``; ``draft_seconds`` and ``verify_seconds`` are.
+    """
+
+    tokens: tuple[int, ...]
+    drafted: int
+    accepted: int
+    seconds: float
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    draft_prompt_seconds: float = 0.0
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """The target's reading of the prompt: tokens decoded, tokens found in the cache, seconds."""
+
+    tokens: int
+    cached: int
+    seconds: float
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many leading tokens two sequences share."""
+    shorter = min(len(a), len(b))
+    if list(a[:shorter]) == list(b[:shorter]):  # the usual case, compared at C speed
+        return shorter
+    return next(i for i in range(shorter) if a[i] != b[i])
+
+
+def catch_up(model: TokenModel, context: Sequence[int]) -> int:
+    """Make the model's cache hold all of ``context`` but its last token; return the tokens decoded.
+
+    What the cache already shares with the context is not decoded again. The last token stays
+    pending, because its logits are wanted together with those of a draft.
+    """
+    shared = min(common_prefix(model.tokens, context), len(context) - 1)
+    model.keep(shared)
+    missing = context[shared:-1]
+    if missing:
+        model.decode(missing, 0)
+    return len(missing)
+
+
+def prefill(target: TokenModel, prompt: Sequence[int], clock: Clock) -> Prefill:
+    """Bring the target up to the prompt's last token, which stays pending."""
+    began = clock()
+    decoded = catch_up(target, prompt)
+    return Prefill(decoded, len(prompt) - 1 - decoded, clock() - began)
+
+
+def generate_rounds(
+    target: TokenModel,
+    drafter: Drafter,
+    control: Control,
+    picker: Picker,
+    prompt: Sequence[int],
+    *,
+    max_tokens: int,
+    is_stop: Callable[[int], bool],
+    clock: Clock,
+) -> Iterator[Round]:
+    """Emit tokens after ``prompt``, one Round at a time, on a target that `prefill` prepared.
+
+    The first round drafts nothing, so that the first token does not wait for the draft's prompt.
+    A token counts only if the target's own pick equals it: sample-and-match, which leaves the
+    target's law untouched for any drafter (speculative sampling with a deterministic proposal,
+    arXiv 2211.17192 and 2302.01318, and the coupling of arXiv 2408.07978 in `sampling`).
+    The consumer may abandon the generator at any yield: the target's cache then holds every
+    emitted token but the last.
+    """
+    context = list(prompt)
+    room = target.n_ctx - len(prompt)
+    ends: FinishReason = "length" if max_tokens <= room else "context"
+    end = len(prompt) + min(max_tokens, room)
+    draft_has_prompt = False
+    while len(context) < end:
+        first = len(context) == len(prompt)
+        limit = 0 if first else min(control.length(), end - len(context) - 1)
+        reading = 0.0
+        if limit > 0 and not draft_has_prompt:
+            began = clock()
+            drafter.catch_up(context)
+            reading, draft_has_prompt = clock() - began, True
+        round = _one_round(target, drafter, picker, context, limit, is_stop, clock)
+        if round.finish_reason is None and len(context) >= end:
+            round = replace(round, finish_reason=ends)
+        round = replace(round, draft_prompt_seconds=reading)
+        control.observe(round)
+        yield round
+        if round.finish_reason is not None:
+            return
+
+
+def _one_round(
+    target: TokenModel,
+    drafter: Drafter,
+    picker: Picker,
+    context: list[int],
+    limit: int,
+    is_stop: Callable[[int], bool],
+    clock: Clock,
+) -> Round:
+    """Draft, verify, extend ``context`` by what was emitted, forget what was rejected."""
+    length = len(context)
+    began = clock()
+    draft = _known(drafter.propose(context, limit), target.n_vocab) if limit > 0 else []
+    drafted_at = clock()
+    rows = target.decode([context[-1], *draft], len(draft) + 1)
+    accepted, judged, stopped = _accept(rows, draft, context, picker, is_stop)
+    target.keep(len(context) - 1)  # before the yield: a consumer may stop there
+    ended = clock()
+    return Round(
+        tokens=tuple(context[length:]),
+        drafted=judged,
+        accepted=accepted,
+        seconds=ended - began,
+        draft_seconds=drafted_at - began,
+        verify_seconds=ended - drafted_at,
+        finish_reason="stop" if stopped else None,
+    )
+
+
+def _known(draft: list[int], n_vocab: int) -> list[int]:
+    """Cut the draft at the first id the target does not have: its decode would refuse it."""
+    for i, token in enumerate(draft):
+        if not 0 <= token < n_vocab:
+            return draft[:i]
+    return draft
+
+
+def _accept(
+    rows: Logits,
+    draft: Sequence[int],
+    context: list[int],
+    picker: Picker,
+    is_stop: Callable[[int], bool],
+) -> tuple[int, int, bool]:
+    """Append the target's picks to ``context`` until one differs from the draft or stops.
+
+    Returns how many drafted tokens were accepted, how many count as judged, and whether a stop
+    token ended the text. What was drafted behind an agreed stop token was never judged.
+    """
+    for i, row in enumerate(rows):
+        token = picker.pick(row, len(context), context)
+        context.append(token)
+        agreed = i < len(draft) and token == draft[i]
+        if is_stop(token):
+            return i + agreed, i + 1 if agreed else len(draft), True
+        if not agreed:
+            break
+    return i, len(draft), False

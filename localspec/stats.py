@@ -1,0 +1,76 @@
+"""Fold rounds into the figures people compare: tokens per second, acceptance, time to first token.
+
+This room owns what each figure means. It measures nothing itself: seconds arrive in the rounds.
+"""
+
+from dataclasses import dataclass, field
+
+from localspec.speculative.loop import Prefill, Round
+
+
+@dataclass(slots=True)
+class GenerationStats:
+    """Sums over one answer, or over several added together.
+
+    Tokens per second are all generated tokens over all round time, drafting and verifying
+    included; reading the prompt, by target and draft, is kept apart. The first token belongs to
+    the first round.
+    """
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    prompt_seconds: float = 0.0
+    draft_prompt_seconds: float = 0.0
+    tokens: int = 0
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    seconds: float = 0.0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    ttft_s: float | None = None
+    accepted_at: list[int] = field(default_factory=list)
+
+    def start(self, prefill: Prefill) -> None:
+        """Count the reading of the prompt; the token left pending is counted as read."""
+        self.prompt_tokens += prefill.tokens + 1
+        self.cached_tokens += prefill.cached
+        self.prompt_seconds += prefill.seconds
+
+    def add(self, round: Round) -> None:
+        """Count one round."""
+        self.rounds += 1
+        self.tokens += len(round.tokens)
+        self.drafted += round.drafted
+        self.accepted += round.accepted
+        self.seconds += round.seconds
+        self.draft_seconds += round.draft_seconds
+        self.verify_seconds += round.verify_seconds
+        self.draft_prompt_seconds += round.draft_prompt_seconds
+        if self.ttft_s is None:
+            self.ttft_s = self.prompt_seconds + round.seconds
+        if round.drafted:
+            missing = round.accepted + 1 - len(self.accepted_at)
+            self.accepted_at.extend([0] * missing)
+            self.accepted_at[round.accepted] += 1
+
+    @property
+    def generation_tps(self) -> float | None:
+        """Generated tokens per second of rounds; None before the first."""
+        return self.tokens / self.seconds if self.seconds > 0 else None
+
+    @property
+    def prompt_tps(self) -> float | None:
+        """Prompt tokens decoded per second, the pending one left out; None when none were."""
+        decoded = self.prompt_tokens - 1
+        return decoded / self.prompt_seconds if decoded > 0 and self.prompt_seconds > 0 else None
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted over drafted; None, not 0, when nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def mean_accepted_length(self) -> float | None:
+        """Tokens per pass of the target, the bonus token included; None before the first."""
+        return self.tokens / self.rounds if self.rounds else None
