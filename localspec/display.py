@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from localspec.errors import LocalspecError
-from localspec.metadata import printable as one_line
 from localspec.stats import GenerationStats
-from localspec.text import printable
+from localspec.text import one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from localspec.metadata import ModelHeader, Vocab, printable
+from localspec.metadata import ModelHeader, Vocab
+from localspec.text import one_line
 
 Level = Literal["error", "warning", "info"]
 Role = Literal["target", "draft", "file"]
@@ -76,7 +77,7 @@ _TEXT_CLASSES = {
     "padding": "padding token",
 }
 _PADDING = re.compile(rb"\[PAD\d+\]")
-_RESERVED = re.compile(rb"reserved|unused", re.IGNORECASE)
+_RESERVED = re.compile(rb"[<\[].*(reserved|unused).*[>\]]", re.IGNORECASE | re.DOTALL)
 _NON_COMMERCIAL = re.compile(r"non-?commercial|\bnc\b|research|exaone|\bmrl\b", re.IGNORECASE)
 
 # Every rule with its level and the user's next step. The first block holds the errors that
@@ -116,7 +117,7 @@ RULES: dict[str, tuple[Level, str]] = _REFUSED_BY_LLAMA_CPP | {
     "not-autoregressive": ("error", "Only models that continue a text token by token can be used."),
     "no-chat-template": (
         "warning",
-        "It may be a base model: use `localspec run` rather than `localspec chat`.",
+        "It may be a base model; without --raw its prompt is a plain transcript.",
     ),
     "draft-vocab-larger": (
         "warning",
@@ -131,8 +132,8 @@ RULES: dict[str, tuple[Level, str]] = _REFUSED_BY_LLAMA_CPP | {
         "localspec runs the target plainly: choose a draft with ordinary attention.",
     ),
     "sliding-window": (
-        "warning",
-        "Use the full-size cache (`swa_full`), so that rejected tokens can be dropped.",
+        "info",
+        "localspec keeps its whole cache, so that rejected tokens can be dropped.",
     ),
     "draft-context": ("info", "In a longer text the target goes on without the draft."),
     "target-vocab-larger": ("info", "Drafting pauses where such a token is in the text."),
@@ -273,7 +274,7 @@ def _check_file(header: ModelHeader, role: Role, without_weights: Level) -> Iter
         kind = "an encoder"
         if header.is_diffusion or header.is_embedding:
             kind = "a diffusion model" if header.is_diffusion else "a text embedding model"
-        shown = printable(header.architecture)
+        shown = one_line(header.architecture)
         yield _find("not-autoregressive", f"The {role} ({shown}) is {kind}.")
     if not header.tensors and header.split_count < 2:
         message = f"The {role} holds a tokenizer only, no weights."
@@ -293,7 +294,7 @@ def _find_sidecar(header: ModelHeader, role: Role) -> Finding | None:
     elif header.get("nextn_predict_layers") and names and "blk.0.attn_norm.weight" not in names:
         what, hint = "a multi-token prediction head", _HEAD_HINT
     elif header.type != "model":
-        what, hint = f"a file of type '{printable(header.type)}'", ""
+        what, hint = f"a file of type '{one_line(header.type)}'", ""
     else:
         return None
     return _find("sidecar", f"The {role} is not a model but {what}.", hint)
@@ -306,7 +307,7 @@ def _check_tokenizer(vocab: Vocab | None, role: Role) -> Iterator[Finding]:
     elif vocab.type == "NONE":
         yield _find("no-vocabulary", f"The {role} has the tokenizer {vocab.model!r}: no tokens.")
     elif vocab.type == "unknown":
-        shown = printable(vocab.model)
+        shown = one_line(vocab.model)
         yield _find("unknown-tokenizer", f"The {role} has the unknown tokenizer '{shown}'.")
     elif not len(vocab):
         yield _find("no-tokenizer", f"The {role} has a {vocab.type} tokenizer without tokens.")
@@ -321,7 +322,7 @@ def _check_bpe(vocab: Vocab, role: Role) -> Iterator[Finding]:
         message = f"The {role} has a BPE tokenizer without merges, which llama.cpp cannot load."
         yield _find("no-merges", message)
     if vocab.pre not in PRE_GROUPS:
-        shown = printable(vocab.pre)
+        shown = one_line(vocab.pre)
         yield _find("unknown-pre", f"The {role} has the unknown pre-tokenizer '{shown}'.")
 
 
@@ -347,7 +348,7 @@ def _check_template(header: ModelHeader, role: Role) -> Iterator[Finding]:
 def _check_vocabs(target: Vocab, draft: Vocab) -> Iterator[Finding]:
     """The tests of `common_speculative_are_compatible`, in its order, then what it ignores."""
     if target.type != draft.type:
-        ours, theirs = (f"{v.type} ({printable(v.model)})" for v in (target, draft))
+        ours, theirs = (f"{v.type} ({one_line(v.model)})" for v in (target, draft))
         yield _find("vocab-type", f"The target's vocabulary is {ours}, the draft's {theirs}.")
         return  # further differences would only repeat this one
     yield from _check_added(target, draft, "bos")
@@ -357,7 +358,7 @@ def _check_vocabs(target: Vocab, draft: Vocab) -> Iterator[Finding]:
     # Only BPE has pre-tokenizers in llama.cpp, and several names mean the same one.
     groups = {PRE_GROUPS.get(vocab.pre, vocab.pre) for vocab in (target, draft)}
     if target.type == "BPE" and len(groups) == 2:
-        names = f"'{printable(target.pre)}' and '{printable(draft.pre)}'"
+        names = f"'{one_line(target.pre)}' and '{one_line(draft.pre)}'"
         yield _find("pre-differs", f"The pre-tokenizers differ: {names}.")
     eot_ids = (target.eot_id, draft.eot_id)
     if None not in eot_ids and eot_ids[0] != eot_ids[1]:
@@ -424,7 +425,7 @@ def _text_class(ours: bytes, theirs: bytes, types: set[int]) -> str:
     """The class that explains the difference best; a doubt counts as a different tokenizer."""
     if _PADDING.fullmatch(ours) or _PADDING.fullmatch(theirs):
         return "padding"
-    if UNUSED in types or _RESERVED.search(ours) or _RESERVED.search(theirs):
+    if UNUSED in types or _RESERVED.fullmatch(ours) or _RESERVED.fullmatch(theirs):
         return "unused"
     if BYTE in types:
         return "byte"
@@ -481,7 +482,7 @@ def _check_notes(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
     """Good to know, and hardly a reason against the pair."""
     if draft.chat_template is not None and draft.chat_template != target.chat_template:
         yield _find("chat-template", "Target and draft have different chat templates.")
-    licenses = [printable(header.license or "not stated") for header in (target, draft)]
+    licenses = [one_line(header.license or "not stated") for header in (target, draft)]
     message = f"Licences: target {licenses[0]}, draft {licenses[1]}."
     if any(map(_NON_COMMERCIAL.search, licenses)):
         yield _find("license", message, "This may exclude commercial use.", "warning")
@@ -516,7 +517,7 @@ def _list_ids(ids: list[int], pairs: list[tuple[bytes, bytes]]) -> str:
 def _show(text: bytes) -> str:
     """A token's text in quotes on one line, with whatever a terminal cannot show escaped."""
     start = text[: 4 * SHOWN_CHARACTERS].replace(b"\\", b"\\\\")
-    shown = printable(start.decode("utf-8", errors="backslashreplace"))
+    shown = one_line(start.decode("utf-8", errors="backslashreplace"))
     cut = len(shown) > SHOWN_CHARACTERS or len(text) > 4 * SHOWN_CHARACTERS
     return f"'{shown[:SHOWN_CHARACTERS]}{'…' if cut else ''}'"
 

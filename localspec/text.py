@@ -11,7 +11,7 @@ from collections.abc import Sequence
 # C0 and C1 controls (but tab and newline) and the marks that reorder a line (Trojan Source,
 # CVE-2021-42574): a model's text must not move the cursor, retitle the window or hide itself.
 _CONTROLS = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]",
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]",
 )
 
 
@@ -22,6 +22,15 @@ def printable(text: str) -> str:
     become their Unicode pictures (U+2400 block), the rest U+FFFD.
     """
     return _CONTROLS.sub(_picture, text)
+
+
+def one_line(text: str) -> str:
+    """The text with all that is not printable escaped: for names and texts read from a file."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
+    )
 
 
 def _picture(match: re.Match[str]) -> str:
