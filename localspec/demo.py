@@ -12,7 +12,7 @@ from pathlib import Path
 from localspec import bench, paths
 from localspec.config import DraftLength, LoadOptions, SamplingParams
 from localspec.engine import Engine
-from localspec.metadata import ModelHeader
+from localspec.metadata import ModelHeader, read_header
 from localspec.padding import (
     DEMO_DRAFT_SHAPE,
     DEMO_TARGET_SHAPE,
@@ -38,9 +38,13 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class PairResult:
-    """One quantisation of the demo pair: plain and drafted figures, None when all texts loop."""
+    """One quantisation of the demo pair: plain and drafted figures, None when all texts loop.
+
+    ``bundled`` holds the headers of target and draft before padding.
+    """
 
     quantization: str
+    bundled: tuple[ModelHeader, ModelHeader]
     target: ModelHeader
     draft: ModelHeader
     plain: bench.Figures | None
@@ -52,6 +56,7 @@ class PairResult:
         """Plain data for ``--json``."""
         return {
             "quantization": self.quantization,
+            "bundled": [describe(header) for header in self.bundled],
             "target": describe(self.target),
             "draft": describe(self.draft),
             "plain": None if self.plain is None else asdict(self.plain),
@@ -126,6 +131,7 @@ def _measure(
     )
     return PairResult(
         quantization=quantization,
+        bundled=(read_header(paths.demo_pair()[0]), read_header(paths.demo_pair()[1])),
         target=engine.target.header,
         draft=engine.draft.header,
         plain=bench.figures(plain, plain),

@@ -158,9 +158,9 @@ def _bytes(number: int) -> str:
 def demo_intro(draft_length: object) -> None:
     """What the demo does, said plainly, on stderr."""
     note(
-        "The bundled demo pair is a toy, so small that it fits into the processor's cache, where "
-        "drafting has nothing to win. Zeros pad it to a realistic size: same text, the cost of a "
-        f"bigger model. Draft length {draft_length}, greedy, plain and drafted in turn."
+        "The bundled pair is a toy that fits into the processor's cache, where drafting has "
+        "nothing to win, so it is padded with zeros to a realistic size first. "
+        f"Draft length {draft_length}, greedy, plain and drafted taking turns."
     )
 
 
@@ -169,9 +169,11 @@ def demo_result(result: "PairResult") -> None:
     from rich.table import Table
 
     console = _console(False)
+    target, draft = result.bundled
     title = (
-        f"{result.quantization}: target padded to {count(result.target.parameters)}, "
-        f"draft to {count(result.draft.parameters)} parameters"
+        f"{result.quantization}: the {count(target.parameters)} target padded to "
+        f"{count(result.target.parameters)} parameters, the {count(draft.parameters)} draft to "
+        f"{count(result.draft.parameters)}: same text, the cost of bigger models"
     )
     table = Table(title=title, title_justify="left")
     for heading in ("", "tok/s", "speedup", "spread", "acceptance", "tokens/round", "TTFT", "text"):

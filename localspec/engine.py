@@ -70,8 +70,8 @@ class LlamaModel:
     # -- TokenModel ------------------------------------------------------------------------
 
     @property
-    def tokens(self) -> Sequence[int]:
-        """The tokens in the cache."""
+    def tokens(self) -> list[int]:
+        """The tokens in the cache; not to be changed."""
         return self._tokens
 
     def decode(self, tokens: Sequence[int], rows: int) -> Logits:
@@ -355,7 +355,7 @@ class Engine:
     ) -> None:
         self.target = target
         self.draft = draft
-        self.notes = list(notes)
+        self.notes = [*notes, *_stretched(target)]
 
     @classmethod
     def load(cls, target: LoadOptions, draft: LoadOptions | None = None) -> "Engine":
@@ -463,6 +463,16 @@ def require_pair(target: ModelHeader, draft: ModelHeader) -> list[str]:
 
 def _warnings(findings: Sequence[Finding]) -> list[str]:
     return [f"{f.message} {f.hint}" for f in findings if f.level == "warning"]
+
+
+def _stretched(model: LlamaModel) -> list[str]:
+    trained = model.header.context_length
+    if trained is None or model.n_ctx <= trained:
+        return []
+    return [
+        f"The context of {model.n_ctx} tokens is longer than the {trained} that "
+        f"{model.header.path.name} was trained for: expect nonsense beyond them."
+    ]
 
 
 def missing_gpu() -> list[str]:

@@ -4,18 +4,18 @@ This room owns the proposals and the draft model's cache. It does not decide how
 (`control`) nor what is accepted (`loop`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from localspec.speculative.loop import Picker, TokenModel, catch_up, common_prefix
+from localspec.speculative.loop import Picker, TokenModel, common_prefix
 
 
 class NoDraft:
     """Proposes nothing: plain decoding."""
 
-    def catch_up(self, context: Sequence[int]) -> None:
+    def catch_up(self, context: list[int]) -> None:
         """Nothing to prepare."""
 
-    def propose(self, context: Sequence[int], limit: int) -> list[int]:
+    def propose(self, context: list[int], limit: int) -> list[int]:
         """No tokens."""
         return []
 
@@ -42,20 +42,20 @@ class ModelDrafter:
         self._n_shared = min(model.n_vocab, n_target_vocab)
         self._is_stop = is_stop
 
-    def catch_up(self, context: Sequence[int]) -> None:
+    def catch_up(self, context: list[int]) -> None:
         """Read all of ``context`` but its last token, unless the draft cannot hold it."""
-        if self._can_read(context):
-            catch_up(self._model, context)
+        unread = self._unread(context)
+        if unread is not None and len(unread) > 1:
+            self._model.decode(unread[:-1], 0)
 
-    def propose(self, context: Sequence[int], limit: int) -> list[int]:
+    def propose(self, context: list[int], limit: int) -> list[int]:
         """The draft's continuation; empty where its context or its vocabulary ends."""
         limit = min(limit, self._model.n_ctx - len(context))
-        if limit <= 0 or not self._can_read(context):
+        unread = self._unread(context)
+        if limit <= 0 or unread is None:
             return []
         # The pending token rides in the same batch as whatever else the draft has not read.
-        shared = min(common_prefix(self._model.tokens, context), len(context) - 1)
-        self._model.keep(shared)
-        rows = self._model.decode(context[shared:], 1)
+        rows = self._model.decode(unread, 1)
         history = list(context)
         while True:
             # Ids that the target lacks are masked before the pick, not rejected after it.
@@ -65,9 +65,16 @@ class ModelDrafter:
                 return history[len(context) :]
             rows = self._model.decode([token], 1)
 
-    def _can_read(self, context: Sequence[int]) -> bool:
-        """False where the context outgrows the draft's, or holds an id the draft lacks."""
+    def _unread(self, context: list[int]) -> list[int] | None:
+        """Forget what left ``context``, and return what is new in it, at least its last token.
+
+        None where the context outgrows the draft's, or holds an id that the draft lacks.
+        """
         if len(context) > self._model.n_ctx:
-            return False
-        shared = common_prefix(self._model.tokens, context)
-        return max(context[shared:], default=0) < self._model.n_vocab
+            return None
+        shared = min(common_prefix(self._model.tokens, context), len(context) - 1)
+        unread = context[shared:]
+        if max(unread) >= self._model.n_vocab:
+            return None
+        self._model.keep(shared)
+        return unread

@@ -31,7 +31,7 @@ class TokenModel(Protocol):
         ...
 
     @property
-    def tokens(self) -> Sequence[int]:
+    def tokens(self) -> list[int]:
         """The tokens in the cache, in order."""
         ...
 
@@ -53,11 +53,11 @@ class TokenModel(Protocol):
 class Drafter(Protocol):
     """Whatever proposes tokens for the target to verify."""
 
-    def catch_up(self, context: Sequence[int]) -> None:
+    def catch_up(self, context: list[int]) -> None:
         """Process what is new in ``context``, so that the next proposal is cheap."""
         ...
 
-    def propose(self, context: Sequence[int], limit: int) -> list[int]:
+    def propose(self, context: list[int], limit: int) -> list[int]:
         """At most ``limit`` tokens that may follow ``context``; possibly none.
 
         The whole context is passed: the drafter finds out for itself what it must forget.
@@ -113,15 +113,21 @@ class Prefill:
     seconds: float
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many leading tokens two sequences share."""
-    shorter = min(len(a), len(b))
-    if list(a[:shorter]) == list(b[:shorter]):  # the usual case, compared at C speed
-        return shorter
-    return next(i for i in range(shorter) if a[i] != b[i])
+def common_prefix(a: list[int], b: list[int]) -> int:
+    """How many leading tokens two lists share; slices are compared at C speed."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while high - low > 1:  # the first difference lies in [low, high)
+        middle = (low + high) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
-def catch_up(model: TokenModel, context: Sequence[int]) -> int:
+def catch_up(model: TokenModel, context: list[int]) -> int:
     """Make the model's cache hold all of ``context`` but its last token; return the tokens decoded.
 
     What the cache already shares with the context is not decoded again. The last token stays
@@ -138,7 +144,7 @@ def catch_up(model: TokenModel, context: Sequence[int]) -> int:
 def prefill(target: TokenModel, prompt: Sequence[int], clock: Clock) -> Prefill:
     """Bring the target up to the prompt's last token, which stays pending."""
     began = clock()
-    decoded = catch_up(target, prompt)
+    decoded = catch_up(target, list(prompt))
     return Prefill(decoded, len(prompt) - 1 - decoded, clock() - began)
 
 
