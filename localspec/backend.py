@@ -20,8 +20,7 @@ from localspec.errors import EngineError, UsageError
 # stalls a token for up to a second beside another busy process; see "Threads" in the README.
 SPIN_COUNT = "1000"
 
-_LEVEL_ERROR = 3
-_LEVEL_CONTINUES = 5
+_LEVEL_ERROR, _LEVEL_CONTINUES = 4, 5  # ggml_log_level; the bindings' own comments are out of date
 _DEVICE_KINDS = ("CPU", "GPU", "integrated GPU", "accelerator", "meta")
 
 

@@ -181,10 +181,11 @@ def run(
 
     text = _read_prompt(prompt, file)
     choose_sampling(sampling.given(), {})  # bad values are told before models load
+    asked = models.draft_options().one_length(DEFAULT_LENGTH)
     with _open(models) as engine:
         params = _sampling_for(engine, sampling)
         ids = engine.encode_text(text) if raw else engine.encode_chat(_messages(system, text))
-        length = models.draft_options().one_length(DEFAULT_LENGTH) if engine.draft else 0
+        length = asked if engine.draft else 0
         responses = stream_generate(
             engine, ids, params, length, max_tokens=max_tokens, stop=stop or ()
         )
@@ -253,7 +254,7 @@ def _read_prompt(argument: str | None, file: Path | None) -> str:
             raise FileProblem(
                 f"The prompt file {file} cannot be read: {error}.", "Give a UTF-8 text file."
             ) from error
-    if not sys.stdin.isatty() and file is None:
+    if file is None and sys.stdin is not None and not sys.stdin.isatty():
         parts.append(sys.stdin.read())
     text = "\n\n".join(part for part in parts if part.strip())
     if not text:

@@ -4,7 +4,6 @@ This room owns the settings that travel from the command line to the rooms that 
 defaults and their bounds. It does not read files and does not know llama.cpp.
 """
 
-import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from localspec.errors import UsageError
 
 MAX_DRAFT_TOKENS = 64  # rows of logits llama.cpp is asked to reserve: one verification at most
 DEFAULT_CTX_SIZE = 8192
+_COLDEST = 1e-6  # below it division by the temperature only loses digits
 MAX_SEED = 2**32 - 1  # llama.cpp's seeds are 32 bits wide
 
 DraftLength = int | Literal["auto"]  # 0 is "off"
@@ -60,7 +60,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0
+        return self.temperature < _COLDEST
 
     @property
     def penalises(self) -> bool:
@@ -68,9 +68,9 @@ class SamplingParams:
 
 
 def _require(name: str, value: float, low: float, high: float) -> None:
-    if not (math.isfinite(value) and low <= value <= high):
+    if not low <= value <= high:  # also false for NaN
         raise UsageError(
-            f"--{name} is {value:g}, expected a value from {low:g} to {high:g}.",
+            f"--{name} is {value}, expected a value from {low} to {high}.",
             f"Leave --{name} out to use the default.",
         )
 
@@ -153,10 +153,10 @@ def parse_lengths(text: str) -> tuple[DraftLength, ...] | None:
         return None
     lengths: list[DraftLength] = []
     for part in parts:
-        length: DraftLength = "auto" if part == "auto" else 0 if part == "off" else int(part)
-        if length != "auto" and length > MAX_DRAFT_TOKENS:
+        length: DraftLength = "auto" if part == "auto" else 0 if part == "off" else int(part[:9])
+        if length != "auto" and (length > MAX_DRAFT_TOKENS or len(part) > 9):
             raise UsageError(
-                f"A draft of {length} tokens is more than we verify at once, {MAX_DRAFT_TOKENS}.",
+                f"A draft of {part[:99]} tokens exceeds what we verify, {MAX_DRAFT_TOKENS}.",
                 "Draft lengths that pay are between 1 and 16; try --draft 4.",
             )
         lengths.append(length)

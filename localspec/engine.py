@@ -6,6 +6,7 @@ llama.cpp that end the process. It knows nothing of drafting or text streams.
 """
 
 import ctypes
+import os
 import re
 from collections.abc import Sequence
 from types import TracebackType
@@ -173,7 +174,7 @@ class LlamaModel:
             self._overrides = (_TensorOverride * (len(overrides) + 1))(*overrides)
             params.tensor_buft_overrides = ctypes.addressof(self._overrides)
         with backend.log.watch() as errors:
-            model = self._llama.llama_model_load_from_file(str(self.header.path).encode(), params)
+            model = self._llama.llama_model_load_from_file(os.fsencode(self.header.path), params)
         if not model:
             raise EngineError(
                 f"llama.cpp cannot load {self.header.path}: {_reason(errors)}",
@@ -216,8 +217,8 @@ class LlamaModel:
         """Make llama.cpp's cache and our list hold the first ``length`` tokens."""
         kept = self._tokens[:length]
         if self.can_forget:
+            self._tokens = kept  # first: Ctrl-C in between leaves a cache that is torn, not short
             self._forget(length)
-            self._tokens = kept
             return
         # A recurrent state has no past to return to: read the beginning again.
         self._llama.llama_memory_clear(self._memory, True)

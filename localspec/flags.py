@@ -71,6 +71,7 @@ class ModelFlags:
             "--draft-ctx-size",
             "-cd",
             min=8,
+            max=2**31 - 1,
             help="Context of the draft in tokens. Default: as the target's.",
             rich_help_panel=_DRAFTING,
         ),
@@ -110,6 +111,7 @@ class ModelFlags:
             "--ctx-size",
             "-c",
             min=8,
+            max=2**31 - 1,
             help="Context in tokens. Default: the smaller of 8192 and what the model was "
             "trained for.",
             rich_help_panel=_LOADING,

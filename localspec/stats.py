@@ -17,6 +17,7 @@ class GenerationStats:
     the first round.
     """
 
+    answers: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     prompt_seconds: float = 0.0
@@ -33,6 +34,7 @@ class GenerationStats:
 
     def start(self, prefill: Prefill) -> None:
         """Count the reading of the prompt; the token left pending is counted as read."""
+        self.answers += 1
         self.prompt_tokens += prefill.tokens + 1
         self.cached_tokens += prefill.cached
         self.prompt_seconds += prefill.seconds
@@ -62,7 +64,7 @@ class GenerationStats:
     @property
     def prompt_tps(self) -> float | None:
         """Prompt tokens decoded per second, the pending one left out; None when none were."""
-        decoded = self.prompt_tokens - 1
+        decoded = self.prompt_tokens - self.answers
         return decoded / self.prompt_seconds if decoded > 0 and self.prompt_seconds > 0 else None
 
     @property

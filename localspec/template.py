@@ -6,9 +6,12 @@ Jinja's sandbox and its output is bounded. It does not tokenize.
 
 import datetime
 from collections.abc import Sequence
-from typing import Any, NoReturn, TypedDict
+from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 
 from localspec.errors import TemplateError
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 MAX_CHARACTERS = 16 * 2**20
 
@@ -43,15 +46,8 @@ def render(
     if template is None:
         return _transcript(messages)
     import jinja2
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    # The names that Hugging Face's chat templates may rely on.
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = (now or datetime.datetime.now()).strftime
-    environment.filters["tojson"] = _to_json
+    environment = _make_environment(now or datetime.datetime.now())
     try:
         pieces = environment.from_string(template).generate(
             messages=list(messages), add_generation_prompt=True, bos_token=bos, eos_token=eos
@@ -62,6 +58,47 @@ def render(
             f"The model's chat template cannot be rendered: {error}",
             "Use --raw to complete the prompt without a template.",
         ) from error
+
+
+def _make_environment(now: datetime.datetime) -> "Environment":
+    """A sandbox with the names that Hugging Face's chat templates may rely on.
+
+    Repetition is bounded, because ``'a' * 10**9`` is small to write. Loops over loops are not:
+    a template can still waste time, which Ctrl-C ends.
+    """
+    from jinja2.ext import Extension
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """``{% generation %}`` marks the assistant's part for training; here it shows its body."""
+
+        tags = {"generation"}
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    class Sandbox(ImmutableSandboxedEnvironment):
+        intercepted_binops = frozenset({"*", "**"})
+
+        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+            _refuse_growth(operator, left, right)
+            return super().call_binop(context, operator, left, right)
+
+    environment = Sandbox(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
+    )
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = now.strftime
+    environment.filters["tojson"] = _to_json
+    return environment
+
+
+def _refuse_growth(operator: str, left: Any, right: Any) -> None:
+    sizes = [len(side) if hasattr(side, "__len__") else abs(side) for side in (left, right)]
+    if any(hasattr(side, "__len__") for side in (left, right)) or operator == "**":
+        if sizes[0] * sizes[1] > MAX_CHARACTERS:
+            raise ValueError(f"it repeats something into more than {MAX_CHARACTERS} characters")
 
 
 def _transcript(messages: Sequence[Message]) -> str:

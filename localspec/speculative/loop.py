@@ -7,12 +7,13 @@ drafter that never proposes, so the two cannot be measured differently.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # `--help` imports this file, and need not wait for numpy
+    import numpy as np
+    from numpy.typing import NDArray
 
-Logits = NDArray[np.float32]
+Logits: TypeAlias = "NDArray[np.float32]"
 Clock = Callable[[], float]
 FinishReason = Literal["stop", "length", "context"]
 

@@ -1,0 +1,209 @@
+"""Config: bounds are UsageErrors, flags win over the model's advice, `--draft` is read as meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.config import (
+    MAX_DRAFT_TOKENS,
+    MAX_SEED,
+    RECOMMENDED_KEYS,
+    DraftLength,
+    DraftOptions,
+    SamplingParams,
+    choose_draft,
+    choose_sampling,
+    parse_lengths,
+)
+from localspec.errors import UsageError
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("field", "inside", "outside"),
+    [
+        ("temperature", [0, 0.01, 100], [-0.1, 100.5, NAN, INF, -INF]),
+        ("top_k", [0, 1, 10**6], [-1, 2**31, NAN]),
+        ("top_p", [0, 0.5, 1], [-0.01, 1.01, NAN, INF]),
+        ("min_p", [0, 0.5, 1], [-0.01, 1.01, NAN, INF]),
+        ("repeat_penalty", [0.01, 1, 100], [0, -1, 101, NAN]),
+        ("repeat_last_n", [-1, 0, 64], [-2, 2**31]),
+        ("seed", [0, MAX_SEED], [-1, MAX_SEED + 1]),
+    ],
+)
+def test_ranges(field: str, inside: list[float], outside: list[float]) -> None:
+    for value in inside:
+        assert getattr(SamplingParams(**{field: value}), field) == value  # type: ignore[arg-type]
+    for value in outside:
+        with pytest.raises(UsageError, match=f"--{field.replace('_', '-')} is") as raised:
+            SamplingParams(**{field: value})  # type: ignore[arg-type]
+        assert raised.value.hint
+        assert raised.value.exit_code == 2
+
+
+def test_what_is_switched_off() -> None:
+    assert SamplingParams(temperature=0).greedy
+    assert not SamplingParams(temperature=0.01).greedy
+    assert not SamplingParams().penalises
+    assert SamplingParams(repeat_penalty=1.1).penalises
+    assert not SamplingParams(repeat_penalty=1.1, repeat_last_n=0).penalises
+
+
+# -- choose_sampling: flag over recommendation over default ------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given_flags", "recommended", "expected", "from_model"),
+    [
+        ({}, {}, {}, ()),
+        ({"temperature": 0.1}, {}, {"temperature": 0.1}, ()),
+        ({}, {"temp": 0.6}, {"temperature": 0.6}, ("temperature",)),
+        ({"temperature": 0.1}, {"temp": 0.6}, {"temperature": 0.1}, ()),
+        ({"temperature": 0}, {"temp": 0.6}, {"temperature": 0}, ()),
+        ({"temperature": None}, {"temp": 0.6}, {"temperature": 0.6}, ("temperature",)),
+        (
+            {"top_k": 5, "min_p": None},
+            {"top_k": 20, "top_p": 0.8, "min_p": 0},
+            {"top_k": 5, "top_p": 0.8, "min_p": 0},
+            ("top_p", "min_p"),
+        ),
+        ({}, {"penalty_repeat": 1.05}, {"repeat_penalty": 1.05}, ("repeat_penalty",)),
+        ({}, {"penalty_last_n": -1}, {"repeat_last_n": -1}, ("repeat_last_n",)),
+        ({}, {"top_p": 7, "top_k": 20}, {"top_k": 20}, ("top_k",)),  # absurd advice is ignored
+        ({}, {"temp": NAN}, {}, ()),
+        ({}, {"unknown": 3}, {}, ()),
+    ],
+)
+def test_choose_sampling(
+    given_flags: dict[str, float | None],
+    recommended: dict[str, float],
+    expected: dict[str, float],
+    from_model: tuple[str, ...],
+) -> None:
+    params, chosen = choose_sampling({**given_flags, "seed": 7}, recommended)
+    assert params == SamplingParams(seed=7, **expected)  # type: ignore[arg-type]
+    assert chosen == from_model
+
+
+def test_advice_keeps_the_type_of_its_field() -> None:
+    params, _ = choose_sampling({"seed": 1}, {"top_k": 20.0, "penalty_last_n": 8.0, "temp": 1})
+    for field in RECOMMENDED_KEYS.values():
+        assert type(getattr(params, field)) is type(getattr(SamplingParams(), field))
+
+
+def test_a_flag_outside_its_range_is_an_error() -> None:
+    with pytest.raises(UsageError):
+        choose_sampling({"top_p": 2}, {})
+
+
+def test_a_seed_is_drawn_when_none_is_given() -> None:
+    seeds = {choose_sampling({"seed": None}, {})[0].seed for _ in range(20)}
+    assert len(seeds) > 10
+    assert choose_sampling({"seed": 0}, {})[0].seed == 0
+
+
+# -- drafts ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "lengths"),
+    [
+        ("8", (8,)),
+        ("0", (0,)),
+        ("64", (64,)),
+        ("off", (0,)),
+        ("auto", ("auto",)),
+        ("0,2,4", (0, 2, 4)),
+        (" off , 3,auto ", (0, 3, "auto")),
+        ("", None),
+        (",", None),
+        ("3,", None),
+        ("-1", None),
+        ("2.5", None),
+        ("AUTO", None),
+        ("draft.gguf", None),
+        ("8.gguf", None),
+        ("./8", None),
+        ("3,draft.gguf", None),
+        ("\u00b2", None),
+    ],
+)
+def test_parse_lengths(text: str, lengths: tuple[DraftLength, ...] | None) -> None:
+    assert parse_lengths(text) == lengths
+
+
+@pytest.mark.parametrize("text", ["65", "1,65", "99999999"])
+def test_a_draft_longer_than_we_verify_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=str(MAX_DRAFT_TOKENS)):
+        parse_lengths(text)
+    with pytest.raises(UsageError):
+        choose_draft([text], None, None)
+
+
+@given(st.lists(st.one_of(st.integers(0, MAX_DRAFT_TOKENS), st.just("auto")), min_size=1))
+def test_lengths_are_read_as_written(lengths: list[DraftLength]) -> None:
+    assert parse_lengths(",".join(map(str, lengths))) == tuple(lengths)
+
+
+SMALL, OTHER = Path("small.gguf"), Path("other.gguf")
+
+
+@pytest.mark.parametrize(
+    ("either", "model", "lengths", "expected"),
+    [
+        ([], None, None, DraftOptions()),
+        (["8"], None, None, DraftOptions(None, (8,))),
+        (["auto"], None, None, DraftOptions(None, ("auto",))),
+        (["off"], None, None, DraftOptions(None, (0,))),
+        (["0,2"], None, None, DraftOptions(None, (0, 2))),
+        (["small.gguf"], None, None, DraftOptions(SMALL)),
+        (["small.gguf", "4"], None, None, DraftOptions(SMALL, (4,))),
+        (["4", "small.gguf"], None, None, DraftOptions(SMALL, (4,))),
+        (["off", "small.gguf"], None, None, DraftOptions(SMALL, (0,))),
+        ([], SMALL, None, DraftOptions(SMALL)),
+        ([], None, "4", DraftOptions(None, (4,))),
+        ([], SMALL, "auto", DraftOptions(SMALL, ("auto",))),
+        (["4"], SMALL, None, DraftOptions(SMALL, (4,))),
+        (["small.gguf"], None, "4,off", DraftOptions(SMALL, (4, 0))),
+    ],
+)
+def test_choose_draft(
+    either: list[str], model: Path | None, lengths: str | None, expected: DraftOptions
+) -> None:
+    before = list(either)
+    assert choose_draft(either, model, lengths) == expected
+    assert either == before
+
+
+@pytest.mark.parametrize(
+    ("either", "model", "lengths", "message"),
+    [
+        (["small.gguf", "other.gguf"], None, None, "Two draft models"),
+        (["small.gguf"], OTHER, None, "Two draft models"),
+        (["small.gguf", "4"], OTHER, None, "Two draft models"),
+        (["4", "5"], None, None, "Two draft lengths"),
+        (["4", "auto"], None, None, "Two draft lengths"),
+        (["off"], None, "4", "Two draft lengths"),
+        ([], None, "many", "no draft length"),
+        (["small.gguf"], None, "", "no draft length"),
+        ([], None, "small.gguf", "no draft length"),
+    ],
+)
+def test_competing_drafts_are_refused(
+    either: list[str], model: Path | None, lengths: str | None, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message) as raised:
+        choose_draft(either, model, lengths)
+    assert raised.value.hint
+
+
+def test_one_length() -> None:
+    assert DraftOptions().one_length("auto") == "auto"
+    assert DraftOptions(None, (0,)).one_length("auto") == 0
+    with pytest.raises(UsageError, match="not a list"):
+        DraftOptions(None, (0, 4)).one_length("auto")

@@ -1,0 +1,186 @@
+"""Generate: the same answer for any draft, ended by stop strings, bounds and stop tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from conftest import STOP_TOKEN, FakeClock, ToyEngine
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.config import DraftLength, SamplingParams
+from localspec.errors import PromptTooLong
+from localspec.generate import GenerationResponse, stream_generate
+
+GREEDY = SamplingParams(temperature=0)
+WARM = SamplingParams(temperature=1.0, seed=4)
+
+
+def answer(
+    engine: ToyEngine,
+    prompt: str | Sequence[int] = "abc",
+    params: SamplingParams = WARM,
+    length: DraftLength = 4,
+    *,
+    max_tokens: int | None = None,
+    stop: Sequence[str] = (),
+) -> list[GenerationResponse]:
+    ids = engine.encode(prompt) if isinstance(prompt, str) else prompt
+    responses = stream_generate(
+        engine, ids, params, length, max_tokens=max_tokens, stop=stop, clock=FakeClock()
+    )
+    return list(responses)
+
+
+def tokens_of(responses: Sequence[GenerationResponse]) -> list[int]:
+    return [token for response in responses for token in response.tokens]
+
+
+def text_of(responses: Sequence[GenerationResponse]) -> str:
+    return "".join(response.text for response in responses)
+
+
+lengths = st.one_of(st.integers(0, 9), st.just("auto"))
+engines = st.tuples(st.integers(0, 30), st.sampled_from([None, 0.0, 0.1, 0.5, 9.0]))
+stop_strings = st.lists(st.text("abc de\n\u00e9\u20ac\ufffd", min_size=1, max_size=3), max_size=2)
+
+
+@given(
+    engines,
+    st.sampled_from([GREEDY, WARM, SamplingParams(seed=9, repeat_penalty=1.3)]),
+    lengths,
+    stop_strings,
+    st.one_of(st.none(), st.integers(1, 60)),
+)
+def test_an_answer_does_not_depend_on_the_draft(
+    made: tuple[int, float | None],
+    params: SamplingParams,
+    length: DraftLength,
+    stop: list[str],
+    max_tokens: int | None,
+) -> None:
+    seed, quirk = made
+    plain = answer(
+        ToyEngine(seed=seed, quirk=None, n_ctx=60), "abc", params, 0,
+        max_tokens=max_tokens, stop=stop,
+    )  # fmt: skip
+    drafted = answer(
+        ToyEngine(seed=seed, quirk=quirk, n_ctx=60, draft_n_ctx=40), "abc", params, length,
+        max_tokens=max_tokens, stop=stop,
+    )  # fmt: skip
+    assert tokens_of(drafted) == tokens_of(plain)
+    assert text_of(drafted) == text_of(plain)
+    assert drafted[-1].finish_reason == plain[-1].finish_reason
+    assert all(response.finish_reason is None for response in drafted[:-1])
+
+
+@given(st.integers(0, 30), lengths, stop_strings)
+def test_text_is_that_of_the_tokens_up_to_the_stop_string(
+    seed: int, length: DraftLength, stop: list[str]
+) -> None:
+    responses = answer(ToyEngine(seed=seed), length=length, stop=stop)
+    tokens, text = tokens_of(responses), text_of(responses)
+    assert STOP_TOKEN not in tokens[:-1]
+    decoded = bytes(token for token in tokens if token != STOP_TOKEN).decode("utf-8", "replace")
+    assert decoded.startswith(text)
+    assert not any(s in text for s in stop)
+    if any(s in decoded for s in stop):
+        assert responses[-1].finish_reason == "stop"
+        assert any(decoded[len(text) :].startswith(s) for s in stop)
+    else:
+        assert text == decoded
+        reason = "stop" if tokens[-1] == STOP_TOKEN else "context"
+        assert responses[-1].finish_reason == reason
+
+
+@given(st.integers(0, 30), lengths)
+def test_tokens_end_with_the_one_that_completed_the_stop_string(
+    seed: int, length: DraftLength
+) -> None:
+    whole = tokens_of(answer(ToyEngine(seed=seed)))
+    text = bytes(token for token in whole if token != STOP_TOKEN).decode("utf-8", "replace")
+    stop = text[10:12]
+    if len(stop) == 2 and "\ufffd" not in stop:
+        tokens = tokens_of(answer(ToyEngine(seed=seed), length=length, stop=[stop]))
+        assert bytes(tokens).endswith(stop.encode())
+        assert tokens == whole[: len(tokens)]
+
+
+@pytest.mark.parametrize("length", [0, 4, "auto"])
+def test_the_next_turn_continues_from_a_cut_answer(length: DraftLength) -> None:
+    engine = ToyEngine()
+    first = answer(engine, "abc", length=length, stop=["a", "b"])
+    assert first[-1].finish_reason == "stop"
+    longer = [*engine.encode("abc"), *tokens_of(first), *engine.encode("de")]
+    second = answer(engine, longer, length=length, max_tokens=20)
+    scratch = answer(ToyEngine(quirk=None), longer, length=0, max_tokens=20)
+    assert tokens_of(second) == tokens_of(scratch)
+    assert second[0].stats.cached_tokens >= len(longer) - 4
+
+
+@pytest.mark.parametrize(
+    ("prompt", "n_ctx", "max_tokens", "count", "reason"),
+    [
+        ("abc", 128, 1, 1, "length"),
+        ("abc", 128, 20, 20, "length"),
+        ("abc", 30, None, 27, "context"),
+        ("abc", 30, 27, 27, "length"),
+        ("abc", 30, 28, 27, "context"),
+        ("abc", 4, None, 1, "context"),
+    ],
+)
+@pytest.mark.parametrize("length", [0, 5])
+def test_where_an_answer_ends(
+    prompt: str, n_ctx: int, max_tokens: int | None, count: int, reason: str, length: int
+) -> None:
+    # At temperature 0 this toy never says its stop token.
+    engine = ToyEngine(n_ctx=n_ctx, draft_n_ctx=128)
+    responses = answer(engine, prompt, GREEDY, length, max_tokens=max_tokens)
+    assert (len(tokens_of(responses)), responses[-1].finish_reason) == (count, reason)
+
+
+def test_a_stop_token_ends_the_answer_and_is_no_text() -> None:
+    for seed in range(200):
+        responses = answer(ToyEngine(seed=seed), params=SamplingParams(2.0, 0, 1, 0, seed=seed))
+        tokens = tokens_of(responses)
+        if tokens[-1] == STOP_TOKEN:
+            assert responses[-1].finish_reason == "stop"
+            assert text_of(responses) == bytes(tokens[:-1]).decode("utf-8", "replace")
+            return
+    pytest.fail("no toy said its stop token")
+
+
+@pytest.mark.parametrize(("prompt", "n_ctx"), [("", 8), ("a" * 8, 8), ("a" * 9, 8)])
+def test_a_prompt_must_leave_room(prompt: str, n_ctx: int) -> None:
+    engine = ToyEngine(n_ctx=n_ctx)
+    with pytest.raises(PromptTooLong) as raised:
+        answer(engine, prompt)
+    assert raised.value.hint
+    assert engine.target.calls == []
+
+
+def test_a_draft_length_of_zero_leaves_the_draft_alone() -> None:
+    engine = ToyEngine()
+    responses = answer(engine, length=0, max_tokens=9)
+    assert engine.draft is not None
+    assert engine.draft.calls == []
+    assert responses[-1].stats.acceptance_rate is None
+
+
+def test_stats_are_live_and_complete() -> None:
+    clock = FakeClock()
+    engine = ToyEngine(quirk=0.0, clock=clock)
+    stream = stream_generate(
+        engine, engine.encode("abcd"), WARM, 3, max_tokens=9, clock=clock
+    )
+    first = next(stream)
+    assert (first.stats.tokens, first.stats.prompt_tokens, first.stats.rounds) == (1, 4, 1)
+    assert first.stats.ttft_s == 20  # two decodes of the target: prompt and first round
+    rest = list(stream)
+    stats = rest[-1].stats
+    assert stats is first.stats
+    assert (stats.tokens, stats.rounds, stats.drafted, stats.accepted) == (9, 3, 6, 6)
+    assert stats.accepted_at == [0, 0, 0, 2]
+    assert (stats.verify_seconds, stats.draft_seconds, stats.draft_prompt_seconds) == (30, 6, 1)
+    assert clock() == stats.prompt_seconds + stats.draft_prompt_seconds + stats.seconds

@@ -1,0 +1,370 @@
+"""The loop: drafting never changes the text, and nothing is overrun, lost or decoded twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import pytest
+from conftest import FakeClock, ToyModel, never_stop
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.config import SamplingParams
+from localspec.sampling import Sampler
+from localspec.speculative.control import FixedLength, make_control
+from localspec.speculative.drafters import ModelDrafter, NoDraft
+from localspec.speculative.loop import (
+    Drafter,
+    Round,
+    catch_up,
+    common_prefix,
+    generate_rounds,
+    prefill,
+)
+
+GREEDY = Sampler(SamplingParams(temperature=0))
+
+params_strategy = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 0.2, 0.8, 1.0, 2.0]),
+    top_k=st.sampled_from([0, 1, 3, 40]),
+    top_p=st.sampled_from([0.0, 0.5, 0.95, 1.0]),
+    min_p=st.sampled_from([0.0, 0.05, 0.5]),
+    repeat_penalty=st.sampled_from([1.0, 0.7, 1.3]),
+    repeat_last_n=st.sampled_from([-1, 0, 2, 64]),
+    seed=st.integers(0, 2**32 - 1),
+)
+
+
+class Guesser:
+    """Proposes ids that have nothing to do with the text, now and then fewer than allowed."""
+
+    def __init__(self, ids: Callable[[int], int], fewer: int = 0) -> None:
+        self._ids = ids
+        self._fewer = fewer
+
+    def catch_up(self, context: Sequence[int]) -> None:
+        """Nothing to read."""
+
+    def propose(self, context: Sequence[int], limit: int) -> list[int]:
+        count = max(0, limit - self._fewer * (len(context) % 2))
+        return [self._ids(len(context) + i) for i in range(count)]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A pair, a prompt and how to continue it. A quirk of None is a guesser, not a model."""
+
+    n_vocab: int
+    draft_vocab: int
+    n_ctx: int
+    draft_n_ctx: int
+    seed: int
+    quirk: float | None
+    prompt: tuple[int, ...]
+    max_tokens: int
+    length: int | str
+    stops: frozenset[int]
+    params: SamplingParams
+
+    def target(self) -> ToyModel:
+        return ToyModel(n_vocab=self.n_vocab, n_ctx=self.n_ctx, seed=self.seed)
+
+    def draft(self, target: ToyModel) -> tuple[Drafter, ToyModel | None]:
+        if self.quirk is None:
+            n_vocab, seed = self.n_vocab, self.seed
+            return Guesser(lambda i: (i * i + seed) % n_vocab, fewer=seed % 3), None
+        model = ToyModel(
+            n_vocab=self.draft_vocab, n_ctx=self.draft_n_ctx, seed=self.seed, quirk=self.quirk
+        )
+        picker = Sampler(self.params)
+        return ModelDrafter(model, picker, target.n_vocab, self.is_stop), model
+
+    def is_stop(self, token: int) -> bool:
+        return token in self.stops
+
+    def start(
+        self, target: ToyModel, drafter: Drafter, prompt: Sequence[int] | None = None
+    ) -> Iterator[Round]:
+        """Prefill and rounds on a target that may hold anything."""
+        prompt = list(self.prompt if prompt is None else prompt)
+        prefill(target, prompt, float)
+        return generate_rounds(
+            target, drafter, make_control(self.length), Sampler(self.params), prompt,
+            max_tokens=self.max_tokens, is_stop=self.is_stop, clock=float,
+        )  # fmt: skip
+
+    def expected(self, prompt: Sequence[int] | None = None) -> tuple[list[int], str | None]:
+        """The tokens and the finish reason by the obvious loop, one token at a time."""
+        context = list(self.prompt if prompt is None else prompt)
+        start, model, sampler = len(context), self.target(), Sampler(self.params)
+        reason = None
+        while reason is None and len(context) < min(start + self.max_tokens, self.n_ctx):
+            context.append(sampler.pick(model.row(context), len(context), context))
+            if self.is_stop(context[-1]):
+                reason = "stop"
+            elif len(context) == start + self.max_tokens:
+                reason = "length"
+            elif len(context) == self.n_ctx:
+                reason = "context"
+        return context[start:], reason
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> Scene:
+    n_vocab = draw(st.integers(4, 20))
+    prompt = draw(st.lists(st.integers(0, n_vocab - 1), min_size=1, max_size=9))
+    return Scene(
+        n_vocab=n_vocab,
+        draft_vocab=n_vocab + draw(st.sampled_from([0, 0, 0, -3, 7])),
+        n_ctx=len(prompt) + draw(st.integers(1, 40)),
+        draft_n_ctx=draw(st.one_of(st.just(64), st.integers(1, 40))),
+        seed=draw(st.integers(0, 99)),
+        quirk=draw(st.sampled_from([0.0, 0.1, 0.4, 1.0, 9.0, None])),
+        prompt=tuple(prompt),
+        max_tokens=draw(st.integers(1, 45)),
+        length=draw(st.one_of(st.integers(0, 9), st.just("auto"))),
+        stops=draw(st.frozensets(st.integers(0, n_vocab - 1), max_size=1)),
+        params=draw(params_strategy),
+    )
+
+
+def emitted(rounds: Sequence[Round]) -> list[int]:
+    return [token for round in rounds for token in round.tokens]
+
+
+@given(scenes())
+def test_drafting_never_changes_the_text(scene: Scene) -> None:
+    target = scene.target()
+    rounds = list(scene.start(target, scene.draft(target)[0]))
+    tokens, reason = scene.expected()
+    assert emitted(rounds) == tokens
+    assert rounds[-1].finish_reason == reason
+    assert all(round.finish_reason is None for round in rounds[:-1])
+    assert all(round.tokens for round in rounds)
+
+
+@given(scenes())
+def test_at_every_yield_the_cache_holds_all_but_the_last_token(scene: Scene) -> None:
+    target = scene.target()
+    context = list(scene.prompt)
+    for round in scene.start(target, scene.draft(target)[0]):
+        context += round.tokens
+        assert list(target.tokens) == context[:-1]
+
+
+@given(scenes())
+def test_figures_of_a_round_agree_with_its_tokens(scene: Scene) -> None:
+    target = scene.target()
+    for round in scene.start(target, scene.draft(target)[0]):
+        stopped_early = round.finish_reason == "stop" and len(round.tokens) == round.accepted
+        assert len(round.tokens) == round.accepted + (0 if stopped_early else 1)
+        assert 0 <= round.accepted <= round.drafted <= 9
+
+
+@given(scenes())
+def test_no_token_of_the_text_is_decoded_twice(scene: Scene) -> None:
+    target = scene.target()
+    drafter, draft = scene.draft(target)
+    text = [*scene.prompt, *emitted(list(scene.start(target, drafter)))]
+    for model in (target, draft):
+        if model is not None:
+            assert max(model.decoded[tuple(text[:end])] for end in range(1, len(text) + 1)) <= 1
+
+
+@given(scenes(), st.integers(0, 6), st.lists(st.integers(0, 3), min_size=1, max_size=4))
+def test_abandoned_and_continued_equals_from_scratch(
+    scene: Scene, heard: int, more: list[int]
+) -> None:
+    target = scene.target()
+    drafter, _ = scene.draft(target)
+    rounds = scene.start(target, drafter)
+    context = [*scene.prompt, *emitted(list(islice(rounds, heard)))]
+    rounds.close()  # type: ignore[attr-defined]
+    longer = [*context, *more]
+    if len(longer) < scene.n_ctx:
+        expected, _ = scene.expected(longer)
+        assert emitted(list(scene.start(target, drafter, longer))) == expected
+
+
+@given(scenes(), st.data())
+def test_an_edited_prompt_reuses_what_is_equal(scene: Scene, data: st.DataObject) -> None:
+    target = scene.target()
+    drafter, _ = scene.draft(target)
+    text = [*scene.prompt, *emitted(list(scene.start(target, drafter)))]
+    cut = data.draw(st.integers(0, min(len(text), scene.n_ctx - 2)))
+    edited = [*text[:cut], 1]
+    held = common_prefix(target.tokens, edited)
+    report = prefill(target, edited, float)
+    assert report.cached == min(held, cut)
+    assert report.tokens + report.cached + 1 == len(edited)
+    expected, _ = scene.expected(edited)
+    assert emitted(list(scene.start(target, drafter, edited))) == expected
+
+
+@given(scenes(), st.integers(1, 9))
+def test_a_perfect_draft_is_always_accepted(scene: Scene, length: int) -> None:
+    target, twin = scene.target(), scene.target()
+    picker = Sampler(scene.params)
+    drafter = ModelDrafter(twin, picker, target.n_vocab, scene.is_stop)
+    prefill(target, scene.prompt, float)
+    rounds = list(
+        generate_rounds(
+            target, drafter, FixedLength(length), picker, scene.prompt,
+            max_tokens=scene.max_tokens, is_stop=scene.is_stop, clock=float,
+        )  # fmt: skip
+    )
+    assert all(round.accepted == round.drafted for round in rounds)
+    assert all(round.drafted == length for round in rounds[1:-1])
+
+
+def run(
+    target: ToyModel,
+    drafter: Drafter,
+    prompt: Sequence[int],
+    *,
+    length: int = 4,
+    max_tokens: int = 30,
+    stops: Sequence[int] = (),
+    clock: Callable[[], float] = float,
+) -> list[Round]:
+    """A greedy answer with a fixed draft length."""
+    prefill(target, prompt, clock)
+    return list(
+        generate_rounds(
+            target, drafter, FixedLength(length), GREEDY, prompt,
+            max_tokens=max_tokens, is_stop=lambda token: token in stops, clock=clock,
+        )  # fmt: skip
+    )
+
+
+def model_drafter(model: ToyModel, n_vocab: int = 16) -> ModelDrafter:
+    return ModelDrafter(model, GREEDY, n_vocab, never_stop)
+
+
+@pytest.mark.parametrize(("quirk", "low", "high"), [(0.0, 1, 1), (0.1, 0.6, 0.99), (9, 0, 0.3)])
+def test_acceptance_follows_the_quality_of_the_draft(quirk: float, low: float, high: float) -> None:
+    rounds = run(ToyModel(n_ctx=512), model_drafter(ToyModel(n_ctx=512, quirk=quirk)), [1],
+                 max_tokens=400)  # fmt: skip
+    rate = sum(round.accepted for round in rounds) / sum(round.drafted for round in rounds)
+    assert low <= rate <= high
+
+
+def test_the_first_round_drafts_nothing_and_does_not_wait_for_the_draft() -> None:
+    target, draft = ToyModel(), ToyModel()
+    prefill(target, [1, 2, 3], float)
+    rounds = generate_rounds(
+        target, model_drafter(draft), FixedLength(4), GREEDY, [1, 2, 3],
+        max_tokens=9, is_stop=never_stop, clock=float,
+    )  # fmt: skip
+    assert next(rounds).drafted == 0
+    assert draft.calls == []
+    assert next(rounds).drafted == 4
+
+
+@pytest.mark.parametrize("length", range(1, 9))
+def test_nothing_follows_a_stop_token_inside_a_draft(length: int) -> None:
+    plain = emitted(run(ToyModel(), NoDraft(), [1, 2]))
+    stop = plain[5]
+    expected = plain[: plain.index(stop) + 1]
+    target = ToyModel()
+    # A guesser that knows the text proposes past the stop token; a model drafter would not.
+    text = [1, 2, *plain]
+    rounds = run(target, Guesser(lambda i: text[i]), [1, 2], length=length, stops=[stop])
+    assert emitted(rounds) == expected
+    assert rounds[-1].finish_reason == "stop"
+    assert list(target.tokens) == [1, 2, *expected][:-1]
+    assert all(round.accepted == round.drafted for round in rounds)
+
+
+def test_a_wrong_draft_behind_which_the_target_stops_counts_as_drafted() -> None:
+    plain = emitted(run(ToyModel(seed=1), NoDraft(), [1, 2]))
+    stop = plain[1]
+    assert stop != plain[0]
+    guesser = Guesser(lambda i: (stop + 1) % 16)
+    rounds = run(ToyModel(seed=1), guesser, [1, 2], length=3, stops=[stop])
+    assert [(r.tokens, r.drafted, r.accepted) for r in rounds] == [
+        ((plain[0],), 0, 0),
+        ((stop,), 3, 0),
+    ]
+
+
+def test_ids_that_the_target_lacks_are_cut() -> None:
+    plain = emitted(run(ToyModel(), NoDraft(), [1], max_tokens=12))
+    text = [1, *plain]
+
+    def ids(i: int) -> int:
+        return (16, -1)[i % 2] if i % 3 == 2 else text[i]
+
+    rounds = run(ToyModel(), Guesser(ids), [1], max_tokens=12)
+    assert emitted(rounds) == plain
+    assert all(round.accepted == round.drafted < 4 for round in rounds)
+    assert sum(round.drafted for round in rounds) > 0
+
+
+@pytest.mark.parametrize(
+    ("n_ctx", "max_tokens", "count", "reason"),
+    [
+        (64, 5, 5, "length"),
+        (64, 1, 1, "length"),
+        (10, 99, 7, "context"),
+        (10, 7, 7, "length"),
+        (10, 8, 7, "context"),
+        (4, 99, 1, "context"),
+    ],
+)
+def test_where_the_text_ends(n_ctx: int, max_tokens: int, count: int, reason: str) -> None:
+    target = ToyModel(n_ctx=n_ctx)
+    rounds = run(target, model_drafter(ToyModel()), [1, 2, 3], max_tokens=max_tokens)
+    assert (len(emitted(rounds)), rounds[-1].finish_reason) == (count, reason)
+
+
+def test_a_draft_is_never_longer_than_what_may_still_be_emitted() -> None:
+    draft = ToyModel()
+    rounds = run(ToyModel(), model_drafter(draft), [1, 2], length=9, max_tokens=6)
+    # One token, then four drafted and the bonus token.
+    assert [len(round.tokens) for round in rounds] == [1, 5]
+    assert rounds[1].drafted == 4
+
+
+def test_seconds_are_told_apart() -> None:
+    clock = FakeClock()
+    target = ToyModel(clock=clock, seconds=100)
+    draft = ToyModel(clock=clock, seconds=1, seconds_per_token=0.125)
+    prompt = [1, 2, 3, 4, 5]
+    report = prefill(target, prompt, clock)
+    assert (report.seconds, report.tokens, report.cached) == (100, 4, 0)
+    rounds = list(
+        generate_rounds(
+            target, model_drafter(draft), FixedLength(4), GREEDY, prompt,
+            max_tokens=11, is_stop=never_stop, clock=clock,
+        )  # fmt: skip
+    )
+    assert all(round.verify_seconds == 100 for round in rounds)
+    assert all(round.seconds == round.draft_seconds + round.verify_seconds for round in rounds)
+    # The draft reads five tokens of prompt once: the sixth is pending.
+    assert [round.draft_prompt_seconds for round in rounds] == [0, 1.625, 0]
+    # Four decodes a round; the one after an all-accepted draft reads two tokens.
+    assert [round.draft_seconds for round in rounds] == [0, 4.5, 4.625]
+    total = sum(round.seconds + round.draft_prompt_seconds for round in rounds)
+    assert clock() == report.seconds + total
+
+
+def test_catch_up_decodes_only_what_is_missing() -> None:
+    model = ToyModel()
+    assert catch_up(model, [1, 2, 3, 4]) == 3
+    assert catch_up(model, [1, 2, 3, 4]) == 0
+    assert catch_up(model, [1, 2, 9, 9, 9]) == 2
+    assert list(model.tokens) == [1, 2, 9, 9]
+    assert catch_up(model, [1, 2]) == 0
+    assert list(model.tokens) == [1]
+    assert [rows for _, rows in model.calls] == [0, 0]
+
+
+@given(st.lists(st.integers(0, 2), max_size=6), st.lists(st.integers(0, 2), max_size=6))
+def test_common_prefix(a: list[int], b: list[int]) -> None:
+    n = common_prefix(a, b)
+    assert a[:n] == b[:n]
+    assert n == len(a) or n == len(b) or a[n] != b[n]

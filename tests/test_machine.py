@@ -1,0 +1,174 @@
+"""Machine: facts from the system's own files, written here by hand, and sane answers without."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from localspec import machine
+
+linux_only = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity"), reason="needs the Linux affinity call"
+)
+
+
+@pytest.fixture
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty root folder in which the room looks for the files of /sys and /proc."""
+    root = tmp_path / "root"
+    root.mkdir()
+    monkeypatch.setattr(machine, "Path", lambda path: root / str(path).lstrip("/"))
+    monkeypatch.setattr(machine, "_CPUS", root / "sys/devices/system/cpu")
+    monkeypatch.setattr(machine, "_sysctl", lambda name: None)
+    monkeypatch.setenv("PATH", str(root))
+    return root
+
+
+def write(root: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def allow(monkeypatch: pytest.MonkeyPatch, cpus: set[int]) -> None:
+    """Let the system say that this process may run on these CPUs."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cpus, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"),
+    [
+        (None, 8),
+        ("max 100000\n", 8),
+        ("400000 100000\n", 4),
+        ("250000 100000\n", 2),
+        ("50000 100000\n", 1),
+        ("1600000 100000\n", 8),
+        ("nonsense\n", 8),
+        ("", 8),
+    ],
+)
+def test_a_container_limits_the_cores(
+    quota: str | None, cores: int, system: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allow(monkeypatch, set(range(8)))
+    if quota is not None:
+        write(system, {"sys/fs/cgroup/cpu.max": quota})
+    assert machine.logical_cores() == cores
+
+
+def test_affinity_limits_the_cores(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    allow(monkeypatch, {2, 5, 7})
+    assert machine.logical_cores() == 3
+
+
+@pytest.mark.parametrize(
+    ("siblings", "allowed", "cores"),
+    [
+        ({}, {0, 1, 2, 3}, 4),  # nothing known: every CPU is a core
+        ({0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3"}, {0, 1, 2, 3}, 2),
+        ({0: "0,4", 1: "1,5", 4: "0,4", 5: "1,5"}, {0, 1, 4, 5}, 2),
+        ({0: "0,4", 1: "1,5", 4: "0,4", 5: "1,5"}, {0, 4}, 1),
+        ({0: "0-1", 1: "0-1", 2: "2", 3: "3"}, {0, 1, 2, 3}, 3),  # fast and slow cores
+        ({0: "0", 1: "1"}, {0, 1}, 2),
+    ],
+)
+def test_hyper_threads_share_a_core(
+    siblings: dict[int, str],
+    allowed: set[int],
+    cores: int,
+    system: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    allow(monkeypatch, allowed)
+    folder = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    write(system, {folder.format(cpu): text + "\n" for cpu, text in siblings.items()})
+    assert machine.physical_cores() == cores
+
+
+def test_physical_cores_obey_the_container_too(
+    system: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allow(monkeypatch, set(range(16)))
+    write(system, {"sys/fs/cgroup/cpu.max": "200000 100000\n"})
+    assert machine.physical_cores() == 2
+
+
+@pytest.mark.parametrize(
+    ("answers", "cores"),
+    [
+        ({"hw.perflevel0.physicalcpu": 6, "hw.physicalcpu": 8}, 6),
+        ({"hw.physicalcpu": 4}, 4),
+        ({}, 3),
+    ],
+)
+def test_apple_counts_performance_cores(
+    answers: dict[str, int], cores: int, system: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allow(monkeypatch, {0, 1, 2})
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(machine, "_sysctl", answers.get)
+    assert machine.physical_cores() == cores
+
+
+MEMINFO = "MemTotal:     2000 kB\nMemFree: 10 kB\nMemAvailable:   1500 kB\nHugePages_Total: 0\n"
+
+
+@pytest.mark.parametrize(
+    ("meminfo", "sysctl", "expected"),
+    [
+        (MEMINFO, None, (1500 * 1024, 2000 * 1024)),
+        (None, 4096, (4096, 4096)),
+        (None, None, None),
+        ("MemTotal: 2000 kB\n", None, None),  # a kernel too old to say what is available
+        ("MemTotal: much\n", None, None),
+        ("MemTotal:\n", None, None),
+    ],
+)
+def test_memory(
+    meminfo: str | None,
+    sysctl: int | None,
+    expected: tuple[int, int] | None,
+    system: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine, "_sysctl", lambda name: sysctl)
+    if meminfo is not None:
+        write(system, {"proc/meminfo": meminfo})
+    assert machine.memory() == expected
+
+
+def test_cpu_name(system: Path) -> None:
+    assert machine.cpu_name()  # the machine type, without the file
+    write(system, {"proc/cpuinfo": "processor : 0\nmodel name\t: Some CPU: @ 3 GHz\n"})
+    assert machine.cpu_name() == "Some CPU: @ 3 GHz"
+
+
+def test_an_nvidia_card_shows_by_driver_or_tool(system: Path) -> None:
+    assert not machine.has_nvidia_gpu()
+    write(system, {"proc/driver/nvidia/version": "NVRM"})
+    assert machine.has_nvidia_gpu()
+
+
+def test_the_nvidia_tool_is_found_on_the_path(system: Path) -> None:
+    write(system, {"nvidia-smi": "#!/bin/sh\n"})
+    (system / "nvidia-smi").chmod(0o755)
+    assert machine.has_nvidia_gpu()
+
+
+@linux_only
+def test_this_machine_makes_sense() -> None:
+    assert 1 <= machine.physical_cores() <= machine.logical_cores() <= (os.cpu_count() or 1)
+    sizes = machine.memory()
+    assert sizes is None or 0 < sizes[0] <= sizes[1]
+
+
+def test_a_missing_sysctl_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine._sysctl("hw.memsize") is None

@@ -1,0 +1,73 @@
+"""Stats: what each figure means, None where nothing was measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from localspec.speculative.loop import Prefill, Round
+from localspec.stats import GenerationStats
+
+ROUNDS = (
+    Round((1,), 0, 0, 0.5, 0.0, 0.5),
+    Round((2, 3, 4, 5), 3, 3, 1.0, 0.25, 0.75, draft_prompt_seconds=2.0),
+    Round((6,), 4, 0, 1.0, 0.375, 0.625),
+    Round((7, 8), 3, 1, 1.0, 0.25, 0.75),
+    Round((9,), 1, 1, 0.5, 0.125, 0.375, finish_reason="stop"),
+)
+
+
+def answered() -> GenerationStats:
+    stats = GenerationStats()
+    stats.start(Prefill(tokens=8, cached=20, seconds=4.0))
+    for round in ROUNDS:
+        stats.add(round)
+    return stats
+
+
+def test_nothing_measured_is_none_not_zero() -> None:
+    stats = GenerationStats()
+    assert stats.generation_tps is None
+    assert stats.prompt_tps is None
+    assert stats.acceptance_rate is None
+    assert stats.mean_accepted_length is None
+    assert stats.ttft_s is None
+
+
+def test_sums() -> None:
+    stats = answered()
+    assert (stats.tokens, stats.rounds, stats.drafted, stats.accepted) == (9, 5, 11, 5)
+    assert (stats.prompt_tokens, stats.cached_tokens) == (9, 20)
+    assert (stats.prompt_seconds, stats.draft_prompt_seconds) == (4.0, 2.0)
+    assert (stats.seconds, stats.draft_seconds, stats.verify_seconds) == (4.0, 1.0, 3.0)
+    assert stats.seconds == stats.draft_seconds + stats.verify_seconds
+
+
+def test_derived_figures() -> None:
+    stats = answered()
+    assert stats.generation_tps == 9 / 4  # the draft's prompt is no part of it
+    assert stats.prompt_tps == 8 / 4
+    assert stats.acceptance_rate == 5 / 11
+    assert stats.mean_accepted_length == 9 / 5
+    assert stats.ttft_s == 4.5
+
+
+def test_accepted_at_counts_drafting_rounds_by_accepted_tokens() -> None:
+    stats = answered()
+    assert stats.accepted_at == [1, 2, 0, 1]
+    assert sum(stats.accepted_at) == 4  # the first round drafted nothing
+    assert sum(n * count for n, count in enumerate(stats.accepted_at)) == stats.accepted
+
+
+def test_zero_acceptance_is_not_nothing_drafted() -> None:
+    stats = GenerationStats()
+    stats.add(Round((1,), 3, 0, 1.0))
+    assert stats.acceptance_rate == 0
+    assert stats.accepted_at == [1]
+
+
+@pytest.mark.parametrize(("tokens", "seconds"), [(0, 0.0), (0, 1.0)])
+def test_a_cached_prompt_has_no_speed(tokens: int, seconds: float) -> None:
+    stats = GenerationStats()
+    stats.start(Prefill(tokens, 30, seconds))
+    assert stats.prompt_tps is None
+    assert stats.prompt_tokens == 1
