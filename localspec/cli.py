@@ -36,6 +36,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document on std
 
 def main() -> NoReturn:
     """Run the command line; what the user can mend becomes two lines and an exit code."""
+    display.prepare_streams()
     try:
         app()
     except LocalspecError as problem:

@@ -4,7 +4,9 @@ This room owns both streams: generated text and results go to stdout, all else t
 and bars only to a terminal. It decides nothing about models.
 """
 
+import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ from localspec.text import one_line, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from localspec.bench import Figures
     from localspec.demo import PairResult
     from localspec.doctor import Examination
     from localspec.metadata import ModelHeader
@@ -29,7 +32,16 @@ def _console(stderr: bool) -> "Console":
     from rich.console import Console
 
     # soft_wrap keeps pipes and narrow windows from cutting words out of a sentence.
-    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+    return Console(stderr=stderr, highlight=False, emoji=False, soft_wrap=True)
+
+
+def prepare_streams() -> None:
+    """Let both streams take any text: a closed one drops it, a narrow encoding shows ``?``."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def text(piece: str) -> None:
@@ -104,7 +116,11 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
     console = _console(True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"))
     with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
+        *columns,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        redirect_stdout=sys.stdout.isatty(),  # results in a pipe or file must not follow the bar
     ) as bar:
         tasks: dict[str, object] = {}
 
@@ -176,26 +192,31 @@ def demo_result(result: "PairResult") -> None:
         f"{count(result.draft.parameters)}: same text, the cost of bigger models"
     )
     table = Table(title=title, title_justify="left")
-    for heading in ("", "tok/s", "speedup", "spread", "acceptance", "tokens/round", "TTFT", "text"):
-        table.add_column(heading, justify="left" if heading in ("", "text") else "right")
     if result.plain is None or result.drafted is None:
         console.print(f"{title}: every answer loops, no figures.", markup=False)
         return
-    for name, row in (("plain", result.plain), ("drafted", result.drafted)):
-        low, high = min(row.speedup_by_repeat), max(row.speedup_by_repeat)
-        plain = row is result.plain
-        table.add_row(
-            name,
-            _number(row.generation_tps),
-            "1" if plain else f"{row.speedup:.2f}x",
-            "" if plain else f"{low:.2f} to {high:.2f}",
-            _percent(row.acceptance_rate),
-            _number(row.mean_accepted_length, 2),
-            f"{row.ttft_s:.2f} s",
-            "" if plain else ("same" if row.same_text else "DIFFERENT"),
-        )
+    sides = (("plain", result.plain), ("drafted", result.drafted))
+    for heading in ("", *(name for name, _ in sides)):
+        table.add_column(heading, justify="right" if heading else "left")
+    columns = [_column(side, name == "plain") for name, side in sides]
+    for label in columns[0]:
+        table.add_row(label, *(column[label] for column in columns))
     console.print(table)
     console.print(_verdict(result), markup=False)
+
+
+def _column(row: "Figures", plain: bool) -> dict[str, str]:
+    """The figures of one side by their labels, as they are shown."""
+    low, high = min(row.speedup_by_repeat), max(row.speedup_by_repeat)
+    return {
+        "tok/s": _number(row.generation_tps),
+        "speedup": "1" if plain else f"{row.speedup:.2f}x",
+        "spread": "" if plain else f"{low:.2f} to {high:.2f}",
+        "acceptance": _percent(row.acceptance_rate),
+        "tokens/round": _number(row.mean_accepted_length, 2),
+        "TTFT": f"{row.ttft_s:.2f} s",
+        "text": "" if plain else ("same" if row.same_text else "DIFFERENT"),
+    }
 
 
 def _verdict(result: "PairResult") -> str:

@@ -16,6 +16,7 @@ pairs: the header readers do not need the `gguf` library that is used here.
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import math
 import os
@@ -129,7 +130,8 @@ def padded_copy(
 ) -> Path:
     """The path of `source` padded to `shape`, built in `cache_dir` unless it is there already.
 
-    The name holds the source's sha256, so a replaced source builds anew. A file with that name
+    The name holds the source's sha256, so a replaced source builds anew and the copy of the old one
+    is removed, since copies are large. A file with that name
     is complete, since `pad_model` renames it into place; two processes may build it at once.
     Raises what `pad_model` raises.
     """
@@ -145,6 +147,9 @@ def padded_copy(
     destination = cache_dir / name
     if not destination.exists():
         pad_model(source, destination, shape, quantization, on_progress)
+        for copy in cache_dir.glob(f"{glob.escape(source.stem)}-{sizes}-{quantization}-*.gguf"):
+            if copy != destination:  # of a source that has been replaced
+                copy.unlink(missing_ok=True)
     return destination
 
 

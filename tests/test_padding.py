@@ -302,6 +302,7 @@ def test_a_cached_copy_is_kept_and_a_replaced_source_builds_anew(tmp_path: Path)
     write_tiny_model(source, seed=2, feed_forward=128)
     names.add(padded_copy(source, tmp_path / "cache", UNEVEN, "Q8_0").name)
     assert len(names) == 4
+    assert {path.name for path in (tmp_path / "cache").iterdir()} == names - {first.name}
     assert all(name.startswith("tiny-e") for name in names)
 
 
