@@ -53,11 +53,14 @@ def answer(
     length: DraftLength,
     max_tokens: int,
 ) -> Answer:
-    """Generate once from empty caches."""
+    """Generate once from empty caches; Ctrl-C ends the whole measurement."""
     engine.target.keep(0)
     if engine.draft is not None:
         engine.draft.keep(0)
-    return collect(stream_generate(engine, prompt, params, length, max_tokens=max_tokens))
+    result = collect(stream_generate(engine, prompt, params, length, max_tokens=max_tokens))
+    if result.finish_reason == "cancelled":
+        raise KeyboardInterrupt
+    return result
 
 
 def compare(
