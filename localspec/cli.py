@@ -252,11 +252,17 @@ def _read_prompt(argument: str | None, file: Path | None) -> str:
         try:
             parts.append(file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
             raise FileProblem(
-                f"The prompt file {file} cannot be read: {error}.", "Give a UTF-8 text file."
+                f"The prompt file {file} cannot be read: {reason}.", "Give a UTF-8 text file."
             ) from error
     if file is None and sys.stdin is not None and not sys.stdin.isatty():
-        parts.append(sys.stdin.read())
+        try:
+            parts.append(sys.stdin.read())
+        except UnicodeDecodeError as error:
+            raise FileProblem(
+                f"What was piped in is not UTF-8 text: {error}.", "Pipe UTF-8 text in."
+            ) from error
     text = "\n\n".join(part for part in parts if part.strip())
     if not text:
         raise UsageError(

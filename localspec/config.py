@@ -12,7 +12,9 @@ from typing import Any, Literal
 
 from localspec.errors import UsageError
 
-MAX_DRAFT_TOKENS = 64  # rows of logits llama.cpp is asked to reserve: one verification at most
+# A verification of 64 tokens or more takes another path through llama.cpp's CPU flash attention,
+# which rounds differently; up to 63, drafted tokens and the pending one, all widths agree.
+MAX_DRAFT_TOKENS = 62
 DEFAULT_CTX_SIZE = 8192
 _COLDEST = 1e-6  # below it division by the temperature only loses digits
 MAX_SEED = 2**32 - 1  # llama.cpp's seeds are 32 bits wide

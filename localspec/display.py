@@ -110,24 +110,26 @@ def _percent(value: float | None) -> str:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on stderr, fed with (label, done, total); silent without a terminal."""
-    from rich.progress import BarColumn, Progress, TextColumn
+    """A bar on stderr, fed with (label, done, total); silent without a terminal.
+
+    A bar that is full vanishes: whatever is printed next must not land on its line.
+    """
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
     console = _console(True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"))
     with Progress(
-        *columns,
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-        redirect_stdout=sys.stdout.isatty(),  # results in a pipe or file must not follow the bar
+        *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
-        tasks: dict[str, object] = {}
+        tasks: dict[str, TaskID] = {}
 
         def report(label: str, done: int, total: int) -> None:
             if label not in tasks:
                 tasks[label] = bar.add_task(label, total=total)
-            bar.update(tasks[label], completed=done, total=total)  # type: ignore[arg-type]
+            bar.update(tasks[label], completed=done, total=total)
+            if done >= total:
+                bar.remove_task(tasks.pop(label))
+                bar.refresh()
 
         yield report
 

@@ -235,10 +235,16 @@ class LlamaModel:
             )
 
     def _decode_chunk(self, tokens: Sequence[int], position: int, rows: int) -> None:
-        """One llama_decode; with ``exact`` a single token gets a second one, removed at once."""
+        """One llama_decode; with ``exact`` a single token gets a second one, removed at once.
+
+        Its logits are asked for too: the last layer is only as wide as the rows wanted of it.
+        """
         alone = self.options.exact and self.can_forget and len(tokens) == 1
         assert self._batch is not None
-        self._batch.fill([*tokens, tokens[0]] if alone else tokens, position, rows, len(tokens))
+        if alone:
+            self._batch.fill([*tokens, *tokens], position, 2 * rows)
+        else:
+            self._batch.fill(tokens, position, rows)
         code = self._llama.llama_decode(self._context, self._batch.native)
         if code != 0:
             raise EngineError(
@@ -273,14 +279,14 @@ class _Batch:
         for i in range(size + 1):
             self.native.seq_id[i][0] = 0
 
-    def fill(self, tokens: Sequence[int], position: int, rows: int, end: int) -> None:
-        """Tokens from ``position`` on; logits wanted of the ``rows`` before index ``end``."""
+    def fill(self, tokens: Sequence[int], position: int, rows: int) -> None:
+        """Tokens from ``position`` on; logits wanted of the last ``rows``."""
         count = len(tokens)
         self.native.n_tokens = count
         self._token[:count] = tokens
         self._position[:count] = np.arange(position, position + count)
         self._wanted[:count] = 0
-        self._wanted[end - rows : end] = 1
+        self._wanted[count - rows : count] = 1
 
     def free(self) -> None:
         """Give the arrays back to llama.cpp."""
@@ -454,7 +460,7 @@ def require_pair(target: ModelHeader, draft: ModelHeader) -> list[str]:
     report = check_pair(target, draft)
     if not report.compatible:
         first, *others = report.errors
-        more = f" ({len(others)} more findings)" if others else ""
+        more = f" And {len(others)} more." if others else ""
         raise IncompatiblePair(
             f"{draft.path} cannot draft for {target.path}: {first.message}{more}",
             f"{first.hint} All findings: localspec check {target.path} {draft.path}",

@@ -171,9 +171,7 @@ def test_a_draft_length_of_zero_leaves_the_draft_alone() -> None:
 def test_stats_are_live_and_complete() -> None:
     clock = FakeClock()
     engine = ToyEngine(quirk=0.0, clock=clock)
-    stream = stream_generate(
-        engine, engine.encode("abcd"), WARM, 3, max_tokens=9, clock=clock
-    )
+    stream = stream_generate(engine, engine.encode("abcd"), WARM, 3, max_tokens=9, clock=clock)
     first = next(stream)
     assert (first.stats.tokens, first.stats.prompt_tokens, first.stats.rounds) == (1, 4, 1)
     assert first.stats.ttft_s == 20  # two decodes of the target: prompt and first round

@@ -212,8 +212,14 @@ def test_a_perfect_draft_is_always_accepted(scene: Scene, length: int) -> None:
     prefill(target, scene.prompt, float)
     rounds = list(
         generate_rounds(
-            target, drafter, FixedLength(length), picker, scene.prompt,
-            max_tokens=scene.max_tokens, is_stop=scene.is_stop, clock=float,
+            target,
+            drafter,
+            FixedLength(length),
+            picker,
+            scene.prompt,
+            max_tokens=scene.max_tokens,
+            is_stop=scene.is_stop,
+            clock=float,
         )  # fmt: skip
     )
     assert all(round.accepted == round.drafted for round in rounds)
@@ -234,8 +240,14 @@ def run(
     prefill(target, prompt, clock)
     return list(
         generate_rounds(
-            target, drafter, FixedLength(length), GREEDY, prompt,
-            max_tokens=max_tokens, is_stop=lambda token: token in stops, clock=clock,
+            target,
+            drafter,
+            FixedLength(length),
+            GREEDY,
+            prompt,
+            max_tokens=max_tokens,
+            is_stop=lambda token: token in stops,
+            clock=clock,
         )  # fmt: skip
     )
 
@@ -338,8 +350,14 @@ def test_seconds_are_told_apart() -> None:
     assert (report.seconds, report.tokens, report.cached) == (100, 4, 0)
     rounds = list(
         generate_rounds(
-            target, model_drafter(draft), FixedLength(4), GREEDY, prompt,
-            max_tokens=11, is_stop=never_stop, clock=clock,
+            target,
+            model_drafter(draft),
+            FixedLength(4),
+            GREEDY,
+            prompt,
+            max_tokens=11,
+            is_stop=never_stop,
+            clock=clock,
         )  # fmt: skip
     )
     assert all(round.verify_seconds == 100 for round in rounds)

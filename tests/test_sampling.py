@@ -315,9 +315,7 @@ def broken_row(n: int, kind: str) -> NDArray[np.float32]:
         PLAIN,
     ],
 )
-def test_logits_that_are_no_numbers_are_an_error(
-    n: int, kind: str, params: SamplingParams
-) -> None:
+def test_logits_that_are_no_numbers_are_an_error(n: int, kind: str, params: SamplingParams) -> None:
     with pytest.raises(EngineError) as raised:
         Sampler(params).pick(broken_row(n, kind), 0, [0, 1])
     assert raised.value.hint

@@ -1,0 +1,161 @@
+"""Real llama.cpp on small real files: a random twin pair, a recurrent model, the bundled pair.
+
+Shared fixtures and helpers. Everything runs on one thread unless a test is about threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_models import CHATML, _add_tokenizer, vocabulary, write_tiny_model
+
+from localspec import paths
+from localspec.config import DraftLength, LoadOptions, SamplingParams
+from localspec.engine import Engine, LlamaModel
+from localspec.generate import Answer, collect, stream_generate
+from localspec.metadata import read_header
+
+GREEDY = SamplingParams(temperature=0)
+LENGTHS: tuple[DraftLength, ...] = (0, 1, 4, 9, "auto")
+
+
+@dataclass(frozen=True)
+class TinyFiles:
+    """Paths: a target, its twin to draft for it, a target in F32, a recurrent model."""
+
+    target: Path
+    draft: Path
+    floats: Path
+    recurrent: Path
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyFiles:
+    folder = tmp_path_factory.mktemp("tiny models")
+    return TinyFiles(
+        write_tiny_model(folder / "target.gguf", seed=1, context_length=1024),
+        write_tiny_model(folder / "draft.gguf", seed=1, noise=0.03, context_length=1024),
+        write_tiny_model(
+            folder / "floats.gguf", seed=1, context_length=1024, matrix_type=np.float32
+        ),
+        write_recurrent_model(folder / "recurrent.gguf"),
+    )
+
+
+@pytest.fixture(scope="session")
+def demo_files() -> tuple[Path, Path]:
+    return paths.demo_pair()
+
+
+@pytest.fixture(scope="session")
+def _tiny_engine(tiny: TinyFiles) -> Iterator[Engine]:
+    with Engine.load(options(tiny.target), options(tiny.draft)) as engine:
+        yield engine
+
+
+@pytest.fixture
+def engine(_tiny_engine: Engine) -> Engine:
+    """The tiny pair, loaded once for all tests, with empty caches."""
+    assert _tiny_engine.draft is not None
+    _tiny_engine.target.keep(0)
+    _tiny_engine.draft.keep(0)
+    return _tiny_engine
+
+
+@pytest.fixture
+def floats(tiny: TinyFiles) -> Iterator[LlamaModel]:
+    """The target in F32, without flash attention, which rounds far more from 64 tokens on."""
+    model = load_model(tiny.floats, cache_type_k="f32", cache_type_v="f32", flash_attention="off")
+    yield model
+    model.close()
+
+
+def options(path: Path, **changes: object) -> LoadOptions:
+    return LoadOptions(path, **({"threads": 1} | changes))  # type: ignore[arg-type]
+
+
+def load_model(path: Path, **changes: object) -> LlamaModel:
+    return LlamaModel(read_header(path), options(path, **changes))
+
+
+def generate(
+    engine: Engine,
+    prompt: Sequence[int],
+    params: SamplingParams = GREEDY,
+    length: DraftLength = 0,
+    max_tokens: int | None = 24,
+) -> Answer:
+    """One answer, from whatever the caches hold."""
+    return collect(stream_generate(engine, prompt, params, length, max_tokens=max_tokens))
+
+
+def fresh(
+    engine: Engine,
+    prompt: Sequence[int],
+    params: SamplingParams = GREEDY,
+    length: DraftLength = 0,
+    max_tokens: int | None = 24,
+) -> Answer:
+    """One answer from empty caches."""
+    engine.target.keep(0)
+    if engine.draft is not None:
+        engine.draft.keep(0)
+    return generate(engine, prompt, params, length, max_tokens)
+
+
+def random_ids(count: int, seed: int = 0) -> list[int]:
+    """Ordinary tokens of the tiny vocabulary."""
+    return [int(i) for i in np.random.default_rng(seed).integers(0, 256, count)]
+
+
+def write_recurrent_model(path: Path, layers: int = 2) -> Path:
+    """A random Mamba model with the tiny vocabulary: its state cannot forget single tokens."""
+    from gguf import GGUFWriter
+
+    width, inner, state, step, convolution = 64, 128, 16, 8, 4
+    rng = np.random.default_rng(0)
+
+    def matrix(*shape: int) -> np.ndarray:
+        values: np.ndarray = (rng.standard_normal(shape) * 2 / np.sqrt(shape[1])).astype(np.float32)
+        return values
+
+    writer = GGUFWriter(path, "mamba")
+    writer.add_name("Recurrent")
+    writer.add_vocab_size(len(vocabulary()))
+    writer.add_context_length(1024)
+    writer.add_embedding_length(width)
+    writer.add_feed_forward_length(0)
+    writer.add_head_count(0)
+    writer.add_block_count(layers)
+    writer.add_ssm_conv_kernel(convolution)
+    writer.add_ssm_inner_size(inner)
+    writer.add_ssm_state_size(state)
+    writer.add_ssm_time_step_rank(step)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_file_type(0)
+    _add_tokenizer(writer, vocabulary(), True, CHATML)
+    writer.add_tensor("token_embd.weight", matrix(len(vocabulary()), width))
+    writer.add_tensor("output_norm.weight", np.ones(width, np.float32))
+    for layer in range(layers):
+        for name, values in {
+            "attn_norm.weight": np.ones(width, np.float32),
+            "ssm_in.weight": matrix(2 * inner, width),
+            "ssm_conv1d.weight": matrix(inner, convolution),
+            "ssm_conv1d.bias": np.zeros(inner, np.float32),
+            "ssm_x.weight": matrix(step + 2 * state, inner),
+            "ssm_dt.weight": matrix(inner, step),
+            "ssm_dt.bias": np.zeros(inner, np.float32),
+            "ssm_a": -np.tile(np.arange(1, state + 1, dtype=np.float32), (inner, 1)),
+            "ssm_d": np.ones(inner, np.float32),
+            "ssm_out.weight": matrix(width, inner),
+        }.items():
+            writer.add_tensor(f"blk.{layer}.{name}", values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

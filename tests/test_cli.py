@@ -1,0 +1,629 @@
+"""The command line as a user meets it: text on stdout, all else on stderr, exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from real_pair import TinyFiles
+from tiny_models import write_tiny_model
+
+from localspec import __version__, backend, cli, doctor, paths
+from localspec.doctor import Examination
+
+COMMANDS = ("demo", "check", "doctor", "run")
+HELLO = "Say the thing"
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished command: exit code and both streams."""
+
+    code: int | str | None
+    out: str
+    err: str
+
+    @property
+    def sentences(self) -> str:
+        """stderr without the frames and line breaks of a usage error."""
+        return " ".join(re.sub("[│╭╮╰╯─]", " ", self.err).split())
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture
+def localspec(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Runs a command in this process; without ``stdin`` it is a terminal nobody types at."""
+
+    def call(*arguments: str | Path, stdin: str | None = None) -> Done:
+        stream = io.StringIO(stdin or "")
+        stream.isatty = lambda: stdin is None  # type: ignore[method-assign]
+        monkeypatch.setattr(sys, "stdin", stream)
+        monkeypatch.setattr(sys, "argv", ["localspec", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        out, err = capsys.readouterr()
+        return Done(caught.value.code or 0, out, err)
+
+    return call
+
+
+@pytest.fixture
+def run(localspec: Command, tiny: TinyFiles) -> Command:
+    """`localspec run` on the tiny target, one thread, eight tokens."""
+
+    def call(*arguments: str | Path, stdin: str | None = None) -> Done:
+        return localspec("run", "-m", tiny.target, "-t", "1", "-n", "8", *arguments, stdin=stdin)
+
+    return call
+
+
+def process(*arguments: str | Path, **more: object) -> subprocess.CompletedProcess[str]:
+    """`python -m localspec` as a process of its own."""
+    keywords = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL} | more
+    return subprocess.run([sys.executable, "-m", "localspec", *arguments], **keywords)  # type: ignore[call-overload, no-any-return]
+
+
+# -- run: text and streams -----------------------------------------------------------------
+
+
+def test_text_on_stdout_and_figures_on_stderr(run: Command) -> None:
+    done = run(HELLO, "--seed", "5")
+    assert done.code == 0 and done.out
+    assert re.fullmatch(
+        r"8 tokens · [\d.]+ tok/s · prompt \d+ tokens at [\d.]+ tok/s · TTFT [\d.]+ s · "
+        r"seed 5 · stopped at --max-tokens\n",
+        done.err,
+    )
+    answer = json.loads(run(HELLO, "--seed", "5", "--json").out)
+    assert done.out == answer["text"]
+
+
+def test_a_greedy_answer_names_no_seed(run: Command) -> None:
+    assert "seed" not in run(HELLO, "--temp", "0").err
+
+
+def test_the_prompt_comes_from_argument_file_or_pipe(run: Command, tmp_path: Path) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_text("Größe: 3 €\nSay the thing", encoding="utf-8")
+    prompt = file.read_text(encoding="utf-8")
+    expected = run(prompt, "--temp", "0").out
+    assert run("-f", file, "--temp", "0").out == expected
+    assert run("--temp", "0", stdin=prompt).out == expected
+    assert run("Größe: 3 €\nSay the thing", "--temp", "0", stdin="").out == expected
+    assert run("Größe: 3 €\nSay the thing", "--temp", "0", stdin=" \n").out == expected
+    joined = run(f"Explain\n\n{prompt}", "--temp", "0").out
+    assert joined != expected
+    assert run("Explain", "--temp", "0", stdin=prompt).out == joined
+    assert run("Explain", "-f", file, "--temp", "0").out == joined
+    assert run("Explain", "-f", file, "--temp", "0", stdin="not read beside -f").out == joined
+
+
+def test_raw_text_has_no_template(run: Command) -> None:
+    chat, raw = (json.loads(run("ab", "--json", *more).out) for more in ((), ("--raw",)))
+    assert raw["prompt_tokens"] == 3  # BOS and two bytes
+    assert chat["prompt_tokens"] > 10
+    system = json.loads(run("ab", "--json", "--system", "Be brief").out)
+    assert system["prompt_tokens"] > chat["prompt_tokens"] + 5
+
+
+def test_json_holds_everything(run: Command, tiny: TinyFiles) -> None:
+    done = run(HELLO, "-md", tiny.draft, "--draft", "4", "--seed", "3", "--json", "-n", "20")
+    assert done.code == 0 and done.out.count("\n") == 1
+    answer = json.loads(done.out)
+    assert answer.keys() >= {
+        "text", "tokens", "finish_reason", "prompt_tps", "generation_tps", "ttft_s", "drafted",
+        "accepted", "acceptance_rate", "mean_accepted_length", "rounds", "seed", "settings",
+    }  # fmt: skip
+    assert answer["tokens"] == len(answer["token_ids"]) == 20
+    assert answer["finish_reason"] == "length" and answer["seed"] == 3
+    assert answer["drafted"] >= answer["accepted"] >= 0 and answer["drafted"] > 0
+    assert answer["acceptance_rate"] == answer["accepted"] / answer["drafted"]
+    assert answer["mean_accepted_length"] == 20 / answer["rounds"]
+    settings = answer["settings"]
+    assert settings["draft_length"] == 4 and settings["version"] == __version__
+    assert settings["target"]["file"] == str(tiny.target)
+    assert settings["draft"]["file"] == str(tiny.draft)
+    assert settings["sampling"]["seed"] == 3 and settings["sampling"]["temperature"] == 0.8
+    plain = json.loads(run(HELLO, "--json").out)
+    assert plain["acceptance_rate"] is None and plain["settings"]["draft"] is None
+    assert plain["settings"]["draft_length"] == 0
+
+
+def test_the_same_seed_says_the_same_with_any_draft(run: Command, tiny: TinyFiles) -> None:
+    seeded = (HELLO, "--seed", "11", "-n", "40")
+    plain = run(*seeded)
+    assert run(*seeded, "--draft", "off").out == plain.out
+    for length in ("off", "1", "4", "9", "auto"):
+        done = run(*seeded, "--draft", tiny.draft, "--draft", length)
+        assert done.out == plain.out
+        assert ("acceptance" in done.err) == (length != "off")
+    assert run(HELLO, "--seed", "12", "-n", "40").out != plain.out
+
+
+@pytest.mark.parametrize(
+    ("flags", "length"),
+    [
+        (("--draft", "DRAFT"), 3),
+        (("-md", "DRAFT"), 3),
+        (("--draft-model", "DRAFT", "--draft-tokens", "5"), 5),
+        (("--draft", "7", "--draft", "DRAFT"), 7),
+        (("--draft", "DRAFT", "--draft", "auto"), "auto"),
+        (("--draft", "DRAFT", "--draft", "off"), 0),
+        (("--draft", "0"), 0),
+        (("--draft", "off"), 0),
+    ],
+)
+def test_every_way_to_name_the_draft(
+    run: Command, tiny: TinyFiles, flags: tuple[str, ...], length: int | str
+) -> None:
+    given = [str(tiny.draft) if flag == "DRAFT" else flag for flag in flags]
+    settings = json.loads(run(HELLO, "--json", *given).out)["settings"]
+    assert settings["draft_length"] == length
+    assert (settings["draft"] is None) == (length == 0)
+
+
+def test_stop_ends_before_the_text(run: Command) -> None:
+    whole = run(HELLO, "--temp", "0", "-n", "30").out
+    middle = whole[len(whole) // 2 :][:2]
+    done = run(HELLO, "--temp", "0", "-n", "30", "--stop", "never said", "--stop", middle)
+    assert done.out == whole[: whole.index(middle)]
+    assert done.code == 0 and "stopped" not in done.err
+
+
+def test_the_end_of_the_context_is_told(run: Command) -> None:
+    done = run("ab", "--raw", "-c", "16", "-n", "100")
+    assert done.code == 0
+    assert done.err.startswith("13 tokens")
+    assert done.err.endswith("stopped at the end of the context (--ctx-size)\n")
+
+
+def test_the_models_own_sampling_is_told(run: Command, localspec: Command, tmp_path: Path) -> None:
+    import gguf
+
+    path = write_tiny_model(tmp_path / "advice.gguf", seed=1)
+    copy = tmp_path / "with advice.gguf"
+    reader, writer = gguf.GGUFReader(path), gguf.GGUFWriter(copy, "llama")
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            kinds = (field.types[0], field.types[-1] if len(field.types) > 1 else None)
+            writer.add_key_value(key, field.contents(), *kinds)
+    writer.add_float32("general.sampling.temp", 0.25)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    flags = ("-t", "1", "-n", "2", "--json", HELLO)
+    done = localspec("run", "-m", copy, *flags)
+    assert "Sampling recommended by the model: temperature 0.25." in done.err
+    assert json.loads(done.out)["settings"]["sampling"]["temperature"] == 0.25
+    over = localspec("run", "-m", copy, "--temp", "0.5", *flags)
+    assert "recommended" not in over.err
+    assert json.loads(over.out)["settings"]["sampling"]["temperature"] == 0.5
+
+
+def test_notes_go_to_stderr(localspec: Command, tiny: TinyFiles) -> None:
+    flags = ("-t", "1", "-n", "4", "--temp", "0", "ab", "--raw")
+    plain = localspec("run", "-m", tiny.recurrent, *flags)
+    noted = localspec("run", "-m", tiny.recurrent, "-md", tiny.draft, *flags)
+    assert noted.out == plain.out and noted.code == 0
+    assert "running plain, the draft is not used" in noted.err
+
+
+def test_verbose_shows_llama_cpps_log(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend.log, "verbose", False)
+    assert "llama_model_loader" not in run(HELLO).err
+    done = run(HELLO, "--verbose")
+    assert "llama_model_loader" in done.err and "llama_model_loader" not in done.out
+    assert "llama_model_loader" not in run(HELLO).err
+
+
+# -- run: what goes wrong ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bad_files(tiny: TinyFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bad files")
+    (folder / "cut.gguf").write_bytes(tiny.target.read_bytes()[:9000])
+    (folder / "text.gguf").write_text("words " * 100)
+    (folder / "empty.txt").write_text(" \n")
+    (folder / "latin1.txt").write_bytes("größer".encode("latin-1"))
+    (folder / "folder.gguf").mkdir()
+    write_tiny_model(folder / "other.gguf", seed=0, extra_tokens=["more"])
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["-m", "BAD/none.gguf"], 1, "There is no file"),
+        (["-m", "BAD/cut.gguf"], 1, "cut short"),
+        (["-m", "BAD/folder.gguf"], 1, "is a directory"),
+        (["-m", "BAD/text.gguf"], 1, "it is a text file"),
+        (["-md", "BAD/none.gguf"], 1, "There is no file"),
+        (["-md", "BAD/cut.gguf"], 1, "cut short"),
+        (["-md", "BAD/other.gguf"], 1, "other.gguf cannot draft for"),
+        (["-c", "8"], 1, "the context holds 8, answer included"),
+        (["-f", "BAD/none.txt"], 1, "none.txt cannot be read"),
+        (["-f", "BAD/latin1.txt"], 1, "Give a UTF-8 text file"),
+        (["-f", "BAD/folder.gguf"], 1, "cannot be read"),
+        (["-fa", "off", "-ctv", "q8_0"], 1, "cannot make a context"),
+        (["--draft", "3"], 2, "no draft model"),
+        (["--draft", "DRAFT", "--draft", "0,2"], 2, "one draft length, not a list"),
+        (["--draft", "DRAFT", "--draft", "DRAFT"], 2, "Two draft models"),
+        (["--draft", "DRAFT", "--draft", "1", "--draft", "2"], 2, "Two draft lengths"),
+        (["--draft", "DRAFT", "--draft", "99"], 2, "draft of 99 tokens"),
+        (["-md", "DRAFT", "--draft-tokens", "few"], 2, "no draft length"),
+        (["--raw", "--system", "x"], 2, "--raw uses no template"),
+        (["--temp", "-1"], 2, "--temperature is -1"),
+        (["--temp", "nan"], 2, "--temperature is nan"),
+        (["--temp", "warm"], 2, "Invalid value for '--temperature'"),
+        (["--top-p", "1.5"], 2, "--top-p is 1.5"),
+        (["--top-k", "-1"], 2, "--top-k is -1"),
+        (["--seed", "-1"], 2, "--seed is -1"),
+        (["-n", "0"], 2, "Invalid value for '--max-tokens'"),
+        (["-c", "1"], 2, "Invalid value for '--ctx-size'"),
+        (["-t", "0"], 2, "Invalid value for '--threads'"),
+        (["-dev", "TPU7"], 2, "There is no device 'TPU7'"),
+        (["-ctk", "q3"], 2, "'q3' is not one of"),
+        (["-ot", "x=TPU7"], 2, "no buffer type 'TPU7'"),
+        (["--frobnicate"], 2, "No such option: --frobnicate"),
+    ],
+)
+def test_what_the_user_can_mend_is_told_in_a_sentence(
+    run: Command, tiny: TinyFiles, bad_files: Path, arguments: list[str], code: int, words: str
+) -> None:
+    given = [text.replace("BAD", str(bad_files)) for text in arguments]
+    given = [str(tiny.draft) if text == "DRAFT" else text for text in given]
+    for more in ((), ("--json",)):
+        done = run(*given, HELLO, *more)
+        assert (done.code, done.out) == (code, "")
+        assert words in done.sentences and "Traceback" not in done.err
+        if done.err.startswith("Error: "):
+            message, hint = done.err.splitlines()
+            assert message.endswith(".") and hint
+
+
+def test_nothing_to_answer(run: Command, localspec: Command, bad_files: Path) -> None:
+    for done in (run(), run(""), run(stdin=" \n"), run("-f", bad_files / "empty.txt")):
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith("Error: There is no prompt.\nType: localspec run --target")
+    done = localspec("run", HELLO)
+    assert done.code == 2 and done.err.startswith("Error: No target model was given.\n")
+
+
+def test_a_broken_template_is_told(localspec: Command, tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "broken.gguf", seed=0, chat_template="{% if %}")
+    done = localspec("run", "-m", path, "-t", "1", HELLO)
+    assert done.code == 1 and "chat template cannot be rendered" in done.err
+    assert "--raw" in done.err and "Traceback" not in done.err
+    assert localspec("run", "-m", path, "-t", "1", "-n", "2", "--raw", HELLO).code == 0
+
+
+def test_a_bug_keeps_its_traceback(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(cli, "_read_prompt", broken)
+    with pytest.raises(ZeroDivisionError):
+        run(HELLO)
+
+
+# -- interrupted and cut off ---------------------------------------------------------------
+
+
+def interrupt_decode(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+    real = backend.library().llama_decode
+    calls = iter(range(1, 10_000))
+
+    def decode(*arguments: object) -> object:
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(backend.library(), "llama_decode", decode)
+
+
+def test_ctrl_c_keeps_what_was_said(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(HELLO, "--temp", "0", "-n", "40")
+    with monkeypatch.context() as patch:
+        interrupt_decode(patch, 20)  # one of them probes, one reads the prompt
+        done = run(HELLO, "--temp", "0", "-n", "40")
+    assert done.code == 130
+    assert done.out and whole.out.startswith(done.out) and done.out != whole.out
+    assert done.err.startswith("17 tokens") and done.err.endswith(" · cancelled\n")
+    with monkeypatch.context() as patch:
+        interrupt_decode(patch, 20)
+        done = run(HELLO, "--temp", "0", "-n", "40", "--json")
+    answer = json.loads(done.out)
+    assert (done.code, answer["finish_reason"], answer["tokens"]) == (130, "cancelled", 17)
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_ctrl_c_before_the_first_token(
+    run: Command, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    interrupt_decode(monkeypatch, call)  # while loading, while reading the prompt
+    done = run(HELLO)
+    assert (done.code, done.out) == (130, "") and "Traceback" not in done.err
+
+
+def endless(tiny: TinyFiles) -> list[str]:
+    """A command that talks for many seconds."""
+    settings = ["-t", "1", "-c", "60000", "--temp", "0.8", "--seed", "1", "--raw", "ab"]
+    return [sys.executable, "-m", "localspec", "run", "-m", str(tiny.target), *settings]
+
+
+def test_a_real_ctrl_c(tiny: TinyFiles, localspec: Command) -> None:
+    with subprocess.Popen(
+        endless(tiny),
+        bufsize=0,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as started:
+        assert started.stdout is not None
+        first = started.stdout.read(1)
+        started.send_signal(signal.SIGINT)
+        rest, err = started.communicate()
+    said, figures = (first + rest).decode(), err.decode().splitlines()[-1]
+    assert started.returncode == 130
+    assert figures.endswith(" · cancelled") and "Traceback" not in err.decode()
+    again = localspec(*endless(tiny)[3:], "-n", figures.split()[0])
+    assert again.out.startswith(said)
+    assert len(again.out) - len(said) < 20  # the piece that was just being written
+
+
+def test_a_reader_that_leaves(tiny: TinyFiles) -> None:
+    with subprocess.Popen(
+        endless(tiny),
+        bufsize=0,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as started:
+        assert started.stdout is not None and started.stderr is not None
+        assert started.stdout.read(1)
+        started.stdout.close()
+        err = started.stderr.read().decode()
+        started.wait()
+    assert started.returncode != 0
+    assert "Traceback" not in err and "Error" not in err
+
+
+# -- odd surroundings ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("closed", "code"), [("<&-", 0), (">&-", 0), ("2>&-", 0), (">/dev/null", 0)]
+)
+def test_closed_streams_are_no_traceback(tiny: TinyFiles, closed: str, code: int) -> None:
+    words = f'"{sys.executable}" -m localspec run -m "{tiny.target}" -t 1 -n 2 ab {closed}'
+    done = subprocess.run(
+        ["sh", "-c", words], capture_output=True, text=True, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == code and "Traceback" not in done.stderr
+
+
+def test_a_stream_that_cannot_show_every_character(tiny: TinyFiles) -> None:
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = process(
+        *("run", "-m", tiny.target, "-t", "1", "-n", "20", "--seed", "1", "ab"), env=environment
+    )
+    assert done.returncode == 0 and "?" in done.stdout and "Traceback" not in done.stderr
+
+
+def test_bytes_that_are_no_text_in_a_pipe(tiny: TinyFiles) -> None:
+    done = process(
+        *("run", "-m", tiny.target, "-t", "1", "-n", "2", "ab"),
+        text=False, stdin=None, input=b"caf\xe9 \xff",
+        env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"Error: What was piped in is not UTF-8")  # type: ignore[arg-type]
+    assert b"Traceback" not in done.stderr  # type: ignore[operator]
+
+
+# -- check ---------------------------------------------------------------------------------
+
+
+def test_check_says_yes(localspec: Command, tiny: TinyFiles) -> None:
+    done = localspec("check", tiny.target, tiny.draft)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("target  target.gguf: llama, ")
+    assert done.out.endswith("compatible; llama.cpp's own rule accepts this pair\n")
+    t, d = str(tiny.target), str(tiny.draft)
+    for spelling in (
+        ["--target", t, "--draft", d],
+        ["-m", t, "-md", d],
+        ["--draft-model", d, "--target", t],
+        ["--draft", d, t],
+        ["--target", t, d],
+    ):
+        assert localspec("check", *spelling).out == done.out
+
+
+def test_check_names_what_differs_first(
+    localspec: Command, tiny: TinyFiles, tmp_path: Path
+) -> None:
+    data = tiny.draft.read_bytes()
+    assert data.count("\u0120the".encode()) == 1
+    other = tmp_path / "other.gguf"
+    other.write_bytes(data.replace("\u0120the".encode(), "\u0120tho".encode()))
+    done = localspec("check", tiny.target, other)
+    assert (done.code, done.err) == (1, "")
+    verdict = done.out.splitlines()[-1]
+    assert verdict == "not compatible; llama.cpp's own rule refuses (token-text) this pair"
+    (error,) = [line for line in done.out.splitlines() if line.startswith("error")]
+    assert "260" in error and "the" in error and "tho" in error
+
+    report = json.loads(localspec("check", tiny.target, other, "--json").out)
+    assert report["compatible"] is False
+    assert report["llama_cpp"]["accepts"] is False
+    assert report["llama_cpp"]["rule"] == "token-text"
+    finding = report["findings"][0]
+    assert finding.keys() == {"level", "rule", "message", "hint"}
+    assert finding["level"] == "error" and "260" in finding["message"]
+    for role, path in (("target", tiny.target), ("draft", other)):
+        facts = report[role]
+        assert facts["path"] == str(path) and facts["n_vocab"] == 272
+        assert facts["architecture"] == "llama"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ([], 2, "0 were given"),
+        (["T"], 2, "1 were given"),
+        (["T", "D", "--draft", "D"], 2, "3 were given"),
+        (["T", "D", "D"], 2, "unexpected extra argument"),
+        (["T", "BAD/none.gguf"], 1, "There is no file"),
+        (["BAD/cut.gguf", "D"], 1, "cut short"),
+        (["T", "BAD/text.gguf"], 1, "text file"),
+        (["BAD/folder.gguf", "D"], 1, "directory"),
+    ],
+)
+def test_check_of_bad_input(
+    localspec: Command,
+    tiny: TinyFiles,
+    bad_files: Path,
+    arguments: list[str],
+    code: int,
+    words: str,
+) -> None:
+    names = {"T": str(tiny.target), "D": str(tiny.draft)}
+    given = [names.get(text, text.replace("BAD", str(bad_files))) for text in arguments]
+    done = localspec("check", *given)
+    assert (done.code, done.out) == (code, "")
+    assert words in done.sentences and "Traceback" not in done.err
+
+
+# -- doctor and demo -----------------------------------------------------------------------
+
+
+def test_doctor(localspec: Command) -> None:
+    done = localspec("doctor")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("localspec") and "\ndemo              runs: " in done.out
+    facts = json.loads(localspec("doctor", "--json").out)
+    assert facts["healthy"] is True and facts["facts"]["localspec"] == __version__
+
+
+def test_an_unhealthy_doctor(localspec: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    ill = Examination({"demo": "fails: so it is"}, ["Mend it."], healthy=False)
+    monkeypatch.setattr(doctor, "examine", lambda: ill)
+    done = localspec("doctor")
+    assert (done.code, done.out) == (1, "demo              fails: so it is\nadvice: Mend it.\n")
+    assert localspec("doctor", "--json").code == 1
+
+
+@pytest.fixture
+def small_demo(tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    from localspec.demo import padded_pair
+    from localspec.padding import PaddedShape
+
+    shapes = (PaddedShape(128, 2, 128, 3), PaddedShape(128, 2, 96, 2))
+    monkeypatch.setattr(paths, "demo_pair", lambda: (tiny.target, tiny.draft))
+    monkeypatch.setattr(padded_pair, "__defaults__", (shapes,))
+
+
+@pytest.mark.usefixtures("small_demo")
+def test_demo(localspec: Command) -> None:
+    flags = ("--repeats", "1", "-n", "4", "-t", "1", "--draft", "2")
+    done = localspec("demo", *flags)
+    assert done.code == 0
+    assert "Draft length 2" in done.err and done.err.count("\n") == 1
+    assert "F16: the 87k target" in done.out and "Q4_0: the 87k target" in done.out
+    done = localspec("demo", *flags, "--json")
+    assert (done.code, done.err) == (0, "")
+    pairs = json.loads(done.out)["pairs"]
+    assert [pair["quantization"] for pair in pairs] == ["F16", "Q4_0"]
+    assert all(pair["drafted"]["same_text"] for pair in pairs)
+    for nonsense in (("--draft", "0"), ("--repeats", "0"), ("-n", "257"), ("-t", "none")):
+        assert localspec("demo", *nonsense).code == 2
+
+
+@pytest.mark.usefixtures("small_demo")
+def test_ctrl_c_ends_the_demo(localspec: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_decode(monkeypatch, 20)
+    done = localspec("demo", "--repeats", "1", "-n", "4", "-t", "1", "--json")
+    assert (done.code, done.out) == (130, "") and "Traceback" not in done.err
+
+
+# -- help and version ----------------------------------------------------------------------
+
+
+def test_help_of_everything(localspec: Command) -> None:
+    top = localspec("--help")
+    assert (top.code, top.err) == (0, "")
+    assert localspec("-h").out == top.out
+    assert "localspec demo" in top.out
+    for command in COMMANDS:
+        assert f"│ {command} " in top.out
+        done = localspec(command, "--help")
+        assert (done.code, done.err) == (0, "")
+        assert f"localspec {command} [OPTIONS]" in done.out and "--json" in done.out
+
+
+def test_version_and_nothing(localspec: Command) -> None:
+    assert localspec("--version") == Done(0, f"localspec {__version__}\n", "")
+    nothing = localspec()
+    assert nothing.code == 2 and "Usage: " in nothing.out and "localspec demo" in nothing.out
+    unknown = localspec("frobnicate")
+    assert unknown.code == 2 and "No such command 'frobnicate'" in unknown.sentences
+
+
+def test_python_m_localspec() -> None:
+    done = process("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"localspec {__version__}\n", "")
+
+
+HEAVY = ("llama_cpp", "gguf", "huggingface_hub", "jinja2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "absent"),
+    [
+        (["--help"], (*HEAVY, "numpy")),
+        (["run", "--help"], (*HEAVY, "numpy")),
+        (["--version"], (*HEAVY, "numpy", "rich")),
+        (["check", "TARGET", "DRAFT"], HEAVY),
+        (["run", "-m", "TARGET"], HEAVY),
+    ],
+)
+def test_what_needs_no_library_loads_none(
+    tiny: TinyFiles, arguments: list[str], absent: tuple[str, ...]
+) -> None:
+    names = {"TARGET": str(tiny.target), "DRAFT": str(tiny.draft)}
+    given = [names.get(text, text) for text in arguments]
+    code = (
+        "import sys\nfrom localspec.cli import main\ntry:\n    main()\nfinally:\n"
+        "    print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *given], capture_output=True, text=True, input=""
+    )
+    loaded = set(done.stderr.splitlines()[-1].split())
+    assert "localspec.cli" in loaded
+    assert loaded.isdisjoint(absent)
+
+
+def test_the_commands_are_those_of_the_readme() -> None:
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    shell = "".join(re.findall(r"```sh\n(.*?)```", readme, re.DOTALL))
+    used = set(re.findall(r"(?:^|\| |/bin/)localspec (\w+)", shell, re.MULTILINE))
+    known = {command.name or command.callback.__name__ for command in cli.app.registered_commands}  # type: ignore[union-attr]
+    assert used and used <= known
+    assert known == set(COMMANDS)

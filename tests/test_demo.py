@@ -1,0 +1,92 @@
+"""Demo: a small padded pair measured both ways, kept for the next time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from real_pair import TinyFiles, load_model
+
+from localspec import bench, demo, paths
+from localspec.demo import QUESTIONS, PairResult, padded_pair, run_demo
+from localspec.engine import Engine
+from localspec.padding import PaddedShape
+
+SMALL = (PaddedShape(128, 2, 128, 3), PaddedShape(128, 2, 96, 2))
+
+
+@pytest.fixture
+def small(tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The tiny pair in place of the bundled one, padded a little; returns the cache folder."""
+    monkeypatch.setattr(paths, "demo_pair", lambda: (tiny.target, tiny.draft))
+    monkeypatch.setattr(padded_pair, "__defaults__", (SMALL,))
+    return paths.cache_folder() / "demo"
+
+
+def measure() -> list[PairResult]:
+    return list(run_demo(draft_length=3, repeats=1, max_tokens=8, threads=1))
+
+
+def test_both_quantizations_say_the_same_text(small: Path) -> None:
+    results = measure()
+    assert [result.quantization for result in results] == ["F16", "Q4_0"]
+    for result in results:
+        assert result.plain is not None and result.drafted is not None
+        assert result.drafted.same_text
+        assert result.plain.drafted == 0 < result.drafted.drafted
+        assert result.drafted.draft_length == 3
+        assert result.prompts == len(QUESTIONS) and result.left_out == 0
+        assert result.target.quantization == result.draft.quantization == result.quantization
+        before, after = result.bundled, (result.target, result.draft)
+        for one, other in zip(before, after, strict=True):
+            assert one.parameters < other.parameters
+        again = json.loads(json.dumps(result.as_json()))
+        assert again["drafted"]["same_text"] is True
+        assert again["plain"]["speedup"] == 1.0
+        assert again["target"]["parameters"] == result.target.parameters
+
+
+def test_looping_answers_leave_no_figures(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "repeated_share", lambda tokens: 1.0)
+    result = measure()[0]
+    assert result.plain is None and result.drafted is None
+    assert result.left_out == result.prompts
+    assert json.loads(json.dumps(result.as_json()))["drafted"] is None
+
+
+def test_padded_files_are_kept_for_the_next_time(small: Path) -> None:
+    heard: list[str] = []
+    run_demo_labels(heard)
+    assert {label for label in heard if "padding" in label} == {
+        f"padding the {role} ({kind})"
+        for role in ("demo target", "draft")
+        for kind in demo.QUANTIZATIONS
+    }
+    files = {path: path.stat().st_mtime_ns for path in small.iterdir()}
+    assert len(files) == 4
+    heard.clear()
+    run_demo_labels(heard)
+    assert not any("padding" in label for label in heard)
+    assert {path: path.stat().st_mtime_ns for path in small.iterdir()} == files
+
+
+def run_demo_labels(heard: list[str]) -> None:
+    last: dict[str, tuple[int, int]] = {}
+
+    def on_progress(label: str, done: int, total: int) -> None:
+        heard.append(label)
+        assert last.get(label, (0, total))[0] <= done <= total
+        last[label] = (done, total)
+
+    for _ in run_demo(draft_length=2, repeats=2, max_tokens=2, threads=1, on_progress=on_progress):
+        pass
+    assert all(done == total for done, total in last.values())
+    assert last["measuring the F16 pair"][1] == len(QUESTIONS) * 2 * 2
+
+
+def test_questions_fit_into_the_context(demo_files: tuple[Path, Path]) -> None:
+    with Engine(load_model(demo_files[0], ctx_size=64), None) as engine:
+        for question in QUESTIONS:
+            ids = engine.encode_chat([{"role": "user", "content": question}])
+            assert len(ids) + 256 < demo.CTX_SIZE  # 256: the most that demo lets one ask for

@@ -1,0 +1,371 @@
+"""Display: what is shown on which stream, on a terminal and in a pipe, wide and narrow."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+from real_pair import TinyFiles
+
+from localspec import display
+from localspec.bench import Figures
+from localspec.demo import PairResult
+from localspec.doctor import Examination
+from localspec.errors import LocalspecError
+from localspec.metadata import read_header
+from localspec.pairing import check_pair
+from localspec.speculative.loop import Prefill, Round
+from localspec.stats import GenerationStats
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*\b(?:3\d|4\d|9\d|10\d)[;m]")
+
+
+class Streams:
+    """Both standard streams, each a terminal or not."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def make_terminals(self, patch: pytest.MonkeyPatch, *streams: TextIO) -> None:
+        for stream in streams:
+            patch.setattr(stream, "isatty", lambda: True)
+
+    def read(self) -> tuple[str, str]:
+        out, err = self._capsys.readouterr()
+        return out, err
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLORTERM", "COLUMNS")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+
+
+@pytest.fixture
+def streams(capsys: pytest.CaptureFixture[str]) -> Streams:
+    return Streams(capsys)
+
+
+# -- figures -------------------------------------------------------------------------------
+
+
+def made_stats(drafted: int = 0, accepted: int = 0) -> GenerationStats:
+    stats = GenerationStats()
+    stats.start(Prefill(tokens=20, cached=0, seconds=0.5))
+    stats.add(Round((1,), 0, 0, 0.25))
+    stats.add(Round(tuple(range(accepted + 1)), drafted, accepted, 0.75))
+    return stats
+
+
+@pytest.mark.parametrize(
+    ("stats", "reason", "seed", "expected"),
+    [
+        (
+            made_stats(),
+            "stop",
+            None,
+            "2 tokens · 2.0 tok/s · prompt 21 tokens at 40.0 tok/s · TTFT 0.75 s",
+        ),
+        (
+            made_stats(4, 3),
+            "length",
+            7,
+            "5 tokens · 5.0 tok/s · acceptance 75% (3 of 4 drafted) · 2.50 tokens/round · prompt "
+            "21 tokens at 40.0 tok/s · TTFT 0.75 s · seed 7 · stopped at --max-tokens",
+        ),
+        (
+            made_stats(3, 0),
+            "context",
+            0,
+            "2 tokens · 2.0 tok/s · acceptance 0% (0 of 3 drafted) · 1.00 tokens/round · prompt "
+            "21 tokens at 40.0 tok/s · TTFT 0.75 s · seed 0 · stopped at the end of the context "
+            "(--ctx-size)",
+        ),
+        (GenerationStats(), "cancelled", None, "0 tokens · – tok/s · prompt 0 tokens · cancelled"),
+    ],
+)
+def test_figures_in_words(
+    streams: Streams, stats: GenerationStats, reason: str, seed: int | None, expected: str
+) -> None:
+    display.figures(stats, reason, seed)
+    assert streams.read() == ("", expected + "\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(0, "0"), (999, "999"), (1000, "1.0k"), (87_360, "87k"), (8_900_000, "8.9M"),
+     (283_000_000, "283M"), (7_600_000_000, "7.6B"), (70_000_000_000, "70B")],
+)  # fmt: skip
+def test_numbers_of_weights(number: int, shown: str) -> None:
+    assert display.count(number) == shown
+
+
+# -- text ----------------------------------------------------------------------------------
+
+NASTY = "a\x1b[31mred\x07\r\n\tb\x00c\x9b2Jd\u202ee"
+
+
+def test_control_sequences_are_shown_on_a_terminal_not_obeyed(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams.make_terminals(monkeypatch, sys.stdout, sys.stderr)
+    display.text(NASTY)
+    display.text("\x1b")
+    display.text("[2J")
+    out, err = streams.read()
+    assert out == "a␛[31mred␇\n\tb␀c\ufffd2Jd\ufffde␛[2J" and err == ""
+
+
+def test_a_pipe_receives_the_text_itself(streams: Streams) -> None:
+    display.text(NASTY)
+    display.end_text(NASTY)
+    assert streams.read() == (NASTY, "")
+
+
+@pytest.mark.parametrize(("last", "ending"), [("text", "\n"), ("", "\n"), ("text\n", "")])
+def test_the_line_ends_on_a_terminal(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, last: str, ending: str
+) -> None:
+    streams.make_terminals(monkeypatch, sys.stdout, sys.stderr)
+    display.end_text(last)
+    assert streams.read() == (ending, "")
+
+
+def test_json_is_one_line(streams: Streams) -> None:
+    display.json_line({"text": "zwei\nZeilen, größer", "none": None})
+    out, err = streams.read()
+    assert out.count("\n") == 1 and out.endswith("\n") and "größer" in out and err == ""
+    assert json.loads(out) == {"text": "zwei\nZeilen, größer", "none": None}
+
+
+# -- sentences -----------------------------------------------------------------------------
+
+SENTENCE = "A sentence with [bold]brackets[/], a :bug: and quite a few words " * 3
+
+
+def test_sentences_are_never_cut_nor_interpreted(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    display.note(SENTENCE)
+    display.error(LocalspecError(SENTENCE, "Hint: " + SENTENCE))
+    expected = f"{SENTENCE}\nError: {SENTENCE}\nHint: {SENTENCE}\n"
+    assert streams.read() == ("", expected)
+
+
+def test_an_error_without_a_hint_is_one_line(streams: Streams) -> None:
+    display.error(LocalspecError("It is so."))
+    assert streams.read() == ("", "Error: It is so.\n")
+
+
+def test_names_cannot_steer_the_terminal(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    streams.make_terminals(monkeypatch, sys.stdout, sys.stderr)
+    display.note("the file \x1b]0;title\x07 x\n.gguf")
+    display.error(LocalspecError("the file \x1b[2J y", "hint \x1b[2J"))
+    _, err = streams.read()
+    assert "\x1b]0" not in err and "\x1b[2J" not in err and "\x07" not in err
+    assert r"\x1b]0;title\x07 x\n.gguf" in err
+
+
+def show_everything(tiny: TinyFiles) -> None:
+    target, draft = read_header(tiny.target), read_header(tiny.draft)
+    display.demo_intro(3)
+    display.demo_result(made_result(tiny))
+    display.pair_report(check_pair(target, draft), target, draft)
+    device = {"name": "CPU", "description": "A CPU", "kind": "CPU", "free": 2**30, "total": 2**31}
+    display.examination(
+        Examination({"memory_total": 2**34, "devices": [device]}, ["Mend [it] " * 20])
+    )
+    display.note(SENTENCE)
+    display.error(LocalspecError(SENTENCE, "Hint."))
+    display.figures(made_stats(4, 2), "stop", 3)
+
+
+def made_result(
+    tiny: TinyFiles, speedups: tuple[float, ...] = (1.25, 1.5), same: bool = True, left_out: int = 1
+) -> PairResult:
+    target, draft = read_header(tiny.target), read_header(tiny.draft)
+    plain = Figures(0, 90, 31.25, 1.0, (1.0, 1.0), 1.0, 0, 0, None, 1.0, 0.125, True)
+    speedup = sum(speedups) / len(speedups)
+    drafted = Figures(3, 90, 43.5, speedup, speedups, 1.75, 100, 62, 0.62, 2.5, 0.25, same)
+    return PairResult("Q4_0", (target, draft), target, draft, plain, drafted, 6, left_out)
+
+
+def test_no_escape_codes_outside_a_terminal(tiny: TinyFiles, streams: Streams) -> None:
+    show_everything(tiny)
+    assert not any("\x1b" in text for text in streams.read())
+
+
+def test_colours_on_a_terminal_unless_the_user_objects(
+    tiny: TinyFiles, streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams.make_terminals(monkeypatch, sys.stdout, sys.stderr)
+    show_everything(tiny)
+    assert all(COLOUR.search(text) for text in streams.read())
+    monkeypatch.setenv("NO_COLOR", "1")
+    show_everything(tiny)
+    assert not any(COLOUR.search(text) for text in streams.read())
+
+
+# -- tables --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", ["80", "40"])
+def test_the_demo_table_fits(
+    tiny: TinyFiles, streams: Streams, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    display.demo_result(made_result(tiny, same=False))
+    out, err = streams.read()
+    assert err == "" and "…" not in out
+    title, *table, verdict = out.splitlines()
+    assert title.startswith("Q4_0: the 87k target padded to 87k parameters, the 87k draft")
+    assert max(map(len, table)) <= int(columns)
+    rows = [re.findall(r"[^│┃]+", line) for line in table if line[0] in "│┃"]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["", "plain", "drafted"],
+        ["tok/s", "31.2", "43.5"],
+        ["speedup", "1", "1.38x"],
+        ["spread", "", "1.25 to 1.50"],
+        ["acceptance", "–", "62%"],
+        ["tokens/round", "1.00", "2.50"],
+        ["TTFT", "0.12 s", "0.25 s"],
+        ["text", "", "DIFFERENT"],
+    ]
+    assert verdict == (
+        "Drafting pays here: a round gives 2.50 tokens and costs as much as 1.75 plain ones. 1 of "
+        "6 answers repeat themselves too much and are left out of the figures."
+    )
+
+
+@pytest.mark.parametrize(
+    ("speedups", "words"),
+    [
+        ((1.01, 1.4), "Drafting pays here: "),
+        ((0.9, 0.99), "Drafting loses here: "),
+        ((0.9, 1.4), "Drafting hardly matters here: "),
+    ],
+)
+def test_the_verdict_follows_the_spread(
+    tiny: TinyFiles, streams: Streams, speedups: tuple[float, ...], words: str
+) -> None:
+    display.demo_result(made_result(tiny, speedups, left_out=0))
+    last = streams.read()[0].splitlines()[-1]
+    assert last.startswith(words) and "left out" not in last
+
+
+def test_looping_answers_give_a_sentence_instead(tiny: TinyFiles, streams: Streams) -> None:
+    header = read_header(tiny.target)
+    display.demo_result(PairResult("F16", (header, header), header, header, None, None, 6, 6))
+    out, _ = streams.read()
+    assert out.count("\n") == 1 and out.endswith("every answer loops, no figures.\n")
+
+
+def test_a_pair_report_in_words(
+    tiny: TinyFiles, streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    target, draft = read_header(tiny.target), read_header(tiny.draft)
+    report = check_pair(target, draft)
+    display.pair_report(report, target, draft)
+    out, err = streams.read()
+    lines = out.splitlines()
+    assert err == "" and len(lines) == 3 + len(report.findings)
+    assert lines[0] == "target  target.gguf: llama, 87k parameters, F16, 272 tokens, context 1024"
+    for line, finding in zip(lines[2:], report.findings, strict=False):
+        assert line == f"{finding.level:<8}{finding.message} {finding.hint}"
+    assert lines[-1] == "compatible; llama.cpp's own rule accepts this pair"
+
+
+def test_an_examination_in_words(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    device = {"name": "CUDA0", "description": "A card", "kind": "GPU", "free": 2**30}
+    facts: dict[str, object] = {
+        "memory_total": 2**34,
+        "models_folder": "/a folder/\x1b[2J",
+        "gpu_offload": True,
+        "devices": [device | {"total": 3 * 2**30}],
+    }
+    display.examination(Examination(facts, ["Close [all] other programs and windows, please."]))
+    assert streams.read()[0].splitlines() == [
+        "memory total      16.0 GiB",
+        r"models folder     /a folder/\x1b[2J",
+        "gpu offload       True",
+        "device            CUDA0: A card (GPU, 1.0 GiB of 3.0 GiB free)",
+        "advice: Close [all] other programs and windows, please.",
+    ]
+
+
+# -- progress ------------------------------------------------------------------------------
+
+
+def test_progress_is_silent_without_a_terminal(streams: Streams) -> None:
+    with display.progress() as report:
+        report("padding", 1, 2)
+        report("padding", 2, 2)
+    assert streams.read() == ("", "")
+
+
+def test_progress_is_a_bar_on_stderr(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    streams.make_terminals(monkeypatch, sys.stdout, sys.stderr)
+    with display.progress() as report:
+        report("padding", 1, 2)
+    out, err = streams.read()
+    assert out == "" and "padding" in err and "50%" in err
+
+
+def screen(written: str) -> list[str]:
+    """The lines a terminal shows after what was written, styles left out."""
+    lines = [""]
+    for part in re.findall(r"\x1b\[[\d;?]*[a-zA-Z]|\n|\r|[^\x1b\n\r]+", written):
+        if part == "\n":
+            lines.append("")
+        elif part == "\x1b[2K":
+            lines[-1] = ""
+        elif part == "\x1b[1A":
+            lines.pop()
+        elif part[0] not in "\r\x1b":
+            lines[-1] += part
+    return lines
+
+
+def test_results_do_not_land_on_the_line_of_a_bar(
+    tiny: TinyFiles, streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    display.demo_result(made_result(tiny))
+    expected = streams.read()[0].splitlines()
+    monkeypatch.setattr(sys, "stderr", sys.stdout)  # one terminal for both
+    streams.make_terminals(monkeypatch, sys.stdout)
+    with display.progress() as report:
+        for step in (1, 2):
+            report("measuring", step, 2)
+        display.demo_result(made_result(tiny))
+        report("measuring more", 1, 1)
+        display.demo_result(made_result(tiny))
+    assert screen(streams.read()[0]) == [*expected, *expected, ""]
+
+
+def test_results_in_a_file_do_not_follow_the_bar(
+    tiny: TinyFiles, streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams.make_terminals(monkeypatch, sys.stderr)
+    with display.progress() as report:
+        report("measuring", 1, 2)
+        display.demo_result(made_result(tiny))
+    out, err = streams.read()
+    assert "tokens/round" in out and "\x1b" not in out
+    assert "measuring" in err and "tokens/round" not in err
+
+
+def test_a_path_is_shown_by_its_name(tmp_path: Path, tiny: TinyFiles, streams: Streams) -> None:
+    odd = tmp_path / "[red]a:bug:[.gguf"
+    odd.write_bytes(tiny.target.read_bytes())
+    header = read_header(odd)
+    display.pair_report(check_pair(header, header), header, header)
+    assert "target  [red]a:bug:[.gguf: llama" in streams.read()[0]

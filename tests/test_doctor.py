@@ -1,0 +1,74 @@
+"""Doctor: facts about the machine and the build; what fails becomes advice."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from real_pair import TinyFiles
+
+from localspec import __version__, backend, doctor, machine, paths
+from localspec.doctor import examine
+from localspec.errors import EngineError
+
+
+def test_facts_are_there_and_the_demo_runs() -> None:
+    result = examine()
+    assert result.healthy
+    facts = result.facts
+    assert list(facts)[:5] == ["localspec", "python", "system", "cpu", "physical_cores"]
+    assert facts["localspec"] == __version__
+    assert facts["llama_cpp_python"] == backend.build().bindings
+    assert facts["cache_folder"] == str(paths.cache_folder())
+    devices = facts["devices"]
+    assert isinstance(devices, list) and devices[0]["name"] == "CPU"
+    assert str(facts["demo"]).startswith("runs: ") and "drafted accepted" in str(facts["demo"])
+    assert json.loads(json.dumps(asdict(result)))["healthy"] is True
+
+
+def test_a_missing_demo_pair_becomes_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paths, "PACKAGE", Path("/nowhere/localspec"))
+    monkeypatch.setattr(paths, "CHECKOUT", Path("/nowhere"))
+    result = examine()
+    assert not result.healthy
+    assert str(result.facts["demo"]).startswith("fails: The bundled demo model")
+    assert any("Reinstall localspec" in sentence for sentence in result.advice)
+    assert result.facts["llama_cpp_python"]  # the rest was asked all the same
+
+
+def test_a_damaged_demo_pair_becomes_advice(
+    tiny: TinyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged = tmp_path / "draft.gguf"
+    damaged.write_bytes(tiny.draft.read_bytes()[:5000])
+    monkeypatch.setattr(paths, "demo_pair", lambda: (tiny.target, damaged))
+    result = examine()
+    assert not result.healthy
+    assert "cut short" in str(result.facts["demo"])
+    assert result.advice
+
+
+def test_a_library_that_cannot_be_loaded_becomes_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise EngineError("llama-cpp-python cannot be loaded: boom", "Reinstall it.")
+
+    monkeypatch.setattr(backend, "build", broken)
+    result = examine()
+    assert not result.healthy
+    assert result.facts["demo"] == "fails: llama-cpp-python cannot be loaded: boom"
+    assert result.advice[-1] == "Reinstall it."
+    assert "llama_cpp" not in result.facts
+
+
+def test_little_memory_and_an_unused_gpu_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_try_demo", lambda: "runs")
+    monkeypatch.setattr(machine, "memory", lambda: (2**30, 2**34))
+    monkeypatch.setattr(doctor, "missing_gpu", lambda: ["Build it for the GPU."])
+    result = examine()
+    assert result.healthy
+    assert "Less than 2 GiB" in result.advice[0]
+    assert result.advice[1] == "Build it for the GPU."
+    monkeypatch.setattr(machine, "memory", lambda: None)
+    assert "memory_total" not in examine().facts

@@ -1,0 +1,588 @@
+"""Engine on real llama.cpp: the same text with any draft, a cache that is always what it says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from real_pair import (
+    GREEDY,
+    LENGTHS,
+    TinyFiles,
+    fresh,
+    generate,
+    load_model,
+    options,
+    random_ids,
+)
+from tiny_models import write_tiny_model
+
+from localspec import backend, machine
+from localspec import engine as engine_room
+from localspec.config import MAX_DRAFT_TOKENS, DraftLength, SamplingParams
+from localspec.engine import Engine, LlamaModel, missing_gpu
+from localspec.errors import (
+    EngineError,
+    FileProblem,
+    IncompatiblePair,
+    LocalspecError,
+    NotAGGUF,
+    PromptTooLong,
+    UsageError,
+)
+from localspec.generate import stream_generate
+
+PARAMS = (GREEDY, *(SamplingParams(temperature=0.8, seed=seed) for seed in (0, 1, 2)))
+LONG = "It was a long story, and the teller took the time that the teller had. " * 12
+
+# -- the same text -------------------------------------------------------------------------
+
+
+def test_text_does_not_depend_on_the_draft(engine: Engine) -> None:
+    prompt = engine.encode_chat([{"role": "user", "content": "Tell the thing again"}])
+    drafted = accepted = 0
+    for params in PARAMS:
+        plain = fresh(engine, prompt, params, 0, max_tokens=48)
+        assert plain.stats.drafted == 0
+        for length in LENGTHS[1:]:
+            answer = fresh(engine, prompt, params, length, max_tokens=48)
+            assert answer.tokens == plain.tokens
+            assert answer.text == plain.text
+            assert answer.finish_reason == plain.finish_reason
+            drafted += answer.stats.drafted
+            accepted += answer.stats.accepted
+    assert 0 < accepted < drafted  # else nothing was tested
+
+
+def test_text_of_the_bundled_pair_does_not_depend_on_the_draft(
+    demo_files: tuple[Path, Path],
+) -> None:
+    pair = [options(path, ctx_size=256, exact=True) for path in demo_files]
+    with Engine.load(*pair) as engine:
+        prompt = engine.encode_chat([{"role": "user", "content": "What does json.dumps do?"}])
+        for params in (PARAMS[0], PARAMS[1], PARAMS[2]):
+            plain = fresh(engine, prompt, params, 0)
+            for length in LENGTHS[1:]:
+                assert fresh(engine, prompt, params, length).tokens == plain.tokens
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_exact_text_does_not_depend_on_the_draft_in_long_contexts(
+    tiny: TinyFiles, threads: int
+) -> None:
+    # Beyond 512 tokens and with two threads llama.cpp splits the attention of one-token passes.
+    target = options(tiny.target, threads=threads, exact=True)
+    with Engine.load(target, options(tiny.draft, threads=threads)) as engine:
+        prompt = engine.encode_text(LONG)
+        assert len(prompt) > 600
+        for params in PARAMS:
+            plain = fresh(engine, prompt, params, 0)
+            for length in LENGTHS[1:]:
+                assert fresh(engine, prompt, params, length).tokens == plain.tokens
+
+
+@pytest.mark.parametrize("base", [20, 700])
+def test_exact_logits_do_not_depend_on_the_width(tiny: TinyFiles, base: int) -> None:
+    # Up to a draft of 62: at 64 tokens llama.cpp's flash attention changes to tiles.
+    model = load_model(tiny.target, threads=2, exact=True)
+    ids = random_ids(base + 63)
+    model.decode(ids[:base], 0)
+    expected = model.decode(ids[base:], 63)[0].copy()
+    for width in (1, 2, 3, 5, 10, 17, 33):
+        model.keep(base)
+        found = model.decode(ids[base : base + width], width)[0]
+        assert np.array_equal(found, expected), f"{width} tokens wide"
+    model.close()
+
+
+def test_an_exact_model_holds_as_many_tokens_as_it_says(tiny: TinyFiles) -> None:
+    model = load_model(tiny.target, ctx_size=256, exact=True)
+    model.decode(random_ids(255), 1)
+    model.decode([1], 1)
+    assert len(model.tokens) == model.n_ctx == 256
+    model.close()
+
+
+def test_one_engine_answers_again_and_again(engine: Engine) -> None:
+    prompts = [engine.encode_text(text) for text in ("the thing", "the thin", "another thing")]
+    expected = [fresh(engine, prompt).tokens for prompt in prompts]
+    for length in LENGTHS:
+        for prompt, tokens in zip(prompts, expected, strict=True):
+            assert generate(engine, prompt, GREEDY, length).tokens == tokens
+
+
+def test_what_two_prompts_share_is_read_once(engine: Engine) -> None:
+    first = engine.encode_text("the same beginning, one end")
+    second = engine.encode_text("the same beginning, another end of it")
+    shared = shared_prefix(first, second)
+    assert 10 < shared < len(first) - 1
+    expected = fresh(engine, second, length=4).tokens
+    fresh(engine, first, length=4)
+    answer = generate(engine, second, length=4)
+    assert answer.stats.cached_tokens == shared
+    assert answer.tokens == expected
+
+
+def shared_prefix(a: list[int], b: list[int]) -> int:
+    return next(i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
+
+
+# -- where contexts and vocabularies end ---------------------------------------------------
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("length", [0, 1, 4, 9, MAX_DRAFT_TOKENS, "auto"])
+def test_the_context_is_filled_and_never_overrun(
+    tiny: TinyFiles, length: DraftLength, exact: bool
+) -> None:
+    # 256 is a whole number of llama.cpp's cells: one token more would not fit.
+    target = options(tiny.target, ctx_size=256, exact=exact)
+    with Engine.load(target, options(tiny.draft, ctx_size=256)) as engine:
+        prompt = random_ids(230)
+        emitted = 0
+        for response in stream_generate(engine, prompt, GREEDY, length):
+            emitted += len(response.tokens)
+            assert len(engine.target.tokens) <= 256
+            assert engine.draft is not None and len(engine.draft.tokens) <= 256
+        assert response.finish_reason == "context"
+        assert emitted == 26
+        full = generate(engine, random_ids(255), length=length, max_tokens=None)
+        assert (len(full.tokens), full.finish_reason) == (1, "context")
+        with pytest.raises(PromptTooLong, match="256 tokens and the context holds 256"):
+            generate(engine, random_ids(256), length=length)
+
+
+def test_a_draft_with_a_smaller_context_falls_silent(tiny: TinyFiles, engine: Engine) -> None:
+    prompt = random_ids(20)
+    plain = fresh(engine, prompt, max_tokens=60)
+    with Engine.load(options(tiny.target), options(tiny.draft, ctx_size=40)) as short:
+        assert any("ends at 40 tokens, the target's at 1024" in note for note in short.notes)
+        drafted_after: dict[int, int] = {}
+        emitted: list[int] = []
+        for response in stream_generate(short, prompt, GREEDY, 4, max_tokens=60):
+            emitted += response.tokens
+            drafted_after[len(emitted)] = response.stats.drafted
+            assert short.draft is not None and len(short.draft.tokens) <= 40
+        assert emitted == plain.tokens
+        late = [drafted for count, drafted in drafted_after.items() if count > 22]
+        assert drafted_after[60] > 0 and len(set(late)) == 1
+        beyond = fresh(short, random_ids(50), length=4)
+        assert beyond.stats.drafted == 0
+        assert beyond.tokens == fresh(engine, random_ids(50)).tokens
+
+
+@pytest.mark.parametrize("more", ["target", "draft"])
+def test_vocabularies_of_different_sizes(tiny: TinyFiles, tmp_path: Path, more: str) -> None:
+    extra = write_tiny_model(
+        tmp_path / "extra.gguf", seed=1, extra_tokens=[f"extra{i}" for i in range(60)]
+    )
+    target, draft = (extra, tiny.draft) if more == "target" else (tiny.target, extra)
+    engine = Engine(load_model(target), load_model(draft))  # past the check, which may refuse them
+    assert engine.draft is not None and engine.target.n_vocab != engine.draft.n_vocab
+    hot = SamplingParams(temperature=6, top_k=0, top_p=1, min_p=0, seed=3)  # finds rare ids
+    with engine:
+        prompt = [*random_ids(8), engine.target.n_vocab - 1]
+        plain = fresh(engine, prompt, hot, max_tokens=80)
+        assert more == "draft" or max(plain.tokens) >= engine.draft.n_vocab
+        for length in LENGTHS[1:]:
+            answer = fresh(engine, prompt, hot, length, max_tokens=80)
+            assert answer.tokens == plain.tokens
+            assert more == "target" or answer.stats.drafted > 0
+
+
+# -- the cache -----------------------------------------------------------------------------
+
+# Logits reach 8 here. The greatest difference between batch widths was 9e-6 (recurrent: 0), with
+# flash attention up to 0.03; a wrong cache differs by whole units.
+CLOSE = 1e-4
+
+
+def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
+    assert found.shape == expected.shape
+    difference = float(np.abs(found - expected).max())
+    assert difference < CLOSE, f"the greatest difference is {difference}"
+
+
+def by_pieces(model: LlamaModel, ids: list[int], width: int) -> np.ndarray:
+    """The logits after every token of ``ids``, decoded ``width`` at a time."""
+    model.keep(0)
+    starts = range(0, len(ids), width)
+    rows = [model.decode(ids[s : s + width], len(ids[s : s + width])).copy() for s in starts]
+    return np.concatenate(rows)
+
+
+def test_keep_forgets_what_it_should(floats: LlamaModel) -> None:
+    ids = random_ids(60)
+    expected = by_pieces(floats, ids, 10)
+    floats.keep(0)
+    floats.decode(ids[:40], 0)
+    for wrong in range(1, 6):
+        floats.decode(random_ids(wrong, seed=wrong), wrong)
+        floats.keep(40)
+        assert floats.tokens == ids[:40]
+    floats.keep(30)
+    floats.keep(35)  # longer than what is there: nothing to forget
+    assert floats.tokens == ids[:30]
+    assert_close(floats.decode(ids[30:], 30), expected[30:])
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("count", [511, 512, 513, 515, 700])
+def test_prompts_in_several_batches(floats: LlamaModel, count: int, rows: int) -> None:
+    ids = random_ids(count)
+    expected = by_pieces(floats, ids, 50)
+    floats.keep(0)
+    assert_close(floats.decode(ids, rows), expected[count - rows :])
+    assert floats.tokens == ids
+
+
+def test_logits_are_one_row_per_token_asked_for(floats: LlamaModel) -> None:
+    assert floats.decode(random_ids(9), 0).shape == (0, floats.n_vocab)
+    assert floats.decode(random_ids(9), 2).shape == (2, floats.n_vocab)
+    most = MAX_DRAFT_TOKENS + 1
+    assert floats.decode(random_ids(most), most).shape == (most, floats.n_vocab)
+
+
+@pytest.mark.parametrize("bad", [[300], [*range(10), -1]])
+def test_a_refused_decode_leaves_the_cache_as_it_was(floats: LlamaModel, bad: list[int]) -> None:
+    ids = random_ids(30)
+    expected = by_pieces(floats, ids, 10)
+    floats.keep(20)
+    with pytest.raises(EngineError, match="could not decode"):
+        floats.decode([*random_ids(600, seed=5), *bad], 1)  # the first batch goes well
+    assert floats.tokens == ids[:20]
+    assert_close(floats.decode(ids[20:], 10), expected[20:])
+
+
+class Interrupting:
+    """A function of llama.cpp that is cut off by Ctrl-C at one call, before or after its work."""
+
+    def __init__(self, function: Callable[..., Any], call: int, after: bool) -> None:
+        self._function = function
+        self._remaining = call
+        self._after = after
+        self.fired = False
+
+    def __call__(self, *arguments: object) -> Any:
+        self._remaining -= 1
+        now = self._remaining == 0
+        if now and not self._after:
+            self.fired = True
+            raise KeyboardInterrupt
+        result = self._function(*arguments)
+        if now:
+            self.fired = True
+            raise KeyboardInterrupt
+        return result
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("function", ["llama_decode", "llama_memory_seq_rm"])
+@pytest.mark.parametrize("exact", [False, True])
+def test_after_ctrl_c_the_same_engine_continues_rightly(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch, function: str, after: bool, exact: bool
+) -> None:
+    with Engine.load(options(tiny.target, exact=exact), options(tiny.draft)) as engine:
+        prompt = engine.encode_text(LONG)
+        expected = fresh(engine, prompt, length=3, max_tokens=12).tokens
+        for call in range(1, 10):
+            engine.target.keep(500)  # so that reading the prompt takes part
+            cut = Interrupting(getattr(backend.library(), function), call, after)
+            with monkeypatch.context() as patch:
+                patch.setattr(backend.library(), function, cut)
+                try:
+                    answer = generate(engine, prompt, length=3, max_tokens=12)
+                except KeyboardInterrupt:  # while the cache is emptied, before the generator runs
+                    continue
+            assert cut.fired and answer.finish_reason == "cancelled"
+            assert answer.tokens == expected[: len(answer.tokens)]
+            assert generate(engine, prompt, length=3, max_tokens=12).tokens == expected
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("function", ["llama_decode", "llama_memory_seq_rm"])
+def test_after_ctrl_c_the_cache_is_what_it_says(
+    floats: LlamaModel, monkeypatch: pytest.MonkeyPatch, function: str, after: bool
+) -> None:
+    ids, more = random_ids(700), random_ids(7, seed=1)
+    for call in (1, 2):
+        floats.keep(0)
+        floats.decode(ids[:40], 0)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            real = getattr(backend.library(), function)
+            patch.setattr(backend.library(), function, Interrupting(real, call, after))
+            floats.keep(20)
+            floats.decode(ids[20:], 0)
+            floats.keep(10)
+        held = list(floats.tokens)
+        found = floats.decode(more, 7).copy()
+        assert floats.tokens == [*held, *more]
+        assert_close(found, by_pieces(floats, [*held, *more], 47)[-7:])
+
+
+def test_closing_twice_is_harmless(tiny: TinyFiles) -> None:
+    engine = Engine.load(options(tiny.target), options(tiny.draft))
+    engine.close()
+    engine.close()
+
+
+# -- models that cannot forget -------------------------------------------------------------
+
+
+def test_a_recurrent_model_is_found_out_and_rewound_by_replay(tiny: TinyFiles) -> None:
+    model = load_model(tiny.recurrent)
+    assert not model.can_forget
+    ids = random_ids(40)
+    expected = by_pieces(model, ids, 10)
+    model.decode(random_ids(5, seed=9), 5)
+    model.keep(25)
+    assert model.tokens == ids[:25]
+    assert_close(model.decode(ids[25:], 15), expected[25:])
+    model.keep(0)
+    assert_close(model.decode(ids, 40), expected)
+    with pytest.raises(EngineError):
+        model.decode([*random_ids(4), 9999], 0)
+    assert model.tokens == ids
+    model.close()
+
+
+def test_a_recurrent_target_runs_plainly_and_says_so(tiny: TinyFiles) -> None:
+    with Engine.load(options(tiny.recurrent)) as plain:
+        expected = fresh(plain, plain.encode_text("the thing"), PARAMS[1])
+    with Engine.load(options(tiny.recurrent), options(tiny.draft)) as engine:
+        assert engine.draft is None
+        assert any("running plain, the draft is not used" in note for note in engine.notes)
+        answer = fresh(engine, engine.encode_text("the thing"), PARAMS[1], 4)
+    assert answer.tokens == expected.tokens
+    assert answer.stats.drafted == 0
+
+
+def test_a_recurrent_draft_is_put_aside(tiny: TinyFiles, engine: Engine) -> None:
+    with Engine.load(options(tiny.target), options(tiny.recurrent)) as loaded:
+        assert loaded.draft is None
+        assert any("recurrent.gguf cannot forget its last tokens" in n for n in loaded.notes)
+        prompt = loaded.encode_text("the thing")
+        assert fresh(loaded, prompt, length=4).tokens == fresh(engine, prompt).tokens
+
+
+# -- the tokenizer -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tokenizers(tiny: TinyFiles, demo_files: tuple[Path, Path]) -> list[Engine]:
+    return [Engine.load(options(path, ctx_size=256)) for path in (tiny.target, demo_files[0])]
+
+
+@settings(max_examples=150)
+@given(text=st.text(max_size=60))
+def test_tokens_hold_every_byte_of_the_text(tokenizers: list[Engine], text: str) -> None:
+    for engine in tokenizers:
+        ids = engine.encode_text(text)
+        assert b"".join(map(engine.piece, ids)) == text.encode()  # BOS has no bytes
+        assert ids.count(bos_of(engine)) == 1
+
+
+def bos_of(engine: Engine) -> int:
+    vocab = engine.target.header.vocab
+    assert vocab is not None and vocab.bos_id is not None
+    return vocab.bos_id
+
+
+def test_markup_in_raw_text_is_text(engine: Engine) -> None:
+    (stop,) = engine.target.tokenize("<|im_end|>", add_special=False, parse_special=True)
+    assert engine.is_stop(stop)
+    ids = engine.encode_text("<|im_end|>")
+    assert len(ids) > 2 and stop not in ids
+    assert stop in engine.encode_chat([{"role": "user", "content": "hi"}])
+
+
+def test_lone_surrogates_do_not_end_the_process(engine: Engine) -> None:
+    # They come from arguments that are not UTF-8.
+    assert engine.encode_text("a\udcff\ud800b")
+
+
+@pytest.mark.parametrize("add_bos", [True, False])
+@pytest.mark.parametrize("template", ["{{ bos_token }}{{ messages[0]['content'] }}", "hello"])
+def test_a_chat_never_has_two_bos(tmp_path: Path, add_bos: bool, template: str) -> None:
+    path = write_tiny_model(
+        tmp_path / "bos.gguf", seed=0, add_bos=add_bos, chat_template=template, layers=1
+    )
+    with Engine.load(options(path)) as engine:
+        ids = engine.encode_chat([{"role": "user", "content": "hello"}])
+        wanted = add_bos or "bos_token" in template
+        assert ids.count(bos_of(engine)) == int(wanted)
+        assert (ids[0] == bos_of(engine)) == wanted
+
+
+# -- files that cannot be loaded -----------------------------------------------------------
+
+
+def test_bad_files_are_refused_in_one_sentence(tiny: TinyFiles, tmp_path: Path) -> None:
+    whole = tiny.target.read_bytes()
+    text = tmp_path / "text.gguf"
+    text.write_text("not a model\n" * 50)
+    cases: list[tuple[Path, type[LocalspecError], str]] = [
+        (tmp_path / "missing.gguf", FileProblem, "There is no file"),
+        (tmp_path, FileProblem, "is a directory"),
+        (text, NotAGGUF, "text file"),
+    ]
+    for i, size in enumerate((0, 3, 20, 900, 5000, len(whole) // 2, len(whole) - 1)):
+        path = tmp_path / f"cut{i}.gguf"
+        path.write_bytes(whole[:size])
+        cases.append((path, NotAGGUF, "cut short" if size else "empty"))
+    for path, kind, words in cases:
+        for pair in ((path,), (path, tiny.draft), (tiny.target, path)):
+            with pytest.raises(kind, match=words) as caught:
+                Engine.load(*map(options, pair))
+            assert str(path.name) in caught.value.message and caught.value.hint
+
+
+def test_a_pair_that_does_not_fit_is_refused_before_loading(
+    tiny: TinyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = write_tiny_model(tmp_path / "other.gguf", seed=0, extra_tokens=["more", "words"])
+    monkeypatch.setattr(engine_room, "LlamaModel", None)  # weights are never reached
+    with pytest.raises(IncompatiblePair, match=r"other\.gguf cannot draft for .*target\.gguf"):
+        Engine.load(options(tiny.target), options(other))
+
+
+def test_a_file_that_passes_the_header_check_but_not_llama_cpp(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "odd.gguf", seed=0)
+    data = path.read_bytes()
+    assert data.count(b"blk.1.ffn_up.weight") == 1
+    path.write_bytes(data.replace(b"blk.1.ffn_up.weight", b"blk.1.ffn_xp.weight"))
+    with pytest.raises(EngineError) as caught:
+        Engine.load(options(path))
+    assert "tensor 'blk.1.ffn_up.weight'" in caught.value.message
+    assert "--verbose" in caught.value.hint
+
+
+def test_a_draft_that_fails_frees_the_target(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed: list[LlamaModel] = []
+    close = LlamaModel.close
+
+    def noted_close(model: LlamaModel) -> None:
+        freed.append(model)
+        close(model)
+
+    monkeypatch.setattr(LlamaModel, "close", noted_close)
+    with pytest.raises(UsageError):
+        Engine.load(options(tiny.target), options(tiny.draft, device="nonesuch"))
+    assert {model.header.path for model in freed} == {tiny.target, tiny.draft}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"device": "nonesuch"}, "no device 'nonesuch'"),
+        ({"override_tensors": ("[=CPU",)}, "no regular expression"),
+        ({"override_tensors": ("blk=nowhere",)}, "no buffer type 'nowhere'"),
+        ({"override_tensors": ("blk",)}, "no buffer type ''"),
+    ],
+)
+def test_options_that_make_no_sense(
+    tiny: TinyFiles, changes: dict[str, object], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words) as caught:
+        load_model(tiny.target, **changes)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"device": "none"},
+        {"cpu_moe_layers": 1},
+        {"override_tensors": (r"blk\.0\..*=CPU",)},
+        {"cache_type_k": "q8_0", "cache_type_v": "q8_0"},
+        {"flash_attention": "on"},
+        {"flash_attention": "off"},
+        {"gpu_layers": 0},
+        {"threads_batch": 1},
+    ],
+)
+def test_options_that_change_no_text(
+    tiny: TinyFiles, engine: Engine, changes: dict[str, object]
+) -> None:
+    expected = fresh(engine, random_ids(9), max_tokens=3)
+    with Engine.load(options(tiny.target, **changes)) as loaded:
+        assert fresh(loaded, random_ids(9), max_tokens=3).tokens == expected.tokens
+
+
+def test_llama_cpps_own_reason_is_told(tiny: TinyFiles) -> None:
+    with pytest.raises(EngineError) as caught:
+        load_model(tiny.target, cache_type_v="q8_0", flash_attention="off")
+    assert "flash" in caught.value.message.lower() and caught.value.hint
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on the process's memory")
+def test_a_context_larger_than_memory(tiny: TinyFiles) -> None:
+    code = """
+import resource, sys
+from pathlib import Path
+from localspec.config import LoadOptions
+from localspec.engine import Engine
+from localspec.errors import EngineError
+Engine.load(LoadOptions(Path(sys.argv[1]), threads=1)).close()
+resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))
+try:
+    Engine.load(LoadOptions(Path(sys.argv[1]), threads=1, ctx_size=10_000_000))
+except EngineError as problem:
+    print(problem.message)
+    print(problem.hint)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tiny.target)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    message, hint = done.stdout.splitlines()
+    assert message.startswith("llama.cpp cannot make a context of 10000000 tokens")
+    assert "allocat" in message and "--ctx-size" in hint
+
+
+def test_paths_that_are_not_utf8(tiny: TinyFiles, tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"odd \xff name.gguf")
+    try:
+        path.write_bytes(tiny.target.read_bytes())
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    with Engine.load(options(path)) as engine:
+        assert generate(engine, random_ids(4), max_tokens=2).tokens
+
+
+# -- notes ---------------------------------------------------------------------------------
+
+
+def test_a_stretched_context_is_told(tiny: TinyFiles) -> None:
+    with Engine.load(options(tiny.target, ctx_size=2048)) as engine:
+        assert any("longer than the 1024" in note for note in engine.notes)
+    with Engine.load(options(tiny.target)) as engine:
+        assert engine.target.n_ctx == 1024
+        assert engine.notes == []
+
+
+def test_an_unused_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = backend.Build("1.2.3", "0.5", "CPU", gpu_offload=False)
+    monkeypatch.setattr(backend, "build", lambda: build)
+    monkeypatch.setattr(machine, "has_nvidia_gpu", lambda: True)
+    (note,) = missing_gpu()
+    assert "llama-cpp-python==1.2.3" in note and "CUDA" in note
+    monkeypatch.setattr(machine, "has_nvidia_gpu", lambda: False)
+    assert missing_gpu() == []
+
+
+def test_settings_tell_what_an_answer_depends_on(engine: Engine, tiny: TinyFiles) -> None:
+    found = engine.target.settings()
+    assert found["file"] == str(tiny.target)
+    assert (found["quantization"], found["ctx_size"], found["threads"]) == ("F16", 1024, 1)
+    assert found["llama_cpp_python"] == backend.build().bindings
