@@ -17,7 +17,7 @@ from localspec import machine
 from localspec.demo import padded_pair
 from localspec.padding import Quantization
 
-COUNTS = ("300000", "100000", "10000", "1000", "100")  # libgomp's own default comes first
+COUNTS = "300000,100000,10000,1000,100"  # libgomp's own default comes first
 
 
 def child(target: Path, tokens: int, threads: int) -> None:
@@ -48,7 +48,7 @@ def measure(count: str, target: Path, tokens: int, threads: int) -> list[float]:
 
 
 def measure_all(
-    counts: tuple[str, ...], repeats: int, target: Path, tokens: int, threads: int
+    counts: list[str], repeats: int, target: Path, tokens: int, threads: int
 ) -> dict[str, list[list[float]]]:
     """Every count in turn, ``repeats`` times."""
     results: dict[str, list[list[float]]] = {count: [] for count in counts}
@@ -72,10 +72,11 @@ def show(title: str, results: dict[str, list[list[float]]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quantization", default="Q4_0", choices=("F16", "Q4_0"))
+    parser.add_argument("--counts", default=COUNTS)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=72)
     parser.add_argument("--threads", type=int, default=machine.physical_cores())
-    parser.add_argument("--busy", type=int, default=1, help="processes beside it (default 1)")
+    parser.add_argument("--busy", type=int, default=1, help="busy processes beside it (default 1)")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -83,14 +84,15 @@ def main() -> None:
         return
     quantization: Quantization = options.quantization
     target, _ = padded_pair(quantization, lambda label, done, total: None)
+    counts = options.counts.split(",")
     arguments = (options.repeats, target, options.tokens, options.threads)
     print(f"{target.name}, {options.threads} threads, {machine.cpu_name()}")
-    show("idle", measure_all(COUNTS, *arguments))
+    show("idle", measure_all(counts, *arguments))
     busy = [
         subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(options.busy)
     ]
     try:
-        show(f"beside {options.busy} busy processes", measure_all(COUNTS, *arguments))
+        show(f"beside {options.busy} busy processes", measure_all(counts, *arguments))
     finally:
         for process in busy:
             process.kill()
