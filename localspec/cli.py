@@ -79,7 +79,10 @@ def demo(
 ) -> None:
     """See the bundled pair at work: plain beside drafted, no network."""
     from localspec.demo import run_demo
+    from localspec.engine import missing_gpu
 
+    for sentence in missing_gpu():
+        display.note(sentence)
     if not as_json:
         display.demo_intro(draft_tokens)
     results = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -90,3 +91,12 @@ def test_questions_fit_into_the_context(demo_files: tuple[Path, Path]) -> None:
         for question in QUESTIONS:
             ids = engine.encode_chat([{"role": "user", "content": question}])
             assert len(ids) + 256 < demo.CTX_SIZE  # 256: the most that demo lets one ask for
+
+
+def test_the_bundled_files_are_those_whose_sums_are_recorded() -> None:
+    folder = paths.demo_pair()[0].parent
+    lines = (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+    recorded = {name: digest for digest, name in (line.split() for line in lines)}
+    assert recorded == {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths.demo_pair()
+    }
