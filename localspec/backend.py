@@ -8,13 +8,16 @@ import collections
 import ctypes
 import functools
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from localspec.errors import EngineError, UsageError
+from localspec.text import printable
 
 # Iterations an idle libgomp thread spins before it sleeps. Unbounded spinning, libgomp's default,
 # stalls a token for up to a second beside another busy process; see "Threads" in the README.
@@ -60,7 +63,7 @@ class NativeLog:
     def write(self, level: int, text: str) -> None:
         """Take one message; a continuation is joined to the message before it."""
         if self.verbose:
-            sys.stderr.write(text)
+            sys.stderr.write(printable(text) if sys.stderr.isatty() else text)
         if level == _LEVEL_CONTINUES and self._lines:
             last_level, last = self._lines[-1]
             self._lines[-1] = (last_level, last + text)
@@ -79,12 +82,36 @@ class NativeLog:
 
 
 log = NativeLog()
+
+
+@contextmanager
+def held_interrupt() -> Iterator[list[bool]]:
+    """Hold Ctrl-C back while llama.cpp may call into Python; raise it at the end of the block.
+
+    In a ctypes callback a KeyboardInterrupt is printed and lost. The yielded list is no longer
+    empty once Ctrl-C was pressed, so that a callback can ask llama.cpp to stop.
+    """
+    pressed: list[bool] = []
+    hears = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not hears or threading.current_thread() is not threading.main_thread():
+        yield pressed
+        return
+    signal.signal(signal.SIGINT, lambda number, frame: pressed.append(True))
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if pressed:
+        raise KeyboardInterrupt
+
+
 _keep_alive: list[Any] = []  # ctypes callbacks that llama.cpp calls until the process ends
 
 
 @functools.cache
 def library() -> Any:
     """The low-level bindings, imported and initialised on first use."""
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # an abort would start a debugger
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)  # read when libgomp is loaded
     try:

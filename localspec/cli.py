@@ -4,6 +4,9 @@ This room joins the others and decides nothing about models. Rooms that need lla
 imported inside commands, so that ``--help`` and ``check`` start at once.
 """
 
+import errno
+import os
+import select
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from localspec import __version__, display
+from localspec import __version__, display, machine
 from localspec.config import DraftLength, SamplingParams, choose_sampling
 from localspec.errors import FileProblem, LocalspecError, UsageError
 from localspec.flags import ModelFlags, SamplingFlags, spread_groups
@@ -42,6 +45,12 @@ def main() -> NoReturn:
     except LocalspecError as problem:
         display.error(problem)
         sys.exit(problem.exit_code)
+    except OSError as problem:
+        if problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the rest is tried again at exit
+        display.error(LocalspecError(f"The output cannot be written: {problem.strerror}."))
+        sys.exit(1)
     sys.exit(0)
 
 
@@ -98,7 +107,12 @@ def demo(
             if not as_json:
                 display.demo_result(result)
     if as_json:
-        display.json_line({"version": __version__, "pairs": [r.as_json() for r in results]})
+        settings = {"repeats": repeats, "max_tokens": max_tokens, "temperature": 0}
+        machine_facts = {"cpu": machine.cpu_name(), "threads": threads or machine.physical_cores()}
+        pairs = [result.as_json() for result in results]
+        display.json_line(
+            {"version": __version__, "settings": settings | machine_facts, "pairs": pairs}
+        )
 
 
 @app.command()
@@ -161,7 +175,7 @@ def run(
         str | None, typer.Argument(help="The prompt; what is piped in is added below it.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Read the prompt from a file.")
+        Path | None, typer.Option("--file", "-f", help="Read the prompt from a file, not a pipe.")
     ] = None,
     system: Annotated[
         str | None, typer.Option("--system", "-sys", help="A system message.")
@@ -261,7 +275,7 @@ def _read_prompt(argument: str | None, file: Path | None) -> str:
             ) from error
     if file is None and sys.stdin is not None and not sys.stdin.isatty():
         try:
-            parts.append(sys.stdin.read())
+            parts.append(_read_stdin())
         except UnicodeDecodeError as error:
             raise FileProblem(
                 f"What was piped in is not UTF-8 text: {error}.", "Pipe UTF-8 text in."
@@ -273,3 +287,14 @@ def _read_prompt(argument: str | None, file: Path | None) -> str:
             'Type: localspec run --target FILE.gguf "your question", or pipe text in.',
         )
     return text
+
+
+def _read_stdin() -> str:
+    """All of standard input; a pipe that stays silent gets a note, since it may never end."""
+    try:
+        silent = not select.select([sys.stdin], [], [], 1)[0]
+    except (OSError, ValueError):
+        silent = False  # nothing that can be waited for
+    if silent:
+        display.note("Waiting for the end of standard input (none wanted: add </dev/null).")
+    return sys.stdin.read()

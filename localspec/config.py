@@ -4,6 +4,7 @@ This room owns the settings that travel from the command line to the rooms that 
 defaults and their bounds. It does not read files and does not know llama.cpp.
 """
 
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,12 +17,15 @@ from localspec.errors import UsageError
 # which rounds differently; up to 63, drafted tokens and the pending one, all widths agree.
 MAX_DRAFT_TOKENS = 62
 DEFAULT_CTX_SIZE = 8192
+MAX_THREADS = 512  # GGML_MAX_N_THREADS; llama.cpp aborts beyond it
 _COLDEST = 1e-6  # below it division by the temperature only loses digits
 MAX_SEED = 2**32 - 1  # llama.cpp's seeds are 32 bits wide
 
 DraftLength = int | Literal["auto"]  # 0 is "off"
 FlashAttention = Literal["auto", "on", "off"]
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+
+_ODD_NUMBER = re.compile(r"-[\d.,]+|\d*\.\d+")  # meant as a length, and never a file
 
 # GGUF keys below `general.sampling.` that llama.cpp reads, and our names for them.
 RECOMMENDED_KEYS = {
@@ -174,6 +178,11 @@ def choose_draft(either: list[str], model: Path | None, lengths: str | None) -> 
     models = [] if model is None else [model]
     texts = [] if lengths is None else [lengths]
     for value in either:
+        if _ODD_NUMBER.fullmatch(value):
+            raise UsageError(
+                f"{value} is no draft length.",
+                f"Expected a number from 0 to {MAX_DRAFT_TOKENS}, auto, off, or a GGUF file.",
+            )
         (texts.append(value) if parse_lengths(value) else models.append(Path(value)))
     if len(models) > 1:
         raise UsageError(

@@ -31,8 +31,9 @@ _LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 def _console(stderr: bool) -> "Console":
     from rich.console import Console
 
-    # soft_wrap keeps pipes and narrow windows from cutting words out of a sentence.
-    return Console(stderr=stderr, highlight=False, emoji=False, soft_wrap=True)
+    made = Console(stderr=stderr, highlight=False, emoji=False)
+    made.soft_wrap = not made.is_terminal  # in a pipe a sentence stays one line
+    return made
 
 
 def prepare_streams() -> None:
@@ -59,7 +60,9 @@ def end_text(last: str) -> None:
 
 def json_line(document: Mapping[str, object]) -> None:
     """One JSON document as one line of stdout."""
-    sys.stdout.write(json.dumps(document, ensure_ascii=False) + "\n")
+    # On a terminal nothing but ASCII: a name or a text may hold control sequences.
+    line = json.dumps(document, ensure_ascii=sys.stdout.isatty()).replace("\x7f", "\\u007f")
+    sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
@@ -78,6 +81,9 @@ def error(problem: LocalspecError) -> None:
 
 def figures(stats: GenerationStats, finish_reason: str, seed: int | None) -> None:
     """The last line of an answer, on stderr."""
+    if stats.rounds == 0:
+        note("cancelled while reading the prompt")
+        return
     parts = [f"{stats.tokens} tokens", f"{_number(stats.generation_tps)} tok/s"]
     if stats.drafted:
         parts.append(
@@ -193,7 +199,7 @@ def demo_result(result: "PairResult") -> None:
         f"{count(result.target.parameters)} parameters, the {count(draft.parameters)} draft to "
         f"{count(result.draft.parameters)}: same text, the cost of bigger models"
     )
-    table = Table(title=title, title_justify="left")
+    table = Table()
     if result.plain is None or result.drafted is None:
         console.print(f"{title}: every answer loops, no figures.", markup=False)
         return
@@ -203,6 +209,7 @@ def demo_result(result: "PairResult") -> None:
     columns = [_column(side, name == "plain") for name, side in sides]
     for label in columns[0]:
         table.add_row(label, *(column[label] for column in columns))
+    console.print(title, markup=False)
     console.print(table)
     console.print(_verdict(result), markup=False)
 
@@ -213,7 +220,7 @@ def _column(row: "Figures", plain: bool) -> dict[str, str]:
     return {
         "tok/s": _number(row.generation_tps),
         "speedup": "1" if plain else f"{row.speedup:.2f}x",
-        "spread": "" if plain else f"{low:.2f} to {high:.2f}",
+        "spread": "" if plain else f"{low:.2f} to {high:.2f}" if high > low else "one repeat",
         "acceptance": _percent(row.acceptance_rate),
         "tokens/round": _number(row.mean_accepted_length, 2),
         "TTFT": f"{row.ttft_s:.2f} s",
@@ -225,8 +232,11 @@ def _verdict(result: "PairResult") -> str:
     row = result.drafted
     assert row is not None
     low, high = min(row.speedup_by_repeat), max(row.speedup_by_repeat)
+    if row.drafted == 0:
+        return "Nothing was drafted: the answers are too short."
     outcome = (
-        "Drafting pays here" if low > 1 else "Drafting loses here" if high < 1
+        "One repeat decides nothing" if len(row.speedup_by_repeat) == 1
+        else "Drafting pays here" if low > 1 else "Drafting loses here" if high < 1
         else "Drafting hardly matters here"
     )  # fmt: skip
     sentence = (

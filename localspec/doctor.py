@@ -35,9 +35,9 @@ def examine() -> Examination:
     facts["physical_cores"] = machine.physical_cores()
     facts["logical_cores"] = machine.logical_cores()
     _examine_memory(result)
-    facts["models_folder"] = str(paths.models_folder())
-    facts["cache_folder"] = str(paths.cache_folder())
     try:
+        facts["models_folder"] = str(paths.models_folder())
+        facts["cache_folder"] = str(paths.cache_folder())
         _examine_build(result)
         facts["demo"] = _try_demo()
     except LocalspecError as error:

@@ -8,7 +8,9 @@ llama.cpp that end the process. It knows nothing of drafting or text streams.
 import ctypes
 import os
 import re
+import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -18,10 +20,11 @@ from localspec import backend, machine
 from localspec.config import DEFAULT_CTX_SIZE, MAX_DRAFT_TOKENS, LoadOptions
 from localspec.errors import EngineError, FileProblem, IncompatiblePair, UsageError
 from localspec.metadata import ModelHeader, read_header
-from localspec.pairing import Finding, check_model, check_pair
+from localspec.pairing import MAX_LAYERS, Finding, check_model, check_pair
 from localspec.speculative.loop import Logits
 from localspec.template import Message, render
 
+_SMALLEST_CTX = 8  # a file may claim less, and llama.cpp would abort
 _BATCH = 512  # tokens a llama_decode at most; Ctrl-C is heard between two of them
 _GGML_TYPES = {
     "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20,
@@ -173,8 +176,11 @@ class LlamaModel:
         if overrides:
             self._overrides = (_TensorOverride * (len(overrides) + 1))(*overrides)
             params.tensor_buft_overrides = ctypes.addressof(self._overrides)
-        with backend.log.watch() as errors:
-            model = self._llama.llama_model_load_from_file(os.fsencode(self.header.path), params)
+        path = os.fsencode(self.header.path)
+        with backend.held_interrupt() as pressed, backend.log.watch() as errors:
+            go_on = self._llama.llama_progress_callback(lambda done, data: not pressed)
+            params.progress_callback = go_on
+            self._model = model = self._llama.llama_model_load_from_file(path, params)
         if not model:
             raise EngineError(
                 f"llama.cpp cannot load {self.header.path}: {_reason(errors)}",
@@ -193,8 +199,9 @@ class LlamaModel:
         params.flash_attn_type = _FLASH[options.flash_attention]
         params.type_k = _GGML_TYPES[options.cache_type_k]
         params.type_v = _GGML_TYPES[options.cache_type_v]
-        with backend.log.watch() as errors:
+        with backend.held_interrupt(), backend.log.watch() as errors:
             context = self._llama.llama_init_from_model(self._model, params)
+            self._context = context
         if not context:
             raise EngineError(
                 f"llama.cpp cannot make a context of {self.n_ctx} tokens for "
@@ -310,7 +317,8 @@ def choose_ctx_size(header: ModelHeader, options: LoadOptions) -> int:
     """The context in tokens: as asked, else the smaller of 8,192 and the trained length."""
     if options.ctx_size is not None:
         return options.ctx_size
-    return min(DEFAULT_CTX_SIZE, header.context_length or DEFAULT_CTX_SIZE)
+    trained = min(DEFAULT_CTX_SIZE, header.context_length or DEFAULT_CTX_SIZE)
+    return max(_SMALLEST_CTX, trained)
 
 
 def _device_list(names: str) -> Any:
@@ -320,7 +328,9 @@ def _device_list(names: str) -> Any:
 
 def _tensor_overrides(options: LoadOptions) -> list[_TensorOverride]:
     """`--n-cpu-moe` and `--override-tensor PATTERN=BUFFER` as llama.cpp wants them."""
-    pairs = [(rf"blk\.{i}{_EXPERTS}", "CPU") for i in range(options.cpu_moe_layers)]
+    pairs = [
+        (rf"blk\.{i}{_EXPERTS}", "CPU") for i in range(min(options.cpu_moe_layers, MAX_LAYERS))
+    ]
     for text in options.override_tensors:
         pattern, _, buffer = text.partition("=")
         try:
@@ -392,6 +402,9 @@ class Engine:
                 "hybrid): running plain, the draft is not used."
             )
             return
+        if options.ctx_size is None:
+            trained = header.context_length or self.target.n_ctx
+            options = replace(options, ctx_size=max(_SMALLEST_CTX, min(self.target.n_ctx, trained)))
         draft = LlamaModel(header, options)
         if not draft.can_forget:
             draft.close()
@@ -401,6 +414,7 @@ class Engine:
             )
             return
         self.draft = draft
+        self.notes += _stretched(draft)
         if draft.n_ctx < self.target.n_ctx:
             self.notes.append(
                 f"The draft's context ends at {draft.n_ctx} tokens, the target's at "
@@ -420,7 +434,11 @@ class Engine:
         return self.target.tokenize(text, add_special=True, parse_special=False)
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """A conversation as token ids up to the assistant's turn, never with two BOS."""
+        """A conversation as token ids up to the assistant's turn, never with two BOS.
+
+        As in llama.cpp, template markup inside a message is obeyed: do not pass on text of
+        strangers where that matters.
+        """
         vocab = self.target.header.vocab
         bos = self.target.special_text(vocab.bos_id if vocab else None)
         eos = self.target.special_text(vocab.eos_id if vocab else None)
@@ -463,7 +481,8 @@ def require_pair(target: ModelHeader, draft: ModelHeader) -> list[str]:
         more = f" And {len(others)} more." if others else ""
         raise IncompatiblePair(
             f"{draft.path} cannot draft for {target.path}: {first.message}{more}",
-            f"{first.hint} All findings: localspec check {target.path} {draft.path}",
+            f"{first.hint} All findings: "
+            + shlex.join(["localspec", "check", str(target.path), str(draft.path)]),
         )
     return _warnings(report.findings)
 
@@ -488,6 +507,6 @@ def missing_gpu() -> list[str]:
         return []
     return [
         "This build of llama.cpp has no GPU support, but the machine has an NVIDIA GPU. Mend it: "
-        'CMAKE_ARGS="-DGGML_CUDA=on" pip install --force-reinstall --no-cache-dir '
+        'CMAKE_ARGS="-DGGML_CUDA=on" pip install --force-reinstall --no-deps --no-cache-dir '
         f"llama-cpp-python=={backend.build().bindings}"
     ]

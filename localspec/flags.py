@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from localspec.config import CACHE_TYPES, DraftOptions, LoadOptions, choose_draft
+from localspec.config import CACHE_TYPES, MAX_THREADS, DraftOptions, LoadOptions, choose_draft
 from localspec.errors import UsageError
 
 _DRAFTING, _LOADING, _SAMPLING = "Drafting", "Loading", "Sampling"
@@ -72,7 +72,8 @@ class ModelFlags:
             "-cd",
             min=8,
             max=2**31 - 1,
-            help="Context of the draft in tokens. Default: as the target's.",
+            help="Context of the draft in tokens. Default: as the target's, at most what the draft "
+            "was trained for.",
             rich_help_panel=_DRAFTING,
         ),
     ] = None
@@ -82,6 +83,7 @@ class ModelFlags:
             "--draft-threads",
             "-td",
             min=1,
+            max=MAX_THREADS,
             help="Threads of the draft. Default: as --threads.",
             rich_help_panel=_DRAFTING,
         ),
@@ -92,6 +94,7 @@ class ModelFlags:
             "--draft-n-gpu-layers",
             "-ngld",
             min=0,
+            max=2**31 - 1,
             help="Layers of the draft on the GPU. Default: all.",
             rich_help_panel=_DRAFTING,
         ),
@@ -120,7 +123,12 @@ class ModelFlags:
     threads: Annotated[
         int | None,
         typer.Option(
-            "--threads", "-t", min=1, help="Default: physical cores.", rich_help_panel=_LOADING
+            "--threads",
+            "-t",
+            min=1,
+            max=MAX_THREADS,
+            help="Default: physical cores.",
+            rich_help_panel=_LOADING,
         ),
     ] = None
     threads_batch: Annotated[
@@ -129,6 +137,7 @@ class ModelFlags:
             "--threads-batch",
             "-tb",
             min=1,
+            max=MAX_THREADS,
             help="Threads for more than one token at a time. Default: as --threads.",
             rich_help_panel=_LOADING,
         ),
@@ -139,6 +148,7 @@ class ModelFlags:
             "--n-gpu-layers",
             "-ngl",
             min=0,
+            max=2**31 - 1,
             help="Layers on the GPU. Default: all, when the build has a GPU.",
             rich_help_panel=_LOADING,
         ),
@@ -255,7 +265,7 @@ class ModelFlags:
             return target, None
         draft = LoadOptions(
             path=model,
-            ctx_size=self.draft_ctx_size or self.ctx_size,
+            ctx_size=self.draft_ctx_size,
             gpu_layers=self.draft_n_gpu_layers,
             threads=self.draft_threads or self.threads,
             threads_batch=self.draft_threads or self.threads_batch,

@@ -171,9 +171,14 @@ def _read(round: Round, stream: TextStream, engine: Engine) -> tuple[str, Round]
             break  # the stop token itself is no text
         parts.append(stream.push(engine.piece(token)))
         if stream.stopped:
-            return "".join(parts), replace(
-                round, tokens=round.tokens[: i + 1], finish_reason="stop"
+            cut = replace(
+                round,
+                tokens=round.tokens[: i + 1],
+                drafted=min(round.drafted, i + 1),
+                accepted=min(round.accepted, i + 1),
+                finish_reason="stop",
             )
+            return "".join(parts), cut
     if round.finish_reason is not None:
         parts.append(stream.push(b"", final=True))
         if stream.stopped:

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.config import RECOMMENDED_KEYS
 from localspec.gguf_file import INT32, STRING, Part, TensorInfo, Value, read_parts
 
 VocabType = Literal["NONE", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLaMo2", "TEST", "unknown"]
@@ -226,8 +227,7 @@ def _quantization(file_type: int | None, tensors: tuple[TensorInfo, ...]) -> str
 
 
 def _sampling(values: Mapping[str, Value]) -> dict[str, float | int]:
-    names = ("temp", "top_k", "top_p", "min_p", "penalty_repeat", "penalty_last_n")
-    found = {name: values.get(f"general.sampling.{name}") for name in names}
+    found = {name: values.get(f"general.sampling.{name}") for name in RECOMMENDED_KEYS}
     return {
         name: value
         for name, value in found.items()

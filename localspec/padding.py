@@ -22,6 +22,7 @@ import math
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from localspec.errors import FileProblem, LocalspecError, NotAGGUF
+from localspec.metadata import read_header
 
 if TYPE_CHECKING:
     from gguf import GGUFReader, GGUFValueType, GGUFWriter
@@ -49,6 +51,7 @@ _HEAD_DIMENSION_KEYS = (
     "llama.attention.value_length",
     "llama.rope.dimension_count",
 )
+_ELSEWHERE = "Another cache folder can be named with LOCALSPEC_CACHE."
 _PLAIN = (
     "Only a plain llama-architecture model in F16 or F32 can be padded: tied embeddings, "
     "no biases, as many key heads as query heads."
@@ -140,17 +143,37 @@ def padded_copy(
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         cache_dir.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise FileProblem(f"{problem.filename}: {problem.strerror}.", "Check the path.") from None
+        raise FileProblem(f"{problem.filename}: {problem.strerror}.", _ELSEWHERE) from None
     embedding, heads, feed_forward, layers = astuple(shape)
     sizes = f"e{embedding}-h{heads}-f{feed_forward}-l{layers}"
     name = f"{source.stem}-{sizes}-{quantization}-{digest[:12]}-v{FORMAT_VERSION}.gguf"
     destination = cache_dir / name
-    if not destination.exists():
+    _remove_leftovers(cache_dir, source.stem)
+    if not _is_whole(destination):
         pad_model(source, destination, shape, quantization, on_progress)
         for copy in cache_dir.glob(f"{glob.escape(source.stem)}-{sizes}-{quantization}-*.gguf"):
             if copy != destination:  # of a source that has been replaced
                 copy.unlink(missing_ok=True)
     return destination
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a padded copy is there and as long as its header says."""
+    try:
+        read_header(path)
+    except FileProblem:
+        return False
+    return True
+
+
+def _remove_leftovers(cache_dir: Path, stem: str) -> None:
+    """Remove what builds that were killed left behind: hidden files older than an hour."""
+    for partial in cache_dir.glob(f".{glob.escape(stem)}-*.gguf.*"):
+        try:
+            if time.time() - partial.stat().st_mtime > 3600:
+                partial.unlink()
+        except OSError:
+            continue  # somebody else's, or gone already
 
 
 def _tensor_shapes(
@@ -309,7 +332,7 @@ def _refuse_full_disk(folder: Path, needed: int) -> None:
         raise LocalspecError(
             f"The padded model needs {needed / 1e6:.0f} MB, and {folder} has "
             f"{free / 1e6:.0f} MB left.",
-            "Make room there, or name a folder on another disk.",
+            f"Make room there. {_ELSEWHERE}",
         )
 
 

@@ -5,6 +5,7 @@ hint. It repeats llama.cpp's own decision and gives the reason that llama.cpp ke
 opens no file, loads no model and prints nothing.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -28,7 +29,8 @@ MIN_RATIO = 3  # below this the draft costs about as much as it saves
 SMALL_DRAFT = 1_200_000_000  # parameters; models sold as 1B
 SHOWN_IDS = 5
 SHOWN_CHARACTERS = 40
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
+UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 2, 3, 4, 5, 6
 
 # Names that llama.cpp gives the same pre-tokenizer (`llama_vocab::impl::load`), one set a line.
 _PRE_ALIASES = """
@@ -83,6 +85,7 @@ _NON_COMMERCIAL = re.compile(r"non-?commercial|\bnc\b|research|exaone|\bmrl\b", 
 # Every rule with its level and the user's next step. The first block holds the errors that
 # llama.cpp raises too, by loading the file or by its own comparison.
 _REFUSED_BY_LLAMA_CPP: dict[str, tuple[Level, str]] = {
+    "absurd-header": ("error", "This file would crash llama.cpp: download it again."),
     "sidecar": ("error", "Give the model itself."),
     "vocabulary-only": ("error", "Give the complete model to generate text."),
     "no-tokenizer": ("error", "Convert the model again."),
@@ -136,7 +139,7 @@ RULES: dict[str, tuple[Level, str]] = _REFUSED_BY_LLAMA_CPP | {
         "localspec keeps its whole cache, so that rejected tokens can be dropped.",
     ),
     "draft-context": ("info", "In a longer text the target goes on without the draft."),
-    "target-vocab-larger": ("info", "Drafting pauses where such a token is in the text."),
+    "target-vocab-larger": ("info", "Drafting ends where such a token appears in the text."),
     "vocab-size-old-limit": ("info", "Builds of llama.cpp of 2024 refuse this."),
     "bos-id-unused": ("info", "Builds of llama.cpp before April 2026 refuse this."),
     "eos-id-unused": ("info", "Builds of llama.cpp before April 2026 refuse this."),
@@ -279,7 +282,18 @@ def _check_file(header: ModelHeader, role: Role, without_weights: Level) -> Iter
     if not header.tensors and header.split_count < 2:
         message = f"The {role} holds a tokenizer only, no weights."
         yield _find("vocabulary-only", message, level=without_weights)
+    yield from _check_sizes_of(header, role)
     yield from _check_tokenizer(header.vocab, role)
+
+
+def _check_sizes_of(header: ModelHeader, role: Role) -> Iterator[Finding]:
+    """Header values at which llama.cpp's assertions end the process."""
+    layers, epsilon = header.block_count, header.get("attention.layer_norm_rms_epsilon")
+    if layers is not None and not 1 <= layers <= MAX_LAYERS:
+        message = f"The {role} claims {layers:,} layers; llama.cpp allows 1 to {MAX_LAYERS}."
+        yield _find("absurd-header", message)
+    if isinstance(epsilon, float) and not (math.isfinite(epsilon) and epsilon >= 0):
+        yield _find("absurd-header", f"The {role} has an epsilon of {epsilon} for its norms.")
 
 
 def _find_sidecar(header: ModelHeader, role: Role) -> Finding | None:

@@ -36,18 +36,28 @@ def models_folder() -> Path:
     """Where downloaded models go: LOCALSPEC_MODELS, the checkout's models/, or user data."""
     chosen = os.environ.get("LOCALSPEC_MODELS")
     if chosen:
-        return Path(chosen).expanduser()
+        return _expand(chosen)
     return CHECKOUT / "models" if in_checkout() else _user_folder("data") / "models"
 
 
 def cache_folder() -> Path:
     """Where files that can be made again go: LOCALSPEC_CACHE, else the user's cache folder."""
     chosen = os.environ.get("LOCALSPEC_CACHE")
-    return Path(chosen).expanduser() if chosen else _user_folder("cache")
+    return _expand(chosen) if chosen else _user_folder("cache")
+
+
+def _expand(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise FileProblem(
+            f"{path} names no folder: the home folder is unknown.",
+            "Set HOME, or LOCALSPEC_CACHE and LOCALSPEC_MODELS to folders of your choice.",
+        ) from error
 
 
 def _user_folder(kind: str) -> Path:
-    home = Path.home()
+    home = _expand("~")
     if sys.platform == "darwin":
         base = home / "Library" / ("Caches" if kind == "cache" else "Application Support")
     else:

@@ -55,7 +55,7 @@ def render(
         return _bounded(pieces)
     except (jinja2.TemplateError, *_PROVOKED) as error:
         raise TemplateError(
-            f"The model's chat template cannot be rendered: {error}",
+            f"The model's chat template cannot be rendered: {error or type(error).__name__}.",
             "Use --raw to complete the prompt without a template.",
         ) from error
 
@@ -63,8 +63,8 @@ def render(
 def _make_environment(now: datetime.datetime) -> "Environment":
     """A sandbox with the names that Hugging Face's chat templates may rely on.
 
-    Repetition is bounded, because ``'a' * 10**9`` is small to write. Loops over loops are not:
-    a template can still waste time, which Ctrl-C ends.
+    Repetition is bounded, because ``'a' * 10**9`` is small to write. Loops over loops and padded
+    formats are not: a template can still waste time and memory, which Ctrl-C ends.
     """
     from jinja2.ext import Extension
     from jinja2.sandbox import ImmutableSandboxedEnvironment

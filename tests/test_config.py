@@ -207,3 +207,9 @@ def test_one_length() -> None:
     assert DraftOptions(None, (0,)).one_length("auto") == 0
     with pytest.raises(UsageError, match="not a list"):
         DraftOptions(None, (0, 4)).one_length("auto")
+
+
+@pytest.mark.parametrize("text", ["-3", "1.5", "-1,5"])
+def test_a_number_that_is_no_length_is_not_taken_for_a_file(text: str) -> None:
+    with pytest.raises(UsageError, match="no draft length"):
+        choose_draft([text], None, None)

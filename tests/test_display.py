@@ -87,7 +87,7 @@ def made_stats(drafted: int = 0, accepted: int = 0) -> GenerationStats:
             "21 tokens at 40.0 tok/s · TTFT 0.75 s · seed 0 · stopped at the end of the context "
             "(--ctx-size)",
         ),
-        (GenerationStats(), "cancelled", None, "0 tokens · – tok/s · prompt 0 tokens · cancelled"),
+        (GenerationStats(), "cancelled", None, "cancelled while reading the prompt"),
     ],
 )
 def test_figures_in_words(
@@ -340,6 +340,7 @@ def test_results_do_not_land_on_the_line_of_a_bar(
 ) -> None:
     display.demo_result(made_result(tiny))
     expected = streams.read()[0].splitlines()
+    monkeypatch.setenv("COLUMNS", "200")  # wide enough that no sentence is wrapped
     monkeypatch.setattr(sys, "stderr", sys.stdout)  # one terminal for both
     streams.make_terminals(monkeypatch, sys.stdout)
     with display.progress() as report:
@@ -369,3 +370,14 @@ def test_a_path_is_shown_by_its_name(tmp_path: Path, tiny: TinyFiles, streams: S
     header = read_header(odd)
     display.pair_report(check_pair(header, header), header, header)
     assert "target  [red]a:bug:[.gguf: llama" in streams.read()[0]
+
+
+def test_json_on_a_terminal_is_ascii(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = {"text": "\x9b31m \x7f \u202e é"}
+    display.json_line(document)
+    assert json.loads(streams.read()[0]) == document
+    streams.make_terminals(monkeypatch, sys.stdout)
+    display.json_line(document)
+    shown = streams.read()[0]
+    assert json.loads(shown) == document
+    assert shown.strip().isascii() and "\x7f" not in shown

@@ -100,7 +100,7 @@ def test_the_draft_follows_the_target() -> None:
     )
     draft = models.load_options()[1]
     # Layers on the GPU and tensor patterns count for one model only.
-    assert draft == LoadOptions(DRAFT, ctx_size=64, threads=3, threads_batch=4, device="none")
+    assert draft == LoadOptions(DRAFT, threads=3, threads_batch=4, device="none")
 
 
 @pytest.mark.parametrize(

@@ -182,3 +182,15 @@ def test_stats_are_live_and_complete() -> None:
     assert stats.accepted_at == [0, 0, 0, 2]
     assert (stats.verify_seconds, stats.draft_seconds, stats.draft_prompt_seconds) == (30, 6, 1)
     assert clock() == stats.prompt_seconds + stats.draft_prompt_seconds + stats.seconds
+
+
+def test_what_lies_behind_a_stop_string_is_neither_drafted_nor_accepted() -> None:
+    whole = text_of(answer(ToyEngine(seed=3, quirk=0.0), length=9, max_tokens=40))
+    stop = whole[10:13]
+    for length in (1, 4, 9):
+        engine = ToyEngine(seed=3, quirk=0.0)
+        last = answer(engine, length=length, max_tokens=40, stop=[stop])[-1]
+        assert last.finish_reason == "stop"
+        stats = last.stats
+        assert stats.accepted <= stats.drafted and stats.tokens <= stats.accepted + stats.rounds
+        assert stats.accepted <= stats.tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from collections.abc import Iterator
@@ -286,6 +287,20 @@ def test_two_builders_at_once_both_end_right(source: Path, tmp_path: Path) -> No
     assert len(paths) == 2 and list((tmp_path / "cache").iterdir()) == paths[:1]
     pad_model(source, tmp_path / "alone.gguf", UNEVEN, "F16")
     assert paths[0].read_bytes() == (tmp_path / "alone.gguf").read_bytes()
+
+
+def test_a_damaged_copy_and_old_leftovers_do_not_stay(tmp_path: Path) -> None:
+    source = write_tiny_model(tmp_path / "tiny.gguf", seed=1, feed_forward=128)
+    cache = tmp_path / "cache"
+    copy = padded_copy(source, cache, UNEVEN, "Q8_0")
+    whole = copy.read_bytes()
+    copy.write_bytes(whole[: len(whole) // 2])
+    old, young = cache / f".{copy.name}.1-ab", cache / f".{copy.name}.2-cd"
+    for partial in (old, young):
+        partial.write_bytes(b"")
+    os.utime(old, (0, 0))
+    assert padded_copy(source, cache, UNEVEN, "Q8_0").read_bytes() == whole
+    assert young.exists() and not old.exists()
 
 
 def test_a_cached_copy_is_kept_and_a_replaced_source_builds_anew(tmp_path: Path) -> None:

@@ -662,3 +662,17 @@ def test_defaults_do_not_depend_on_typed_keys(make: Make) -> None:
     assert report.compatible and report.findings == ()
     odd = make(keys={"tokenizer.ggml.bos_token_id": Typed(4, 11)})
     assert check(odd, make()).findings == ()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"llama.block_count": 0},
+        {"llama.block_count": 513},
+        {"llama.attention.layer_norm_rms_epsilon": float("nan")},
+        {"llama.attention.layer_norm_rms_epsilon": -1.0},
+    ],
+)
+def test_values_that_would_abort_llama_cpp_are_refused(make: Make, keys: dict[str, object]) -> None:
+    assert "error absurd-header" in rules(check_model(make(keys=keys)))
+    assert "error absurd-header" in rules(check_pair(make(keys=keys), make()).errors)
