@@ -1038,7 +1038,8 @@ Draft:
 At temperature 0: the share of places where the draft's likeliest token is the target's for 1, 2,
 ... 8 tokens in a row. On held-out text both see the true text. On the target's own greedy answers
 this is what speculative decoding meets; places less than 8 tokens before an answer's end are left
-out.
+out. Answers that
+loop are among these, and are easy to draft; see below how many they are.
 
 {acceptance}
 
