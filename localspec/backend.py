@@ -8,9 +8,7 @@ import collections
 import ctypes
 import functools
 import os
-import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -82,27 +80,6 @@ class NativeLog:
 
 
 log = NativeLog()
-
-
-@contextmanager
-def held_interrupt() -> Iterator[list[bool]]:
-    """Hold Ctrl-C back while llama.cpp may call into Python; raise it at the end of the block.
-
-    In a ctypes callback a KeyboardInterrupt is printed and lost. The yielded list is no longer
-    empty once Ctrl-C was pressed, so that a callback can ask llama.cpp to stop.
-    """
-    pressed: list[bool] = []
-    hears = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not hears or threading.current_thread() is not threading.main_thread():
-        yield pressed
-        return
-    signal.signal(signal.SIGINT, lambda number, frame: pressed.append(True))
-    try:
-        yield pressed
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if pressed:
-        raise KeyboardInterrupt
 
 
 _keep_alive: list[Any] = []  # ctypes callbacks that llama.cpp calls until the process ends

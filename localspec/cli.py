@@ -22,6 +22,7 @@ from localspec.speculative.control import DEFAULT_LENGTH
 
 if TYPE_CHECKING:
     from localspec.engine import Engine
+    from localspec.generate import GenerationResponse
     from localspec.template import Message
 
 app = typer.Typer(
@@ -207,7 +208,7 @@ def run(
         responses = stream_generate(
             engine, ids, params, length, max_tokens=max_tokens, stop=stop or ()
         )
-        answer = collect(responses, (lambda piece: None) if as_json else display.text)
+        answer = collect(responses, _quiet if as_json else _show)
         if as_json:
             settings = _settings(engine, params, length)
             display.json_line(answer.as_json() | {"seed": params.seed, "settings": settings})
@@ -216,6 +217,53 @@ def run(
             seed = None if params.greedy else params.seed
             display.figures(answer.stats, answer.finish_reason, seed)
     raise typer.Exit(130 if answer.finish_reason == "cancelled" else 0)
+
+
+@app.command()
+@spread_groups
+def chat(
+    models: ModelFlags,
+    sampling: SamplingFlags,
+    system: Annotated[
+        str | None, typer.Option("--system", "-sys", help="A system message.")
+    ] = None,
+    thinking: Annotated[
+        bool | None,
+        typer.Option("--think/--no-think", help="For models that can think before they answer."),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option("--max-tokens", "-n", min=1, help="Default: as much as the context holds."),
+    ] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option("--stop", help="End before this text; may be repeated.")
+    ] = None,
+) -> None:
+    """Talk with a model, turn by turn; /help lists the commands."""
+    from localspec.chat import Chat
+    from localspec.screen import open_screen
+
+    choose_sampling(sampling.given(), {})  # bad values are told before models load
+    length = models.draft_options().one_length(DEFAULT_LENGTH)
+    with _open(models) as engine, open_screen() as screen:
+        Chat(
+            engine,
+            screen,
+            _sampling_for(engine, sampling),
+            length if engine.draft else 0,
+            system=system,
+            thinking=thinking,
+            max_tokens=max_tokens,
+            stop=tuple(stop or ()),
+        ).run()
+
+
+def _quiet(response: "GenerationResponse") -> None:
+    """For --json, where the text comes at the end."""
+
+
+def _show(response: "GenerationResponse") -> None:
+    display.text(response.text)
 
 
 def _open(models: ModelFlags) -> "Engine":

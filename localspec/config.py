@@ -7,7 +7,7 @@ defaults and their bounds. It does not read files and does not know llama.cpp.
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -107,8 +107,32 @@ def choose_sampling(
     return params, tuple(from_model)
 
 
+def change_sampling(params: SamplingParams, name: str, text: str) -> SamplingParams:
+    """The parameters with one of them read from text; ``top-k`` and ``top_k`` are the same.
+
+    Raises UsageError for a name that is none, or a value that does not fit it.
+    """
+    field = name.replace("-", "_")
+    if field not in sampling_fields():
+        raise UsageError(
+            f"There is no setting {name!r}.", f"Settings are: {', '.join(sampling_fields())}."
+        )
+    kind = type(getattr(SamplingParams(), field))  # 0 may stand for 0.0 in the ones given
+    try:
+        value = kind(text)
+    except ValueError:
+        expected = "a whole number" if kind is int else "a number"
+        raise UsageError(f"{text!r} is no value for {name}.", f"Expected {expected}.") from None
+    return _with(params, field, value)
+
+
+def sampling_fields() -> tuple[str, ...]:
+    """Names of the sampling parameters."""
+    return tuple(field.name for field in fields(SamplingParams))
+
+
 def _with(params: SamplingParams, name: str, value: float | int) -> SamplingParams:
-    typed = type(getattr(params, name))(value)
+    typed = type(getattr(SamplingParams(), name))(value)
     changes: dict[str, Any] = {name: typed}
     return replace(params, **changes)
 

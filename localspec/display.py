@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 _LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 
-def _console(stderr: bool) -> "Console":
+def console(stderr: bool) -> "Console":
+    """A console for stdout or stderr that wraps at words on a terminal, and never in a pipe."""
     from rich.console import Console
 
     made = Console(stderr=stderr, highlight=False, emoji=False)
-    made.soft_wrap = not made.is_terminal  # in a pipe a sentence stays one line
+    made.soft_wrap = not made.is_terminal
     return made
 
 
@@ -68,15 +69,15 @@ def json_line(document: Mapping[str, object]) -> None:
 
 def note(sentence: str) -> None:
     """Something the user should know, dimmed, on stderr."""
-    _console(True).print(one_line(sentence), style="dim", markup=False)
+    console(True).print(one_line(sentence), style="dim", markup=False)
 
 
 def error(problem: LocalspecError) -> None:
     """A problem and the next step, on stderr."""
-    console = _console(True)
-    console.print("Error: " + one_line(problem.message), style="bold red", markup=False)
+    out = console(True)
+    out.print("Error: " + one_line(problem.message), style="bold red", markup=False)
     if problem.hint:
-        console.print(one_line(problem.hint), markup=False)
+        out.print(one_line(problem.hint), markup=False)
 
 
 def figures(stats: GenerationStats, finish_reason: str, seed: int | None) -> None:
@@ -103,7 +104,17 @@ def figures(stats: GenerationStats, finish_reason: str, seed: int | None) -> Non
         parts.append("stopped at the end of the context (--ctx-size)")
     elif finish_reason != "stop":
         parts.append({"length": "stopped at --max-tokens"}.get(finish_reason, finish_reason))
-    _console(True).print(" · ".join(parts), style="dim", markup=False)
+    console(True).print(" · ".join(parts), style="dim", markup=False)
+
+
+def meter(stats: GenerationStats, draft_length: int) -> str:
+    """The figures so far, on one line."""
+    parts = [f"{_number(stats.generation_tps)} tok/s"]
+    if stats.drafted:
+        parts.append(f"acceptance {_percent(stats.acceptance_rate)}")
+        parts.append(f"{_number(stats.mean_accepted_length, 2)} tokens/round")
+    parts.append(f"draft {draft_length or 'off'}")
+    return " · ".join(parts)
 
 
 def _number(value: float | None, digits: int = 1) -> str:
@@ -122,11 +133,9 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
     """
     from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-    console = _console(True)
+    out = console(True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"))
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
         tasks: dict[str, TaskID] = {}
 
         def report(label: str, done: int, total: int) -> None:
@@ -142,16 +151,16 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
 
 def pair_report(report: "PairReport", target: "ModelHeader", draft: "ModelHeader") -> None:
     """The verdict of ``check`` and its findings, on stdout."""
-    console = _console(False)
+    out = console(False)
     for role, header in (("target", target), ("draft", draft)):
-        console.print(one_line(f"{role:<7} {_headline(header)}"), markup=False)
+        out.print(one_line(f"{role:<7} {_headline(header)}"), markup=False)
     for finding in report.findings:
         style = _LEVEL_STYLES[finding.level]
-        console.print(f"{finding.level:<8}", style=style, end="", markup=False)
-        console.print(one_line(f"{finding.message} {finding.hint}".rstrip()), markup=False)
+        out.print(f"{finding.level:<8}", style=style, end="", markup=False)
+        out.print(one_line(f"{finding.message} {finding.hint}".rstrip()), markup=False)
     verdict = "compatible" if report.compatible else "not compatible"
     theirs = "accepts" if report.llama_cpp_accepts else f"refuses ({report.llama_cpp_rule})"
-    console.print(
+    out.print(
         f"{verdict}; llama.cpp's own rule {theirs} this pair",
         style="bold green" if report.compatible else "bold red",
         markup=False,
@@ -192,7 +201,7 @@ def demo_result(result: "PairResult") -> None:
     """One quantisation as a small table with a sentence below it, on stdout."""
     from rich.table import Table
 
-    console = _console(False)
+    out = console(False)
     target, draft = result.bundled
     title = (
         f"{result.quantization}: the {count(target.parameters)} target padded to "
@@ -201,7 +210,7 @@ def demo_result(result: "PairResult") -> None:
     )
     table = Table()
     if result.plain is None or result.drafted is None:
-        console.print(f"{title}: every answer loops, no figures.", markup=False)
+        out.print(f"{title}: every answer loops, no figures.", markup=False)
         return
     sides = (("plain", result.plain), ("drafted", result.drafted))
     for heading in ("", *(name for name, _ in sides)):
@@ -209,9 +218,9 @@ def demo_result(result: "PairResult") -> None:
     columns = [_column(side, name == "plain") for name, side in sides]
     for label in columns[0]:
         table.add_row(label, *(column[label] for column in columns))
-    console.print(title, markup=False)
-    console.print(table)
-    console.print(_verdict(result), markup=False)
+    out.print(title, markup=False)
+    out.print(table)
+    out.print(_verdict(result), markup=False)
 
 
 def _column(row: "Figures", plain: bool) -> dict[str, str]:
@@ -253,12 +262,12 @@ def _verdict(result: "PairResult") -> str:
 
 def examination(result: "Examination") -> None:
     """The facts of ``doctor`` on stdout, the advice below them."""
-    console = _console(False)
+    out = console(False)
     for name, value in result.facts.items():
         label = name.replace("_", " ")
         if name == "devices" and isinstance(value, list):
             for device in value:
-                console.print(
+                out.print(
                     f"{'device':<17} {device['name']}: {device['description']} "
                     f"({device['kind']}, {_bytes(device['free'])} of "
                     f"{_bytes(device['total'])} free)",
@@ -266,6 +275,6 @@ def examination(result: "Examination") -> None:
                 )
             continue
         shown = _bytes(value) if name.startswith("memory") and isinstance(value, int) else value
-        console.print(f"{label:<17} {one_line(str(shown))}", markup=False)
+        out.print(f"{label:<17} {one_line(str(shown))}", markup=False)
     for sentence in result.advice:
-        console.print(f"advice: {one_line(sentence)}", style="yellow", markup=False)
+        out.print(f"advice: {one_line(sentence)}", style="yellow", markup=False)

@@ -19,6 +19,7 @@ import numpy as np
 from localspec import backend, machine
 from localspec.config import DEFAULT_CTX_SIZE, MAX_DRAFT_TOKENS, LoadOptions
 from localspec.errors import EngineError, FileProblem, IncompatiblePair, UsageError
+from localspec.interrupt import held_interrupt
 from localspec.metadata import ModelHeader, read_header
 from localspec.pairing import MAX_LAYERS, Finding, check_model, check_pair
 from localspec.speculative.loop import Logits
@@ -177,7 +178,7 @@ class LlamaModel:
             self._overrides = (_TensorOverride * (len(overrides) + 1))(*overrides)
             params.tensor_buft_overrides = ctypes.addressof(self._overrides)
         path = os.fsencode(self.header.path)
-        with backend.held_interrupt() as pressed, backend.log.watch() as errors:
+        with held_interrupt() as pressed, backend.log.watch() as errors:
             go_on = self._llama.llama_progress_callback(lambda done, data: not pressed)
             params.progress_callback = go_on
             self._model = model = self._llama.llama_model_load_from_file(path, params)
@@ -199,7 +200,7 @@ class LlamaModel:
         params.flash_attn_type = _FLASH[options.flash_attention]
         params.type_k = _GGML_TYPES[options.cache_type_k]
         params.type_v = _GGML_TYPES[options.cache_type_v]
-        with backend.held_interrupt(), backend.log.watch() as errors:
+        with held_interrupt(), backend.log.watch() as errors:
             context = self._llama.llama_init_from_model(self._model, params)
             self._context = context
         if not context:
@@ -433,7 +434,9 @@ class Engine:
         """Raw text as token ids, with BOS where the model wants one; markup is not obeyed."""
         return self.target.tokenize(text, add_special=True, parse_special=False)
 
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+    def encode_chat(
+        self, messages: Sequence[Message], *, thinking: bool | None = None
+    ) -> list[int]:
         """A conversation as token ids up to the assistant's turn, never with two BOS.
 
         As in llama.cpp, template markup inside a message is obeyed: do not pass on text of
@@ -442,7 +445,9 @@ class Engine:
         vocab = self.target.header.vocab
         bos = self.target.special_text(vocab.bos_id if vocab else None)
         eos = self.target.special_text(vocab.eos_id if vocab else None)
-        text = render(self.target.header.chat_template, messages, bos=bos, eos=eos)
+        text = render(
+            self.target.header.chat_template, messages, bos=bos, eos=eos, thinking=thinking
+        )
         doubled = bool(bos) and text.startswith(bos)
         return self.target.tokenize(text, add_special=not doubled, parse_special=True)
 

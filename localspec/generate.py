@@ -47,12 +47,16 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GenerationResponse:
-    """What one round added. ``stats`` is live: the same object in every response of a stream."""
+    """What one round added, and how far the next one may draft.
+
+    ``stats`` is live: the same object in every response of a stream.
+    """
 
     text: str
     tokens: tuple[int, ...]
     stats: GenerationStats
     finish_reason: FinishReason | None
+    draft_length: int
 
 
 @dataclass(slots=True)
@@ -88,16 +92,17 @@ class Answer:
 
 
 def collect(
-    responses: Iterator[GenerationResponse], on_text: Callable[[str], None] = lambda piece: None
+    responses: Iterator[GenerationResponse],
+    on_response: Callable[[GenerationResponse], None] = lambda response: None,
 ) -> Answer:
-    """Put a stream together, passing each piece of text on; Ctrl-C keeps what was said."""
+    """Put a stream together, passing each response on; Ctrl-C keeps what was said."""
     answer = Answer("", [], GenerationStats(), "cancelled")
     try:
         for response in responses:
             answer.text += response.text
             answer.tokens += response.tokens
             answer.stats = response.stats
-            on_text(response.text)
+            on_response(response)
             if response.finish_reason is not None:
                 answer.finish_reason = response.finish_reason
     except KeyboardInterrupt:
@@ -125,10 +130,11 @@ def stream_generate(
     stats = GenerationStats()
     stats.start(prefill(engine.target, prompt, clock))
     picker = Sampler(params)
+    control = make_control(draft_length)
     rounds = generate_rounds(
         engine.target,
         _make_drafter(engine, picker, draft_length),
-        make_control(draft_length),
+        control,
         picker,
         prompt,
         max_tokens=engine.target.n_ctx if max_tokens is None else max_tokens,
@@ -139,7 +145,7 @@ def stream_generate(
     for round in rounds:
         text, round = _read(round, stream, engine)
         stats.add(round)
-        yield GenerationResponse(text, round.tokens, stats, round.finish_reason)
+        yield GenerationResponse(text, round.tokens, stats, round.finish_reason, control.length())
         if round.finish_reason is not None:
             return
 

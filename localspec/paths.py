@@ -40,6 +40,11 @@ def models_folder() -> Path:
     return CHECKOUT / "models" if in_checkout() else _user_folder("data") / "models"
 
 
+def history_file() -> Path:
+    """Where the chat keeps what was typed."""
+    return _user_folder("data") / "chat_history"
+
+
 def cache_folder() -> Path:
     """Where files that can be made again go: LOCALSPEC_CACHE, else the user's cache folder."""
     chosen = os.environ.get("LOCALSPEC_CACHE")

@@ -3,7 +3,7 @@
 This room owns what each figure means. It measures nothing itself: seconds arrive in the rounds.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from localspec.speculative.loop import Prefill, Round
 
@@ -55,6 +55,19 @@ class GenerationStats:
             missing = round.accepted + 1 - len(self.accepted_at)
             self.accepted_at.extend([0] * missing)
             self.accepted_at[round.accepted] += 1
+
+    def merge(self, other: "GenerationStats") -> None:
+        """Add the sums of another answer; the time to the first token stays the first one's."""
+        for item in fields(self):
+            ours, theirs = getattr(self, item.name), getattr(other, item.name)
+            if item.name == "accepted_at":
+                longest = max(len(ours), len(theirs))
+                pad = [[*side, *[0] * (longest - len(side))] for side in (ours, theirs)]
+                self.accepted_at = [a + b for a, b in zip(*pad, strict=True)]
+            elif item.name == "ttft_s":
+                self.ttft_s = theirs if ours is None else ours
+            else:
+                setattr(self, item.name, ours + theirs)
 
     @property
     def generation_tps(self) -> float | None:

@@ -36,12 +36,14 @@ def render(
     *,
     bos: str = "",
     eos: str = "",
+    thinking: bool | None = None,
     now: datetime.datetime | None = None,
 ) -> str:
     """The prompt for the assistant's next turn.
 
     Without a template the result is a plain transcript. ``bos`` and ``eos`` are the texts of those
-    tokens, which some templates print. Raises TemplateError when the template fails.
+    tokens, which some templates print; templates of thinking models read ``thinking`` as
+    ``enable_thinking``, and None leaves it to them. Raises TemplateError when the template fails.
     """
     if template is None:
         return _transcript(messages)
@@ -50,7 +52,11 @@ def render(
     environment = _make_environment(now or datetime.datetime.now())
     try:
         pieces = environment.from_string(template).generate(
-            messages=list(messages), add_generation_prompt=True, bos_token=bos, eos_token=eos
+            messages=list(messages),
+            add_generation_prompt=True,
+            bos_token=bos,
+            eos_token=eos,
+            **({} if thinking is None else {"enable_thinking": thinking}),
         )
         return _bounded(pieces)
     except (jinja2.TemplateError, *_PROVOKED) as error:

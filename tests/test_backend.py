@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 
@@ -152,22 +151,3 @@ def test_the_build_is_told() -> None:
     assert build.bindings == llama_cpp.__version__
     assert build.llama_cpp and "CPU" in build.features
     assert build.gpu_offload == any(device.is_gpu for device in backend.devices())
-
-
-def test_ctrl_c_waits_until_llama_cpp_is_done() -> None:
-    heard = []
-    with pytest.raises(KeyboardInterrupt), backend.held_interrupt() as pressed:
-        signal.raise_signal(signal.SIGINT)
-        heard.append(bool(pressed))
-    assert heard == [True]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_an_ignored_ctrl_c_stays_ignored() -> None:
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with backend.held_interrupt() as pressed:
-            signal.raise_signal(signal.SIGINT)
-        assert not pressed and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)

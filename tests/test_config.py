@@ -15,9 +15,11 @@ from localspec.config import (
     DraftLength,
     DraftOptions,
     SamplingParams,
+    change_sampling,
     choose_draft,
     choose_sampling,
     parse_lengths,
+    sampling_fields,
 )
 from localspec.errors import UsageError
 
@@ -105,6 +107,62 @@ def test_a_seed_is_drawn_when_none_is_given() -> None:
     seeds = {choose_sampling({"seed": None}, {})[0].seed for _ in range(20)}
     assert len(seeds) > 10
     assert choose_sampling({"seed": 0}, {})[0].seed == 0
+
+
+# -- change_sampling: one setting from what was typed -------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("temperature", "0.25", {"temperature": 0.25}),
+        ("temperature", "0", {"temperature": 0.0}),
+        ("top_k", "5", {"top_k": 5}),
+        ("top-k", " 5 ", {"top_k": 5}),
+        ("repeat-last-n", "-1", {"repeat_last_n": -1}),
+        ("seed", str(MAX_SEED), {"seed": MAX_SEED}),
+    ],
+)
+def test_change_sampling(name: str, text: str, expected: dict[str, float]) -> None:
+    before = SamplingParams(top_p=0.5, seed=3)
+    changed = change_sampling(before, name, text)
+    assert changed == SamplingParams(**({"top_p": 0.5, "seed": 3} | expected))  # type: ignore[arg-type]
+    (field,) = expected
+    assert type(getattr(changed, field)) is type(getattr(SamplingParams(), field))
+    assert before == SamplingParams(top_p=0.5, seed=3)
+
+
+def test_a_temperature_given_as_an_integer_can_be_changed() -> None:
+    assert change_sampling(SamplingParams(temperature=0), "temperature", "0.7").temperature == 0.7
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("warmth", "1", "no setting 'warmth'"),
+        ("", "1", "no setting"),
+        ("greedy", "1", "no setting"),
+        ("--seed", "1", "no setting"),
+        ("temperature", "", "no value"),
+        ("temperature", "hot", "no value"),
+        ("top_k", "1.5", "no value"),
+        ("top_k", "9" * 5000, "no value"),
+        ("temperature", "nan", "--temperature is nan"),
+        ("temperature", "1e999", "--temperature is inf"),
+        ("seed", "-1", "--seed is -1"),
+    ],
+)
+def test_a_change_that_does_not_fit(name: str, text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words) as raised:
+        change_sampling(SamplingParams(), name, text)
+    assert raised.value.hint
+
+
+def test_every_setting_can_be_changed_to_what_it_is() -> None:
+    params = SamplingParams(0.5, 3, 0.75, 0.25, 1.5, 8, 9)
+    assert len(sampling_fields()) == 7
+    for name in sampling_fields():
+        assert change_sampling(params, name, str(getattr(params, name))) == params
 
 
 # -- drafts ------------------------------------------------------------------------------------

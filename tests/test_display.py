@@ -98,6 +98,19 @@ def test_figures_in_words(
 
 
 @pytest.mark.parametrize(
+    ("stats", "draft_length", "expected"),
+    [
+        (GenerationStats(), 0, "– tok/s · draft off"),
+        (made_stats(), 3, "2.0 tok/s · draft 3"),
+        (made_stats(4, 3), 4, "5.0 tok/s · acceptance 75% · 2.50 tokens/round · draft 4"),
+        (made_stats(3, 0), 0, "2.0 tok/s · acceptance 0% · 1.00 tokens/round · draft off"),
+    ],
+)
+def test_the_meter_in_words(stats: GenerationStats, draft_length: int, expected: str) -> None:
+    assert display.meter(stats, draft_length) == expected
+
+
+@pytest.mark.parametrize(
     ("number", "shown"),
     [(0, "0"), (999, "999"), (1000, "1.0k"), (87_360, "87k"), (8_900_000, "8.9M"),
      (283_000_000, "283M"), (7_600_000_000, "7.6B"), (70_000_000_000, "70B")],

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from localspec.config import DraftLength, SamplingParams
 from localspec.errors import PromptTooLong
-from localspec.generate import GenerationResponse, stream_generate
+from localspec.generate import GenerationResponse, collect, stream_generate
 
 GREEDY = SamplingParams(temperature=0)
 WARM = SamplingParams(temperature=1.0, seed=4)
@@ -194,3 +194,39 @@ def test_what_lies_behind_a_stop_string_is_neither_drafted_nor_accepted() -> Non
         stats = last.stats
         assert stats.accepted <= stats.drafted and stats.tokens <= stats.accepted + stats.rounds
         assert stats.accepted <= stats.tokens
+
+
+def test_responses_tell_how_far_the_next_round_drafts() -> None:
+    assert {r.draft_length for r in answer(ToyEngine(), length=5, max_tokens=20)} == {5}
+    assert {r.draft_length for r in answer(ToyEngine(), length=0, max_tokens=20)} == {0}
+    useless = answer(ToyEngine(quirk=9), length="auto", max_tokens=40)
+    assert useless[0].draft_length > useless[-1].draft_length == 1
+    perfect = answer(ToyEngine(quirk=0.0), length="auto", max_tokens=60)
+    assert perfect[-1].draft_length == 8
+
+
+def test_collect_passes_each_response_on() -> None:
+    responses = answer(ToyEngine(), length=4)
+    seen: list[GenerationResponse] = []
+    collected = collect(iter(responses), seen.append)
+    assert seen == responses
+    assert collected.text == text_of(responses) and collected.tokens == tokens_of(responses)
+    assert collected.stats is responses[0].stats
+    assert collected.finish_reason == responses[-1].finish_reason
+    assert collect(iter(responses)) == collected
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_ctrl_c_while_a_response_is_shown_keeps_it(count: int) -> None:
+    responses = answer(ToyEngine(), length=4)
+    shown: list[GenerationResponse] = []
+
+    def show(response: GenerationResponse) -> None:
+        shown.append(response)
+        if len(shown) == count:
+            raise KeyboardInterrupt
+
+    collected = collect(iter(responses), show)
+    assert collected.finish_reason == "cancelled" and len(shown) == count
+    assert collected.text == text_of(responses[:count])
+    assert collected.tokens == tokens_of(responses[:count])

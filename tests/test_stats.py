@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
 from localspec.speculative.loop import Prefill, Round
@@ -56,6 +58,32 @@ def test_accepted_at_counts_drafting_rounds_by_accepted_tokens() -> None:
     assert stats.accepted_at == [1, 2, 0, 1]
     assert sum(stats.accepted_at) == 4  # the first round drafted nothing
     assert sum(n * count for n, count in enumerate(stats.accepted_at)) == stats.accepted
+
+
+def test_merged_sums_are_those_of_all_rounds() -> None:
+    first, second, both = GenerationStats(), GenerationStats(), GenerationStats()
+    for stats, rounds in ((first, ROUNDS[:2]), (second, ROUNDS[2:])):
+        prefill = Prefill(tokens=8, cached=20, seconds=4.0)
+        stats.start(prefill)
+        both.start(prefill)
+        for round in rounds:
+            stats.add(round)
+            both.add(round)
+    assert (first.ttft_s, second.ttft_s) == (4.5, 5.0)
+    total, before = GenerationStats(), asdict(second)
+    total.merge(second)
+    assert total == second and total.accepted_at is not second.accepted_at
+    total.merge(first)
+    both.ttft_s = 5.0  # that of the first one merged
+    assert total == both and total.answers == 2
+    assert total.accepted_at == [1, 2, 0, 1]
+    assert asdict(second) == before
+    assert total.prompt_tps == (9 - 1 + 9 - 1) / 8
+    total.merge(GenerationStats())
+    assert total == both
+    empty = GenerationStats()
+    empty.merge(GenerationStats())
+    assert empty == GenerationStats() and empty.ttft_s is None
 
 
 def test_zero_acceptance_is_not_nothing_drafted() -> None:

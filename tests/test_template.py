@@ -211,3 +211,22 @@ def test_repetition_is_bounded(text: str) -> None:
 
 def test_ordinary_repetition_works() -> None:
     assert render("{{ '-' * 3 }}{{ 3 * 4 }}", [{"role": "user", "content": "hi"}]) == "---12"
+
+
+THINKING = (
+    "{% if enable_thinking is not defined %}undecided"
+    "{% elif enable_thinking %}thinks{% else %}thinks not{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("thinking", "expected"), [(None, "undecided"), (True, "thinks"), (False, "thinks not")]
+)
+def test_thinking_is_the_templates_own_unless_told(thinking: bool | None, expected: str) -> None:
+    assert render(THINKING, TALK, thinking=thinking) == expected
+    assert render(CHATML, TALK, thinking=thinking) == render(CHATML, TALK)
+    assert render(None, TALK, thinking=thinking) == render(None, TALK)
+
+
+def test_thinking_is_undecided_by_default() -> None:
+    assert render(THINKING, TALK) == "undecided"

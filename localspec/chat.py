@@ -1,0 +1,311 @@
+"""The multi-turn loop and its slash commands, speaking to a ChatUI; never draws.
+
+This room owns a conversation: its messages, its settings, and what each command does to them. It
+knows the engine as a Protocol and leaves every character on the screen to `display`.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from localspec.config import (
+    MAX_SEED,
+    DraftLength,
+    SamplingParams,
+    change_sampling,
+    parse_lengths,
+    sampling_fields,
+)
+from localspec.errors import FileProblem, LocalspecError, UsageError
+from localspec.generate import Answer, Engine, GenerationResponse, collect, stream_generate
+from localspec.stats import GenerationStats
+from localspec.template import Message
+
+MAX_SAVED_BYTES = 64 * 2**20
+ROLES = ("system", "user", "assistant")
+
+
+class ChatEngine(Engine, Protocol):
+    """An engine that also knows the model's chat template."""
+
+    def encode_chat(
+        self, messages: Sequence[Message], *, thinking: bool | None = None
+    ) -> list[int]:
+        """Token ids of a conversation, up to the assistant's turn."""
+        ...
+
+
+class ChatUI(Protocol):
+    """The person at the other end."""
+
+    def read(self) -> str:
+        """One message; EOFError at the end of input, KeyboardInterrupt at Ctrl-C."""
+        ...
+
+    def stream(self, response: GenerationResponse) -> None:
+        """Show a piece of the answer, and the figures so far."""
+        ...
+
+    def end_answer(self, answer: Answer) -> None:
+        """Close the answer and show its figures."""
+        ...
+
+    def show_stats(self, stats: GenerationStats) -> None:
+        """Show the sums of the conversation."""
+        ...
+
+    def say(self, sentence: str) -> None:
+        """Tell something that is no answer."""
+        ...
+
+    def complain(self, problem: LocalspecError) -> None:
+        """Tell what went wrong and what to do."""
+        ...
+
+
+@dataclass(slots=True)
+class Chat:
+    """A conversation with one engine. ``max_tokens`` bounds each answer, None is the context."""
+
+    engine: ChatEngine
+    ui: ChatUI
+    params: SamplingParams
+    draft_length: DraftLength
+    system: str | None = None
+    thinking: bool | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    turns: list[Message] = field(default_factory=list)
+    total: GenerationStats = field(default_factory=GenerationStats)
+
+    def run(self) -> None:
+        """Read, answer or obey, until the end of input or /exit."""
+        hinted = False
+        while True:
+            try:
+                text = self.ui.read()
+            except EOFError:
+                return
+            except KeyboardInterrupt:
+                if hinted:
+                    return
+                hinted = True
+                self.ui.say("Ctrl-C stops an answer. To leave: /exit, Ctrl-D, or Ctrl-C again.")
+                continue
+            hinted = False
+            try:
+                if not self.handle(text):
+                    return
+            except LocalspecError as problem:
+                self.ui.complain(problem)
+            except KeyboardInterrupt:  # just before an answer, or just behind one
+                self.ui.say("Stopped.")
+
+    def handle(self, text: str) -> bool:
+        """Obey a command or answer a message; False when the conversation is to end."""
+        if text.startswith("/"):
+            return self._obey(text)
+        if text.strip():
+            self._answer([*self.turns, {"role": "user", "content": text}])
+        return True
+
+    def _answer(self, turns: list[Message]) -> None:
+        """Answer the last user turn and keep both, also when Ctrl-C ended the answer."""
+        messages = turns
+        if self.system is not None:
+            messages = [{"role": "system", "content": self.system}, *turns]
+        prompt = self.engine.encode_chat(messages, thinking=self.thinking)
+        responses = stream_generate(
+            self.engine,
+            prompt,
+            self.params,
+            self.draft_length,
+            max_tokens=self.max_tokens,
+            stop=self.stop,
+        )
+        answer = collect(responses, self.ui.stream)
+        self.turns = [*turns, {"role": "assistant", "content": answer.text}]
+        self.total.merge(answer.stats)
+        self.ui.end_answer(answer)
+
+    def _obey(self, line: str) -> bool:
+        name, _, rest = line.strip().partition(" ")
+        command = COMMANDS.get(ALIASES.get(name, name))
+        if command is None:
+            raise UsageError(f"There is no command {name}.", "Type /help for the commands.")
+        command.run(self, rest.strip())
+        return command.run is not _exit
+
+
+def read_message(read_line: Callable[[bool], str]) -> str:
+    """One message from lines: a block between triple quotes, or lines that end in a backslash.
+
+    ``read_line`` is told whether the line continues a message; its EOFError then ends the message.
+    """
+    line = read_line(False)
+    if not line.lstrip().startswith('"""'):
+        parts = [line]
+        while parts[-1].endswith("\\"):
+            parts[-1] = parts[-1][:-1]
+            try:
+                parts.append(read_line(True))
+            except EOFError:
+                break
+        return "\n".join(parts)
+    block = line.lstrip()[3:]
+    while not block.rstrip().endswith('"""'):
+        try:
+            block += "\n" + read_line(True)
+        except EOFError:
+            return block.strip("\n")
+    return block.rstrip()[:-3].strip("\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A slash command: what follows its name, what it does, and the function that does it."""
+
+    usage: str
+    help: str
+    run: Callable[[Chat, str], None]
+
+
+def _help(chat: Chat, rest: str) -> None:
+    width = max(len(f"{name} {command.usage}") for name, command in COMMANDS.items())
+    for name, command in COMMANDS.items():
+        chat.ui.say(f"{f'{name} {command.usage}':<{width}}  {command.help}")
+    chat.ui.say('Several lines: begin and end with """, or end a line with a backslash.')
+
+
+def _exit(chat: Chat, rest: str) -> None:
+    """Ending is the caller's part."""
+
+
+def _clear(chat: Chat, rest: str) -> None:
+    chat.turns = []
+    chat.ui.say("The conversation is forgotten.")
+
+
+def _regenerate(chat: Chat, rest: str) -> None:
+    turns = list(chat.turns)
+    if turns and turns[-1]["role"] == "assistant":
+        turns.pop()
+    if not turns:
+        raise UsageError("There is nothing to answer again.", "Ask something first.")
+    # The same seed would give the same answer.
+    chat.params = replace(chat.params, seed=secrets.randbelow(MAX_SEED + 1))
+    chat._answer(turns)
+
+
+def _undo(chat: Chat, rest: str) -> None:
+    asked = [i for i, turn in enumerate(chat.turns) if turn["role"] == "user"]
+    if not asked:
+        raise UsageError("There is nothing to undo.", "Ask something first.")
+    chat.turns = chat.turns[: asked[-1]]
+    chat.ui.say("The last question and its answer are forgotten.")
+
+
+def _stats(chat: Chat, rest: str) -> None:
+    chat.ui.show_stats(chat.total)
+
+
+def _draft(chat: Chat, rest: str) -> None:
+    lengths = parse_lengths(rest) if rest else ()
+    if lengths is None or len(lengths) > 1:
+        raise UsageError(
+            f"{rest!r} is no draft length.", "Type /draft N, /draft auto or /draft off."
+        )
+    if lengths and lengths[0] != 0 and chat.engine.draft is None:
+        raise UsageError("No draft model is loaded.", "Start chat with --draft FILE.gguf.")
+    if lengths:
+        chat.draft_length = lengths[0]
+    chat.ui.say(f"Draft length: {chat.draft_length or 'off'}.")
+
+
+def _system(chat: Chat, rest: str) -> None:
+    if rest:
+        chat.system = None if rest == "off" else rest
+    chat.ui.say(f"System message: {chat.system or 'none'}")
+
+
+def _set(chat: Chat, rest: str) -> None:
+    if not rest:
+        for name in sampling_fields():
+            chat.ui.say(f"{name} {getattr(chat.params, name)}")
+        return
+    name, _, value = rest.partition(" ")
+    chat.params = change_sampling(chat.params, name, value.strip())
+    name = name.replace("-", "_")
+    chat.ui.say(f"{name} {getattr(chat.params, name)}")
+
+
+def _save(chat: Chat, rest: str) -> None:
+    path = _named(rest, "/save")
+    document = {"system": chat.system, "messages": chat.turns}
+    try:
+        path.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    except (OSError, ValueError) as error:  # ValueError: half a surrogate pair, a NUL in the name
+        raise FileProblem(f"{path} cannot be written: {error}.", "Try another name.") from error
+    chat.ui.say(f"{len(chat.turns)} messages saved to {path}.")
+
+
+def _load(chat: Chat, rest: str) -> None:
+    path = _named(rest, "/load")
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_SAVED_BYTES + 1)  # a device has no size
+        if len(data) > MAX_SAVED_BYTES:
+            raise FileProblem(f"{path} is too large for a conversation.", "Try another file.")
+        document = json.loads(data.decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise FileProblem(
+            f"{path} cannot be read: {error}.", "Give a file that /save wrote."
+        ) from error
+    chat.system, chat.turns = _parse_saved(document, path)
+    chat.ui.say(f"{len(chat.turns)} messages loaded from {path}.")
+
+
+def _named(rest: str, command: str) -> Path:
+    if not rest:
+        raise UsageError(f"{command} needs a file name.", f"Type {command} FILE.")
+    try:
+        return Path(rest).expanduser()
+    except RuntimeError as error:  # ~ and a name that is nobody's
+        raise FileProblem(f"{rest} cannot be found: {error}", "Try another name.") from error
+
+
+def _parse_saved(document: Any, path: Path) -> tuple[str | None, list[Message]]:
+    """Check what a file says before it replaces the conversation."""
+    problem = FileProblem(f"{path} holds no saved conversation.", "Give a file that /save wrote.")
+    if not isinstance(document, dict) or not isinstance(document.get("messages"), list):
+        raise problem
+    turns: list[Message] = []
+    for entry in document["messages"]:
+        if not isinstance(entry, dict) or entry.get("role") not in ROLES:
+            raise problem
+        if not isinstance(entry.get("content"), str):
+            raise problem
+        turns.append({"role": entry["role"], "content": entry["content"]})
+    system = document.get("system")
+    if system is not None and not isinstance(system, str):
+        raise problem
+    return system, turns
+
+
+COMMANDS = {
+    "/help": Command("", "show this", _help),
+    "/exit": Command("", "leave, as Ctrl-D does", _exit),
+    "/clear": Command("", "forget the conversation", _clear),
+    "/regen": Command("", "answer the last question again, with another seed", _regenerate),
+    "/undo": Command("", "forget the last question and its answer", _undo),
+    "/stats": Command("", "figures of the whole conversation", _stats),
+    "/draft": Command("N|auto|off", "change the draft length", _draft),
+    "/system": Command("TEXT|off", "change the system message", _system),
+    "/set": Command("NAME VALUE", "change sampling, such as: /set temperature 0.7", _set),
+    "/save": Command("FILE", "write the conversation to a file", _save),
+    "/load": Command("FILE", "continue a saved conversation", _load),
+}
+ALIASES = {"/?": "/help", "/bye": "/exit", "/quit": "/exit", "/regenerate": "/regen"}

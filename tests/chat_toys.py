@@ -1,0 +1,93 @@
+"""A toy engine that can chat, for `test_chat` and for the processes that `test_screen` starts.
+
+ASCII codes are its tokens, so that a text has exactly one way to be tokens and the cache of a
+turn can serve the next one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from conftest import ToyModel
+
+from localspec.template import Message
+
+STOP = 128
+
+
+class ChatToy:
+    """A ChatEngine over two ToyModels, which remembers what it was asked."""
+
+    def __init__(
+        self,
+        *,
+        quirk: float | None = 0.3,
+        n_ctx: int = 512,
+        common: bytes = b"abc de",
+    ) -> None:
+        def model(quirk: float) -> ToyModel:
+            return ToyModel(n_vocab=STOP + 1, n_ctx=n_ctx, quirk=quirk, favoured=[*common])
+
+        self.target = model(0.0)
+        self.draft = None if quirk is None else model(quirk)
+        self.asked: list[list[Message]] = []
+        self.thinking: list[bool | None] = []
+
+    def is_stop(self, token: int) -> bool:
+        return token == STOP
+
+    def piece(self, token: int) -> bytes:
+        return b"" if token == STOP else bytes([token])
+
+    def encode_chat(
+        self, messages: Sequence[Message], *, thinking: bool | None = None
+    ) -> list[int]:
+        self.asked.append(list(messages))
+        self.thinking.append(thinking)
+        turns = [f"{message['role'][0].upper()}{message['content']}\n" for message in messages]
+        return list(("".join(turns) + "A").encode("ascii", "replace"))
+
+
+class Reciter:
+    """A ChatEngine that says given pieces of text, one each ``seconds``, as a model would."""
+
+    n_ctx = 100_000
+    draft = None
+
+    def __init__(self, answers: Sequence[Sequence[str]], seconds: float = 0.0) -> None:
+        pieces = sorted({piece for answer in answers for piece in answer})
+        self._pieces = [piece.encode("utf-8", "surrogateescape") for piece in pieces]
+        self._answers = [[pieces.index(piece) for piece in answer] for answer in answers]
+        self._seconds = seconds
+        self.n_vocab = len(pieces) + 2  # a token to ask with, and one that ends an answer
+        self.tokens: list[int] = []
+        self.target = self
+
+    def is_stop(self, token: int) -> bool:
+        return token == self.n_vocab - 1
+
+    def piece(self, token: int) -> bytes:
+        return self._pieces[token] if token < len(self._pieces) else b""
+
+    def encode_chat(
+        self, messages: Sequence[Message], *, thinking: bool | None = None
+    ) -> list[int]:
+        self._turn = sum(message["role"] == "user" for message in messages) - 1
+        return [self.n_vocab - 2] * (self._turn + 1)
+
+    def decode(self, tokens: Sequence[int], rows: int) -> object:
+        import numpy as np
+
+        if rows:
+            time.sleep(self._seconds)
+        self.tokens.extend(tokens)
+        answer = self._answers[min(self._turn, len(self._answers) - 1)]
+        said = len(self.tokens) - (self._turn + 1)
+        logits = np.full((max(rows, 0), self.n_vocab), -99, np.float32)
+        if rows:
+            logits[-1, answer[said] if said < len(answer) else self.n_vocab - 1] = 99
+        return logits
+
+    def keep(self, length: int) -> None:
+        del self.tokens[length:]

@@ -1,0 +1,28 @@
+"""Interrupt: Ctrl-C waits for the end of a block, and is never lost or invented."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from localspec.interrupt import held_interrupt
+
+
+def test_ctrl_c_waits_for_the_end_of_the_block() -> None:
+    heard = []
+    with pytest.raises(KeyboardInterrupt), held_interrupt() as pressed:
+        signal.raise_signal(signal.SIGINT)
+        heard.append(bool(pressed))
+    assert heard == [True]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_an_ignored_ctrl_c_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with held_interrupt() as pressed:
+            signal.raise_signal(signal.SIGINT)
+        assert not pressed and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,411 @@
+"""Screen: the chat as seen in a window, through a real pseudo-terminal, and through pipes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from chat_toys import Reciter
+from real_pair import TinyFiles
+
+from localspec import paths, screen
+from localspec.chat import COMMANDS, Chat
+from localspec.config import SamplingParams
+from localspec.errors import FileProblem
+
+pytest.importorskip("pty")
+from terminal import Terminal, Window  # noqa: E402  it needs one too
+
+# A chat with a Reciter: the pieces of its answers, seconds for each of them.
+RECITE = """
+import json, sys
+from chat_toys import Reciter
+from localspec import display
+from localspec.chat import Chat
+from localspec.config import SamplingParams
+display.prepare_streams()
+engine = Reciter(json.loads(sys.argv[1]), float(sys.argv[2]))
+from localspec.screen import open_screen
+with open_screen() as screen:
+    Chat(engine, screen, SamplingParams(temperature=0), 0).run()
+"""
+CLI = "from localspec.cli import main\nmain()\n"
+METER = re.compile(r"tok/s · draft off")
+FIGURES = re.compile(r"(?m)^\d+ tokens · ")
+
+
+def reciting(answers: Sequence[Sequence[str]], seconds: float = 0.0, **more: object) -> Terminal:
+    code = str(more.pop("before", "")) + RECITE
+    return Terminal(code, json.dumps(answers), str(seconds), **more)  # type: ignore[arg-type]
+
+
+def meter_shown(window: Window) -> bool:
+    return any(re.match(r"[\d.–]+ tok/s", line) for line in window.view)
+
+
+def answer_of(window: Window, question: str) -> str:
+    """What stands between a question and the figures of its answer."""
+    found = re.search(
+        rf"(?ms)^>>> {re.escape(question)}\n(.*?)\n?^\d+ tokens · ", window.text + "\n"
+    )
+    assert found, window.text
+    return found.group(1)
+
+
+def words(count: int, word: str = "word") -> list[str]:
+    return [f"{word}{i} " for i in range(count)]
+
+
+# -- a conversation in a window ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_an_answer_with_its_meter(columns: int) -> None:
+    pieces = [*words(30), "\n", "second line\n", "\n", *words(12, "more")]
+    with reciting([pieces], 0.02, columns=columns) as terminal:
+        terminal.prompt(1)
+        assert "/help" in terminal.window.text
+        terminal.type("ask me\n")
+        terminal.wait(meter_shown)
+        shown = next(line for line in terminal.window.view if "tok/s" in line)
+        assert "word0" in terminal.window.text  # text and meter at the same time
+        assert "draft off" in shown and not terminal.window.cursor_visible
+        terminal.prompt(2)
+        text = answer_of(terminal.window, "ask me")
+        assert text == re.sub(" +$", "", "".join(pieces), flags=re.MULTILINE)
+        assert not meter_shown(terminal.window) and not METER.search(terminal.window.text)
+        assert terminal.window.cursor_visible
+        terminal.type("\x04")
+        assert terminal.leave() == 0
+
+
+def test_a_line_longer_than_the_window_is_high() -> None:
+    pieces = words(120)
+    with reciting([pieces, ["short"]], 0.01, columns=40, rows=8) as terminal:
+        terminal.prompt(1)
+        terminal.type("long\n")
+        terminal.wait(meter_shown)
+        terminal.wait(lambda window: bool(FIGURES.search(window.text)))
+        assert answer_of(terminal.window, "long").split() == "".join(pieces).split()
+        terminal.prompt(2)
+        terminal.type("again\n")
+        terminal.prompt(3)
+        assert answer_of(terminal.window, "again") == "short"
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4])
+def test_a_window_hardly_higher_than_the_prompt(rows: int) -> None:
+    pieces = [*words(40), "\nend\n"]
+    with reciting([pieces], 0.01, columns=40, rows=rows) as terminal:
+        terminal.prompt(1)
+        terminal.type("ask\n")
+        terminal.prompt(2)
+        assert answer_of(terminal.window, "ask").split() == "".join(pieces).split()
+
+
+@pytest.mark.parametrize("columns", [40, 41])
+def test_wide_characters(columns: int) -> None:
+    pieces = ["\u6f22\u5b57", "\u304b\u306a", " \U0001f600 ", "e\u00e9"] * 15
+    with reciting([pieces], 0.01, columns=columns) as terminal:
+        terminal.prompt(1)
+        terminal.type("ask\n")
+        terminal.wait(meter_shown)
+        terminal.prompt(2)
+        assert answer_of(terminal.window, "ask") == "".join(pieces)
+
+
+def test_control_characters_are_shown() -> None:
+    pieces = [
+        "a\x1b[2J",
+        "b\x1b",
+        "]0;title\x07",
+        "\x9b31m",
+        "c\rd\x08\u202ee",
+        "\r\n",
+        "\x1b[31mend",
+    ]
+    with reciting([pieces]) as terminal:  # the window would refuse what it does not know
+        terminal.prompt(1)
+        terminal.type("ask\n")
+        terminal.prompt(2)
+        assert answer_of(terminal.window, "ask") == (
+            "a\u241b[2Jb\u241b]0;title\u2407\ufffd31mcd\u2408\ufffde\n\u241b[31mend"
+        )
+
+
+def test_markup_is_text() -> None:
+    pieces = ["[bold]x[/bold] ", ":smile: ", "[/] ", "http://a.b/c 'd' 12"]
+    with reciting([pieces], 0.05) as terminal:
+        terminal.prompt(1)
+        terminal.type("ask\n")
+        terminal.prompt(2)
+        assert answer_of(terminal.window, "ask") == "".join(pieces)
+
+
+@pytest.mark.parametrize("columns", [20, 21, 22, 40, 80])  # 20: the meter fills its line
+def test_ctrl_c_in_an_answer(columns: int) -> None:
+    with reciting([words(500), ["well"]], 0.02, columns=columns) as terminal:
+        terminal.prompt(1)
+        terminal.type("ask\n")
+        terminal.wait(lambda window: meter_shown(window) and "word20" in window.text)
+        terminal.type("\x03")
+        terminal.prompt(2)
+        said = answer_of(terminal.window, "ask").replace("^C", "")
+        assert "".join(words(500)).startswith(said.rstrip()) and "word20" in said
+        assert "cancelled" in terminal.window.text and not meter_shown(terminal.window)
+        assert terminal.window.cursor_visible
+        terminal.type("still there?\n")
+        terminal.prompt(3)
+        assert answer_of(terminal.window, "still there?") == "well"
+        terminal.type("/exit\n")
+        assert terminal.leave() == 0
+
+
+def test_ctrl_c_at_the_prompt() -> None:
+    with reciting([["well"]]) as terminal:
+        terminal.prompt(1)
+        terminal.type("half a ques\x03")
+        terminal.prompt(2)
+        assert re.search("(?m)^Ctrl-C stops an answer", terminal.window.text)
+        terminal.type("\x03")
+        assert terminal.leave() == 0
+        assert "Traceback" not in terminal.window.text
+
+
+def test_what_is_left_ends_its_line() -> None:
+    with reciting([["well"]]) as terminal:
+        terminal.prompt(1)
+        terminal.type("\x04")
+        assert terminal.leave() == 0
+        assert terminal.window.column == 0  # the shell's prompt comes next
+
+
+def test_several_lines() -> None:
+    with reciting([["one"], ["two"]]) as terminal:
+        terminal.prompt(1)
+        terminal.type('"""first\n')
+        terminal.wait(lambda window: window.view[window.row] == "...")
+        terminal.type('second"""\n')
+        terminal.prompt(2)
+        terminal.type("first\\\n")
+        terminal.wait(lambda window: window.view[window.row] == "...")
+        terminal.type("second\n")
+        terminal.prompt(3)
+        assert len(FIGURES.findall(terminal.window.text)) == 2
+
+
+def test_tab_completes_commands() -> None:
+    with reciting([["well"]]) as terminal:
+        terminal.prompt(1)
+        terminal.type("/reg\t\n")
+        terminal.prompt(2)
+        assert re.search("(?m)^>>> /regen", terminal.window.text)
+
+
+def test_a_dumb_terminal() -> None:
+    pieces = [*words(20), "\nend"]
+    with reciting([pieces], 0.01, term="dumb") as terminal:
+        terminal.prompt(1)
+        terminal.type("ask\n")
+        terminal.prompt(2)
+        assert answer_of(terminal.window, "ask").split() == "".join(pieces).split()
+        assert "\x1b[1A" not in terminal.raw
+
+
+def test_a_python_without_readline() -> None:
+    before = "import sys; sys.modules['readline'] = None\n"
+    with reciting([["well"]], before=before) as terminal:
+        terminal.prompt(1)
+        terminal.type("ask\n")
+        terminal.prompt(2)
+        assert answer_of(terminal.window, "ask") == "well"
+        terminal.type("\x04")
+        assert terminal.leave() == 0
+    assert not paths.history_file().exists()
+
+
+def test_the_real_command(tiny: TinyFiles) -> None:
+    flags = ("-m", str(tiny.target), "-md", str(tiny.draft), "-t", "1", "--seed", "3", "-n", "40")
+    with Terminal(CLI, "chat", *flags) as terminal:
+        terminal.prompt(1)
+        terminal.type("hello\n")
+        terminal.prompt(2)
+        figures = [line for line in terminal.window.text.split("\n") if FIGURES.match(line)]
+        assert len(figures) == 1 and "acceptance" in figures[0]
+        terminal.type("/draft off\nagain\n")
+        terminal.prompt(4)
+        assert len(FIGURES.findall(terminal.window.text)) == 2
+        terminal.type("/nonsense\n")
+        terminal.prompt(5)
+        assert "There is no command /nonsense" in terminal.window.text
+        terminal.type("\x04")
+        assert terminal.leave() == 0
+        assert "Traceback" not in terminal.window.text
+
+
+# -- the input history ---------------------------------------------------------------------
+
+
+def leave_after(line: str) -> None:
+    with reciting([["well"]]) as terminal:
+        terminal.prompt(1)
+        terminal.type(f"{line}\n")
+        terminal.prompt(2)
+        terminal.type("\x04")
+        assert terminal.leave() == 0
+
+
+def test_the_history_is_private_and_comes_back() -> None:
+    history = paths.history_file()
+    leave_after("remember me")
+    assert "remember me" in history.read_text("utf-8").splitlines()
+    assert history.stat().st_mode & 0o777 == 0o600
+    with reciting([["well"]]) as terminal:
+        terminal.prompt(1)
+        terminal.type("\x1b[A")
+        terminal.wait(lambda window: window.view[window.row] == ">>> remember me")
+        terminal.type("\n")
+        terminal.prompt(2)
+        terminal.type("\x04")
+        assert terminal.leave() == 0
+
+
+def test_the_history_is_bounded() -> None:
+    history = paths.history_file()
+    history.parent.mkdir(parents=True)
+    history.write_text("".join(f"line {i}\n" for i in range(1500)), encoding="utf-8")
+    leave_after("the last")
+    lines = history.read_text("utf-8").splitlines()
+    assert len(lines) == 1000 and lines[-1] == "the last"
+
+
+@pytest.mark.parametrize("made", ["folder", "parent is a file", "bytes"])
+def test_a_history_that_cannot_be(made: str) -> None:
+    history = paths.history_file()
+    if made == "folder":
+        history.mkdir(parents=True)
+    elif made == "bytes":
+        history.parent.mkdir(parents=True)
+        history.write_bytes(b"\xff\xfe\x00\n\x80caf\xe9\n")
+    else:
+        history.parent.parent.mkdir(parents=True)
+        history.parent.write_text("in the way", encoding="utf-8")
+    with reciting([["well"]]) as terminal:
+        terminal.prompt(1)
+        terminal.type("ask\n")
+        terminal.prompt(2)
+        terminal.type("\x04")
+        assert terminal.leave() == 0
+        assert ("could not be saved" in terminal.window.text) == (made != "bytes")
+        assert "Traceback" not in terminal.window.text
+
+
+# -- without a terminal --------------------------------------------------------------------
+
+
+def chat_process(
+    *arguments: str | Path, text: str | bytes | None, **more: object
+) -> subprocess.CompletedProcess[bytes]:
+    """`localspec chat` with standard input from a pipe; None closes it."""
+    command = [sys.executable, "-m", "localspec", "chat", *map(str, arguments)]
+    data = text.encode() if isinstance(text, str) else text
+    if data is None:
+        command = ["sh", "-c", 'exec "$@" <&-', "sh", *command]
+    environment = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}
+    return subprocess.run(command, input=data, capture_output=True, env=environment, **more)  # type: ignore[call-overload, no-any-return]
+
+
+def piped(monkeypatch: pytest.MonkeyPatch, text: str, answers: Sequence[Sequence[str]]) -> Chat:
+    """A chat whose messages come from a pipe, run to its end."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    with screen.open_screen() as ui:
+        assert isinstance(ui, screen.PlainChat)
+        chat = Chat(Reciter(answers), ui, SamplingParams(temperature=0), 0)  # type: ignore[arg-type]
+        chat.run()
+    return chat
+
+
+def test_pipes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    text = 'one\n"""\ntwo\r\nlines\n"""\n\n/stats\n/nothing\nthree'
+    answers = [["a\x1b[2J", "b"], ["c", "\n"], ["d"]]
+    chat = piped(monkeypatch, text, answers)
+    out, err = capsys.readouterr()
+    assert out == "a\x1b[2Jb\nc\nd\n"  # a pipe receives the text itself
+    asked = [turn["content"] for turn in chat.turns if turn["role"] == "user"]
+    assert asked == ["one", "two\nlines", "three"]
+    assert len(FIGURES.findall(err)) == 4  # each answer's and those of /stats
+    assert "Error: There is no command /nothing." in err and "\x1b" not in err
+    assert ">>>" not in out + err and "/help lists" not in err
+    assert not paths.history_file().exists()
+
+
+def test_notes_and_help_leave_stdout_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    piped(monkeypatch, "/help\n/system x\n/set\n/exit\nnever read\n", [["a"]])
+    out, err = capsys.readouterr()
+    assert out == "" and all(name in err for name in COMMANDS)
+
+
+@pytest.mark.parametrize("side", ["stdin", "stdout"])
+def test_half_a_terminal_is_none(
+    side: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(getattr(sys, side), "isatty", lambda: True)
+    with screen.open_screen() as ui:
+        assert isinstance(ui, screen.PlainChat)
+
+
+def test_closed_standard_input_is_the_end(tiny: TinyFiles) -> None:
+    done = chat_process("-m", tiny.target, "-t", "1", text=None)
+    assert (done.returncode, done.stdout) == (0, b"") and b"Traceback" not in done.stderr
+
+
+def test_bytes_that_are_no_text_in_a_pipe(tiny: TinyFiles) -> None:
+    done = chat_process("-m", tiny.target, "-t", "1", "-n", "2", text=b"caf\xe9 \xff\n")
+    assert done.returncode == 1 and done.stdout == b""
+    assert done.stderr.startswith(b"Error: What was piped in is not UTF-8")
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_pipe_that_is_no_text_is_a_file_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(b"\xff\n"), encoding="utf-8")
+    monkeypatch.setattr(sys, "stdin", stream)
+    with pytest.raises(FileProblem):
+        screen.PlainChat().read()
+
+
+# -- an answer cut short -------------------------------------------------------------------
+
+FAILING = """
+from localspec.errors import EngineError
+decode = Reciter.decode
+def failing(self, tokens, rows):
+    if len(self.tokens) == 12:
+        self.keep(0)
+        raise EngineError("It broke.", "Mend it.")
+    return decode(self, tokens, rows)
+Reciter.decode = failing
+"""
+
+
+def test_an_engine_that_fails_in_an_answer() -> None:
+    code = RECITE.replace("engine = ", FAILING + "engine = ")
+    answers = json.dumps([words(30), ["fine"]])
+    with Terminal(code, answers, "0.05") as terminal:
+        terminal.prompt(1)
+        terminal.type("ask\n")
+        terminal.wait(meter_shown)
+        terminal.prompt(2)
+        assert re.search(r"(?m)^word0 .*word11$", terminal.window.text)
+        assert re.search(r"(?m)^Error: It broke\.\nMend it\.$", terminal.window.text)
+        assert not meter_shown(terminal.window) and terminal.window.cursor_visible
+        terminal.type("\x04")
+        assert terminal.leave() == 0
