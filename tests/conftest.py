@@ -6,6 +6,7 @@ ContractBroken, so that every test which drives the loop also tests how it treat
 
 from __future__ import annotations
 
+import signal
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
@@ -16,6 +17,9 @@ import pytest
 from hypothesis import settings
 from numpy.typing import NDArray
 from real_pair import _tiny_engine, demo_files, engine, floats, tiny  # noqa: F401  fixtures
+
+# A shell makes its background jobs, and their children, ignore Ctrl-C; the tests press it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # "repeatable" gives every run the same examples; look for new ones with
 # `pytest --hypothesis-profile=search`.

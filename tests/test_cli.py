@@ -480,16 +480,10 @@ def endless(tiny: TinyFiles) -> list[str]:
     return [sys.executable, "-m", "localspec", "run", "-m", str(tiny.target), *settings]
 
 
-def hear_ctrl_c() -> None:
-    """Undo what a shell does to its background jobs: they, and their children, ignore SIGINT."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def test_a_real_ctrl_c(tiny: TinyFiles, localspec: Command) -> None:
     with subprocess.Popen(
         endless(tiny),
         bufsize=0,
-        preexec_fn=hear_ctrl_c,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
