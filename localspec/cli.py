@@ -17,7 +17,7 @@ import typer
 from localspec import __version__, display, machine
 from localspec.config import DraftLength, SamplingParams, choose_sampling
 from localspec.errors import FileProblem, LocalspecError, UsageError
-from localspec.flags import ModelFlags, SamplingFlags, spread_groups
+from localspec.flags import AnswerFlags, ModelFlags, SamplingFlags, spread_groups
 from localspec.speculative.control import DEFAULT_LENGTH
 
 if TYPE_CHECKING:
@@ -172,29 +172,20 @@ def doctor(as_json: JsonFlag = False) -> None:
 def run(
     models: ModelFlags,
     sampling: SamplingFlags,
+    answering: AnswerFlags,
     prompt: Annotated[
         str | None, typer.Argument(help="The prompt; what is piped in is added below it.")
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--file", "-f", help="Read the prompt from a file, not a pipe.")
     ] = None,
-    system: Annotated[
-        str | None, typer.Option("--system", "-sys", help="A system message.")
-    ] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Complete the text as it is, without chat template.")
     ] = False,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option("--max-tokens", "-n", min=1, help="Default: as much as the context holds."),
-    ] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option("--stop", help="End before this text; may be repeated.")
-    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Answer one prompt: the text on stdout, the figures on stderr."""
-    if raw and system is not None:
+    if raw and answering.system is not None:
         raise UsageError("--raw uses no template, so --system has no place.", "Leave one out.")
     from localspec.generate import collect, stream_generate
 
@@ -203,10 +194,11 @@ def run(
     asked = models.draft_options().one_length(DEFAULT_LENGTH)
     with _open(models) as engine:
         params = _sampling_for(engine, sampling)
-        ids = engine.encode_text(text) if raw else engine.encode_chat(_messages(system, text))
+        messages = _messages(answering.system, text)
+        ids = engine.encode_text(text) if raw else engine.encode_chat(messages)
         length = asked if engine.draft else 0
         responses = stream_generate(
-            engine, ids, params, length, max_tokens=max_tokens, stop=stop or ()
+            engine, ids, params, length, max_tokens=answering.max_tokens, stop=answering.stop
         )
         answer = collect(responses, _quiet if as_json else _show)
         if as_json:
@@ -224,19 +216,10 @@ def run(
 def chat(
     models: ModelFlags,
     sampling: SamplingFlags,
-    system: Annotated[
-        str | None, typer.Option("--system", "-sys", help="A system message.")
-    ] = None,
+    answering: AnswerFlags,
     thinking: Annotated[
         bool | None,
         typer.Option("--think/--no-think", help="For models that can think before they answer."),
-    ] = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option("--max-tokens", "-n", min=1, help="Default: as much as the context holds."),
-    ] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option("--stop", help="End before this text; may be repeated.")
     ] = None,
 ) -> None:
     """Talk with a model, turn by turn; /help lists the commands."""
@@ -251,10 +234,10 @@ def chat(
             screen,
             _sampling_for(engine, sampling),
             length if engine.draft else 0,
-            system=system,
+            system=answering.system,
             thinking=thinking,
-            max_tokens=max_tokens,
-            stop=tuple(stop or ()),
+            max_tokens=answering.max_tokens,
+            stop=tuple(answering.stop),
         ).run()
 
 

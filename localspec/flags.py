@@ -327,6 +327,20 @@ class SamplingFlags:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerFlags:
+    """What comes before an answer, and where it ends."""
+
+    system: Annotated[str | None, typer.Option("--system", "-sys", help="A system message.")] = None
+    max_tokens: Annotated[
+        int | None,
+        typer.Option("--max-tokens", "-n", min=1, help="Default: as much as the context holds."),
+    ] = None
+    stop: Annotated[
+        list[str], typer.Option("--stop", help="End before this text; may be repeated.")
+    ] = field(default_factory=list)
+
+
 def spread_groups(function: Callable[..., None]) -> Callable[..., None]:
     """Let a command take flag groups: each field of a group becomes an option of the command.
 
