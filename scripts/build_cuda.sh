@@ -1,0 +1,255 @@
+#!/usr/bin/env bash
+# Builds the pinned llama-cpp-python with CUDA and installs it; --help says how and with what.
+set -euo pipefail
+ROOT=$(cd "$(dirname "$0")/.." && pwd)
+CARDS_BY_NUMBER="75 Turing, 80 A100, 86 RTX 30, 89 RTX 40, 90 H100 and H200, 120 RTX 50"
+
+usage() {
+  cat <<EOF
+Builds the llama-cpp-python that pyproject.toml pins with CUDA, and installs it into the active
+virtual environment. Needs nvcc, cuBLAS, a C++ compiler and a network for pip.
+
+  bash scripts/build_cuda.sh [options]
+
+  --python PATH    install for this Python instead of the python3 of \$VIRTUAL_ENV
+  --arch LIST      GPU architectures, such as 86, 8.6 or "80;90"; default: this machine's own
+                   ($CARDS_BY_NUMBER)
+  --jobs N         compile N files at once; default: one per core and 2 GiB of free memory
+  --wheel-dir DIR  only build a wheel into DIR, install nothing
+  --dry-run        check everything, print what was found and the commands, run none
+  --help           print this
+
+nvcc is looked for in \$CUDACXX, \$CUDA_HOME/bin, \$CUDA_PATH/bin, PATH and /usr/local/cuda*/bin;
+cuBLAS in nvcc's toolkit, then in the pip package nvidia-cublas (CUDA 12: nvidia-cublas-cu12).
+Arguments for cmake in CMAKE_ARGS come after the script's own, so they win; a wheel for another
+kind of processor needs CMAKE_ARGS=-DGGML_NATIVE=OFF.
+
+At run time libggml-cuda.so finds cuBLAS by its rpath: first in the pip packages beside llama_cpp,
+relative to itself, so that a wheel can move to another environment; then in the folders it was
+built with. Nothing has to be set or preloaded.
+EOF
+}
+
+fail() { # what is wrong, what to do next
+  printf 'build_cuda: %s\n%s\n' "$1" "$2" >&2
+  exit "${3:-1}"
+}
+
+misused() { fail "$1" "See: bash scripts/build_cuda.sh --help" 2; }
+
+escaped() { # $1 as one word for a shell, or for the shlex that reads CMAKE_ARGS
+  printf '%s' "$1" | sed 's/[][ \\"'\''`$&;()<>|*?!#~]/\\&/g'
+}
+
+command_line() { # its words, quoted only where a shell needs it
+  local word line=""
+  for word in "$@"; do
+    case $word in
+      *[!A-Za-z0-9_./:=,+-]*) word="'$(printf '%s' "$word" | sed "s/'/'\\\\''/g")'" ;;
+    esac
+    line="$line $word"
+  done
+  printf '%s\n' "${line# }"
+}
+
+read_options() {
+  local list='^[0-9.]+(;[0-9.]+)*$'
+  PYTHON="" ARCH="" JOBS="" WHEEL_DIR="" DRY_RUN=""
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --help) usage; exit ;;
+      --dry-run) DRY_RUN=yes; shift; continue ;;
+      --python | --arch | --jobs | --wheel-dir) [ -n "${2:-}" ] || misused "$1 needs a value." ;;
+      *) misused "There is no option $1." ;;
+    esac
+    case $1 in
+      --python) PYTHON=$2 ;;
+      --arch) ARCH=$2 ;;
+      --jobs) JOBS=$2 ;;
+      --wheel-dir) WHEEL_DIR=$2 ;;
+    esac
+    shift 2
+  done
+  case $JOBS in *[!0-9]* | 0*) misused "--jobs takes a number from 1 on, not $JOBS." ;; esac
+  [[ ${ARCH:-0} =~ $list ]] || misused "--arch takes numbers like 86 or \"80;90\", not $ARCH."
+}
+
+find_python() {
+  [ -n "$PYTHON${VIRTUAL_ENV:-}" ] || fail "No virtual environment is active." \
+    "Activate one (. .venv/bin/activate), or name its Python: --python .venv/bin/python"
+  PYTHON=${PYTHON:-$VIRTUAL_ENV/bin/python3}
+  "$PYTHON" -m pip --version >/dev/null 2>&1 || fail "$PYTHON is not a Python that has pip." \
+    "Name another with --python, or give it pip: $(command_line "$PYTHON" -m ensurepip)"
+}
+
+read_version() { # pyproject.toml alone says what localspec runs on
+  VERSION=$(sed -n 's/.*"llama-cpp-python==\([^"]*\)".*/\1/p' "$ROOT/pyproject.toml")
+  [ -n "$VERSION" ] || fail "$ROOT/pyproject.toml pins no llama-cpp-python." \
+    'Its dependencies should hold "llama-cpp-python==VERSION".'
+}
+
+find_nvcc() {
+  local path says top
+  [ -z "${CUDACXX:-}" ] || type -P "$CUDACXX" >/dev/null ||
+    fail "CUDACXX says $CUDACXX, which is not a program." "Set it to an nvcc, or unset it."
+  for path in "${CUDACXX:-}" "${CUDA_HOME:+$CUDA_HOME/bin/nvcc}" \
+    "${CUDA_PATH:+$CUDA_PATH/bin/nvcc}" nvcc /usr/local/cuda*/bin/nvcc; do
+    NVCC=$(type -P "$path") && break
+  done
+  [ -n "$NVCC" ] || fail "No nvcc, the compiler of the CUDA toolkit, was found." \
+    "Install the CUDA toolkit, or say where it is: CUDA_HOME=/usr/local/cuda"
+  CUDA=$("$NVCC" --version | sed -n 's/.*release \([0-9]*\.[0-9]*\).*/\1/p') || CUDA=""
+  [ -n "$CUDA" ] || fail "$NVCC does not tell its release." "Name another nvcc: CUDACXX=PATH"
+  MAJOR=${CUDA%%.*}
+  # nvcc may be a wrapper far from its toolkit, so ask it; it tells before it rejects the file.
+  says=$("$NVCC" -v no-such-file 2>&1) || true
+  top=$(sed -n 's/^#\$ TOP=//p' <<<"$says")
+  TOOLKIT=$(cd "${top:-$(dirname "$NVCC")/..}" && pwd)
+  TOOLKIT_LIBS=$({
+    sed -n 's/^#\$ LIBRARIES=//p' <<<"$says" | tr '"' '\n' | sed -n 's/^-L//p' | sed '/stubs$/d'
+    printf '%s\n' "$TOOLKIT/lib64" "$TOOLKIT/targets/$(uname -m | sed s/aarch64/sbsa/)-linux/lib"
+  } | while read -r path; do [ ! -d "$path" ] || (cd "$path" && pwd -P); done | awk '!seen[$0]++')
+}
+
+find_architectures() { # CARDS: what this machine has, nothing without a driver
+  local known one
+  CARDS=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
+    grep -E '^[0-9]+\.[0-9]+$' | sort -u) || CARDS=""
+  [ -n "${ARCH:-$CARDS}" ] ||
+    fail "nvidia-smi names no GPU here to build for." "Give --arch: $CARDS_BY_NUMBER."
+  ARCH=$(tr -d . <<<"${ARCH:-${CARDS//$'\n'/;}}")
+  known=$("$NVCC" --list-gpu-arch | sed -n 's/^compute_//p' | sort -n | tr '\n' ' ') || known=""
+  for one in ${ARCH//;/ }; do
+    case " $known" in *" $one "*) continue ;; esac
+    fail "nvcc $CUDA cannot compile for architecture $one, only for: ${known% }." \
+      "Correct --arch, or take a newer CUDA toolkit for a newer card, an older for an older."
+  done
+}
+
+first_with_cublas() { # of the folders in $1; with headers, which a toolkit's run-time part lacks
+  local folder header
+  while read -r folder; do
+    [ -f "$folder/libcublas.so.$MAJOR" ] && [ -f "$folder/libcublasLt.so.$MAJOR" ] || continue
+    for header in "$folder"/../include/cublas_v2.h "$folder"/../../include/cublas_v2.h; do
+      [ ! -f "$header" ] || { echo "$folder"; return; }
+    done
+  done <<<"$1"
+}
+
+find_cublas() {
+  local wheel_libs folder file what="No cuBLAS was found in $TOOLKIT or among pip's packages."
+  local package="nvidia-cublas==$MAJOR.*"
+  wheel_libs=$("$PYTHON" -c 'import glob, sys
+for path in filter(None, sys.path):
+    print("\n".join(glob.glob(glob.escape(path) + "/nvidia/*/lib")))')
+  INCLUDE="" CUBLAS=$(first_with_cublas "$TOOLKIT_LIBS")
+  [ -z "$CUBLAS" ] || return 0
+  CUBLAS=$(first_with_cublas "$wheel_libs")
+  INCLUDE=${CUBLAS%/lib}/include
+  [ -z "$CUBLAS" ] || return 0
+  while read -r folder; do
+    for file in "$folder"/libcublas.so.[0-9]*; do
+      [ ! -f "$file" ] || what="$file is not of nvcc's version $MAJOR, or lacks its headers."
+    done
+  done <<<"$TOOLKIT_LIBS"$'\n'"$wheel_libs"
+  [ "$MAJOR" -ge 13 ] || package=nvidia-cublas-cu$MAJOR
+  fail "$what" "Run: $(command_line "$PYTHON" -m pip install "$package")"
+}
+
+find_driver() { # libcuda: the driver's own, or the toolkit's stub, which serves the linker as well
+  local folder
+  DRIVER=$(PATH=$PATH:/usr/sbin:/sbin ldconfig -p 2>/dev/null |
+    sed -n '/libcuda\.so\.1 (libc6,/s/.*=> //p' | sed 1q) || DRIVER=""
+  while read -r folder; do
+    [ -n "$DRIVER" ] || [ ! -f "$folder/stubs/libcuda.so" ] || DRIVER=$folder/stubs/libcuda.so
+  done <<<"$TOOLKIT_LIBS"
+}
+
+count_jobs() { # one nvcc can take 2 GiB
+  local memory
+  [ -z "$JOBS" ] || return 0
+  JOBS=$(nproc)
+  memory=$(sed -n 's/^MemAvailable: *\([0-9]*\).*/\1/p' /proc/meminfo)
+  [ $((memory / 2097152)) -ge "$JOBS" ] || JOBS=$((memory / 2097152))
+  [ "$JOBS" -ge 1 ] || JOBS=1
+}
+
+write_cmake_args() {
+  local pip="\$ORIGIN/../../nvidia" rpath one
+  rpath=$pip/cu$MAJOR/lib
+  [ "$MAJOR" -ge 13 ] || rpath=$pip/cublas/lib:$pip/cuda_runtime/lib
+  set -- -DGGML_CUDA=ON "-DCMAKE_CUDA_COMPILER=$NVCC" "-DCUDAToolkit_ROOT=$TOOLKIT" \
+    "-DCMAKE_CUDA_ARCHITECTURES=$ARCH" "-DCUDA_cublas_LIBRARY=$CUBLAS/libcublas.so.$MAJOR" \
+    "-DCUDA_cublasLt_LIBRARY=$CUBLAS/libcublasLt.so.$MAJOR"
+  # -isystem is searched after the toolkit: other packages may keep other CUDA headers there.
+  [ -z "$INCLUDE" ] || set -- "$@" "-DCMAKE_CUDA_FLAGS=-isystem=$(escaped "$INCLUDE")"
+  # Without libcuda ggml can be linked if it leaves the virtual memory calls out.
+  set -- "$@" "${DRIVER:+-DCUDA_cuda_driver_LIBRARY=}${DRIVER:--DGGML_CUDA_NO_VMM=ON}"
+  # llama-cpp-python sets the rpath property of its targets itself, so this takes a linker flag.
+  # cmake adds the folder of pip's cuBLAS of its own accord, but never the toolkit's.
+  rpath=$rpath${TOOLKIT_LIBS:+:${TOOLKIT_LIBS//$'\n'/:}}
+  set -- "$@" "-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-rpath,$(escaped "$rpath")"
+  ARGS=""
+  for one in "$@"; do ARGS="$ARGS $(escaped "$one")"; done
+  ARGS="${ARGS# }${CMAKE_ARGS:+ $CMAKE_ARGS}"
+}
+
+show_findings() {
+  printf '%s\n' "llama-cpp-python $VERSION for $PYTHON" "nvcc $CUDA: $NVCC, toolkit $TOOLKIT" \
+    "cuBLAS $MAJOR: $CUBLAS" "architectures: $ARCH, jobs: $JOBS" \
+    "libcuda: ${DRIVER:-none here, so ggml is built without its virtual memory calls}"
+}
+
+run() { # shows a command, and runs it unless this is a dry run
+  printf '\n%s\n' "$(command_line "$@")"
+  [ -n "$DRY_RUN" ] || "$@" || fail "That command failed; its own reason is above." \
+    "If nvcc refused g++, name an older one: CUDAHOSTCXX=g++-12. If memory ran out: --jobs 1"
+}
+
+build() { # neither a cached build for the processor nor an installed one may be taken for it
+  run env "CMAKE_ARGS=$ARGS" "CMAKE_BUILD_PARALLEL_LEVEL=$JOBS" "$PYTHON" -m pip "$@" --no-deps \
+    --no-cache-dir --no-binary llama-cpp-python "llama-cpp-python==$VERSION"
+}
+
+check_for_cuda() { # a list of files on stdin, whose it is in $1
+  grep 'libggml-cuda\.so' >/dev/null || fail "$1 holds no libggml-cuda.so, so it has no CUDA." \
+    "See whether your CMAKE_ARGS turn it off, and read pip's output above."
+}
+
+check_wheel() {
+  local wheel
+  wheel=$(find "$WHEEL_DIR" -name "llama_cpp_python-$VERSION-*.whl" | sed 1q)
+  "$PYTHON" -m zipfile -l "$wheel" | check_for_cuda "$wheel"
+  echo "Built with CUDA: $wheel, $(($(wc -c <"$wheel") / 1048576)) MiB"
+}
+
+check_installed() {
+  local answer
+  "$PYTHON" -m pip show --files llama-cpp-python | check_for_cuda "What pip installed"
+  answer=$("$PYTHON" -c 'import llama_cpp
+print(llama_cpp.llama_supports_gpu_offload())' 2>&1 | tail -n 1) || true
+  case $CARDS/$answer in
+    */True) echo "Installed: llama.cpp can use the GPU." ;;
+    /False | /*libcuda.so.1*) echo "Installed with CUDA, not tried: here is no NVIDIA driver." ;;
+    *) fail "Installed, but llama.cpp cannot use the GPU: $answer" "Run: localspec doctor" ;;
+  esac
+}
+
+read_options "$@"
+find_python
+read_version
+find_nvcc
+find_architectures
+find_cublas
+find_driver
+count_jobs
+write_cmake_args
+show_findings
+if [ -n "$WHEEL_DIR" ]; then
+  build wheel --wheel-dir "$WHEEL_DIR"
+  [ -n "$DRY_RUN" ] || check_wheel
+else
+  build install --force-reinstall
+  run "$PYTHON" -m pip install "llama-cpp-python==$VERSION" # what it depends on and is missing
+  [ -n "$DRY_RUN" ] || check_installed
+fi
