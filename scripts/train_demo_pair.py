@@ -1,13 +1,14 @@
 """Train the demo pair: two tiny Llama models that share one tokenizer.
 
-The target (about 8.9 M weights) learns from the Python standard library's own source, as found on
-the machine that runs this script: from the files themselves and from short chat turns made of
-their docstrings and code. The draft (about 1.2 M weights) is distilled from the target. Whole
+The target (about 8.9 M weights) learns from the Python standard library's own source, its tests and
+the language reference, as found on the machine that runs this script: from the files themselves
+and from short chat turns made of docstrings, code and reference. The draft (about 1.2 M weights) is distilled from the target. Whole
 packages are held out for the evaluation. The result is a toy: it shows speculative decoding at
 work, and knows nothing beyond that text.
 
 Stages: corpus, target, draft, export, evaluate. Without a stage, all of them run in this order.
-Training writes checkpoints and resumes from them, and every stage can be run again by itself.
+Training writes checkpoints and resumes from them, also after Ctrl-C or a SIGTERM, and every stage
+can be run again by itself.
 Needs torch, tokenizers, gguf and numpy.
 """
 
@@ -22,6 +23,7 @@ import math
 import os
 import platform
 import random
+import signal
 import sysconfig
 import time
 import tokenize
@@ -44,11 +46,10 @@ Cache = list[tuple[Tensor, Tensor] | None]
 
 STAGES = ("corpus", "target", "draft", "export", "evaluate")
 HELD_OUT = ("csv", "email", "graphlib", "html", "json", "textwrap", "tomllib", "wave")
-SKIPPED_FOLDERS = {
-    "__pycache__", "encodings", "idlelib", "lib-dynload", "pydoc_data", "site-packages", "test",
-    "tests",
-}  # fmt: skip
+SKIPPED_FOLDERS = {"__pycache__", "encodings", "lib-dynload", "pydoc_data", "site-packages"}
 SKIPPED_FILES = ("html/entities.py", "_sysconfigdata", "config-", "ensurepip/_bundled")
+TESTS = {"idle_test", "test", "tests"}  # folders of source to read, not to be asked about
+LONGEST_FILE = 400_000  # characters; longer ones are tables
 
 BOS, TURN, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SPECIALS = (BOS, TURN, END)
@@ -72,6 +73,7 @@ WARM_UP = 0.02
 MATRIX_RATE = 4e-3
 OTHER_RATE = 3e-3
 CHECKPOINT_SECONDS = 120.0
+LONGEST_STEP = 5.0  # seconds; what goes beyond, the process was stopped: not training
 LONGEST_ANSWER = 1600
 
 
@@ -131,6 +133,10 @@ WRITE_QUESTIONS = (
     "Write a Python {kind} {short}. {summary}", "Write a {kind} named {short}: {summary}",
     "{summary} Write that as a Python {kind} called {short}.",
 )  # fmt: skip
+TOPIC_QUESTIONS = (
+    "Explain this part of the language: {subject}.", "What does Python's reference say on {subject}?",
+    "Tell me about {subject}.",
+)  # fmt: skip
 
 
 def source_files(root: Path) -> Iterator[tuple[str, str]]:
@@ -148,13 +154,32 @@ def source_files(root: Path) -> Iterator[tuple[str, str]]:
             continue
         parts = relative.with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        if text.strip() and not any(special in text for special in SPECIALS):
-            yield name, text.expandtabs(8)
+        text = text.expandtabs(8)
+        if text.strip() and len(text) <= LONGEST_FILE and not any(s in text for s in SPECIALS):
+            yield name, text
 
 
 def is_held_out(module: str) -> bool:
     """Say whether a module belongs to a package kept for the evaluation."""
     return module.split(".")[0] in HELD_OUT
+
+
+def is_test(module: str) -> bool:
+    """Say whether a module tests others."""
+    return not TESTS.isdisjoint(module.split("."))
+
+
+def tests_held_out(module: str) -> bool:
+    """Say whether a module tests a held-out package: it would tell what is to be found out."""
+    subjects = {part.removeprefix("test_") for part in module.split(".")}
+    return is_test(module) and not subjects.isdisjoint(HELD_OUT)
+
+
+def topics() -> dict[str, str]:
+    """The language reference, as Python's own help holds it, by topic."""
+    from pydoc_data.topics import topics as found  # type: ignore[import-not-found]
+
+    return {name: text.strip() for name, text in found.items()}
 
 
 Named = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -253,6 +278,24 @@ def turns_of(rng: random.Random, item: Item) -> list[tuple[str, str]]:
     return turns
 
 
+def topic_turns(rng: random.Random, name: str, text: str) -> Iterator[tuple[str, str]]:
+    """Yield questions that the language reference answers with a section or its beginning."""
+    title = text.split("\n")[0]
+    subject = title if title.startswith("The ") else rng.choice((title, f'"{name}" in Python'))
+    paragraphs = [part for part in text.split("\n\n")[1:] if part[:1].isupper()]
+    answers = [*paragraphs[:1], "\n\n".join(paragraphs[:3]), "\n\n".join(paragraphs[:6])]
+    for answer in dict.fromkeys(answers):
+        if 0 < len(answer) <= LONGEST_ANSWER:
+            yield rng.choice(TOPIC_QUESTIONS).format(subject=subject), answer
+
+
+def topic_chats(rng: random.Random) -> Iterator[str]:
+    """Yield chat documents about the language, of one turn each."""
+    for name, text in topics().items():
+        for turn in topic_turns(rng, name, text):
+            yield chat_text(rng, [turn])
+
+
 def chat_text(rng: random.Random, turns: list[tuple[str, str]]) -> str:
     """Write turns in the chat template, some with a system message."""
     text = f"{TURN}system\n{SYSTEM}{END}\n" if rng.random() < 0.2 else ""
@@ -322,10 +365,14 @@ def build_corpus(args: argparse.Namespace) -> None:
     files: dict[str, list[str]] = {"train": [], "held": []}
     chats: dict[str, list[str]] = {"train": [], "held": []}
     items: dict[str, list[Item]] = {"train": [], "held": []}
+    files["train"] += topics().values()
+    chats["train"] += topic_chats(rng)
     for module, text in source_files(Path(sysconfig.get_path("stdlib"))):
+        if tests_held_out(module):
+            continue
         side = "held" if is_held_out(module) else "train"
         files[side].append(text)
-        found = list(items_of(module, text))
+        found = [] if is_test(module) else list(items_of(module, text))
         items[side] += found
         chats[side] += [chat for item in found for chat in chats_of(rng, item)]
     for texts in (*files.values(), *chats.values()):
@@ -642,8 +689,22 @@ def note(name: str, progress: Progress, model: Llama, held: Data, losses: list[f
     print(f"{name}: {point}", flush=True)
 
 
+class Interruption:
+    """Remembers Ctrl-C or SIGTERM, so that training stops behind a step and loses none."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self.ask)
+
+    def ask(self, *_: object) -> None:
+        """Take the signal."""
+        self.asked = True
+
+
 def train_model(name: str, model: Llama, loss_of: LossOf, args: argparse.Namespace) -> None:
     """Train until the budget of minutes is spent; the schedule follows the clock."""
+    interruption = Interruption()
     budget = 60 * (args.target_minutes if name == "target" else args.draft_minutes)
     path = args.work_dir / f"{name}.pt"
     opts = optimisers(model)
@@ -653,7 +714,7 @@ def train_model(name: str, model: Llama, loss_of: LossOf, args: argparse.Namespa
     losses: list[float] = []
     saved = progress.seconds
     print(f"{name}: {model.size():,} weights, from {progress.seconds / 60:.1f} min", flush=True)
-    while progress.seconds < budget:
+    while progress.seconds < budget and not interruption.asked:
         started = time.monotonic()
         fraction = progress.seconds / budget
         length = CONTEXT if fraction > 1 - LONG_SHARE else SHORT
@@ -662,7 +723,7 @@ def train_model(name: str, model: Llama, loss_of: LossOf, args: argparse.Namespa
         losses.append(train_step(model, opts, loss_of, ids))
         progress.steps += 1
         progress.tokens += ids.shape[0] * length
-        progress.seconds += time.monotonic() - started
+        progress.seconds += min(time.monotonic() - started, LONGEST_STEP)
         if progress.steps % 25 == 0:
             recent = sum(losses[-25:]) / len(losses[-25:])
             pace = progress.tokens / progress.seconds
@@ -675,6 +736,8 @@ def train_model(name: str, model: Llama, loss_of: LossOf, args: argparse.Namespa
     if losses:
         note(name, progress, model, held, losses)
         save_checkpoint(path, model, opts, progress)
+    if interruption.asked:
+        raise SystemExit(f"{name}: stopped and saved; the same command goes on from here.")
     (args.work_dir / f"{name}_curve.json").write_text(json.dumps(progress.curve, indent=2) + "\n")
 
 
@@ -793,13 +856,12 @@ def run_shares(agree: Tensor, longest: int = 8) -> list[float]:
     return [round(share, 4) for share in windows.mean(dim=(0, 1)).tolist()]
 
 
-def sampling_agreement(p: Tensor, q: Tensor, temperature: float) -> tuple[float, float]:
-    """The overlap of two distributions, and how often shared Gumbel noise picks one token."""
+def sampling_agreement(p: Tensor, q: Tensor, temperature: float) -> tuple[float, Tensor]:
+    """The overlap of two distributions, and where shared Gumbel noise picks one token of both."""
     p, q = (F.log_softmax(x / temperature, dim=-1) for x in (p, q))
     overlap = torch.minimum(p.exp(), q.exp()).sum(dim=-1).mean().item()
     noise = -torch.log(-torch.log(torch.rand_like(p).clamp(1e-20, 1 - 1e-7)))
-    match = ((p + noise).argmax(-1) == (q + noise).argmax(-1)).float().mean().item()
-    return overlap, match
+    return overlap, (p + noise).argmax(-1) == (q + noise).argmax(-1)
 
 
 @torch.no_grad()
@@ -822,7 +884,7 @@ def teacher_forced(pair: dict[str, Llama], held: Data, kind: str, rows: int = 32
         "held_out_loss": {name: round(float(np.mean(kept)), 4) for name, kept in losses.items()},
         "greedy_runs_1_to_8": run_shares(torch.cat(agree)),
         "overlap_at_0.8": round(float(np.mean(overlaps)), 4),
-        "shared_noise_match_at_0.8": round(float(np.mean(matches)), 4),
+        "shared_noise_runs_1_to_8_at_0.8": run_shares(torch.cat(matches)),
     }
 
 
@@ -948,32 +1010,32 @@ def curve_table(curve: list[Json]) -> str:
 
 
 def acceptance_table(report: Json) -> str:
-    """Runs of agreement at temperature 0."""
+    """Runs of agreement, at temperature 0 unless said otherwise."""
     text, own = report["held_out_text"], report["own_answers"]
+    greedy, sampled = "greedy_runs_1_to_8", "shared_noise_runs_1_to_8_at_0.8"
     rows = {
-        "held-out source": text["raw"],
-        "held-out chat": text["chat"],
-        "the target's answers, seen packages": own["train"],
-        "the target's answers, held-out packages": own["held"],
+        "held-out source": text["raw"][greedy],
+        "held-out chat": text["chat"][greedy],
+        "held-out source, temperature 0.8": text["raw"][sampled],
+        "held-out chat, temperature 0.8": text["chat"][sampled],
+        "the target's answers, seen packages": own["train"][greedy],
+        "the target's answers, held-out packages": own["held"][greedy],
     }
     head = ["prefix", *(str(n) for n in range(1, 9))]
-    return table(
-        head, [[n, *(f"{x:.0%}" for x in r["greedy_runs_1_to_8"])] for n, r in rows.items()]
-    )
+    return table(head, [[name, *(f"{x:.0%}" for x in runs)] for name, runs in rows.items()])
 
 
 def sampling_table(text: Json) -> str:
-    """Losses and agreement at temperature 0.8 on held-out text."""
+    """Losses, and the overlap at temperature 0.8, on held-out text."""
     rows = [
         [
             name,
             *(f"{text[kind]['held_out_loss'][which]:.3f}" for which in ("target", "draft")),
             f"{text[kind]['overlap_at_0.8']:.1%}",
-            f"{text[kind]['shared_noise_match_at_0.8']:.1%}",
         ]
         for name, kind in (("source", "raw"), ("chat", "chat"))
     ]
-    head = ["held-out text", "target loss", "draft loss", "overlap", "same token, same noise"]
+    head = ["held-out text", "target loss", "draft loss", "overlap at 0.8"]
     return table(head, rows)
 
 
@@ -1000,10 +1062,11 @@ Two tiny Llama models that share one tokenizer of {vocabulary:,} tokens. They ex
 `localspec` can be tried, and tested, without a download. `scripts/train_demo_pair.py` made them
 and wrote this page.
 
-They are toys. The target has learnt from the source of the Python {python} standard library and
-from nothing else, for minutes on a small computer. It has picked up the look of Python code and of
-its documentation. Its answers are often wrong or meaningless; do not rely on them. How much faster
-this pair runs also says little about a pair of real models.
+They are toys. The target has learnt from the source of the Python {python} standard library, its
+tests and the language reference, and from nothing else; both together were trained for {hours:.1f}
+hours on a small computer. It has picked up the look of Python code and of its documentation. Its
+answers are often wrong or meaningless; do not rely on them. How much faster this pair runs also
+says little about a pair of real models.
 
 ## The models
 
@@ -1015,8 +1078,9 @@ tokens (nine tenths of its loss) and the text itself (one tenth).
 
 ## The text
 
-{train_files:,} files and {train_chats:,} chats made from their docstrings and code by fixed rules,
-{train_tokens:,} tokens in all. Held out, never trained on as source or as chat: {held_out}.
+{train_files:,} files and {train_chats:,} chats made from docstrings, code and reference by fixed
+rules, {train_tokens:,} tokens in all. Held out, never trained on as source, tests or chat:
+{held_out}.
 Held-out text is still text of the same library, in the same style, and other packages use and
 mention the held-out ones; so these figures do not tell about other text.
 
@@ -1033,19 +1097,22 @@ Draft:
 
 {draft_curve}
 
+In the end the target's loss is {seen_loss:.2f} on the text it learns from and {held_loss:.2f} on
+text it has not seen. The farther these are apart, the more it has learnt by heart; where it is
+confident for no good reason a draft cannot follow, which costs agreement on held-out text.
+
 ## How often the draft is right
 
-At temperature 0: the share of places where the draft's likeliest token is the target's for 1, 2,
-... 8 tokens in a row. On held-out text both see the true text. On the target's own greedy answers
-this is what speculative decoding meets; places less than 8 tokens before an answer's end are left
-out. Answers that
-loop are among these, and are easy to draft; see below how many they are.
+The share of places where the draft's token is the target's for 1, 2, ... 8 tokens in a row: at
+temperature 0 the likeliest one, at 0.8 the one that each draws with the same noise. On held-out
+text both see the true text. On the target's own greedy answers this is what speculative decoding
+meets; places less than 8 tokens before an answer's end are left out. Answers that loop are among
+these, and are easy to draft; see below how many they are.
 
 {acceptance}
 
-At temperature 0.8, on held-out text: the overlap of the two distributions (the highest share of
-single drafted tokens that a method can accept and keep the target's distribution), and how often
-both pick one token when they draw with the same noise.
+The losses again, and the overlap of the two distributions at temperature 0.8: the highest share of
+single drafted tokens that a method can accept and keep the target's distribution.
 
 {sampling}
 
@@ -1068,8 +1135,8 @@ similar, not identical, weights. `evaluation.json` holds all figures.
 
 ## Licence
 
-The text is the source of CPython, which is under the Python Software Foundation licence. The
-weights were trained on it and on nothing else, and may repeat parts of it word for word; such
+The text is the source of CPython and its reference, under the Python Software Foundation licence.
+The weights were trained on it and on nothing else, and may repeat parts of it word for word; such
 parts stay under that licence.
 """
 
@@ -1079,6 +1146,7 @@ def readme(report: Json) -> str:
     corpus = report["corpus"]
     return README.format(
         vocabulary=VOCABULARY,
+        hours=sum(curve[-1]["minutes"] for curve in report["curves"].values()) / 60,
         context=CONTEXT,
         python=corpus["python"],
         shapes=shape_table(report["shapes"]),
@@ -1086,6 +1154,8 @@ def readme(report: Json) -> str:
         train_chats=corpus["train_chat"]["documents"],
         train_tokens=corpus["train_raw"]["tokens"] + corpus["train_chat"]["tokens"],
         held_out=", ".join(f"`{name}`" for name in corpus["held_out"]),
+        seen_loss=report["curves"]["target"][-1]["train_loss"],
+        held_loss=report["curves"]["target"][-1]["held_out_loss"],
         target_curve=curve_table(report["curves"]["target"]),
         draft_curve=curve_table(report["curves"]["draft"]),
         acceptance=acceptance_table(report),
@@ -1118,9 +1188,9 @@ def parse_arguments() -> argparse.Namespace:
         help="corpus, checkpoints and loss curves (default: a cache folder)")  # fmt: skip
     add("--out-dir", type=Path, default=Path("models/demo"), metavar="FOLDER",
         help="where the GGUF files and the report go (default: %(default)s)")  # fmt: skip
-    add("--target-minutes", type=float, default=34.0, metavar="MINUTES",
+    add("--target-minutes", type=float, default=65.0, metavar="MINUTES",
         help="time to train the target (default: %(default)g)")  # fmt: skip
-    add("--draft-minutes", type=float, default=16.0, metavar="MINUTES",
+    add("--draft-minutes", type=float, default=30.0, metavar="MINUTES",
         help="time to train the draft (default: %(default)g)")  # fmt: skip
     add("--seed", type=int, default=1, help="for texts, weights and batches (default: 1)")
     add("--threads", type=int, default=2, help="processor threads (default: 2)")
