@@ -21,6 +21,7 @@ from localspec.text import printable
 # stalls a token for up to a second beside another busy process; see "Threads" in the README.
 SPIN_COUNT = "1000"
 
+_LOG_LINES = 50_000  # a model of many layers tells thousands about making a context
 _LEVEL_ERROR, _LEVEL_CONTINUES = 4, 5  # ggml_log_level; the bindings' own comments are out of date
 _DEVICE_KINDS = ("CPU", "GPU", "integrated GPU", "accelerator", "meta")
 
@@ -56,7 +57,7 @@ class NativeLog:
 
     def __init__(self) -> None:
         self.verbose = False
-        self._lines: collections.deque[tuple[int, str]] = collections.deque(maxlen=500)
+        self._lines: collections.deque[tuple[int, str]] = collections.deque(maxlen=_LOG_LINES)
 
     def write(self, level: int, text: str) -> None:
         """Take one message; a continuation is joined to the message before it."""
@@ -67,6 +68,10 @@ class NativeLog:
             self._lines[-1] = (last_level, last + text)
         else:
             self._lines.append((level, text))
+
+    def lines(self) -> list[str]:
+        """What was logged since the last `watch` began, the oldest of very many left out."""
+        return [text for _, text in self._lines]
 
     @contextmanager
     def watch(self) -> Iterator[list[str]]:

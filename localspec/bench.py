@@ -1,18 +1,75 @@
 """Fixed prompts with and without draft, through one and the same function.
 
 This room owns the comparison: interleaved repeats, speedup from sums with its spread, whether the
-text is the same. It measures and does not draw; which prompts and pairs is its callers' choice.
+text is the same, and if not whether that is rounding. It measures and does not draw; which prompts
+and pairs is its callers' choice.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from typing import Literal, Protocol
 
+from localspec import generate
 from localspec.config import DraftLength, SamplingParams
-from localspec.generate import Answer, Engine, collect, stream_generate
+from localspec.errors import LocalspecError, PromptTooLong
+from localspec.generate import Answer, collect, stream_generate
+from localspec.sampling import Sampler
+from localspec.speculative.control import longest
+from localspec.speculative.loop import TokenModel, catch_up, common_prefix
 from localspec.stats import GenerationStats
 from localspec.text import repeated_share
 
 REPEATED_TOO_MUCH = 0.30  # share of repeated 8-grams from which a text counts as a loop
+_WARM_UP_TOKENS = 16
+
+Prompt = Sequence[int]
+SameText = Literal["same", "rounding", "different"]
+
+
+class Target(TokenModel, Protocol):
+    """A target that says how wide its passes are at least."""
+
+    @property
+    def min_width(self) -> int:
+        """Tokens of the narrowest pass."""
+        ...
+
+
+class Engine(generate.Engine, Protocol):
+    """An engine whose passes can be widened, to tell rounding from a mistake."""
+
+    @property
+    def target(self) -> Target: ...
+
+    def widened(self, width: int) -> AbstractContextManager[None]:
+        """Let no pass of the target be narrower than ``width`` tokens inside the block."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to measure. ``lengths`` are the sides; the first is 0, plain, which all are held to."""
+
+    params: SamplingParams
+    lengths: tuple[DraftLength, ...]
+    repeats: int
+    max_tokens: int
+    suffix: bool = True
+
+    @property
+    def width(self) -> int:
+        """Tokens in the widest pass of any side, at least two."""
+        return max(map(_width, self.lengths))
+
+    def answers(self, prompts: int) -> int:
+        """Measured answers to this many prompts."""
+        return prompts * self.repeats * len(self.lengths)
+
+
+def _width(length: DraftLength) -> int:
+    """Tokens in the widest pass of a side, at least two."""
+    return 1 + max(1, longest(length))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +81,103 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """One side against the plain one, over the prompts whose text does not loop.
+class Difference:
+    """Where an answer leaves the plain one: after ``position`` equal tokens.
 
-    ``speedup`` is the ratio of seconds per token, from sums over all repeats;
-    ``speedup_by_repeat`` holds one such ratio per repeat. ``round_cost`` is the time of a round
-    in plain tokens: drafting pays when ``mean_accepted_length`` is larger.
+    ``margin`` is the lead of the plain pick over the runner-up there, in logits (None: there was
+    none). ``repeatable`` says whether both sides (of auto: plain) gave their texts again. If so,
+    ``proven_at`` is the width of pass at which they give one text, so that only the kernels'
+    rounding told them apart. None means that no such width was found: the difference is a mistake
+    until somebody shows otherwise.
+    """
+
+    prompt: str
+    draft_length: DraftLength
+    position: int
+    margin: float | None
+    repeatable: bool
+    proven_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Prompts of one kind, by name, answered by every side; the first side is plain."""
+
+    task: str
+    names: tuple[str, ...]
+    sides: tuple[Side, ...]
+    differences: tuple[Difference, ...] = ()
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data: seconds end in ``_s``, tokens per second in ``_tps``."""
+        return {
+            "task": self.task,
+            "prompts": list(self.names),
+            "left_out": self.looping(),
+            "sides": [asdict(row) for row in self.figures()],
+            "differences": [asdict(each) for each in self.differences],
+        }
+
+    def answers_as_json(self) -> list[dict[str, object]]:
+        """Every measured answer as plain data, without its text."""
+        return [
+            {
+                "prompt": name,
+                "draft_length": side.draft_length,
+                "repeat": repeat,
+                "tokens": one.stats.tokens,
+                "rounds": one.stats.rounds,
+                "drafted": one.stats.drafted,
+                "accepted": one.stats.accepted,
+                "generation_s": one.stats.seconds,
+                "draft_prompt_s": one.stats.draft_prompt_seconds,
+                "ttft_s": one.stats.ttft_s,
+            }
+            for side in self.sides
+            for repeat, row in enumerate(side.answers)
+            for name, one in zip(self.names, row, strict=True)
+        ]
+
+    def looping(self) -> list[str]:
+        """The prompts with an answer, on any side, that repeats itself too much to be measured."""
+        return [
+            name
+            for i, name in enumerate(self.names)
+            if any(
+                repeated_share(row[i].tokens) > REPEATED_TOO_MUCH
+                for side in self.sides
+                for row in side.answers
+            )
+        ]
+
+    def figures(self) -> list["Figures"]:
+        """One for each side, over the prompts whose text does not loop; empty when all do."""
+        left_out = set(self.looping())
+        used = [i for i, name in enumerate(self.names) if name not in left_out]
+        if not used:
+            return []
+        plain = _stats(self.sides[0], used)
+        return [
+            _figures(side.draft_length, _stats(side, used), plain, self._text(side))
+            for side in self.sides
+        ]
+
+    def _text(self, side: Side) -> SameText:
+        ours = [d for d in self.differences if d.draft_length == side.draft_length]
+        if not ours:
+            return "same"
+        return "different" if any(d.proven_at is None for d in ours) else "rounding"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One side against the plain one.
+
+    Time is that of all rounds, and of the draft's reading of the prompt, which plain decoding does
+    not pay; ``draft_prompt_s`` is the mean of the latter. ``speedup`` is the ratio of seconds per
+    token, from sums over all repeats; ``speedup_by_repeat`` holds one such ratio per repeat.
+    ``round_cost`` is the time of a round in plain tokens: drafting pays when
+    ``mean_accepted_length`` is larger.
     """
 
     draft_length: DraftLength
@@ -42,101 +190,230 @@ class Figures:
     accepted: int
     acceptance_rate: float | None
     mean_accepted_length: float
+    draft_prompt_s: float
     ttft_s: float
-    same_text: bool
+    text: SameText
 
 
-def answer(
+def require_room(engine: Engine, tasks: Mapping[str, Sequence[Prompt]], plan: Plan) -> None:
+    """Raise PromptTooLong when a prompt, its answer and a widened pass exceed the context."""
+    longest_prompt = max(len(prompt) for group in tasks.values() for prompt in group)
+    # The last token of an answer is never decoded; the pass before it may be filled up.
+    needed = longest_prompt + plan.max_tokens - 2 + plan.width
+    if needed > engine.target.n_ctx:
+        raise PromptTooLong(
+            f"The longest prompt has {longest_prompt} tokens; with an answer of {plan.max_tokens} "
+            f"it needs a context of {needed} tokens, and there are {engine.target.n_ctx}.",
+            "Give a smaller --max-tokens, a larger --ctx-size, or shorter --prompts.",
+        )
+
+
+def run_bench(
     engine: Engine,
-    prompt: Sequence[int],
-    params: SamplingParams,
-    length: DraftLength,
-    max_tokens: int,
-) -> Answer:
+    tasks: Mapping[str, Sequence[Prompt]],
+    plan: Plan,
+    on_answer: Callable[[str], None] = lambda task: None,
+) -> Iterator[Comparison]:
+    """Compare all sides task by task, after a warm-up of each side.
+
+    ``on_answer`` hears the task of each measured answer. Ctrl-C or a LocalspecError ends the
+    measurement: what is complete of its task by then is yielded first, and then it is raised.
+    """
+    require_room(engine, tasks, plan)
+    warm_up(engine, next(iter(tasks.values()))[0], plan)
+    for task, prompts in tasks.items():
+        done: list[_Measured] = []
+        problem: BaseException | None = None
+        try:
+            for i, prompt in enumerate(prompts):
+                done.append(_measure(engine, f"{task} {i + 1}", prompt, plan, task, on_answer))
+        except (KeyboardInterrupt, LocalspecError) as error:
+            problem = error
+        if done:
+            yield _comparison(task, plan, done)
+        if problem is not None:
+            raise problem
+
+
+def warm_up(engine: Engine, prompt: Prompt, plan: Plan) -> None:
+    """Let every side answer once, unmeasured: first passes page weights in and set up kernels."""
+    short = replace(plan, max_tokens=min(plan.max_tokens, _WARM_UP_TOKENS))
+    for length in plan.lengths:
+        answer(engine, prompt, short, length)
+
+
+def answer(engine: Engine, prompt: Prompt, plan: Plan, length: DraftLength) -> Answer:
     """Generate once from empty caches; Ctrl-C ends the whole measurement."""
     engine.target.keep(0)
     if engine.draft is not None:
         engine.draft.keep(0)
-    result = collect(stream_generate(engine, prompt, params, length, max_tokens=max_tokens))
+    result = collect(
+        stream_generate(
+            engine, prompt, plan.params, length, suffix=plan.suffix, max_tokens=plan.max_tokens
+        )
+    )
     if result.finish_reason == "cancelled":
         raise KeyboardInterrupt
     return result
 
 
-def compare(
+def together(comparisons: Sequence[Comparison], task: str = "all") -> Comparison:
+    """Several comparisons with the same sides and repeats as one over all their prompts."""
+    sides = tuple(
+        Side(
+            group[0].draft_length,
+            tuple(
+                tuple(one for row in rows for one in row)
+                for rows in zip(*(side.answers for side in group), strict=True)
+            ),
+        )
+        for group in zip(*(comparison.sides for comparison in comparisons), strict=True)
+    )
+    return Comparison(
+        task,
+        tuple(name for comparison in comparisons for name in comparison.names),
+        sides,
+        tuple(each for comparison in comparisons for each in comparison.differences),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """One prompt's answers, ``answers[side][repeat]``, and what explains their differences."""
+
+    name: str
+    answers: list[list[Answer]]
+    differences: list[Difference]
+
+
+def _comparison(task: str, plan: Plan, measured: Sequence[_Measured]) -> Comparison:
+    sides = tuple(
+        Side(length, tuple(zip(*(one.answers[i] for one in measured), strict=True)))
+        for i, length in enumerate(plan.lengths)
+    )
+    differences = tuple(each for one in measured for each in one.differences)
+    return Comparison(task, tuple(one.name for one in measured), sides, differences)
+
+
+def _measure(
     engine: Engine,
-    prompts: Sequence[Sequence[int]],
-    params: SamplingParams,
-    lengths: Sequence[DraftLength],
-    *,
-    repeats: int,
-    max_tokens: int,
-    on_answer: Callable[[], None] = lambda: None,
-) -> list[Side]:
-    """Answer every prompt with every length, interleaved, after a warm-up of each length.
+    name: str,
+    prompt: Prompt,
+    plan: Plan,
+    task: str,
+    on_answer: Callable[[str], None],
+) -> _Measured:
+    """Answer one prompt with every side, interleaved, then explain where the texts differ.
 
     Interleaving lets noise from other processes fall on all sides alike; the order of the sides
-    alternates between repeats. ``on_answer`` is called after each measured answer.
+    alternates between repeats.
     """
-    for length in lengths:
-        answer(engine, prompts[0], params, length, min(max_tokens, 16))
-    measured: dict[DraftLength, list[list[Answer]]] = {length: [] for length in lengths}
-    for repeat in range(repeats):
-        for length in lengths:
-            measured[length].append([])
-        order = lengths if repeat % 2 == 0 else lengths[::-1]
-        for prompt in prompts:
-            for length in order:
-                measured[length][-1].append(answer(engine, prompt, params, length, max_tokens))
-                on_answer()
-    return [Side(length, tuple(map(tuple, rows))) for length, rows in measured.items()]
+    answers: dict[DraftLength, list[Answer]] = {length: [] for length in plan.lengths}
+    for repeat in range(plan.repeats):
+        for length in plan.lengths if repeat % 2 == 0 else plan.lengths[::-1]:
+            answers[length].append(answer(engine, prompt, plan, length))
+            on_answer(task)
+    rows = list(answers.values())
+    return _Measured(name, rows, list(_Differences(engine, name, prompt, plan).among(rows)))
 
 
-def looping(plain: Side) -> list[int]:
-    """Indices of the prompts whose plain answer repeats itself too much to be a fair measure."""
-    return [
-        i
-        for i, one in enumerate(plain.answers[0])
-        if repeated_share(one.tokens) > REPEATED_TOO_MUCH
-    ]
+class _Differences:
+    """Finds where the answers to one prompt leave the plain one, and why."""
 
+    def __init__(self, engine: Engine, name: str, prompt: Prompt, plan: Plan) -> None:
+        self._engine = engine
+        self._name = name
+        self._prompt = prompt
+        self._plan = plan
+        self._replayed: dict[tuple[DraftLength, int], list[int]] = {}
 
-def figures(side: Side, plain: Side) -> Figures | None:
-    """The figures of one side; None when every prompt's answer loops."""
-    left_out = set(looping(plain))
-    prompts = [i for i in range(len(plain.answers[0])) if i not in left_out]
-    if not prompts:
+    def among(self, rows: Sequence[Sequence[Answer]]) -> Iterator[Difference]:
+        """One for each text of a side that is not the first plain one."""
+        plain = rows[0][0].tokens
+        for length, answers in zip(self._plan.lengths, rows, strict=True):
+            others = {tuple(one.tokens) for one in answers} - {tuple(plain)}
+            for other in sorted(others):
+                yield self._explain(length, plain, list(other))
+
+    def _explain(self, length: DraftLength, plain: list[int], other: list[int]) -> Difference:
+        position = common_prefix(plain, other)
+        width = self._engine.target.min_width
+        # How wide auto's passes are depends on the clock: where rounding decides, so does its text.
+        again = other if length == "auto" else self._replay(length, width)
+        repeatable = self._replay(0, width) == plain and again == other
+        return Difference(
+            prompt=self._name,
+            draft_length=length,
+            position=position,
+            margin=self._margin(plain[:position]),
+            repeatable=repeatable,
+            proven_at=self._proven_at(length) if repeatable else None,
+        )
+
+    def _proven_at(self, length: DraftLength) -> int | None:
+        """The width of pass at which plain and drafted text are one: two, or the side's widest.
+
+        Two suffices on a CPU, where all wider passes round alike; GPU kernels change again at
+        larger widths, so there both sides are brought to the same one.
+        """
+        for width in sorted({2, _width(length)}):
+            if width > self._engine.target.min_width:
+                if self._replay(0, width) == self._replay(length, width):
+                    return width
         return None
-    ours = [[row[i].stats for i in prompts] for row in side.answers]
-    theirs = [[row[i].stats for i in prompts] for row in plain.answers]
-    ratios = tuple(_pace(t) / _pace(o) for o, t in zip(ours, theirs, strict=True))
+
+    def _replay(self, length: DraftLength, width: int) -> list[int]:
+        """The tokens of a side with passes of at least this width."""
+        key = (length, width)
+        if key not in self._replayed:
+            with self._engine.widened(width):
+                again = answer(self._engine, self._prompt, self._plan, length)
+            self._replayed[key] = again.tokens
+        return self._replayed[key]
+
+    def _margin(self, tokens: list[int]) -> float | None:
+        """The lead of the plain pick behind these tokens, on logits computed as plain does."""
+        context, target = list(self._prompt), self._engine.target
+        target.keep(0)
+        catch_up(target, context)
+        row = target.decode(context[-1:], 1)[0]
+        for token in tokens:
+            context.append(token)
+            row = target.decode([token], 1)[0]
+        return Sampler(self._plan.params).margin(row, len(context), context)
+
+
+def _stats(side: Side, prompts: Sequence[int]) -> list[list[GenerationStats]]:
+    return [[row[i].stats for i in prompts] for row in side.answers]
+
+
+def _figures(
+    length: DraftLength,
+    ours: list[list[GenerationStats]],
+    plain: list[list[GenerationStats]],
+    text: SameText,
+) -> Figures:
     flat = [stats for row in ours for stats in row]
-    base = _pace([stats for row in theirs for stats in row])
+    base = _pace([stats for row in plain for stats in row])
     tokens, rounds = sum(s.tokens for s in flat), sum(s.rounds for s in flat)
     drafted, accepted = sum(s.drafted for s in flat), sum(s.accepted for s in flat)
-    seconds = sum(s.seconds for s in flat)
     return Figures(
-        draft_length=side.draft_length,
+        draft_length=length,
         tokens=tokens,
-        generation_tps=tokens / seconds,
+        generation_tps=1 / _pace(flat),
         speedup=base / _pace(flat),
-        speedup_by_repeat=ratios,
-        round_cost=seconds / rounds / base,
+        speedup_by_repeat=tuple(_pace(p) / _pace(o) for o, p in zip(ours, plain, strict=True)),
+        round_cost=_pace(flat) * tokens / rounds / base,
         drafted=drafted,
         accepted=accepted,
         acceptance_rate=accepted / drafted if drafted else None,
         mean_accepted_length=tokens / rounds,
+        draft_prompt_s=sum(s.draft_prompt_seconds for s in flat) / len(flat),
         ttft_s=sum(s.ttft_s or 0 for s in flat) / len(flat),
-        same_text=_same_text(side, plain),
+        text=text,
     )
 
 
 def _pace(stats: Sequence[GenerationStats]) -> float:
     """Seconds per generated token."""
-    return sum(s.seconds for s in stats) / sum(s.tokens for s in stats)
-
-
-def _same_text(side: Side, plain: Side) -> bool:
-    """Whether every answer, the looping ones too, equals the plain one token by token."""
-    reference = [one.tokens for one in plain.answers[0]]
-    return all([one.tokens for one in row] == reference for row in (*side.answers, *plain.answers))
+    return sum(s.seconds + s.draft_prompt_seconds for s in stats) / sum(s.tokens for s in stats)

@@ -20,12 +20,12 @@ from localspec.config import (
     sampling_fields,
 )
 from localspec.errors import FileProblem, LocalspecError, UsageError
+from localspec.files import appearing_when_complete, read_at_most
 from localspec.generate import Answer, Engine, GenerationResponse, collect, stream_generate
 from localspec.stats import GenerationStats
-from localspec.template import Message
+from localspec.template import Message, parse_message
 
 MAX_SAVED_BYTES = 64 * 2**20
-ROLES = ("system", "user", "assistant")
 
 
 class ChatEngine(Engine, Protocol):
@@ -68,18 +68,23 @@ class ChatUI(Protocol):
 
 @dataclass(slots=True)
 class Chat:
-    """A conversation with one engine. ``max_tokens`` bounds each answer, None is the context."""
+    """A conversation with one engine. ``max_tokens`` bounds each answer, None is the context.
+
+    ``file`` is where the conversation was saved or loaded last: saving it there again is safe.
+    """
 
     engine: ChatEngine
     ui: ChatUI
     params: SamplingParams
     draft_length: DraftLength
+    suffix: bool = True
     system: str | None = None
     thinking: bool | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     turns: list[Message] = field(default_factory=list)
     total: GenerationStats = field(default_factory=GenerationStats)
+    file: Path | None = None
 
     def run(self) -> None:
         """Read, answer or obey, until the end of input or /exit."""
@@ -106,14 +111,18 @@ class Chat:
 
     def handle(self, text: str) -> bool:
         """Obey a command or answer a message; False when the conversation is to end."""
-        if text.startswith("/"):
+        if text.startswith("/") and not text.startswith("//"):
             return self._obey(text)
         if text.strip():
+            text = text.removeprefix("/")  # of two: a message that begins with one
             self._answer([*self.turns, {"role": "user", "content": text}])
         return True
 
     def _answer(self, turns: list[Message]) -> None:
-        """Answer the last user turn and keep both, also when Ctrl-C ended the answer."""
+        """Answer the last user turn and keep both, also when Ctrl-C ended the answer.
+
+        An answer that did not begin leaves the conversation as it was.
+        """
         messages = turns
         if self.system is not None:
             messages = [{"role": "system", "content": self.system}, *turns]
@@ -123,11 +132,13 @@ class Chat:
             prompt,
             self.params,
             self.draft_length,
+            suffix=self.suffix,
             max_tokens=self.max_tokens,
             stop=self.stop,
         )
         answer = collect(responses, self.ui.stream)
-        self.turns = [*turns, {"role": "assistant", "content": answer.text}]
+        if answer.tokens:
+            self.turns = [*turns, {"role": "assistant", "content": answer.text}]
         self.total.merge(answer.stats)
         self.ui.end_answer(answer)
 
@@ -143,7 +154,8 @@ class Chat:
 def read_message(read_line: Callable[[bool], str]) -> str:
     """One message from lines: a block between triple quotes, or lines that end in a backslash.
 
-    ``read_line`` is told whether the line continues a message; its EOFError then ends the message.
+    A block is never a command: where it begins with a slash, the slash is doubled. ``read_line`` is
+    told whether the line continues a message; its EOFError then ends the message.
     """
     line = read_line(False)
     if not line.lstrip().startswith('"""'):
@@ -155,13 +167,17 @@ def read_message(read_line: Callable[[bool], str]) -> str:
             except EOFError:
                 break
         return "\n".join(parts)
-    block = line.lstrip()[3:]
+    block = _read_block(line.lstrip()[3:], read_line).strip("\n")
+    return f"/{block}" if block.startswith("/") else block
+
+
+def _read_block(block: str, read_line: Callable[[bool], str]) -> str:
     while not block.rstrip().endswith('"""'):
         try:
             block += "\n" + read_line(True)
         except EOFError:
-            return block.strip("\n")
-    return block.rstrip()[:-3].strip("\n")
+            return block
+    return block.rstrip()[:-3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +194,7 @@ def _help(chat: Chat, rest: str) -> None:
     for name, command in COMMANDS.items():
         chat.ui.say(f"{f'{name} {command.usage}':<{width}}  {command.help}")
     chat.ui.say('Several lines: begin and end with """, or end a line with a backslash.')
+    chat.ui.say("A message that begins with a slash: type two of them.")
 
 
 def _exit(chat: Chat, rest: str) -> None:
@@ -185,7 +202,7 @@ def _exit(chat: Chat, rest: str) -> None:
 
 
 def _clear(chat: Chat, rest: str) -> None:
-    chat.turns = []
+    chat.turns, chat.file = [], None
     chat.ui.say("The conversation is forgotten.")
 
 
@@ -218,7 +235,7 @@ def _draft(chat: Chat, rest: str) -> None:
         raise UsageError(
             f"{rest!r} is no draft length.", "Type /draft N, /draft auto or /draft off."
         )
-    if lengths and lengths[0] != 0 and chat.engine.draft is None:
+    if lengths and lengths[0] not in (0, "auto") and chat.engine.draft is None:
         raise UsageError("No draft model is loaded.", "Start chat with --draft FILE.gguf.")
     if lengths:
         chat.draft_length = lengths[0]
@@ -246,25 +263,27 @@ def _save(chat: Chat, rest: str) -> None:
     path = _named(rest, "/save")
     document = {"system": chat.system, "messages": chat.turns}
     try:
-        path.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+        if path.is_file() and path != chat.file:
+            raise FileProblem(f"{path} exists already.", "Choose another name, or remove it first.")
+        text = json.dumps(document, ensure_ascii=False, indent=1) + "\n"
+        with appearing_when_complete(path) as partial:
+            partial.write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: half a surrogate pair, a NUL in the name
         raise FileProblem(f"{path} cannot be written: {error}.", "Try another name.") from error
+    chat.file = path
     chat.ui.say(f"{len(chat.turns)} messages saved to {path}.")
 
 
 def _load(chat: Chat, rest: str) -> None:
     path = _named(rest, "/load")
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_SAVED_BYTES + 1)  # a device has no size
-        if len(data) > MAX_SAVED_BYTES:
-            raise FileProblem(f"{path} is too large for a conversation.", "Try another file.")
-        document = json.loads(data.decode("utf-8"))
+        document = json.loads(read_at_most(path, MAX_SAVED_BYTES).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise FileProblem(
             f"{path} cannot be read: {error}.", "Give a file that /save wrote."
         ) from error
     chat.system, chat.turns = _parse_saved(document, path)
+    chat.file = path
     chat.ui.say(f"{len(chat.turns)} messages loaded from {path}.")
 
 
@@ -282,13 +301,10 @@ def _parse_saved(document: Any, path: Path) -> tuple[str | None, list[Message]]:
     problem = FileProblem(f"{path} holds no saved conversation.", "Give a file that /save wrote.")
     if not isinstance(document, dict) or not isinstance(document.get("messages"), list):
         raise problem
-    turns: list[Message] = []
-    for entry in document["messages"]:
-        if not isinstance(entry, dict) or entry.get("role") not in ROLES:
-            raise problem
-        if not isinstance(entry.get("content"), str):
-            raise problem
-        turns.append({"role": entry["role"], "content": entry["content"]})
+    try:
+        turns = [parse_message(entry) for entry in document["messages"]]
+    except ValueError as error:
+        raise problem from error
     system = document.get("system")
     if system is not None and not isinstance(system, str):
         raise problem

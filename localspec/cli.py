@@ -8,6 +8,9 @@ import errno
 import os
 import select
 import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -15,14 +18,17 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from localspec import __version__, display, machine
-from localspec.config import DraftLength, SamplingParams, choose_sampling
-from localspec.errors import FileProblem, LocalspecError, UsageError
+from localspec.config import DEFAULT_LENGTH, DraftLength, SamplingParams, choose_sampling
+from localspec.errors import FileProblem, LocalspecError, TemplateError, UsageError
 from localspec.flags import AnswerFlags, ModelFlags, SamplingFlags, spread_groups
-from localspec.speculative.control import DEFAULT_LENGTH
+from localspec.interrupt import held_interrupt
 
 if TYPE_CHECKING:
+    from localspec.bench import Comparison, Plan
     from localspec.engine import Engine
     from localspec.generate import GenerationResponse
+    from localspec.prompts import Prompt
+    from localspec.report import Report
     from localspec.template import Message
 
 app = typer.Typer(
@@ -35,6 +41,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+BENCH_LENGTHS: tuple[DraftLength, ...] = (2, 4, 8)
 JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
@@ -88,13 +95,14 @@ def demo(
     as_json: JsonFlag = False,
 ) -> None:
     """See the bundled pair at work: plain beside drafted, no network."""
+    from localspec import scoreboard
     from localspec.demo import run_demo
     from localspec.engine import missing_gpu
 
     for sentence in missing_gpu():
         display.note(sentence)
     if not as_json:
-        display.demo_intro(draft_tokens)
+        scoreboard.demo_intro(draft_tokens)
     results = []
     with display.progress() as on_progress:
         for result in run_demo(
@@ -106,7 +114,7 @@ def demo(
         ):
             results.append(result)
             if not as_json:
-                display.demo_result(result)
+                scoreboard.demo_result(result)
     if as_json:
         settings = {"repeats": repeats, "max_tokens": max_tokens, "temperature": 0}
         machine_facts = {"cpu": machine.cpu_name(), "threads": threads or machine.physical_cores()}
@@ -191,14 +199,20 @@ def run(
 
     text = _read_prompt(prompt, file)
     choose_sampling(sampling.given(), {})  # bad values are told before models load
-    asked = models.draft_options().one_length(DEFAULT_LENGTH)
+    length = models.draft_options().one_length(DEFAULT_LENGTH)
     with _open(models) as engine:
         params = _sampling_for(engine, sampling)
         messages = _messages(answering.system, text)
         ids = engine.encode_text(text) if raw else engine.encode_chat(messages)
-        length = asked if engine.draft else 0
+        length = _usable(engine, length, models)
         responses = stream_generate(
-            engine, ids, params, length, max_tokens=answering.max_tokens, stop=answering.stop
+            engine,
+            ids,
+            params,
+            length,
+            suffix=models.suffix == "on",
+            max_tokens=answering.max_tokens,
+            stop=answering.stop,
         )
         answer = collect(responses, _quiet if as_json else _show)
         if as_json:
@@ -233,12 +247,135 @@ def chat(
             engine,
             screen,
             _sampling_for(engine, sampling),
-            length if engine.draft else 0,
+            _usable(engine, length, models),
+            suffix=models.suffix == "on",
             system=answering.system,
             thinking=thinking,
             max_tokens=answering.max_tokens,
             stop=tuple(answering.stop),
         ).run()
+
+
+@app.command()
+@spread_groups
+def bench(
+    models: ModelFlags,
+    sampling: SamplingFlags,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompts",
+            help='Prompts of your own, one JSON object a line: {"task": "code", "prompt": "..."}.',
+        ),
+    ] = None,
+    tasks: Annotated[
+        str | None, typer.Option("--tasks", help="Only these, comma-separated: code,edit.")
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option("--repeats", "-r", min=1, help="Interleaved repeats.")
+    ] = 3,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", "-n", min=1, help="Tokens an answer.")
+    ] = 64,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Keep the JSON document in this file.")
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="One JSON document on stdout; the table goes to stderr."),
+    ] = False,
+) -> None:
+    """Measure plain decoding against draft lengths, task by task, and compare the texts.
+
+    Plain is always measured; --draft-tokens 0,2,4,8 unless given. Greedy and with seed 0
+    unless flags say otherwise. Exit code 1 if a text differs from plain for no proven reason.
+    """
+    from localspec.bench import Plan, require_room
+    from localspec.prompts import SHIPPED, by_task, read_prompts
+    from localspec.report import Report, require_writable
+
+    groups = by_task(read_prompts(prompts or SHIPPED), tasks)
+    choose_sampling(sampling.given(), {})  # bad values are told before models load
+    if output is not None:
+        require_writable(output)
+    lengths = _sides(models)
+    with _open(models) as engine:
+        params = _sampling_for(engine, sampling, {"temperature": 0, "seed": 0})
+        sides = tuple(dict.fromkeys(_usable(engine, each, models) for each in lengths))
+        plan = Plan(params, sides, repeats, max_tokens, suffix=models.suffix == "on")
+        ids = _encode_prompts(engine, groups)
+        require_room(engine, ids, plan)
+        report = Report(engine, plan, groups, output)
+        found, problem = _measure(engine, ids, plan, report, stderr=as_json)
+        with held_interrupt():  # a second Ctrl-C must not lose what the first one kept
+            try:
+                report.keep(found, complete=problem is None)
+            finally:
+                if as_json:
+                    display.json_line(report.document)
+    if isinstance(problem, LocalspecError):
+        raise problem
+    unexplained = any(d.proven_at is None for one in found for d in one.differences)
+    raise typer.Exit(130 if problem is not None else 1 if unexplained else 0)
+
+
+def _sides(models: ModelFlags) -> tuple[DraftLength, ...]:
+    """The draft lengths to compare, plain first, each once."""
+    options = models.draft_options()
+    lengths = options.lengths or ((0, *BENCH_LENGTHS) if options.model else (0,))
+    return (0, *dict.fromkeys(length for length in lengths if length != 0))
+
+
+def _encode_prompts(
+    engine: "Engine", groups: "Mapping[str, Sequence[Prompt]]"
+) -> dict[str, list[list[int]]]:
+    """Token ids by task; a template's complaint names the prompt."""
+    ids: dict[str, list[list[int]]] = {task: [] for task in groups}
+    for task, group in groups.items():
+        for i, prompt in enumerate(group):
+            try:
+                ids[task].append(engine.encode_chat(prompt.messages))
+            except TemplateError as problem:
+                raise TemplateError(f"{task} {i + 1}: {problem.message}", problem.hint) from problem
+    return ids
+
+
+def _measure(
+    engine: "Engine",
+    tasks: dict[str, list[list[int]]],
+    plan: "Plan",
+    report: "Report",
+    *,
+    stderr: bool,
+) -> "tuple[list[Comparison], BaseException | None]":
+    """Fill the table and say what it means, each result kept first; also what ended it early."""
+    from localspec.bench import run_bench
+    from localspec.scoreboard import Scoreboard
+
+    board = Scoreboard(display.console(stderr), [*tasks, "all"])
+    found: list[Comparison] = []
+    done = Counter[str]()
+    problem: BaseException | None = None
+    try:
+        with display.progress() as on_progress:
+
+            def on_answer(task: str) -> None:
+                done[task] += 1
+                label = f"{task} ({len(found) + 1} of {len(tasks)})"
+                on_progress(label, done[task], plan.answers(len(tasks[task])))
+
+            for comparison in run_bench(engine, tasks, plan, on_answer):
+                found.append(comparison)
+                report.keep(found, complete=False)
+                board.add(comparison)
+    except (KeyboardInterrupt, LocalspecError) as error:
+        problem = error
+    with held_interrupt():
+        if problem is not None:
+            display.note(f"Stopped early: {sum(len(one.names) for one in found)} prompts measured.")
+        draft = None if engine.draft is None else engine.draft.memory
+        board.finish(found, engine.target.memory, draft)
+    return found, problem
 
 
 def _quiet(response: "GenerationResponse") -> None:
@@ -253,7 +390,7 @@ def _open(models: ModelFlags) -> "Engine":
     """Load what the flags name, and say what the user should know about it."""
     target, draft = models.load_options()
     options = models.draft_options()
-    if draft is None and any(length != 0 for length in options.lengths):
+    if draft is None and any(length not in (0, "auto") for length in options.lengths):
         raise UsageError(
             "A draft length was given, but no draft model.",
             "Name one with --draft FILE.gguf, or leave the length out.",
@@ -268,9 +405,34 @@ def _open(models: ModelFlags) -> "Engine":
     return engine
 
 
-def _sampling_for(engine: "Engine", flags: SamplingFlags) -> SamplingParams:
+def _usable(engine: "Engine", length: DraftLength, models: ModelFlags) -> DraftLength:
+    """The length that what was loaded allows; auto measures a pair that is new here."""
+    if engine.draft is None and not (
+        length == "auto" and models.suffix == "on" and engine.target.can_forget
+    ):
+        return 0
+    if length == "auto":
+        if models.recalibrate:
+            engine.forget()
+        if engine.is_new():
+            display.note(
+                "New on this machine: measuring for about two seconds what drafting costs."
+            )
+        told = len(engine.notes)
+        engine.learnt(time.perf_counter)
+        for sentence in [*engine.notes[told:], *engine.verdict()]:
+            display.note(sentence)
+    return length
+
+
+def _sampling_for(
+    engine: "Engine", flags: SamplingFlags, unless_given: Mapping[str, float | int] | None = None
+) -> SamplingParams:
     """Flags over the model's own recommendation, which is shown when it decides anything."""
-    params, recommended = choose_sampling(flags.given(), engine.target.header.sampling)
+    given = {name: value for name, value in flags.given().items() if value is not None}
+    params, recommended = choose_sampling(
+        {**(unless_given or {}), **given}, engine.target.header.sampling
+    )
     if recommended:
         values = ", ".join(f"{name} {getattr(params, name):g}" for name in recommended)
         display.note(f"Sampling recommended by the model: {values}.")

@@ -17,6 +17,7 @@ from localspec.errors import UsageError
 # which rounds differently; up to 63, drafted tokens and the pending one, all widths agree.
 MAX_DRAFT_TOKENS = 62
 DEFAULT_CTX_SIZE = 8192
+DEFAULT_LENGTH = 3  # tokens drafted in a round
 MAX_THREADS = 512  # GGML_MAX_N_THREADS; llama.cpp aborts beyond it
 _COLDEST = 1e-6  # below it division by the temperature only loses digits
 MAX_SEED = 2**32 - 1  # llama.cpp's seeds are 32 bits wide
@@ -76,8 +77,8 @@ class SamplingParams:
 def _require(name: str, value: float, low: float, high: float) -> None:
     if not low <= value <= high:  # also false for NaN
         raise UsageError(
-            f"--{name} is {value}, expected a value from {low} to {high}.",
-            f"Leave --{name} out to use the default.",
+            f"{name} is {value}, expected a value from {low} to {high}.",
+            f"The default is {getattr(SamplingParams(), name.replace('-', '_'))}.",
         )
 
 

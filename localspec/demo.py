@@ -5,7 +5,7 @@ padding itself is `padding`, the measurement `bench`.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -40,31 +40,24 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class PairResult:
-    """One quantisation of the demo pair: plain and drafted figures, None when all texts loop.
+    """One quantisation of the demo pair, plain and drafted.
 
     ``bundled`` holds the headers of target and draft before padding.
     """
 
-    quantization: str
     bundled: tuple[ModelHeader, ModelHeader]
     target: ModelHeader
     draft: ModelHeader
-    plain: bench.Figures | None
-    drafted: bench.Figures | None
-    prompts: int
-    left_out: int
+    comparison: bench.Comparison
 
     def as_json(self) -> dict[str, object]:
         """Plain data for ``--json``."""
         return {
-            "quantization": self.quantization,
+            "quantization": self.comparison.task,
             "bundled": [describe(header) for header in self.bundled],
             "target": describe(self.target),
             "draft": describe(self.draft),
-            "plain": None if self.plain is None else asdict(self.plain),
-            "drafted": None if self.drafted is None else asdict(self.drafted),
-            "prompts": self.prompts,
-            "left_out": self.left_out,
+            **self.comparison.as_json(),
         }
 
 
@@ -114,30 +107,20 @@ def _measure(
     on_progress: Progress,
 ) -> PairResult:
     assert engine.draft is not None
-    total = len(QUESTIONS) * repeats * 2
+    plan = bench.Plan(SamplingParams(temperature=0), (0, draft_length), repeats, max_tokens)
+    prompts = [engine.encode_chat([{"role": "user", "content": q}]) for q in QUESTIONS]
+    total = plan.answers(len(prompts))
     done = 0
 
-    def on_answer() -> None:
+    def on_answer(task: str) -> None:
         nonlocal done
         done += 1
-        on_progress(f"measuring the {quantization} pair", done, total)
+        on_progress(f"measuring the {task} pair", done, total)
 
-    plain, drafted = bench.compare(
-        engine,
-        [engine.encode_chat([{"role": "user", "content": q}]) for q in QUESTIONS],
-        SamplingParams(temperature=0),
-        (0, draft_length),
-        repeats=repeats,
-        max_tokens=max_tokens,
-        on_answer=on_answer,
-    )
+    (comparison,) = bench.run_bench(engine, {quantization: prompts}, plan, on_answer)
     return PairResult(
-        quantization=quantization,
         bundled=(read_header(paths.demo_pair()[0]), read_header(paths.demo_pair()[1])),
         target=engine.target.header,
         draft=engine.draft.header,
-        plain=bench.figures(plain, plain),
-        drafted=bench.figures(drafted, plain),
-        prompts=len(QUESTIONS),
-        left_out=len(bench.looping(plain)),
+        comparison=comparison,
     )

@@ -1,4 +1,4 @@
-"""Everything drawn: text, figures, notes, progress bars and tables.
+"""Everything drawn: text, figures, notes, progress bars and reports.
 
 This room owns both streams: generated text and results go to stdout, all else to stderr, colour
 and bars only to a terminal. It decides nothing about models.
@@ -19,8 +19,6 @@ from localspec.text import one_line, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from localspec.bench import Figures
-    from localspec.demo import PairResult
     from localspec.doctor import Examination
     from localspec.metadata import ModelHeader
     from localspec.pairing import PairReport
@@ -85,16 +83,18 @@ def figures(stats: GenerationStats, finish_reason: str, seed: int | None) -> Non
     if stats.rounds == 0:
         note("cancelled while reading the prompt")
         return
-    parts = [f"{stats.tokens} tokens", f"{_number(stats.generation_tps)} tok/s"]
+    parts = [f"{stats.tokens} tokens", f"{number(stats.generation_tps)} tok/s"]
     if stats.drafted:
         parts.append(
-            f"acceptance {_percent(stats.acceptance_rate)} "
+            f"acceptance {percent(stats.acceptance_rate)} "
             f"({stats.accepted} of {stats.drafted} drafted)"
         )
-        parts.append(f"{_number(stats.mean_accepted_length, 2)} tokens/round")
+        parts.append(f"{number(stats.mean_accepted_length, 2)} tokens/round")
+    if stats.estimated_speedup is not None:
+        parts.append(f"about {stats.estimated_speedup:.2f}x plain")
     prompt = f"prompt {stats.prompt_tokens} tokens"
     if stats.prompt_tps is not None:
-        prompt += f" at {_number(stats.prompt_tps)} tok/s"
+        prompt += f" at {number(stats.prompt_tps)} tok/s"
     parts.append(prompt)
     if stats.ttft_s is not None:
         parts.append(f"TTFT {stats.ttft_s:.2f} s")
@@ -107,21 +107,26 @@ def figures(stats: GenerationStats, finish_reason: str, seed: int | None) -> Non
     console(True).print(" · ".join(parts), style="dim", markup=False)
 
 
-def meter(stats: GenerationStats, draft_length: int) -> str:
-    """The figures so far, on one line."""
-    parts = [f"{_number(stats.generation_tps)} tok/s"]
-    if stats.drafted:
-        parts.append(f"acceptance {_percent(stats.acceptance_rate)}")
-        parts.append(f"{_number(stats.mean_accepted_length, 2)} tokens/round")
-    parts.append(f"draft {draft_length or 'off'}")
-    return " · ".join(parts)
+def meter(stats: GenerationStats, draft_length: int, width: int, status: str = "") -> str:
+    """The figures so far, on one line; in few words where ``width`` columns do not hold them."""
+    speed = f"{number(stats.generation_tps)} tok/s"
+    draft = f"draft {draft_length or 'off'}"
+    if status and status != "off":
+        draft += f" ({status})"
+    if not stats.drafted:
+        return f"{speed} · {draft}"
+    rate, length = percent(stats.acceptance_rate), number(stats.mean_accepted_length, 2)
+    full = f"{speed} · acceptance {rate} · {length} tokens/round · {draft}"
+    return full if len(full) <= width else f"{speed} {rate} {length}/round {draft}"
 
 
-def _number(value: float | None, digits: int = 1) -> str:
+def number(value: float | None, digits: int = 1) -> str:
+    """A figure, or a dash for None."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def _percent(value: float | None) -> str:
+def percent(value: float | None) -> str:
+    """A share in whole percent, or a dash for None."""
     return "–" if value is None else f"{100 * value:.0f}%"
 
 
@@ -134,11 +139,13 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
     from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
     out = console(True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"))
+    name = TextColumn("{task.description}", markup=False)
+    columns = (name, BarColumn(), TextColumn("{task.percentage:.0f}%"))
     with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
         tasks: dict[str, TaskID] = {}
 
         def report(label: str, done: int, total: int) -> None:
+            label = one_line(label)
             if label not in tasks:
                 tasks[label] = bar.add_task(label, total=total)
             bar.update(tasks[label], completed=done, total=total)
@@ -186,78 +193,6 @@ def count(number: int) -> str:
 
 def _bytes(number: int) -> str:
     return f"{number / 2**30:.1f} GiB"
-
-
-def demo_intro(draft_length: object) -> None:
-    """What the demo does, said plainly, on stderr."""
-    note(
-        "The bundled pair is a toy that fits into the processor's cache, where drafting has "
-        "nothing to win, so it is padded with zeros to a realistic size first. "
-        f"Draft length {draft_length}, greedy, plain and drafted taking turns."
-    )
-
-
-def demo_result(result: "PairResult") -> None:
-    """One quantisation as a small table with a sentence below it, on stdout."""
-    from rich.table import Table
-
-    out = console(False)
-    target, draft = result.bundled
-    title = (
-        f"{result.quantization}: the {count(target.parameters)} target padded to "
-        f"{count(result.target.parameters)} parameters, the {count(draft.parameters)} draft to "
-        f"{count(result.draft.parameters)}: same text, the cost of bigger models"
-    )
-    table = Table()
-    if result.plain is None or result.drafted is None:
-        out.print(f"{title}: every answer loops, no figures.", markup=False)
-        return
-    sides = (("plain", result.plain), ("drafted", result.drafted))
-    for heading in ("", *(name for name, _ in sides)):
-        table.add_column(heading, justify="right" if heading else "left")
-    columns = [_column(side, name == "plain") for name, side in sides]
-    for label in columns[0]:
-        table.add_row(label, *(column[label] for column in columns))
-    out.print(title, markup=False)
-    out.print(table)
-    out.print(_verdict(result), markup=False)
-
-
-def _column(row: "Figures", plain: bool) -> dict[str, str]:
-    """The figures of one side by their labels, as they are shown."""
-    low, high = min(row.speedup_by_repeat), max(row.speedup_by_repeat)
-    return {
-        "tok/s": _number(row.generation_tps),
-        "speedup": "1" if plain else f"{row.speedup:.2f}x",
-        "spread": "" if plain else f"{low:.2f} to {high:.2f}" if high > low else "one repeat",
-        "acceptance": _percent(row.acceptance_rate),
-        "tokens/round": _number(row.mean_accepted_length, 2),
-        "TTFT": f"{row.ttft_s:.2f} s",
-        "text": "" if plain else ("same" if row.same_text else "DIFFERENT"),
-    }
-
-
-def _verdict(result: "PairResult") -> str:
-    row = result.drafted
-    assert row is not None
-    low, high = min(row.speedup_by_repeat), max(row.speedup_by_repeat)
-    if row.drafted == 0:
-        return "Nothing was drafted: the answers are too short."
-    outcome = (
-        "One repeat decides nothing" if len(row.speedup_by_repeat) == 1
-        else "Drafting pays here" if low > 1 else "Drafting loses here" if high < 1
-        else "Drafting hardly matters here"
-    )  # fmt: skip
-    sentence = (
-        f"{outcome}: a round gives {row.mean_accepted_length:.2f} tokens and costs as much as "
-        f"{row.round_cost:.2f} plain ones."
-    )
-    if result.left_out:
-        sentence += (
-            f" {result.left_out} of {result.prompts} answers repeat themselves too much and are "
-            "left out of the figures."
-        )
-    return sentence
 
 
 def examination(result: "Examination") -> None:

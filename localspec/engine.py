@@ -6,23 +6,31 @@ llama.cpp that end the process. It knows nothing of drafting or text streams.
 """
 
 import ctypes
+import functools
 import os
 import re
 import shlex
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
-from localspec import backend, machine
+from localspec import backend, machine, profiles
 from localspec.config import DEFAULT_CTX_SIZE, MAX_DRAFT_TOKENS, LoadOptions
 from localspec.errors import EngineError, FileProblem, IncompatiblePair, UsageError
 from localspec.interrupt import held_interrupt
+from localspec.memory import MemoryUse, read_buffers
 from localspec.metadata import ModelHeader, read_header
 from localspec.pairing import MAX_LAYERS, Finding, check_model, check_pair
-from localspec.speculative.loop import Logits
+from localspec.speculative.calibrate import calibrate
+from localspec.speculative.control import LONGEST_AUTO, Knowledge
+from localspec.speculative.costs import ceiling
+from localspec.speculative.loop import Clock, Logits
 from localspec.template import Message, render
 
 _SMALLEST_CTX = 8  # a file may claim less, and llama.cpp would abort
@@ -31,6 +39,7 @@ _GGML_TYPES = {
     "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20,
     "bf16": 30,
 }  # fmt: skip
+_LEAST_CEILING = 1.05
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _LOAD_AUTO, _LOAD_MMAP_MLOCK = -1, 3
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # LLM_FFN_EXPS_REGEX in llama.cpp
@@ -45,7 +54,9 @@ class _TensorOverride(ctypes.Structure):
 class LlamaModel:
     """One GGUF model with its context: a TokenModel of the loop.
 
-    Raises EngineError, with llama.cpp's own reason, when it cannot be loaded.
+    Passes narrower than ``min_width`` tokens are filled up with others, taken back at once:
+    llama.cpp's kernels round differently at different widths. Raises EngineError, with llama.cpp's
+    own reason, when the model cannot be loaded.
     """
 
     def __init__(self, header: ModelHeader, options: LoadOptions) -> None:
@@ -56,6 +67,8 @@ class LlamaModel:
         self._tokens: list[int] = []
         self._torn = False  # true while our list and llama.cpp's cache may differ
         self.can_forget = True
+        self.min_width = 2 if options.exact else 1
+        self.memory = MemoryUse()
         self._model: Any = None
         self._context: Any = None
         self._batch: _Batch | None = None
@@ -143,6 +156,10 @@ class LlamaModel:
             "name": self.header.name,
             "parameters": self.header.parameters,
             "quantization": self.header.quantization,
+            "device": options.device,
+            "gpu_layers": options.gpu_layers,
+            "cpu_moe_layers": options.cpu_moe_layers,
+            "override_tensors": list(options.override_tensors),
             "ctx_size": self.n_ctx,
             "threads": self.threads,
             "threads_batch": options.threads_batch or self.threads,
@@ -187,6 +204,7 @@ class LlamaModel:
                 f"llama.cpp cannot load {self.header.path}: {_reason(errors)}",
                 "See the whole log with --verbose.",
             )
+        self.memory += read_buffers(backend.log.lines())
         return model
 
     def _make_context(self) -> Any:
@@ -209,6 +227,7 @@ class LlamaModel:
                 f"{self.header.path.name}: {_reason(errors)}",
                 "Try a smaller --ctx-size, fewer --n-gpu-layers, or the default cache types.",
             )
+        self.memory += read_buffers(backend.log.lines())
         return context
 
     def _probe_forgetting(self) -> bool:
@@ -243,16 +262,15 @@ class LlamaModel:
             )
 
     def _decode_chunk(self, tokens: Sequence[int], position: int, rows: int) -> None:
-        """One llama_decode; with ``exact`` a single token gets a second one, removed at once.
+        """One llama_decode; below ``min_width`` the last token is repeated until the pass fits.
 
-        Its logits are asked for too: the last layer is only as wide as the rows wanted of it.
+        The logits of what was added are asked for too, because the last layer is only as wide as
+        the rows wanted of it; they come last, and are never read.
         """
-        alone = self.options.exact and self.can_forget and len(tokens) == 1
+        added = max(0, self.min_width - len(tokens)) if self.can_forget else 0
         assert self._batch is not None
-        if alone:
-            self._batch.fill([*tokens, *tokens], position, 2 * rows)
-        else:
-            self._batch.fill(tokens, position, rows)
+        filled = [*tokens, *[tokens[-1]] * added] if added else tokens
+        self._batch.fill(filled, position, rows + added if rows else 0)
         code = self._llama.llama_decode(self._context, self._batch.native)
         if code != 0:
             raise EngineError(
@@ -260,8 +278,8 @@ class LlamaModel:
                 f"{self.header.path.name} (code {code}).",
                 "Try a smaller --ctx-size, or see the log with --verbose.",
             )
-        if alone:
-            self._forget(position + 1)
+        if added:
+            self._forget(position + len(tokens))
 
     def _logits(self, rows: int) -> Logits:
         if rows == 0:
@@ -373,6 +391,7 @@ class Engine:
     ) -> None:
         self.target = target
         self.draft = draft
+        self._learnt: Knowledge | None = None
         self.notes = [*notes, *_stretched(target)]
 
     @classmethod
@@ -416,11 +435,6 @@ class Engine:
             return
         self.draft = draft
         self.notes += _stretched(draft)
-        if draft.n_ctx < self.target.n_ctx:
-            self.notes.append(
-                f"The draft's context ends at {draft.n_ctx} tokens, the target's at "
-                f"{self.target.n_ctx}: beyond it the answer goes on without drafting."
-            )
 
     def is_stop(self, token: int) -> bool:
         """True for the target's end-of-generation tokens."""
@@ -451,8 +465,77 @@ class Engine:
         doubled = bool(bos) and text.startswith(bos)
         return self.target.tokenize(text, add_special=not doubled, parse_special=True)
 
+    def learnt(self, clock: Clock) -> Knowledge:
+        """What is known of this pair on this machine; measured first if nothing is.
+
+        Kept between runs; a profile that is damaged is discarded with a note.
+        """
+        if self._learnt is None:
+            try:
+                self._learnt = profiles.load(self._profile)
+            except ValueError as error:
+                self.notes.append(f"The kept profile of this pair is discarded: {error}.")
+        if self._learnt is None:
+            self._learnt = calibrate(self.target, self.draft, clock)
+        return self._learnt
+
+    def is_new(self) -> bool:
+        """Whether nothing is known yet of this pair on this machine."""
+        return self._learnt is None and not self._profile.exists()
+
+    def forget(self) -> None:
+        """Let the pair be measured anew."""
+        self._learnt = None
+        self._profile.unlink(missing_ok=True)
+
+    def verdict(self) -> list[str]:
+        """One line when no draft could pay on this machine, with the figures."""
+        if self._learnt is None or self.draft is None:
+            return []
+        step = self._learnt.draft.seconds(1, 0)
+        most, width = ceiling(self._learnt.verify, step, range(1, LONGEST_AUTO + 2), 0)
+        if most >= _LEAST_CEILING:
+            return []
+        return [
+            f"Even a draft that is always right would gain no more than {most:.2f}x here (with "
+            f"{width - 1} tokens a round): running plain, but for what the text repeats."
+        ]
+
+    @functools.cached_property
+    def _profile(self) -> Path:
+        """Where what is learnt is kept; found before it is written, when a file may be gone."""
+        models = [model for model in (self.target, self.draft) if model is not None]
+        return profiles.profile_path(
+            [model.header for model in models],
+            {
+                "cpu": machine.cpu_name(),
+                "devices": [device.name for device in backend.devices()],
+                "models": [_circumstances(model) for model in models],
+            },
+        )
+
+    @property
+    def can_rewind(self) -> bool:
+        """Whether the target's last tokens can be forgotten."""
+        return self.target.can_forget
+
+    @contextmanager
+    def widened(self, width: int) -> Iterator[None]:
+        """Let no pass of the target be narrower than ``width`` tokens while the block runs.
+
+        The context must have room for ``width`` more tokens than are generated.
+        """
+        before = self.target.min_width
+        self.target.min_width = width
+        try:
+            yield
+        finally:
+            self.target.min_width = before
+
     def close(self) -> None:
-        """Free both models."""
+        """Keep what was learnt, and free both models."""
+        if self._learnt is not None:
+            profiles.save(self._profile, self._learnt)
         if self.draft is not None:
             self.draft.close()
         self.target.close()
@@ -467,6 +550,12 @@ class Engine:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _circumstances(model: LlamaModel) -> dict[str, object]:
+    """What costs depend on: not where a file lies, what it is called, how much context there is."""
+    left_out = ("file", "name", "ctx_size")
+    return {name: value for name, value in model.settings().items() if name not in left_out}
 
 
 def require_model(header: ModelHeader) -> list[str]:
@@ -511,7 +600,6 @@ def missing_gpu() -> list[str]:
     if not machine.has_nvidia_gpu() or backend.build().gpu_offload:
         return []
     return [
-        "This build of llama.cpp has no GPU support, but the machine has an NVIDIA GPU. Mend it: "
-        'CMAKE_ARGS="-DGGML_CUDA=on" pip install --force-reinstall --no-deps --no-cache-dir '
-        f"llama-cpp-python=={backend.build().bindings}"
+        "This build of llama.cpp has no GPU support, but the machine has an NVIDIA GPU. Mend it in "
+        "localspec's own folder: bash scripts/build_cuda.sh --python " + shlex.quote(sys.executable)
     ]

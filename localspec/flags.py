@@ -58,13 +58,32 @@ class ModelFlags:
         str | None,
         typer.Option(
             "--draft-tokens",
-            help="Tokens drafted in a round: a number (default 3), off, or auto: one more after a "
-            "draft accepted whole, one fewer when under half was right, 1 to 8. Auto follows the "
-            "text only; it does not measure yet what drafting costs.",
+            help="Tokens drafted in a round: a number (default 3), off, or auto: as far as it "
+            "pays, by what passes cost here and what the text accepts, or not at all. bench takes "
+            "several: 0,2,4,auto.",
             metavar="N|auto|off",
             rich_help_panel=_DRAFTING,
         ),
     ] = None
+    suffix: Annotated[
+        str,
+        typer.Option(
+            "--suffix",
+            parser=_choice("on", "off"),
+            metavar="on|off",
+            help="Let auto also propose what followed before in the text, with a draft model or "
+            "without.",
+            rich_help_panel=_DRAFTING,
+        ),
+    ] = "on"
+    recalibrate: Annotated[
+        bool,
+        typer.Option(
+            "--recalibrate",
+            help="Forget what auto learnt about this pair, and measure again.",
+            rich_help_panel=_DRAFTING,
+        ),
+    ] = False
     draft_ctx_size: Annotated[
         int | None,
         typer.Option(
@@ -72,8 +91,8 @@ class ModelFlags:
             "-cd",
             min=8,
             max=2**31 - 1,
-            help="Context of the draft in tokens. Default: as the target's, at most what the draft "
-            "was trained for.",
+            help="Context of the draft in tokens: of a longer text it sees the most recent part. "
+            "Default: as the target's, at most what the draft was trained for.",
             rich_help_panel=_DRAFTING,
         ),
     ] = None

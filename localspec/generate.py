@@ -6,23 +6,24 @@ It names what it needs of an engine as a Protocol and knows neither llama.cpp no
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, Protocol
 
 from localspec.config import DraftLength, SamplingParams
 from localspec.errors import PromptTooLong
 from localspec.sampling import Sampler
-from localspec.speculative.control import make_control
-from localspec.speculative.drafters import ModelDrafter, NoDraft
+from localspec.speculative.control import Adaptive, FixedLength, Knowledge, NoDraft
+from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import (
     Clock,
-    Drafter,
     FinishReason,
+    Proposer,
     Round,
     TokenModel,
     generate_rounds,
     prefill,
 )
+from localspec.speculative.suffix import SuffixIndex
 from localspec.stats import GenerationStats
 from localspec.text import TextStream
 
@@ -36,6 +37,15 @@ class Engine(Protocol):
     @property
     def draft(self) -> TokenModel | None: ...
 
+    @property
+    def can_rewind(self) -> bool:
+        """Whether the target's last tokens can be forgotten, as every wrong draft must be."""
+        ...
+
+    def learnt(self, clock: Clock) -> Knowledge:
+        """What is known of this pair on this machine; measured first if nothing is."""
+        ...
+
     def is_stop(self, token: int) -> bool:
         """True for tokens that end an answer."""
         ...
@@ -47,7 +57,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GenerationResponse:
-    """What one round added, and how far the next one may draft.
+    """What one round added, how far it drafted, and if it did not, perhaps why.
 
     ``stats`` is live: the same object in every response of a stream.
     """
@@ -57,6 +67,7 @@ class GenerationResponse:
     stats: GenerationStats
     finish_reason: FinishReason | None
     draft_length: int
+    status: str = ""
 
 
 @dataclass(slots=True)
@@ -85,6 +96,8 @@ class Answer:
             "acceptance_rate": stats.acceptance_rate,
             "mean_accepted_length": stats.mean_accepted_length,
             "accepted_at": stats.accepted_at,
+            "sources": {name: asdict(source) for name, source in stats.sources.items()},
+            "estimated_speedup": stats.estimated_speedup,
             "rounds": stats.rounds,
             "draft_s": stats.draft_seconds,
             "verify_s": stats.verify_seconds,
@@ -116,25 +129,27 @@ def stream_generate(
     params: SamplingParams,
     draft_length: DraftLength,
     *,
+    suffix: bool = True,
     max_tokens: int | None = None,
     stop: Sequence[str] = (),
     clock: Clock = time.perf_counter,
 ) -> Iterator[GenerationResponse]:
     """Generate after the token ids of ``prompt``; the last response carries the finish reason.
 
-    Without ``max_tokens`` the answer may fill the context. The text for a seed does not depend on
-    ``draft_length`` or on the draft (up to the rounding of llama.cpp's kernels; see
+    ``suffix`` lets "auto" also propose what followed before in the text, with a draft model or
+    without. Without ``max_tokens`` the answer may fill the context. The text for a seed does not
+    depend on ``draft_length`` or on the draft (up to the rounding of llama.cpp's kernels; see
     `LoadOptions.exact`). Raises PromptTooLong when no room is left for an answer.
     """
     _require_room(len(prompt), engine.target.n_ctx)
+    picker = Sampler(params)
+    # Before the prompt is read: a pair that is new here is measured on empty caches.
+    proposer = _make_proposer(engine, picker, draft_length, suffix, clock)
     stats = GenerationStats()
     stats.start(prefill(engine.target, prompt, clock))
-    picker = Sampler(params)
-    control = make_control(draft_length)
     rounds = generate_rounds(
         engine.target,
-        _make_drafter(engine, picker, draft_length),
-        control,
+        proposer,
         picker,
         prompt,
         max_tokens=engine.target.n_ctx if max_tokens is None else max_tokens,
@@ -145,7 +160,10 @@ def stream_generate(
     for round in rounds:
         text, round = _read(round, stream, engine)
         stats.add(round)
-        yield GenerationResponse(text, round.tokens, stats, round.finish_reason, control.length())
+        stats.plain_seconds = proposer.plain_seconds
+        yield GenerationResponse(
+            text, round.tokens, stats, round.finish_reason, proposer.length, proposer.status
+        )
         if round.finish_reason is not None:
             return
 
@@ -160,10 +178,19 @@ def _require_room(n_prompt: int, n_ctx: int) -> None:
         )
 
 
-def _make_drafter(engine: Engine, picker: Sampler, length: DraftLength) -> Drafter:
-    if engine.draft is None or length == 0:
+def _make_proposer(
+    engine: Engine, picker: Sampler, length: DraftLength, suffix: bool, clock: Clock
+) -> Proposer:
+    drafter = None
+    if engine.draft is not None:
+        drafter = ModelDrafter(engine.draft, picker, engine.target.n_vocab, engine.is_stop)
+    if length == "auto" and (drafter is not None or (suffix and engine.can_rewind)):
+        bucket = "greedy" if picker.params.greedy else f"at {picker.params.temperature:.1f}"
+        index = SuffixIndex() if suffix else None
+        return Adaptive(engine.learnt(clock), clock, drafter, index, bucket=bucket)
+    if drafter is None or length == 0 or length == "auto":
         return NoDraft()
-    return ModelDrafter(engine.draft, picker, engine.target.n_vocab, engine.is_stop)
+    return FixedLength(drafter, length, clock)
 
 
 def _read(round: Round, stream: TextStream, engine: Engine) -> tuple[str, Round]:
@@ -182,6 +209,7 @@ def _read(round: Round, stream: TextStream, engine: Engine) -> tuple[str, Round]
                 tokens=round.tokens[: i + 1],
                 drafted=min(round.drafted, i + 1),
                 accepted=min(round.accepted, i + 1),
+                sources=round.sources[: i + 1],
                 finish_reason="stop",
             )
             return "".join(parts), cut

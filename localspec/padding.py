@@ -19,8 +19,6 @@ from __future__ import annotations
 import glob
 import hashlib
 import math
-import os
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from localspec.errors import FileProblem, LocalspecError, NotAGGUF
+from localspec.files import appearing_when_complete
 from localspec.metadata import read_header
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ def pad_model(
         if destination.exists() and destination.samefile(source):
             raise LocalspecError(f"{source} cannot be padded onto itself.", "Name another file.")
         _refuse_full_disk(destination.parent, total + model.header_bytes)
-        with _appearing_when_complete(destination) as partial, _writer(partial) as writer:
+        with appearing_when_complete(destination) as partial, _writer(partial) as writer:
             _write_header(writer, model, shape, encoder, tensors, sizes)
             written = 0
             for name, dimensions in tensors.items():
@@ -334,21 +333,6 @@ def _refuse_full_disk(folder: Path, needed: int) -> None:
             f"{free / 1e6:.0f} MB left.",
             f"Make room there. {_ELSEWHERE}",
         )
-
-
-@contextmanager
-def _appearing_when_complete(destination: Path) -> Iterator[Path]:
-    """A path beside `destination`, renamed to it at the end, removed if there is no end.
-
-    Its name is this process's own, so two may build at once: the later rename replaces a file
-    with the same bytes, and whoever has the earlier one open keeps it.
-    """
-    partial = destination.with_name(f".{destination.name}.{os.getpid()}-{secrets.token_hex(4)}")
-    try:
-        yield partial
-        partial.replace(destination)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ random state: the noise of a token depends on seed, position and token id alone,
 logits a seed gives the same text with any draft or none (arXiv 2408.07978).
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -41,10 +42,42 @@ class Sampler:
             token = int(logits.argmax())
             _require_number(float(logits[token]))
             return token
-        ids, scores = self._truncate(logits)
-        scores /= self.params.temperature
-        scores += gumbel_noise(self.params.seed, position, ids)
+        ids, scores = self._noisy(logits, position)
         return int(ids[scores.argmax()])
+
+    def choose(
+        self, logits: NDArray[np.float32], position: int, history: Sequence[int]
+    ) -> tuple[int, float]:
+        """`pick`'s token, and by how much it leads the runner-up, in units of the noise.
+
+        At temperature 0 in logits. Infinite when truncation leaves one token only.
+        """
+        if self.params.penalises:
+            logits = self._penalise(logits, history)
+        if self.params.greedy:
+            token = int(logits.argmax())
+            best = float(logits[token])
+            _require_number(best)
+            rest = [part.max() for part in (logits[:token], logits[token + 1 :]) if len(part)]
+            return token, best - float(max(rest)) if rest else math.inf
+        ids, scores = self._noisy(logits, position)
+        if len(ids) == 1:
+            return int(ids[0]), math.inf
+        i = int(scores.argmax())
+        second = float(np.partition(scores, -2)[-2])
+        return int(ids[i]), float(scores[i]) - second
+
+    def margin(
+        self, logits: NDArray[np.float32], position: int, history: Sequence[int]
+    ) -> float | None:
+        """How far `pick`'s token leads the runner-up, in logits, the noise included.
+
+        None when truncation leaves one token only. A lead near zero is one that rounding can turn;
+        at a temperature, so can the token that truncation just lets in.
+        """
+        lead = self.choose(logits, position, history)[1]
+        unit = 1.0 if self.params.greedy else self.params.temperature
+        return lead * unit if math.isfinite(lead) else None
 
     def distribution(
         self, logits: NDArray[np.float32], history: Sequence[int]
@@ -70,6 +103,15 @@ class Sampler:
         penalty = np.float32(self.params.repeat_penalty)
         out[ids] = np.where(seen <= 0, seen * penalty, seen / penalty)
         return out
+
+    def _noisy(
+        self, logits: NDArray[np.float32], position: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Ids that survive truncation, and their scores: the largest one is drawn."""
+        ids, scores = self._truncate(logits)
+        scores /= self.params.temperature
+        scores += gumbel_noise(self.params.seed, position, ids)
+        return ids, scores
 
     def _truncate(
         self, logits: NDArray[np.float32]

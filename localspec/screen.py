@@ -4,12 +4,13 @@ This room owns prompt line, history, live meter and plain lines. Like `display` 
 nothing; it is apart from it because a conversation keeps state between two pieces of text.
 """
 
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from localspec import display, paths
 from localspec.chat import ALIASES, COMMANDS, read_message
@@ -24,12 +25,18 @@ try:
 except ImportError:  # some builds of Python have none: no history, but a chat
     readline = None  # type: ignore[assignment]
 
+try:
+    import termios
+except ImportError:  # not a POSIX system
+    termios = None  # type: ignore[assignment]
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
 
 _REFRESH_SECONDS = 0.08
 _HISTORY_LINES = 1000
+_LOCAL = 3  # the place of the local modes in what tcgetattr returns
 
 
 @contextmanager
@@ -38,6 +45,9 @@ def open_screen() -> Iterator["ChatScreen | PlainChat"]:
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
         yield PlainChat()
         return
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), _leave)
     screen = ChatScreen([*COMMANDS, *ALIASES], paths.history_file())
     screen.say("/help lists the commands; Ctrl-D leaves.")
     try:
@@ -97,6 +107,7 @@ class ChatScreen:
         self._live: Live | None = None
         self._line = ""
         self._drawn = 0.0
+        self._echo = _Echo()
         self._load_history(commands)
 
     def read(self) -> str:
@@ -158,6 +169,7 @@ class ChatScreen:
         """Take the meter away and print what is unfinished."""
         with held_interrupt():
             if self._live is not None:
+                self._echo.show()  # first: a drawing may fail
                 self._live.stop()
                 self._live = None
             if self._line:
@@ -170,6 +182,7 @@ class ChatScreen:
 
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
+            self._echo.hide()
         return self._live
 
     def _block(self, response: GenerationResponse) -> "RenderableType":
@@ -179,9 +192,12 @@ class ChatScreen:
 
         rows = max(1, self._console.height - 3)
         lines = Text(self._line).wrap(self._console, self._console.width)[-rows:]
-        meter = Text(display.meter(response.stats, response.draft_length), style="dim")
-        # The terminal writes ^C behind the meter; in the last column it would move the cursor down.
-        meter.truncate(max(1, self._console.width - 2), overflow="ellipsis")
+        # A terminal without termios writes ^C behind the meter: in the last column it would wrap.
+        room = max(1, self._console.width - 2)
+        meter = Text(
+            display.meter(response.stats, response.draft_length, room, response.status), style="dim"
+        )
+        meter.truncate(room, overflow="ellipsis")
         return Group(*lines, meter)
 
     def _load_history(self, commands: Sequence[str]) -> None:
@@ -194,6 +210,44 @@ class ChatScreen:
         readline.set_completer_delims(" ")
         readline.set_completer(lambda text, i: dict(enumerate(_matching(commands, text))).get(i))
         readline.parse_and_bind("tab: complete")
+
+
+class _Echo:
+    """The terminal's echo of what is typed, hidden while an answer is drawn.
+
+    In a block that is redrawn, keys would stand in the middle of the answer; hidden, they wait for
+    the next prompt.
+    """
+
+    def __init__(self) -> None:
+        self._before: Any = None  # the modes to return to
+
+    def hide(self) -> None:
+        """Show no keys from now on."""
+        if termios is None or self._before is not None:
+            return
+        try:
+            modes = termios.tcgetattr(sys.stdin)
+            self._before = list(modes)
+            modes[_LOCAL] &= ~termios.ECHO
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, modes)
+        except (termios.error, ValueError, OSError):
+            self._before = None  # stdin is no terminal any more
+
+    def show(self) -> None:
+        """Return to what the terminal did before."""
+        if self._before is None:
+            return
+        before, self._before = self._before, None
+        try:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        except (termios.error, ValueError, OSError):
+            return  # stdin is no terminal any more
+
+
+def _leave(number: int, frame: object) -> None:
+    """End in order, terminal restored, when the process is told to."""
+    raise SystemExit(128 + number)
 
 
 def _matching(commands: Sequence[str], text: str) -> list[str]:

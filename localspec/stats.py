@@ -9,12 +9,22 @@ from localspec.speculative.loop import Prefill, Round
 
 
 @dataclass(slots=True)
+class SourceStats:
+    """What one source of candidates contributed: rounds are those it took part in."""
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+
+
+@dataclass(slots=True)
 class GenerationStats:
     """Sums over one answer, or over several added together.
 
     Tokens per second are all generated tokens over all round time, drafting and verifying
     included; reading the prompt, by target and draft, is kept apart. The first token belongs to
-    the first round.
+    the first round. ``plain_seconds`` is what plain decoding would have taken, 0 where costs are
+    not known.
     """
 
     answers: int = 0
@@ -29,8 +39,10 @@ class GenerationStats:
     seconds: float = 0.0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
+    plain_seconds: float = 0.0
     ttft_s: float | None = None
     accepted_at: list[int] = field(default_factory=list)
+    sources: dict[str, SourceStats] = field(default_factory=dict)
 
     def start(self, prefill: Prefill) -> None:
         """Count the reading of the prompt; the token left pending is counted as read."""
@@ -55,19 +67,36 @@ class GenerationStats:
             missing = round.accepted + 1 - len(self.accepted_at)
             self.accepted_at.extend([0] * missing)
             self.accepted_at[round.accepted] += 1
+        for source in set(round.sources):
+            self.sources.setdefault(source, SourceStats()).rounds += 1
+        for i, source in enumerate(round.sources):
+            self.sources[source].drafted += 1
+            self.sources[source].accepted += i < round.accepted
 
     def merge(self, other: "GenerationStats") -> None:
-        """Add the sums of another answer; the time to the first token stays the first one's."""
+        """Add the sums of another answer; the time to the first token stays the first one's.
+
+        What plain decoding would have taken is known of both answers, or of neither.
+        """
+        known = all(side.plain_seconds or not side.tokens for side in (self, other))
         for item in fields(self):
             ours, theirs = getattr(self, item.name), getattr(other, item.name)
             if item.name == "accepted_at":
                 longest = max(len(ours), len(theirs))
                 pad = [[*side, *[0] * (longest - len(side))] for side in (ours, theirs)]
                 self.accepted_at = [a + b for a, b in zip(*pad, strict=True)]
+            elif item.name == "sources":
+                for source, theirs_of in theirs.items():
+                    ours_of = ours.setdefault(source, SourceStats())
+                    ours_of.rounds += theirs_of.rounds
+                    ours_of.drafted += theirs_of.drafted
+                    ours_of.accepted += theirs_of.accepted
             elif item.name == "ttft_s":
                 self.ttft_s = theirs if ours is None else ours
             else:
                 setattr(self, item.name, ours + theirs)
+        if not known:
+            self.plain_seconds = 0.0
 
     @property
     def generation_tps(self) -> float | None:
@@ -79,6 +108,12 @@ class GenerationStats:
         """Prompt tokens decoded per second, the pending one left out; None when none were."""
         decoded = self.prompt_tokens - self.answers
         return decoded / self.prompt_seconds if decoded > 0 and self.prompt_seconds > 0 else None
+
+    @property
+    def estimated_speedup(self) -> float | None:
+        """Against plain decoding, by the costs learnt; None where they are not known."""
+        seconds = self.seconds + self.draft_prompt_seconds
+        return self.plain_seconds / seconds if self.plain_seconds and seconds else None
 
     @property
     def acceptance_rate(self) -> float | None:

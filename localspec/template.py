@@ -23,11 +23,25 @@ _PROVOKED = (
 )  # fmt: skip
 
 
+ROLES = ("system", "user", "assistant")
+
+
 class Message(TypedDict):
     """One turn of a conversation; ``role`` is system, user or assistant."""
 
     role: str
     content: str
+
+
+def parse_message(entry: object) -> Message:
+    """A message from what a JSON file holds; raises ValueError for anything else."""
+    if (
+        not isinstance(entry, dict)
+        or entry.get("role") not in ROLES
+        or not isinstance(entry.get("content"), str)
+    ):
+        raise ValueError(f"a message needs a role ({', '.join(ROLES)}) and a content, a text.")
+    return {"role": entry["role"], "content": entry["content"]}
 
 
 def render(
@@ -62,7 +76,7 @@ def render(
     except (jinja2.TemplateError, *_PROVOKED) as error:
         raise TemplateError(
             f"The model's chat template cannot be rendered: {error or type(error).__name__}.",
-            "Use --raw to complete the prompt without a template.",
+            "localspec run --raw completes a prompt without a template.",
         ) from error
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from conftest import ToyModel
+from conftest import ToyModel, toy_knowledge
 
+from localspec.speculative.control import Knowledge
+from localspec.speculative.loop import Clock
 from localspec.template import Message
 
 STOP = 128
@@ -29,10 +31,16 @@ class ChatToy:
         def model(quirk: float) -> ToyModel:
             return ToyModel(n_vocab=STOP + 1, n_ctx=n_ctx, quirk=quirk, favoured=[*common])
 
+        self._learnt = toy_knowledge()
         self.target = model(0.0)
         self.draft = None if quirk is None else model(quirk)
         self.asked: list[list[Message]] = []
         self.thinking: list[bool | None] = []
+
+    def learnt(self, clock: Clock) -> Knowledge:
+        return self._learnt
+
+    can_rewind = True
 
     def is_stop(self, token: int) -> bool:
         return token == STOP

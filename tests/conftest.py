@@ -17,6 +17,11 @@ import pytest
 from hypothesis import settings
 from numpy.typing import NDArray
 from real_pair import _tiny_engine, demo_files, engine, floats, tiny  # noqa: F401  fixtures
+from streams import streams  # noqa: F401  a fixture
+
+from localspec.config import MAX_DRAFT_TOKENS
+from localspec.speculative.control import Knowledge
+from localspec.speculative.loop import Clock
 
 # A shell makes its background jobs, and their children, ignore Ctrl-C; the tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -106,6 +111,7 @@ class ToyModel:
     def decode(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
         _require(len(tokens) > 0, "decode of nothing")
         _require(0 <= rows <= len(tokens), f"{rows} rows asked of {len(tokens)} tokens")
+        _require(rows <= MAX_DRAFT_TOKENS + 2, f"{rows} rows are more than llama.cpp was told of")
         for token in tokens:
             _require(isinstance(token, int), f"{token!r} is no int")
             _require(0 <= token < self.n_vocab, f"id {token} of {self.n_vocab}")
@@ -134,6 +140,16 @@ class ToyModel:
         return view
 
 
+def toy_knowledge() -> Knowledge:
+    """Passes that cost the same at any width, and draft steps a tenth of that."""
+    known = Knowledge(reading=0.1)
+    for width in (1, 33):
+        known.verify.observe(width, 0, 10.0)
+    known.draft.observe(1, 0, 1.0)
+    known.draft.observe(8, 0, 1.0)
+    return known
+
+
 STOP_TOKEN = 256
 COMMON = b"abc de\n\xc3\xa9\xe2\x82\xac"
 
@@ -160,8 +176,14 @@ class ToyEngine:
                 clock=clock, seconds=seconds,
             )  # fmt: skip
 
+        self._learnt = toy_knowledge()
         self.target = model(0.0, n_ctx, 10.0)
         self.draft = None if quirk is None else model(quirk, draft_n_ctx or n_ctx, 1.0)
+
+    def learnt(self, clock: Clock) -> Knowledge:
+        return self._learnt
+
+    can_rewind = True
 
     def is_stop(self, token: int) -> bool:
         return token == STOP_TOKEN

@@ -177,6 +177,14 @@ class Terminal:
             time.sleep(0.005)
         time.sleep(0.02)
 
+    def echoes(self) -> bool:
+        """Whether the terminal shows what is typed."""
+        return bool(termios.tcgetattr(self._master)[3] & termios.ECHO)
+
+    def signal(self, number: int) -> None:
+        """Send the process a signal."""
+        self._process.send_signal(number)
+
     def leave(self, seconds: float = 20) -> int:
         """Read to the end of the process; its exit code."""
         end = time.monotonic() + seconds

@@ -48,6 +48,14 @@ def test_the_log_is_told_also_when_the_block_fails() -> None:
     assert errors == ["the reason"]
 
 
+def test_the_log_of_a_model_of_many_layers_is_kept_whole() -> None:
+    log = backend.NativeLog()
+    with log.watch():
+        for i in range(20_000):
+            log.write(2, f"line {i}\n")
+        assert len(log.lines()) == 20_000 and log.lines()[0] == "line 0\n"
+
+
 def test_a_continuation_of_nothing_is_no_error() -> None:
     log = NativeLog()
     with log.watch() as errors:

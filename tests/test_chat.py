@@ -18,7 +18,7 @@ from localspec.config import DraftLength, SamplingParams
 from localspec.errors import EngineError, FileProblem, LocalspecError, UsageError
 from localspec.generate import Answer, GenerationResponse
 from localspec.stats import GenerationStats
-from localspec.template import Message
+from localspec.template import ROLES, Message
 
 Typed = str | type[BaseException]
 LENGTHS: tuple[DraftLength, ...] = (0, 1, 4, "auto")
@@ -122,7 +122,7 @@ def test_turns_are_kept_and_sent_again(length: DraftLength) -> None:
     plain, alone, _ = talked("one", "two", length=0, system="Be brief")
     assert said_turns(plain) == turns
     assert set(alone.lengths) == {0}
-    assert (max(person.lengths) > 0) == (length != 0)
+    assert length == "auto" or (max(person.lengths) > 0) == (length != 0)
 
 
 def test_nothing_typed_asks_nothing() -> None:
@@ -230,7 +230,9 @@ def test_ctrl_c_keeps_what_was_said(length: DraftLength) -> None:
     assert chat.total.tokens == len(first.tokens) + 40
 
 
-def test_ctrl_c_while_the_prompt_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_the_prompt_is_read_forgets_the_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     chat, person, engine = made()
     decode = engine.target.decode
 
@@ -239,10 +241,10 @@ def test_ctrl_c_while_the_prompt_is_read(monkeypatch: pytest.MonkeyPatch) -> Non
         raise KeyboardInterrupt
 
     monkeypatch.setattr(engine.target, "decode", interrupted)
-    person.script = ["one", "/regen"]
+    person.script = ["one", "two"]
     chat.run()
     assert [answer.finish_reason for answer in person.answers] == ["cancelled", "length"]
-    assert said_turns(chat) == [("user", "one"), ("assistant", person.answers[1].text)]
+    assert said_turns(chat) == [("user", "two"), ("assistant", person.answers[1].text)]
 
 
 def test_ctrl_c_outside_of_an_answer_does_not_end_the_chat(
@@ -414,10 +416,10 @@ def test_a_draft_length_that_is_none(rest: str) -> None:
 
 def test_a_draft_length_without_a_draft() -> None:
     chat, person, _ = made(engine=ChatToy(quirk=None), length=0)
-    for rest in ("3", "auto"):
-        assert "No draft model" in refused(chat, person, f"/draft {rest}").message
-    chat.handle("/draft off")
-    assert person.said == ["Draft length: off."]
+    assert "No draft model" in refused(chat, person, "/draft 3").message
+    for rest in ("off", "auto"):  # auto can do without a model: what the text repeats
+        chat.handle(f"/draft {rest}")
+    assert person.said == ["Draft length: off.", "Draft length: auto."]
 
 
 def test_system() -> None:
@@ -469,11 +471,12 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert chat.turns == other.turns
 
 
-@given(st.lists(st.tuples(st.sampled_from(room.ROLES), st.text())), st.one_of(st.none(), st.text()))
+@given(st.lists(st.tuples(st.sampled_from(ROLES), st.text())), st.one_of(st.none(), st.text()))
 def test_every_conversation_survives_a_file(
     tmp_path_factory: pytest.TempPathFactory, turns: list[tuple[str, str]], system: str | None
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "any.json"
+    path.unlink(missing_ok=True)
     chat, person, engine = made(system=system)
     chat.turns = [{"role": role, "content": content} for role, content in turns]
     chat.handle(f"/save {path}")
@@ -489,7 +492,8 @@ def test_a_home_folder_is_understood(home: Path) -> None:
 
 @pytest.mark.parametrize("command", ["/save", "/load"])
 @pytest.mark.parametrize(
-    "name", ["", "FOLDER", "FOLDER/none/talk.json", "~nobody-of-that-name/talk.json", "a\0b"]
+    "name",
+    ["", "FOLDER", "FOLDER/none/talk.json", "~nobody-of-that-name/talk.json", "a\0b", "x" * 300],
 )
 def test_files_that_cannot_be(command: str, name: str, tmp_path: Path) -> None:
     chat, person, _ = talked("one")
@@ -500,6 +504,27 @@ def test_files_that_cannot_be(command: str, name: str, tmp_path: Path) -> None:
 def test_half_a_character_cannot_be_saved(tmp_path: Path) -> None:
     chat, person, _ = made(system="\udcff")
     assert isinstance(refused(chat, person, f"/save {tmp_path / 'talk.json'}"), FileProblem)
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]  # no half of a file
+
+
+def test_saving_replaces_only_what_is_ones_own(tmp_path: Path) -> None:
+    path, letter = tmp_path / "talk.json", tmp_path / "letter.txt"
+    letter.write_text("Dear all")
+    chat, person, _ = made("one", f"/save {path}", "two", f"/save {path}")
+    chat.run()
+    assert not person.problems and person.said[-1].startswith("4 messages")
+    other, person, _ = made("three")
+    other.run()
+    for file in (path, letter):
+        assert "exists already" in refused(other, person, f"/save {file}").message
+    assert letter.read_text() == "Dear all"
+    chat.handle("/clear")
+    with pytest.raises(FileProblem, match="exists already"):
+        chat.handle(f"/save {path}")
+    other.handle(f"/load {path}")
+    other.handle("four")
+    other.handle(f"/save {path}")
+    assert person.said[-1] == f"6 messages saved to {path}."
 
 
 GOOD = '{"system": null, "messages": [{"role": "user", "content": "one"}]}'
@@ -577,7 +602,8 @@ def reader(*lines: str) -> tuple[Callable[[bool], str], list[bool]]:
         (['"""one', '  two"""'], "one\n  two"),
         (['"""', "", "one", "", '"""'], "one"),
         (['"""', '"one"', '"""'], '"one"'),
-        (['"""/clear', "that", '"""'], "/clear\nthat"),
+        (['"""/clear', "that", '"""'], "//clear\nthat"),  # a message: see the next test
+        (['"""', "//", '"""'], "///"),
         (['"""', "one\\", '"""'], "one\\"),
         (['"""one"'], 'one"'),
         (['"""', "one"], "one"),
@@ -594,6 +620,21 @@ def test_messages_from_lines(lines: list[str], message: str) -> None:
     read_line, told = reader(*lines)
     assert read_message(read_line) == message
     assert told[0] is False and all(told[1:])
+
+
+@pytest.mark.parametrize(
+    ("lines", "content"),
+    [
+        (["//usr/bin is full"], "/usr/bin is full"),
+        (['"""/usr/bin', 'is full"""'], "/usr/bin\nis full"),
+        (['"""//"""'], "//"),
+        ([" /clear"], " /clear"),
+    ],
+)
+def test_messages_that_begin_with_a_slash(lines: list[str], content: str) -> None:
+    chat, person, _ = made(read_message(reader(*lines)[0]))
+    chat.run()
+    assert not person.problems and said_turns(chat)[0] == ("user", content)
 
 
 def test_the_end_of_input_before_a_message() -> None:
@@ -616,3 +657,10 @@ def test_any_text_without_triple_quotes_survives_a_block(text: str, inline: bool
     read_line, _ = reader(*lines.split("\n"), "next")
     assert read_message(read_line) == text
     assert read_line(False) == "next"
+
+
+def test_a_value_out_of_range_names_no_flag() -> None:
+    chat, person, _ = made("one")
+    problem = refused(chat, person, "/set temperature 500")
+    assert problem.message == "temperature is 500.0, expected a value from 0 to 100."
+    assert problem.hint == "The default is 0.8."

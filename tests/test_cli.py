@@ -9,9 +9,10 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from real_pair import TinyFiles
@@ -19,8 +20,9 @@ from tiny_models import write_tiny_model
 
 from localspec import __version__, backend, cli, doctor, paths
 from localspec.doctor import Examination
+from localspec.errors import EngineError, FileProblem
 
-COMMANDS = ("demo", "check", "doctor", "run", "chat")
+COMMANDS = ("demo", "check", "doctor", "run", "chat", "bench")
 HELLO = "Say the thing"
 
 
@@ -147,7 +149,8 @@ def test_the_same_seed_says_the_same_with_any_draft(run: Command, tiny: TinyFile
     for length in ("off", "1", "4", "9", "auto"):
         done = run(*seeded, "--draft", tiny.draft, "--draft", length)
         assert done.out == plain.out
-        assert ("acceptance" in done.err) == (length != "off")
+        if length != "auto":  # which need not draft: that follows what passes cost here
+            assert ("acceptance" in done.err) == (length != "off")
     assert run(HELLO, "--seed", "12", "-n", "40").out != plain.out
 
 
@@ -267,12 +270,12 @@ def bad_files(tiny: TinyFiles, tmp_path_factory: pytest.TempPathFactory) -> Path
         (["--draft", "DRAFT", "--draft", "99"], 2, "draft of 99 tokens"),
         (["-md", "DRAFT", "--draft-tokens", "few"], 2, "no draft length"),
         (["--raw", "--system", "x"], 2, "--raw uses no template"),
-        (["--temp", "-1"], 2, "--temperature is -1"),
-        (["--temp", "nan"], 2, "--temperature is nan"),
+        (["--temp", "-1"], 2, "temperature is -1"),
+        (["--temp", "nan"], 2, "temperature is nan"),
         (["--temp", "warm"], 2, "Invalid value for '--temperature'"),
-        (["--top-p", "1.5"], 2, "--top-p is 1.5"),
-        (["--top-k", "-1"], 2, "--top-k is -1"),
-        (["--seed", "-1"], 2, "--seed is -1"),
+        (["--top-p", "1.5"], 2, "top-p is 1.5"),
+        (["--top-k", "-1"], 2, "top-k is -1"),
+        (["--seed", "-1"], 2, "seed is -1"),
         (["-n", "0"], 2, "Invalid value for '--max-tokens'"),
         (["-c", "1"], 2, "Invalid value for '--ctx-size'"),
         (["-t", "0"], 2, "Invalid value for '--threads'"),
@@ -321,6 +324,36 @@ def test_a_bug_keeps_its_traceback(run: Command, monkeypatch: pytest.MonkeyPatch
         run(HELLO)
 
 
+# -- auto ----------------------------------------------------------------------------------
+
+
+def test_auto_measures_a_pair_once(run: Command, tiny: TinyFiles, tmp_path: Path) -> None:
+    flags = (HELLO, "-md", tiny.draft, "--draft", "auto", "--temp", "0")
+    first, second = run(*flags), run(*flags)
+    assert "New on this machine" in first.err and "New on this machine" not in second.err
+    assert first.out == second.out == run(HELLO, "--temp", "0").out
+    assert "New on this machine" in run(*flags, "--recalibrate").err
+    (profile,) = (tmp_path / "cache" / "profiles").iterdir()
+    profile.write_text("{")
+    again = run(*flags)
+    assert again.code == 0 and "profile of this pair is discarded" in again.err
+    assert json.loads(profile.read_text())["verify"]
+
+
+def test_auto_needs_no_draft_model(run: Command) -> None:
+    text = "one two three four five six seven " * 8
+    plain = json.loads(run(text, "--raw", "--temp", "0", "--json", "-n", "40").out)
+    auto = json.loads(
+        run(text, "--raw", "--temp", "0", "--json", "-n", "40", "--draft", "auto").out
+    )
+    assert auto["text"] == plain["text"]
+    assert auto["settings"]["draft_length"] == "auto" and auto["settings"]["draft"] is None
+    assert set(auto["sources"]) <= {"suffix"} and auto["estimated_speedup"] > 0
+    off = run(text, "--raw", "--temp", "0", "--json", "--draft", "auto", "--suffix", "off")
+    assert json.loads(off.out)["settings"]["draft_length"] == 0
+    assert run(HELLO, "--suffix", "perhaps").code == 2
+
+
 # -- chat ----------------------------------------------------------------------------------
 
 
@@ -359,7 +392,8 @@ def test_the_same_seed_talks_the_same_with_any_draft(chat: Command, tiny: TinyFi
     for length in ("off", "1", "4", "9", "auto"):
         done = chat(*seeded, "-md", tiny.draft, "--draft", length, stdin=script)
         assert done.out == plain.out
-        assert ("acceptance" in done.err) == (length != "off")
+        if length != "auto":  # which need not draft: that follows what passes cost here
+            assert ("acceptance" in done.err) == (length != "off")
     assert chat("--seed", "12", "-n", "30", "--system", "Be brief", stdin=script).out != plain.out
     middle = script.replace("zwei", "zwei\n/draft 4").replace("drei", "/draft off\ndrei")
     assert chat(*seeded, "-md", tiny.draft, "--draft", "1", stdin=middle).out == plain.out
@@ -400,7 +434,7 @@ def test_what_goes_wrong_in_a_chat_is_told_and_the_chat_goes_on(
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--temp", "-1"], 2, "--temperature is -1"),
+        (["--temp", "-1"], 2, "temperature is -1"),
         (["--draft", "3"], 2, "no draft model"),
         (["-md", "DRAFT", "--draft", "0,2"], 2, "one draft length, not a list"),
         (["-md", "BAD/other.gguf"], 1, "other.gguf cannot draft for"),
@@ -664,7 +698,7 @@ def test_demo(localspec: Command) -> None:
     assert (done.code, done.err) == (0, "")
     pairs = json.loads(done.out)["pairs"]
     assert [pair["quantization"] for pair in pairs] == ["F16", "Q4_0"]
-    assert all(pair["drafted"]["same_text"] for pair in pairs)
+    assert all(pair["sides"][1]["text"] in ("same", "rounding") for pair in pairs)
     for nonsense in (("--draft", "0"), ("--repeats", "0"), ("-n", "257"), ("-t", "none")):
         assert localspec("demo", *nonsense).code == 2
 
@@ -674,6 +708,191 @@ def test_ctrl_c_ends_the_demo(localspec: Command, monkeypatch: pytest.MonkeyPatc
     interrupt_decode(monkeypatch, 20)
     done = localspec("demo", "--repeats", "1", "-n", "4", "-t", "1", "--json")
     assert (done.code, done.out) == (130, "") and "Traceback" not in done.err
+
+
+# -- bench ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bench(localspec: Command, tiny: TinyFiles, tmp_path: Path) -> Command:
+    """`localspec bench` on the tiny pair, two tasks, one thread, four tokens, two repeats."""
+    prompts = tmp_path / "prompts.jsonl"
+    lines = [{"task": task, "prompt": f"the {word}"} for task in ("one", "two") for word in "ab"]
+    prompts.write_text("\n".join(map(json.dumps, lines)))
+    pair = ("-m", tiny.target, "-md", tiny.draft)
+
+    def call(*arguments: str | Path, pair: Sequence[str | Path] = pair) -> Done:
+        flags = ("-t", "1", "-n", "4", "--repeats", "2", "--prompts", prompts)
+        return localspec("bench", *pair, *flags, *arguments)
+
+    return call
+
+
+def test_bench_shows_a_table_and_what_it_means(bench: Command) -> None:
+    done = bench("--draft-tokens", "3,0,auto")
+    assert done.code == 0
+    assert "New on this machine" in done.err and "localspec bench" not in done.err
+    head, *rows, verdict, memory = done.out.splitlines()
+    assert head.split()[:3] == ["task", "draft", "tok/s"]
+    assert [row.split()[:2] for row in rows if row[0] != " "] == [
+        ["one", "off"], ["two", "off"], ["all", "off"],
+    ]  # fmt: skip
+    assert [row.split()[0] for row in rows if row[0] == " "] == ["3", "auto"] * 3
+    assert all(row.endswith(("same", "rounding")) for row in rows if row[0] == " ")
+    assert verdict.startswith("Fastest here: --draft ")
+    assert re.fullmatch(r"memory: target \d+ MiB \(weights .*; with the draft .*\)", memory)
+
+
+def test_bench_ends_with_one_json_document(bench: Command, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    done = bench("--draft", "2", "--temp", "0.8", "--seed", "9", "--json", "--output", path)
+    assert done.code == 0
+    document = json.loads(done.out)
+    assert done.out.count("\n") == 1 and "\ntask " in done.err
+    assert json.loads(path.read_text()) == document
+    assert document["complete"] is True
+    assert document["settings"]["draft_lengths"] == [0, 2]
+    assert document["settings"]["sampling"]["seed"] == 9
+    assert document["settings"]["sampling"]["temperature"] == 0.8
+    assert [task["task"] for task in document["tasks"]] == ["one", "two"]
+    for task in document["tasks"]:
+        assert [side["draft_length"] for side in task["sides"]] == [0, 2]
+        assert len(task["sides"][1]["speedup_by_repeat"]) == 2
+
+
+def test_bench_measures_our_own_prompts_greedily(localspec: Command, tiny: TinyFiles) -> None:
+    pair = ("-m", tiny.target, "-md", tiny.draft)
+    flags = ("-t", "1", "-n", "2", "-r", "1", "-c", "1024", "--json", "--tasks", "edit,code")
+    done = localspec("bench", *pair, *flags)
+    document = json.loads(done.out)
+    names = [prompt["name"] for prompt in document["prompts"]]
+    assert names == ["code 1", "code 2", "edit 1", "edit 2"]
+    assert document["settings"]["draft_lengths"] == [0, 2, 4, 8]
+    assert document["settings"]["sampling"]["temperature"] == 0
+    assert document["settings"]["sampling"]["seed"] == 0
+
+
+def test_bench_without_a_draft(bench: Command, tiny: TinyFiles) -> None:
+    done = bench(pair=("-m", tiny.target))
+    assert done.code == 0 and "Plain decoding: " in done.out
+    assert len(done.out.splitlines()) == 6
+    refused = bench("--draft", "4", pair=("-m", tiny.target))
+    assert refused.code == 2 and "no draft model" in refused.err and refused.out == ""
+
+
+def test_bench_of_a_target_that_cannot_forget(bench: Command, tiny: TinyFiles) -> None:
+    done = bench("--json", pair=("-m", tiny.recurrent, "-md", tiny.draft))
+    assert done.code == 0 and "running plain" in done.err
+    assert json.loads(done.out)["settings"]["draft_lengths"] == [0]
+
+
+def test_an_unexplained_difference_is_a_failure(
+    bench: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from localspec.engine import LlamaModel
+
+    honest = LlamaModel.decode
+
+    def moody(self: LlamaModel, tokens: Sequence[int], rows: int) -> object:
+        logits = honest(self, tokens, rows)
+        return -logits if rows > 1 else logits
+
+    monkeypatch.setattr(LlamaModel, "decode", moody)
+    done = bench("--draft", "3", "--json")
+    assert done.code == 1
+    assert "DIFFERENT" in done.err and "NOT rounding" in done.err
+    document = json.loads(done.out)
+    assert document["overall"]["sides"][1]["text"] == "different"
+    assert document["overall"]["differences"][0]["proven_at"] is None
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "sentence"),
+    [
+        (KeyboardInterrupt(), 130, "Stopped"),
+        (EngineError("Out of memory.", "Buy some."), 1, "Error: Out of memory."),
+    ],
+)
+def test_what_ends_a_bench_early_keeps_what_was_measured(
+    bench: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    problem: BaseException, code: int, sentence: str,
+) -> None:  # fmt: skip
+    from localspec import bench as room
+
+    left = iter(range(2 + 3 * 4 + 1))  # warm-up, three prompts, and one answer of the fourth
+    answer = room.answer
+
+    def interrupted(*arguments: Any) -> object:
+        if next(left, None) is None:
+            raise problem
+        return answer(*arguments)
+
+    monkeypatch.setattr(room, "answer", interrupted)
+    path = tmp_path / "result.json"
+    done = bench("--draft", "2", "--output", path, "--json")
+    assert done.code == code and "Traceback" not in done.err
+    assert "Stopped early: 3 prompts measured." in done.err and sentence in done.err
+    document = json.loads(path.read_text())
+    assert document["complete"] is False
+    assert document["overall"]["prompts"] == ["one 1", "one 2", "two 1"]
+    assert json.loads(done.out) == document
+
+
+def test_results_survive_a_file_that_cannot_be_written(
+    bench: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    from localspec import report
+
+    done = iter([True, True])
+    write = report._write
+
+    def full(path: Path, document: Any) -> None:
+        if next(done, None) is None:
+            raise FileProblem("No room.", "Make some.")
+        write(path, document)
+
+    monkeypatch.setattr(report, "_write", full)
+    finished = bench("--draft", "2", "--output", folder / "result.json", "--json")
+    assert finished.code == 1 and "No room." in finished.err
+    assert json.loads(finished.out)["complete"] is True
+
+
+def test_results_survive_a_reader_that_leaves(tiny: TinyFiles, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    flags = ("-t", "1", "-n", "64", "-r", "2", "-c", "1024", "--tasks", "code,edit", "-o", path)
+    pair = ("-m", tiny.target, "-md", tiny.draft)
+    arguments = [str(argument) for argument in ("bench", *pair, *flags)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "localspec", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+    ) as running:  # fmt: skip
+        assert running.stdout is not None and running.stderr is not None
+        assert running.stdout.readline().startswith("task")
+        running.stdout.close()
+        assert "Traceback" not in running.stderr.read()
+    assert json.loads(path.read_text())["tasks"][0]["task"] == "code"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["--tasks", ","], 2, "There is no task ','. Tasks here: one, two."),
+        (["--tasks", "one,three"], 2, "There is no task 'three'. Tasks here: one, two."),
+        (["--prompts", "none.jsonl"], 1, "none.jsonl cannot be read: No such file"),
+        (["--output", "none/result.json"], 1, "cannot be written to none/result.json"),
+        (["--repeats", "0"], 2, "greater than or equal to 1"),
+        (["--temp", "-1"], 2, "temperature is -1.0, expected a value from 0 to 100."),
+        (["--draft", "99"], 2, "exceeds what we verify"),
+        (["-n", "9999"], 1, "it needs a context of"),
+        (["-c", "8"], 1, "it needs a context of"),
+    ],
+)
+def test_bench_of_bad_input(bench: Command, arguments: list[str], code: int, sentence: str) -> None:
+    done = bench(*arguments)
+    assert done.code == code and "Traceback" not in done.err
+    assert sentence in " ".join(done.sentences.split())
 
 
 # -- help and version ----------------------------------------------------------------------
@@ -718,6 +937,8 @@ HEAVY = ("llama_cpp", "gguf", "huggingface_hub", "jinja2")
         (["check", "TARGET", "DRAFT"], HEAVY),
         (["run", "-m", "TARGET"], HEAVY),
         (["chat", "-m", "TARGET", "--temp", "-1"], HEAVY),
+        (["bench", "--help"], (*HEAVY, "numpy")),
+        (["bench", "-m", "TARGET", "--tasks", "none"], ("llama_cpp", "gguf")),
     ],
 )
 def test_what_needs_no_library_loads_none(

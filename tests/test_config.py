@@ -42,7 +42,7 @@ def test_ranges(field: str, inside: list[float], outside: list[float]) -> None:
     for value in inside:
         assert getattr(SamplingParams(**{field: value}), field) == value  # type: ignore[arg-type]
     for value in outside:
-        with pytest.raises(UsageError, match=f"--{field.replace('_', '-')} is") as raised:
+        with pytest.raises(UsageError, match=f"^{field.replace('_', '-')} is") as raised:
             SamplingParams(**{field: value})  # type: ignore[arg-type]
         assert raised.value.hint
         assert raised.value.exit_code == 2
@@ -147,9 +147,9 @@ def test_a_temperature_given_as_an_integer_can_be_changed() -> None:
         ("temperature", "hot", "no value"),
         ("top_k", "1.5", "no value"),
         ("top_k", "9" * 5000, "no value"),
-        ("temperature", "nan", "--temperature is nan"),
-        ("temperature", "1e999", "--temperature is inf"),
-        ("seed", "-1", "--seed is -1"),
+        ("temperature", "nan", "^temperature is nan"),
+        ("temperature", "1e999", "^temperature is inf"),
+        ("seed", "-1", "^seed is -1"),
     ],
 )
 def test_a_change_that_does_not_fit(name: str, text: str, words: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from real_pair import TinyFiles, load_model
 
-from localspec import bench, demo, paths
+from localspec import demo, paths
 from localspec.demo import QUESTIONS, PairResult, padded_pair, run_demo
 from localspec.engine import Engine
 from localspec.padding import PaddedShape
@@ -31,29 +31,22 @@ def measure() -> list[PairResult]:
 
 def test_both_quantizations_say_the_same_text(small: Path) -> None:
     results = measure()
-    assert [result.quantization for result in results] == ["F16", "Q4_0"]
+    assert [result.comparison.task for result in results] == ["F16", "Q4_0"]
     for result in results:
-        assert result.plain is not None and result.drafted is not None
-        assert result.drafted.same_text
-        assert result.plain.drafted == 0 < result.drafted.drafted
-        assert result.drafted.draft_length == 3
-        assert result.prompts == len(QUESTIONS) and result.left_out == 0
-        assert result.target.quantization == result.draft.quantization == result.quantization
+        plain, drafted = result.comparison.figures()
+        assert drafted.text in ("same", "rounding")
+        assert plain.drafted == 0 < drafted.drafted
+        assert drafted.draft_length == 3
+        assert len(result.comparison.names) == len(QUESTIONS)
+        assert not result.comparison.looping()
+        assert result.target.quantization == result.draft.quantization == result.comparison.task
         before, after = result.bundled, (result.target, result.draft)
         for one, other in zip(before, after, strict=True):
             assert one.parameters < other.parameters
         again = json.loads(json.dumps(result.as_json()))
-        assert again["drafted"]["same_text"] is True
-        assert again["plain"]["speedup"] == 1.0
+        assert again["quantization"] == result.comparison.task
+        assert [each["draft_length"] for each in again["sides"]] == [0, 3]
         assert again["target"]["parameters"] == result.target.parameters
-
-
-def test_looping_answers_leave_no_figures(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "repeated_share", lambda tokens: 1.0)
-    result = measure()[0]
-    assert result.plain is None and result.drafted is None
-    assert result.left_out == result.prompts
-    assert json.loads(json.dumps(result.as_json()))["drafted"] is None
 
 
 def test_padded_files_are_kept_for_the_next_time(small: Path) -> None:

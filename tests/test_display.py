@@ -6,13 +6,13 @@ import json
 import re
 import sys
 from pathlib import Path
-from typing import TextIO
 
 import pytest
+from answers import made_comparison
 from real_pair import TinyFiles
+from streams import COLOUR, Streams
 
-from localspec import display
-from localspec.bench import Figures
+from localspec import display, scoreboard
 from localspec.demo import PairResult
 from localspec.doctor import Examination
 from localspec.errors import LocalspecError
@@ -20,37 +20,6 @@ from localspec.metadata import read_header
 from localspec.pairing import check_pair
 from localspec.speculative.loop import Prefill, Round
 from localspec.stats import GenerationStats
-
-COLOUR = re.compile(r"\x1b\[[0-9;]*\b(?:3\d|4\d|9\d|10\d)[;m]")
-
-
-class Streams:
-    """Both standard streams, each a terminal or not."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
-
-    def make_terminals(self, patch: pytest.MonkeyPatch, *streams: TextIO) -> None:
-        for stream in streams:
-            patch.setattr(stream, "isatty", lambda: True)
-
-    def read(self) -> tuple[str, str]:
-        out, err = self._capsys.readouterr()
-        return out, err
-
-
-@pytest.fixture(autouse=True)
-def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLORTERM", "COLUMNS")
-    for name in names:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TERM", "xterm-256color")
-
-
-@pytest.fixture
-def streams(capsys: pytest.CaptureFixture[str]) -> Streams:
-    return Streams(capsys)
-
 
 # -- figures -------------------------------------------------------------------------------
 
@@ -107,7 +76,21 @@ def test_figures_in_words(
     ],
 )
 def test_the_meter_in_words(stats: GenerationStats, draft_length: int, expected: str) -> None:
-    assert display.meter(stats, draft_length) == expected
+    assert display.meter(stats, draft_length, 80) == expected
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        (57, "35.0 tok/s · acceptance 75% · 2.50 tokens/round · draft 4"),
+        (56, "35.0 tok/s 75% 2.50/round draft 4"),
+        (38, "35.0 tok/s 75% 2.50/round draft 4"),
+    ],
+)
+def test_the_meter_in_few_words(width: int, expected: str) -> None:
+    stats = made_stats(4, 3)
+    stats.seconds /= 7
+    assert display.meter(stats, 4, width) == expected
 
 
 @pytest.mark.parametrize(
@@ -188,8 +171,8 @@ def test_names_cannot_steer_the_terminal(streams: Streams, monkeypatch: pytest.M
 
 def show_everything(tiny: TinyFiles) -> None:
     target, draft = read_header(tiny.target), read_header(tiny.draft)
-    display.demo_intro(3)
-    display.demo_result(made_result(tiny))
+    scoreboard.demo_intro(3)
+    scoreboard.demo_result(made_result(tiny))
     display.pair_report(check_pair(target, draft), target, draft)
     device = {"name": "CPU", "description": "A CPU", "kind": "CPU", "free": 2**30, "total": 2**31}
     display.examination(
@@ -200,14 +183,9 @@ def show_everything(tiny: TinyFiles) -> None:
     display.figures(made_stats(4, 2), "stop", 3)
 
 
-def made_result(
-    tiny: TinyFiles, speedups: tuple[float, ...] = (1.25, 1.5), same: bool = True, left_out: int = 1
-) -> PairResult:
+def made_result(tiny: TinyFiles) -> PairResult:
     target, draft = read_header(tiny.target), read_header(tiny.draft)
-    plain = Figures(0, 90, 31.25, 1.0, (1.0, 1.0), 1.0, 0, 0, None, 1.0, 0.125, True)
-    speedup = sum(speedups) / len(speedups)
-    drafted = Figures(3, 90, 43.5, speedup, speedups, 1.75, 100, 62, 0.62, 2.5, 0.25, same)
-    return PairResult("Q4_0", (target, draft), target, draft, plain, drafted, 6, left_out)
+    return PairResult((target, draft), target, draft, made_comparison(task="Q4_0"))
 
 
 def test_no_escape_codes_outside_a_terminal(tiny: TinyFiles, streams: Streams) -> None:
@@ -226,58 +204,7 @@ def test_colours_on_a_terminal_unless_the_user_objects(
     assert not any(COLOUR.search(text) for text in streams.read())
 
 
-# -- tables --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("columns", ["80", "40"])
-def test_the_demo_table_fits(
-    tiny: TinyFiles, streams: Streams, monkeypatch: pytest.MonkeyPatch, columns: str
-) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    display.demo_result(made_result(tiny, same=False))
-    out, err = streams.read()
-    assert err == "" and "…" not in out
-    title, *table, verdict = out.splitlines()
-    assert title.startswith("Q4_0: the 87k target padded to 87k parameters, the 87k draft")
-    assert max(map(len, table)) <= int(columns)
-    rows = [re.findall(r"[^│┃]+", line) for line in table if line[0] in "│┃"]
-    assert [[cell.strip() for cell in row] for row in rows] == [
-        ["", "plain", "drafted"],
-        ["tok/s", "31.2", "43.5"],
-        ["speedup", "1", "1.38x"],
-        ["spread", "", "1.25 to 1.50"],
-        ["acceptance", "–", "62%"],
-        ["tokens/round", "1.00", "2.50"],
-        ["TTFT", "0.12 s", "0.25 s"],
-        ["text", "", "DIFFERENT"],
-    ]
-    assert verdict == (
-        "Drafting pays here: a round gives 2.50 tokens and costs as much as 1.75 plain ones. 1 of "
-        "6 answers repeat themselves too much and are left out of the figures."
-    )
-
-
-@pytest.mark.parametrize(
-    ("speedups", "words"),
-    [
-        ((1.01, 1.4), "Drafting pays here: "),
-        ((0.9, 0.99), "Drafting loses here: "),
-        ((0.9, 1.4), "Drafting hardly matters here: "),
-    ],
-)
-def test_the_verdict_follows_the_spread(
-    tiny: TinyFiles, streams: Streams, speedups: tuple[float, ...], words: str
-) -> None:
-    display.demo_result(made_result(tiny, speedups, left_out=0))
-    last = streams.read()[0].splitlines()[-1]
-    assert last.startswith(words) and "left out" not in last
-
-
-def test_looping_answers_give_a_sentence_instead(tiny: TinyFiles, streams: Streams) -> None:
-    header = read_header(tiny.target)
-    display.demo_result(PairResult("F16", (header, header), header, header, None, None, 6, 6))
-    out, _ = streams.read()
-    assert out.count("\n") == 1 and out.endswith("every answer loops, no figures.\n")
+# -- reports -------------------------------------------------------------------------------
 
 
 def test_a_pair_report_in_words(
@@ -333,6 +260,16 @@ def test_progress_is_a_bar_on_stderr(streams: Streams, monkeypatch: pytest.Monke
     assert out == "" and "padding" in err and "50%" in err
 
 
+def test_labels_cannot_steer_the_terminal(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams.make_terminals(monkeypatch, sys.stdout, sys.stderr)
+    with display.progress() as report:
+        report("a[/b] \x1b]0;title\x07", 1, 2)
+    err = streams.read()[1]
+    assert r"a[/b] \x1b]0;title\x07" in err and "\x1b]0" not in err
+
+
 def screen(written: str) -> list[str]:
     """The lines a terminal shows after what was written, styles left out."""
     lines = [""]
@@ -351,7 +288,7 @@ def screen(written: str) -> list[str]:
 def test_results_do_not_land_on_the_line_of_a_bar(
     tiny: TinyFiles, streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    display.demo_result(made_result(tiny))
+    scoreboard.demo_result(made_result(tiny))
     expected = streams.read()[0].splitlines()
     monkeypatch.setenv("COLUMNS", "200")  # wide enough that no sentence is wrapped
     monkeypatch.setattr(sys, "stderr", sys.stdout)  # one terminal for both
@@ -359,9 +296,9 @@ def test_results_do_not_land_on_the_line_of_a_bar(
     with display.progress() as report:
         for step in (1, 2):
             report("measuring", step, 2)
-        display.demo_result(made_result(tiny))
+        scoreboard.demo_result(made_result(tiny))
         report("measuring more", 1, 1)
-        display.demo_result(made_result(tiny))
+        scoreboard.demo_result(made_result(tiny))
     assert screen(streams.read()[0]) == [*expected, *expected, ""]
 
 
@@ -371,10 +308,10 @@ def test_results_in_a_file_do_not_follow_the_bar(
     streams.make_terminals(monkeypatch, sys.stderr)
     with display.progress() as report:
         report("measuring", 1, 2)
-        display.demo_result(made_result(tiny))
+        scoreboard.demo_result(made_result(tiny))
     out, err = streams.read()
-    assert "tokens/round" in out and "\x1b" not in out
-    assert "measuring" in err and "tokens/round" not in err
+    assert "tok/rnd" in out and "\x1b" not in out
+    assert "measuring" in err and "tok/rnd" not in err
 
 
 def test_a_path_is_shown_by_its_name(tmp_path: Path, tiny: TinyFiles, streams: Streams) -> None:

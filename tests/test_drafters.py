@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 import pytest
 from conftest import ToyModel, never_stop
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from localspec.config import SamplingParams
 from localspec.sampling import Sampler
-from localspec.speculative.drafters import ModelDrafter, NoDraft
+from localspec.speculative.drafters import MODEL, ModelDrafter
 
 GREEDY = Sampler(SamplingParams(temperature=0))
 WARM = Sampler(SamplingParams(temperature=1, repeat_penalty=1.2, seed=5))
@@ -31,10 +32,8 @@ def continuation(
     return text[len(context) :]
 
 
-def test_no_draft_proposes_nothing() -> None:
-    silent = NoDraft()
-    silent.catch_up([1, 2, 3])
-    assert silent.propose([1, 2, 3], 5) == []
+def proposals(proposer: ModelDrafter, context: Sequence[int], limit: int) -> list[int]:
+    return [each.token for each in islice(proposer.propose(list(context)), limit)]
 
 
 contexts = st.lists(st.integers(0, 9), min_size=1, max_size=12)
@@ -53,83 +52,122 @@ def test_proposals_depend_on_the_context_alone(
     proposer = drafter(model, picker, n_target_vocab)
     for context, limit, prepared in asked:
         if prepared:
-            proposer.catch_up(context)
+            proposer.read(context)
             assert list(model.tokens) == context[:-1]
-        proposed = proposer.propose(context, limit)
+            assert proposer.unread(context) == 1
+        proposed = proposals(proposer, context, limit)
         shared = min(n_vocab, n_target_vocab)
         assert proposed == continuation(model, context, limit, picker, shared)
         if proposed:
             assert list(model.tokens) == [*context, *proposed[:-1]]
 
 
-def test_the_last_token_of_a_draft_is_read_from_logits_only() -> None:
+def test_a_candidate_is_computed_when_it_is_asked_for() -> None:
     model = ToyModel()
-    drafter(model).propose([1, 2, 3], 4)
-    assert model.calls == [(3, 1), (1, 1), (1, 1), (1, 1)]
+    candidates = drafter(model).propose([1, 2, 3])
+    assert model.calls == []
+    next(candidates)
+    assert model.calls == [(3, 1)]
+    next(candidates)
+    assert model.calls == [(3, 1), (1, 1)]
+
+
+def test_confidence_is_the_lead_over_the_runner_up() -> None:
+    model = ToyModel()
+    first = next(drafter(model).propose([1, 2, 3]))
+    second, best = sorted(model.row([1, 2, 3]))[-2:]
+    assert first.confidence == pytest.approx(float(best - second))
+    assert first.token == int(model.row([1, 2, 3]).argmax()) and first.group == MODEL
 
 
 def test_accepted_tokens_stay_in_the_cache() -> None:
     model = ToyModel()
     proposer = drafter(model)
-    draft = proposer.propose([1, 2, 3], 4)
+    draft = proposals(proposer, [1, 2, 3], 4)
     model.calls.clear()
     # All four accepted and a bonus token: the fourth was never decoded, the bonus is pending.
-    proposer.propose([1, 2, 3, *draft, 7], 1)
+    assert proposer.unread([1, 2, 3, *draft, 7]) == 2
+    proposals(proposer, [1, 2, 3, *draft, 7], 1)
     assert model.calls == [(2, 1)]
     model.calls.clear()
     # Two accepted, then the target disagreed: only its own token is new.
-    proposer.propose([1, 2, 3, *draft[:2], (draft[2] + 1) % 16], 1)
+    proposals(proposer, [1, 2, 3, *draft[:2], (draft[2] + 1) % 16], 1)
     assert model.calls == [(1, 1)]
 
 
 def test_a_draft_ends_with_a_stop_token() -> None:
-    model = ToyModel()
-    plain = drafter(model).propose([1, 2], 6)
+    plain = proposals(drafter(ToyModel()), [1, 2], 6)
     stop = plain[3]
     expected = plain[: plain.index(stop) + 1]
     stopping = ModelDrafter(ToyModel(), GREEDY, 16, lambda token: token == stop)
-    assert stopping.propose([1, 2], 6) == expected
+    assert proposals(stopping, [1, 2], 6) == expected
 
 
 def test_ids_beyond_the_target_are_never_picked() -> None:
     # Ids 10 and up are by far the likeliest, yet the target has only ten.
     model = ToyModel(n_vocab=30, favoured=range(10, 30), n_ctx=256)
-    assert max(drafter(model, GREEDY, 30).propose([1], 50)) >= 10
-    assert max(drafter(model, GREEDY, 10).propose([1], 50)) < 10
-
-
-@pytest.mark.parametrize(
-    ("context", "expected"),
-    [
-        ([1] * 3, 5),
-        ([1] * 5, 3),
-        ([1] * 7, 1),
-        ([1] * 8, 0),
-        ([1] * 9, 0),
-        ([1] * 80, 0),
-    ],
-)
-def test_a_short_context_limits_the_draft(context: list[int], expected: int) -> None:
-    model = ToyModel(n_ctx=8)
-    proposer = drafter(model)
-    proposer.catch_up(context)
-    assert len(proposer.propose(context, 9)) == expected
-    if len(context) > 8:
-        assert model.calls == []
+    assert max(proposals(drafter(model, GREEDY, 30), [1], 50)) >= 10
+    assert max(proposals(drafter(model, GREEDY, 10), [1], 50)) < 10
 
 
 @pytest.mark.parametrize("context", [[12], [1, 12, 2], [1, 2, 12], [12, 1, 2, 3]])
 def test_an_id_that_the_draft_lacks_keeps_it_silent(context: list[int]) -> None:
     model = ToyModel(n_vocab=10)
     proposer = drafter(model)
-    proposer.catch_up(context)
-    assert proposer.propose(context, 4) == []
+    proposer.read(context)
+    assert proposals(proposer, context, 4) == []
+    assert proposer.review(context, 9) == []
     assert model.calls == []
-    assert len(proposer.propose([1, 2], 4)) == 4
+    assert len(proposals(proposer, [1, 2], 4)) == 4
 
 
-@pytest.mark.parametrize("limit", [0, -1])
-def test_no_limit_no_work(limit: int) -> None:
+# -- watching ------------------------------------------------------------------------------
+
+
+@given(contexts, st.integers(1, 12), st.integers(1, 12), st.sampled_from([GREEDY, WARM]))
+def test_a_review_says_what_would_have_been_proposed(
+    context: list[int], read: int, longest: int, picker: Sampler
+) -> None:
     model = ToyModel()
-    assert drafter(model).propose([1, 2], limit) == []
-    assert model.calls == []
+    proposer = drafter(model, picker)
+    proposer.read(context[:read])
+    reviewed = proposer.review(context, longest)
+    held = len(context[:read]) - 1
+    assert len(reviewed) == min(longest, max(0, len(context) - 1 - held))
+    for i, (candidate, came) in enumerate(reviewed):
+        position = len(context) - len(reviewed) + i
+        assert came == context[position]
+        assert [candidate.token] == continuation(model, context[:position], 1, picker, 16)
+    if reviewed:
+        assert list(model.tokens) == context[:-1]
+
+
+# -- the window ----------------------------------------------------------------------------
+
+
+@given(st.integers(10, 24), st.integers(0, 5), st.integers(1, 90))
+def test_a_long_context_is_seen_through_a_window(n_ctx: int, seed: int, length: int) -> None:
+    model = ToyModel(n_ctx=n_ctx, seed=seed)
+    proposer = drafter(model)
+    text = [(i * i + seed) % 16 for i in range(length)]
+    for end in range(1, length + 1):
+        assert proposals(proposer, text[:end], 1) == continuation(model, text[:end], 1, GREEDY, 16)
+        held = list(model.tokens)
+        assert held[0] == text[0] and len(held) <= n_ctx
+        if end >= 4:  # the toy looks at three tokens
+            assert held[1:] == text[end - len(held) + 1 : end]
+
+
+def test_the_window_moves_seldom() -> None:
+    model = ToyModel(n_ctx=64)
+    proposer = drafter(model)
+    text = [i % 16 for i in range(600)]
+    for end in range(1, 601):
+        proposals(proposer, text[:end], 1)
+    read = sum(tokens for tokens, _ in model.calls)
+    assert read < 600 * 2.5
+
+
+def test_a_full_window_ends_a_draft() -> None:
+    model = ToyModel(n_ctx=16)
+    assert 8 <= len(proposals(drafter(model), [1, 2, 3], 99)) <= 16

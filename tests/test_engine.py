@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -103,6 +104,35 @@ def test_exact_logits_do_not_depend_on_the_width(tiny: TinyFiles, base: int) -> 
     model.close()
 
 
+@pytest.mark.parametrize("width", [2, 5, 9])
+def test_widened_passes_round_as_wide_ones_do(tiny: TinyFiles, width: int) -> None:
+    # F16 rounds differently when one token is decoded alone.
+    with Engine.load(options(tiny.target, threads=2), options(tiny.draft)) as engine:
+        ids = random_ids(60)
+        engine.target.decode(ids[:50], 0)
+        expected = engine.target.decode(ids[50 : 50 + width], width).copy()
+        engine.target.keep(50)
+        alone = engine.target.decode(ids[50:51], 1)[0].copy()
+        engine.target.keep(50)
+        with engine.widened(width):
+            found = [engine.target.decode([token], 1)[0].copy() for token in ids[50:53]]
+            assert engine.target.tokens == ids[:53]
+            engine.target.keep(50)
+            engine.target.decode(ids[50:51], 0)  # no rows wanted, and none to come
+            assert np.array_equal(engine.target.decode(ids[51:53], 2)[1], found[2])
+        assert np.array_equal(found[0], expected[0])
+        assert not np.array_equal(found[0], alone)
+        engine.target.keep(50)
+        assert np.array_equal(engine.target.decode(ids[50:51], 1)[0], alone)
+
+
+def test_a_failure_ends_the_widening(engine: Engine) -> None:
+    with pytest.raises(KeyboardInterrupt), engine.widened(5):
+        assert engine.target.min_width == 5
+        raise KeyboardInterrupt
+    assert engine.target.min_width == 1
+
+
 def test_an_exact_model_holds_as_many_tokens_as_it_says(tiny: TinyFiles) -> None:
     model = load_model(tiny.target, ctx_size=256, exact=True)
     model.decode(random_ids(255), 1)
@@ -160,22 +190,22 @@ def test_the_context_is_filled_and_never_overrun(
             generate(engine, random_ids(256), length=length)
 
 
-def test_a_draft_with_a_smaller_context_falls_silent(tiny: TinyFiles, engine: Engine) -> None:
+def test_a_draft_with_a_smaller_context_sees_the_most_recent_part(
+    tiny: TinyFiles, engine: Engine
+) -> None:
     prompt = random_ids(20)
     plain = fresh(engine, prompt, max_tokens=60)
     with Engine.load(options(tiny.target), options(tiny.draft, ctx_size=40)) as short:
-        assert any("ends at 40 tokens, the target's at 1024" in note for note in short.notes)
-        drafted_after: dict[int, int] = {}
+        drafted: list[int] = []
         emitted: list[int] = []
         for response in stream_generate(short, prompt, GREEDY, 4, max_tokens=60):
             emitted += response.tokens
-            drafted_after[len(emitted)] = response.stats.drafted
+            drafted.append(response.stats.drafted)
             assert short.draft is not None and len(short.draft.tokens) <= 40
         assert emitted == plain.tokens
-        late = [drafted for count, drafted in drafted_after.items() if count > 22]
-        assert drafted_after[60] > 0 and len(set(late)) == 1
+        assert drafted[-1] > drafted[len(drafted) // 2] > 0  # to the end
         beyond = fresh(short, random_ids(50), length=4)
-        assert beyond.stats.drafted == 0
+        assert beyond.stats.drafted > 0
         assert beyond.tokens == fresh(engine, random_ids(50)).tokens
 
 
@@ -195,7 +225,8 @@ def test_vocabularies_of_different_sizes(tiny: TinyFiles, tmp_path: Path, more: 
         for length in LENGTHS[1:]:
             answer = fresh(engine, prompt, hot, length, max_tokens=80)
             assert answer.tokens == plain.tokens
-            assert more == "target" or answer.stats.drafted > 0
+            # Auto need not draft: that follows what passes cost here.
+            assert more == "target" or length == "auto" or answer.stats.drafted > 0
 
 
 # -- the cache -----------------------------------------------------------------------------
@@ -576,7 +607,10 @@ def test_an_unused_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backend, "build", lambda: build)
     monkeypatch.setattr(machine, "has_nvidia_gpu", lambda: True)
     (note,) = missing_gpu()
-    assert "llama-cpp-python==1.2.3" in note and "CUDA" in note
+    command = note.partition("folder: ")[2]
+    script, option, python = shlex.split(command)[1:]
+    assert Path(__file__).parents[1].joinpath(script).is_file()
+    assert (option, python) == ("--python", sys.executable)
     monkeypatch.setattr(machine, "has_nvidia_gpu", lambda: False)
     assert missing_gpu() == []
 

@@ -327,3 +327,39 @@ def test_a_masked_id_is_never_picked() -> None:
     for params in (SamplingParams(), PLAIN, SamplingParams(temperature=0)):
         picks = {Sampler(params).pick(logits, position, []) for position in range(50)}
         assert picks <= {17, 4999}
+
+
+@given(
+    st.lists(st.floats(-8, 8, width=32), min_size=2, max_size=24),
+    st.sampled_from([0.0, 0.4, 1.3]),
+    st.integers(0, 50),
+)
+def test_the_margin_is_what_it_takes_to_turn_the_pick(
+    values: list[float], temperature: float, position: int
+) -> None:
+    sampler = Sampler(replace(PLAIN, temperature=temperature, seed=3))
+    logits = np.array(values, np.float32)
+    pick, margin = sampler.pick(logits, position, ()), sampler.margin(logits, position, ())
+    assert margin is not None and margin >= 0
+
+    def pick_with(token: int, lift: float) -> int:
+        changed = logits.copy()
+        changed[token] += np.float32(lift)
+        return sampler.pick(changed, position, ())
+
+    others = [token for token in range(len(logits)) if token != pick]
+    assert all(pick_with(token, margin * 0.99 - 1e-4) == pick for token in others)
+    assert any(pick_with(token, margin * 1.01 + 1e-4) == token for token in others)
+
+
+def test_nothing_runs_up_where_truncation_leaves_one() -> None:
+    logits = np.array([1.0, 2.0, 3.0], np.float32)
+    assert Sampler(replace(PLAIN, top_k=1)).margin(logits, 0, ()) is None
+    assert Sampler(replace(PLAIN, temperature=0.0)).margin(logits, 0, ()) == 1.0
+
+
+def test_the_margin_knows_the_penalty() -> None:
+    logits = np.array([1.0, 2.0, 4.0], np.float32)
+    sampler = Sampler(replace(PLAIN, temperature=0.0, repeat_penalty=4.0))
+    assert sampler.pick(logits, 0, [2]) == 1
+    assert sampler.margin(logits, 0, [2]) == 1.0

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -166,6 +167,31 @@ def test_ctrl_c_in_an_answer(columns: int) -> None:
         assert answer_of(terminal.window, "still there?") == "well"
         terminal.type("/exit\n")
         assert terminal.leave() == 0
+
+
+def test_keys_typed_during_an_answer_wait_for_the_prompt() -> None:
+    with reciting([words(40), ["well"]], 0.02) as terminal:
+        terminal.prompt(1)
+        terminal.type("ask\n")
+        terminal.wait(meter_shown)
+        terminal.type("typed ahead\n")
+        terminal.prompt(3)
+        assert answer_of(terminal.window, "ask") == "".join(words(40)).rstrip()
+        assert answer_of(terminal.window, "typed ahead") == "well"
+        terminal.type("shown again")
+        terminal.wait(lambda window: window.view[window.row] == ">>> shown again")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_terminal_is_restored_when_the_process_is_ended(number: int) -> None:
+    with reciting([words(500)], 0.02) as terminal:
+        terminal.prompt(1)
+        terminal.type("ask\n")
+        terminal.wait(meter_shown)
+        assert not terminal.echoes()
+        terminal.signal(number)
+        assert terminal.leave() == 128 + number
+        assert terminal.echoes() and terminal.window.cursor_visible
 
 
 def test_ctrl_c_at_the_prompt() -> None:

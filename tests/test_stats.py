@@ -99,3 +99,17 @@ def test_a_cached_prompt_has_no_speed(tokens: int, seconds: float) -> None:
     stats.start(Prefill(tokens, 30, seconds))
     assert stats.prompt_tps is None
     assert stats.prompt_tokens == 1
+
+
+def test_an_estimate_covers_every_answer_or_none() -> None:
+    def answered(plain_seconds: float) -> GenerationStats:
+        return GenerationStats(tokens=10, seconds=2.0, plain_seconds=plain_seconds)
+
+    total = GenerationStats()
+    for _ in range(2):
+        total.merge(answered(3.0))
+    assert total.estimated_speedup == 1.5
+    total.merge(answered(0.0))
+    assert total.estimated_speedup is None
+    total.merge(answered(3.0))  # what came before is still not known
+    assert total.estimated_speedup is None

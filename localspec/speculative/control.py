@@ -1,52 +1,399 @@
-"""How far to draft: always the same length, or as far as the draft has lately been right.
+"""How far to draft, and from which source: always the same length, or as far as it pays.
 
-This room owns the choice of the draft length. It does not draft and does not measure costs yet.
+This room owns the decisions. What passes cost is learnt in `costs`, how likely candidates are in
+`acceptance`; candidates come from `drafters` and `suffix`.
 """
 
-from localspec.speculative.loop import Control, Round
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Protocol
 
-DEFAULT_LENGTH = 3
-_LONGEST = 8
+from localspec.config import DraftLength
+from localspec.speculative.acceptance import Acceptance
+from localspec.speculative.costs import PassCosts
+from localspec.speculative.drafters import MODEL, Candidate
+from localspec.speculative.loop import Clock, Proposal, Round
+from localspec.speculative.policy import Policy, solve
+from localspec.speculative.suffix import SuffixIndex
+
+LONGEST_AUTO = 16  # most tokens that auto drafts from the model
+WIDEST = 33  # tokens of the widest pass that auto makes
+_REFRESH = 8  # rounds between two looks at costs and policy
+_HOPE = 1.0  # standard deviations
+_FADE = 0.9  # of what other answers taught, at the start of one
+_LITTLE = 8  # candidates seen, tokens said: too few to know a draft
+_DOUBTFUL = 0.25  # tokens a round: a gain that may well be none
+_GOOD = 0.9  # the chance of a candidate of a good draft on an easy text
+_RECENT = 1 - 1 / 64
+_FIRST_PROBE, _LAST_PROBE = 12, 256  # tokens between two looks at a draft that is not used
+_FAR_BEHIND = 8  # unread tokens from which reading them is an investment, not part of a step
+
+
+def longest(length: DraftLength) -> int:
+    """Most tokens that a round of this length drafts."""
+    return WIDEST - 1 if length == "auto" else length
+
+
+class Drafter(Protocol):
+    """A model that proposes candidates; see `drafters.ModelDrafter`."""
+
+    def unread(self, context: list[int]) -> int:
+        """Tokens a proposal must read first, the pending one included."""
+        ...
+
+    def read(self, context: list[int]) -> None:
+        """Read all but the pending token."""
+        ...
+
+    def propose(self, context: list[int]) -> Iterator[Candidate]:
+        """Candidates, each computed when asked for."""
+        ...
+
+    def review(self, context: list[int], longest: int) -> list[tuple[Candidate, int]]:
+        """Read what is unread; what would have been proposed, beside what came."""
+        ...
+
+
+class NoDraft:
+    """Proposes nothing: plain decoding."""
+
+    length = 0
+    status = "off"
+    plain_seconds = 0.0
+
+    def propose(self, context: list[int], limit: int) -> Proposal:
+        """No tokens."""
+        return Proposal()
+
+    def observe(self, round: Round) -> None:
+        """Plain decoding learns nothing."""
 
 
 class FixedLength:
-    """The same draft length in every round."""
+    """The same number of drafted tokens in every round."""
 
-    def __init__(self, length: int) -> None:
-        self._length = length
+    status = ""
+    plain_seconds = 0.0
 
-    def length(self) -> int:
-        """The length it was made with."""
-        return self._length
+    def __init__(self, drafter: Drafter, length: int, clock: Clock) -> None:
+        self._drafter = drafter
+        self.length = length
+        self._clock = clock
+        self._has_prompt = False
+
+    def propose(self, context: list[int], limit: int) -> Proposal:
+        """As many as there may be; the first time, the draft's reading of the prompt is told."""
+        began = self._clock()
+        if not self._has_prompt:
+            self._drafter.read(context)
+            self._has_prompt = True
+        reading = self._clock() - began
+        count = min(limit, self.length)
+        tokens = tuple(each.token for each in islice(self._drafter.propose(context), count))
+        return Proposal(tokens, ("draft",) * len(tokens), reading)
 
     def observe(self, round: Round) -> None:
         """A fixed length learns nothing."""
 
 
-class FollowAcceptance:
-    """``auto``: one token more after a draft accepted whole, one fewer when under half was right.
+@dataclass(slots=True)
+class Knowledge:
+    """What was learnt about a pair on a machine: costs of passes, and who is how often right."""
 
-    It starts at 3 and stays between 1 and 8. It follows the text only; it does not know what a
-    token costs on this machine, so it can still be slower than plain decoding.
+    verify: PassCosts = field(default_factory=PassCosts)
+    draft: PassCosts = field(default_factory=PassCosts)
+    reading: float = 0.0  # seconds of the draft for each token of a prompt
+    acceptance: dict[str, Acceptance] = field(default_factory=dict)
+
+    def observe_reading(self, tokens: int, seconds: float) -> None:
+        """Learn from a reading: a short one says little, a disturbed one is bounded."""
+        found = seconds / tokens
+        if self.reading:
+            found = min(found, 3 * self.reading)
+        self.reading += (found - self.reading) * (min(1.0, tokens / 32) if self.reading else 1.0)
+
+    def of(self, group: str) -> Acceptance:
+        """What is known of a group of candidates."""
+        if group not in self.acceptance:
+            self.acceptance[group] = Acceptance()
+        return self.acceptance[group]
+
+
+class Ledger:
+    """What drafting has cost more than plain decoding would have, against what it may.
+
+    The allowance is one per cent of the time elapsed and one plain token, up to four where a round
+    is expected to gain much: a streak of bad luck soon comes back there. Gains are credit, but not
+    without end, so that a text that turns hard is noticed soon.
     """
 
     def __init__(self) -> None:
-        self._length = DEFAULT_LENGTH
+        self._debt = 0.0
+        self._elapsed = 0.0
 
+    def add(self, seconds: float, tokens: int, plain: float) -> None:
+        """Count a round against the plain time of its tokens."""
+        self._elapsed += seconds
+        self._debt = max(self._debt + seconds - tokens * plain, -16 * plain)
+
+    def may_spend(self, seconds: float, plain: float, gain: float) -> bool:
+        """Whether a loss of this size is allowed, where a round is to gain so many tokens."""
+        allowed = (1 + min(3.0, 6 * gain)) * plain + 0.01 * self._elapsed
+        return self._debt + seconds <= allowed
+
+
+class Adaptive:
+    """Drafts from each source exactly as far as that pays, by what passes cost and texts accept.
+
+    Value is counted in tokens: the tokens that a round is expected to give, less what its seconds
+    would give at the present rate. Renewal-reward: the policy that maximises this at the best
+    attainable rate maximises tokens per second.
+    """
+
+    def __init__(
+        self,
+        knowledge: Knowledge,
+        clock: Clock,
+        drafter: Drafter | None = None,
+        index: SuffixIndex | None = None,
+        *,
+        bucket: str = "greedy",
+    ) -> None:
+        self._known = knowledge
+        for acceptance in knowledge.acceptance.values():
+            acceptance.fade(_FADE)  # another answer may be another kind of text
+        self._bucket = bucket
+        self._clock = clock
+        self._drafter = drafter
+        self._index = index
+        self._ledger = Ledger()
+        self._recent = [0.0, 0.0]  # tokens and seconds, decayed over about 64 rounds
+        self._table: list[float] = []  # seconds by width, for contexts of about this length
+        self._age = self._refreshes = 0
+        self._policy = self._hopeful = Policy((), 0.0)
+        self._ideal = 0.0
+        self._since_probe = 0
+        self._probe_every = _FIRST_PROBE
+        self._emitted = 0
+        self._length = 0
+        self._round = _Plan()
+        self.plain_seconds = 0.0
+        self.status = ""
+
+    @property
     def length(self) -> int:
-        """The length that recent rounds support."""
+        """Tokens proposed last."""
         return self._length
 
+    # -- the round -------------------------------------------------------------------------
+
+    def propose(self, context: list[int], limit: int) -> Proposal:
+        """The candidates worth verifying, after as many draft steps as are worth taking."""
+        self._refresh(len(context) - 1)
+        guessed = self._guess(context, min(limit, WIDEST - 1))
+        plan = self._round = _Plan(guessed)
+        self.status = "draft too often wrong"
+        if self._ledger.may_spend(0.0, self._table[0], max(0.0, self._policy.gain)):
+            plan.verified, value = self._best(guessed)
+            if self._drafter is not None:
+                self._ask_model(context, limit, max(value, self._value(0.0, 0)))
+        self._length = plan.verified
+        if plan.verified or self._drafter is None:
+            self.status = ""
+        kept = plan.candidates[: plan.verified]
+        return Proposal(
+            tuple(each.token for each in kept),
+            tuple(each.source for each in kept),
+            plan.reading_seconds,
+        )
+
+    def _ask_model(self, context: list[int], limit: int, value: float) -> None:
+        """Draft with the model where that is worth more than ``value``; else perhaps watch it."""
+        assert self._drafter is not None
+        plan, past = self._round, len(context) - 1
+        unread = self._drafter.unread(context)
+        # The policy counts its first step as any other; what it must read besides costs more.
+        first = self._first_step(unread, past) - self._first_step(1, past)
+        better = value - self._value(0.0, 0) + self._rate() * first
+        self.status = "verify too dear here" if self._ideal <= 0 else "draft too often wrong"
+        if self._policy.gain > better:
+            self.status = ""
+            if not self._worth_reading(unread, limit):
+                self.status = "answer too short for its prompt"
+                return
+            if self._of(MODEL).observations < _LITTLE and self._policy.gain < _DOUBTFUL:
+                if self._emitted >= _LITTLE:  # a look at what was said is cheaper than a bet
+                    self._review(context)
+                return
+            self._since_probe, self._probe_every = 0, _FIRST_PROBE
+            plan.reading_seconds = self._read(context, unread)
+            plan.other = plan.candidates
+            plan.candidates = self._draft(context, min(limit, LONGEST_AUTO), past)
+            self._extend(context, plan.candidates, min(limit, WIDEST - 1))
+            plan.verified = self._best(plan.candidates)[0]
+        elif max(self._hopeful.gain, self._overdue()) > better:
+            self._watch(context, unread)
+
     def observe(self, round: Round) -> None:
-        """Move by one token; a round that drafted nothing teaches nothing."""
-        if round.drafted == 0:
+        """Learn what the passes cost and who was right."""
+        self._known.verify.observe(round.width, round.past, round.verify_seconds)
+        if not self._table:
+            self._refresh(round.past)
+        self._ledger.add(round.seconds, len(round.tokens), self._table[0])
+        self.plain_seconds += len(round.tokens) * self._table[0]
+        self._recent[0] = self._recent[0] * _RECENT + len(round.tokens)
+        self._recent[1] = self._recent[1] * _RECENT + round.seconds
+        self._emitted += len(round.tokens)
+        self._since_probe += len(round.tokens)
+        plan = self._round
+        self._learn(plan.candidates, round.tokens)
+        self._learn(plan.other, round.tokens)
+        self._round = _Plan()
+
+    def _learn(self, candidates: Sequence[Candidate], tokens: Sequence[int]) -> None:
+        """Each candidate up to the first wrong one teaches; the one that was refused does too."""
+        for candidate, token in zip(candidates, tokens, strict=False):
+            right = candidate.token == token
+            self._of(candidate.group).observe(candidate.confidence, right)
+            if not right:
+                return
+
+    def _of(self, group: str) -> Acceptance:
+        """What is known of a group at this temperature: how texts are sampled decides much."""
+        return self._known.of(f"{group}, {self._bucket}")
+
+    # -- values ----------------------------------------------------------------------------
+
+    def _refresh(self, past: int) -> None:
+        """Bring costs and policy up to date, every few rounds."""
+        self._age -= 1
+        if self._age > 0:
             return
-        if round.accepted == round.drafted:
-            self._length = min(self._length + 1, _LONGEST)
-        elif 2 * round.accepted < round.drafted:
-            self._length = max(self._length - 1, 1)
+        self._refreshes += 1
+        self._age = min(_REFRESH, self._refreshes)  # what is learnt first matters most
+        self._table = [self._known.verify.seconds(n, past) for n in range(1, WIDEST + 1)]
+        if self._drafter is not None:
+            step, rate, known = self._first_step(1, past), self._rate(), self._of(MODEL)
+            self._policy = solve(self._table, step, rate, known.chances(), LONGEST_AUTO)
+            self._hopeful = solve(self._table, step, rate, known.chances(_HOPE), LONGEST_AUTO)
+            self._ideal = solve(self._table, step, rate, [(_GOOD, 1.0)], LONGEST_AUTO).gain
+
+    def _rate(self) -> float:
+        """Tokens per second that a second is worth at present: at least those of plain decoding."""
+        tokens, seconds = self._recent
+        plain = 1.0 / self._table[0]
+        return max(tokens / seconds, plain) if seconds > 0 else plain
+
+    def _value(self, survivals: float, drafted: int) -> float:
+        """Of verifying ``drafted`` candidates of which ``survivals`` are expected to pass."""
+        return 1.0 + survivals - self._rate() * self._table[drafted]
+
+    def _best(self, candidates: Sequence[Candidate]) -> tuple[int, float]:
+        """How many of the candidates to verify, and the value of that; none is an answer."""
+        best, survival, survivals = (0, self._value(0.0, 0)), 1.0, 0.0
+        for i, candidate in enumerate(candidates):
+            survival *= self._of(candidate.group).probability(candidate.confidence)
+            survivals += survival
+            value = self._value(survivals, i + 1)
+            if value > best[1]:
+                best = (i + 1, value)
+        return best
+
+    def _first_step(self, unread: int, past: int) -> float:
+        """Seconds of a draft step that reads so many tokens; far behind, of the step alone."""
+        return self._known.draft.seconds(unread if unread <= _FAR_BEHIND else 1, past)
+
+    # -- sources ---------------------------------------------------------------------------
+
+    def _guess(self, context: list[int], limit: int) -> list[Candidate]:
+        if self._index is None:
+            return []
+        self._index.update(context)
+        return list(islice(self._index.continuation(context), limit))
+
+    def _draft(self, context: list[int], limit: int, past: int) -> list[Candidate]:
+        """Candidates of the model, one step at a time while the next ones are worth it."""
+        assert self._drafter is not None
+        chain: list[Candidate] = []
+        survival, thresholds = 1.0, self._policy.thresholds
+        proposals = self._drafter.propose(context)
+        width = self._drafter.unread(context)
+        while len(chain) < limit and (not chain or survival >= thresholds[len(chain)]):
+            began = self._clock()
+            candidate = next(proposals, None)
+            if candidate is None:
+                break
+            self._known.draft.observe(width, past, self._clock() - began)
+            width = 1
+            chain.append(candidate)
+            survival *= self._of(MODEL).probability(candidate.confidence)
+        return chain
+
+    def _extend(self, context: list[int], chain: list[Candidate], limit: int) -> None:
+        """Let the index continue where the model ended."""
+        if self._index is not None and chain:
+            text = [*context, *(each.token for each in chain)]
+            chain += islice(self._index.continuation(text), limit - len(chain))
+
+    # -- reading and probing ---------------------------------------------------------------
+
+    def _reading_cost(self, unread: int) -> float:
+        """Seconds to read so many tokens: many at once are cheaper than one after the other."""
+        return self._known.reading * unread
+
+    def _worth_reading(self, unread: int, limit: int) -> bool:
+        """Whether what drafting may gain is at least twice what reading the prompt costs.
+
+        How long the answer will be is unknown: as long again as it is, and 64 tokens at least.
+        """
+        if unread <= _FAR_BEHIND:
+            return True
+        rounds = min(limit, max(64, self._emitted)) / 2  # a round gives about two tokens
+        return self._policy.gain / self._rate() * rounds >= 2 * self._reading_cost(unread)
+
+    def _read(self, context: list[int], unread: int) -> float:
+        """Bring the draft up to the context; the seconds it took."""
+        assert self._drafter is not None
+        if unread <= _FAR_BEHIND:
+            return 0.0
+        began = self._clock()
+        self._drafter.read(context)
+        seconds = self._clock() - began
+        self._known.observe_reading(unread, seconds)
+        return seconds
+
+    def _overdue(self) -> float:
+        """What a good draft would gain, once the last look at this one is long ago."""
+        return self._ideal if self._since_probe >= _LAST_PROBE else 0.0
+
+    def _review(self, context: list[int]) -> None:
+        """Learn from what the draft would have said, had it been asked; and what reading costs."""
+        assert self._drafter is not None
+        unread, began = self._drafter.unread(context), self._clock()
+        for candidate, token in self._drafter.review(context, min(self._emitted, WIDEST)):
+            self._of(candidate.group).observe(candidate.confidence, candidate.token == token)
+        self._known.observe_reading(unread, self._clock() - began)
+        self._age = 0
+
+    def _watch(self, context: list[int], unread: int) -> None:
+        """See whether the draft would have been right, while it is not used: no target pays."""
+        assert self._drafter is not None
+        cost = self._reading_cost(unread)
+        if self._since_probe < self._probe_every:
+            return
+        if not self._ledger.may_spend(cost, self._table[0], 0.0):
+            return
+        self._since_probe = 0
+        self._probe_every = min(2 * self._probe_every, _LAST_PROBE)
+        self._review(context)
 
 
-def make_control(length: int | str) -> Control:
-    """The control for a length in tokens, or for ``"auto"``."""
-    return FollowAcceptance() if length == "auto" else FixedLength(int(length))
+@dataclass(slots=True)
+class _Plan:
+    """What was considered for one round."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+    other: list[Candidate] = field(default_factory=list)
+    verified: int = 0
+    reading_seconds: float = 0.0

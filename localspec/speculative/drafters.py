@@ -1,23 +1,41 @@
-"""Who proposes: a draft model, or nobody.
+"""Who proposes: a draft model.
 
-This room owns the proposals and the draft model's cache. It does not decide how far to draft
+This room owns the candidates of a model and the model's cache. It does not decide how far to draft
 (`control`) nor what is accepted (`loop`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
 
-from localspec.speculative.loop import Picker, TokenModel, common_prefix
+from localspec.speculative.loop import Logits, TokenModel, common_prefix
+
+MODEL = "draft model"  # the group of a model's candidates
 
 
-class NoDraft:
-    """Proposes nothing: plain decoding."""
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A token that may come next, if those before it were right.
 
-    def catch_up(self, context: list[int]) -> None:
-        """Nothing to prepare."""
+    ``confidence`` is in log-odds; ``group`` names candidates whose confidence means the same.
+    """
 
-    def propose(self, context: list[int], limit: int) -> list[int]:
-        """No tokens."""
-        return []
+    token: int
+    confidence: float
+    group: str
+
+    @property
+    def source(self) -> str:
+        """Who proposed it, in a word: draft or suffix."""
+        return self.group.partition(" ")[0]
+
+
+class Chooser(Protocol):
+    """The rule that turns a row of logits into a token, with its lead over the runner-up."""
+
+    def choose(self, logits: Logits, position: int, history: list[int]) -> tuple[int, float]:
+        """The token at ``position``, and by how many logits (noise included) it leads."""
+        ...
 
 
 class ModelDrafter:
@@ -27,54 +45,87 @@ class ModelDrafter:
     (arXiv 2408.07978). The cache is never rolled back to the prompt: accepted tokens stay in it.
     llama.cpp decodes them a second time (its TAG_SPEC_AVOID_DRAFT_REEVAL).
 
-    ``n_target_vocab`` is the target's number of ids; the draft may have more or fewer.
+    A context longer than the draft's is seen through a window: its first token, which models lean
+    on, and the most recent ones. ``n_target_vocab`` is the target's number of ids; the draft may
+    have more or fewer.
     """
 
     def __init__(
         self,
         model: TokenModel,
-        picker: Picker,
+        chooser: Chooser,
         n_target_vocab: int,
         is_stop: Callable[[int], bool],
     ) -> None:
         self._model = model
-        self._picker = picker
+        self._chooser = chooser
         self._n_shared = min(model.n_vocab, n_target_vocab)
         self._is_stop = is_stop
 
-    def catch_up(self, context: list[int]) -> None:
-        """Read all of ``context`` but its last token, unless the draft cannot hold it."""
+    def unread(self, context: list[int]) -> int:
+        """How many tokens a proposal must read first, the pending one included."""
+        return len(self._unread(context))
+
+    def read(self, context: list[int]) -> None:
+        """Read all of ``context`` but its last token."""
         unread = self._unread(context)
-        if unread is not None and len(unread) > 1:
+        if len(unread) > 1 and self._knows(unread):
             self._model.decode(unread[:-1], 0)
 
-    def propose(self, context: list[int], limit: int) -> list[int]:
-        """The draft's continuation; empty where its context or its vocabulary ends."""
-        limit = min(limit, self._model.n_ctx - len(context))
+    def propose(self, context: list[int]) -> Iterator[Candidate]:
+        """Candidates one after the other, each computed when it is asked for.
+
+        Ends where the draft's window or vocabulary ends, or the text would.
+        """
         unread = self._unread(context)
-        if limit <= 0 or unread is None:
-            return []
-        # The pending token rides in the same batch as whatever else the draft has not read.
+        if not self._knows(unread):
+            return
         rows = self._model.decode(unread, 1)
         history = list(context)
         while True:
             # Ids that the target lacks are masked before the pick, not rejected after it.
-            token = self._picker.pick(rows[0][: self._n_shared], len(history), history)
+            token, lead = self._chooser.choose(rows[0][: self._n_shared], len(history), history)
             history.append(token)
-            if len(history) - len(context) == limit or self._is_stop(token):
-                return history[len(context) :]
+            yield Candidate(token, lead, MODEL)
+            if self._is_stop(token) or len(self._model.tokens) >= self._model.n_ctx:
+                return
             rows = self._model.decode([token], 1)
 
-    def _unread(self, context: list[int]) -> list[int] | None:
-        """Forget what left ``context``, and return what is new in it, at least its last token.
+    def review(self, context: list[int], longest: int) -> list[tuple[Candidate, int]]:
+        """Read what is unread, and say what would have been proposed for it beside what came.
 
-        None where the context outgrows the draft's, or holds an id that the draft lacks.
+        At most the last ``longest`` tokens are reviewed; nothing is proposed.
         """
-        if len(context) > self._model.n_ctx:
-            return None
-        shared = min(common_prefix(self._model.tokens, context), len(context) - 1)
-        unread = context[shared:]
-        if max(unread) >= self._model.n_vocab:
-            return None
+        unread = self._unread(context)
+        rows_wanted = min(longest, len(unread) - 1)
+        if rows_wanted <= 0 or not self._knows(unread):
+            return []
+        rows = self._model.decode(unread[:-1], rows_wanted)
+        begin = len(context) - rows_wanted
+        reviewed = []
+        for row, position in zip(rows, range(begin, len(context)), strict=True):
+            history = context[:position]
+            token, lead = self._chooser.choose(row[: self._n_shared], position, history)
+            reviewed.append((Candidate(token, lead, MODEL), context[position]))
+        return reviewed
+
+    def _knows(self, tokens: list[int]) -> bool:
+        return max(tokens) < self._model.n_vocab
+
+    def _unread(self, context: list[int]) -> list[int]:
+        """Forget what left the window, and return what is new in it, at least its last token."""
+        window = self._window(context)
+        shared = min(common_prefix(self._model.tokens, window), len(window) - 1)
         self._model.keep(shared)
-        return unread
+        return window[shared:]
+
+    def _window(self, context: list[int]) -> list[int]:
+        """The context as the draft sees it, with room for some proposals behind it.
+
+        The window moves by half its length at a time, because each move reads it anew.
+        """
+        n_ctx = self._model.n_ctx
+        capacity = n_ctx - min(8, n_ctx // 2)
+        step = max(1, capacity // 2)
+        moves = max(0, -(-(len(context) - capacity) // step))
+        return [context[0], *context[1 + moves * step :]]

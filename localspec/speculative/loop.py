@@ -51,18 +51,33 @@ class TokenModel(Protocol):
         ...
 
 
-class Drafter(Protocol):
-    """Whatever proposes tokens for the target to verify."""
+class Proposer(Protocol):
+    """Whoever proposes tokens for the target to verify, and decides how many."""
 
-    def catch_up(self, context: list[int]) -> None:
-        """Process what is new in ``context``, so that the next proposal is cheap."""
+    @property
+    def length(self) -> int:
+        """Tokens proposed last, or always."""
         ...
 
-    def propose(self, context: list[int], limit: int) -> list[int]:
+    @property
+    def status(self) -> str:
+        """Why nothing is drafted at present, in a few words; empty while it is, or may be."""
+        ...
+
+    @property
+    def plain_seconds(self) -> float:
+        """What plain decoding would have taken for the tokens so far, if costs are known; or 0."""
+        ...
+
+    def propose(self, context: list[int], limit: int) -> "Proposal":
         """At most ``limit`` tokens that may follow ``context``; possibly none.
 
-        The whole context is passed: the drafter finds out for itself what it must forget.
+        The whole context is passed: what must be forgotten is found out from it.
         """
+        ...
+
+    def observe(self, round: "Round") -> None:
+        """Learn from the round that the last proposal led to."""
         ...
 
 
@@ -74,16 +89,16 @@ class Picker(Protocol):
         ...
 
 
-class Control(Protocol):
-    """Decides how far to draft."""
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Tokens to verify, and what proposed each of them.
 
-    def length(self) -> int:
-        """Most tokens to draft in the next round."""
-        ...
+    ``reading_seconds`` is what the draft model took to read a prompt it had not seen.
+    """
 
-    def observe(self, round: "Round") -> None:
-        """Learn from a round that has just ended."""
-        ...
+    tokens: tuple[int, ...] = ()
+    sources: tuple[str, ...] = ()
+    reading_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +106,10 @@ class Round:
     """One draft and its verification.
 
     ``tokens`` were emitted. ``drafted`` counts proposals up to a stop token, ``accepted`` those
-    the target agreed with. Seconds: ``draft_prompt_seconds`` is the draft's first reading of the
-    prompt and is no part of ``seconds``; ``draft_seconds`` and ``verify_seconds`` are.
+    the target agreed with, ``sources`` tells who proposed each that was drafted. ``past`` is the
+    number of tokens before the pass, ``width`` that in it. Seconds: ``draft_prompt_seconds`` is the
+    draft's first reading of the prompt and is no part of ``seconds``; ``draft_seconds`` and
+    ``verify_seconds`` are.
     """
 
     tokens: tuple[int, ...]
@@ -103,6 +120,9 @@ class Round:
     verify_seconds: float = 0.0
     draft_prompt_seconds: float = 0.0
     finish_reason: FinishReason | None = None
+    past: int = 0
+    width: int = 1
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +171,7 @@ def prefill(target: TokenModel, prompt: Sequence[int], clock: Clock) -> Prefill:
 
 def generate_rounds(
     target: TokenModel,
-    drafter: Drafter,
-    control: Control,
+    proposer: Proposer,
     picker: Picker,
     prompt: Sequence[int],
     *,
@@ -164,7 +183,7 @@ def generate_rounds(
 
     The first round drafts nothing, so that the first token does not wait for the draft's prompt.
     A token counts only if the target's own pick equals it: sample-and-match, which leaves the
-    target's law untouched for any drafter (speculative sampling with a deterministic proposal,
+    target's law untouched for any proposal (speculative sampling with a deterministic proposal,
     arXiv 2211.17192 and 2302.01318, and the coupling of arXiv 2408.07978 in `sampling`).
     The consumer may abandon the generator at any yield: the target's cache then holds every
     emitted token but the last.
@@ -173,20 +192,13 @@ def generate_rounds(
     room = target.n_ctx - len(prompt)
     ends: FinishReason = "length" if max_tokens <= room else "context"
     end = len(prompt) + min(max_tokens, room)
-    draft_has_prompt = False
     while len(context) < end:
         first = len(context) == len(prompt)
-        limit = 0 if first else min(control.length(), end - len(context) - 1)
-        reading = 0.0
-        if limit > 0 and not draft_has_prompt:
-            began = clock()
-            drafter.catch_up(context)
-            reading, draft_has_prompt = clock() - began, True
-        round = _one_round(target, drafter, picker, context, limit, is_stop, clock)
+        limit = 0 if first else end - len(context) - 1
+        round = _one_round(target, proposer, picker, context, limit, is_stop, clock)
         if round.finish_reason is None and len(context) >= end:
             round = replace(round, finish_reason=ends)
-        round = replace(round, draft_prompt_seconds=reading)
-        control.observe(round)
+        proposer.observe(round)
         yield round
         if round.finish_reason is not None:
             return
@@ -194,7 +206,7 @@ def generate_rounds(
 
 def _one_round(
     target: TokenModel,
-    drafter: Drafter,
+    proposer: Proposer,
     picker: Picker,
     context: list[int],
     limit: int,
@@ -204,7 +216,8 @@ def _one_round(
     """Draft, verify, extend ``context`` by what was emitted, forget what was rejected."""
     length = len(context)
     began = clock()
-    draft = _known(drafter.propose(context, limit), target.n_vocab) if limit > 0 else []
+    proposal = proposer.propose(context, limit) if limit > 0 else Proposal()
+    draft = _known(proposal.tokens, target.n_vocab)
     drafted_at = clock()
     rows = target.decode([context[-1], *draft], len(draft) + 1)
     accepted, judged, stopped = _accept(rows, draft, context, picker, is_stop)
@@ -214,14 +227,18 @@ def _one_round(
         tokens=tuple(context[length:]),
         drafted=judged,
         accepted=accepted,
-        seconds=ended - began,
-        draft_seconds=drafted_at - began,
+        seconds=ended - began - proposal.reading_seconds,
+        draft_seconds=drafted_at - began - proposal.reading_seconds,
         verify_seconds=ended - drafted_at,
+        draft_prompt_seconds=proposal.reading_seconds,
         finish_reason="stop" if stopped else None,
+        past=length - 1,
+        width=1 + len(draft),
+        sources=proposal.sources[:judged],
     )
 
 
-def _known(draft: list[int], n_vocab: int) -> list[int]:
+def _known(draft: Sequence[int], n_vocab: int) -> Sequence[int]:
     """Cut the draft at the first id the target does not have: its decode would refuse it."""
     for i, token in enumerate(draft):
         if not 0 <= token < n_vocab:

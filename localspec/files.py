@@ -1,0 +1,46 @@
+"""Files that appear when they are complete, or not at all, and are read only up to a bound.
+
+This room owns the writing of results beside their place and the rename at the end, and reading that
+cannot run away. What is in a file, and where it belongs, is its callers' business.
+"""
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def read_at_most(path: Path, most: int) -> bytes:
+    """All bytes of a file; raises ValueError for more than ``most``, also where it has no size."""
+    with path.open("rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"it is larger than {most} bytes, too large")
+    return data
+
+
+@contextmanager
+def appearing_when_complete(destination: Path) -> Iterator[Path]:
+    """A path beside `destination`, renamed to it at the end, removed if there is no end.
+
+    Its name is this process's own, so two may write at once, and whoever has the earlier file open
+    keeps it. Links are followed, and a replaced file hands its permissions on. What is no ordinary
+    file, such as a device or an open stream, is written in place.
+    """
+    if str(destination).startswith(("/dev/", "/proc/")):  # a rename would replace the stream
+        yield destination
+        return
+    destination = Path(os.path.realpath(destination))
+    if destination.exists() and not destination.is_file():
+        yield destination
+        return
+    partial = destination.with_name(f".{destination.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        yield partial
+        if destination.exists():
+            shutil.copymode(destination, partial)
+        partial.replace(destination)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -1,0 +1,63 @@
+"""What a loaded model occupies: weights, KV cache and compute buffers, as llama.cpp reports them.
+
+This room owns the reading of those reports. It asks nothing of llama.cpp and estimates nothing.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_MIB = 2**20
+_REPORT = re.compile(
+    r"(?P<device>\S+)\s+(?P<kind>model|KV|RS|output|compute) buffer size = +(?P<size>\d+\.\d+) MiB"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """Bytes, over all devices. ``kv`` includes the state of recurrent layers."""
+
+    weights: int = 0
+    kv: int = 0
+    compute: int = 0
+
+    @property
+    def total(self) -> int:
+        """All bytes."""
+        return self.weights + self.kv + self.compute
+
+    def __add__(self, other: "MemoryUse") -> "MemoryUse":
+        return MemoryUse(
+            self.weights + other.weights, self.kv + other.kv, self.compute + other.compute
+        )
+
+    def as_json(self) -> dict[str, int]:
+        """Plain data, in bytes."""
+        return {
+            "weights": self.weights,
+            "kv": self.kv,
+            "compute": self.compute,
+            "total": self.total,
+        }
+
+
+def read_buffers(log: Iterable[str]) -> MemoryUse:
+    """Sum the buffers that llama.cpp's log lines announce.
+
+    A model may have several buffers on one device, and several caches; all of them count. Compute
+    buffers are announced again whenever they are laid out anew: the last size on a device counts.
+    """
+    sums = {"model": 0, "KV": 0, "RS": 0, "output": 0}
+    compute: dict[str, int] = {}
+    for line in log:
+        for found in _REPORT.finditer(line):
+            size = round(float(found["size"]) * _MIB)
+            if found["kind"] == "compute":
+                compute[found["device"]] = size
+            else:
+                sums[found["kind"]] += size
+    return MemoryUse(
+        weights=sums["model"],
+        kv=sums["KV"] + sums["RS"],
+        compute=sums["output"] + sum(compute.values()),
+    )

@@ -1,0 +1,87 @@
+"""Prompts to measure with, by kind of task: ours, or a file's.
+
+This room owns the prompts that are shipped and the format of a prompt file. It knows no model:
+which template wraps a prompt, and whether it fits, is decided elsewhere.
+
+A file holds one JSON object on each line: ``{"task": "code", "prompt": "..."}``, or ``messages``
+(a list of ``{"role": ..., "content": ...}``) in place of ``prompt``. ``task`` may be left out.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.errors import FileProblem, UsageError
+from localspec.files import read_at_most
+from localspec.template import Message, parse_message
+
+SHIPPED = Path(__file__).with_name("prompts.jsonl")
+MAX_BYTES = 64 * 2**20
+_NO_TASK = "prompts"
+_FORMAT = 'Expected on each line: {"task": "code", "prompt": "Write ..."}'
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A conversation that waits for its next answer, and the kind of task it stands for."""
+
+    task: str
+    messages: tuple[Message, ...]
+
+
+def read_prompts(path: Path = SHIPPED) -> list[Prompt]:
+    """The prompts of a file, in its order; blank lines are skipped.
+
+    Raises FileProblem, naming the line, for what cannot be read.
+    """
+    try:
+        data = read_at_most(path, MAX_BYTES)
+        lines = data.decode("utf-8-sig").split("\n")  # other line separators may stand in a text
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise FileProblem(f"The prompt file {path} cannot be read: {reason}.", _FORMAT) from error
+    prompts = []
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                prompts.append(_read_line(line))
+            except (ValueError, RecursionError) as error:
+                raise FileProblem(f"{path}, line {number}: {error}", _FORMAT) from error
+    if not prompts:
+        raise FileProblem(f"The prompt file {path} holds no prompts.", _FORMAT)
+    return prompts
+
+
+def _read_line(line: str) -> Prompt:
+    fields = json.loads(line)
+    if not isinstance(fields, dict):
+        raise ValueError("this is no JSON object.")
+    task = fields.get("task", _NO_TASK)
+    if not isinstance(task, str) or not task.strip():
+        raise ValueError("the task is no text.")
+    task = task.strip()
+    if isinstance(fields.get("prompt"), str) and "messages" not in fields:
+        return Prompt(task, ({"role": "user", "content": fields["prompt"]},))
+    messages = fields.get("messages")
+    if not isinstance(messages, list) or not messages or "prompt" in fields:
+        raise ValueError("there is neither a prompt, a text, nor messages, a list (or both).")
+    return Prompt(task, tuple(map(parse_message, messages)))
+
+
+def by_task(prompts: Iterable[Prompt], wanted: str | None = None) -> dict[str, list[Prompt]]:
+    """Group prompts by task, in the order of first appearance; only the wanted ones if any.
+
+    ``wanted`` is a comma-separated list, None for all. Raises UsageError when it names a task that
+    no prompt has, or none at all.
+    """
+    groups: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        groups.setdefault(prompt.task, []).append(prompt)
+    if wanted is None:
+        return groups
+    names = [name.strip() for name in wanted.split(",") if name.strip()]
+    missing = [name for name in names if name not in groups] or ([] if names else [wanted])
+    if missing:
+        raise UsageError(f"There is no task {missing[0]!r}.", f"Tasks here: {', '.join(groups)}.")
+    return {task: group for task, group in groups.items() if task in names}

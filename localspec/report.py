@@ -1,0 +1,134 @@
+"""A bench run as one JSON document: what was measured, with what, on what.
+
+This room owns the document's shape and the file it is kept in. It measures nothing.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from localspec import __version__, backend, machine
+from localspec.bench import Comparison, Plan, together
+from localspec.errors import FileProblem
+from localspec.files import appearing_when_complete
+from localspec.prompts import Prompt
+
+if TYPE_CHECKING:
+    from localspec.engine import Engine
+
+FORMAT = 1
+
+
+class Report:
+    """The document of one run, kept in a file (None: nowhere) as often as there is news.
+
+    ``prompts`` holds all that are to be measured, by task. In the document speeds are in tokens per
+    second, seconds end in ``_s``, memory is in bytes; ``overall`` is None before the first result.
+    """
+
+    def __init__(
+        self,
+        engine: "Engine",
+        plan: Plan,
+        prompts: Mapping[str, Sequence[Prompt]],
+        path: Path | None,
+    ) -> None:
+        self._engine = engine
+        self._plan = plan
+        self._prompts = prompts
+        self._path = path
+        self.document: dict[str, object] = {}
+
+    def keep(self, comparisons: Sequence[Comparison], *, complete: bool) -> None:
+        """Everything a reader needs to judge the figures, or to measure them again, as it is now.
+
+        Raises FileProblem when the file cannot be written; the document is there all the same.
+        """
+        self.document = {
+            "format": FORMAT,
+            "version": __version__,
+            "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "complete": complete,
+            **_pair(self._engine),
+            "settings": _settings(self._plan),
+            "machine": _machine(),
+            "prompts": [
+                {"name": f"{task} {i + 1}", "task": task, "messages": list(prompt.messages)}
+                for task, group in self._prompts.items()
+                for i, prompt in enumerate(group)
+            ],
+            "tasks": [comparison.as_json() for comparison in comparisons],
+            "overall": together(comparisons).as_json() if comparisons else None,
+            "answers": [row for comparison in comparisons for row in comparison.answers_as_json()],
+        }
+        if self._path is not None:
+            _write(self._path, self.document)
+
+
+def _pair(engine: "Engine") -> dict[str, object]:
+    target, draft = engine.target, engine.draft
+    pair = target.memory if draft is None else target.memory + draft.memory
+    return {
+        "target": target.settings(),
+        "draft": None if draft is None else draft.settings(),
+        "memory": {
+            "target": target.memory.as_json(),
+            "draft": None if draft is None else draft.memory.as_json(),
+            "pair": pair.as_json(),
+        },
+    }
+
+
+def _settings(plan: Plan) -> dict[str, object]:
+    return {
+        "draft_lengths": list(plan.lengths),
+        "repeats": plan.repeats,
+        "max_tokens": plan.max_tokens,
+        "sampling": asdict(plan.params),
+    }
+
+
+def _machine() -> dict[str, object]:
+    return {
+        "cpu": machine.cpu_name(),
+        "physical_cores": machine.physical_cores(),
+        "devices": [{"name": d.name, "description": d.description} for d in backend.devices()],
+        "llama_cpp": backend.build().llama_cpp,
+    }
+
+
+def require_writable(path: Path) -> None:
+    """Raise FileProblem now, rather than behind a long measurement, if `path` cannot be kept."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(f"{path} is a folder")
+        with appearing_when_complete(path) as partial, partial.open("ab"):
+            raise _Enough
+    except _Enough:
+        return
+    except OSError as error:
+        raise _not_written(path, error) from error
+
+
+def _write(path: Path, result: Mapping[str, object]) -> None:
+    text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
+    try:
+        with appearing_when_complete(path) as partial:
+            # Half a surrogate pair, as in a name that is not UTF-8, becomes the escape of JSON.
+            partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise _not_written(path, error) from error
+
+
+class _Enough(Exception):
+    """Leaves a file that was opened only to see that it can be."""
+
+
+def _not_written(path: Path, error: OSError) -> FileProblem:
+    return FileProblem(
+        f"The results cannot be written to {path}: {error.strerror or error}.",
+        "Give --output a file in a folder with room, that you may write to.",
+    )

@@ -1,0 +1,211 @@
+"""Comparisons drawn: a table whose rows come with the results, and the sentences that judge it.
+
+This room owns how a comparison looks in a terminal of any width. It measures and decides nothing.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len, set_cell_size
+
+from localspec.bench import Comparison, Difference, Figures, together
+from localspec.config import DraftLength
+from localspec.display import console, count, note, number, percent
+from localspec.memory import MemoryUse
+from localspec.text import one_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from localspec.demo import PairResult
+
+_WIDTHS = {
+    "task": 4, "draft": 5, "tok/s": 6, "speedup": 7, "spread": 9, "accept": 6, "tok/rnd": 7,
+    "TTFT": 5, "text": 9,
+}  # fmt: skip
+_FIRST_TO_GO = ("TTFT", "spread", "tok/rnd", "accept")  # where a terminal is too narrow
+_LONGEST_TASK = 20
+_TEXT = {"same": "same", "rounding": "rounding", "different": "DIFFERENT"}
+
+
+class Scoreboard:
+    """A table that grows by the rows of one comparison after the other."""
+
+    def __init__(self, out: "Console", tasks: Iterable[str]) -> None:
+        self._out = out
+        task = min(_LONGEST_TASK, max(cell_len(one_line(name)) for name in tasks))
+        self._widths = _WIDTHS | {"task": max(_WIDTHS["task"], task)}
+        room = out.width if out.is_terminal else 10**6
+        for name in _FIRST_TO_GO:
+            if self._total(2) > room:
+                del self._widths[name]
+        self._gap = " " * (2 if self._total(2) <= room else 1)
+        self._print({name: name for name in self._widths}, "bold")
+
+    def add(self, comparison: Comparison) -> None:
+        """The rows of one comparison, plain first."""
+        figures, left_out = comparison.figures(), comparison.looping()
+        task = one_line(comparison.task)
+        for i, row in enumerate(figures):
+            self._print(_cells(task if i == 0 else "", row, plain=i == 0), _style(row))
+        if left_out:
+            name = _fit("" if figures else task, self._widths["task"])
+            note = f"left out, repeats itself: {one_line(', '.join(left_out))}"
+            self._out.print(f"{name}{self._gap}{note}", style="dim", markup=False)
+
+    def finish(
+        self, comparisons: Sequence[Comparison], target: MemoryUse, draft: MemoryUse | None
+    ) -> None:
+        """The rows over all comparisons, what they say in sentences, and the memory it took."""
+        if len(comparisons) > 1:
+            self.add(together(comparisons))
+        if comparisons:
+            summary(self._out, together(comparisons))
+        self._out.print(memory_line(target, draft), markup=False)
+
+    def _total(self, gap: int) -> int:
+        return sum(self._widths.values()) + gap * (len(self._widths) - 1)
+
+    def _print(self, cells: Mapping[str, str], style: str) -> None:
+        line = self._gap.join(
+            _fit(cells[name], width) if name in ("task", "text") else f"{cells[name]:>{width}}"
+            for name, width in self._widths.items()
+        )
+        self._out.print(line.rstrip(), style=style, markup=False)
+
+
+def _fit(text: str, width: int) -> str:
+    """Exactly ``width`` columns of a terminal; wide characters take two."""
+    if cell_len(text) > width:
+        return set_cell_size(text, width - 1) + "…"
+    return set_cell_size(text, width)
+
+
+def _cells(task: str, row: Figures, plain: bool) -> dict[str, str]:
+    low, high = min(row.speedup_by_repeat), max(row.speedup_by_repeat)
+    return {
+        "task": task,
+        "draft": _length(row.draft_length),
+        "tok/s": number(row.generation_tps),
+        "speedup": f"{row.speedup:.2f}x" if row.drafted else "",
+        "spread": f"{low:.2f}-{high:.2f}" if row.drafted and low < high else "",
+        "accept": percent(row.acceptance_rate) if row.drafted else "",
+        "tok/rnd": number(row.mean_accepted_length, 2),
+        "TTFT": f"{row.ttft_s:.2f}s" if row.ttft_s < 10 else f"{row.ttft_s:.0f}s",
+        "text": "" if plain and row.text == "same" else _TEXT[row.text],
+    }
+
+
+def _style(row: Figures) -> str:
+    if row.text == "different":
+        return "bold red"
+    if not row.drafted:
+        return ""
+    if min(row.speedup_by_repeat) > 1:
+        return "green"
+    return "yellow" if max(row.speedup_by_repeat) < 1 else ""
+
+
+def _length(length: DraftLength) -> str:
+    return str(length) if length else "off"
+
+
+def summary(out: "Console", comparison: Comparison) -> None:
+    """What the figures say, in sentences."""
+    sentences = [_fastest(figures)] if (figures := comparison.figures()) else []
+    if left_out := len(comparison.looping()):
+        sentences.append(
+            f"{left_out} of {len(comparison.names)} prompts have answers that repeat themselves "
+            "too much, and are left out of the figures."
+        )
+    sentences += [_explain(each) for each in comparison.differences]
+    for sentence in sentences:
+        out.print(sentence, markup=False)
+
+
+def _fastest(figures: list[Figures]) -> str:
+    plain, *others = figures
+    if not others:
+        return f"Plain decoding: {number(plain.generation_tps)} tok/s. Name a draft to compare it."
+    if not any(row.drafted for row in others):
+        return "Nothing was drafted: the answers are too short, or the draft's context is full."
+    drafted = [row for row in others if row.drafted and row.text != "different"]
+    if not drafted:
+        return "No draft length can be recommended: each gives another text than plain."
+    best = max(drafted, key=lambda row: row.speedup)
+    choice = _length(best.draft_length) if best.speedup > 1 else "off"
+    return f"Fastest here: --draft {choice}. {_verdict(best)}"
+
+
+def _verdict(row: Figures) -> str:
+    low, high = min(row.speedup_by_repeat), max(row.speedup_by_repeat)
+    outcome = (
+        "One repeat decides nothing" if len(row.speedup_by_repeat) == 1
+        else "Drafting pays" if low > 1 else "Drafting loses" if high < 1
+        else "Drafting hardly matters"
+    )  # fmt: skip
+    return (
+        f"{outcome}: with length {row.draft_length} a round gives {row.mean_accepted_length:.2f} "
+        f"tokens and costs as much as {row.round_cost:.2f} plain ones."
+    )
+
+
+def _explain(difference: Difference) -> str:
+    margin = difference.margin
+    lead = "has no runner-up" if margin is None else f"leads by {margin:.2g} logits"
+    where = (
+        f"{one_line(difference.prompt)}, draft {_length(difference.draft_length)}: differs after "
+        f"{difference.position} equal tokens, where the plain pick {lead}."
+    )
+    if not difference.repeatable:
+        return f"{where} NOT repeatable: answered again, the texts are others. Please report this."
+    if difference.proven_at is None:
+        return (
+            f"{where} NOT rounding: with passes of equal width the texts still differ. Please "
+            "report this."
+        )
+    return (
+        f"{where} Rounding: one text when every pass is {difference.proven_at} tokens wide or more."
+    )
+
+
+def memory_line(target: MemoryUse, draft: MemoryUse | None) -> str:
+    """Memory of the target, and of the pair, on one line."""
+    line = f"memory: target {_parts(target)}"
+    return line if draft is None else f"{line}; with the draft {_parts(target + draft)}"
+
+
+def _parts(use: MemoryUse) -> str:
+    return (
+        f"{_mib(use.total)} (weights {_mib(use.weights)}, KV {_mib(use.kv)}, "
+        f"compute {_mib(use.compute)})"
+    )
+
+
+def _mib(size: int) -> str:
+    mib = size / 2**20
+    return f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib:.0f} MiB"
+
+
+def demo_intro(draft_length: object) -> None:
+    """What the demo does, said plainly, on stderr."""
+    note(
+        "The bundled pair is a toy that fits into the processor's cache, where drafting has "
+        "nothing to win, so it is padded with zeros to a realistic size first. "
+        f"Draft length {draft_length}, greedy, plain and drafted taking turns."
+    )
+
+
+def demo_result(result: "PairResult") -> None:
+    """One quantisation as a small table with sentences around it, on stdout."""
+    out = console(False)
+    comparison = result.comparison
+    target, draft = result.bundled
+    out.print(
+        f"{comparison.task}: the {count(target.parameters)} target padded to "
+        f"{count(result.target.parameters)} parameters, the {count(draft.parameters)} draft to "
+        f"{count(result.draft.parameters)}: same text, the cost of bigger models",
+        markup=False,
+    )
+    Scoreboard(out, [comparison.task]).add(comparison)
+    summary(out, comparison)

@@ -1,0 +1,110 @@
+"""How likely a candidate is to be right, learnt from what the target said.
+
+This room owns the calibration: from a drafter's own confidence to a probability, per group of
+candidates. It proposes nothing and knows no costs.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+_BINS = 16
+_WIDTH = 0.75  # log-odds in a bin
+_LOWEST = -3.0  # log-odds where the first bin begins
+_PRIOR = 4.0  # observations that the prior is worth in each bin
+_DECAY = 0.995  # of what a bin has seen, at each new observation
+_NEIGHBOUR = 0.25  # of what a bin beside it has seen
+_OFTEN_DECAY = 0.99  # of how often a bin was met, at each new observation of any
+# Before anything is known: some candidates are easy and some are hard, 0.7 on average. With how
+# many observations that counts for.
+_PRIOR_CHANCES = ((0.2, 1.6), (0.6, 2.0), (0.85, 2.0), (0.98, 2.4))
+
+
+def sigmoid(log_odds: float) -> float:
+    """The probability of log-odds."""
+    return 1.0 / (1.0 + math.exp(-min(max(log_odds, -30.0), 30.0)))
+
+
+@dataclass(slots=True)
+class Acceptance:
+    """The probability that a candidate is the target's token, given that those before it were.
+
+    ``confidence`` is in log-odds: for a model the margin between its two best scores, so that the
+    prior is the share of the best in the two. The candidate's own probability would be far too low
+    a prior, and a controller that refuses what it never tried learns nothing.
+    """
+
+    _seen: list[float] = field(default_factory=lambda: [0.0] * _BINS)
+    _right: list[float] = field(default_factory=lambda: [0.0] * _BINS)
+    _often: list[float] = field(default_factory=lambda: [0.0] * _BINS)  # of late, in each bin
+
+    def observe(self, confidence: float, right: bool) -> None:
+        """Learn whether a candidate was right; only for those whose predecessors all were."""
+        i = _bin(confidence)
+        self._seen[i] = self._seen[i] * _DECAY + 1.0
+        self._right[i] = self._right[i] * _DECAY + right
+        self._often = [weight * _OFTEN_DECAY for weight in self._often]
+        self._often[i] += 1.0
+
+    def probability(self, confidence: float) -> float:
+        """The calibrated probability of a candidate with this confidence."""
+        i = _bin(confidence)
+        seen, right = self._seen[i], self._right[i]
+        for j in (i - 1, i + 1):
+            if 0 <= j < _BINS:
+                seen += _NEIGHBOUR * self._seen[j]
+                right += _NEIGHBOUR * self._right[j]
+        return (_PRIOR * sigmoid(confidence) + right) / (_PRIOR + seen)
+
+    def chances(self, hope: float = 0.0) -> list[tuple[float, float]]:
+        """Probabilities that candidates turned out to have of late, and how often, as weights.
+
+        ``hope`` is in standard deviations: what the chances may well be, worth finding out.
+        """
+        found = list(_PRIOR_CHANCES)
+        found += [
+            (self.probability(_center(i)), weight)
+            for i, weight in enumerate(self._often)
+            if weight > 0.01
+        ]
+        if hope:
+            total = sum(w for _, w in found)
+            mean = sum(p * w for p, w in found) / total
+            lift = hope * math.sqrt(mean * (1 - mean) / total)
+            return [(p + (1 - p) * lift / max(1 - mean, 1e-9), w) for p, w in found]
+        return found
+
+    @property
+    def observations(self) -> float:
+        """How many candidates were seen, the older ones counting less."""
+        return sum(self._often)
+
+    def fade(self, share: float) -> None:
+        """Let what was seen count for this share of itself from now on."""
+        for counts in (self._seen, self._right, self._often):
+            counts[:] = [count * share for count in counts]
+
+    def as_json(self) -> dict[str, Any]:
+        """What a later run can start from."""
+        return {"seen": self._seen, "right": self._right, "often": self._often}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> "Acceptance":
+        """Take up what `as_json` gave; raises ValueError for anything else."""
+        seen, right, often = (document[name] for name in ("seen", "right", "often"))
+        rows = list(zip(seen, right, often, strict=True))
+        if len(rows) != _BINS or not all(0 <= r <= s < 1e4 and 0 <= o < 1e4 for s, r, o in rows):
+            raise ValueError("these are no counts")
+        return cls([float(s) for s in seen], [float(r) for r in right], [float(o) for o in often])
+
+
+def _center(i: int) -> float:
+    return _LOWEST + (i + 0.5) * _WIDTH
+
+
+def _bin(confidence: float) -> int:
+    return (
+        int(min(max((confidence - _LOWEST) // _WIDTH, 0), _BINS - 1))
+        if confidence < 99
+        else _BINS - 1
+    )

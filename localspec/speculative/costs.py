@@ -1,0 +1,129 @@
+"""What a pass costs: seconds by its width and by the tokens before it, learnt from passes.
+
+This room owns the table and its arithmetic. It measures nothing and decides nothing.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+_DECAY = 0.98  # of what a width has seen, at each new pass of that width
+_FARTHEST = 3.0  # a pass this much slower or faster than expected counts as this much only
+_SHORTEST = 1e-9  # seconds: a clock may be too coarse to see a pass
+_LEAST = 0.05  # of the mean of a width: what a far shorter context costs at least
+_RIDGE = 1e4  # squared tokens: keeps the slope near 0 until contexts of different length were seen
+
+
+@dataclass(slots=True)
+class _Width:
+    """Decayed sums over the passes of one width: weight, means, and spread around them."""
+
+    weight: float = 0.0
+    seconds: float = 0.0
+    past: float = 0.0
+    var: float = 0.0  # decayed sum of (past - mean)^2
+    cov: float = 0.0  # decayed sum of (past - mean)(seconds - mean)
+
+    def add(self, past: float, seconds: float) -> None:
+        """Count one pass (Welford's update, with decay)."""
+        self.weight = self.weight * _DECAY + 1.0
+        step = past - self.past
+        self.past += step / self.weight
+        self.seconds += (seconds - self.seconds) / self.weight
+        self.var = self.var * _DECAY + step * (past - self.past)
+        self.cov = self.cov * _DECAY + step * (seconds - self.seconds)
+
+
+@dataclass(slots=True)
+class PassCosts:
+    """Seconds of a pass of ``width`` tokens behind ``past`` tokens.
+
+    No curve is fitted over the widths, because kernels make it a staircase that may even fall:
+    what was never seen is interpolated between its neighbours. The context adds a slope per row,
+    fitted over all widths together.
+    """
+
+    _widths: dict[int, _Width] = field(default_factory=dict)
+    _known: list[int] = field(default_factory=list)  # the widths seen, sorted
+    _slope: float = 0.0
+
+    def observe(self, width: int, past: int, seconds: float) -> None:
+        """Learn from a pass; one that was disturbed counts for little."""
+        seconds = max(seconds, _SHORTEST)
+        seen = self._widths.get(width)
+        if seen is None:
+            seen = self._widths[width] = _Width()
+            self._known.insert(bisect_left(self._known, width), width)
+        else:
+            expected = self.seconds(width, past)
+            seconds = min(max(seconds, expected / _FARTHEST), expected * _FARTHEST)
+        seen.add(float(past), seconds)
+        self._slope = self._fit()
+
+    def knows(self, width: int) -> bool:
+        """Whether a pass of this width was seen."""
+        return width in self._widths
+
+    def seconds(self, width: int, past: int) -> float:
+        """Expected seconds; raises LookupError before the first pass."""
+        i = bisect_left(self._known, width)
+        if i < len(self._known) and self._known[i] == width:
+            return self._at(width, past)
+        if not self._known:
+            raise LookupError("no pass was seen yet")
+        if i == 0:
+            return self._at(self._known[0], past)
+        below = self._known[i - 1]
+        if i == len(self._known):
+            return self._beyond(width, past)
+        above = self._known[i]
+        share = (width - below) / (above - below)
+        return (1 - share) * self._at(below, past) + share * self._at(above, past)
+
+    def _fit(self) -> float:
+        """Seconds that each token before a pass adds, for each row of it."""
+        var = sum(width.var * n * n for n, width in self._widths.items())
+        cov = sum(width.cov * n for n, width in self._widths.items())
+        return max(0.0, cov / (var + _RIDGE))
+
+    def _at(self, width: int, past: int) -> float:
+        seen = self._widths[width]
+        return max(seen.seconds + self._slope * width * (past - seen.past), seen.seconds * _LEAST)
+
+    def _beyond(self, width: int, past: int) -> float:
+        """Wider than all that was seen: by the mean cost of a row, or the last step's."""
+        last = self._known[-1]
+        ends = self._at(last, past)
+        if len(self._known) == 1:
+            return ends * width / last
+        before = self._known[-2]
+        step = (ends - self._at(before, past)) / (last - before)
+        return ends + max(step, 0.0) * (width - last)
+
+    def as_json(self) -> dict[str, Any]:
+        """What a later run can start from."""
+        return {str(n): [w.weight, w.seconds, w.past] for n, w in self._widths.items()}
+
+    @classmethod
+    def from_json(cls, rows: dict[str, Any]) -> "PassCosts":
+        """Take up what `as_json` gave; raises ValueError for anything else."""
+        costs = cls()
+        for name, (weight, seconds, past) in rows.items():
+            if not (int(name) > 0 and 0 < weight < 1e3 and 0 < seconds < 1e5 and 0 <= past < 1e9):
+                raise ValueError(f"{name}: {weight}, {seconds}, {past} is no cost")
+            costs._widths[int(name)] = _Width(float(weight), float(seconds), float(past))
+        costs._known = sorted(costs._widths)
+        return costs
+
+
+def ceiling(
+    verify: PassCosts, draft_step: float, widths: Iterable[int], past: int
+) -> tuple[float, int]:
+    """The most that drafting could gain over plain were every token right, and the width for it.
+
+    ``max n t(1) / (t(n) + (n - 1) d)``: no draft of this cost can beat it.
+    """
+    plain = verify.seconds(1, past)
+    best = max((n * plain / (verify.seconds(n, past) + (n - 1) * draft_step), n) for n in widths)
+    return best

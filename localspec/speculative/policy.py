@@ -1,0 +1,66 @@
+"""When to draft on: thresholds on the chance that all that was drafted is right.
+
+This room owns the optimal stopping problem of one round. What passes cost, what a second is worth
+and how candidates turn out come from its caller.
+
+    F(k, S) = max(-r t(k+1),  -r d + E[max(S p + F(k+1, S p), -r t(k+1))])
+
+is the value, in tokens, of having drafted k candidates that are all right with chance S: either
+they are verified, or another step is taken, whose candidate is right with a chance p that is seen
+before it must be verified. Values beyond the tokens expected already; r is what a second is worth.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+_SURVIVALS: NDArray[np.float64] = np.geomspace(0.005, 1.0, 28)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A rule for one round, and its worth.
+
+    With k candidates drafted, draft on while the chance that all are right is at least
+    ``thresholds[k]``. ``gain`` is what a round that begins to draft is worth over a plain one, in
+    tokens, its first step at the usual cost.
+    """
+
+    thresholds: tuple[float, ...]
+    gain: float
+
+
+def solve(
+    verify: Sequence[float],
+    step: float,
+    rate: float,
+    chances: Sequence[tuple[float, float]],
+    longest: int,
+) -> Policy:
+    """The best policy for these costs and chances.
+
+    ``verify[n - 1]`` and ``step`` are seconds of a pass of n tokens and of a draft step, ``rate``
+    is tokens per second, ``chances`` are pairs of a probability of being right and its weight.
+    """
+    p = np.array([chance for chance, _ in chances])
+    weight = np.array([weight for _, weight in chances])
+    weight /= weight.sum()
+    longest = min(longest, len(verify) - 1)
+    grid = _SURVIVALS
+    logs, products = np.log(grid), np.outer(grid, p)
+    product_logs = np.log(np.maximum(products, grid[0]))
+    ahead = np.full(len(grid), -rate * verify[longest])
+    thresholds = [float("inf")] * (longest + 1)
+    gain = 0.0
+    for k in range(longest - 1, -1, -1):
+        stop = -rate * verify[k]
+        taken = products + np.interp(product_logs, logs, ahead)
+        go_on = np.maximum(taken, stop) @ weight - rate * step
+        better = go_on > stop
+        # The gain grows with the chance: the first place where it pays is the threshold.
+        thresholds[k] = float(grid[better.argmax()]) if better.any() else float("inf")
+        ahead = np.maximum(go_on, stop)
+        gain = float(go_on[-1] - stop)
+    return Policy(tuple(thresholds), gain)

@@ -1,0 +1,74 @@
+"""Answers and comparisons made up for tests: tokens and seconds as wanted, no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from localspec.bench import Comparison, Difference, Side
+from localspec.config import DraftLength
+from localspec.generate import Answer
+from localspec.stats import GenerationStats
+
+VARIED = list(range(40))
+LOOP = [1, 2, 3, 4] * 10
+
+
+def made_answer(
+    seconds: float,
+    tokens: Sequence[int] = VARIED,
+    *,
+    rounds: int = 40,
+    drafted: int = 0,
+    accepted: int = 0,
+    ttft: float = 1.0,
+    reading: float = 0.0,
+) -> Answer:
+    stats = GenerationStats(
+        tokens=len(tokens), rounds=rounds, seconds=seconds, drafted=drafted, accepted=accepted,
+        ttft_s=ttft, draft_prompt_seconds=reading,
+    )  # fmt: skip
+    return Answer("", list(tokens), stats, "length")
+
+
+def side(length: DraftLength, *repeats: Sequence[Answer]) -> Side:
+    return Side(length, tuple(map(tuple, repeats)))
+
+
+def made_comparison(
+    speedups: Sequence[float] = (1.25, 1.5),
+    *,
+    task: str = "code",
+    loops: int = 0,
+    prompts: int = 1,
+    differences: Sequence[Difference] = (),
+) -> Comparison:
+    """Plain at 31.2 tok/s against a draft of 3 with these speedups, one repeat for each.
+
+    A round gives 2.5 tokens; ``loops`` of the prompts loop on both sides.
+    """
+    texts = [LOOP if i < loops else VARIED for i in range(prompts)]
+    plain = [[made_answer(1.28, text, ttft=0.125) for text in texts] for _ in speedups]
+    drafted = [
+        [
+            made_answer(1.28 / up, text, rounds=16, drafted=50, accepted=31, ttft=0.25)
+            for text in texts
+        ]
+        for up in speedups
+    ]
+    return compared(side(0, *plain), side(3, *drafted), task=task, differences=differences)
+
+
+def compared(
+    *sides: Side, task: str = "code", differences: Sequence[Difference] = ()
+) -> Comparison:
+    """A comparison of these sides, its prompts named by their numbers."""
+    names = tuple(f"{task} {i + 1}" for i in range(len(sides[0].answers[0])))
+    return Comparison(task, names, sides, tuple(differences))
+
+
+def difference(prompt: str = "code 1", **changes: Any) -> Difference:
+    """One proven to be rounding, unless said otherwise."""
+    found = Difference(prompt, 3, position=7, margin=0.1, repeatable=True, proven_at=2)
+    return replace(found, **changes)

@@ -1,0 +1,75 @@
+"""Calibrate: the widths that decide most, within the budget, on caches left empty."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from conftest import FakeClock, ToyModel
+
+from localspec.speculative.calibrate import calibrate
+
+
+class Staircase(ToyModel):
+    """A toy whose passes cost by their width; the first of each width costs more."""
+
+    def __init__(self, clock: FakeClock, costs: dict[int, float], n_ctx: int = 256) -> None:
+        super().__init__(n_ctx=n_ctx)
+        self._own_clock, self._costs, self._seen = clock, costs, set[int]()
+
+    def decode(self, tokens: Sequence[int], rows: int):  # type: ignore[no-untyped-def]
+        width = len(tokens)
+        cost = self._costs[max(n for n in self._costs if n <= width)]
+        self._own_clock.advance(cost + (0 if width in self._seen else 0.3))
+        self._seen.add(width)
+        return super().decode(tokens, rows)
+
+
+STAIRS = {1: 1.0, 2: 1.1, 4: 1.2, 5: 2.0, 9: 3.0, 32: 4.0}
+
+
+def test_every_width_is_measured_where_there_is_time() -> None:
+    clock = FakeClock()
+    target, draft = Staircase(clock, STAIRS), Staircase(clock, {1: 0.1, 2: 0.2, 32: 0.64})
+    known = calibrate(target, draft, clock, budget=1000)
+    for width, seconds in {1: 1.0, 2: 1.1, 3: 1.1, 4: 1.2, 8: 2.0, 16: 3.0, 33: 4.0}.items():
+        assert known.verify.knows(width)
+        assert known.verify.seconds(width, 0) == pytest.approx(seconds)  # without the set-up
+    assert known.draft.seconds(1, 0) == pytest.approx(0.1)
+    assert known.reading == pytest.approx(0.64 / 32)
+    assert target.tokens == [] and draft.tokens == []
+
+
+@pytest.mark.parametrize("budget", [0.0, 5.0, 12.0])
+def test_the_budget_is_kept(budget: float) -> None:
+    clock = FakeClock()
+    target, draft = Staircase(clock, STAIRS), Staircase(clock, {1: 0.1, 32: 0.64})
+    known = calibrate(target, draft, clock, budget)
+    # Two widths are measured in any case, and what was begun is ended.
+    assert clock() <= max(budget, 2.8) + 3
+    assert known.verify.knows(1) and known.verify.knows(4) and known.draft.knows(1)
+    assert known.verify.seconds(8, 0) < 5 * known.verify.seconds(1, 0)
+
+
+def test_different_tokens_are_measured() -> None:
+    clock, seen = FakeClock(), set[int]()
+
+    class Curious(Staircase):
+        def decode(self, tokens: Sequence[int], rows: int):  # type: ignore[no-untyped-def]
+            seen.update(tokens)
+            return super().decode(tokens, rows)
+
+    calibrate(Curious(clock, STAIRS), None, clock, budget=100)
+    assert len(seen) > 10  # of the toy's 16
+
+
+def test_without_a_draft() -> None:
+    clock = FakeClock()
+    known = calibrate(Staircase(clock, STAIRS), None, clock, budget=100)
+    assert known.verify.knows(4) and not known.draft.knows(1)
+
+
+def test_a_context_shorter_than_a_width() -> None:
+    clock = FakeClock()
+    known = calibrate(Staircase(clock, STAIRS, n_ctx=8), None, clock, budget=100)
+    assert known.verify.knows(8) and not known.verify.knows(16)

@@ -1,0 +1,95 @@
+"""Costs: a table that follows what passes take, between widths and over contexts."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.speculative.costs import PassCosts, ceiling
+
+
+def learnt(costs: dict[int, float], times: int = 3, past: int = 100) -> PassCosts:
+    made = PassCosts()
+    for _ in range(times):
+        for width, seconds in costs.items():
+            made.observe(width, past, seconds)
+    return made
+
+
+def test_nothing_is_known_before_the_first_pass() -> None:
+    with pytest.raises(LookupError):
+        PassCosts().seconds(1, 0)
+    assert not PassCosts().knows(1)
+
+
+def test_a_staircase_stays_one() -> None:
+    stairs = {1: 1.0, 2: 1.1, 4: 1.2, 7: 4.71, 8: 4.18}
+    costs = learnt(stairs)
+    for width, seconds in stairs.items():
+        assert costs.seconds(width, 100) == pytest.approx(seconds)
+        assert costs.knows(width)
+    assert costs.seconds(3, 100) == pytest.approx(1.15)  # between its neighbours
+    assert costs.seconds(6, 100) == pytest.approx(1.2 + 2 / 3 * 3.51)
+    assert costs.seconds(10, 100) == pytest.approx(4.18)  # the last step went down: flat, not less
+    assert not costs.knows(3)
+
+
+def test_beyond_the_widest_by_the_last_step() -> None:
+    assert learnt({1: 1.0, 2: 1.5}).seconds(4, 100) == pytest.approx(2.5)
+    assert learnt({2: 1.0}).seconds(6, 100) == pytest.approx(3.0)  # one width alone: in proportion
+    assert learnt({2: 1.0}).seconds(1, 100) == pytest.approx(1.0)
+
+
+def test_costs_follow_a_change() -> None:
+    costs = learnt({1: 1.0, 4: 2.0}, times=50)
+    for _ in range(200):
+        costs.observe(1, 100, 2.0)
+    assert costs.seconds(1, 100) == pytest.approx(2.0, rel=0.05)
+    assert costs.seconds(4, 100) == pytest.approx(2.0)
+
+
+def test_a_disturbed_pass_counts_for_little() -> None:
+    costs = learnt({1: 1.0}, times=20)
+    costs.observe(1, 100, 1000.0)
+    assert costs.seconds(1, 100) < 1.2
+
+
+@given(st.integers(0, 5), st.floats(1e-6, 1e-3), st.sampled_from([1, 4, 8]))
+def test_the_context_adds_a_slope_for_each_row(seed: int, slope: float, unseen: int) -> None:
+    rng = np.random.default_rng(seed)
+    base = {1: 1.0, 4: 1.3, 8: 1.7}
+    costs = PassCosts()
+    for past in range(100, 3000, 10):
+        width = int(rng.choice([1, 4, 8]))
+        costs.observe(width, past, base[width] + slope * width * past)
+    for past in (200, 1500, 2900):
+        expected = base[unseen] + slope * unseen * past
+        assert costs.seconds(unseen, past) == pytest.approx(expected, rel=0.1)
+
+
+def test_what_is_kept_is_taken_up_again() -> None:
+    costs = learnt({1: 1.0, 2: 1.1, 9: 3.0})
+    again = PassCosts.from_json(json.loads(json.dumps(costs.as_json())))
+    assert [again.seconds(n, 100) for n in (1, 2, 5, 9)] == pytest.approx(
+        [costs.seconds(n, 100) for n in (1, 2, 5, 9)]
+    )
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [{"1": [1, 0, 0]}, {"0": [1, 1, 0]}, {"one": [1, 1, 0]}, {"1": [1, 1]}, {"1": [1, -1, 0]},
+     {"1": [1, float("nan"), 0]}, {"1": [float("inf"), 1, 0]}, {"1": [1, 1, -1]}],
+)  # fmt: skip
+def test_nonsense_is_not_taken_up(rows: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        PassCosts.from_json(rows)
+
+
+def test_the_ceiling() -> None:
+    costs = learnt({1: 1.0, 2: 2.0, 4: 2.0, 8: 8.0})
+    assert ceiling(costs, 0.0, (1, 2, 4, 8), 100) == (pytest.approx(2.0), 4)
+    assert ceiling(costs, 1.0, (1, 2, 4, 8), 100) == (pytest.approx(1.0), 1)

@@ -1,0 +1,96 @@
+"""Profiles: what was learnt comes back for the same pair, and nonsense does not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import toy_knowledge
+from real_pair import TinyFiles, options
+
+from localspec import profiles
+from localspec.engine import Engine
+from localspec.metadata import read_header
+from localspec.speculative.control import Knowledge
+
+
+def learnt() -> Knowledge:
+    known = toy_knowledge()
+    for right in (True, True, False):
+        known.of("draft model, greedy").observe(1.5, right)
+    return known
+
+
+def test_what_was_learnt_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "profiles" / "one.json"
+    assert profiles.load(path) is None
+    known = learnt()
+    profiles.save(path, known)
+    again = profiles.load(path)
+    assert again is not None
+    assert again.reading == known.reading
+    assert again.verify.seconds(16, 0) == known.verify.seconds(16, 0)
+    assert again.draft.seconds(1, 0) == known.draft.seconds(1, 0)
+    group = "draft model, greedy"
+    assert again.of(group).probability(1.5) == known.of(group).probability(1.5)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", "null", "3", '{"verify": 3}', "[" * 99_999])
+def test_a_damaged_file_is_told(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "one.json"
+    path.write_text(text)
+    with pytest.raises(ValueError):
+        profiles.load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("reading", -1), ("reading", "x"), ("verify", {}), ("verify", {"1": [1, -1, 0]}),
+     ("draft", []), ("acceptance", {"x": {}}), ("acceptance", 3)],
+)  # fmt: skip
+def test_nonsense_in_a_file_is_told(tmp_path: Path, name: str, value: Any) -> None:
+    path = tmp_path / "one.json"
+    profiles.save(path, learnt())
+    path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
+    with pytest.raises(ValueError):
+        profiles.load(path)
+
+
+def test_a_folder_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    profiles.save(tmp_path / "file" / "one.json", learnt())
+
+
+def test_another_file_or_setting_has_another_profile(tiny: TinyFiles, tmp_path: Path) -> None:
+    target, draft = read_header(tiny.target), read_header(tiny.draft)
+    here = profiles.profile_path([target, draft], {"threads": 1})
+    moved = tmp_path / "moved.gguf"
+    moved.write_bytes(tiny.target.read_bytes())
+    assert profiles.profile_path([read_header(moved), draft], {"threads": 1}) == here
+    others = [
+        profiles.profile_path([target, draft], {"threads": 2}),
+        profiles.profile_path([draft, target], {"threads": 1}),
+        profiles.profile_path([target], {"threads": 1}),
+    ]
+    moved.write_bytes(tiny.target.read_bytes() + b"\0")
+    others.append(profiles.profile_path([read_header(moved), draft], {"threads": 1}))
+    assert len({here, *others}) == 5
+
+
+def test_an_engine_keeps_what_it_learnt(tiny: TinyFiles) -> None:
+    pair = options(tiny.target), options(tiny.draft)
+    with Engine.load(*pair) as engine:
+        known = engine.learnt(float)
+        assert engine.learnt(float) is known
+        known.of("draft model, greedy").observe(1.5, False)
+        path = engine._profile
+    assert path.exists()
+    with Engine.load(*pair) as engine:
+        again = engine.learnt(float)
+        assert again.of("draft model, greedy").observations == pytest.approx(1)
+    path.write_text("{")
+    with Engine.load(*pair) as engine:
+        assert engine.learnt(float).of("draft model, greedy").observations == 0
+        assert any("discarded" in note for note in engine.notes)

@@ -1,0 +1,252 @@
+"""Scoreboard: rows that fit any width, and sentences that say what the figures mean."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+
+import pytest
+from answers import LOOP, compared, difference, made_answer, made_comparison, side
+from real_pair import TinyFiles
+from rich.cells import cell_len
+from streams import COLOUR, Streams
+
+from localspec import display, scoreboard
+from localspec.bench import Comparison
+from localspec.demo import PairResult
+from localspec.memory import MemoryUse
+from localspec.metadata import read_header
+from localspec.scoreboard import Scoreboard
+
+MIB = 2**20
+
+
+def shown(streams: Streams, *comparisons: Comparison, tasks: Sequence[str] = ("code",)) -> str:
+    board = Scoreboard(display.console(False), tasks)
+    for comparison in comparisons:
+        board.add(comparison)
+    out, err = streams.read()
+    assert err == ""
+    return out
+
+
+def summed_up(streams: Streams, comparison: Comparison) -> list[str]:
+    scoreboard.summary(display.console(False), comparison)
+    return streams.read()[0].splitlines()
+
+
+# -- the table -----------------------------------------------------------------------------
+
+
+def test_rows_of_plain_and_drafted(streams: Streams) -> None:
+    head, plain, drafted = shown(streams, made_comparison()).splitlines()
+    assert head.split() == [
+        "task", "draft", "tok/s", "speedup", "spread", "accept", "tok/rnd", "TTFT", "text",
+    ]  # fmt: skip
+    assert plain.split() == ["code", "off", "31.2", "1.00", "0.12s"]
+    assert drafted.split() == [
+        "3", "42.6", "1.36x", "1.25-1.50", "62%", "2.50", "0.25s", "same",
+    ]  # fmt: skip
+    for name, value in (("speedup", "1.36x"), ("accept", "62%"), ("TTFT", "0.25s")):
+        assert head.index(name) + len(name) == drafted.index(value) + len(value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "gone"),
+    [(80, ""), (76, "TTFT"), (60, "TTFT spread"), (40, "TTFT spread tok/rnd accept")],
+)
+def test_narrow_terminals_lose_the_least_of_it(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, columns: int, gone: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    streams.make_terminals(monkeypatch, sys.stdout)
+    written = shown(streams, made_comparison(), tasks=["summarise"])
+    head, *rows = re.sub(r"\x1b\[[\d;]*m", "", written).splitlines()
+    assert max(map(len, (head, *rows))) <= columns
+    assert not set(gone.split()) & set(head.split())
+    assert {"task", "draft", "tok/s", "speedup", "text"} <= set(head.split())
+    assert len(rows) == 2
+
+
+def test_a_pipe_gets_every_column(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    head, *rows = shown(streams, made_comparison()).splitlines()
+    assert "TTFT" in head and len(rows) == 2
+
+
+def test_one_repeat_has_no_spread(streams: Streams) -> None:
+    drafted = shown(streams, made_comparison([1.5])).splitlines()[2]
+    assert drafted.split()[:4] == ["3", "46.9", "1.50x", "62%"]
+
+
+def test_what_loops_is_named_below_its_row(streams: Streams) -> None:
+    everything, something = made_comparison(loops=1), made_comparison(loops=1, prompts=2)
+    rows = shown(streams, everything, something).splitlines()[1:]
+    assert rows[0] == "code  left out, repeats itself: code 1"
+    assert [row.split()[0] for row in rows[1:3]] == ["code", "3"]
+    assert rows[3] == "      left out, repeats itself: code 1"
+    assert len(rows) == 4
+
+
+def test_a_side_that_drafted_nothing_has_no_speedup(streams: Streams) -> None:
+    comparison = compared(side(0, [made_answer(4.0)]), side(3, [made_answer(2.0)]))
+    row = shown(streams, comparison).splitlines()[2]
+    assert row.split() == ["3", "20.0", "1.00", "1.00s", "same"]
+
+
+@pytest.mark.parametrize(
+    ("proven_at", "word", "speedups", "colour"),
+    [
+        (2, "rounding", (1.25, 1.5), "32"),
+        (None, "DIFFERENT", (1.25, 1.5), "1;31"),
+        (2, "rounding", (0.7, 0.9), "33"),
+        (2, "rounding", (0.7, 1.2), ""),
+    ],
+)
+def test_what_matters_is_coloured(
+    streams: Streams,
+    monkeypatch: pytest.MonkeyPatch,
+    proven_at: int | None,
+    word: str,
+    speedups: Sequence[float],
+    colour: str,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    streams.make_terminals(monkeypatch, sys.stdout)
+    comparison = made_comparison(speedups, differences=[difference(proven_at=proven_at)])
+    last = shown(streams, comparison).splitlines()[-1]
+    assert word in last
+    found = COLOUR.search(last)
+    assert (found.group() if found else "") == (f"\x1b[{colour}m" if colour else "")
+
+
+def test_names_cannot_steer_the_terminal(streams: Streams) -> None:
+    name = "\x1b[2J[bold]" + "x" * 99
+    written = shown(streams, made_comparison(task=name), tasks=[name])
+    assert "\x1b" not in written and "[bold]" in written
+    assert len(written.splitlines()[2]) < 100
+    loops = shown(streams, made_comparison(task=name, loops=1), tasks=[name])
+    said = summed_up(streams, made_comparison(task=name, differences=[difference(name)]))
+    assert "\x1b" not in loops + "".join(said) and "[bold]" in said[-1]
+
+
+def test_columns_stand_below_each_other_whatever_they_hold(streams: Streams) -> None:
+    slow = (
+        side(0, [made_answer(4.0, ttft=123.4)]),
+        side(3, [made_answer(4.0, drafted=9, ttft=10.1)]),
+    )
+    names = ["\u7ffb\u8bd1\u4efb\u52a1", "x" * 40, "code"]
+    rows = shown(streams, *(compared(*slow, task=name) for name in names), tasks=names).splitlines()
+    assert {cell_len(row) for row in rows[1::2]} == {cell_len(rows[0].removesuffix("  text"))}
+    assert "123s" in rows[1] and "10s" in rows[2] and "x" * 19 + "\u2026" in rows[3]
+
+
+# -- sentences -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("speedups", "start"),
+    [
+        ((1.01, 1.4), "Fastest here: --draft 3. Drafting pays: "),
+        ((0.9, 0.99), "Fastest here: --draft off. Drafting loses: "),
+        ((0.9, 1.4), "Fastest here: --draft 3. Drafting hardly matters: "),
+        ((1.4,), "Fastest here: --draft 3. One repeat decides nothing: "),
+    ],
+)
+def test_the_verdict_follows_the_spread(
+    streams: Streams, speedups: Sequence[float], start: str
+) -> None:
+    (sentence,) = summed_up(streams, made_comparison(speedups))
+    assert sentence.startswith(start)
+
+
+def test_the_verdict_gives_the_reason(streams: Streams) -> None:
+    (sentence,) = summed_up(streams, made_comparison((1.25, 1.25)))
+    assert sentence.endswith(
+        "with length 3 a round gives 2.50 tokens and costs as much as 2.00 plain ones."
+    )
+
+
+def test_the_best_of_several_lengths_is_named(streams: Streams) -> None:
+    sides = [
+        side(length, [made_answer(seconds, rounds=20, drafted=drafted)])
+        for length, seconds, drafted in (
+            (0, 10.0, 0),
+            (2, 8.0, 40),
+            ("auto", 5.0, 60),
+            (8, 9.0, 99),
+        )
+    ]
+    (sentence,) = summed_up(streams, compared(*sides))
+    assert sentence.startswith("Fastest here: --draft auto.")
+    mistaken = compared(*sides, differences=[difference(draft_length="auto", proven_at=None)])
+    assert summed_up(streams, mistaken)[0].startswith("Fastest here: --draft 2.")
+
+
+def test_another_text_is_never_recommended(streams: Streams) -> None:
+    sentence = summed_up(streams, made_comparison(differences=[difference(proven_at=None)]))[0]
+    assert sentence.startswith("No draft length can be recommended")
+
+
+def test_plain_alone_has_a_figure_too(streams: Streams) -> None:
+    comparison = compared(side(0, [made_answer(4.0)]))
+    assert summed_up(streams, comparison) == [
+        "Plain decoding: 10.0 tok/s. Name a draft to compare it."
+    ]
+
+
+def test_what_is_left_out_is_said(streams: Streams) -> None:
+    assert summed_up(streams, made_comparison(loops=1, prompts=3))[1] == (
+        "1 of 3 prompts have answers that repeat themselves too much, and are left out of the "
+        "figures."
+    )
+    everything = compared(side(0, [made_answer(1.0, LOOP)]))
+    assert len(summed_up(streams, everything)) == 1
+
+
+def test_short_answers_draft_nothing(streams: Streams) -> None:
+    sides = (side(0, [made_answer(4.0)]), side(3, [made_answer(4.0)]))
+    (sentence,) = summed_up(streams, compared(*sides))
+    assert sentence.startswith("Nothing was drafted")
+
+
+def test_differences_are_explained(streams: Streams) -> None:
+    differences = [
+        difference("code 2", position=41, margin=0.00031),
+        difference(position=0, margin=None, proven_at=None),
+        difference(repeatable=False, proven_at=None),
+    ]
+    said = summed_up(streams, made_comparison(prompts=2, differences=differences))
+    rounding, mistake, fickle = said[1:]
+    assert rounding == (
+        "code 2, draft 3: differs after 41 equal tokens, where the plain pick leads by 0.00031 "
+        "logits. Rounding: one text when every pass is 2 tokens wide or more."
+    )
+    assert mistake.startswith("code 1, draft 3: ") and "has no runner-up" in mistake
+    assert "NOT rounding" in mistake and "NOT repeatable" in fickle
+
+
+def test_memory_in_words() -> None:
+    target = MemoryUse(weights=4500 * MIB, kv=512 * MIB, compute=88 * MIB)
+    assert scoreboard.memory_line(target, None) == (
+        "memory: target 5.0 GiB (weights 4.4 GiB, KV 512 MiB, compute 88 MiB)"
+    )
+    assert scoreboard.memory_line(target, MemoryUse(100 * MIB, 0, 12 * MIB)).endswith(
+        "; with the draft 5.1 GiB (weights 4.5 GiB, KV 512 MiB, compute 100 MiB)"
+    )
+
+
+@pytest.mark.parametrize("columns", ["80", "40"])
+def test_the_demo_fits(
+    tiny: TinyFiles, streams: Streams, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    target, draft = read_header(tiny.target), read_header(tiny.draft)
+    comparison = made_comparison(task="Q4_0", loops=1, prompts=2)
+    scoreboard.demo_result(PairResult((target, draft), target, draft, comparison))
+    title, _, plain, drafted, loops, verdict, left_out = streams.read()[0].splitlines()
+    assert title.startswith("Q4_0: the 87k target padded to 87k parameters, the 87k draft")
+    assert plain.startswith("Q4_0") and drafted.endswith("same") and loops.endswith("Q4_0 1")
+    assert verdict.startswith("Fastest here: --draft 3.") and left_out.startswith("1 of 2")
