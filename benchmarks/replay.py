@@ -20,7 +20,7 @@ import numpy as np
 from localspec.config import SamplingParams
 from localspec.sampling import Sampler
 from localspec.speculative.control import Adaptive, FixedLength, Knowledge, NoDraft
-from localspec.speculative.drafters import MODEL, Candidate
+from localspec.speculative.drafters import MODEL, TAIL, Candidate
 from localspec.speculative.loop import Logits, Proposer, common_prefix, generate_rounds
 from localspec.speculative.suffix import SuffixIndex
 
@@ -102,10 +102,16 @@ class TraceDrafter:
             held.append(token)
             yield Candidate(token, lead, MODEL)
 
+    def to_review(self, context: list[int], longest: int) -> int:
+        unread = self.unread(context)
+        few = unread <= TAIL + longest or 2 * unread <= len(context)
+        return unread if few else TAIL + longest
+
     def review(self, context: list[int], longest: int) -> list[tuple[Candidate, int]]:
+        count = self.to_review(context, longest)
         unread = self.unread(context) - 1
-        self._clock.now += self._reading * unread
-        self._held = context[:-1]
+        self._clock.now += self._reading * (count - 1)
+        self._held = context[:-1] if count > unread else []
         found = []
         for i in range(
             max(len(self._trace.prompt), len(context) - min(unread, longest)), len(context)
@@ -270,7 +276,7 @@ def main() -> None:
     print(
         f"{'machine':16}"
         + "".join(f"{n:>7}" for n in lengths)
-        + "   best    cold   warm  +suffix  worst(cold)  oracle  %"
+        + "   best    cold   warm  +suffix  worst(cold) (suffix)  oracle  %"
     )
     ratios = []
     for machine in MACHINES:
@@ -285,16 +291,17 @@ def main() -> None:
         warm = [adaptive(t, machine, known) for t in traces]
         mixed = [adaptive(t, machine, both, SuffixIndex()) for t in traces]
         ideal = total / sum(oracle(t, machine) for t in traces)
-        worst = min(
-            p / s for p, s, t in zip(plain, cold, traces, strict=True) if len(t.tokens) >= 64
-        )
+        worst = [
+            min(p / s for p, s, t in zip(plain, side, traces, strict=True) if len(t.tokens) >= 64)
+            for side in (cold, mixed)
+        ]
         gain = total / sum(warm)
         ratios.append(gain / max(1.0, *fixed))
         print(
             f"{machine.name:16}"
             + "".join(f"{x:7.2f}" for x in fixed)
             + f"{max(1.0, *fixed):7.2f}{total / sum(cold):8.2f}{gain:7.2f}{total / sum(mixed):8.2f}"
-            + f"{worst:12.3f}{ideal:9.2f}{gain / ideal:6.0%}"
+            + f"{worst[0]:12.3f}{worst[1]:8.3f}{ideal:9.2f}{gain / ideal:6.0%}"
         )
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     print(f"warm over best of plain and fixed: {mean:.3f}")

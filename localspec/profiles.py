@@ -17,7 +17,7 @@ from localspec.speculative.acceptance import Acceptance
 from localspec.speculative.control import Knowledge
 from localspec.speculative.costs import PassCosts
 
-FORMAT = 1
+FORMAT = 2
 _HEADER_BYTES = 2**20
 _MAX_BYTES = 2**20
 

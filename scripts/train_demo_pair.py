@@ -2,9 +2,9 @@
 
 The target (about 8.9 M weights) learns from the Python standard library's own source, its tests and
 the language reference, as found on the machine that runs this script: from the files themselves
-and from short chat turns made of docstrings, code and reference. The draft (about 1.2 M weights) is distilled from the target. Whole
-packages are held out for the evaluation. The result is a toy: it shows speculative decoding at
-work, and knows nothing beyond that text.
+and from short chat turns made of docstrings, code and reference. The draft (about 1.2 M weights)
+is distilled from the target. Whole packages are held out for the evaluation. The result is a toy:
+it shows speculative decoding at work, and knows nothing beyond that text.
 
 Stages: corpus, target, draft, export, evaluate. Without a stage, all of them run in this order.
 Training writes checkpoints and resumes from them, also after Ctrl-C or a SIGTERM, and every stage
@@ -134,8 +134,8 @@ WRITE_QUESTIONS = (
     "{summary} Write that as a Python {kind} called {short}.",
 )  # fmt: skip
 TOPIC_QUESTIONS = (
-    "Explain this part of the language: {subject}.", "What does Python's reference say on {subject}?",
-    "Tell me about {subject}.",
+    "Explain this part of the language: {subject}.", "Tell me about {subject}.",
+    "What does Python's reference say on {subject}?",
 )  # fmt: skip
 
 

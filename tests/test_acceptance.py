@@ -38,10 +38,26 @@ def test_old_observations_fade() -> None:
     assert learnt.probability(1.0) < 0.05
 
 
+def test_a_text_can_be_harder_than_usual() -> None:
+    learnt = Acceptance()
+    for i in range(300):
+        learnt.observe(3.1, i % 10 != 0)
+    learnt.fade(1.0)
+    usual, never_met = learnt.probability(3.1), learnt.probability(-1.0)
+    for _ in range(8):
+        learnt.observe(3.1, False)
+    assert learnt.probability(3.1) < usual - 0.2
+    assert learnt.probability(-1.0) < never_met - 0.1  # though nothing like it was seen here
+    learnt.fade(1.0)
+    assert usual - 0.1 < learnt.probability(3.1) < usual
+    assert learnt.probability(-1.0) == never_met
+
+
 def test_neighbours_help() -> None:
     learnt = Acceptance()
     for _ in range(100):
         learnt.observe(1.0, False)
+    learnt.fade(1.0)
     assert learnt.probability(1.9) < sigmoid(1.9) - 0.5
     assert learnt.probability(4.0) == pytest.approx(sigmoid(4.0))
 
@@ -55,6 +71,7 @@ def test_probabilities_are_probabilities_and_survive_a_file(
         learnt.observe(confidence, right)
     assert 0 < learnt.probability(asked) < 1
     again = Acceptance.from_json(json.loads(json.dumps(learnt.as_json())))
+    learnt.fade(1.0)  # a file is for other texts: what is special of this one is not in it
     assert again.probability(asked) == learnt.probability(asked)
     assert again.chances() == learnt.chances()
 

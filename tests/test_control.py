@@ -10,6 +10,7 @@ from conftest import FakeClock, ToyModel, never_stop
 from localspec.config import SamplingParams
 from localspec.sampling import Sampler
 from localspec.speculative.control import Adaptive, FixedLength, Knowledge, NoDraft, longest
+from localspec.speculative.costs import PassCosts
 from localspec.speculative.drafters import MODEL, ModelDrafter
 from localspec.speculative.loop import Proposer, Round, generate_rounds, prefill
 from localspec.speculative.suffix import GROUPS, SuffixIndex
@@ -174,6 +175,33 @@ def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
     reading = [round.draft_prompt_seconds for round in rounds if round.draft_prompt_seconds]
     assert len(reading) == 1 and reading[0] > 90
     assert drafted(rounds) > 500
+
+
+def test_a_useless_draft_is_found_out_without_a_long_prompt() -> None:
+    draft, prompt = (0.05, 0.02), [i % 16 for i in range(2000)]
+    known = calibrated(FLAT, draft)
+    seconds, rounds = answer(auto(9.0, draft, known), FLAT, prompt, 300)
+    assert known.of(f"{MODEL}, greedy").observations > 5
+    assert not any(round.draft_prompt_seconds for round in rounds)
+    assert seconds <= answer(lambda clock: NoDraft(), FLAT, prompt, 300)[0] * 1.01 + 4 * sum(FLAT)
+
+
+@pytest.mark.parametrize("dear", ["verify", "draft"])
+def test_costs_measured_beside_other_work_are_doubted(dear: str) -> None:
+    draft = (0.05, 0.0)
+    known = calibrated(FLAT, draft)
+    disturbed = PassCosts()
+    if dear == "verify":
+        known.verify = disturbed
+        for width in (1, 2, 4, 8, 16):
+            disturbed.observe(width, 0, FLAT[0] if width == 1 else 3.0 * width)
+    else:
+        known.draft = disturbed
+        disturbed.observe(1, 0, 3.0)
+    seconds, rounds = answer(auto(0.02, draft, known), FLAT, [1, 2], 6000)
+    assert drafted(rounds[:200]) == 0
+    assert drafted(rounds[-200:]) > 200
+    assert seconds < plain_seconds(FLAT, 6000) / 1.3
 
 
 @pytest.mark.parametrize("what", ["step", "reading"])

@@ -58,17 +58,22 @@ def test_a_disturbed_pass_counts_for_little() -> None:
     assert costs.seconds(1, 100) < 1.2
 
 
-@given(st.integers(0, 5), st.floats(1e-6, 1e-3), st.sampled_from([1, 4, 8]))
-def test_the_context_adds_a_slope_for_each_row(seed: int, slope: float, unseen: int) -> None:
+@given(st.integers(0, 5), st.floats(0, 1e-3), st.floats(0, 1e-3), st.sampled_from([1, 4, 8]))
+def test_the_context_adds_a_slope_for_the_pass_and_for_each_row(
+    seed: int, once: float, row: float, unseen: int
+) -> None:
     rng = np.random.default_rng(seed)
     base = {1: 1.0, 4: 1.3, 8: 1.7}
     costs = PassCosts()
     for past in range(100, 3000, 10):
         width = int(rng.choice([1, 4, 8]))
-        costs.observe(width, past, base[width] + slope * width * past)
+        costs.observe(width, past, base[width] + (once + row * width) * past)
+    kept = PassCosts.from_json(json.loads(json.dumps(costs.as_json())))
+    kept.observe(1, 2900, kept.seconds(1, 2900))
     for past in (200, 1500, 2900):
-        expected = base[unseen] + slope * unseen * past
+        expected = base[unseen] + (once + row * unseen) * past
         assert costs.seconds(unseen, past) == pytest.approx(expected, rel=0.1)
+        assert kept.seconds(unseen, past) == pytest.approx(expected, rel=0.1)
 
 
 def test_what_is_kept_is_taken_up_again() -> None:
@@ -86,7 +91,15 @@ def test_what_is_kept_is_taken_up_again() -> None:
 )  # fmt: skip
 def test_nonsense_is_not_taken_up(rows: dict[str, object]) -> None:
     with pytest.raises(ValueError):
-        PassCosts.from_json(rows)
+        PassCosts.from_json({"widths": rows, "slopes": [0, 0]})
+
+
+@pytest.mark.parametrize("slopes", [[0], [0, -1], [float("nan"), 0], [0, float("inf")]])
+def test_nonsense_slopes_are_not_taken_up(slopes: list[float]) -> None:
+    good = {"1": [1, 1, 0]}
+    assert PassCosts.from_json({"widths": good, "slopes": [0, 0]}).knows(1)
+    with pytest.raises(ValueError):
+        PassCosts.from_json({"widths": good, "slopes": slopes})
 
 
 def test_the_ceiling() -> None:

@@ -142,6 +142,23 @@ def test_a_review_says_what_would_have_been_proposed(
         assert list(model.tokens) == context[:-1]
 
 
+@pytest.mark.parametrize(("known", "reads"), [(1, 37), (150, 36), (250, 150), (397, 3)])
+def test_a_look_at_a_draft_does_not_cost_a_long_prompt(known: int, reads: int) -> None:
+    model = ToyModel(n_ctx=1024)
+    proposer = drafter(model)
+    context = [(i * i) % 16 for i in range(400)]
+    proposer.read(context[:known])
+    model.calls.clear()
+    assert reads < proposer.to_review(context, 6) <= reads + 2
+    reviewed = proposer.review(context, 6)
+    assert model.calls == [(reads, min(6, reads))]
+    for i, (candidate, came) in enumerate(reversed(reviewed), start=1):
+        assert came == context[-i]
+        assert [candidate.token] == continuation(model, context[:-i], 1, GREEDY, 16)
+    assert proposals(proposer, context, 3) == continuation(model, context, 3, GREEDY, 16)
+    assert list(model.tokens[:400]) == context  # the tail was a look, no more
+
+
 # -- the window ----------------------------------------------------------------------------
 
 

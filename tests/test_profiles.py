@@ -34,6 +34,7 @@ def test_what_was_learnt_comes_back(tmp_path: Path) -> None:
     assert again.verify.seconds(16, 0) == known.verify.seconds(16, 0)
     assert again.draft.seconds(1, 0) == known.draft.seconds(1, 0)
     group = "draft model, greedy"
+    known.of(group).fade(1.0)  # a file is for other texts
     assert again.of(group).probability(1.5) == known.of(group).probability(1.5)
 
 
@@ -47,8 +48,9 @@ def test_a_damaged_file_is_told(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("reading", -1), ("reading", "x"), ("verify", {}), ("verify", {"1": [1, -1, 0]}),
-     ("draft", []), ("acceptance", {"x": {}}), ("acceptance", 3)],
+    [("reading", -1), ("reading", "x"), ("verify", {}),
+     ("verify", {"widths": {"1": [1, -1, 0]}, "slopes": [0, 0]}), ("draft", []),
+     ("acceptance", {"x": {}}), ("acceptance", 3)],
 )  # fmt: skip
 def test_nonsense_in_a_file_is_told(tmp_path: Path, name: str, value: Any) -> None:
     path = tmp_path / "one.json"

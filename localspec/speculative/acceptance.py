@@ -13,6 +13,8 @@ _WIDTH = 0.75  # log-odds in a bin
 _LOWEST = -3.0  # log-odds where the first bin begins
 _PRIOR = 4.0  # observations that the prior is worth in each bin
 _DECAY = 0.995  # of what a bin has seen, at each new observation
+_SHIFT_RATE = 0.2  # log-odds for each surprise, by which this text differs from the usual
+_SHIFT_DECAY = 0.98
 _NEIGHBOUR = 0.25  # of what a bin beside it has seen
 _OFTEN_DECAY = 0.99  # of how often a bin was met, at each new observation of any
 # Before anything is known: some candidates are easy and some are hard, 0.7 on average. With how
@@ -37,9 +39,12 @@ class Acceptance:
     _seen: list[float] = field(default_factory=lambda: [0.0] * _BINS)
     _right: list[float] = field(default_factory=lambda: [0.0] * _BINS)
     _often: list[float] = field(default_factory=lambda: [0.0] * _BINS)  # of late, in each bin
+    _shift: float = 0.0  # log-odds by which this text is easier than those before
 
     def observe(self, confidence: float, right: bool) -> None:
         """Learn whether a candidate was right; only for those whose predecessors all were."""
+        surprise = right - self.probability(confidence)
+        self._shift = self._shift * _SHIFT_DECAY + _SHIFT_RATE * surprise
         i = _bin(confidence)
         self._seen[i] = self._seen[i] * _DECAY + 1.0
         self._right[i] = self._right[i] * _DECAY + right
@@ -54,14 +59,20 @@ class Acceptance:
             if 0 <= j < _BINS:
                 seen += _NEIGHBOUR * self._seen[j]
                 right += _NEIGHBOUR * self._right[j]
-        return (_PRIOR * sigmoid(confidence) + right) / (_PRIOR + seen)
+        usual = (_PRIOR * sigmoid(confidence) + right) / (_PRIOR + seen)
+        return self._here(usual)
+
+    def _here(self, usual: float) -> float:
+        """A probability, for a text like this one."""
+        odds = usual / (1.0 - usual) * math.exp(self._shift)
+        return odds / (1.0 + odds)
 
     def chances(self, hope: float = 0.0) -> list[tuple[float, float]]:
         """Probabilities that candidates turned out to have of late, and how often, as weights.
 
         ``hope`` is in standard deviations: what the chances may well be, worth finding out.
         """
-        found = list(_PRIOR_CHANCES)
+        found = [(self._here(p), weight) for p, weight in _PRIOR_CHANCES]
         found += [
             (self.probability(_center(i)), weight)
             for i, weight in enumerate(self._often)
@@ -83,6 +94,7 @@ class Acceptance:
         """Let what was seen count for this share of itself from now on."""
         for counts in (self._seen, self._right, self._often):
             counts[:] = [count * share for count in counts]
+        self._shift = 0.0
 
     def as_json(self) -> dict[str, Any]:
         """What a later run can start from."""

@@ -12,7 +12,7 @@ from typing import Protocol
 from localspec.config import DraftLength
 from localspec.speculative.acceptance import Acceptance
 from localspec.speculative.costs import PassCosts
-from localspec.speculative.drafters import MODEL, Candidate
+from localspec.speculative.drafters import MODEL, TAIL, Candidate
 from localspec.speculative.loop import Clock, Proposal, Round
 from localspec.speculative.policy import Policy, solve
 from localspec.speculative.suffix import SuffixIndex
@@ -22,11 +22,13 @@ WIDEST = 33  # tokens of the widest pass that auto makes
 _REFRESH = 8  # rounds between two looks at costs and policy
 _HOPE = 1.0  # standard deviations
 _FADE = 0.9  # of what other answers taught, at the start of one
-_LITTLE = 8  # candidates seen, tokens said: too few to know a draft
+_LITTLE = 8  # tokens said, candidates seen: too few to know a draft
 _DOUBTFUL = 0.25  # tokens a round: a gain that may well be none
 _GOOD = 0.9  # the chance of a candidate of a good draft on an easy text
 _RECENT = 1 - 1 / 64
 _FIRST_PROBE, _LAST_PROBE = 12, 256  # tokens between two looks at a draft that is not used
+_SHORT_ANSWER = 64  # tokens: what an answer is expected to have at least
+_TRIAL = 3  # tokens drafted only to see what that costs
 _FAR_BEHIND = 8  # unread tokens from which reading them is an investment, not part of a step
 
 
@@ -50,8 +52,12 @@ class Drafter(Protocol):
         """Candidates, each computed when asked for."""
         ...
 
+    def to_review(self, context: list[int], longest: int) -> int:
+        """Tokens that a review reads."""
+        ...
+
     def review(self, context: list[int], longest: int) -> list[tuple[Candidate, int]]:
-        """Read what is unread; what would have been proposed, beside what came."""
+        """What would have been proposed of late, beside what came."""
         ...
 
 
@@ -125,7 +131,8 @@ class Ledger:
 
     The allowance is one per cent of the time elapsed and one plain token, up to four where a round
     is expected to gain much: a streak of bad luck soon comes back there. Gains are credit, but not
-    without end, so that a text that turns hard is noticed soon.
+    without end, so that a text that turns hard is noticed soon. What the draft's reading
+    of a prompt cost is not counted: drafting less would not bring it back.
     """
 
     def __init__(self) -> None:
@@ -221,19 +228,31 @@ class Adaptive:
             self.status = ""
             if not self._worth_reading(unread, limit):
                 self.status = "answer too short for its prompt"
+                self._watch(context)
                 return
-            if self._of(MODEL).observations < _LITTLE and self._policy.gain < _DOUBTFUL:
+            doubtful = self._policy.gain < _DOUBTFUL or unread > TAIL
+            if self._of(MODEL).observations < _LITTLE - 1 and doubtful:  # older ones count less
                 if self._emitted >= _LITTLE:  # a look at what was said is cheaper than a bet
                     self._review(context)
                 return
             self._since_probe, self._probe_every = 0, _FIRST_PROBE
             plan.reading_seconds = self._read(context, unread)
-            plan.other = plan.candidates
-            plan.candidates = self._draft(context, min(limit, LONGEST_AUTO), past)
-            self._extend(context, plan.candidates, min(limit, WIDEST - 1))
-            plan.verified = self._best(plan.candidates)[0]
+            self._use_model(context, limit, past)
         elif max(self._hopeful.gain, self._overdue()) > better:
-            self._watch(context, unread)
+            self._watch(context)
+        elif self._since_probe >= _LAST_PROBE:
+            self._doubt_costs(context, limit, unread)
+
+    def _use_model(self, context: list[int], limit: int, past: int) -> None:
+        """Draft, and verify the model's candidates unless the index had the better ones."""
+        plan, guessed = self._round, self._round.candidates
+        chain = self._draft(context, min(limit, LONGEST_AUTO), past)
+        self._extend(context, chain, min(limit, WIDEST - 1))
+        (verified, value), (kept, other) = self._best(chain), self._best(guessed)
+        if other > value:
+            plan.verified, plan.candidates, plan.other = kept, guessed, chain
+        else:
+            plan.verified, plan.candidates, plan.other = verified, chain, guessed
 
     def observe(self, round: Round) -> None:
         """Learn what the passes cost and who was right."""
@@ -312,14 +331,16 @@ class Adaptive:
         self._index.update(context)
         return list(islice(self._index.continuation(context), limit))
 
-    def _draft(self, context: list[int], limit: int, past: int) -> list[Candidate]:
+    def _draft(
+        self, context: list[int], limit: int, past: int, *, always: bool = False
+    ) -> list[Candidate]:
         """Candidates of the model, one step at a time while the next ones are worth it."""
         assert self._drafter is not None
         chain: list[Candidate] = []
         survival, thresholds = 1.0, self._policy.thresholds
         proposals = self._drafter.propose(context)
         width = self._drafter.unread(context)
-        while len(chain) < limit and (not chain or survival >= thresholds[len(chain)]):
+        while len(chain) < limit and (always or not chain or survival >= thresholds[len(chain)]):
             began = self._clock()
             candidate = next(proposals, None)
             if candidate is None:
@@ -349,8 +370,8 @@ class Adaptive:
         """
         if unread <= _FAR_BEHIND:
             return True
-        rounds = min(limit, max(64, self._emitted)) / 2  # a round gives about two tokens
-        return self._policy.gain / self._rate() * rounds >= 2 * self._reading_cost(unread)
+        rounds = min(limit, max(_SHORT_ANSWER, self._emitted)) / 2  # a round gives about two tokens
+        return self._policy.gain / self._rate() * rounds >= 1.5 * self._reading_cost(unread)
 
     def _read(self, context: list[int], unread: int) -> float:
         """Bring the draft up to the context; the seconds it took."""
@@ -370,23 +391,35 @@ class Adaptive:
     def _review(self, context: list[int]) -> None:
         """Learn from what the draft would have said, had it been asked; and what reading costs."""
         assert self._drafter is not None
-        unread, began = self._drafter.unread(context), self._clock()
-        for candidate, token in self._drafter.review(context, min(self._emitted, WIDEST)):
+        rows = min(self._emitted, WIDEST)
+        count = self._drafter.to_review(context, rows)
+        gain = max(0.0, self._policy.gain)
+        if not self._ledger.may_spend(self._reading_cost(count), self._table[0], gain):
+            return
+        self._since_probe, began = 0, self._clock()
+        for candidate, token in self._drafter.review(context, rows):
             self._of(candidate.group).observe(candidate.confidence, candidate.token == token)
-        self._known.observe_reading(unread, self._clock() - began)
+        self._known.observe_reading(count, self._clock() - began)
         self._age = 0
 
-    def _watch(self, context: list[int], unread: int) -> None:
+    def _watch(self, context: list[int]) -> None:
         """See whether the draft would have been right, while it is not used: no target pays."""
-        assert self._drafter is not None
-        cost = self._reading_cost(unread)
-        if self._since_probe < self._probe_every:
+        if self._since_probe >= self._probe_every:
+            self._review(context)
+            if self._since_probe == 0:
+                self._probe_every = min(2 * self._probe_every, _LAST_PROBE)
+
+    def _doubt_costs(self, context: list[int], limit: int, unread: int) -> None:
+        """Draft a little though costs forbid it: they may come from a moment of another's work."""
+        step, past = self._known.draft, len(context) - 1
+        cost = self._table[_TRIAL] - self._table[0] + _TRIAL * step.seconds(1, past)
+        if not self._ledger.may_spend(cost + self._reading_cost(unread), self._table[0], 0.0):
             return
-        if not self._ledger.may_spend(cost, self._table[0], 0.0):
-            return
+        plan = self._round
         self._since_probe = 0
-        self._probe_every = min(2 * self._probe_every, _LAST_PROBE)
-        self._review(context)
+        plan.reading_seconds = self._read(context, unread)
+        plan.candidates = self._draft(context, min(limit, _TRIAL), past, always=True)
+        plan.verified = len(plan.candidates)
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ _DECAY = 0.98  # of what a width has seen, at each new pass of that width
 _FARTHEST = 3.0  # a pass this much slower or faster than expected counts as this much only
 _SHORTEST = 1e-9  # seconds: a clock may be too coarse to see a pass
 _LEAST = 0.05  # of the mean of a width: what a far shorter context costs at least
-_RIDGE = 1e4  # squared tokens: keeps the slope near 0 until contexts of different length were seen
+_RIDGE = 1e4  # squared tokens: holds the slopes until contexts of different length were seen
 
 
 @dataclass(slots=True)
@@ -40,13 +40,15 @@ class PassCosts:
     """Seconds of a pass of ``width`` tokens behind ``past`` tokens.
 
     No curve is fitted over the widths, because kernels make it a staircase that may even fall:
-    what was never seen is interpolated between its neighbours. The context adds a slope per row,
-    fitted over all widths together.
+    what was never seen is interpolated between its neighbours. Each token before a pass adds to it,
+    once (reading its keys and values) and for each row (computing with them): two slopes, fitted
+    over all widths together.
     """
 
     _widths: dict[int, _Width] = field(default_factory=dict)
     _known: list[int] = field(default_factory=list)  # the widths seen, sorted
-    _slope: float = 0.0
+    _slopes: tuple[float, float] = (0.0, 0.0)  # seconds per token before: of a pass, of a row
+    _before: tuple[float, float] = (0.0, 0.0)  # the slopes found by earlier runs
 
     def observe(self, width: int, past: int, seconds: float) -> None:
         """Learn from a pass; one that was disturbed counts for little."""
@@ -59,7 +61,7 @@ class PassCosts:
             expected = self.seconds(width, past)
             seconds = min(max(seconds, expected / _FARTHEST), expected * _FARTHEST)
         seen.add(float(past), seconds)
-        self._slope = self._fit()
+        self._slopes = self._fit()
 
     def knows(self, width: int) -> bool:
         """Whether a pass of this width was seen."""
@@ -81,15 +83,28 @@ class PassCosts:
         share = (width - below) / (above - below)
         return (1 - share) * self._at(below, past) + share * self._at(above, past)
 
-    def _fit(self) -> float:
-        """Seconds that each token before a pass adds, for each row of it."""
-        var = sum(width.var * n * n for n, width in self._widths.items())
-        cov = sum(width.cov * n for n, width in self._widths.items())
-        return max(0.0, cov / (var + _RIDGE))
+    def _fit(self) -> tuple[float, float]:
+        """The two slopes, none below 0, that explain the spread within the widths best.
+
+        Least squares on cov = (a + b n) var over the widths n, held near the slopes found before.
+        """
+        rows = [(n, width.var, width.cov) for n, width in self._widths.items()]
+        s0 = sum(var for _, var, _ in rows) + _RIDGE
+        s1 = sum(n * var for n, var, _ in rows)
+        s2 = sum(n * n * var for n, var, _ in rows) + _RIDGE
+        c0 = sum(cov for _, _, cov in rows) + _RIDGE * self._before[0]
+        c1 = sum(n * cov for n, _, cov in rows) + _RIDGE * self._before[1]
+        determinant = s0 * s2 - s1 * s1
+        a, b = (c0 * s2 - c1 * s1) / determinant, (c1 * s0 - c0 * s1) / determinant
+        if a >= 0 and b >= 0:
+            return a, b
+        # One of them alone: the one that explains more.
+        return (c0 / s0, 0.0) if b < 0 and c0 >= 0 else (0.0, max(0.0, c1 / s2))
 
     def _at(self, width: int, past: int) -> float:
         seen = self._widths[width]
-        return max(seen.seconds + self._slope * width * (past - seen.past), seen.seconds * _LEAST)
+        slope = self._slopes[0] + self._slopes[1] * width
+        return max(seen.seconds + slope * (past - seen.past), seen.seconds * _LEAST)
 
     def _beyond(self, width: int, past: int) -> float:
         """Wider than all that was seen: by the mean cost of a row, or the last step's."""
@@ -103,13 +118,18 @@ class PassCosts:
 
     def as_json(self) -> dict[str, Any]:
         """What a later run can start from."""
-        return {str(n): [w.weight, w.seconds, w.past] for n, w in self._widths.items()}
+        widths = {str(n): [w.weight, w.seconds, w.past] for n, w in self._widths.items()}
+        return {"widths": widths, "slopes": self._slopes}
 
     @classmethod
-    def from_json(cls, rows: dict[str, Any]) -> "PassCosts":
+    def from_json(cls, document: dict[str, Any]) -> "PassCosts":
         """Take up what `as_json` gave; raises ValueError for anything else."""
         costs = cls()
-        for name, (weight, seconds, past) in rows.items():
+        once, row = document["slopes"]
+        if not (0 <= once < 1 and 0 <= row < 1):
+            raise ValueError(f"{once}, {row} are no slopes")
+        costs._slopes = costs._before = (float(once), float(row))
+        for name, (weight, seconds, past) in document["widths"].items():
             if not (int(name) > 0 and 0 < weight < 1e3 and 0 < seconds < 1e5 and 0 <= past < 1e9):
                 raise ValueError(f"{name}: {weight}, {seconds}, {past} is no cost")
             costs._widths[int(name)] = _Width(float(weight), float(seconds), float(past))

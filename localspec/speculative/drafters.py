@@ -11,6 +11,7 @@ from typing import Protocol
 from localspec.speculative.loop import Logits, TokenModel, common_prefix
 
 MODEL = "draft model"  # the group of a model's candidates
+TAIL = 32  # tokens: from so many a draft shows whether it knows the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +92,20 @@ class ModelDrafter:
                 return
             rows = self._model.decode([token], 1)
 
-    def review(self, context: list[int], longest: int) -> list[tuple[Candidate, int]]:
-        """Read what is unread, and say what would have been proposed for it beside what came.
+    def to_review(self, context: list[int], longest: int) -> int:
+        """How many tokens a review reads."""
+        unread = len(self._unread(context))
+        return TAIL + longest if self._misses_most(unread, context, longest) else unread
 
-        At most the last ``longest`` tokens are reviewed; nothing is proposed.
+    def review(self, context: list[int], longest: int) -> list[tuple[Candidate, int]]:
+        """Say what would have been proposed of late, beside what came; nothing is proposed.
+
+        At most the last ``longest`` tokens are reviewed. Reads what is unread; of a context that
+        was hardly read yet only the end, so that a look at a draft does not cost a long prompt.
         """
         unread = self._unread(context)
+        if self._misses_most(len(unread), context, longest):
+            unread = self._new_in([context[0], *context[1 - TAIL - longest :]])
         rows_wanted = min(longest, len(unread) - 1)
         if rows_wanted <= 0 or not self._knows(unread):
             return []
@@ -112,9 +121,14 @@ class ModelDrafter:
     def _knows(self, tokens: list[int]) -> bool:
         return max(tokens) < self._model.n_vocab
 
+    def _misses_most(self, unread: int, context: list[int], longest: int) -> bool:
+        return unread > TAIL + longest and 2 * unread > min(len(context), self._model.n_ctx)
+
     def _unread(self, context: list[int]) -> list[int]:
-        """Forget what left the window, and return what is new in it, at least its last token."""
-        window = self._window(context)
+        return self._new_in(self._window(context))
+
+    def _new_in(self, window: list[int]) -> list[int]:
+        """Forget what is not in this window, and return what is new, at least its last token."""
         shared = min(common_prefix(self._model.tokens, window), len(window) - 1)
         self._model.keep(shared)
         return window[shared:]
