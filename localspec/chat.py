@@ -31,6 +31,10 @@ MAX_SAVED_BYTES = 64 * 2**20
 class ChatEngine(Engine, Protocol):
     """An engine that also knows the model's chat template."""
 
+    def introduce(self, say: Callable[[str], None]) -> None:
+        """Get to know the pair, as auto needs to; say what that takes and shows."""
+        ...
+
     def encode_chat(
         self, messages: Sequence[Message], *, thinking: bool | None = None
     ) -> list[int]:
@@ -239,6 +243,10 @@ def _draft(chat: Chat, rest: str) -> None:
         raise UsageError("No draft model is loaded.", "Start chat with --draft FILE.gguf.")
     if lengths:
         chat.draft_length = lengths[0]
+    if chat.draft_length == "auto" and (
+        chat.engine.draft or (chat.suffix and chat.engine.can_rewind)
+    ):
+        chat.engine.introduce(chat.ui.say)
     chat.ui.say(f"Draft length: {chat.draft_length or 'off'}.")
 
 

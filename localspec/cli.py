@@ -8,7 +8,6 @@ import errno
 import os
 import select
 import sys
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -18,7 +17,13 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from localspec import __version__, display, machine
-from localspec.config import DEFAULT_LENGTH, DraftLength, SamplingParams, choose_sampling
+from localspec.config import (
+    DEFAULT_LENGTH,
+    DraftLength,
+    SamplingParams,
+    choose_draft,
+    choose_sampling,
+)
 from localspec.errors import FileProblem, LocalspecError, TemplateError, UsageError
 from localspec.flags import AnswerFlags, ModelFlags, SamplingFlags, spread_groups
 from localspec.interrupt import held_interrupt
@@ -41,7 +46,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-BENCH_LENGTHS: tuple[DraftLength, ...] = (2, 4, 8)
+BENCH_LENGTHS: tuple[DraftLength, ...] = (2, 4, 8, "auto")
 JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
@@ -83,8 +88,8 @@ def _root(
 @app.command()
 def demo(
     draft_tokens: Annotated[
-        int, typer.Option("--draft-tokens", "--draft", min=1, max=16, help="Draft length.")
-    ] = DEFAULT_LENGTH,
+        str, typer.Option("--draft-tokens", "--draft", metavar="N|auto", help="Draft length.")
+    ] = str(DEFAULT_LENGTH),
     repeats: Annotated[int, typer.Option(min=1, help="Interleaved repeats.")] = 3,
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", "-n", min=1, max=256, help="Tokens an answer.")
@@ -99,14 +104,17 @@ def demo(
     from localspec.demo import run_demo
     from localspec.engine import missing_gpu
 
+    length = choose_draft([], None, draft_tokens).one_length(DEFAULT_LENGTH)
+    if length == 0:
+        raise UsageError("The demo shows drafting.", "Give a draft length from 1 on, or auto.")
     for sentence in missing_gpu():
         display.note(sentence)
     if not as_json:
-        scoreboard.demo_intro(draft_tokens)
+        scoreboard.demo_intro(length)
     results = []
     with display.progress() as on_progress:
         for result in run_demo(
-            draft_length=draft_tokens,
+            draft_length=length,
             repeats=repeats,
             max_tokens=max_tokens,
             threads=threads,
@@ -287,7 +295,7 @@ def bench(
 ) -> None:
     """Measure plain decoding against draft lengths, task by task, and compare the texts.
 
-    Plain is always measured; --draft-tokens 0,2,4,8 unless given. Greedy and with seed 0
+    Plain is always measured; --draft-tokens 2,4,8,auto unless given. Greedy and with seed 0
     unless flags say otherwise. Exit code 1 if a text differs from plain for no proven reason.
     """
     from localspec.bench import Plan, require_room
@@ -322,7 +330,7 @@ def bench(
 def _sides(models: ModelFlags) -> tuple[DraftLength, ...]:
     """The draft lengths to compare, plain first, each once."""
     options = models.draft_options()
-    lengths = options.lengths or ((0, *BENCH_LENGTHS) if options.model else (0,))
+    lengths = options.lengths or (BENCH_LENGTHS if options.model else (DEFAULT_LENGTH,))
     return (0, *dict.fromkeys(length for length in lengths if length != 0))
 
 
@@ -414,14 +422,7 @@ def _usable(engine: "Engine", length: DraftLength, models: ModelFlags) -> DraftL
     if length == "auto":
         if models.recalibrate:
             engine.forget()
-        if engine.is_new():
-            display.note(
-                "New on this machine: measuring for about two seconds what drafting costs."
-            )
-        told = len(engine.notes)
-        engine.learnt(time.perf_counter)
-        for sentence in [*engine.notes[told:], *engine.verdict()]:
-            display.note(sentence)
+        engine.introduce(display.note)
     return length
 
 

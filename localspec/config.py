@@ -17,12 +17,12 @@ from localspec.errors import UsageError
 # which rounds differently; up to 63, drafted tokens and the pending one, all widths agree.
 MAX_DRAFT_TOKENS = 62
 DEFAULT_CTX_SIZE = 8192
-DEFAULT_LENGTH = 3  # tokens drafted in a round
 MAX_THREADS = 512  # GGML_MAX_N_THREADS; llama.cpp aborts beyond it
 _COLDEST = 1e-6  # below it division by the temperature only loses digits
 MAX_SEED = 2**32 - 1  # llama.cpp's seeds are 32 bits wide
 
 DraftLength = int | Literal["auto"]  # 0 is "off"
+DEFAULT_LENGTH: DraftLength = "auto"
 FlashAttention = Literal["auto", "on", "off"]
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 

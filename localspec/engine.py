@@ -11,7 +11,8 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -479,16 +480,23 @@ class Engine:
             self._learnt = calibrate(self.target, self.draft, clock)
         return self._learnt
 
-    def is_new(self) -> bool:
-        """Whether nothing is known yet of this pair on this machine."""
-        return self._learnt is None and not self._profile.exists()
+    def introduce(self, say: Callable[[str], None]) -> None:
+        """Let auto know this pair, measured if it is new here; ``say`` what a user should know."""
+        if self._learnt is not None:
+            return
+        if not self._profile.exists():
+            say("New on this machine: measuring for about two seconds what drafting costs.")
+        told = len(self.notes)
+        self.learnt(time.perf_counter)
+        for sentence in [*self.notes[told:], *self._verdict()]:
+            say(sentence)
 
     def forget(self) -> None:
         """Let the pair be measured anew."""
         self._learnt = None
         self._profile.unlink(missing_ok=True)
 
-    def verdict(self) -> list[str]:
+    def _verdict(self) -> list[str]:
         """One line when no draft could pay on this machine, with the figures."""
         if self._learnt is None or self.draft is None:
             return []

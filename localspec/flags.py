@@ -58,7 +58,7 @@ class ModelFlags:
         str | None,
         typer.Option(
             "--draft-tokens",
-            help="Tokens drafted in a round: a number (default 3), off, or auto: as far as it "
+            help="Tokens drafted in a round: a number, off, or auto, the default: as far as it "
             "pays, by what passes cost here and what the text accepts, or not at all. bench takes "
             "several: 0,2,4,auto.",
             metavar="N|auto|off",

@@ -127,6 +127,9 @@ def _fastest(figures: list[Figures]) -> str:
     plain, *others = figures
     if not others:
         return f"Plain decoding: {number(plain.generation_tps)} tok/s. Name a draft to compare it."
+    if not any(row.drafted for row in others) and others[-1].draft_length == "auto":
+        rate = number(plain.generation_tps)
+        return f"Plain decoding: {rate} tok/s; auto found nothing worth drafting."
     if not any(row.drafted for row in others):
         return "Nothing was drafted: the answers are too short, or the draft's context is full."
     drafted = [row for row in others if row.drafted and row.text != "different"]

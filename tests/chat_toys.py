@@ -7,7 +7,7 @@ turn can serve the next one.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from conftest import ToyModel, toy_knowledge
 
@@ -39,6 +39,9 @@ class ChatToy:
 
     def learnt(self, clock: Clock) -> Knowledge:
         return self._learnt
+
+    def introduce(self, say: Callable[[str], None]) -> None:
+        say("Measuring.")
 
     can_rewind = True
 

@@ -391,7 +391,8 @@ def test_undo_takes_back_one_question_each() -> None:
 )
 def test_draft_length(rest: str, length: DraftLength, shown: str) -> None:
     chat, person, _ = talked(f"/draft {rest}")
-    assert (chat.draft_length, person.said) == (length, [f"Draft length: {shown}."])
+    assert chat.draft_length == length and person.said[-1] == f"Draft length: {shown}."
+    assert person.said[:-1] == (["Measuring."] if length == "auto" else [])
 
 
 def test_the_draft_length_holds_from_the_next_answer_on() -> None:
@@ -419,7 +420,7 @@ def test_a_draft_length_without_a_draft() -> None:
     assert "No draft model" in refused(chat, person, "/draft 3").message
     for rest in ("off", "auto"):  # auto can do without a model: what the text repeats
         chat.handle(f"/draft {rest}")
-    assert person.said == ["Draft length: off.", "Draft length: auto."]
+    assert person.said == ["Draft length: off.", "Measuring.", "Draft length: auto."]
 
 
 def test_system() -> None:

@@ -60,12 +60,21 @@ def localspec(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     return call
 
 
+def plainly(arguments: Sequence[str | Path]) -> Sequence[str]:
+    """Flags for plain decoding, unless the arguments say something of drafting."""
+    said = {"--draft", "-md", "--draft-model", "--draft-tokens", "--suffix"} & {
+        *map(str, arguments)
+    }
+    return () if said else ("--draft", "off")
+
+
 @pytest.fixture
 def run(localspec: Command, tiny: TinyFiles) -> Command:
-    """`localspec run` on the tiny target, one thread, eight tokens."""
+    """`localspec run` on the tiny target, one thread, eight tokens, plain unless told to draft."""
 
     def call(*arguments: str | Path, stdin: str | None = None) -> Done:
-        return localspec("run", "-m", tiny.target, "-t", "1", "-n", "8", *arguments, stdin=stdin)
+        flags = ("-m", tiny.target, "-t", "1", "-n", "8", *plainly(arguments))
+        return localspec("run", *flags, *arguments, stdin=stdin)
 
     return call
 
@@ -157,8 +166,8 @@ def test_the_same_seed_says_the_same_with_any_draft(run: Command, tiny: TinyFile
 @pytest.mark.parametrize(
     ("flags", "length"),
     [
-        (("--draft", "DRAFT"), 3),
-        (("-md", "DRAFT"), 3),
+        (("--draft", "DRAFT"), "auto"),
+        (("-md", "DRAFT"), "auto"),
         (("--draft-model", "DRAFT", "--draft-tokens", "5"), 5),
         (("--draft", "7", "--draft", "DRAFT"), 7),
         (("--draft", "DRAFT", "--draft", "auto"), "auto"),
@@ -354,15 +363,29 @@ def test_auto_needs_no_draft_model(run: Command) -> None:
     assert run(HELLO, "--suffix", "perhaps").code == 2
 
 
+def test_auto_is_the_default(localspec: Command, tiny: TinyFiles) -> None:
+    flags = ("-m", tiny.target, "-t", "1", "-n", "4", HELLO)
+    alone, paired = (
+        localspec("run", *flags, "--json", *more) for more in ((), ("-md", tiny.draft))
+    )
+    for done in (alone, paired):
+        assert json.loads(done.out)["settings"]["draft_length"] == "auto"
+        assert "New on this machine" in done.err
+    assert (
+        localspec("run", *flags, "-c", "16").code == 1
+    )  # measured, and then the prompt is too long
+
+
 # -- chat ----------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def chat(localspec: Command, tiny: TinyFiles) -> Command:
-    """`localspec chat` on the tiny target, one thread, eight tokens, messages piped in."""
+    """`localspec chat`, like `run`, with messages piped in."""
 
     def call(*arguments: str | Path, stdin: str = HELLO + "\n") -> Done:
-        return localspec("chat", "-m", tiny.target, "-t", "1", "-n", "8", *arguments, stdin=stdin)
+        flags = ("-m", tiny.target, "-t", "1", "-n", "8", *plainly(arguments))
+        return localspec("chat", *flags, *arguments, stdin=stdin)
 
     return call
 
@@ -701,6 +724,7 @@ def test_demo(localspec: Command) -> None:
     assert all(pair["sides"][1]["text"] in ("same", "rounding") for pair in pairs)
     for nonsense in (("--draft", "0"), ("--repeats", "0"), ("-n", "257"), ("-t", "none")):
         assert localspec("demo", *nonsense).code == 2
+    assert "shows drafting" in localspec("demo", "--draft", "off").err
 
 
 @pytest.mark.usefixtures("small_demo")
@@ -767,15 +791,18 @@ def test_bench_measures_our_own_prompts_greedily(localspec: Command, tiny: TinyF
     document = json.loads(done.out)
     names = [prompt["name"] for prompt in document["prompts"]]
     assert names == ["code 1", "code 2", "edit 1", "edit 2"]
-    assert document["settings"]["draft_lengths"] == [0, 2, 4, 8]
+    assert document["settings"]["draft_lengths"] == [0, 2, 4, 8, "auto"]
     assert document["settings"]["sampling"]["temperature"] == 0
     assert document["settings"]["sampling"]["seed"] == 0
 
 
 def test_bench_without_a_draft(bench: Command, tiny: TinyFiles) -> None:
-    done = bench(pair=("-m", tiny.target))
-    assert done.code == 0 and "Plain decoding: " in done.out
+    done = bench("--suffix", "off", pair=("-m", tiny.target))
+    assert done.code == 0 and "Name a draft to compare it" in done.out
     assert len(done.out.splitlines()) == 6
+    done = bench(pair=("-m", tiny.target))
+    assert done.code == 0 and "auto found nothing worth drafting" in done.out
+    assert len(done.out.splitlines()) == 9
     refused = bench("--draft", "4", pair=("-m", tiny.target))
     assert refused.code == 2 and "no draft model" in refused.err and refused.out == ""
 

@@ -259,7 +259,7 @@ def test_a_python_without_readline() -> None:
 
 def test_the_real_command(tiny: TinyFiles) -> None:
     flags = ("-m", str(tiny.target), "-md", str(tiny.draft), "-t", "1", "--seed", "3", "-n", "40")
-    with Terminal(CLI, "chat", *flags) as terminal:
+    with Terminal(CLI, "chat", *flags, "--draft", "3") as terminal:
         terminal.prompt(1)
         terminal.type("hello\n")
         terminal.prompt(2)
@@ -395,7 +395,8 @@ def test_closed_standard_input_is_the_end(tiny: TinyFiles) -> None:
 
 
 def test_bytes_that_are_no_text_in_a_pipe(tiny: TinyFiles) -> None:
-    done = chat_process("-m", tiny.target, "-t", "1", "-n", "2", text=b"caf\xe9 \xff\n")
+    flags = ("-m", tiny.target, "-t", "1", "-n", "2", "--draft", "off")
+    done = chat_process(*flags, text=b"caf\xe9 \xff\n")
     assert done.returncode == 1 and done.stdout == b""
     assert done.stderr.startswith(b"Error: What was piped in is not UTF-8")
     assert b"Traceback" not in done.stderr

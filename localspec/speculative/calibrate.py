@@ -25,9 +25,9 @@ def calibrate(
     if draft is not None:
         draft_end = clock() + budget / 3
         _measure(draft, known.draft, _DRAFT_WIDTHS, clock, draft_end)
-        reading = PassCosts()
-        _measure(draft, reading, (_READING_WIDTH,), clock, draft_end)
-        known.reading = reading.seconds(_READING_WIDTH, 0) / _READING_WIDTH
+        reading, width = PassCosts(), min(_READING_WIDTH, draft.n_ctx)
+        _measure(draft, reading, (width,), clock, draft_end)
+        known.reading = reading.seconds(width, 0) / width
     _measure(target, known.verify, _VERIFY_WIDTHS, clock, end)
     return known
 
