@@ -22,6 +22,7 @@ from localspec.sampling import Sampler
 from localspec.speculative.control import Adaptive, FixedLength, Knowledge, NoDraft
 from localspec.speculative.drafters import MODEL, TAIL, Candidate
 from localspec.speculative.loop import Logits, Proposer, common_prefix, generate_rounds
+from localspec.speculative.oracle import best_seconds
 from localspec.speculative.suffix import SuffixIndex
 
 Cost = Callable[[int, int], float]  # seconds of a pass by its width and the tokens before it
@@ -234,24 +235,13 @@ def adaptive(
     return play(trace, machine, lambda d, c: Adaptive(known, c, d, index))[0]
 
 
-def oracle(trace: Trace, machine: Machine, step: float | None = None) -> float:
-    """Seconds with the best length in hindsight at each place (dynamic programming)."""
-    d = (machine.step if step is None else step) * UNIT
-    n = len(trace.tokens)
-    best = [0.0] * (n + 1)
-    for i in range(n - 1, -1, -1):
-        drafted = trace.drafts[i]
-        run = 0
-        while run < len(drafted) and i + run < n and drafted[run][0] == trace.tokens[i + run]:
-            run += 1
-        options = [machine.verify(1, len(trace.prompt) + i) * UNIT + best[i + 1]]
-        if i > 0:
-            for k in range(1, min(run, n - i - 1) + 1):
-                options.append(
-                    k * d + machine.verify(k + 1, len(trace.prompt) + i) * UNIT + best[i + k + 1]
-                )
-        best[i] = min(options)
-    return best[0]
+def oracle(trace: Trace, machine: Machine) -> float:
+    """Seconds with the best length in every round, known beforehand."""
+    agreed = [
+        drafted[0][0] == token for drafted, token in zip(trace.drafts, trace.tokens, strict=True)
+    ]
+    verify = [machine.verify(1 + k, len(trace.prompt)) * UNIT for k in range(17)]
+    return best_seconds(agreed, verify, machine.step * UNIT)
 
 
 def read_traces(paths: Sequence[Path]) -> list[Trace]:

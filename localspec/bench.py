@@ -15,13 +15,18 @@ from localspec.config import DraftLength, SamplingParams
 from localspec.errors import LocalspecError, PromptTooLong
 from localspec.generate import Answer, collect, stream_generate
 from localspec.sampling import Sampler
-from localspec.speculative.control import longest
+from localspec.speculative import oracle
+from localspec.speculative.control import LONGEST_AUTO, longest
+from localspec.speculative.costs import PassCosts, ceiling
+from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import TokenModel, catch_up, common_prefix
 from localspec.stats import GenerationStats
 from localspec.text import repeated_share
 
 REPEATED_TOO_MUCH = 0.30  # share of repeated 8-grams from which a text counts as a loop
 _WARM_UP_TOKENS = 16
+_AT_ONCE = 32  # tokens of an answer that the draft is asked about in one pass
+_PLACES = 8  # of a draft, for which its share of right tokens is told
 
 Prompt = Sequence[int]
 SameText = Literal["same", "rounding", "different"]
@@ -101,12 +106,17 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Prompts of one kind, by name, answered by every side; the first side is plain."""
+    """Prompts of one kind, by name, answered by every side; the first side is plain.
+
+    ``agreed`` says for each prompt, if there is a draft, at which tokens of the first plain answer
+    the draft agrees, given the text before.
+    """
 
     task: str
     names: tuple[str, ...]
     sides: tuple[Side, ...]
     differences: tuple[Difference, ...] = ()
+    agreed: tuple[tuple[bool, ...], ...] = ()
 
     def as_json(self) -> dict[str, object]:
         """Plain data: seconds end in ``_s``, tokens per second in ``_tps``."""
@@ -115,6 +125,7 @@ class Comparison:
             "prompts": list(self.names),
             "left_out": self.looping(),
             "sides": [asdict(row) for row in self.figures()],
+            "limits": None if (limits := self.limits()) is None else asdict(limits),
             "differences": [asdict(each) for each in self.differences],
         }
 
@@ -129,7 +140,10 @@ class Comparison:
                 "rounds": one.stats.rounds,
                 "drafted": one.stats.drafted,
                 "accepted": one.stats.accepted,
+                "accepted_at": one.stats.accepted_at,
                 "generation_s": one.stats.seconds,
+                "draft_s": one.stats.draft_seconds,
+                "verify_s": one.stats.verify_seconds,
                 "draft_prompt_s": one.stats.draft_prompt_seconds,
                 "ttft_s": one.stats.ttft_s,
             }
@@ -152,8 +166,7 @@ class Comparison:
 
     def figures(self) -> list["Figures"]:
         """One for each side, over the prompts whose text does not loop; empty when all do."""
-        left_out = set(self.looping())
-        used = [i for i, name in enumerate(self.names) if name not in left_out]
+        used = self._used()
         if not used:
             return []
         plain = _stats(self.sides[0], used)
@@ -161,6 +174,23 @@ class Comparison:
             _figures(side.draft_length, _stats(side, used), plain, self._text(side))
             for side in self.sides
         ]
+
+    def limits(self) -> "Limits | None":
+        """What drafting could reach here, from measured costs; None where nothing was drafted."""
+        used = self._used()
+        if not (used and self.agreed):
+            return None
+        # auto's draft seconds are not all those of steps, so a fixed length tells more of them.
+        fixed = [side for side in self.sides if side.draft_length not in (0, "auto")]
+        steps = _together(fixed or self.sides, used)
+        if "draft" not in steps.sources:
+            return None
+        step = steps.draft_seconds / steps.sources["draft"].drafted
+        return _limits([self.agreed[i] for i in used], _costs(self.sides, used), step)
+
+    def _used(self) -> list[int]:
+        left_out = set(self.looping())
+        return [i for i, name in enumerate(self.names) if name not in left_out]
 
     def _text(self, side: Side) -> SameText:
         ours = [d for d in self.differences if d.draft_length == side.draft_length]
@@ -193,6 +223,60 @@ class Figures:
     draft_prompt_s: float
     ttft_s: float
     text: SameText
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Speedups over plain that could be had, by what passes and draft steps cost in this run.
+
+    ``ceiling`` if every drafted token were right, with ``ceiling_length`` of them a round;
+    ``oracle`` with this draft and the best length in every round, known beforehand; ``fixed``
+    with its best single length, ``fixed_length``. ``shares`` are those of the places where the
+    draft gets 1, 2, ... tokens right in a row. Other sources and the reading of prompts are left
+    out.
+    """
+
+    ceiling: float
+    ceiling_length: int
+    oracle: float
+    fixed: float
+    fixed_length: int
+    shares: tuple[float, ...]
+
+
+def _together(sides: Sequence[Side], prompts: Sequence[int]) -> GenerationStats:
+    total = GenerationStats()
+    for side in sides:
+        for row in _stats(side, prompts):
+            for one in row:
+                total.merge(one)
+    return total
+
+
+def _costs(sides: Sequence[Side], prompts: Sequence[int]) -> PassCosts:
+    """The mean seconds of the target's passes by width."""
+    costs = PassCosts()
+    for width, passes in _together(sides, prompts).passes.items():
+        costs.observe(width, 0, passes.seconds / passes.count)
+    return costs
+
+
+def _limits(agreed: Sequence[Sequence[bool]], costs: PassCosts, step: float) -> Limits:
+    verify = [costs.seconds(1 + k, 0) for k in range(LONGEST_AUTO + 1)]
+    plain = sum(len(one) for one in agreed) * verify[0]
+    fixed, length = max(
+        (plain / sum(oracle.fixed_seconds(one, verify, step, k) for one in agreed), k)
+        for k in range(1, LONGEST_AUTO + 1)
+    )
+    most, width = ceiling(costs, step, range(1, LONGEST_AUTO + 2), 0)
+    return Limits(
+        ceiling=most,
+        ceiling_length=width - 1,
+        oracle=plain / sum(oracle.best_seconds(one, verify, step) for one in agreed),
+        fixed=fixed,
+        fixed_length=length,
+        shares=tuple(oracle.shares(agreed, _PLACES)),
+    )
 
 
 def require_room(engine: Engine, tasks: Mapping[str, Sequence[Prompt]], plan: Plan) -> None:
@@ -274,6 +358,7 @@ def together(comparisons: Sequence[Comparison], task: str = "all") -> Comparison
         tuple(name for comparison in comparisons for name in comparison.names),
         sides,
         tuple(each for comparison in comparisons for each in comparison.differences),
+        tuple(one for comparison in comparisons for one in comparison.agreed),
     )
 
 
@@ -284,6 +369,7 @@ class _Measured:
     name: str
     answers: list[list[Answer]]
     differences: list[Difference]
+    agreed: tuple[bool, ...]
 
 
 def _comparison(task: str, plan: Plan, measured: Sequence[_Measured]) -> Comparison:
@@ -292,7 +378,8 @@ def _comparison(task: str, plan: Plan, measured: Sequence[_Measured]) -> Compari
         for i, length in enumerate(plan.lengths)
     )
     differences = tuple(each for one in measured for each in one.differences)
-    return Comparison(task, tuple(one.name for one in measured), sides, differences)
+    agreed = tuple(one.agreed for one in measured) if measured[0].agreed else ()
+    return Comparison(task, tuple(one.name for one in measured), sides, differences, agreed)
 
 
 def _measure(
@@ -314,7 +401,28 @@ def _measure(
             answers[length].append(answer(engine, prompt, plan, length))
             on_answer(task)
     rows = list(answers.values())
-    return _Measured(name, rows, list(_Differences(engine, name, prompt, plan).among(rows)))
+    differences = list(_Differences(engine, name, prompt, plan).among(rows))
+    return _Measured(name, rows, differences, _agreement(engine, prompt, plan, rows[0][0].tokens))
+
+
+def _agreement(
+    engine: Engine, prompt: Prompt, plan: Plan, tokens: Sequence[int]
+) -> tuple[bool, ...]:
+    """At which of these tokens the draft's pick, given the text before, is the same."""
+    if engine.draft is None:
+        return ()
+    picker, vocabulary = Sampler(plan.params), engine.target.n_vocab
+    drafter = ModelDrafter(engine.draft, picker, vocabulary, engine.is_stop)
+    context, agreed = list(prompt), list[bool]()
+    drafter.read(context)
+    for i in range(0, len(tokens), _AT_ONCE):
+        piece = tokens[i : i + _AT_ONCE]
+        context += piece
+        reviewed = drafter.review(context, len(piece))
+        # A draft that lacks a token of the text says nothing.
+        found = [candidate.token == came for candidate, came in reviewed]
+        agreed += [*[False] * (len(piece) - len(found)), *found]
+    return tuple(agreed)
 
 
 class _Differences:

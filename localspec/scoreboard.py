@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 
-from localspec.bench import Comparison, Difference, Figures, together
+from localspec.bench import Comparison, Difference, Figures, Limits, together
 from localspec.config import DraftLength
 from localspec.display import console, count, note, number, percent
 from localspec.memory import MemoryUse
@@ -118,6 +118,8 @@ def summary(out: "Console", comparison: Comparison) -> None:
             f"{left_out} of {len(comparison.names)} prompts have answers that repeat themselves "
             "too much, and are left out of the figures."
         )
+    if (limits := comparison.limits()) is not None:
+        sentences += _limited(limits, figures)
     sentences += [_explain(each) for each in comparison.differences]
     for sentence in sentences:
         out.print(sentence, markup=False)
@@ -151,6 +153,18 @@ def _verdict(row: Figures) -> str:
         f"{outcome}: with length {row.draft_length} a round gives {row.mean_accepted_length:.2f} "
         f"tokens and costs as much as {row.round_cost:.2f} plain ones."
     )
+
+
+def _limited(limits: Limits, figures: list[Figures]) -> list[str]:
+    best = max(figures[1:], key=lambda row: row.speedup)
+    shares = " ".join(f"{share:.0%}" for share in limits.shares)
+    return [
+        f"Limits here: {limits.ceiling:.2f}x if every token drafted were right "
+        f"({limits.ceiling_length} a round); with this draft {limits.oracle:.2f}x by the best "
+        f"length in every round, {limits.fixed:.2f}x by {limits.fixed_length} in all. "
+        f"{_length(best.draft_length)} reached {best.speedup / limits.oracle:.0%} of the former.",
+        f"The draft gets 1, 2, ... {len(limits.shares)} tokens right in a row: {shares}.",
+    ]
 
 
 def _explain(difference: Difference) -> str:

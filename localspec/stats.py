@@ -18,6 +18,19 @@ class SourceStats:
 
 
 @dataclass(slots=True)
+class PassStats:
+    """The target's passes of one width (drafted tokens and one): how many, and their seconds."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+    def add(self, count: int, seconds: float) -> None:
+        """Count some more."""
+        self.count += count
+        self.seconds += seconds
+
+
+@dataclass(slots=True)
 class GenerationStats:
     """Sums over one answer, or over several added together.
 
@@ -43,6 +56,7 @@ class GenerationStats:
     ttft_s: float | None = None
     accepted_at: list[int] = field(default_factory=list)
     sources: dict[str, SourceStats] = field(default_factory=dict)
+    passes: dict[int, PassStats] = field(default_factory=dict)
 
     def start(self, prefill: Prefill) -> None:
         """Count the reading of the prompt; the token left pending is counted as read."""
@@ -67,6 +81,7 @@ class GenerationStats:
             missing = round.accepted + 1 - len(self.accepted_at)
             self.accepted_at.extend([0] * missing)
             self.accepted_at[round.accepted] += 1
+        self.passes.setdefault(round.width, PassStats()).add(1, round.verify_seconds)
         for source in set(round.sources):
             self.sources.setdefault(source, SourceStats()).rounds += 1
         for i, source in enumerate(round.sources):
@@ -91,6 +106,9 @@ class GenerationStats:
                     ours_of.rounds += theirs_of.rounds
                     ours_of.drafted += theirs_of.drafted
                     ours_of.accepted += theirs_of.accepted
+            elif item.name == "passes":
+                for width, passes in theirs.items():
+                    ours.setdefault(width, PassStats()).add(passes.count, passes.seconds)
             elif item.name == "ttft_s":
                 self.ttft_s = theirs if ours is None else ours
             else:

@@ -21,6 +21,7 @@ from localspec.config import DraftLength, SamplingParams
 from localspec.engine import Engine
 from localspec.errors import EngineError, PromptTooLong
 from localspec.generate import Answer
+from localspec.stats import PassStats, SourceStats
 
 
 class BenchToy(ToyEngine):
@@ -286,6 +287,56 @@ def test_together_is_as_if_measured_at_once(
     assert found.task == "all" and found.names == ("one 1", "one 2", "two 1", "two 2")
     assert found.sides == (side(0, *made(a, c)), side(3, *made(b, d)))
     assert [each.prompt for each in found.differences] == ["one 2", "two 2"]
+
+
+# -- limits --------------------------------------------------------------------------------
+
+
+def test_agreement_is_that_of_the_draft_given_the_true_text() -> None:
+    engine = BenchToy(quirk=0.5)
+    prompt = engine.encode("abc")
+    found = compare(engine, [prompt], plan(0, 4, max_tokens=80))
+    text = found.sides[0].answers[0][0].tokens
+    context = [*prompt, *text]
+    draft = engine.draft
+    picks = [int(draft.row(context[: len(prompt) + i]).argmax()) for i in range(len(text))]
+    assert found.agreed == (tuple(a == b for a, b in zip(picks, text, strict=True)),)
+    assert True in found.agreed[0] and False in found.agreed[0]
+
+
+def test_limits_stand_in_their_order() -> None:
+    engine = BenchToy(quirk=0.5)
+    found = compare(engine, [engine.encode("abc"), engine.encode("bead")], plan(0, 3, "auto"))
+    limits = found.limits()
+    assert limits is not None
+    assert limits.ceiling >= limits.oracle >= limits.fixed > 0
+    assert list(limits.shares) == sorted(limits.shares, reverse=True) and limits.shares[0] > 0
+    assert found.as_json()["limits"]["oracle"] == limits.oracle  # type: ignore[index]
+
+
+def test_limits_follow_from_seconds() -> None:
+    def made(seconds: dict[int, float], rounds: int, draft: float, drafted: int) -> Answer:
+        made = made_answer(sum(seconds.values()) + draft, rounds=rounds, drafted=drafted)
+        made.stats.passes = {width: PassStats(1, each) for width, each in seconds.items()}
+        made.stats.draft_seconds = draft
+        if drafted:
+            made.stats.sources["draft"] = SourceStats(1, drafted, 0)
+        return made
+
+    n = len(VARIED)
+    answers = (side(0, [made({1: 1.0}, 1, 0, 0)]), side(1, [made({2: 1.5, 17: 9.0}, 1, 0.5, 2)]))
+    agreed = (True,) * n
+    found = Comparison("code", ("code 1",), answers, (), (agreed,)).limits()
+    assert found is not None
+    # A draft step costs 0.25 and two tokens 1.5: a round of two costs 1.75, as two plain ones 2.
+    assert found.ceiling == pytest.approx(17 / (9 + 16 * 0.25)) and found.ceiling_length == 16
+    rounds = 1 + (n - 1) // 17  # the first, whole ones, and one for the rest
+    rest = (n - 1) % 17
+    cost = 1 + (rounds - 1) * 13 + (1.5 + (rest - 2) * 0.5 + (rest - 1) * 0.25)
+    assert found.fixed == pytest.approx(n / cost) and found.fixed_length == 16
+    assert Comparison("code", ("code 1",), answers).limits() is None
+    nobody = Comparison("code", ("code 1",), answers[:1], (), ((),))
+    assert nobody.limits() is None
 
 
 # -- the same text? ------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from streams import COLOUR, Streams
 
 from localspec import display, scoreboard
-from localspec.bench import Comparison
+from localspec.bench import Comparison, Limits
 from localspec.demo import PairResult
 from localspec.memory import MemoryUse
 from localspec.metadata import read_header
@@ -195,6 +195,19 @@ def test_plain_alone_has_a_figure_too(streams: Streams) -> None:
     assert summed_up(streams, comparison) == [
         "Plain decoding: 10.0 tok/s. Name a draft to compare it."
     ]
+
+
+def test_limits_are_said_beside_what_was_reached(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = Limits(4.0, 8, 2.0, 1.6, 5, (0.71, 0.5))
+    monkeypatch.setattr(Comparison, "limits", lambda self: limits)
+    _, limited, shares = summed_up(streams, made_comparison((1.5, 1.5)))
+    assert limited == (
+        "Limits here: 4.00x if every token drafted were right (8 a round); with this draft 2.00x "
+        "by the best length in every round, 1.60x by 5 in all. 3 reached 75% of the former."
+    )
+    assert shares == "The draft gets 1, 2, ... 2 tokens right in a row: 71% 50%."
 
 
 def test_what_is_left_out_is_said(streams: Streams) -> None:

@@ -7,14 +7,14 @@ from dataclasses import asdict
 import pytest
 
 from localspec.speculative.loop import Prefill, Round
-from localspec.stats import GenerationStats
+from localspec.stats import GenerationStats, PassStats
 
 ROUNDS = (
     Round((1,), 0, 0, 0.5, 0.0, 0.5),
-    Round((2, 3, 4, 5), 3, 3, 1.0, 0.25, 0.75, draft_prompt_seconds=2.0),
-    Round((6,), 4, 0, 1.0, 0.375, 0.625),
-    Round((7, 8), 3, 1, 1.0, 0.25, 0.75),
-    Round((9,), 1, 1, 0.5, 0.125, 0.375, finish_reason="stop"),
+    Round((2, 3, 4, 5), 3, 3, 1.0, 0.25, 0.75, draft_prompt_seconds=2.0, width=4),
+    Round((6,), 4, 0, 1.0, 0.375, 0.625, width=5),
+    Round((7, 8), 3, 1, 1.0, 0.25, 0.75, width=4),
+    Round((9,), 1, 1, 0.5, 0.125, 0.375, finish_reason="stop", width=2),
 )
 
 
@@ -58,6 +58,12 @@ def test_accepted_at_counts_drafting_rounds_by_accepted_tokens() -> None:
     assert stats.accepted_at == [1, 2, 0, 1]
     assert sum(stats.accepted_at) == 4  # the first round drafted nothing
     assert sum(n * count for n, count in enumerate(stats.accepted_at)) == stats.accepted
+
+
+def test_passes_by_width() -> None:
+    assert answered().passes == {
+        1: PassStats(1, 0.5), 4: PassStats(2, 1.5), 5: PassStats(1, 0.625), 2: PassStats(1, 0.375),
+    }  # fmt: skip
 
 
 def test_merged_sums_are_those_of_all_rounds() -> None:

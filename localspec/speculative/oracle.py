@@ -1,0 +1,58 @@
+"""What drafting could reach in hindsight, from where a draft agrees and what passes cost.
+
+This room owns the arithmetic of limits. Agreement and costs come from whoever measured them.
+
+``agreed[i]`` says whether the draft, given the true text before it, picks token i of an answer as
+the target did; a draft of k tokens from there passes as far as agreement lasts. ``verify[k]`` is
+the seconds of a pass that verifies k drafted tokens, ``step`` those of a draft step. As in the
+loop, the first round drafts nothing, and none drafts beyond the end.
+"""
+
+from collections.abc import Sequence
+
+
+def runs(agreed: Sequence[bool]) -> list[int]:
+    """For each place, how many tokens from there on the draft gets right in a row."""
+    found, run = [0] * len(agreed), 0
+    for i in range(len(agreed) - 1, -1, -1):
+        run = run + 1 if agreed[i] else 0
+        found[i] = run
+    return found
+
+
+def fixed_seconds(
+    agreed: Sequence[bool], verify: Sequence[float], step: float, length: int
+) -> float:
+    """Seconds of the answer if every round drafts this many tokens; 0 is plain decoding."""
+    right, n = runs(agreed), len(agreed)
+    seconds, i = 0.0, 0
+    while i < n:
+        k = min(length, n - i - 1) if i else 0
+        seconds += k * step + verify[k]
+        i += min(k, right[i]) + 1
+    return seconds
+
+
+def best_seconds(agreed: Sequence[bool], verify: Sequence[float], step: float) -> float:
+    """Seconds with the best length in every round, known beforehand (dynamic programming).
+
+    DISCO (arXiv 2405.04304) calls a length chosen this way the oracle's.
+    """
+    right, n = runs(agreed), len(agreed)
+    best = [0.0] * (n + 1)
+    for i in range(n - 1, -1, -1):
+        most = min(right[i], n - i - 1, len(verify) - 1) if i else 0
+        best[i] = min(k * step + verify[k] + best[i + k + 1] for k in range(most + 1))
+    return best[0]
+
+
+def shares(agreed: Sequence[Sequence[bool]], longest: int) -> list[float]:
+    """At what share of the places the draft gets 1, 2, ... ``longest`` tokens right in a row.
+
+    Places too near an answer's end to tell are left out.
+    """
+    found = []
+    for length in range(1, longest + 1):
+        right = [run for one in agreed for run in runs(one)[: len(one) - length + 1]]
+        found.append(sum(run >= length for run in right) / len(right) if right else 0.0)
+    return found

@@ -1,0 +1,84 @@
+"""Oracle: limits are what an exhaustive search and the real loop find."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+import pytest
+from conftest import FakeClock, ToyModel, never_stop
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.config import SamplingParams
+from localspec.sampling import Sampler
+from localspec.speculative.control import FixedLength, NoDraft
+from localspec.speculative.drafters import ModelDrafter
+from localspec.speculative.loop import generate_rounds, prefill
+from localspec.speculative.oracle import best_seconds, fixed_seconds, runs, shares
+
+VERIFY = [1.0, 1.2, 1.3, 2.5, 2.6, 2.6]
+texts = st.lists(st.booleans(), min_size=1, max_size=9)
+
+
+def test_runs() -> None:
+    assert runs([True, True, False, True]) == [2, 1, 0, 1]
+    assert runs([]) == []
+
+
+def all_choices(agreed: Sequence[bool]) -> Iterator[float]:
+    """Seconds of every way to choose a length in every round."""
+    right = runs(agreed)
+
+    @cache
+    def behind(i: int) -> tuple[float, ...]:
+        if i == len(agreed):
+            return (0.0,)
+        most = min(len(agreed) - i - 1, len(VERIFY) - 1) if i else 0
+        return tuple(
+            k * 0.1 + VERIFY[k] + rest
+            for k in range(most + 1)
+            for rest in behind(i + min(k, right[i]) + 1)
+        )
+
+    yield from behind(0)
+
+
+@given(texts)
+def test_the_best_is_the_best_of_all(agreed: list[bool]) -> None:
+    assert best_seconds(agreed, VERIFY, 0.1) == pytest.approx(min(all_choices(agreed)))
+
+
+@given(texts, st.integers(0, 5), st.floats(0, 2))
+def test_no_fixed_length_beats_the_best(agreed: list[bool], length: int, step: float) -> None:
+    fixed = fixed_seconds(agreed, VERIFY, step, length)
+    assert fixed >= best_seconds(agreed, VERIFY, step) - 1e-9
+    assert fixed_seconds(agreed, VERIFY, step, 0) == pytest.approx(len(agreed))
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 5])
+def test_the_loop_takes_as_long_as_foretold(length: int) -> None:
+    greedy, clock, prompt = Sampler(SamplingParams(temperature=0)), FakeClock(), [1, 2]
+    target = ToyModel(n_ctx=256, clock=clock, seconds=10.0, seconds_per_token=1.0)
+    draft = ToyModel(n_ctx=256, quirk=0.5, clock=clock, seconds=2.0)
+    drafter = ModelDrafter(draft, greedy, 16, never_stop)
+    prefill(target, prompt, clock)
+    proposer = FixedLength(drafter, length, clock) if length else NoDraft()
+    rounds = list(
+        generate_rounds(
+            target, proposer, greedy, prompt, max_tokens=80, is_stop=never_stop, clock=clock
+        )
+    )
+    text = [token for round in rounds for token in round.tokens]
+    context = [*prompt, *text]
+    oracle = ToyModel(n_ctx=256, quirk=0.5)
+    agreed = [int(oracle.row(context[: 2 + i]).argmax()) == text[i] for i in range(len(text))]
+    verify = [10.0 + (k + 1) for k in range(6)]
+    assert sum(r.seconds for r in rounds) == fixed_seconds(agreed, verify, 2.0, length)
+    assert 0.2 < sum(agreed) / len(agreed) < 1
+
+
+def test_shares_of_places() -> None:
+    found = shares([[True, True, False, True, True], [False, True]], 3)
+    assert found == pytest.approx([5 / 7, 2 / 5, 0 / 3])
+    assert shares([[True]], 2) == [1.0, 0.0]
