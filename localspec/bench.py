@@ -29,7 +29,7 @@ _AT_ONCE = 32  # tokens of an answer that the draft is asked about in one pass
 _PLACES = 8  # of a draft, for which its share of right tokens is told
 
 Prompt = Sequence[int]
-SameText = Literal["same", "rounding", "different"]
+SameText = Literal["same", "rounding", "different", "redrawn"]
 
 
 class Target(TokenModel, Protocol):
@@ -109,7 +109,8 @@ class Comparison:
     """Prompts of one kind, by name, answered by every side; the first side is plain.
 
     ``agreed`` says for each prompt, if there is a draft, at which tokens of the first plain answer
-    the draft agrees, given the text before.
+    the draft agrees, given the text before. ``seed_decides`` is that of the sampling parameters:
+    if not, other texts are no difference to be explained.
     """
 
     task: str
@@ -117,6 +118,7 @@ class Comparison:
     sides: tuple[Side, ...]
     differences: tuple[Difference, ...] = ()
     agreed: tuple[tuple[bool, ...], ...] = ()
+    seed_decides: bool = True
 
     def as_json(self) -> dict[str, object]:
         """Plain data: seconds end in ``_s``, tokens per second in ``_tps``."""
@@ -193,6 +195,8 @@ class Comparison:
         return [i for i, name in enumerate(self.names) if name not in left_out]
 
     def _text(self, side: Side) -> SameText:
+        if not self.seed_decides and side.draft_length != 0:
+            return "redrawn"
         ours = [d for d in self.differences if d.draft_length == side.draft_length]
         if not ours:
             return "same"
@@ -359,6 +363,7 @@ def together(comparisons: Sequence[Comparison], task: str = "all") -> Comparison
         sides,
         tuple(each for comparison in comparisons for each in comparison.differences),
         tuple(one for comparison in comparisons for one in comparison.agreed),
+        all(comparison.seed_decides for comparison in comparisons),
     )
 
 
@@ -379,7 +384,8 @@ def _comparison(task: str, plan: Plan, measured: Sequence[_Measured]) -> Compari
     )
     differences = tuple(each for one in measured for each in one.differences)
     agreed = tuple(one.agreed for one in measured) if measured[0].agreed else ()
-    return Comparison(task, tuple(one.name for one in measured), sides, differences, agreed)
+    names = tuple(one.name for one in measured)
+    return Comparison(task, names, sides, differences, agreed, plan.params.seed_decides)
 
 
 def _measure(
@@ -438,6 +444,8 @@ class _Differences:
     def among(self, rows: Sequence[Sequence[Answer]]) -> Iterator[Difference]:
         """One for each text of a side that is not the first plain one."""
         plain = rows[0][0].tokens
+        if not self._plan.params.seed_decides:
+            return
         for length, answers in zip(self._plan.lengths, rows, strict=True):
             others = {tuple(one.tokens) for one in answers} - {tuple(plain)}
             for other in sorted(others):

@@ -17,6 +17,7 @@ from localspec.config import (
     SamplingParams,
     change_sampling,
     parse_lengths,
+    require_fixed,
     sampling_fields,
 )
 from localspec.errors import FileProblem, LocalspecError, UsageError
@@ -242,6 +243,7 @@ def _draft(chat: Chat, rest: str) -> None:
     if lengths and lengths[0] not in (0, "auto") and chat.engine.draft is None:
         raise UsageError("No draft model is loaded.", "Start chat with --draft FILE.gguf.")
     if lengths:
+        require_fixed(lengths[0], chat.params)
         chat.draft_length = lengths[0]
     if chat.draft_length == "auto" and (
         chat.engine.draft or (chat.suffix and chat.engine.can_rewind)
@@ -262,7 +264,9 @@ def _set(chat: Chat, rest: str) -> None:
             chat.ui.say(f"{name} {getattr(chat.params, name)}")
         return
     name, _, value = rest.partition(" ")
-    chat.params = change_sampling(chat.params, name, value.strip())
+    params = change_sampling(chat.params, name, value.strip())
+    require_fixed(chat.draft_length, params)
+    chat.params = params
     name = name.replace("-", "_")
     chat.ui.say(f"{name} {getattr(chat.params, name)}")
 

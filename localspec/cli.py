@@ -18,11 +18,12 @@ import typer
 
 from localspec import __version__, display, machine
 from localspec.config import (
-    DEFAULT_LENGTH,
     DraftLength,
     SamplingParams,
     choose_draft,
     choose_sampling,
+    default_length,
+    require_fixed,
 )
 from localspec.errors import FileProblem, LocalspecError, TemplateError, UsageError
 from localspec.flags import AnswerFlags, ModelFlags, SamplingFlags, spread_groups
@@ -46,7 +47,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-BENCH_LENGTHS: tuple[DraftLength, ...] = (2, 4, 8, "auto")
+BENCH_LENGTHS: tuple[DraftLength, ...] = (2, 4, 8)
+_BENCH_SAMPLING = {"temperature": 0, "seed": 0}
 JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
@@ -89,7 +91,7 @@ def _root(
 def demo(
     draft_tokens: Annotated[
         str, typer.Option("--draft-tokens", "--draft", metavar="N|auto", help="Draft length.")
-    ] = str(DEFAULT_LENGTH),
+    ] = "auto",
     repeats: Annotated[int, typer.Option(min=1, help="Interleaved repeats.")] = 3,
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", "-n", min=1, max=256, help="Tokens an answer.")
@@ -104,7 +106,7 @@ def demo(
     from localspec.demo import run_demo
     from localspec.engine import missing_gpu
 
-    length = choose_draft([], None, draft_tokens).one_length(DEFAULT_LENGTH)
+    length = choose_draft([], None, draft_tokens).one_length("auto")
     if length == 0:
         raise UsageError("The demo shows drafting.", "Give a draft length from 1 on, or auto.")
     for sentence in missing_gpu():
@@ -206,8 +208,7 @@ def run(
     from localspec.generate import collect, stream_generate
 
     text = _read_prompt(prompt, file)
-    choose_sampling(sampling.given(), {})  # bad values are told before models load
-    length = models.draft_options().one_length(DEFAULT_LENGTH)
+    length = _length(models, sampling)
     with _open(models) as engine:
         params = _sampling_for(engine, sampling)
         messages = _messages(answering.system, text)
@@ -248,8 +249,7 @@ def chat(
     from localspec.chat import Chat
     from localspec.screen import open_screen
 
-    choose_sampling(sampling.given(), {})  # bad values are told before models load
-    length = models.draft_options().one_length(DEFAULT_LENGTH)
+    length = _length(models, sampling)
     with _open(models) as engine, open_screen() as screen:
         Chat(
             engine,
@@ -303,12 +303,11 @@ def bench(
     from localspec.report import Report, require_writable
 
     groups = by_task(read_prompts(prompts or SHIPPED), tasks)
-    choose_sampling(sampling.given(), {})  # bad values are told before models load
+    lengths = _sides(models, sampling)
     if output is not None:
         require_writable(output)
-    lengths = _sides(models)
     with _open(models) as engine:
-        params = _sampling_for(engine, sampling, {"temperature": 0, "seed": 0})
+        params = _sampling_for(engine, sampling, _BENCH_SAMPLING)
         sides = tuple(dict.fromkeys(_usable(engine, each, models) for each in lengths))
         plan = Plan(params, sides, repeats, max_tokens, suffix=models.suffix == "on")
         ids = _encode_prompts(engine, groups)
@@ -327,10 +326,22 @@ def bench(
     raise typer.Exit(130 if problem is not None else 1 if unexplained else 0)
 
 
-def _sides(models: ModelFlags) -> tuple[DraftLength, ...]:
-    """The draft lengths to compare, plain first, each once."""
-    options = models.draft_options()
-    lengths = options.lengths or (BENCH_LENGTHS if options.model else (DEFAULT_LENGTH,))
+def _length(models: ModelFlags, sampling: SamplingFlags) -> DraftLength:
+    """The draft length asked for, or the default; bad flags are told before models load."""
+    params, _ = choose_sampling(sampling.given(), {})
+    length = models.draft_options().one_length(default_length(params))
+    require_fixed(length, params)
+    return length
+
+
+def _sides(models: ModelFlags, sampling: SamplingFlags) -> tuple[DraftLength, ...]:
+    """The draft lengths to compare, plain first, each once; bad flags are told."""
+    params, _ = choose_sampling(_unless_given(sampling, _BENCH_SAMPLING), {})
+    options, default = models.draft_options(), default_length(params)
+    usual = tuple(dict.fromkeys((*BENCH_LENGTHS, default))) if options.model else (default,)
+    lengths = options.lengths or usual
+    for length in lengths:
+        require_fixed(length, params)
     return (0, *dict.fromkeys(length for length in lengths if length != 0))
 
 
@@ -426,14 +437,20 @@ def _usable(engine: "Engine", length: DraftLength, models: ModelFlags) -> DraftL
     return length
 
 
+def _unless_given(
+    flags: SamplingFlags, defaults: Mapping[str, float | int]
+) -> dict[str, float | int | str]:
+    """Values of flags that were given, over a command's own defaults."""
+    given = {name: value for name, value in flags.given().items() if value is not None}
+    return {**defaults, **given}
+
+
 def _sampling_for(
-    engine: "Engine", flags: SamplingFlags, unless_given: Mapping[str, float | int] | None = None
+    engine: "Engine", flags: SamplingFlags, defaults: Mapping[str, float | int] | None = None
 ) -> SamplingParams:
     """Flags over the model's own recommendation, which is shown when it decides anything."""
-    given = {name: value for name, value in flags.given().items() if value is not None}
-    params, recommended = choose_sampling(
-        {**(unless_given or {}), **given}, engine.target.header.sampling
-    )
+    given = _unless_given(flags, defaults or {})
+    params, recommended = choose_sampling(given, engine.target.header.sampling)
     if recommended:
         values = ", ".join(f"{name} {getattr(params, name):g}" for name in recommended)
         display.note(f"Sampling recommended by the model: {values}.")

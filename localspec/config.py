@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from localspec.errors import UsageError
 
@@ -22,7 +22,8 @@ _COLDEST = 1e-6  # below it division by the temperature only loses digits
 MAX_SEED = 2**32 - 1  # llama.cpp's seeds are 32 bits wide
 
 DraftLength = int | Literal["auto"]  # 0 is "off"
-DEFAULT_LENGTH: DraftLength = "auto"
+AcceptanceRule = Literal["coupled", "match", "rejection"]
+ACCEPTANCE_RULES: tuple[AcceptanceRule, ...] = get_args(AcceptanceRule)
 FlashAttention = Literal["auto", "on", "off"]
 CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 
@@ -45,7 +46,10 @@ class SamplingParams:
 
     ``top_k`` 0, ``top_p`` 1, ``min_p`` 0 and ``repeat_penalty`` 1 each switch their step off;
     ``temperature`` 0 is greedy. ``repeat_last_n`` is in tokens, -1 meaning the whole context.
-    Raises UsageError for a value outside its range.
+    ``acceptance`` is the rule for drafted tokens: "coupled", where target and draft draw with the
+    same noise; "match", where the draft's likeliest token must be the one the target draws;
+    "rejection", the p/q test, by which the text for a seed depends on the draft. Each leaves the
+    law of the text the target's own. Raises UsageError for a value outside its range.
     """
 
     temperature: float = 0.8
@@ -55,6 +59,7 @@ class SamplingParams:
     repeat_penalty: float = 1.0
     repeat_last_n: int = 64
     seed: int = 0
+    acceptance: AcceptanceRule = "coupled"
 
     def __post_init__(self) -> None:
         _require("temperature", self.temperature, 0, 100)
@@ -64,10 +69,20 @@ class SamplingParams:
         _require("repeat-penalty", self.repeat_penalty, 0.01, 100)
         _require("repeat-last-n", self.repeat_last_n, -1, 2**31 - 1)
         _require("seed", self.seed, 0, MAX_SEED)
+        if self.acceptance not in ACCEPTANCE_RULES:
+            raise UsageError(
+                f"{self.acceptance!r} is no rule of acceptance.",
+                f"Rules are: {', '.join(ACCEPTANCE_RULES)}.",
+            )
 
     @property
     def greedy(self) -> bool:
         return self.temperature < _COLDEST
+
+    @property
+    def seed_decides(self) -> bool:
+        """Whether the seed gives one text with any draft or none."""
+        return self.greedy or self.acceptance != "rejection"
 
     @property
     def penalises(self) -> bool:
@@ -82,8 +97,27 @@ def _require(name: str, value: float, low: float, high: float) -> None:
         )
 
 
+def default_length(params: SamplingParams) -> DraftLength:
+    """The draft length where none is named: auto, unless the rule of acceptance forbids it."""
+    return "auto" if params.seed_decides else 4
+
+
+def require_fixed(length: DraftLength, params: SamplingParams) -> None:
+    """Raise UsageError for a length that would bias the text under this rule of acceptance.
+
+    auto verifies a token or not by how sure the draft was of it; the p/q test needs tokens that
+    were drawn from q alone.
+    """
+    if length == "auto" and not params.seed_decides:
+        raise UsageError(
+            "With --acceptance rejection the draft length must be fixed: auto looks at what was "
+            "drafted, which would change the odds.",
+            "Give one, such as --draft 4; or leave out --acceptance.",
+        )
+
+
 def choose_sampling(
-    given: Mapping[str, float | int | None], recommended: Mapping[str, float | int]
+    given: Mapping[str, float | int | str | None], recommended: Mapping[str, float | int]
 ) -> tuple[SamplingParams, tuple[str, ...]]:
     """Merge flags over the model's own recommendation over llama.cpp's defaults.
 
@@ -132,7 +166,7 @@ def sampling_fields() -> tuple[str, ...]:
     return tuple(field.name for field in fields(SamplingParams))
 
 
-def _with(params: SamplingParams, name: str, value: float | int) -> SamplingParams:
+def _with(params: SamplingParams, name: str, value: float | int | str) -> SamplingParams:
     typed = type(getattr(SamplingParams(), name))(value)
     changes: dict[str, Any] = {name: typed}
     return replace(params, **changes)

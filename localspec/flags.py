@@ -13,7 +13,14 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from localspec.config import CACHE_TYPES, MAX_THREADS, DraftOptions, LoadOptions, choose_draft
+from localspec.config import (
+    ACCEPTANCE_RULES,
+    CACHE_TYPES,
+    MAX_THREADS,
+    DraftOptions,
+    LoadOptions,
+    choose_draft,
+)
 from localspec.errors import UsageError
 
 _DRAFTING, _LOADING, _SAMPLING = "Drafting", "Loading", "Sampling"
@@ -340,8 +347,21 @@ class SamplingFlags:
             rich_help_panel=_SAMPLING,
         ),
     ] = None
+    acceptance: Annotated[
+        str | None,
+        typer.Option(
+            "--acceptance",
+            parser=_choice(*ACCEPTANCE_RULES),
+            metavar="|".join(ACCEPTANCE_RULES),
+            help="Which drafted tokens are accepted. coupled, the default: target and draft draw "
+            "with the same noise. match: the draft's likeliest, if the target draws it. rejection: "
+            "the p/q test; the text for a seed then depends on the draft, whose length must be a "
+            "number. The odds of a text are the target's own with each.",
+            rich_help_panel=_SAMPLING,
+        ),
+    ] = None
 
-    def given(self) -> dict[str, float | int | None]:
+    def given(self) -> dict[str, float | int | str | None]:
         """Flag values by the names of SamplingParams, None where a flag was left out."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, Protocol
 
-from localspec.config import DraftLength, SamplingParams
+from localspec.config import DraftLength, SamplingParams, require_fixed
 from localspec.errors import PromptTooLong
 from localspec.sampling import Sampler
 from localspec.speculative.control import Adaptive, FixedLength, Knowledge, NoDraft
@@ -23,6 +23,7 @@ from localspec.speculative.loop import (
     generate_rounds,
     prefill,
 )
+from localspec.speculative.rejection import RejectionSampler
 from localspec.speculative.suffix import SuffixIndex
 from localspec.stats import GenerationStats
 from localspec.text import TextStream
@@ -139,10 +140,12 @@ def stream_generate(
     ``suffix`` lets "auto" also propose what followed before in the text, with a draft model or
     without. Without ``max_tokens`` the answer may fill the context. The text for a seed does not
     depend on ``draft_length`` or on the draft (up to the rounding of llama.cpp's kernels; see
-    `LoadOptions.exact`). Raises PromptTooLong when no room is left for an answer.
+    `LoadOptions.exact`), but with the rule "rejection". Raises PromptTooLong when no room is left
+    for an answer, UsageError for "auto" with "rejection".
     """
     _require_room(len(prompt), engine.target.n_ctx)
-    picker = Sampler(params)
+    rejects = params.acceptance == "rejection" and not params.greedy
+    picker = RejectionSampler(params) if rejects else Sampler(params)
     # Before the prompt is read: a pair that is new here is measured on empty caches.
     proposer = _make_proposer(engine, picker, draft_length, suffix, clock)
     stats = GenerationStats()
@@ -181,11 +184,14 @@ def _require_room(n_prompt: int, n_ctx: int) -> None:
 def _make_proposer(
     engine: Engine, picker: Sampler, length: DraftLength, suffix: bool, clock: Clock
 ) -> Proposer:
-    drafter = None
+    params, drafter = picker.params, None
+    require_fixed(length, params)
     if engine.draft is not None:
-        drafter = ModelDrafter(engine.draft, picker, engine.target.n_vocab, engine.is_stop)
+        likeliest = Sampler(replace(params, temperature=0.0))
+        chooser = likeliest if params.acceptance == "match" else picker
+        drafter = ModelDrafter(engine.draft, chooser, engine.target.n_vocab, engine.is_stop)
     if length == "auto" and (drafter is not None or (suffix and engine.can_rewind)):
-        bucket = "greedy" if picker.params.greedy else f"at {picker.params.temperature:.1f}"
+        bucket = "greedy" if params.greedy else f"{params.acceptance} at {params.temperature:.1f}"
         index = SuffixIndex() if suffix else None
         return Adaptive(engine.learnt(clock), clock, drafter, index, bucket=bucket)
     if drafter is None or length == 0 or length == "auto":

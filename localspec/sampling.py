@@ -7,6 +7,8 @@ logits a seed gives the same text with any draft or none (arXiv 2408.07978).
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +19,40 @@ from localspec.errors import EngineError
 _CHUNK = 512  # tokens a chunk: its maximum bounds the k-th largest logit from below
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """Probabilities of the tokens that survive truncation: ``ids``, and theirs, summing to 1."""
+
+    ids: NDArray[np.int64]
+    probabilities: NDArray[np.float64]
+
+    def of(self, token: int) -> float:
+        """The probability of one token."""
+        return float(self.probabilities[self.ids == token].sum())
+
+    def at(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The probabilities of these tokens, of shape (len(ids),)."""
+        order = np.argsort(self.ids)
+        places = order[np.searchsorted(self.ids, ids, sorter=order).clip(max=len(order) - 1)]
+        found: NDArray[np.float64] = np.where(
+            self.ids[places] == ids, self.probabilities[places], 0.0
+        )
+        return found
+
+    def draw(self, noise: NDArray[np.float64]) -> int:
+        """A token, by Gumbel noise of shape (len(ids),)."""
+        with np.errstate(divide="ignore"):  # what has no probability is never drawn
+            return int(self.ids[(np.log(self.probabilities) + noise).argmax()])
+
+
+class Choice(NamedTuple):
+    """A token, by how much it leads the runner-up, and if need be the law it was drawn from."""
+
+    token: int
+    lead: float
+    law: Law | None = None
 
 
 class Sampler:
@@ -45,9 +81,18 @@ class Sampler:
         ids, scores = self._noisy(logits, position)
         return int(ids[scores.argmax()])
 
-    def choose(
-        self, logits: NDArray[np.float32], position: int, history: Sequence[int]
-    ) -> tuple[int, float]:
+    def verify(
+        self,
+        logits: NDArray[np.float32],
+        position: int,
+        history: Sequence[int],
+        token: int,
+        law: Law | None,
+    ) -> int:
+        """The token in the place of a drafted one: `pick`'s, whatever was drafted."""
+        return self.pick(logits, position, history)
+
+    def choose(self, logits: NDArray[np.float32], position: int, history: Sequence[int]) -> Choice:
         """`pick`'s token, and by how much it leads the runner-up, in units of the noise.
 
         At temperature 0 in logits. Infinite when truncation leaves one token only.
@@ -59,13 +104,13 @@ class Sampler:
             best = float(logits[token])
             _require_number(best)
             rest = [part.max() for part in (logits[:token], logits[token + 1 :]) if len(part)]
-            return token, best - float(max(rest)) if rest else math.inf
+            return Choice(token, best - float(max(rest)) if rest else math.inf)
         ids, scores = self._noisy(logits, position)
         if len(ids) == 1:
-            return int(ids[0]), math.inf
+            return Choice(int(ids[0]), math.inf)
         i = int(scores.argmax())
         second = float(np.partition(scores, -2)[-2])
-        return int(ids[i]), float(scores[i]) - second
+        return Choice(int(ids[i]), float(scores[i]) - second)
 
     def margin(
         self, logits: NDArray[np.float32], position: int, history: Sequence[int]
@@ -75,23 +120,26 @@ class Sampler:
         None when truncation leaves one token only. A lead near zero is one that rounding can turn;
         at a temperature, so can the token that truncation just lets in.
         """
-        lead = self.choose(logits, position, history)[1]
+        lead = self.choose(logits, position, history).lead
         unit = 1.0 if self.params.greedy else self.params.temperature
         return lead * unit if math.isfinite(lead) else None
+
+    def law(self, logits: NDArray[np.float32], history: Sequence[int]) -> Law:
+        """What `pick` draws from."""
+        if self.params.penalises:
+            logits = self._penalise(logits, history)
+        if self.params.greedy:
+            return Law(np.array([logits.argmax()]), np.ones(1))
+        ids, scores = self._truncate(logits)
+        return Law(ids, _softmax(scores / self.params.temperature))
 
     def distribution(
         self, logits: NDArray[np.float32], history: Sequence[int]
     ) -> NDArray[np.float64]:
         """The law `pick` draws from: probabilities of shape (n_vocab,), summing to 1."""
-        if self.params.penalises:
-            logits = self._penalise(logits, history)
-        law = np.zeros(len(logits))
-        if self.params.greedy:
-            law[int(logits.argmax())] = 1.0
-            return law
-        ids, scores = self._truncate(logits)
-        law[ids] = _softmax(scores / self.params.temperature)
-        return law
+        law, dense = self.law(logits, history), np.zeros(len(logits))
+        dense[law.ids] = law.probabilities
+        return dense
 
     def _penalise(self, logits: NDArray[np.float32], history: Sequence[int]) -> NDArray[np.float32]:
         """Lower recent tokens as llama.cpp's `llama_sampler_penalties_apply` does."""
@@ -171,11 +219,23 @@ def gumbel_noise(seed: int, position: int, ids: NDArray[np.int64]) -> NDArray[np
     The hash is two rounds of splitmix64's finaliser (Steele, Lea and Flood 2014): one over seed
     and position, one over that and the token id. Changing it changes every seeded text.
     """
-    key = _mix(np.array([(seed * _GOLDEN + position + 1) & _MASK], dtype=np.uint64))[0]
-    bits = _mix(ids.astype(np.uint64) * np.uint64(_GOLDEN) + key)
-    uniform = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
-    noise: NDArray[np.float64] = -np.log(-np.log(uniform))
+    bits = _mix(ids.astype(np.uint64) * np.uint64(_GOLDEN) + _key(seed, position))
+    noise: NDArray[np.float64] = -np.log(-np.log(_unit(bits)))
     return noise
+
+
+def uniform(seed: int, position: int) -> float:
+    """A number between 0 and 1, a function of its arguments alone."""
+    return float(_unit(_key(seed, position))[0])
+
+
+def _key(seed: int, position: int) -> NDArray[np.uint64]:
+    return _mix(np.array([(seed * _GOLDEN + position + 1) & _MASK], dtype=np.uint64))
+
+
+def _unit(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Numbers strictly between 0 and 1."""
+    return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -25,7 +25,7 @@ _WIDTHS = {
 }  # fmt: skip
 _FIRST_TO_GO = ("TTFT", "spread", "tok/rnd", "accept")  # where a terminal is too narrow
 _LONGEST_TASK = 20
-_TEXT = {"same": "same", "rounding": "rounding", "different": "DIFFERENT"}
+_TEXT = {"same": "same", "rounding": "rounding", "different": "DIFFERENT", "redrawn": "redrawn"}
 
 
 class Scoreboard:

@@ -333,6 +333,32 @@ def test_a_bug_keeps_its_traceback(run: Command, monkeypatch: pytest.MonkeyPatch
         run(HELLO)
 
 
+@pytest.mark.parametrize("rule", ["coupled", "match"])
+def test_the_seed_decides_with_these_rules(run: Command, tiny: TinyFiles, rule: str) -> None:
+    seeded = (HELLO, "--seed", "11", "-n", "40", "--acceptance", rule)
+    plain = run(*seeded)
+    for length in ("4", "auto"):
+        assert run(*seeded, "-md", tiny.draft, "--draft", length).out == plain.out
+
+
+def test_rejection_drafts_a_fixed_length(run: Command, tiny: TinyFiles, chat: Command) -> None:
+    rejecting = (HELLO, "-md", tiny.draft, "--acceptance", "rejection", "--seed", "3", "-n", "40")
+    answer = json.loads(run(*rejecting, "--json").out)
+    assert answer["settings"]["draft_length"] == 4 and answer["drafted"] > 0
+    assert answer["settings"]["sampling"]["acceptance"] == "rejection"
+    assert run(*rejecting).out == answer["text"]  # the same pair, length and seed
+    refused = run(*rejecting, "--draft", "auto")
+    assert refused.code == 2 and "the draft length must be fixed" in refused.sentences
+    assert run(*rejecting, "--draft", "auto", "--temp", "0").code == 0
+    assert run(*rejecting, "--acceptance", "perhaps").code == 2
+    done = chat(
+        "-md",
+        tiny.draft,
+        stdin="/set acceptance rejection\n/draft 4\n/set acceptance rejection\n/draft auto\n",
+    )
+    assert done.err.count("must be fixed") == 2
+
+
 # -- auto ----------------------------------------------------------------------------------
 
 
@@ -756,7 +782,8 @@ def test_bench_shows_a_table_and_what_it_means(bench: Command) -> None:
     done = bench("--draft-tokens", "3,0,auto")
     assert done.code == 0
     assert "New on this machine" in done.err and "localspec bench" not in done.err
-    head, *rows, verdict, memory = done.out.splitlines()
+    head, *rows, verdict, limits, shares, memory = done.out.splitlines()
+    assert limits.startswith("Limits here: ") and shares.startswith("The draft gets 1, 2, ")
     assert head.split()[:3] == ["task", "draft", "tok/s"]
     assert [row.split()[:2] for row in rows if row[0] != " "] == [
         ["one", "off"], ["two", "off"], ["all", "off"],
@@ -782,6 +809,14 @@ def test_bench_ends_with_one_json_document(bench: Command, tmp_path: Path) -> No
     for task in document["tasks"]:
         assert [side["draft_length"] for side in task["sides"]] == [0, 2]
         assert len(task["sides"][1]["speedup_by_repeat"]) == 2
+
+
+def test_bench_of_rejection_explains_no_text(bench: Command) -> None:
+    done = bench("--acceptance", "rejection", "--temp", "0.8", "-n", "20")
+    assert done.code == 0
+    rows = [row for row in done.out.splitlines() if row[0] == " "]
+    assert [row.split()[0] for row in rows] == ["2", "4", "8"] * 3
+    assert all(row.endswith("redrawn") for row in rows)
 
 
 def test_bench_measures_our_own_prompts_greedily(localspec: Command, tiny: TinyFiles) -> None:

@@ -159,8 +159,8 @@ def test_a_change_that_does_not_fit(name: str, text: str, words: str) -> None:
 
 
 def test_every_setting_can_be_changed_to_what_it_is() -> None:
-    params = SamplingParams(0.5, 3, 0.75, 0.25, 1.5, 8, 9)
-    assert len(sampling_fields()) == 7
+    params = SamplingParams(0.5, 3, 0.75, 0.25, 1.5, 8, 9, "match")
+    assert len(sampling_fields()) == 8
     for name in sampling_fields():
         assert change_sampling(params, name, str(getattr(params, name))) == params
 

@@ -72,7 +72,7 @@ def test_llama_cpps_spellings_are_understood() -> None:
         *("-ot", "a=CPU", "-ot", "b=CPU", "--mlock", "-fa", "on", "-ctk", "q8_0", "-ctv", "q4_0"),
         *("--exact", "-v", "--draft", "5", "--temp", "0.5", "--top-k", "9", "--top-p", "0.8"),
         *("--min-p", "0.1", "--repeat-penalty", "1.1", "--repeat-last-n", "-1", "-s", "8"),
-        *("--word", "given"),
+        *("--acceptance", "match", "--word", "given"),
     )
     shared: dict[str, Any] = {
         "mlock": True, "flash_attention": "on", "cache_type_k": "q8_0", "cache_type_v": "q4_0",
@@ -88,8 +88,9 @@ def test_llama_cpps_spellings_are_understood() -> None:
     assert models.draft_options() == DraftOptions(DRAFT, (5,))
     assert models.verbose
     assert SamplingParams(**sampling.given()) == SamplingParams(  # type: ignore[arg-type]
-        temperature=0.5, top_k=9, top_p=0.8, min_p=0.1, repeat_penalty=1.1, repeat_last_n=-1, seed=8
-    )
+        temperature=0.5, top_k=9, top_p=0.8, min_p=0.1, repeat_penalty=1.1, repeat_last_n=-1,
+        seed=8, acceptance="match",
+    )  # fmt: skip
     assert word == "given"
 
 

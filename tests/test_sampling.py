@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from localspec.config import SamplingParams
 from localspec.errors import EngineError
-from localspec.sampling import _CHUNK, Sampler, _largest, gumbel_noise
+from localspec.sampling import _CHUNK, Law, Sampler, _largest, gumbel_noise, uniform
 
 PLAIN = SamplingParams(temperature=1, top_k=0, top_p=1, min_p=0)
 
@@ -363,3 +363,19 @@ def test_the_margin_knows_the_penalty() -> None:
     sampler = Sampler(replace(PLAIN, temperature=0.0, repeat_penalty=4.0))
     assert sampler.pick(logits, 0, [2]) == 1
     assert sampler.margin(logits, 0, [2]) == 1.0
+
+
+def test_a_law_by_token() -> None:
+    law = Law(np.array([7, 2, 5]), np.array([0.5, 0.25, 0.25]))
+    assert (law.of(7), law.of(2), law.of(3)) == (0.5, 0.25, 0.0)
+    assert law.at(np.array([0, 2, 7, 9])).tolist() == [0.0, 0.25, 0.5, 0.0]
+    assert law.draw(np.array([0.0, 3.0, 0.0])) == 2
+    assert Law(np.array([1, 2]), np.array([0.0, 1.0])).draw(np.array([99.0, 0.0])) == 2
+
+
+def test_uniform_numbers_are_uniform() -> None:
+    drawn = np.array([uniform(seed, position) for seed in range(40) for position in range(100)])
+    assert 0 < drawn.min() and drawn.max() < 1 and len(set(drawn)) == len(drawn)
+    shares, _ = np.histogram(drawn, bins=10, range=(0, 1))
+    assert abs(shares - 400).max() < 90
+    assert uniform(3, 5) == uniform(3, 5)

@@ -96,8 +96,13 @@ class FixedLength:
             self._has_prompt = True
         reading = self._clock() - began
         count = min(limit, self.length)
-        tokens = tuple(each.token for each in islice(self._drafter.propose(context), count))
-        return Proposal(tokens, ("draft",) * len(tokens), reading)
+        found = list(islice(self._drafter.propose(context), count))
+        return Proposal(
+            tuple(each.token for each in found),
+            ("draft",) * len(found),
+            reading,
+            tuple(each.law for each in found),
+        )
 
     def observe(self, round: Round) -> None:
         """A fixed length learns nothing."""

@@ -6,9 +6,12 @@ This room owns the candidates of a model and the model's cache. It does not deci
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from localspec.speculative.loop import Logits, TokenModel, common_prefix
+
+if TYPE_CHECKING:
+    from localspec.sampling import Choice, Law
 
 MODEL = "draft model"  # the group of a model's candidates
 TAIL = 32  # tokens: from so many a draft shows whether it knows the text
@@ -18,12 +21,14 @@ TAIL = 32  # tokens: from so many a draft shows whether it knows the text
 class Candidate:
     """A token that may come next, if those before it were right.
 
-    ``confidence`` is in log-odds; ``group`` names candidates whose confidence means the same.
+    ``confidence`` is in log-odds; ``group`` names candidates whose confidence means the same;
+    ``law`` is what the token was drawn from, where the rule of acceptance asks for it.
     """
 
     token: int
     confidence: float
     group: str
+    law: "Law | None" = None
 
     @property
     def source(self) -> str:
@@ -34,7 +39,7 @@ class Candidate:
 class Chooser(Protocol):
     """The rule that turns a row of logits into a token, with its lead over the runner-up."""
 
-    def choose(self, logits: Logits, position: int, history: list[int]) -> tuple[int, float]:
+    def choose(self, logits: Logits, position: int, history: list[int]) -> "Choice":
         """The token at ``position``, and by how many logits (noise included) it leads."""
         ...
 
@@ -85,12 +90,12 @@ class ModelDrafter:
         history = list(context)
         while True:
             # Ids that the target lacks are masked before the pick, not rejected after it.
-            token, lead = self._chooser.choose(rows[0][: self._n_shared], len(history), history)
-            history.append(token)
-            yield Candidate(token, lead, MODEL)
-            if self._is_stop(token) or len(self._model.tokens) >= self._model.n_ctx:
+            chosen = self._chooser.choose(rows[0][: self._n_shared], len(history), history)
+            history.append(chosen.token)
+            yield Candidate(chosen.token, chosen.lead, MODEL, chosen.law)
+            if self._is_stop(chosen.token) or len(self._model.tokens) >= self._model.n_ctx:
                 return
-            rows = self._model.decode([token], 1)
+            rows = self._model.decode([chosen.token], 1)
 
     def to_review(self, context: list[int], longest: int) -> int:
         """How many tokens a review reads."""
@@ -114,8 +119,9 @@ class ModelDrafter:
         reviewed = []
         for row, position in zip(rows, range(begin, len(context)), strict=True):
             history = context[:position]
-            token, lead = self._chooser.choose(row[: self._n_shared], position, history)
-            reviewed.append((Candidate(token, lead, MODEL), context[position]))
+            chosen = self._chooser.choose(row[: self._n_shared], position, history)
+            candidate = Candidate(chosen.token, chosen.lead, MODEL)
+            reviewed.append((candidate, context[position]))
         return reviewed
 
     def _knows(self, tokens: list[int]) -> bool:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:  # `--help` imports this file, and need not wait for numpy
     import numpy as np
     from numpy.typing import NDArray
 
+    from localspec.sampling import Law
+
 Logits: TypeAlias = "NDArray[np.float32]"
 Clock = Callable[[], float]
 FinishReason = Literal["stop", "length", "context"]
@@ -88,10 +90,21 @@ class Picker(Protocol):
         """The token at ``position`` of the stream, after ``history`` (its last tokens)."""
         ...
 
+    def verify(
+        self,
+        logits: Logits,
+        position: int,
+        history: Sequence[int],
+        token: int,
+        law: "Law | None",
+    ) -> int:
+        """The same where ``token`` was drafted, from ``law``; accepted if it is that token."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Tokens to verify, and what proposed each of them.
+    """Tokens to verify, what proposed each of them, and the laws they were drawn from, if known.
 
     ``reading_seconds`` is what the draft model took to read a prompt it had not seen.
     """
@@ -99,6 +112,7 @@ class Proposal:
     tokens: tuple[int, ...] = ()
     sources: tuple[str, ...] = ()
     reading_seconds: float = 0.0
+    laws: tuple["Law | None", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +196,9 @@ def generate_rounds(
     """Emit tokens after ``prompt``, one Round at a time, on a target that `prefill` prepared.
 
     The first round drafts nothing, so that the first token does not wait for the draft's prompt.
-    A token counts only if the target's own pick equals it: sample-and-match, which leaves the
-    target's law untouched for any proposal (speculative sampling with a deterministic proposal,
-    arXiv 2211.17192 and 2302.01318, and the coupling of arXiv 2408.07978 in `sampling`).
+    A drafted token counts if the picker, shown it, says the same. `sampling` says what it would
+    have said anyway: sample-and-match, which leaves the target's law untouched for any proposal
+    (arXiv 2211.17192 and 2302.01318 with a deterministic proposal, coupled as in 2408.07978).
     The consumer may abandon the generator at any yield: the target's cache then holds every
     emitted token but the last.
     """
@@ -220,7 +234,7 @@ def _one_round(
     draft = _known(proposal.tokens, target.n_vocab)
     drafted_at = clock()
     rows = target.decode([context[-1], *draft], len(draft) + 1)
-    accepted, judged, stopped = _accept(rows, draft, context, picker, is_stop)
+    accepted, judged, stopped = _accept(rows, draft, proposal.laws, context, picker, is_stop)
     target.keep(len(context) - 1)  # before the yield: a consumer may stop there
     ended = clock()
     return Round(
@@ -249,17 +263,22 @@ def _known(draft: Sequence[int], n_vocab: int) -> Sequence[int]:
 def _accept(
     rows: Logits,
     draft: Sequence[int],
+    laws: Sequence["Law | None"],
     context: list[int],
     picker: Picker,
     is_stop: Callable[[int], bool],
 ) -> tuple[int, int, bool]:
-    """Append the target's picks to ``context`` until one differs from the draft or stops.
+    """Append the target's tokens to ``context`` until one differs from the draft or stops.
 
     Returns how many drafted tokens were accepted, how many count as judged, and whether a stop
     token ended the text. What was drafted behind an agreed stop token was never judged.
     """
     for i, row in enumerate(rows):
-        token = picker.pick(row, len(context), context)
+        if i < len(draft):
+            law = laws[i] if laws else None
+            token = picker.verify(row, len(context), context, draft[i], law)
+        else:
+            token = picker.pick(row, len(context), context)
         context.append(token)
         agreed = i < len(draft) and token == draft[i]
         if is_stop(token):

@@ -1,0 +1,56 @@
+"""Rejection sampling: the textbook rule for a drafted token that was itself sampled.
+
+This room owns the p/q test and what is said in a rejected token's place (Leviathan et al., arXiv
+2211.17192; Chen et al., arXiv 2302.01318). It accepts as often as any rule for single tokens can,
+but the text for a seed then depends on the draft. The law stays the target's own only if whether a
+token is verified does not depend on that token: draft lengths must be fixed.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from localspec.sampling import Choice, Law, Sampler, gumbel_noise, uniform
+
+if TYPE_CHECKING:
+    from localspec.speculative.loop import Logits
+
+# Seeds are 32 bits wide, so these are other streams of numbers than those tokens are drawn with.
+_TEST, _RESIDUAL = 2**32, 2**33
+
+
+def acceptance_probability(p: Law, q: Law, token: int) -> float:
+    """With which chance a token drawn from q is accepted: min(1, p / q)."""
+    return min(1.0, p.of(token) / q.of(token))
+
+
+def residual(p: Law, q: Law) -> Law:
+    """What is drawn from where a token was rejected: p - q where positive, normalised."""
+    weights = (p.probabilities - q.at(p.ids)).clip(min=0.0)
+    total = weights.sum()
+    # Rounding may leave nothing: then p and q are one, and nothing should have been rejected.
+    return Law(p.ids, weights / total) if total > 0 else p
+
+
+class RejectionSampler(Sampler):
+    """The rule of `Sampler` for tokens that were not drafted, and the p/q test for those that were.
+
+    The draft's token is drawn with `Sampler`'s noise, the test and the residual with noise of
+    their own, so that they are independent of it.
+    """
+
+    def choose(self, logits: "Logits", position: int, history: Sequence[int]) -> Choice:
+        """As `Sampler.choose`, with the law that the token was drawn from."""
+        chosen = super().choose(logits, position, history)
+        return chosen._replace(law=self.law(logits, history))
+
+    def verify(
+        self, logits: "Logits", position: int, history: Sequence[int], token: int, law: Law | None
+    ) -> int:
+        """The drafted token where it passes the test, else one from the residual."""
+        if law is None:
+            raise ValueError("a token to be tested must come with the law it was drawn from")
+        p = self.law(logits, history)
+        if uniform(self.params.seed + _TEST, position) < acceptance_probability(p, law, token):
+            return token
+        rest = residual(p, law)
+        return rest.draw(gumbel_noise(self.params.seed + _RESIDUAL, position, rest.ids))

@@ -1,0 +1,176 @@
+"""Rejection: the law of what is emitted is the target's own, exactly and as counted."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ToyModel, never_stop
+from hypothesis import given
+from hypothesis import strategies as st
+from real_pair import options
+
+from localspec.config import AcceptanceRule, SamplingParams
+from localspec.engine import Engine
+from localspec.errors import UsageError
+from localspec.generate import collect, stream_generate
+from localspec.sampling import Law, Sampler
+from localspec.speculative.control import FixedLength
+from localspec.speculative.drafters import ModelDrafter
+from localspec.speculative.loop import generate_rounds, prefill
+from localspec.speculative.rejection import RejectionSampler, acceptance_probability, residual
+
+WARM = SamplingParams(temperature=1.0, top_k=0, top_p=1, min_p=0, acceptance="rejection")
+
+
+@st.composite
+def laws(draw: st.DrawFn) -> Law:
+    """Up to six of eight tokens, in any order."""
+    ids = draw(st.lists(st.integers(0, 7), min_size=1, max_size=6, unique=True))
+    weights = np.array(draw(st.lists(st.floats(1e-3, 1), min_size=len(ids), max_size=len(ids))))
+    return Law(np.array(ids), weights / weights.sum())
+
+
+@given(laws(), laws())
+def test_one_token_has_the_targets_law(p: Law, q: Law) -> None:
+    emitted = np.zeros(8)
+    rejected = 0.0
+    for token, chance in zip(q.ids.tolist(), q.probabilities.tolist(), strict=True):
+        passes = acceptance_probability(p, q, token)
+        emitted[token] += chance * passes
+        rejected += chance * (1 - passes)
+    rest = residual(p, q)
+    emitted[rest.ids] += rejected * rest.probabilities
+    expected = np.zeros(8)
+    expected[p.ids] = p.probabilities
+    assert np.abs(emitted - expected).max() < 1e-9
+    # No rule for one token accepts more often than what the two laws share.
+    assert 1 - rejected == pytest.approx(np.minimum(expected[q.ids], q.probabilities).sum())
+
+
+def chi_squared(counts: Counter[tuple[int, ...]], law: dict[tuple[int, ...], float]) -> float:
+    """How many standard deviations the statistic lies above its mean; rare outcomes together."""
+    total = sum(counts.values())
+    assert set(counts) <= set(law)
+    often = [outcome for outcome, chance in law.items() if chance * total >= 8]
+    cells = [(counts[outcome], law[outcome] * total) for outcome in often]
+    seen, expected = (sum(column) for column in zip(*cells, strict=True))
+    if total - expected > 1:
+        cells.append((total - seen, total - expected))
+    statistic = sum((count - mean) ** 2 / mean for count, mean in cells)
+    freedom = len(cells) - 1
+    assert freedom >= 5
+    return (statistic - freedom) / math.sqrt(2 * freedom)
+
+
+def toy_law(target: ToyModel, prompt: Sequence[int], count: int) -> dict[tuple[int, ...], float]:
+    """The probability of every continuation of this many tokens."""
+    law: dict[tuple[int, ...], float] = {(): 1.0}
+    sampler = Sampler(WARM)
+    for _ in range(count):
+        law = {
+            (*text, token): chance * float(p)
+            for text, chance in law.items()
+            for token, p in enumerate(sampler.distribution(target.row([*prompt, *text]), []))
+        }
+    return law
+
+
+def toy_texts(
+    make: Callable[[int], Sampler], quirk: float, draws: int
+) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Three tokens behind a prompt for many seeds, drafted by two, and how many were accepted."""
+    for seed in range(draws):
+        picker = make(seed)
+        target, draft = ToyModel(n_vocab=4), ToyModel(n_vocab=4, quirk=quirk)
+        prefill(target, [1, 2], float)
+        proposer = FixedLength(ModelDrafter(draft, picker, 4, never_stop), 2, float)
+        rounds = list(
+            generate_rounds(
+                target, proposer, picker, [1, 2], max_tokens=4, is_stop=never_stop, clock=float
+            )
+        )
+        tokens = tuple(token for round in rounds for token in round.tokens)
+        yield tokens[:4], sum(round.accepted for round in rounds)
+
+
+@pytest.mark.parametrize("rule", ["coupled", "rejection"])
+def test_texts_of_a_toy_have_the_targets_law(rule: str) -> None:
+    def make(seed: int) -> Sampler:
+        params = replace(WARM, seed=seed)
+        return RejectionSampler(params) if rule == "rejection" else Sampler(params)
+
+    found = list(toy_texts(make, quirk=0.8, draws=6000))
+    law = toy_law(ToyModel(n_vocab=4), [1, 2], 4)
+    assert chi_squared(Counter(text for text, _ in found), law) < 4
+    assert 0.3 < sum(accepted for _, accepted in found) / len(found) < 1.9  # both ways were met
+
+
+def test_a_wrong_rule_would_be_noticed() -> None:
+    class Greedy(RejectionSampler):
+        """Takes every drafted token."""
+
+        def verify(self, logits, position, history, token, law):  # type: ignore[no-untyped-def]
+            return token
+
+    found = toy_texts(lambda seed: Greedy(replace(WARM, seed=seed)), quirk=0.8, draws=3000)
+    law = toy_law(ToyModel(n_vocab=4), [1, 2], 4)
+    assert chi_squared(Counter(text for text, _ in found), law) > 8
+
+
+def test_a_draft_that_is_the_target_is_always_accepted() -> None:
+    found = list(
+        toy_texts(lambda seed: RejectionSampler(replace(WARM, seed=seed)), quirk=0.0, draws=200)
+    )
+    assert all(accepted == 2 for _, accepted in found)
+
+
+def test_a_token_without_its_law_cannot_be_tested() -> None:
+    with pytest.raises(ValueError, match="must come with the law"):
+        RejectionSampler(WARM).verify(np.zeros(4, np.float32), 0, [], 1, None)
+
+
+# -- the demo pair -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["coupled", "match", "rejection"])
+def test_texts_of_the_demo_pair_have_the_targets_law(
+    demo_files: tuple[Path, Path], rule: AcceptanceRule
+) -> None:
+    draws = 1500
+    params = SamplingParams(temperature=1.0, top_k=5, acceptance=rule)
+    with Engine.load(*(options(path, ctx_size=64) for path in demo_files)) as engine:
+        assert engine.draft is not None
+        prompt = engine.encode_text("def add(a, b):\n    return")
+        law: dict[tuple[int, ...], float] = {(): 1.0}
+        for _ in range(2):
+            longer = {}
+            for text, chance in law.items():
+                engine.target.keep(0)
+                row = engine.target.decode([*prompt, *text], 1)[0]
+                for token, p in enumerate(Sampler(params).distribution(row, [])):
+                    if p:
+                        longer[(*text, token)] = chance * float(p)
+            law = longer
+        counts, accepted = Counter[tuple[int, ...]](), 0
+        for seed in range(draws):
+            responses = stream_generate(engine, prompt, replace(params, seed=seed), 2, max_tokens=3)
+            answer = collect(responses)
+            counts[tuple(answer.tokens[:2])] += 1
+            accepted += answer.stats.accepted
+    assert chi_squared(counts, law) < 4
+    assert accepted > 0.2 * draws
+
+
+def test_auto_would_bias_rejection(demo_files: tuple[Path, Path]) -> None:
+    params = replace(WARM, acceptance="rejection")
+    with Engine.load(*(options(path, ctx_size=64) for path in demo_files)) as engine:
+        prompt = engine.encode_text("def")
+        with pytest.raises(UsageError, match="must be fixed"):
+            next(stream_generate(engine, prompt, params, "auto"))
+        assert next(stream_generate(engine, prompt, replace(params, temperature=0), "auto"))
