@@ -5,6 +5,7 @@ text is the same, and if not whether that is rounding. It measures and does not 
 and pairs is its callers' choice.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
@@ -61,6 +62,7 @@ class Plan:
     repeats: int
     max_tokens: int
     suffix: bool = True
+    audit: bool = False
 
     @property
     def width(self) -> int:
@@ -105,6 +107,22 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
+class Audit:
+    """A drafted answer read again by plain decoding, token by token.
+
+    ``misses`` holds, for each token that is not what plain decoding picks behind the same text, its
+    position in the answer and by how many logits, noise included, it falls short of that pick;
+    None where plain decoding would never pick it.
+    """
+
+    prompt: str
+    draft_length: DraftLength
+    tokens: int
+    identical: bool
+    misses: tuple[tuple[int, float | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """Prompts of one kind, by name, answered by every side; the first side is plain.
 
@@ -119,6 +137,7 @@ class Comparison:
     differences: tuple[Difference, ...] = ()
     agreed: tuple[tuple[bool, ...], ...] = ()
     seed_decides: bool = True
+    audits: tuple[Audit, ...] = ()
 
     def as_json(self) -> dict[str, object]:
         """Plain data: seconds end in ``_s``, tokens per second in ``_tps``."""
@@ -129,6 +148,7 @@ class Comparison:
             "sides": [asdict(row) for row in self.figures()],
             "limits": None if (limits := self.limits()) is None else asdict(limits),
             "differences": [asdict(each) for each in self.differences],
+            "audits": [asdict(each) for each in self.audits],
         }
 
     def answers_as_json(self) -> list[dict[str, object]]:
@@ -364,6 +384,7 @@ def together(comparisons: Sequence[Comparison], task: str = "all") -> Comparison
         tuple(each for comparison in comparisons for each in comparison.differences),
         tuple(one for comparison in comparisons for one in comparison.agreed),
         all(comparison.seed_decides for comparison in comparisons),
+        tuple(each for comparison in comparisons for each in comparison.audits),
     )
 
 
@@ -375,6 +396,7 @@ class _Measured:
     answers: list[list[Answer]]
     differences: list[Difference]
     agreed: tuple[bool, ...]
+    audits: list[Audit]
 
 
 def _comparison(task: str, plan: Plan, measured: Sequence[_Measured]) -> Comparison:
@@ -385,7 +407,8 @@ def _comparison(task: str, plan: Plan, measured: Sequence[_Measured]) -> Compari
     differences = tuple(each for one in measured for each in one.differences)
     agreed = tuple(one.agreed for one in measured) if measured[0].agreed else ()
     names = tuple(one.name for one in measured)
-    return Comparison(task, names, sides, differences, agreed, plan.params.seed_decides)
+    audits = tuple(each for one in measured for each in one.audits)
+    return Comparison(task, names, sides, differences, agreed, plan.params.seed_decides, audits)
 
 
 def _measure(
@@ -408,7 +431,43 @@ def _measure(
             on_answer(task)
     rows = list(answers.values())
     differences = list(_Differences(engine, name, prompt, plan).among(rows))
-    return _Measured(name, rows, differences, _agreement(engine, prompt, plan, rows[0][0].tokens))
+    plain = rows[0][0].tokens
+    return _Measured(
+        name,
+        rows,
+        differences,
+        _agreement(engine, prompt, plan, plain),
+        list(_audits(engine, name, prompt, plan, rows)) if plan.audit else [],
+    )
+
+
+def _audits(
+    engine: Engine, name: str, prompt: Prompt, plan: Plan, rows: Sequence[Sequence[Answer]]
+) -> Iterator[Audit]:
+    """One for every drafted answer; equal texts are read once."""
+    known: dict[tuple[int, ...], tuple[tuple[int, float | None], ...]] = {}
+    plain = rows[0][0].tokens
+    for length, answers in zip(plan.lengths[1:], rows[1:], strict=True):
+        for one in answers:
+            text = tuple(one.tokens)
+            if text not in known:
+                known[text] = tuple(_misses(engine, prompt, plan, text))
+            yield Audit(name, length, len(text), one.tokens == plain, known[text])
+
+
+def _misses(
+    engine: Engine, prompt: Prompt, plan: Plan, text: Sequence[int]
+) -> Iterator[tuple[int, float | None]]:
+    """Where plain decoding, given the text so far, would have said another token."""
+    context, sampler = list(prompt), Sampler(plan.params)
+    engine.target.keep(0)
+    catch_up(engine.target, context)
+    for i, token in enumerate(text):
+        row = engine.target.decode(context[-1:], 1)[0]
+        short = sampler.shortfall(row, len(context), context, token)
+        if short > 0:
+            yield i, short if math.isfinite(short) else None
+        context.append(token)
 
 
 def _agreement(

@@ -285,6 +285,12 @@ def bench(
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", "-n", min=1, help="Tokens an answer.")
     ] = 64,
+    audit: Annotated[
+        bool,
+        typer.Option(
+            "--audit", help="Read every drafted answer again by plain decoding, token by token."
+        ),
+    ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Keep the JSON document in this file.")
     ] = None,
@@ -309,7 +315,12 @@ def bench(
     with _open(models) as engine:
         params = _sampling_for(engine, sampling, _BENCH_SAMPLING)
         sides = tuple(dict.fromkeys(_usable(engine, each, models) for each in lengths))
-        plan = Plan(params, sides, repeats, max_tokens, suffix=models.suffix == "on")
+        if audit and not params.seed_decides:
+            raise UsageError(
+                "--audit checks tokens against what the seed decides, which rejection does not.",
+                "Use --acceptance coupled or match, or leave --audit out.",
+            )
+        plan = Plan(params, sides, repeats, max_tokens, models.suffix == "on", audit)
         ids = _encode_prompts(engine, groups)
         require_room(engine, ids, plan)
         report = Report(engine, plan, groups, output)

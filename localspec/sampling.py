@@ -124,6 +124,24 @@ class Sampler:
         unit = 1.0 if self.params.greedy else self.params.temperature
         return lead * unit if math.isfinite(lead) else None
 
+    def shortfall(
+        self, logits: NDArray[np.float32], position: int, history: Sequence[int], token: int
+    ) -> float:
+        """By how many logits, the noise included, this token falls short of `pick`'s; 0 if it is.
+
+        Infinite where truncation leaves the token out.
+        """
+        if self.params.penalises:
+            logits = self._penalise(logits, history)
+        if self.params.greedy:
+            best = logits.argmax()
+            return 0.0 if token == best else float(logits[best]) - float(logits[token])
+        ids, scores = self._noisy(logits, position)
+        found = scores[ids == token]
+        if not len(found):
+            return math.inf
+        return float(scores.max() - found[0]) * self.params.temperature
+
     def law(self, logits: NDArray[np.float32], history: Sequence[int]) -> Law:
         """What `pick` draws from."""
         if self.params.penalises:

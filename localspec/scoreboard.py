@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 
-from localspec.bench import Comparison, Difference, Figures, Limits, together
+from localspec.bench import Audit, Comparison, Difference, Figures, Limits, together
 from localspec.config import DraftLength
 from localspec.display import console, count, note, number, percent
 from localspec.memory import MemoryUse
@@ -121,6 +121,8 @@ def summary(out: "Console", comparison: Comparison) -> None:
     if (limits := comparison.limits()) is not None:
         sentences += _limited(limits, figures)
     sentences += [_explain(each) for each in comparison.differences]
+    if comparison.audits:
+        sentences.append(_audited(comparison.audits))
     for sentence in sentences:
         out.print(sentence, markup=False)
 
@@ -158,6 +160,8 @@ def _verdict(row: Figures) -> str:
 def _limited(limits: Limits, figures: list[Figures]) -> list[str]:
     best = max(figures[1:], key=lambda row: row.speedup)
     shares = " ".join(f"{share:.0%}" for share in limits.shares)
+    if limits.ceiling_length == 0:
+        return ["Limits here: no draft can pay, were each of its tokens right."]
     return [
         f"Limits here: {limits.ceiling:.2f}x if every token drafted were right "
         f"({limits.ceiling_length} a round); with this draft {limits.oracle:.2f}x by the best "
@@ -184,6 +188,20 @@ def _explain(difference: Difference) -> str:
     return (
         f"{where} Rounding: one text when every pass is {difference.proven_at} tokens wide or more."
     )
+
+
+def _audited(audits: Sequence[Audit]) -> str:
+    tokens, same = sum(each.tokens for each in audits), sum(each.identical for each in audits)
+    shorts = [short for each in audits for _, short in each.misses]
+    said = f"Audit: {tokens:,} tokens of {len(audits)} drafted answers read again by plain decoding"
+    if None in shorts:
+        said += f", {len(shorts)} of them not its pick, some beyond it. Please report this"
+    elif shorts:
+        most = max(short for short in shorts if short is not None)
+        said += f", {len(shorts)} of them not its pick, short of it by {most:.2g} logits at most"
+    else:
+        said += ", each its own pick"
+    return f"{said}; {same} of {len(audits)} answers are the same as plain's."
 
 
 def memory_line(target: MemoryUse, draft: MemoryUse | None) -> str:

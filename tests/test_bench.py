@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -289,6 +290,41 @@ def test_together_is_as_if_measured_at_once(
     assert [each.prompt for each in found.differences] == ["one 2", "two 2"]
 
 
+# -- audit ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_an_audit_reads_every_drafted_answer(temperature: float) -> None:
+    engine = BenchToy(quirk=0.3)
+    planned = replace(plan(0, 4, "auto", repeats=2, temperature=temperature), audit=True)
+    found = compare(engine, [engine.encode("abc"), engine.encode("bead")], planned)
+    assert [(each.prompt, each.draft_length) for each in found.audits[:4]] == [
+        ("code 1", 4), ("code 1", 4), ("code 1", "auto"), ("code 1", "auto"),
+    ]  # fmt: skip
+    assert len(found.audits) == 8
+    assert all(each.identical and each.misses == () for each in found.audits)
+    assert sum(each.tokens for each in found.audits) == sum(
+        len(answer.tokens) for side in found.sides[1:] for row in side.answers for answer in row
+    )
+
+
+def test_an_audit_tells_what_plain_would_not_have_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, honest = BenchToy(quirk=0.3), bench.answer
+
+    def careless(engine: Any, prompt: Any, plan: Plan, length: DraftLength) -> Answer:
+        given = honest(engine, prompt, plan, length)
+        if length == 4:
+            given.tokens[5] = (given.tokens[5] + 1) % 200
+        return given
+
+    monkeypatch.setattr(bench, "answer", careless)
+    found = compare(engine, [engine.encode("abc")], replace(plan(0, 4), audit=True))
+    (audit,) = found.audits
+    (position, short), *_ = audit.misses
+    assert not audit.identical and position == 5 and short > 0
+    assert found.as_json()["audits"][0]["misses"][0][0] == 5  # type: ignore[index]
+
+
 # -- limits --------------------------------------------------------------------------------
 
 
@@ -309,7 +345,7 @@ def test_limits_stand_in_their_order() -> None:
     found = compare(engine, [engine.encode("abc"), engine.encode("bead")], plan(0, 3, "auto"))
     limits = found.limits()
     assert limits is not None
-    assert limits.ceiling >= limits.oracle >= limits.fixed > 0
+    assert limits.ceiling + 1e-9 >= limits.oracle >= limits.fixed > 0
     assert list(limits.shares) == sorted(limits.shares, reverse=True) and limits.shares[0] > 0
     assert found.as_json()["limits"]["oracle"] == limits.oracle  # type: ignore[index]
 

@@ -796,7 +796,8 @@ def test_bench_shows_a_table_and_what_it_means(bench: Command) -> None:
 
 def test_bench_ends_with_one_json_document(bench: Command, tmp_path: Path) -> None:
     path = tmp_path / "result.json"
-    done = bench("--draft", "2", "--temp", "0.8", "--seed", "9", "--json", "--output", path)
+    flags = ("--draft", "2", "--temp", "0.8", "--seed", "9", "--audit")
+    done = bench(*flags, "--json", "--output", path)
     assert done.code == 0
     document = json.loads(done.out)
     assert done.out.count("\n") == 1 and "\ntask " in done.err
@@ -809,6 +810,8 @@ def test_bench_ends_with_one_json_document(bench: Command, tmp_path: Path) -> No
     for task in document["tasks"]:
         assert [side["draft_length"] for side in task["sides"]] == [0, 2]
         assert len(task["sides"][1]["speedup_by_repeat"]) == 2
+        assert [audit["tokens"] for audit in task["audits"]] == [4] * 4
+    assert "\nAudit: 32 tokens of 8 drafted answers" in done.err
 
 
 def test_bench_of_rejection_explains_no_text(bench: Command) -> None:
@@ -817,6 +820,8 @@ def test_bench_of_rejection_explains_no_text(bench: Command) -> None:
     rows = [row for row in done.out.splitlines() if row[0] == " "]
     assert [row.split()[0] for row in rows] == ["2", "4", "8"] * 3
     assert all(row.endswith("redrawn") for row in rows)
+    refused = bench("--acceptance", "rejection", "--temp", "0.8", "--audit")
+    assert refused.code == 2 and "which rejection does not" in refused.sentences
 
 
 def test_bench_measures_our_own_prompts_greedily(localspec: Command, tiny: TinyFiles) -> None:

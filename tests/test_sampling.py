@@ -373,6 +373,24 @@ def test_a_law_by_token() -> None:
     assert Law(np.array([1, 2]), np.array([0.0, 1.0])).draw(np.array([99.0, 0.0])) == 2
 
 
+@given(params_strategy, rows, histories)
+def test_what_a_token_lacks_to_be_picked(
+    params: SamplingParams, logits: np.ndarray, history: list[int]
+) -> None:
+    sampler, position = Sampler(params), 7
+    picked = sampler.pick(logits, position, history)
+    assert sampler.shortfall(logits, position, history, picked) == 0
+    margin = sampler.margin(logits, position, history)
+    others = [
+        sampler.shortfall(logits, position, history, token)
+        for token in range(len(logits))
+        if token != picked
+    ]
+    assert all(short >= 0 for short in others)
+    least = min(others, default=math.inf)
+    assert least == (math.inf if margin is None else pytest.approx(margin, abs=1e-5))
+
+
 def test_uniform_numbers_are_uniform() -> None:
     drawn = np.array([uniform(seed, position) for seed in range(40) for position in range(100)])
     assert 0 < drawn.min() and drawn.max() < 1 and len(set(drawn)) == len(drawn)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from answers import LOOP, compared, difference, made_answer, made_comparison, side
@@ -13,7 +14,7 @@ from rich.cells import cell_len
 from streams import COLOUR, Streams
 
 from localspec import display, scoreboard
-from localspec.bench import Comparison, Limits
+from localspec.bench import Audit, Comparison, Limits
 from localspec.demo import PairResult
 from localspec.memory import MemoryUse
 from localspec.metadata import read_header
@@ -207,7 +208,25 @@ def test_limits_are_said_beside_what_was_reached(
         "Limits here: 4.00x if every token drafted were right (8 a round); with this draft 2.00x "
         "by the best length in every round, 1.60x by 5 in all. 3 reached 75% of the former."
     )
+    none = replace(limits, ceiling=1.0, ceiling_length=0)
+    monkeypatch.setattr(Comparison, "limits", lambda self: none)
+    assert "no draft can pay" in summed_up(streams, made_comparison((1.5, 1.5)))[1]
     assert shares == "The draft gets 1, 2, ... 2 tokens right in a row: 71% 50%."
+
+
+def test_an_audit_in_a_sentence(streams: Streams) -> None:
+    good = Audit("code 1", 3, 1000, True, ())
+    bad = Audit("code 2", 3, 500, False, ((7, 0.00123), (9, 0.001)))
+    *_, said = summed_up(streams, replace(made_comparison(), audits=(good, good)))
+    assert said == (
+        "Audit: 2,000 tokens of 2 drafted answers read again by plain decoding, each its own pick; "
+        "2 of 2 answers are the same as plain's."
+    )
+    *_, said = summed_up(streams, replace(made_comparison(), audits=(good, bad)))
+    beyond = Audit("code 1", 3, 10, False, ((7, None),))
+    *_, worst = summed_up(streams, replace(made_comparison(), audits=(beyond,)))
+    assert "1 of them not its pick, some beyond it. Please report this" in worst
+    assert "2 of them not its pick, short of it by 0.0012 logits at most; 1 of 2 answers" in said
 
 
 def test_what_is_left_out_is_said(streams: Streams) -> None:
