@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from localspec.config import SamplingParams
 from localspec.errors import EngineError
 
-_CHUNK = 512  # tokens a chunk: its maximum bounds the k-th largest logit from below
-_GOLDEN = 0x9E3779B97F4A7C15
+_ROWS = 64  # of the table whose columns' maxima bound the k-th largest logit from below
+_GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # splitmix64
 _MASK = 2**64 - 1
 
 
@@ -183,8 +183,8 @@ class Sampler:
         self, logits: NDArray[np.float32]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Ids that survive top-k, top-p and min-p, and their logits, best first."""
-        _require_number(float(logits.max()))  # a single NaN makes the maximum NaN
         ids = _largest(logits, self.params.top_k)
+        _require_number(float(logits[ids[0]]))
         scores = logits[ids].astype(np.float64)
         if self.params.top_p < 1:
             mass = np.cumsum(_softmax(scores))
@@ -198,11 +198,15 @@ class Sampler:
 
 
 def _require_number(best: float) -> None:
-    if not np.isfinite(best):
-        raise EngineError(
-            "The model returned logits that are not numbers.",
-            "The file is probably damaged: download it again, or try another quantisation.",
-        )
+    if not math.isfinite(best):
+        raise _no_numbers()
+
+
+def _no_numbers() -> EngineError:
+    return EngineError(
+        "The model returned logits that are not numbers.",
+        "The file is probably damaged: download it again, or try another quantisation.",
+    )
 
 
 def _softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -214,19 +218,27 @@ def _softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 def _largest(logits: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     """Ids of the k largest logits, best first, ties to the lower id; all of them when k is 0.
 
-    The k-th largest of the chunk maxima is no larger than the k-th largest logit, so only what
-    reaches it must be sorted: about 0.1 ms on 152k tokens where a partition takes a millisecond.
+    The k-th largest maximum of the columns of a table is no larger than the k-th largest logit, so
+    only columns that reach it are looked at again: a twentieth of a partition's time on 152k
+    tokens. Raises EngineError when a row holds NaN.
     """
     n = len(logits)
-    if k <= 0 or k >= n:
+    columns = n // _ROWS
+    if not 0 < k < columns:
+        if np.isnan(logits.max()):  # as a single NaN makes it
+            raise _no_numbers()
         order: NDArray[np.int64] = np.argsort(-logits, kind="stable")
-        return order
-    chunks = n // _CHUNK
-    candidates = np.arange(n)
-    if chunks > k:
-        heads = logits[: chunks * _CHUNK].reshape(chunks, _CHUNK).max(axis=1)
-        bound = np.partition(heads, chunks - k)[chunks - k]
-        candidates = np.flatnonzero(logits >= bound)
+        return order[:k] if k > 0 else order
+    table, rest = logits[: columns * _ROWS].reshape(_ROWS, columns), logits[columns * _ROWS :]
+    heads = table.max(axis=0)
+    bound = np.partition(heads, columns - k)[columns - k]
+    if np.isnan(heads.max()) or np.isnan(rest).any():
+        raise _no_numbers()
+    reached = np.flatnonzero(heads >= bound)
+    row, column = np.nonzero(table[:, reached] >= bound)
+    candidates = row * columns + reached[column]  # in ascending order, as a stable sort needs
+    if len(rest):
+        candidates = np.concatenate((candidates, columns * _ROWS + np.flatnonzero(rest >= bound)))
     best: NDArray[np.int64] = candidates[np.argsort(-logits[candidates], kind="stable")[:k]]
     return best
 
@@ -237,27 +249,22 @@ def gumbel_noise(seed: int, position: int, ids: NDArray[np.int64]) -> NDArray[np
     The hash is two rounds of splitmix64's finaliser (Steele, Lea and Flood 2014): one over seed
     and position, one over that and the token id. Changing it changes every seeded text.
     """
-    bits = _mix(ids.astype(np.uint64) * np.uint64(_GOLDEN) + _key(seed, position))
-    noise: NDArray[np.float64] = -np.log(-np.log(_unit(bits)))
+    bits = ids.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(_key(seed, position))
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(_FIRST)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(_SECOND)
+    bits = (bits ^ (bits >> np.uint64(31))) >> np.uint64(12)
+    noise: NDArray[np.float64] = -np.log(-np.log((bits.astype(np.float64) + 0.5) * 2.0**-52))
     return noise
 
 
 def uniform(seed: int, position: int) -> float:
     """A number between 0 and 1, a function of its arguments alone."""
-    return float(_unit(_key(seed, position))[0])
+    return ((_key(seed, position) >> 12) + 0.5) * 2.0**-52
 
 
-def _key(seed: int, position: int) -> NDArray[np.uint64]:
-    return _mix(np.array([(seed * _GOLDEN + position + 1) & _MASK], dtype=np.uint64))
-
-
-def _unit(bits: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Numbers strictly between 0 and 1."""
-    return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
-
-
-def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: NDArray[np.uint64] = x ^ (x >> np.uint64(31))
-    return mixed
+def _key(seed: int, position: int) -> int:
+    """64 bits for a place in a stream."""
+    x = (seed * _GOLDEN + position + 1) & _MASK
+    x = ((x ^ (x >> 30)) * _FIRST) & _MASK
+    x = ((x ^ (x >> 27)) * _SECOND) & _MASK
+    return x ^ (x >> 31)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from localspec.config import SamplingParams
 from localspec.errors import EngineError
-from localspec.sampling import _CHUNK, Law, Sampler, _largest, gumbel_noise, uniform
+from localspec.sampling import _ROWS, Law, Sampler, _largest, gumbel_noise, uniform
 
 PLAIN = SamplingParams(temperature=1, top_k=0, top_p=1, min_p=0)
 
@@ -157,7 +157,7 @@ def test_only_the_last_tokens_matter(
         assert sampler.pick(logits, position, [5, 6, *recent]) == picked
 
 
-@pytest.mark.parametrize("n", [1, 2, 511, 512, 513, 1024, 5 * _CHUNK, 9 * _CHUNK + 100])
+@pytest.mark.parametrize("n", [1, 2, 511, 512, 513, 1024, 5 * _ROWS, 9 * _ROWS + 100])
 @pytest.mark.parametrize("kind", ["distinct", "ties", "equal", "rising", "falling", "masked"])
 def test_largest_is_a_full_sort_cut_short(n: int, kind: str) -> None:
     rng = np.random.default_rng(n)
@@ -303,7 +303,7 @@ def broken_row(n: int, kind: str) -> NDArray[np.float32]:
     return logits
 
 
-@pytest.mark.parametrize("n", [1, 16, 50 * _CHUNK])
+@pytest.mark.parametrize("n", [1, 16, 50 * _ROWS])
 @pytest.mark.parametrize("kind", ["one NaN", "one infinity", "all NaN", "nothing possible"])
 @pytest.mark.parametrize(
     "params",
