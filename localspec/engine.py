@@ -34,6 +34,7 @@ from localspec.speculative.costs import ceiling
 from localspec.speculative.loop import Clock, Logits
 from localspec.template import Message, render
 
+_DRAFT_WINDOW = 4096  # tokens
 _SMALLEST_CTX = 8  # a file may claim less, and llama.cpp would abort
 _BATCH = 512  # tokens a llama_decode at most; Ctrl-C is heard between two of them
 _GGML_TYPES = {
@@ -80,6 +81,7 @@ class LlamaModel:
             self.n_ctx = choose_ctx_size(header, options)
             self._context = self._make_context()
             self._memory = self._llama.llama_get_memory(self._context)
+            self._sliding: int = self._llama.llama_model_n_swa(self._model)
             self._batch = _Batch(self._llama, _BATCH)
             self.can_forget = self._probe_forgetting()
         except BaseException:
@@ -213,6 +215,7 @@ class LlamaModel:
         params = self._llama.llama_context_default_params()
         params.n_ctx = self.n_ctx + (1 if options.exact else 0)  # a cell for the dummy row
         params.n_batch = params.n_ubatch = _BATCH
+        params.swa_full = False  # layers with a sliding window keep no more than that, and a batch
         params.n_outputs_max = params.n_outputs_max_per_seq = MAX_DRAFT_TOKENS + 2
         params.n_threads = self.threads
         params.n_threads_batch = options.threads_batch or self.threads
@@ -247,12 +250,25 @@ class LlamaModel:
         if self.can_forget:
             self._tokens = kept  # first: Ctrl-C in between leaves a cache that is torn, not short
             self._forget(length)
-            return
-        # A recurrent state has no past to return to: read the beginning again.
+            if self._window_is_whole(length):
+                return
+        # A recurrent state has no past to return to, nor has a sliding window that has moved on:
+        # read the beginning again.
         self._llama.llama_memory_clear(self._memory, True)
         self._tokens, self._torn = [], False
         if kept:
             self.decode(kept, 0)
+
+    def _window_is_whole(self, length: int) -> bool:
+        """Whether sliding layers still hold what the token at ``length`` attends to.
+
+        llama.cpp removes the end of such a cache whether or not the cells before it are still
+        there; its server checks as is done here (`pos_min_thold`).
+        """
+        if not self._sliding or length == 0:
+            return True
+        first = int(self._llama.llama_memory_seq_pos_min(self._memory, 0))
+        return 0 <= first <= max(0, length - self._sliding)
 
     def _forget(self, length: int) -> None:
         if not self._llama.llama_memory_seq_rm(self._memory, 0, length, -1):
@@ -331,6 +347,16 @@ def _chunks(tokens: Sequence[int], rows: int) -> list[tuple[Sequence[int], int]]
     if start < len(tokens):
         parts.append((tokens[start:], rows))
     return parts
+
+
+def draft_ctx_size(header: ModelHeader, target_ctx: int) -> int:
+    """The draft's context in tokens where none is asked for.
+
+    As the target's, but no longer than the draft was trained for, nor than most of what it says
+    depends on: reading a long prompt with the draft takes time that drafting must win back.
+    """
+    trained = header.context_length or target_ctx
+    return max(_SMALLEST_CTX, min(target_ctx, trained, _DRAFT_WINDOW))
 
 
 def choose_ctx_size(header: ModelHeader, options: LoadOptions) -> int:
@@ -424,8 +450,7 @@ class Engine:
             )
             return
         if options.ctx_size is None:
-            trained = header.context_length or self.target.n_ctx
-            options = replace(options, ctx_size=max(_SMALLEST_CTX, min(self.target.n_ctx, trained)))
+            options = replace(options, ctx_size=draft_ctx_size(header, self.target.n_ctx))
         draft = LlamaModel(header, options)
         if not draft.can_forget:
             draft.close()

@@ -99,7 +99,7 @@ class ModelFlags:
             min=8,
             max=2**31 - 1,
             help="Context of the draft in tokens: of a longer text it sees the most recent part. "
-            "Default: as the target's, at most what the draft was trained for.",
+            "Default: as the target's, at most 4096 and what the draft was trained for.",
             rich_help_panel=_DRAFTING,
         ),
     ] = None

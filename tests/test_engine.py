@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from tiny_models import write_tiny_model
 from localspec import backend, machine
 from localspec import engine as engine_room
 from localspec.config import MAX_DRAFT_TOKENS, DraftLength, SamplingParams
-from localspec.engine import Engine, LlamaModel, missing_gpu
+from localspec.engine import Engine, LlamaModel, draft_ctx_size, missing_gpu
 from localspec.errors import (
     EngineError,
     FileProblem,
@@ -40,6 +41,7 @@ from localspec.errors import (
     UsageError,
 )
 from localspec.generate import stream_generate
+from localspec.metadata import read_header
 
 PARAMS = (GREEDY, *(SamplingParams(temperature=0.8, seed=seed) for seed in (0, 1, 2)))
 LONG = "It was a long story, and the teller took the time that the teller had. " * 12
@@ -363,6 +365,51 @@ def test_closing_twice_is_harmless(tiny: TinyFiles) -> None:
     engine = Engine.load(options(tiny.target), options(tiny.draft))
     engine.close()
     engine.close()
+
+
+@pytest.mark.parametrize(
+    ("target_ctx", "trained", "expected"),
+    [(512, 1024, 512), (2048, 1024, 1024), (2048, 0, 2048), (2048, 1, 8), (99_999, 32_768, 4096)],
+)
+def test_the_drafts_context(tiny: TinyFiles, target_ctx: int, trained: int, expected: int) -> None:
+    header = replace(read_header(tiny.draft), context_length=trained or None)
+    assert draft_ctx_size(header, target_ctx) == expected
+
+
+# -- sliding windows -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sliding(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three of its four layers see 16 tokens back."""
+    path = tmp_path_factory.mktemp("sliding") / "sliding.gguf"
+    return write_tiny_model(path, seed=2, layers=4, window=16, context_length=4096)
+
+
+@pytest.mark.parametrize("length", [1, 15, 440, 700, 1180, 1199])
+def test_a_window_that_has_moved_on_is_read_again(sliding: Path, length: int) -> None:
+    ids, model = random_ids(1300), load_model(sliding, ctx_size=2048, flash_attention="off")
+    model.decode(ids[:1200], 0)
+    model.keep(length)
+    assert model.tokens == ids[:length]
+    again = model.decode(ids[length : length + 8], 8).copy()
+    model.keep(0)
+    model.decode(ids[:length], 0)
+    assert_close(again, model.decode(ids[length : length + 8], 8))
+    model.close()
+
+
+def test_a_sliding_target_drafts(sliding: Path, tmp_path: Path) -> None:
+    twin = write_tiny_model(
+        tmp_path / "twin.gguf", seed=2, layers=4, window=16, context_length=4096, noise=0.02
+    )
+    prompt = random_ids(600)
+    with Engine.load(*(options(path, ctx_size=1024) for path in (sliding, twin))) as engine:
+        plain = fresh(engine, prompt, max_tokens=60)
+        for length in (1, 4, MAX_DRAFT_TOKENS):
+            answer = fresh(engine, prompt, length=length, max_tokens=60)
+            assert answer.tokens == plain.tokens
+            assert answer.stats.accepted > 0
 
 
 # -- models that cannot forget -------------------------------------------------------------

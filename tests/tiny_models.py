@@ -53,6 +53,7 @@ def write_tiny_model(
     add_bos: bool = True,
     chat_template: str | None = CHATML,
     matrix_type: type[np.floating[Any]] = np.float16,
+    window: int = 0,
     name: str = "Tiny",
 ) -> Path:
     """Write a random model with `heads` heads of 64 and return `path`.
@@ -60,11 +61,16 @@ def write_tiny_model(
     The same seed and sizes give the same weights; `noise` adds that share of other random
     weights, drawn with `noise_seed`: a twin, to be the draft of the model without noise. Greedy
     picks then agreed on 0.88 (noise 0.01), 0.77 (0.02), 0.53 (0.05), 0.31 (0.1), 0.11 (0.2) of
-    the tokens, the mean of six seeds at the default sizes.
+    the tokens, the mean of six seeds at the default sizes. With a `window`, three layers of four
+    see only that many tokens back: architecture Cohere2.
     """
     from gguf import GGUFWriter
 
-    writer = GGUFWriter(path, "llama")
+    writer = GGUFWriter(path, "cohere2" if window else "llama")
+    if window:
+        writer.add_sliding_window(window)
+        writer.add_logit_scale(1.0)
+        writer.add_layer_norm_eps(1e-5)
     writer.add_name(name)
     writer.add_vocab_size(len(vocabulary(extra_tokens)))
     writer.add_context_length(context_length)
@@ -81,6 +87,8 @@ def write_tiny_model(
     writer.add_file_type(1 if matrix_type is np.float16 else 0)
     _add_tokenizer(writer, vocabulary(extra_tokens), add_bos, chat_template)
     shapes = _shapes(len(vocabulary(extra_tokens)), embedding, heads, feed_forward, layers)
+    if window:
+        shapes = {name: shape for name, shape in shapes.items() if "ffn_norm" not in name}
     twin = _weights(shapes, noise_seed + 1_000_003)
     for (tensor, weights), (_, other) in zip(_weights(shapes, seed), twin, strict=True):
         if weights.ndim == 2:
