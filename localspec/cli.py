@@ -9,8 +9,9 @@ import os
 import select
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -32,7 +33,7 @@ from localspec.interrupt import held_interrupt
 if TYPE_CHECKING:
     from localspec.bench import Comparison, Plan
     from localspec.engine import Engine
-    from localspec.generate import GenerationResponse
+    from localspec.generate import Answer, GenerationResponse
     from localspec.prompts import Prompt
     from localspec.report import Report
     from localspec.template import Message
@@ -200,13 +201,15 @@ def run(
     raw: Annotated[
         bool, typer.Option("--raw", help="Complete the text as it is, without chat template.")
     ] = False,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Answer again without drafting, and say what that gained."),
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Answer one prompt: the text on stdout, the figures on stderr."""
     if raw and answering.system is not None:
         raise UsageError("--raw uses no template, so --system has no place.", "Leave one out.")
-    from localspec.generate import collect, stream_generate
-
     text = _read_prompt(prompt, file)
     length = _length(models, sampling)
     with _open(models) as engine:
@@ -214,23 +217,21 @@ def run(
         messages = _messages(answering.system, text)
         ids = engine.encode_text(text) if raw else engine.encode_chat(messages)
         length = _usable(engine, length, models)
-        responses = stream_generate(
-            engine,
-            ids,
-            params,
-            length,
-            suffix=models.suffix == "on",
-            max_tokens=answering.max_tokens,
-            stop=answering.stop,
-        )
-        answer = collect(responses, _quiet if as_json else _show)
-        if as_json:
-            settings = _settings(engine, params, length)
-            display.json_line(answer.as_json() | {"seed": params.seed, "settings": settings})
-        else:
+        ask = partial(_ask, engine, ids, params, models.suffix == "on", answering)
+        answer = ask(length, _quiet if as_json else _show)
+        if not as_json:
             display.end_text(answer.text)
             seed = None if params.greedy else params.seed
-            display.figures(answer.stats, answer.finish_reason, seed)
+            display.figures(answer.stats, answer.finish_reason, seed, answer.status)
+        plain = None
+        if compare and answer.finish_reason != "cancelled":
+            plain = ask(0, _quiet)
+        if as_json:
+            document = {"seed": params.seed, "settings": _settings(engine, params, length)}
+            compared = {} if plain is None else {"plain": plain.as_json()}
+            display.json_line(answer.as_json() | document | compared)
+        elif plain is not None:
+            display.compared(answer, plain)
     raise typer.Exit(130 if answer.finish_reason == "cancelled" else 0)
 
 
@@ -406,6 +407,30 @@ def _measure(
         draft = None if engine.draft is None else engine.draft.memory
         board.finish(found, engine.target.memory, draft)
     return found, problem
+
+
+def _ask(
+    engine: "Engine",
+    prompt: list[int],
+    params: SamplingParams,
+    suffix: bool,
+    answering: AnswerFlags,
+    length: DraftLength,
+    on_response: "Callable[[GenerationResponse], None]",
+) -> "Answer":
+    """One answer, with this draft length."""
+    from localspec.generate import collect, stream_generate
+
+    responses = stream_generate(
+        engine,
+        prompt,
+        params,
+        length,
+        suffix=suffix,
+        max_tokens=answering.max_tokens,
+        stop=answering.stop,
+    )
+    return collect(responses, on_response)
 
 
 def _quiet(response: "GenerationResponse") -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from localspec.doctor import Examination
+    from localspec.generate import Answer
     from localspec.metadata import ModelHeader
     from localspec.pairing import PairReport
 
@@ -78,8 +79,8 @@ def error(problem: LocalspecError) -> None:
         out.print(one_line(problem.hint), markup=False)
 
 
-def figures(stats: GenerationStats, finish_reason: str, seed: int | None) -> None:
-    """The last line of an answer, on stderr."""
+def figures(stats: GenerationStats, finish_reason: str, seed: int | None, status: str = "") -> None:
+    """The last line of an answer, on stderr; ``status`` says why nothing was drafted in the end."""
     if stats.rounds == 0:
         note("cancelled while reading the prompt")
         return
@@ -90,6 +91,8 @@ def figures(stats: GenerationStats, finish_reason: str, seed: int | None) -> Non
             f"({stats.accepted} of {stats.drafted} drafted)"
         )
         parts.append(f"{number(stats.mean_accepted_length, 2)} tokens/round")
+    if status not in ("", "off"):
+        parts.append(f"draft off ({status})")
     if stats.estimated_speedup is not None:
         parts.append(f"about {stats.estimated_speedup:.2f}x plain")
     prompt = f"prompt {stats.prompt_tokens} tokens"
@@ -105,6 +108,20 @@ def figures(stats: GenerationStats, finish_reason: str, seed: int | None) -> Non
     elif finish_reason != "stop":
         parts.append({"length": "stopped at --max-tokens"}.get(finish_reason, finish_reason))
     console(True).print(" · ".join(parts), style="dim", markup=False)
+
+
+def compared(answer: "Answer", plain: "Answer") -> None:
+    """What drafting gained against the plain answer to the same prompt, as measured; on stderr."""
+    ours, theirs = answer.stats, plain.stats
+    if not (ours.tokens and theirs.tokens):
+        return
+    seconds = ours.seconds + ours.draft_prompt_seconds
+    gain = (theirs.seconds / theirs.tokens) / (seconds / ours.tokens) if seconds else 0.0
+    text = (
+        "the same text" if answer.tokens == plain.tokens
+        else "another text; localspec bench finds out why"
+    )  # fmt: skip
+    note(f"Without drafting {number(theirs.generation_tps)} tok/s: {gain:.2f}x, {text}.")
 
 
 def meter(stats: GenerationStats, draft_length: int, width: int, status: str = "") -> str:

@@ -73,12 +73,16 @@ class GenerationResponse:
 
 @dataclass(slots=True)
 class Answer:
-    """A stream put together; ``finish_reason`` is "cancelled" when Ctrl-C ended it."""
+    """A stream put together; ``finish_reason`` is "cancelled" when Ctrl-C ended it.
+
+    ``status`` says why nothing was drafted in the end, if that was so.
+    """
 
     text: str
     tokens: list[int]
     stats: GenerationStats
     finish_reason: FinishReason | Literal["cancelled"]
+    status: str = ""
 
     def as_json(self) -> dict[str, object]:
         """Plain data: seconds end in ``_s``, tokens per second in ``_tps``."""
@@ -88,6 +92,7 @@ class Answer:
             "tokens": stats.tokens,
             "token_ids": self.tokens,
             "finish_reason": self.finish_reason,
+            "status": self.status,
             "prompt_tokens": stats.prompt_tokens,
             "prompt_tps": stats.prompt_tps,
             "generation_tps": stats.generation_tps,
@@ -115,7 +120,7 @@ def collect(
         for response in responses:
             answer.text += response.text
             answer.tokens += response.tokens
-            answer.stats = response.stats
+            answer.stats, answer.status = response.stats, response.status
             on_response(response)
             if response.finish_reason is not None:
                 answer.finish_reason = response.finish_reason

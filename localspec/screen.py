@@ -82,7 +82,7 @@ class PlainChat:
         """A line end after the text, the figures on stderr."""
         if not answer.text.endswith("\n"):
             display.text("\n")
-        display.figures(answer.stats, answer.finish_reason, None)
+        display.figures(answer.stats, answer.finish_reason, None, answer.status)
 
     def show_stats(self, stats: GenerationStats) -> None:
         display.figures(stats, "stop", None)
@@ -136,7 +136,7 @@ class ChatScreen:
     def end_answer(self, answer: Answer) -> None:
         """Print what is unfinished, take the meter away, show the figures."""
         self._settle()
-        display.figures(answer.stats, answer.finish_reason, None)
+        display.figures(answer.stats, answer.finish_reason, None, answer.status)
 
     def show_stats(self, stats: GenerationStats) -> None:
         """The sums of the conversation."""
@@ -190,8 +190,12 @@ class ChatScreen:
         from rich.console import Group
         from rich.text import Text
 
-        rows = max(1, self._console.height - 3)
-        lines = Text(self._line).wrap(self._console, self._console.width)[-rows:]
+        # With the meter and the line below it, no higher than the window: what scrolls out of it
+        # cannot be taken away again.
+        height = self._console.height
+        rows = max(1, height - 3) if height > 2 else 0
+        wrapped = Text(self._line).wrap(self._console, self._console.width)
+        lines = wrapped[len(wrapped) - rows :] if rows < len(wrapped) else wrapped
         # A terminal without termios writes ^C behind the meter: in the last column it would wrap.
         room = max(1, self._console.width - 2)
         meter = Text(

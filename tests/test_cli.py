@@ -359,6 +359,18 @@ def test_rejection_drafts_a_fixed_length(run: Command, tiny: TinyFiles, chat: Co
     assert done.err.count("must be fixed") == 2
 
 
+def test_what_drafting_gained_is_measured_on_demand(run: Command, tiny: TinyFiles) -> None:
+    flags = (HELLO, "--seed", "3", "-n", "30", "-md", tiny.draft, "--draft", "4", "--compare")
+    done = run(*flags)
+    figures, compared = done.err.splitlines()[-2:]
+    assert figures.startswith("30 tokens") and "acceptance" in figures
+    assert re.fullmatch(r"Without drafting [\d.]+ tok/s: [\d.]+x, the same text\.", compared)
+    answer = json.loads(run(*flags, "--json").out)
+    assert answer["plain"]["token_ids"] == answer["token_ids"] and answer["plain"]["drafted"] == 0
+    other = json.loads(run(*flags, "--json", "--acceptance", "rejection").out)
+    assert other["plain"]["text"] == answer["text"]
+
+
 # -- auto ----------------------------------------------------------------------------------
 
 
@@ -782,8 +794,9 @@ def test_bench_shows_a_table_and_what_it_means(bench: Command) -> None:
     done = bench("--draft-tokens", "3,0,auto")
     assert done.code == 0
     assert "New on this machine" in done.err and "localspec bench" not in done.err
-    head, *rows, verdict, limits, shares, memory = done.out.splitlines()
-    assert limits.startswith("Limits here: ") and shares.startswith("The draft gets 1, 2, ")
+    head, *rest, memory = done.out.splitlines()
+    rows, (verdict, limits, *_) = rest[:9], rest[9:]
+    assert limits.startswith("Limits here: ")
     assert head.split()[:3] == ["task", "draft", "tok/s"]
     assert [row.split()[:2] for row in rows if row[0] != " "] == [
         ["one", "off"], ["two", "off"], ["all", "off"],

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from answers import made_comparison
+from answers import made_answer, made_comparison
 from real_pair import TinyFiles
 from streams import COLOUR, Streams
 
@@ -64,6 +64,25 @@ def test_figures_in_words(
 ) -> None:
     display.figures(stats, reason, seed)
     assert streams.read() == ("", expected + "\n")
+
+
+def test_why_nothing_is_drafted_is_said(streams: Streams) -> None:
+    display.figures(made_stats(), "stop", None, "verify too dear here")
+    display.figures(made_stats(), "stop", None, "off")  # as asked for
+    drafted, off = streams.read()[1].splitlines()
+    assert " · draft off (verify too dear here) · prompt 21" in drafted
+    assert "draft" not in off
+
+
+def test_what_drafting_gained(streams: Streams) -> None:
+    drafted, plain = made_answer(2.0, reading=0.5), made_answer(4.0)
+    display.compared(drafted, plain)
+    display.compared(made_answer(8.0, [1, 2]), plain)
+    display.compared(made_answer(0.0, []), plain)
+    assert streams.read()[1].splitlines() == [
+        "Without drafting 10.0 tok/s: 1.60x, the same text.",
+        "Without drafting 10.0 tok/s: 0.03x, another text; localspec bench finds out why.",
+    ]
 
 
 @pytest.mark.parametrize(
