@@ -186,9 +186,12 @@ class Comparison:
             )
         ]
 
-    def figures(self) -> list["Figures"]:
-        """One for each side, over the prompts whose text does not loop; empty when all do."""
-        used = self._used()
+    def figures(self, *, loops: bool = False) -> list["Figures"]:
+        """One for each side, over the prompts whose text does not loop; empty when all do.
+
+        ``loops`` counts those that do as well.
+        """
+        used = list(range(len(self.names))) if loops else self._used()
         if not used:
             return []
         plain = _stats(self.sides[0], used)

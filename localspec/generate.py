@@ -97,6 +97,7 @@ class Answer:
             "prompt_tps": stats.prompt_tps,
             "generation_tps": stats.generation_tps,
             "ttft_s": stats.ttft_s,
+            "slowest_round_s": stats.slowest_round,
             "drafted": stats.drafted,
             "accepted": stats.accepted,
             "acceptance_rate": stats.acceptance_rate,

@@ -37,7 +37,7 @@ class GenerationStats:
     Tokens per second are all generated tokens over all round time, drafting and verifying
     included; reading the prompt, by target and draft, is kept apart. The first token belongs to
     the first round. ``plain_seconds`` is what plain decoding would have taken, 0 where costs are
-    not known.
+    not known. ``slowest_round`` is in seconds.
     """
 
     answers: int = 0
@@ -53,6 +53,7 @@ class GenerationStats:
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     plain_seconds: float = 0.0
+    slowest_round: float = 0.0
     ttft_s: float | None = None
     accepted_at: list[int] = field(default_factory=list)
     sources: dict[str, SourceStats] = field(default_factory=dict)
@@ -75,6 +76,7 @@ class GenerationStats:
         self.draft_seconds += round.draft_seconds
         self.verify_seconds += round.verify_seconds
         self.draft_prompt_seconds += round.draft_prompt_seconds
+        self.slowest_round = max(self.slowest_round, round.seconds)
         if self.ttft_s is None:
             self.ttft_s = self.prompt_seconds + round.seconds
         if round.drafted:
@@ -109,6 +111,8 @@ class GenerationStats:
             elif item.name == "passes":
                 for width, passes in theirs.items():
                     ours.setdefault(width, PassStats()).add(passes.count, passes.seconds)
+            elif item.name == "slowest_round":
+                self.slowest_round = max(ours, theirs)
             elif item.name == "ttft_s":
                 self.ttft_s = theirs if ours is None else ours
             else:

@@ -174,6 +174,13 @@ def test_what_is_complete_outlives_an_interruption(
 # -- figures -------------------------------------------------------------------------------
 
 
+def test_loops_can_be_counted_where_they_are_wanted() -> None:
+    found = made_comparison(loops=1, prompts=2)
+    assert found.figures(loops=True)[0].tokens == 2 * found.figures()[0].tokens
+    assert made_comparison(loops=1).figures() == []
+    assert len(made_comparison(loops=1).figures(loops=True)) == 2
+
+
 def test_speedup_comes_from_sums() -> None:
     plain = side(0, [made_answer(40.0), made_answer(8.0)], [made_answer(20.0), made_answer(12.0)])
     other = side(

@@ -51,6 +51,7 @@ def test_derived_figures() -> None:
     assert stats.acceptance_rate == 5 / 11
     assert stats.mean_accepted_length == 9 / 5
     assert stats.ttft_s == 4.5
+    assert stats.slowest_round == 1.0
 
 
 def test_accepted_at_counts_drafting_rounds_by_accepted_tokens() -> None:

@@ -22,8 +22,7 @@ WIDEST = 33  # tokens of the widest pass that auto makes
 _REFRESH = 8  # rounds between two looks at costs and policy
 _HOPE = 1.0  # standard deviations
 _FADE = 0.9  # of what other answers taught, at the start of one
-_LITTLE = 8  # tokens said, candidates seen: too few to know a draft
-_DOUBTFUL = 0.25  # tokens a round: a gain that may well be none
+_LITTLE = 5  # tokens said, candidates seen: too few to know a draft
 _GOOD = 0.9  # the chance of a candidate of a good draft on an easy text
 _RECENT = 1 - 1 / 64
 _FIRST_PROBE, _LAST_PROBE = 12, 256  # tokens between two looks at a draft that is not used
@@ -235,8 +234,7 @@ class Adaptive:
                 self.status = "answer too short for its prompt"
                 self._watch(context)
                 return
-            doubtful = self._policy.gain < _DOUBTFUL or unread > TAIL
-            if self._of(MODEL).observations < _LITTLE - 1 and doubtful:  # older ones count less
+            if self._of(MODEL).observations < _LITTLE - 1:  # older ones count less
                 if self._emitted >= _LITTLE:  # a look at what was said is cheaper than a bet
                     self._review(context)
                 return

@@ -1,0 +1,161 @@
+"""auto against plain and the best fixed length, on padded demo pairs of several sizes and types.
+
+    python benchmarks/pairs.py [--quantizations F16 Q4_0] [--targets small big] [--output FILE]
+
+Each pair answers the same questions plainly, with fixed lengths and with auto, taking turns. The
+best fixed length is chosen on the even repeats and compared on the odd ones, so that it cannot be
+the luckiest; auto is compared on the odd ones too. Padded models are kept in the cache folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from localspec import bench, machine, paths
+from localspec.bench import Comparison, Plan, Side
+from localspec.config import DraftLength, LoadOptions, SamplingParams
+from localspec.engine import Engine
+from localspec.padding import (
+    DEMO_DRAFT_SHAPE,
+    DEMO_TARGET_SHAPE,
+    PaddedShape,
+    Quantization,
+    padded_copy,
+)
+from localspec.prompts import by_task, read_prompts
+
+TARGETS = {"small": PaddedShape(640, 10, 1792, 10), "big": DEMO_TARGET_SHAPE}
+DRAFTS = {"1M": None, "20M": DEMO_DRAFT_SHAPE}
+FIXED: tuple[DraftLength, ...] = (1, 2, 3, 4, 6, 8)
+CTX_SIZE = 512
+
+
+def pair(
+    target: str, draft: str, quantization: Quantization, threads: int | None
+) -> tuple[LoadOptions, LoadOptions]:
+    """Both models, padded when they are not there yet."""
+    folder = paths.cache_folder() / "demo"
+    sources, shapes = paths.demo_pair(), (TARGETS[target], DRAFTS[draft])
+    found = [
+        source if shape is None
+        else padded_copy(source, folder, shape, quantization, lambda done, total: None)
+        for source, shape in zip(sources, shapes, strict=True)
+    ]  # fmt: skip
+    options = [LoadOptions(path, ctx_size=CTX_SIZE, threads=threads) for path in found]
+    return options[0], options[1]
+
+
+def half(comparison: Comparison, odd: bool) -> Comparison:
+    """The same with every second repeat."""
+    sides = [Side(s.draft_length, s.answers[odd::2]) for s in comparison.sides]
+    return Comparison(comparison.task, comparison.names, tuple(sides))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One task of one pair; speedups are over plain, on the odd repeats."""
+
+    pair: str
+    task: str
+    plain_tps: float
+    best_fixed: DraftLength
+    fixed: float
+    auto: float
+    auto_by_repeat: tuple[float, ...]
+    oracle: float | None
+    texts: dict[str, str]
+
+    @property
+    def over_fixed(self) -> float:
+        """auto against the best fixed length."""
+        return self.auto / self.fixed
+
+    def line(self) -> str:
+        """This row of the table."""
+        share = f"{self.auto / self.oracle:9.0%}" if self.oracle else f"{'':9}"
+        spread = f"{min(self.auto_by_repeat):.2f}-{max(self.auto_by_repeat):.2f}"
+        return (
+            f"{self.pair:16}  {self.task:9}  {self.plain_tps:6.1f}  {self.fixed:5.2f} "
+            f"({self.best_fixed})  {self.auto:6.2f}  {spread:>9}  {self.over_fixed:10.3f}  {share}"
+            f"  {', '.join(sorted(set(self.texts.values())))}"
+        )
+
+
+def judge(pair: str, comparison: Comparison) -> Row | None:
+    """The figures of one task: None where every answer loops."""
+    even, odd = half(comparison, False).figures(), half(comparison, True).figures()
+    if not even:
+        return None
+    fixed = [row for row in even if row.draft_length not in (0, "auto")]
+    best = max(fixed, key=lambda row: row.speedup).draft_length
+    by_length = {row.draft_length: row for row in odd}
+    limits = comparison.limits()
+    return Row(
+        pair=pair,
+        task=comparison.task,
+        plain_tps=by_length[0].generation_tps,
+        best_fixed=best,
+        fixed=by_length[best].speedup,
+        auto=by_length["auto"].speedup,
+        auto_by_repeat=by_length["auto"].speedup_by_repeat,
+        oracle=None if limits is None else limits.oracle,
+        texts={str(row.draft_length): row.text for row in comparison.figures()},
+    )
+
+
+def measure(engine: Engine, prompts: Path, plan: Plan) -> list[Comparison]:
+    """Every task of the prompts, then all together."""
+    tasks = {
+        task: [engine.encode_chat(each.messages) for each in group]
+        for task, group in by_task(read_prompts(prompts)).items()
+    }
+    found = list(bench.run_bench(engine, tasks, plan))
+    return [*found, bench.together(found)]
+
+
+def main() -> None:
+    """One table of all pairs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--quantizations", nargs="+", default=["F32", "F16", "Q8_0", "Q4_0"])
+    add("--targets", nargs="+", choices=TARGETS, default=list(TARGETS))
+    add("--drafts", nargs="+", choices=DRAFTS, default=list(DRAFTS))
+    add("--prompts", type=Path, default=Path(__file__).parent / "python.jsonl")
+    add("--temperature", type=float, default=0.0)
+    add("--repeats", type=int, default=4)
+    add("--max-tokens", type=int, default=64)
+    add("--threads", type=int)
+    add("--output", type=Path)
+    args = parser.parse_args()
+    print(f"{machine.cpu_name()}, {args.threads or machine.physical_cores()} threads")
+    print(
+        "target/draft/type  task       plain  fixed        auto     spread  auto/fixed  of oracle"
+        "  text"
+    )
+    plan = Plan(
+        SamplingParams(temperature=args.temperature, seed=1),
+        (0, *FIXED, "auto"), args.repeats, args.max_tokens,
+    )  # fmt: skip
+    rows: list[Row] = []
+    for chosen in itertools.product(args.targets, args.drafts, args.quantizations):
+        with Engine.load(*pair(*chosen, args.threads)) as engine:
+            for comparison in measure(engine, args.prompts, plan):
+                row = judge("/".join(chosen), comparison)
+                if row is None:
+                    continue
+                rows.append(row)
+                print(row.line(), flush=True)
+                if args.output is not None:
+                    args.output.write_text(json.dumps([asdict(r) for r in rows], indent=1) + "\n")
+    ratios = [row.over_fixed for row in rows if row.task != "all"]
+    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    print(f"auto over the best fixed length: {mean:.3f} (geometric mean), {min(ratios):.3f} least")
+
+
+if __name__ == "__main__":
+    main()
