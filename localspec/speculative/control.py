@@ -12,7 +12,7 @@ from typing import Protocol
 from localspec.config import DraftLength
 from localspec.speculative.acceptance import Acceptance
 from localspec.speculative.costs import PassCosts
-from localspec.speculative.drafters import MODEL, TAIL, Candidate
+from localspec.speculative.drafters import MODEL, Candidate
 from localspec.speculative.loop import Clock, Proposal, Round
 from localspec.speculative.policy import Policy, solve
 from localspec.speculative.suffix import SuffixIndex
