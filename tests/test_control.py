@@ -222,7 +222,8 @@ def test_costs_are_learnt_while_it_runs() -> None:
     known = calibrated((0.9, 0.1), draft)  # told that width costs little, which is not so
     costs = (0.5, 0.5)
     seconds, _ = answer(auto(0.4, draft, known), costs, [1, 2], 400)
-    assert seconds < plain_seconds(costs, 400) * 1.03
+    # The allowance, and the round that overdrew it: at most 16 drafted tokens.
+    assert seconds < plain_seconds(costs, 400) * 1.01 + 4 * sum(costs) + 17 * costs[1]
     assert known.verify.seconds(4, 100) > 1.7
 
 
