@@ -125,6 +125,7 @@ def measure(case: Case, repeats: int, threads: int | None) -> Iterator[Row]:
             else lambda text: engine.encode_chat([{"role": "user", "content": text}])
         )  # fmt: skip
         (found,) = run_bench(engine, {case.name: [encode(text) for text in case.prompts]}, plan)
+        engine.forget()  # what was learnt under hardship is of no use elsewhere
     plain = [one.stats for row in found.sides[0].answers for one in row]
     usual = sum(s.verify_seconds for s in plain) / sum(s.rounds for s in plain)
     for figures, side in zip(found.figures(loops=True), found.sides, strict=True):

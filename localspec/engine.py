@@ -28,7 +28,7 @@ from localspec.interrupt import held_interrupt
 from localspec.memory import MemoryUse, read_buffers
 from localspec.metadata import ModelHeader, read_header
 from localspec.pairing import MAX_LAYERS, Finding, check_model, check_pair
-from localspec.speculative.calibrate import calibrate
+from localspec.speculative.calibrate import calibrate, still_holds
 from localspec.speculative.control import LONGEST_AUTO, Knowledge
 from localspec.speculative.costs import ceiling
 from localspec.speculative.loop import Clock, Logits
@@ -494,13 +494,19 @@ class Engine:
     def learnt(self, clock: Clock) -> Knowledge:
         """What is known of this pair on this machine; measured first if nothing is.
 
-        Kept between runs; a profile that is damaged is discarded with a note.
+        Kept between runs; what is damaged is discarded, and costs that no longer hold are measured
+        again, each with a note. The caches must be empty.
         """
         if self._learnt is None:
             try:
                 self._learnt = profiles.load(self._profile)
             except ValueError as error:
                 self.notes.append(f"The kept profile of this pair is discarded: {error}.")
+            if self._learnt and not still_holds(self._learnt, self.target, self.draft, clock):
+                self.notes.append("Passes cost something else here than before: measured again.")
+                kept = self._learnt.acceptance
+                self._learnt = calibrate(self.target, self.draft, clock)
+                self._learnt.acceptance = kept
         if self._learnt is None:
             self._learnt = calibrate(self.target, self.draft, clock)
         return self._learnt

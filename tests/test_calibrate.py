@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from conftest import FakeClock, ToyModel
 
-from localspec.speculative.calibrate import calibrate
+from localspec.speculative.calibrate import calibrate, still_holds
 
 
 class Staircase(ToyModel):
@@ -73,3 +74,38 @@ def test_a_context_shorter_than_a_width() -> None:
     clock = FakeClock()
     known = calibrate(Staircase(clock, STAIRS, n_ctx=8), None, clock, budget=100)
     assert known.verify.knows(8) and not known.verify.knows(16)
+
+
+@pytest.mark.parametrize(
+    ("stairs", "step", "holds"),
+    [
+        (STAIRS, 0.1, True),
+        ({width: 3 * seconds for width, seconds in STAIRS.items()}, 0.3, True),  # slower in all
+        ({1: 1.0, 4: 1.2 * 1.3}, 0.1, True),  # noise
+        ({1: 1.0, 4: 4.0}, 0.1, False),
+        ({1: 4.0, 4: 1.2}, 0.1, False),
+        (STAIRS, 0.4, False),
+    ],
+)
+def test_what_holds_no_longer_is_noticed(
+    stairs: dict[int, float], step: float, holds: bool
+) -> None:
+    clock = FakeClock()
+    draft_stairs = {1: 0.1, 32: 0.64}
+    known = calibrate(Staircase(clock, STAIRS), Staircase(clock, draft_stairs), clock, budget=1000)
+    for seen in known.verify, known.draft:
+        seen._widths = {n: replace(w, seconds=w.seconds / 20) for n, w in seen._widths.items()}
+    target, draft = Staircase(clock, stairs), Staircase(clock, {1: step})
+    target.decode([1, 2, 3], 1)
+    assert still_holds(known, target, draft, clock) == holds
+    assert target.tokens == [] and draft.tokens == []
+    assert still_holds(known, target, None, clock) == (holds or step == 0.4)
+
+
+def test_a_slow_pair_is_not_kept_waiting() -> None:
+    clock = FakeClock()
+    known = calibrate(Staircase(clock, STAIRS), None, clock, budget=1000)
+    target = Staircase(clock, {1: 50.0})
+    before = clock()
+    assert still_holds(known, target, None, clock)
+    assert clock() == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,15 @@ def test_an_engine_keeps_what_it_learnt(tiny: TinyFiles) -> None:
     with Engine.load(*pair) as engine:
         again = engine.learnt(float)
         assert again.of("draft model, greedy").observations == pytest.approx(1)
+    disturbed = json.loads(path.read_text())
+    for width, (_, seconds, _) in disturbed["verify"]["widths"].items():
+        if int(width) > 1:
+            disturbed["verify"]["widths"][width][1] = 50 * seconds
+    path.write_text(json.dumps(disturbed))
+    with Engine.load(*pair) as engine:
+        measured = engine.learnt(time.perf_counter)
+        assert any("measured again" in note for note in engine.notes)
+        assert measured.of("draft model, greedy").observations == pytest.approx(1)
     path.write_text("{")
     with Engine.load(*pair) as engine:
         assert engine.learnt(float).of("draft model, greedy").observations == 0

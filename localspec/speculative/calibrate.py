@@ -12,6 +12,9 @@ BUDGET = 2.0  # seconds
 _VERIFY_WIDTHS = (1, 4, 2, 8, 3, 6, 16, 5, 12, 9, 7, 33)  # those that decide most come first
 _DRAFT_WIDTHS = (1, 2, 4)
 _READING_WIDTH = 32
+_SPOT = 4  # tokens of the pass that tells whether costs have changed
+_TRIES = 2  # the first pass of a width sets things up
+_ALIKE = 1.35  # times more or less
 
 
 def calibrate(
@@ -30,6 +33,31 @@ def calibrate(
         known.reading = reading.seconds(width, 0) / width
     _measure(target, known.verify, _VERIFY_WIDTHS, clock, end)
     return known
+
+
+def still_holds(
+    known: Knowledge, target: TokenModel, draft: TokenModel | None, clock: Clock
+) -> bool:
+    """Whether a few passes cost, against a plain one, about what was learnt before.
+
+    A profile made while the machine was busy would forbid drafting, or allow what loses. Where the
+    look itself would take longer than `BUDGET`, costs are taken to hold. The caches are emptied.
+    """
+    before, spot = known.verify.seconds(1, 0), known.verify.seconds(_SPOT, 0)
+    if _TRIES * (before + spot) > BUDGET:
+        return True
+    plain = _best(target, 1, clock)
+    found = [(_best(target, _SPOT, clock) / plain, spot / before)]
+    target.keep(0)
+    if draft is not None:
+        found.append((_best(draft, 1, clock) / plain, known.draft.seconds(1, 0) / before))
+        draft.keep(0)
+    return all(1 / _ALIKE < now / then < _ALIKE for now, then in found)
+
+
+def _best(model: TokenModel, width: int, clock: Clock) -> float:
+    """The least of a few passes; a clock may be too coarse to see them."""
+    return max(1e-9, min(_seconds(model, width, clock) for _ in range(_TRIES)))
 
 
 def _measure(

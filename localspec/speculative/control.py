@@ -115,6 +115,7 @@ class Knowledge:
     draft: PassCosts = field(default_factory=PassCosts)
     reading: float = 0.0  # seconds of the draft for each token of a prompt
     acceptance: dict[str, Acceptance] = field(default_factory=dict)
+    unproven: int = 0  # tokens said since a pass was wider than one
 
     def observe_reading(self, tokens: int, seconds: float) -> None:
         """Learn from a reading: a short one says little, a disturbed one is bounded."""
@@ -243,7 +244,7 @@ class Adaptive:
             self._use_model(context, limit, past)
         elif max(self._hopeful.gain, self._overdue()) > better:
             self._watch(context)
-        elif self._since_probe >= _LAST_PROBE:
+        elif self._known.unproven >= _LAST_PROBE:
             self._doubt_costs(context, limit, unread)
 
     def _use_model(self, context: list[int], limit: int, past: int) -> None:
@@ -260,6 +261,7 @@ class Adaptive:
     def observe(self, round: Round) -> None:
         """Learn what the passes cost and who was right."""
         self._known.verify.observe(round.width, round.past, round.verify_seconds)
+        self._known.unproven = 0 if round.width > 1 else self._known.unproven + len(round.tokens)
         if not self._table:
             self._refresh(round.past)
         self._ledger.add(round.seconds, len(round.tokens), self._table[0])
@@ -419,7 +421,6 @@ class Adaptive:
         if not self._ledger.may_spend(cost + self._reading_cost(unread), self._table[0], 0.0):
             return
         plan = self._round
-        self._since_probe = 0
         plan.reading_seconds = self._read(context, unread)
         plan.candidates = self._draft(context, min(limit, _TRIAL), past, always=True)
         plan.verified = len(plan.candidates)
