@@ -61,7 +61,7 @@ def main() -> None:
                 }
                 rows.append(row)
                 print(
-                    f"{temperature:11g}  {rule:9}  {stats.acceptance_rate:8.1%}  "
+                    f"{temperature:11g}  {rule:9}  {stats.acceptance_rate or 0:8.1%}  "
                     f"{stats.mean_accepted_length:12.2f}",
                     flush=True,
                 )

@@ -89,7 +89,7 @@ class Row:
 def judge(pair: str, comparison: Comparison) -> Row | None:
     """The figures of one task: None where every answer loops."""
     even, odd = half(comparison, False).figures(), half(comparison, True).figures()
-    if not even:
+    if not (even and odd):
         return None
     fixed = [row for row in even if row.draft_length not in (0, "auto")]
     best = max(fixed, key=lambda row: row.speedup).draft_length
@@ -132,6 +132,8 @@ def main() -> None:
     add("--threads", type=int)
     add("--output", type=Path)
     args = parser.parse_args()
+    if args.repeats < 2:
+        parser.error("--repeats must be 2 or more: half of them choose, the others compare")
     print(f"{machine.cpu_name()}, {args.threads or machine.physical_cores()} threads")
     print(
         "target/draft/type  task       plain  fixed        auto     spread  auto/fixed  of oracle"

@@ -14,12 +14,11 @@ from typing import Literal, Protocol
 from localspec import generate
 from localspec.config import DraftLength, SamplingParams
 from localspec.errors import LocalspecError, PromptTooLong
-from localspec.generate import Answer, collect, stream_generate
+from localspec.generate import Answer, collect, model_drafter, stream_generate
 from localspec.sampling import Sampler
 from localspec.speculative import oracle
 from localspec.speculative.control import LONGEST_AUTO, longest
-from localspec.speculative.costs import PassCosts, ceiling
-from localspec.speculative.drafters import ModelDrafter
+from localspec.speculative.costs import PassCosts
 from localspec.speculative.loop import TokenModel, catch_up, common_prefix
 from localspec.stats import GenerationStats
 from localspec.text import repeated_share
@@ -256,6 +255,8 @@ class Figures:
 class Limits:
     """Speedups over plain that could be had, by what passes and draft steps cost in this run.
 
+    No draft longer than the longest that was verified in it is considered.
+
     ``ceiling`` if every drafted token were right, with ``ceiling_length`` of them a round;
     ``oracle`` with this draft and the best length in every round, known beforehand; ``fixed``
     with its best single length, ``fixed_length``. ``shares`` are those of the places where the
@@ -280,25 +281,28 @@ def _together(sides: Sequence[Side], prompts: Sequence[int]) -> GenerationStats:
     return total
 
 
-def _costs(sides: Sequence[Side], prompts: Sequence[int]) -> PassCosts:
-    """The mean seconds of the target's passes by width."""
+def _costs(sides: Sequence[Side], prompts: Sequence[int]) -> list[float]:
+    """The mean seconds of the target's passes of 1, 2, ... tokens, up to the widest there was.
+
+    What was not seen in between is interpolated.
+    """
+    passes = _together(sides, prompts).passes
     costs = PassCosts()
-    for width, passes in _together(sides, prompts).passes.items():
-        costs.observe(width, 0, passes.seconds / passes.count)
-    return costs
+    for width, each in passes.items():
+        costs.observe(width, 0, each.seconds / each.count)
+    return [costs.seconds(width, 0) for width in range(1, min(max(passes), LONGEST_AUTO + 1) + 1)]
 
 
-def _limits(agreed: Sequence[Sequence[bool]], costs: PassCosts, step: float) -> Limits:
-    verify = [costs.seconds(1 + k, 0) for k in range(LONGEST_AUTO + 1)]
+def _limits(agreed: Sequence[Sequence[bool]], verify: list[float], step: float) -> Limits:
     plain = sum(len(one) for one in agreed) * verify[0]
     fixed, length = max(
         (plain / sum(oracle.fixed_seconds(one, verify, step, k) for one in agreed), k)
-        for k in range(1, LONGEST_AUTO + 1)
+        for k in range(1, len(verify))
     )
-    most, width = ceiling(costs, step, range(1, LONGEST_AUTO + 2), 0)
+    most, best = max(((k + 1) * verify[0] / (verify[k] + k * step), k) for k in range(len(verify)))
     return Limits(
         ceiling=most,
-        ceiling_length=width - 1,
+        ceiling_length=best,
         oracle=plain / sum(oracle.best_seconds(one, verify, step) for one in agreed),
         fixed=fixed,
         fixed_length=length,
@@ -476,11 +480,13 @@ def _misses(
 def _agreement(
     engine: Engine, prompt: Prompt, plan: Plan, tokens: Sequence[int]
 ) -> tuple[bool, ...]:
-    """At which of these tokens the draft's pick, given the text before, is the same."""
-    if engine.draft is None:
+    """At which of these tokens the draft's pick, given the text before, is the same.
+
+    Not told where the rule of acceptance asks for more than that.
+    """
+    drafter = None if not plan.params.seed_decides else model_drafter(engine, plan.params)
+    if drafter is None:
         return ()
-    picker, vocabulary = Sampler(plan.params), engine.target.n_vocab
-    drafter = ModelDrafter(engine.draft, picker, vocabulary, engine.is_stop)
     context, agreed = list(prompt), list[bool]()
     drafter.read(context)
     for i in range(0, len(tokens), _AT_ONCE):

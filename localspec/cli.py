@@ -230,9 +230,10 @@ def run(
             document = {"seed": params.seed, "settings": _settings(engine, params, length)}
             compared = {} if plain is None else {"plain": plain.as_json()}
             display.json_line(answer.as_json() | document | compared)
-        elif plain is not None:
-            display.compared(answer, plain)
-    raise typer.Exit(130 if answer.finish_reason == "cancelled" else 0)
+        elif plain is not None and plain.finish_reason != "cancelled":
+            display.compared(answer, plain, params.seed_decides)
+    ended = {answer.finish_reason, None if plain is None else plain.finish_reason}
+    raise typer.Exit(130 if "cancelled" in ended else 0)
 
 
 @app.command()

@@ -112,7 +112,7 @@ def require_fixed(length: DraftLength, params: SamplingParams) -> None:
         raise UsageError(
             "With --acceptance rejection the draft length must be fixed: auto looks at what was "
             "drafted, which would change the odds.",
-            "Give one, such as --draft 4; or leave out --acceptance.",
+            "Give one: --draft 4, or /draft 4 in chat; or keep to another rule of acceptance.",
         )
 
 

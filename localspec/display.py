@@ -110,7 +110,7 @@ def figures(stats: GenerationStats, finish_reason: str, seed: int | None, status
     console(True).print(" · ".join(parts), style="dim", markup=False)
 
 
-def compared(answer: "Answer", plain: "Answer") -> None:
+def compared(answer: "Answer", plain: "Answer", seed_decides: bool = True) -> None:
     """What drafting gained against the plain answer to the same prompt, as measured; on stderr."""
     ours, theirs = answer.stats, plain.stats
     if not (ours.tokens and theirs.tokens):
@@ -119,7 +119,8 @@ def compared(answer: "Answer", plain: "Answer") -> None:
     gain = (theirs.seconds / theirs.tokens) / (seconds / ours.tokens) if seconds else 0.0
     text = (
         "the same text" if answer.tokens == plain.tokens
-        else "another text; localspec bench finds out why"
+        else "another text; localspec bench finds out why" if seed_decides
+        else "another text, as rejection draws"
     )  # fmt: skip
     note(f"Without drafting {number(theirs.generation_tps)} tok/s: {gain:.2f}x, {text}.")
 

@@ -5,6 +5,7 @@ checked from its headers before any weight is read, because some bad files trip 
 llama.cpp that end the process. It knows nothing of drafting or text streams.
 """
 
+import copy
 import ctypes
 import functools
 import os
@@ -562,14 +563,15 @@ class Engine:
     def widened(self, width: int) -> Iterator[None]:
         """Let no pass of the target be narrower than ``width`` tokens while the block runs.
 
-        The context must have room for ``width`` more tokens than are generated.
+        The context must have room for ``width`` more tokens than are generated. Nothing is learnt
+        meanwhile: such passes cost more than their tokens.
         """
-        before = self.target.min_width
-        self.target.min_width = width
+        before, learnt = self.target.min_width, self._learnt
+        self.target.min_width, self._learnt = width, copy.deepcopy(learnt)
         try:
             yield
         finally:
-            self.target.min_width = before
+            self.target.min_width, self._learnt = before, learnt
 
     def close(self) -> None:
         """Keep what was learnt, and free both models."""

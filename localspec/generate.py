@@ -150,8 +150,7 @@ def stream_generate(
     for an answer, UsageError for "auto" with "rejection".
     """
     _require_room(len(prompt), engine.target.n_ctx)
-    rejects = params.acceptance == "rejection" and not params.greedy
-    picker = RejectionSampler(params) if rejects else Sampler(params)
+    picker = make_picker(params)
     # Before the prompt is read: a pair that is new here is measured on empty caches.
     proposer = _make_proposer(engine, picker, draft_length, suffix, clock)
     stats = GenerationStats()
@@ -187,15 +186,27 @@ def _require_room(n_prompt: int, n_ctx: int) -> None:
         )
 
 
+def make_picker(params: SamplingParams) -> Sampler:
+    """The target's rule: for a drafted token too, by the rule of acceptance."""
+    rejects = params.acceptance == "rejection" and not params.greedy
+    return RejectionSampler(params) if rejects else Sampler(params)
+
+
+def model_drafter(engine: Engine, params: SamplingParams) -> ModelDrafter | None:
+    """The draft model as a drafter that chooses as the rule of acceptance wants; None without."""
+    if engine.draft is None:
+        return None
+    matched = params.acceptance == "match"
+    chooser = Sampler(replace(params, temperature=0.0)) if matched else make_picker(params)
+    return ModelDrafter(engine.draft, chooser, engine.target.n_vocab, engine.is_stop)
+
+
 def _make_proposer(
     engine: Engine, picker: Sampler, length: DraftLength, suffix: bool, clock: Clock
 ) -> Proposer:
-    params, drafter = picker.params, None
+    params = picker.params
     require_fixed(length, params)
-    if engine.draft is not None:
-        likeliest = Sampler(replace(params, temperature=0.0))
-        chooser = likeliest if params.acceptance == "match" else picker
-        drafter = ModelDrafter(engine.draft, chooser, engine.target.n_vocab, engine.is_stop)
+    drafter = model_drafter(engine, params)
     if length == "auto" and (drafter is not None or (suffix and engine.can_rewind)):
         bucket = "greedy" if params.greedy else f"{params.acceptance} at {params.temperature:.1f}"
         index = SuffixIndex() if suffix else None

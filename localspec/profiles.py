@@ -80,6 +80,6 @@ def _knowledge(document: dict[str, Any]) -> Knowledge:
     )
     if not known.verify.knows(1):
         raise ValueError("no plain pass was measured")
-    if document["draft"] and not known.draft.knows(1):
+    if document["draft"]["widths"] and not known.draft.knows(1):
         raise ValueError("no draft step was measured")
     return known

@@ -87,8 +87,8 @@ def _cells(task: str, row: Figures, plain: bool) -> dict[str, str]:
         "task": task,
         "draft": _length(row.draft_length),
         "tok/s": number(row.generation_tps),
-        "speedup": f"{row.speedup:.2f}x" if row.drafted else "",
-        "spread": f"{low:.2f}-{high:.2f}" if row.drafted and low < high else "",
+        "speedup": "" if plain else f"{row.speedup:.2f}x",
+        "spread": f"{low:.2f}-{high:.2f}" if low < high and not plain else "",
         "accept": percent(row.acceptance_rate) if row.drafted else "",
         "tok/rnd": number(row.mean_accepted_length, 2),
         "TTFT": f"{row.ttft_s:.2f}s" if row.ttft_s < 10 else f"{row.ttft_s:.0f}s",
@@ -195,7 +195,7 @@ def _audited(audits: Sequence[Audit]) -> str:
     shorts = [short for each in audits for _, short in each.misses]
     said = f"Audit: {tokens:,} tokens of {len(audits)} drafted answers read again by plain decoding"
     if None in shorts:
-        said += f", {len(shorts)} of them not its pick, some beyond it. Please report this"
+        said += f", {len(shorts)} of them not its pick, some past the edge of truncation"
     elif shorts:
         most = max(short for short in shorts if short is not None)
         said += f", {len(shorts)} of them not its pick, short of it by {most:.2g} logits at most"

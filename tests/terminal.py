@@ -172,7 +172,7 @@ class Terminal:
 
     def _wait_for_readline(self) -> None:
         """It shows its prompt a moment before it takes over keys; without it nothing happens."""
-        end = time.monotonic() + 0.3
+        end = time.monotonic() + 1
         while termios.tcgetattr(self._master)[3] & termios.ICANON and time.monotonic() < end:
             time.sleep(0.005)
         time.sleep(0.02)

@@ -152,7 +152,7 @@ def test_json_holds_everything(run: Command, tiny: TinyFiles) -> None:
 
 
 def test_the_same_seed_says_the_same_with_any_draft(run: Command, tiny: TinyFiles) -> None:
-    seeded = (HELLO, "--seed", "11", "-n", "40")
+    seeded = (HELLO, "--seed", "11", "-n", "40", "--exact")
     plain = run(*seeded)
     assert run(*seeded, "--draft", "off").out == plain.out
     for length in ("off", "1", "4", "9", "auto"):
@@ -335,7 +335,7 @@ def test_a_bug_keeps_its_traceback(run: Command, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("rule", ["coupled", "match"])
 def test_the_seed_decides_with_these_rules(run: Command, tiny: TinyFiles, rule: str) -> None:
-    seeded = (HELLO, "--seed", "11", "-n", "40", "--acceptance", rule)
+    seeded = (HELLO, "--seed", "11", "-n", "40", "--exact", "--acceptance", rule)
     plain = run(*seeded)
     for length in ("4", "auto"):
         assert run(*seeded, "-md", tiny.draft, "--draft", length).out == plain.out
@@ -399,6 +399,13 @@ def test_auto_needs_no_draft_model(run: Command) -> None:
     off = run(text, "--raw", "--temp", "0", "--json", "--draft", "auto", "--suffix", "off")
     assert json.loads(off.out)["settings"]["draft_length"] == 0
     assert run(HELLO, "--suffix", "perhaps").code == 2
+
+
+def test_a_target_alone_is_measured_once(localspec: Command, tiny: TinyFiles) -> None:
+    flags = ("run", "-m", tiny.target, "-t", "1", "-n", "4", HELLO)
+    assert "New on this machine" in localspec(*flags).err
+    again = localspec(*flags).err
+    assert "New on this machine" not in again and "discarded" not in again
 
 
 def test_auto_is_the_default(localspec: Command, tiny: TinyFiles) -> None:
@@ -571,7 +578,8 @@ def test_ctrl_c_before_the_first_token(
 
 def endless(tiny: TinyFiles) -> list[str]:
     """A command that talks for many seconds."""
-    settings = ["-t", "1", "-c", "60000", "--temp", "0.8", "--seed", "1", "--raw", "ab"]
+    settings = ["-t", "1", "-c", "60000", "--temp", "0.8", "--seed", "1", "--draft", "off"]
+    settings += ["--raw", "ab"]
     return [sys.executable, "-m", "localspec", "run", "-m", str(tiny.target), *settings]
 
 
@@ -619,7 +627,9 @@ def test_a_reader_that_leaves(tiny: TinyFiles) -> None:
     ("closed", "code"), [("<&-", 0), (">&-", 0), ("2>&-", 0), (">/dev/null", 0)]
 )
 def test_closed_streams_are_no_traceback(tiny: TinyFiles, closed: str, code: int) -> None:
-    words = f'"{sys.executable}" -m localspec run -m "{tiny.target}" -t 1 -n 2 ab {closed}'
+    words = (
+        f'"{sys.executable}" -m localspec run -m "{tiny.target}" -t 1 -n 2 --draft off ab {closed}'
+    )
     done = subprocess.run(
         ["sh", "-c", words], capture_output=True, text=True, stdin=subprocess.DEVNULL
     )
@@ -629,14 +639,15 @@ def test_closed_streams_are_no_traceback(tiny: TinyFiles, closed: str, code: int
 def test_a_stream_that_cannot_show_every_character(tiny: TinyFiles) -> None:
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = process(
-        *("run", "-m", tiny.target, "-t", "1", "-n", "20", "--seed", "1", "ab"), env=environment
+        *("run", "-m", tiny.target, "-t", "1", "-n", "20", "--seed", "1", "--draft", "off", "ab"),
+        env=environment,
     )
     assert done.returncode == 0 and "?" in done.stdout and "Traceback" not in done.stderr
 
 
 def test_bytes_that_are_no_text_in_a_pipe(tiny: TinyFiles) -> None:
     done = process(
-        *("run", "-m", tiny.target, "-t", "1", "-n", "2", "ab"),
+        *("run", "-m", tiny.target, "-t", "1", "-n", "2", "--draft", "off", "ab"),
         text=False, stdin=None, input=b"caf\xe9 \xff",
         env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
     )  # fmt: skip

@@ -32,6 +32,15 @@ class Costly(ToyModel):
         return super().decode(tokens, rows)
 
 
+class Copyist(Costly):
+    """Says what stands 16 tokens before."""
+
+    def row(self, context: Sequence[int]):  # type: ignore[no-untyped-def]
+        row = super().row(context) * 0
+        row[context[-16]] = 1.0
+        return row
+
+
 def calibrated(verify: tuple[float, float], draft: tuple[float, float]) -> Knowledge:
     """What a calibration finds of such costs."""
     known = Knowledge(reading=draft[1])
@@ -204,6 +213,57 @@ def test_costs_measured_beside_other_work_are_doubted(dear: str) -> None:
     assert seconds < plain_seconds(FLAT, 6000) / 1.3
 
 
+@pytest.mark.parametrize("width", [1, 5])
+@pytest.mark.parametrize("stall", [10, 1000])
+def test_a_pass_held_up_is_not_the_drafts_fault(width: int, stall: int) -> None:
+    class HeldUp(Costly):
+        """One pass of this width takes far longer."""
+
+        def decode(self, tokens: Sequence[int], rows: int):  # type: ignore[no-untyped-def]
+            if len(tokens) >= width and len(self.tokens) > 60 and not held:
+                held.append(True)
+                self._own_clock.advance(stall)
+            return super().decode(tokens, rows)
+
+    held: list[bool] = []
+    draft = (0.02, 0.0)
+    seconds, rounds = answer(auto(0.02, draft, calibrated(FLAT, draft)), FLAT, [1, 2], 600, HeldUp)
+    assert held
+    assert drafted(rounds[len(rounds) // 4 :]) > 200
+    assert seconds - stall < plain_seconds(FLAT, 600) / 1.6
+
+
+def test_plain_decoding_is_tried_now_and_then() -> None:
+    draft, verify = (0.05, 0.0), (0.5, 0.5)
+    known = calibrated(verify, draft)
+    known.verify = PassCosts()
+    for width in (1, 2, 4, 8, 16):  # the plain pass was held up when it was measured
+        known.verify.observe(width, 0, 10.0 if width == 1 else verify[0] + verify[1] * width)
+    first, _ = answer(auto(0.4, draft, known), verify, [1, 2], 600)
+    second, _ = answer(auto(0.4, draft, known), verify, [3, 4], 600)
+    assert known.verify.seconds(1, 0) < 1.3
+    assert second < plain_seconds(verify, 600) * 1.03
+
+
+def test_a_draft_that_lacks_a_token_teaches_nothing_of_reading() -> None:
+    def make(clock: FakeClock) -> Proposer:
+        model = Costly(clock, (0.05, 0.05), n_vocab=10)
+        return Adaptive(known, clock, ModelDrafter(model, GREEDY, 16, never_stop))
+
+    known = calibrated(FLAT, (0.05, 0.05))
+    _, rounds = answer(make, FLAT, [12, 1, 2] * 20, 200)
+    assert drafted(rounds) == 0 and known.reading == pytest.approx(0.05)
+
+
+def test_the_index_alone_doubts_costs_too() -> None:
+    known = Knowledge()
+    for width in (1, 2, 4, 8, 33):  # measured beside other work
+        known.verify.observe(width, 0, 1.0 if width == 1 else 3.0 * width)
+    index_only = lambda clock: Adaptive(known, clock, None, SuffixIndex())  # noqa: E731
+    _, rounds = answer(index_only, FLAT, [*range(16)] * 3, 3000, Copyist)
+    assert drafted(rounds[:200]) == 0 < drafted(rounds[-50:])
+
+
 @pytest.mark.parametrize("what", ["step", "reading"])
 def test_a_stall_is_not_remembered_for_long(what: str) -> None:
     draft = (0.05, 0.01)
@@ -232,15 +292,6 @@ def test_costs_are_learnt_while_it_runs() -> None:
 
 def test_text_that_repeats_needs_no_draft_model() -> None:
     prompt = [*range(16)] * 3
-
-    class Copyist(Costly):
-        """Says what stands 16 tokens before."""
-
-        def row(self, context: Sequence[int]):  # type: ignore[no-untyped-def]
-            row = super().row(context) * 0
-            row[context[-16]] = 1.0
-            return row
-
     seconds, rounds = answer(
         lambda clock: Adaptive(calibrated(FLAT, FLAT), clock, None, SuffixIndex()),
         FLAT, prompt, 320, Copyist,

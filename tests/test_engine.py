@@ -6,6 +6,7 @@ import os
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -374,6 +375,18 @@ def test_closing_twice_is_harmless(tiny: TinyFiles) -> None:
 def test_the_drafts_context(tiny: TinyFiles, target_ctx: int, trained: int, expected: int) -> None:
     header = replace(read_header(tiny.draft), context_length=trained or None)
     assert draft_ctx_size(header, target_ctx) == expected
+
+
+def test_nothing_is_learnt_while_passes_are_widened(tiny: TinyFiles) -> None:
+    with Engine.load(options(tiny.target), options(tiny.draft)) as engine:
+        known = engine.learnt(time.perf_counter)
+        before = known.verify.as_json()
+        with engine.widened(33):
+            generate(engine, random_ids(20), length="auto", max_tokens=20)
+        assert engine.learnt(time.perf_counter) is known
+        assert known.verify.as_json() == before
+        generate(engine, random_ids(20), length="auto", max_tokens=20)
+        assert known.verify.as_json() != before
 
 
 # -- sliding windows -----------------------------------------------------------------------

@@ -199,7 +199,10 @@ def test_what_lies_behind_a_stop_string_is_neither_drafted_nor_accepted() -> Non
 def test_responses_tell_how_far_the_next_round_drafts() -> None:
     assert {r.draft_length for r in answer(ToyEngine(), length=5, max_tokens=20)} == {5}
     assert {r.draft_length for r in answer(ToyEngine(), length=0, max_tokens=20)} == {0}
-    perfect = answer(ToyEngine(quirk=0.0), length="auto", max_tokens=100)
+    clock = FakeClock()
+    engine = ToyEngine(quirk=0.0, clock=clock)
+    prompt = engine.encode("abcd")
+    perfect = stream_generate(engine, prompt, WARM, "auto", max_tokens=100, clock=clock)
     assert max(r.draft_length for r in perfect) > 6
 
 

@@ -17,7 +17,7 @@ from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import generate_rounds, prefill
 from localspec.speculative.oracle import best_seconds, fixed_seconds, runs, shares
 
-VERIFY = [1.0, 1.2, 1.3, 2.5, 2.6, 2.6]
+VERIFY = [1.0, 1.6, 1.3, 2.5, 2.6, 2.1]  # a staircase that falls, too
 texts = st.lists(st.booleans(), min_size=1, max_size=9)
 
 
@@ -79,6 +79,13 @@ def test_the_loop_takes_as_long_as_foretold(length: int) -> None:
 
 
 def test_shares_of_places() -> None:
-    found = shares([[True, True, False, True, True], [False, True]], 3)
-    assert found == pytest.approx([5 / 7, 2 / 5, 0 / 3])
-    assert shares([[True]], 2) == [1.0, 0.0]
+    found = shares([[True, True, False, True, True, True], [False, True]], 3)
+    assert found == pytest.approx([3 / 4, 2 / 4, 1 / 4])
+    assert shares([[True, False]], 8) == [1.0, 0.0]
+    assert shares([], 8) == []
+
+
+@given(st.lists(texts, min_size=1), st.integers(1, 9))
+def test_more_in_a_row_is_never_more_frequent(agreed: list[list[bool]], longest: int) -> None:
+    found = shares(agreed, longest)
+    assert found == sorted(found, reverse=True)

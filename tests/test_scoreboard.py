@@ -91,10 +91,10 @@ def test_what_loops_is_named_below_its_row(streams: Streams) -> None:
     assert len(rows) == 4
 
 
-def test_a_side_that_drafted_nothing_has_no_speedup(streams: Streams) -> None:
+def test_what_a_side_that_drafted_nothing_lost_is_seen(streams: Streams) -> None:
     comparison = compared(side(0, [made_answer(4.0)]), side(3, [made_answer(2.0)]))
     row = shown(streams, comparison).splitlines()[2]
-    assert row.split() == ["3", "20.0", "1.00", "1.00s", "same"]
+    assert row.split() == ["3", "20.0", "2.00x", "1.00", "1.00s", "same"]
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_an_audit_in_a_sentence(streams: Streams) -> None:
     *_, said = summed_up(streams, replace(made_comparison(), audits=(good, bad)))
     beyond = Audit("code 1", 3, 10, False, ((7, None),))
     *_, worst = summed_up(streams, replace(made_comparison(), audits=(beyond,)))
-    assert "1 of them not its pick, some beyond it. Please report this" in worst
+    assert "1 of them not its pick, some past the edge of truncation" in worst
     assert "2 of them not its pick, short of it by 0.0012 logits at most; 1 of 2 answers" in said
 
 

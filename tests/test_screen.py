@@ -390,7 +390,7 @@ def test_half_a_terminal_is_none(
 
 
 def test_closed_standard_input_is_the_end(tiny: TinyFiles) -> None:
-    done = chat_process("-m", tiny.target, "-t", "1", text=None)
+    done = chat_process("-m", tiny.target, "-t", "1", "--draft", "off", text=None)
     assert (done.returncode, done.stdout) == (0, b"") and b"Traceback" not in done.stderr
 
 

@@ -82,7 +82,7 @@ class Acceptance:
             total = sum(w for _, w in found)
             mean = sum(p * w for p, w in found) / total
             lift = hope * math.sqrt(mean * (1 - mean) / total)
-            return [(p + (1 - p) * lift / max(1 - mean, 1e-9), w) for p, w in found]
+            return [(min(1.0, p + (1 - p) * lift / max(1 - mean, 1e-9)), w) for p, w in found]
         return found
 
     @property

@@ -25,6 +25,7 @@ _FADE = 0.9  # of what other answers taught, at the start of one
 _LITTLE = 5  # tokens said, candidates seen: too few to know a draft
 _GOOD = 0.9  # the chance of a candidate of a good draft on an easy text
 _RECENT = 1 - 1 / 64
+_HELD_UP = 3.0  # times what a pass costs usually
 _FIRST_PROBE, _LAST_PROBE = 12, 256  # tokens between two looks at a draft that is not used
 _SHORT_ANSWER = 64  # tokens: what an answer is expected to have at least
 _TRIAL = 3  # tokens drafted only to see what that costs
@@ -116,6 +117,7 @@ class Knowledge:
     reading: float = 0.0  # seconds of the draft for each token of a prompt
     acceptance: dict[str, Acceptance] = field(default_factory=dict)
     unproven: int = 0  # tokens said since a pass was wider than one
+    drafted_on: int = 0  # tokens said since a pass was as wide as one
 
     def observe_reading(self, tokens: int, seconds: float) -> None:
         """Learn from a reading: a short one says little, a disturbed one is bounded."""
@@ -205,11 +207,16 @@ class Adaptive:
         self._refresh(len(context) - 1)
         guessed = self._guess(context, min(limit, WIDEST - 1))
         plan = self._round = _Plan(guessed)
-        self.status = "draft too often wrong"
+        if self._known.drafted_on >= _LAST_PROBE:  # what plain decoding costs must be known too
+            self._length = 0
+            return Proposal()
+        self.status = "it lost time of late"
         if self._ledger.may_spend(0.0, self._table[0], max(0.0, self._policy.gain)):
             plan.verified, value = self._best(guessed)
             if self._drafter is not None:
                 self._ask_model(context, limit, max(value, self._value(0.0, 0)))
+            elif self._known.unproven >= _LAST_PROBE:
+                plan.verified = max(plan.verified, min(_TRIAL, len(guessed)))
         self._length = plan.verified
         if plan.verified or self._drafter is None:
             self.status = ""
@@ -233,7 +240,8 @@ class Adaptive:
             self.status = ""
             if not self._worth_reading(unread, limit):
                 self.status = "answer too short for its prompt"
-                self._watch(context)
+                if self._since_probe >= self._probe_every:
+                    self._watch(context)
                 return
             if self._of(MODEL).observations < _LITTLE - 1:  # older ones count less
                 if self._emitted >= _LITTLE:  # a look at what was said is cheaper than a bet
@@ -242,7 +250,7 @@ class Adaptive:
             self._since_probe, self._probe_every = 0, _FIRST_PROBE
             plan.reading_seconds = self._read(context, unread)
             self._use_model(context, limit, past)
-        elif max(self._hopeful.gain, self._overdue()) > better:
+        elif self._since_probe >= self._probe_every and self._may_gain() > better:
             self._watch(context)
         elif self._known.unproven >= _LAST_PROBE:
             self._doubt_costs(context, limit, unread)
@@ -261,10 +269,12 @@ class Adaptive:
     def observe(self, round: Round) -> None:
         """Learn what the passes cost and who was right."""
         self._known.verify.observe(round.width, round.past, round.verify_seconds)
-        self._known.unproven = 0 if round.width > 1 else self._known.unproven + len(round.tokens)
+        known, tokens = self._known, len(round.tokens)
+        known.unproven = 0 if round.width > 1 else known.unproven + tokens
+        known.drafted_on = 0 if round.width == 1 else known.drafted_on + tokens
         if not self._table:
             self._refresh(round.past)
-        self._ledger.add(round.seconds, len(round.tokens), self._table[0])
+        self._ledger.add(self._cost(round), len(round.tokens), self._table[0])
         self.plain_seconds += len(round.tokens) * self._table[0]
         self._recent[0] = self._recent[0] * _RECENT + len(round.tokens)
         self._recent[1] = self._recent[1] * _RECENT + round.seconds
@@ -274,6 +284,15 @@ class Adaptive:
         self._learn(plan.candidates, round.tokens)
         self._learn(plan.other, round.tokens)
         self._round = _Plan()
+
+    def _cost(self, round: Round) -> float:
+        """Seconds of a round for the ledger: what delays plain decoding as well is no loss.
+
+        A pass that took far longer than its width costs was held up by something else.
+        """
+        usual = self._table[min(round.width, WIDEST) - 1]
+        most = usual if round.width == 1 else _HELD_UP * usual
+        return round.seconds - round.verify_seconds + min(round.verify_seconds, most)
 
     def _learn(self, candidates: Sequence[Candidate], tokens: Sequence[int]) -> None:
         """Each candidate up to the first wrong one teaches; the one that was refused does too."""
@@ -369,7 +388,7 @@ class Adaptive:
         return self._known.reading * unread
 
     def _worth_reading(self, unread: int, limit: int) -> bool:
-        """Whether what drafting may gain is at least twice what reading the prompt costs.
+        """Whether what drafting may gain is well above what reading the prompt costs.
 
         How long the answer will be is unknown: as long again as it is, and 64 tokens at least.
         """
@@ -386,12 +405,14 @@ class Adaptive:
         began = self._clock()
         self._drafter.read(context)
         seconds = self._clock() - began
-        self._known.observe_reading(unread, seconds)
+        if self._drafter.unread(context) < unread:  # else it lacks a token, and read nothing
+            self._known.observe_reading(unread, seconds)
         return seconds
 
-    def _overdue(self) -> float:
-        """What a good draft would gain, once the last look at this one is long ago."""
-        return self._ideal if self._since_probe >= _LAST_PROBE else 0.0
+    def _may_gain(self) -> float:
+        """What the draft may well gain; what a good one would, once the last look is long ago."""
+        overdue = self._since_probe >= _LAST_PROBE
+        return max(self._hopeful.gain, self._ideal if overdue else 0.0)
 
     def _review(self, context: list[int]) -> None:
         """Learn from what the draft would have said, had it been asked; and what reading costs."""
@@ -402,17 +423,19 @@ class Adaptive:
         if not self._ledger.may_spend(self._reading_cost(count), self._table[0], gain):
             return
         self._since_probe, began = 0, self._clock()
-        for candidate, token in self._drafter.review(context, rows):
+        reviewed = self._drafter.review(context, rows)
+        if not reviewed:
+            return
+        for candidate, token in reviewed:
             self._of(candidate.group).observe(candidate.confidence, candidate.token == token)
         self._known.observe_reading(count, self._clock() - began)
         self._age = 0
 
     def _watch(self, context: list[int]) -> None:
         """See whether the draft would have been right, while it is not used: no target pays."""
-        if self._since_probe >= self._probe_every:
-            self._review(context)
-            if self._since_probe == 0:
-                self._probe_every = min(2 * self._probe_every, _LAST_PROBE)
+        self._review(context)
+        if self._since_probe == 0:
+            self._probe_every = min(2 * self._probe_every, _LAST_PROBE)
 
     def _doubt_costs(self, context: list[int], limit: int, unread: int) -> None:
         """Draft a little though costs forbid it: they may come from a moment of another's work."""
@@ -422,6 +445,7 @@ class Adaptive:
             return
         plan = self._round
         plan.reading_seconds = self._read(context, unread)
+        self._ledger.add(plan.reading_seconds, 0, self._table[0])
         plan.candidates = self._draft(context, min(limit, _TRIAL), past, always=True)
         plan.verified = len(plan.candidates)
 

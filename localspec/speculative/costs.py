@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _DECAY = 0.98  # of what a width has seen, at each new pass of that width
-_FARTHEST = 3.0  # a pass this much slower or faster than expected counts as this much only
+_FARTHEST = 3.0  # a pass this many times slower than expected counts as this much only
+_QUICKER, _FORGIVEN = 1.5, 0.25  # times as quick as expected; what was seen then still weighs
 _SHORTEST = 1e-9  # seconds: a clock may be too coarse to see a pass
 _LEAST = 0.05  # of the mean of a width: what a far shorter context costs at least
 _RIDGE = 1e4  # squared tokens: holds the slopes until contexts of different length were seen
@@ -59,7 +60,9 @@ class PassCosts:
             self._known.insert(bisect_left(self._known, width), width)
         else:
             expected = self.seconds(width, past)
-            seconds = min(max(seconds, expected / _FARTHEST), expected * _FARTHEST)
+            seconds = min(seconds, expected * _FARTHEST)
+            if seconds * _QUICKER < expected:  # nothing makes a pass quicker: those were held up
+                seen.weight *= _FORGIVEN
         seen.add(float(past), seconds)
         self._slopes = self._fit()
 

@@ -41,18 +41,20 @@ def best_seconds(agreed: Sequence[bool], verify: Sequence[float], step: float) -
     right, n = runs(agreed), len(agreed)
     best = [0.0] * (n + 1)
     for i in range(n - 1, -1, -1):
-        most = min(right[i], n - i - 1, len(verify) - 1) if i else 0
-        best[i] = min(k * step + verify[k] + best[i + k + 1] for k in range(most + 1))
+        most = min(n - i - 1, len(verify) - 1) if i else 0
+        # Longer than what is right may pay too: the costs of passes are a staircase that may fall.
+        best[i] = min(
+            k * step + verify[k] + best[i + min(k, right[i]) + 1] for k in range(most + 1)
+        )
     return best[0]
 
 
 def shares(agreed: Sequence[Sequence[bool]], longest: int) -> list[float]:
     """At what share of the places the draft gets 1, 2, ... ``longest`` tokens right in a row.
 
-    Places too near an answer's end to tell are left out.
+    Places too near an answer's end to tell are left out, or, where all answers are shorter than
+    that, counted up to the longest.
     """
-    found = []
-    for length in range(1, longest + 1):
-        right = [run for one in agreed for run in runs(one)[: len(one) - length + 1]]
-        found.append(sum(run >= length for run in right) / len(right) if right else 0.0)
-    return found
+    longest = min(longest, max((len(one) for one in agreed), default=0))
+    right = [run for one in agreed for run in runs(one)[: max(0, len(one) - longest + 1)]]
+    return [sum(run >= length for run in right) / len(right) for length in range(1, longest + 1)]
