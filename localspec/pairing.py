@@ -136,10 +136,10 @@ RULES: dict[str, tuple[Level, str]] = _REFUSED_BY_LLAMA_CPP | {
     ),
     "sliding-window": (
         "info",
-        "localspec keeps its whole cache, so that rejected tokens can be dropped.",
+        "Rejected tokens can be dropped; what a longer step back misses is read again.",
     ),
-    "draft-context": ("info", "In a longer text the target goes on without the draft."),
-    "target-vocab-larger": ("info", "Drafting ends where such a token appears in the text."),
+    "draft-context": ("info", "Of a longer text the draft sees the most recent part."),
+    "target-vocab-larger": ("info", "Drafting rests while such a token is in the draft's context."),
     "vocab-size-old-limit": ("info", "Builds of llama.cpp of 2024 refuse this."),
     "bos-id-unused": ("info", "Builds of llama.cpp before April 2026 refuse this."),
     "eos-id-unused": ("info", "Builds of llama.cpp before April 2026 refuse this."),
@@ -201,13 +201,12 @@ def check_pair(
     target: ModelHeader,
     draft: ModelHeader,
     *,
-    n_ctx: int | None = None,
     weights_needed: bool = True,
 ) -> PairReport:
     """Judge the pair strictly, as llama.cpp does; an error means that it must not run.
 
-    `n_ctx` is the context length asked for, in tokens. With `weights_needed` False two
-    vocabulary-only files may be compared, which is enough to judge the tokenizers.
+    With `weights_needed` False two vocabulary-only files may be compared, which is enough to judge
+    the tokenizers.
     """
     without_weights: Level = "error" if weights_needed else "info"
     findings = [
@@ -218,7 +217,7 @@ def check_pair(
         findings += _check_vocabs(target.vocab, draft.vocab)
     # llama.cpp stops at its first failing test, so this is read before the findings are sorted.
     refusals = [f.rule for f in findings if f.level == "error" and f.rule in _REFUSED_BY_LLAMA_CPP]
-    findings += _check_use(target, draft, n_ctx)
+    findings += _check_use(target, draft)
     findings += _check_template(target, "target")
     findings += _check_notes(target, draft)
     rule = refusals[0] if refusals else None
@@ -448,10 +447,10 @@ def _text_class(ours: bytes, theirs: bytes, types: set[int]) -> str:
     return "control" if types <= {CONTROL, UNKNOWN} else "normal"
 
 
-def _check_use(target: ModelHeader, draft: ModelHeader, n_ctx: int | None) -> Iterator[Finding]:
+def _check_use(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
     """Whether a pair that runs would also be of use."""
     yield from _check_parameters(target.parameters, draft.parameters)
-    yield from _check_context(target.context_length, draft.context_length, n_ctx)
+    yield from _check_context(target.context_length, draft.context_length)
     for role, header in (("target", target), ("draft", draft)):
         if not header.rolls_back:
             what = f"The {role} ({header.architecture}) is recurrent or hybrid"
@@ -478,16 +477,8 @@ def _check_parameters(n_target: int, n_draft: int) -> Iterator[Finding]:
         yield _find("small-ratio", message)
 
 
-def _check_context(
-    n_target: int | None, n_draft: int | None, n_ctx: int | None
-) -> Iterator[Finding]:
-    if n_draft is None:
-        return
-    if n_ctx is not None and n_draft < n_ctx:
-        message = f"Drafting stops at {n_draft:,} tokens of the {n_ctx:,} asked for."
-        hint = "Lower the context, or choose a draft with a longer one."
-        yield _find("draft-context", message, hint, "warning")
-    elif n_ctx is None and n_target is not None and n_draft < n_target:
+def _check_context(n_target: int | None, n_draft: int | None) -> Iterator[Finding]:
+    if n_target is not None and n_draft is not None and n_draft < n_target:
         message = f"The draft's context is {n_draft:,} tokens, the target's {n_target:,}."
         yield _find("draft-context", message)
 

@@ -1190,7 +1190,7 @@ def parse_arguments() -> argparse.Namespace:
         help="where the GGUF files and the report go (default: %(default)s)")  # fmt: skip
     add("--target-minutes", type=float, default=65.0, metavar="MINUTES",
         help="time to train the target (default: %(default)g)")  # fmt: skip
-    add("--draft-minutes", type=float, default=30.0, metavar="MINUTES",
+    add("--draft-minutes", type=float, default=20.0, metavar="MINUTES",
         help="time to train the draft (default: %(default)g)")  # fmt: skip
     add("--seed", type=int, default=1, help="for texts, weights and batches (default: 1)")
     add("--threads", type=int, default=2, help="processor threads (default: 2)")

@@ -418,22 +418,18 @@ def test_parameters(make: Make, target: int, draft: int, expected: list[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("target", "draft", "n_ctx", "expected"),
+    ("target", "draft", "expected"),
     [
-        (4096, 4096, None, []),
-        (4096, 4095, None, ["info draft-context"]),
-        (4095, 4096, None, []),
-        (4096, 2048, 2048, []),
-        (4096, 2048, 2049, ["warning draft-context"]),
-        (4096, None, 4096, []),
-        (None, 2048, None, []),
+        (4096, 4096, []),
+        (4096, 4095, ["info draft-context"]),
+        (4095, 4096, []),
+        (4096, None, []),
+        (None, 2048, []),
     ],
 )
-def test_contexts(
-    make: Make, target: int | None, draft: int | None, n_ctx: int | None, expected: list[str]
-) -> None:
+def test_contexts(make: Make, target: int | None, draft: int | None, expected: list[str]) -> None:
     headers = [make(keys={"llama.context_length": length}) for length in (target, draft)]
-    assert rules(check(*headers, n_ctx=n_ctx).findings) == expected
+    assert rules(check(*headers).findings) == expected
 
 
 PARTICULARS: dict[str, tuple[dict[str, object], dict[str, object], list[str]]] = {
