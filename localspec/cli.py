@@ -174,6 +174,23 @@ def check(
 
 
 @app.command()
+def inspect(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A GGUF file.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what a model file says of itself, and what it is good for: header only, no weights."""
+    from localspec.metadata import read_header
+    from localspec.portrait import paint
+
+    shown = paint(read_header(file))
+    if as_json:
+        display.json_line(shown.as_json())
+    else:
+        display.portrait(shown)
+    raise typer.Exit(0 if shown.runs else 1)
+
+
+@app.command()
 def doctor(as_json: JsonFlag = False) -> None:
     """Look at build, devices, cores, memory and folders, and run the demo pair once."""
     from localspec.doctor import examine

@@ -8,13 +8,13 @@ import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from localspec.errors import LocalspecError
 from localspec.stats import GenerationStats
-from localspec.text import one_line, printable
+from localspec.text import count, one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from localspec.doctor import Examination
     from localspec.generate import Answer
     from localspec.metadata import ModelHeader
-    from localspec.pairing import PairReport
+    from localspec.pairing import Finding, PairReport
+    from localspec.portrait import Portrait
 
 _LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
@@ -179,10 +180,7 @@ def pair_report(report: "PairReport", target: "ModelHeader", draft: "ModelHeader
     out = console(False)
     for role, header in (("target", target), ("draft", draft)):
         out.print(one_line(f"{role:<7} {_headline(header)}"), markup=False)
-    for finding in report.findings:
-        style = _LEVEL_STYLES[finding.level]
-        out.print(f"{finding.level:<8}", style=style, end="", markup=False)
-        out.print(one_line(f"{finding.message} {finding.hint}".rstrip()), markup=False)
+    _findings(out, report.findings)
     verdict = "compatible" if report.compatible else "not compatible"
     theirs = "accepts" if report.llama_cpp_accepts else f"refuses ({report.llama_cpp_rule})"
     out.print(
@@ -192,21 +190,28 @@ def pair_report(report: "PairReport", target: "ModelHeader", draft: "ModelHeader
     )
 
 
+def portrait(shown: "Portrait") -> None:
+    """The facts of a model file and the findings on it, on stdout."""
+    out = console(False)
+    width = max(len(label) for label, _ in shown.facts)
+    for label, words in shown.facts:
+        out.print(f"{label:<{width}}  {words}", markup=False, soft_wrap=True)
+    _findings(out, shown.findings)
+
+
+def _findings(out: "Console", findings: "Iterable[Finding]") -> None:
+    for finding in findings:
+        style = _LEVEL_STYLES[finding.level]
+        out.print(f"{finding.level:<8}", style=style, end="", markup=False)
+        out.print(one_line(f"{finding.message} {finding.hint}".rstrip()), markup=False)
+
+
 def _headline(header: "ModelHeader") -> str:
     n_vocab = len(header.vocab) if header.vocab else 0
     return (
         f"{header.path.name}: {header.architecture}, {count(header.parameters)} parameters, "
         f"{header.quantization}, {n_vocab} tokens, context {header.context_length}"
     )
-
-
-def count(number: int) -> str:
-    """A number of weights in the unit people use: 8.9M, 283M, 7.6B."""
-    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
-        if number >= size:
-            value = number / size
-            return f"{value:.1f}{unit}" if value < 10 else f"{value:.0f}{unit}"
-    return str(number)
 
 
 def _bytes(number: int) -> str:

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Literal
 
 from localspec.metadata import ModelHeader, Vocab
-from localspec.text import one_line
+from localspec.text import count, one_line
 
 Level = Literal["error", "warning", "info"]
 Role = Literal["target", "draft", "file"]
@@ -466,7 +466,7 @@ def _check_use(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
 def _check_parameters(n_target: int, n_draft: int) -> Iterator[Finding]:
     if not n_target or not n_draft or n_target >= MIN_RATIO * n_draft:
         return
-    sizes = f"the target has {_size(n_target)} parameters, the draft {_size(n_draft)}"
+    sizes = f"the target has {count(n_target)} parameters, the draft {count(n_draft)}"
     if n_draft > n_target:
         message = f"The draft is the larger model: {sizes}."
         yield _find("draft-not-smaller", message, "Are the roles swapped?")
@@ -502,7 +502,7 @@ def _check_quantization(draft: ModelHeader) -> Iterator[Finding]:
     width, name = draft.embedding_length or 0, draft.quantization
     # Q8_0, Q8_1 and whole floats are fine enough for any draft.
     if 0 < draft.parameters <= SMALL_DRAFT and re.match(r"I?T?Q[1-6]|MXFP4|NVFP4", name):
-        message = f"The draft has {_size(draft.parameters)} parameters in {name}."
+        message = f"The draft has {count(draft.parameters)} parameters in {name}."
         yield _find("draft-quantization", message)
     if width % 256 and "_K" in name:
         message = f"The draft's width {width:,} is no multiple of 256, which {name} needs."
@@ -529,10 +529,3 @@ def _show(text: bytes) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _size(parameters: int) -> str:
-    for unit, name in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
-        if parameters >= unit:
-            return f"{parameters / unit:.1f}{name}"
-    return str(parameters)

@@ -10,9 +10,9 @@ from rich.cells import cell_len, set_cell_size
 
 from localspec.bench import Audit, Comparison, Difference, Figures, Limits, together
 from localspec.config import DraftLength
-from localspec.display import console, count, note, number, percent
+from localspec.display import console, note, number, percent
 from localspec.memory import MemoryUse
-from localspec.text import one_line
+from localspec.text import count, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,7 +1,7 @@
 """Bytes to printable text: whole characters, stop strings held back, no control sequences.
 
-This room owns what happens between a token's bytes and the text a person or a pipe receives. It
-knows no model and prints nothing.
+This room owns what happens between a token's bytes and the text a person or a pipe receives, and
+how sizes of models are written. It knows no model and prints nothing.
 """
 
 import codecs
@@ -85,3 +85,12 @@ def repeated_share(tokens: Sequence[int], n: int = 8) -> float:
     """Share of the n-grams of ``tokens`` that occurred before: how much the text loops, 0 to 1."""
     grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+def count(number: int) -> str:
+    """A number of weights in the unit people use: 8.9M, 283M, 7.6B."""
+    for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= size:
+            value = number / size
+            return f"{value:.1f}{unit}" if value < 10 else f"{value:.0f}{unit}"
+    return str(number)

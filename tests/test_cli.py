@@ -22,7 +22,7 @@ from localspec import __version__, backend, cli, doctor, paths
 from localspec.doctor import Examination
 from localspec.errors import EngineError, FileProblem
 
-COMMANDS = ("demo", "check", "doctor", "run", "chat", "bench")
+COMMANDS = ("demo", "check", "inspect", "doctor", "run", "chat", "bench")
 HELLO = "Say the thing"
 
 
@@ -728,6 +728,19 @@ def test_check_of_bad_input(
     done = localspec("check", *given)
     assert (done.code, done.out) == (code, "")
     assert words in done.sentences and "Traceback" not in done.err
+
+
+def test_inspect_shows_a_file(localspec: Command, tiny: TinyFiles, tmp_path: Path) -> None:
+    done = localspec("inspect", tiny.target)
+    assert done.code == 0 and done.err == ""
+    lines = done.out.splitlines()
+    assert lines[0].startswith("file ") and any(line.startswith("as a draft") for line in lines)
+    facts = json.loads(localspec("inspect", tiny.target, "--json").out)["facts"]
+    assert facts["architecture"] == "llama"
+    nothing = tmp_path / "nothing.gguf"
+    nothing.write_bytes(b"GGUF")
+    refused = localspec("inspect", nothing)
+    assert refused.code == 1 and refused.out == "" and "Traceback" not in refused.err
 
 
 # -- doctor and demo -----------------------------------------------------------------------

@@ -112,15 +112,6 @@ def test_the_meter_in_few_words(width: int, expected: str) -> None:
     assert display.meter(stats, 4, width) == expected
 
 
-@pytest.mark.parametrize(
-    ("number", "shown"),
-    [(0, "0"), (999, "999"), (1000, "1.0k"), (87_360, "87k"), (8_900_000, "8.9M"),
-     (283_000_000, "283M"), (7_600_000_000, "7.6B"), (70_000_000_000, "70B")],
-)  # fmt: skip
-def test_numbers_of_weights(number: int, shown: str) -> None:
-    assert display.count(number) == shown
-
-
 # -- text ----------------------------------------------------------------------------------
 
 NASTY = "a\x1b[31mred\x07\r\n\tb\x00c\x9b2Jd\u202ee"

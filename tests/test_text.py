@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.text import TextStream, printable, repeated_share
+from localspec.text import TextStream, count, printable, repeated_share
 
 # Stop strings over a small alphabet meet the text often, and each other: "b", "ab", "abb".
 stops_strategy = st.lists(st.text("ab\u00e9\u20ac\n", min_size=0, max_size=4), max_size=3)
@@ -153,3 +153,12 @@ def test_printable(text: str, shown: str) -> None:
 )
 def test_repeated_share(tokens: list[int], n: int, share: float) -> None:
     assert repeated_share(tokens, n) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [(0, "0"), (999, "999"), (1000, "1.0k"), (87_360, "87k"), (8_900_000, "8.9M"),
+     (283_000_000, "283M"), (7_600_000_000, "7.6B"), (70_000_000_000, "70B")],
+)  # fmt: skip
+def test_numbers_of_weights(number: int, shown: str) -> None:
+    assert count(number) == shown

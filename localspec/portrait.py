@@ -1,0 +1,121 @@
+"""A model file as a person wants to see it: its facts in order, and what speaks against it.
+
+This room owns which facts of a header are shown, and in which words. Reading is `metadata`'s,
+judging `pairing`'s, drawing `display`'s.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from localspec.metadata import ModelHeader, Vocab
+from localspec.pairing import Finding, check_model, describe
+from localspec.text import count, one_line
+
+_RATIO = 3  # times the draft's size that a target should have at least; `pairing` warns below it
+
+
+@dataclass(frozen=True, slots=True)
+class Portrait:
+    """Facts as pairs of a label and words, and findings on the file as a model to run."""
+
+    header: ModelHeader
+    facts: tuple[tuple[str, str], ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def runs(self) -> bool:
+        """Whether the file can generate text."""
+        return not any(finding.level == "error" for finding in self.findings)
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data."""
+        return {
+            **describe(self.header),
+            "runs": self.runs,
+            "facts": dict(self.facts),
+            "findings": [
+                {"level": f.level, "rule": f.rule, "message": f.message, "hint": f.hint}
+                for f in self.findings
+            ],
+        }
+
+
+def paint(header: ModelHeader) -> Portrait:
+    """The portrait of a file, every text in it fit for one line of a terminal."""
+    findings = tuple(check_model(header))
+    facts = [*_model(header), *_text(header), *_use(header)]
+    return Portrait(header, tuple((label, one_line(words)) for label, words in facts), findings)
+
+
+def _model(header: ModelHeader) -> Iterator[tuple[str, str]]:
+    parts = f" in {header.split_count} parts" if header.split_count > 1 else ""
+    yield "file", f"{header.path}{parts}"
+    if header.name:
+        yield "name", header.name
+    experts = f", {header.expert_count} experts" if (header.expert_count or 0) > 1 else ""
+    yield "architecture", f"{header.architecture or header.type}{experts}"
+    if header.parameters:
+        bits = 8 * header.n_bytes / header.parameters
+        yield "parameters", f"{count(header.parameters)} ({header.parameters:,})"
+        yield "quantisation", f"{header.quantization}, {bits:.1f} bits for each parameter"
+    yield "size on disk", f"{header.n_bytes / 2**20:,.0f} MiB"
+    shape = [
+        f"{number:,} {noun}"
+        for number, noun in (
+            (header.block_count, "layers"),
+            (header.embedding_length, "wide"),
+            (header.head_count, "heads"),
+        )
+        if number
+    ]
+    if shape:
+        yield "shape", ", ".join(shape)
+
+
+def _text(header: ModelHeader) -> Iterator[tuple[str, str]]:
+    if header.context_length:
+        window = header.sliding_window
+        seen = f", most layers see {window:,} tokens back" if window else ""
+        yield "context", f"{header.context_length:,} tokens{seen}"
+    if header.vocab is not None:
+        vocab = header.vocab
+        pre = f", {vocab.pre}" if vocab.type == "BPE" else ""
+        yield "tokenizer", f"{len(vocab):,} tokens, {vocab.type} ({vocab.model}{pre})"
+        special = [
+            f"{name} {token} {_quoted(vocab, token)}{' (added)' if added else ''}"
+            for name, token, added in (
+                ("bos", vocab.bos_id, vocab.add_bos),
+                ("eos", vocab.eos_id, vocab.add_eos),
+                ("eot", vocab.eot_id, False),
+            )
+            if token is not None
+        ]
+        yield "special tokens", ", ".join(special) or "none"
+    template = header.chat_template
+    yield "chat template", "none" if template is None else f"{len(template):,} characters"
+    if header.sampling:
+        advice = ", ".join(f"{name} {value:g}" for name, value in header.sampling.items())
+        yield "recommends", advice
+
+
+def _quoted(vocab: Vocab, token: int) -> str:
+    return repr(vocab.tokens[token][:40].decode("utf-8", "backslashreplace"))
+
+
+def _use(header: ModelHeader) -> Iterator[tuple[str, str]]:
+    yield "licence", header.license or "not stated"
+    base = [
+        str(value)
+        for key in ("general.base_model.0.name", "general.base_model.0.repo_url")
+        if isinstance(value := header.values.get(key), str)
+    ]
+    if base:
+        yield "base model", ", ".join(base)
+    if not header.parameters:
+        return
+    if not header.rolls_back:
+        yield "as a target", "plain decoding only: it cannot drop rejected tokens"
+        yield "as a draft", "no: it cannot drop rejected tokens"
+        return
+    yield "as a target", f"for drafts of at most {count(header.parameters // _RATIO)} parameters"
+    yield "as a draft", f"for targets of at least {count(header.parameters * _RATIO)} parameters"

@@ -1,0 +1,70 @@
+"""Portrait: the facts of a file in words, and what speaks against it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from real_pair import TinyFiles
+
+from localspec.metadata import read_header
+from localspec.portrait import paint
+
+
+def facts(path: Path) -> dict[str, str]:
+    return dict(paint(read_header(path)).facts)
+
+
+def test_the_bundled_target(demo_files: tuple[Path, Path]) -> None:
+    found, header = facts(demo_files[0]), read_header(demo_files[0])
+    assert found["file"] == str(demo_files[0])
+    assert found["architecture"] == "llama"
+    assert found["parameters"] == f"8.9M ({header.parameters:,})"
+    assert found["quantisation"].startswith("F16, 1")
+    assert found["context"] == "2,048 tokens"
+    assert found["tokenizer"].startswith("4,096 tokens, BPE (gpt2, ")
+    assert "bos 0 '<|endoftext|>'" in found["special tokens"]
+    assert found["chat template"].endswith(" characters")
+    assert found["as a target"] == "for drafts of at most 3.0M parameters"
+    assert found["as a draft"] == "for targets of at least 27M parameters"
+
+
+def test_what_cannot_draft_is_said(tiny: TinyFiles) -> None:
+    found = facts(tiny.recurrent)
+    assert found["architecture"] == "mamba"
+    assert "cannot drop rejected tokens" in found["as a target"]
+    assert found["as a draft"].startswith("no: ")
+
+
+def test_everything_a_header_may_say(tiny: TinyFiles) -> None:
+    header = replace(
+        read_header(tiny.target), split_count=3, name="A \x1b[31mname", expert_count=8,
+        sliding_window=512, license="mit", sampling={"temp": 0.6, "top_k": 20},
+        values={"general.base_model.0.name": "Base", "general.base_model.0.repo_url": "there"},
+    )  # fmt: skip
+    found = dict(paint(header).facts)
+    assert found["file"].endswith("target.gguf in 3 parts")
+    assert "\x1b" not in found["name"]
+    assert found["architecture"] == "llama, 8 experts"
+    assert found["context"] == "1,024 tokens, most layers see 512 tokens back"
+    assert found["recommends"] == "temp 0.6, top_k 20"
+    assert (found["licence"], found["base model"]) == ("mit", "Base, there")
+
+
+@pytest.mark.parametrize("change", [{"context_length": None, "block_count": None}, {"vocab": None}])
+def test_what_is_not_said_is_left_out(tiny: TinyFiles, change: dict[str, object]) -> None:
+    header = replace(read_header(tiny.target), name=None, **change)  # type: ignore[arg-type]
+    found = dict(paint(header).facts)
+    assert "name" not in found
+    assert ("context" in found) == ("context_length" not in change)
+    assert ("tokenizer" in found) == ("vocab" not in change)
+    assert paint(header).runs == ("vocab" not in change)
+
+
+def test_plain_data(tiny: TinyFiles) -> None:
+    document = json.loads(json.dumps(paint(read_header(tiny.target)).as_json()))
+    assert document["runs"] is True and document["architecture"] == "llama"
+    assert document["facts"]["licence"] == "not stated"
+    assert {finding["level"] for finding in document["findings"]} <= {"info", "warning"}
