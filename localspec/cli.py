@@ -150,6 +150,9 @@ def check(
         Path | None,
         typer.Option("--draft", "--draft-model", "-md", help="Instead of the argument DRAFT."),
     ] = None,
+    lenient: Annotated[
+        bool, typer.Option("--lenient", help="Only warn of what cannot corrupt text.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Say whether a draft may speak for a target, and why not: headers only, no weights."""
@@ -165,7 +168,7 @@ def check(
     first = target or target_file or files[0]
     second = next(path for path in reversed(files) if path is not first)
     headers = read_header(first), read_header(second)
-    report = check_pair(*headers, weights_needed=False)
+    report = check_pair(*headers, weights_needed=False, lenient=lenient)
     if as_json:
         display.json_line(report_json(report, *headers))
     else:
@@ -472,7 +475,8 @@ def _open(models: ModelFlags) -> "Engine":
     from localspec.engine import Engine
 
     backend.log.verbose = models.verbose
-    engine = Engine.load(target, None if options.lengths == (0,) else draft)
+    draft = None if options.lengths == (0,) else draft
+    engine = Engine.load(target, draft, lenient=models.lenient)
     for sentence in engine.notes:
         display.note(sentence)
     return engine

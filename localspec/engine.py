@@ -423,8 +423,10 @@ class Engine:
         self.notes = [*notes, *_stretched(target)]
 
     @classmethod
-    def load(cls, target: LoadOptions, draft: LoadOptions | None = None) -> "Engine":
-        """Check the files' headers, then load them.
+    def load(
+        cls, target: LoadOptions, draft: LoadOptions | None = None, *, lenient: bool = False
+    ) -> "Engine":
+        """Check the files' headers, then load them; ``lenient`` is that of `pairing.check_pair`.
 
         Raises FileProblem or NotAGGUF for a bad file, IncompatiblePair for a pair that must not
         run, EngineError when llama.cpp refuses.
@@ -434,7 +436,7 @@ class Engine:
             notes = require_model(target_header)
             return cls(LlamaModel(target_header, target), None, [*notes, *missing_gpu()])
         draft_header = read_header(draft.path)
-        notes = require_pair(target_header, draft_header)
+        notes = require_pair(target_header, draft_header, lenient=lenient)
         engine = cls(LlamaModel(target_header, target), None, [*notes, *missing_gpu()])
         try:
             engine._add_draft(draft_header, draft)
@@ -608,15 +610,16 @@ def require_model(header: ModelHeader) -> list[str]:
     return _warnings(findings)
 
 
-def require_pair(target: ModelHeader, draft: ModelHeader) -> list[str]:
+def require_pair(target: ModelHeader, draft: ModelHeader, *, lenient: bool = False) -> list[str]:
     """Raise IncompatiblePair when the draft must not speak for the target; else the warnings."""
-    report = check_pair(target, draft)
+    report = check_pair(target, draft, lenient=lenient)
     if not report.compatible:
         first, *others = report.errors
         more = f" And {len(others)} more." if others else ""
+        anyway = " No text can be corrupted by that: --lenient runs the pair." * report.harmless
         raise IncompatiblePair(
             f"{draft.path} cannot draft for {target.path}: {first.message}{more}",
-            f"{first.hint} All findings: "
+            f"{first.hint}{anyway} All findings: "
             + shlex.join(["localspec", "check", str(target.path), str(draft.path)]),
         )
     return _warnings(report.findings)

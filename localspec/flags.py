@@ -83,6 +83,15 @@ class ModelFlags:
             rich_help_panel=_DRAFTING,
         ),
     ] = "on"
+    lenient: Annotated[
+        bool,
+        typer.Option(
+            "--lenient",
+            help="Run a pair that llama.cpp refuses for what cannot corrupt text: other control or "
+            "unused tokens, other ids at the beginning or end, a vocabulary of another size.",
+            rich_help_panel=_DRAFTING,
+        ),
+    ] = False
     recalibrate: Annotated[
         bool,
         typer.Option(

@@ -9,7 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
@@ -155,6 +155,12 @@ RULES: dict[str, tuple[Level, str]] = _REFUSED_BY_LLAMA_CPP | {
     ),
     "quantization-width": ("info", "Q8_0 or Q4_0 costs about the same here."),
 }
+# Refused by llama.cpp, and harmless: the target verifies by id, so no text can be corrupted. Where
+# ordinary words differ that holds as well, but hardly a token would be accepted.
+LENIENT = frozenset(
+    "add-bos bos-id add-eos eos-id vocab-size token-text-control token-text-unused "
+    "token-text-padding".split()
+)
 _LEVELS: dict[Level, int] = {"error": 0, "warning": 1, "info": 2}
 
 
@@ -184,6 +190,11 @@ class PairReport:
         return not self.errors
 
     @property
+    def harmless(self) -> bool:
+        """Whether no text could be corrupted by what is refused."""
+        return all(finding.rule in LENIENT for finding in self.errors)
+
+    @property
     def errors(self) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.level == "error")
 
@@ -202,9 +213,11 @@ def check_pair(
     draft: ModelHeader,
     *,
     weights_needed: bool = True,
+    lenient: bool = False,
 ) -> PairReport:
     """Judge the pair strictly, as llama.cpp does; an error means that it must not run.
 
+    ``lenient`` lowers what cannot corrupt text to warnings; llama.cpp's verdict is told as it is.
     With `weights_needed` False two vocabulary-only files may be compared, which is enough to judge
     the tokenizers.
     """
@@ -220,6 +233,9 @@ def check_pair(
     findings += _check_use(target, draft)
     findings += _check_template(target, "target")
     findings += _check_notes(target, draft)
+    if lenient:
+        lowered: Level = "warning"
+        findings = [replace(f, level=lowered) if f.rule in LENIENT else f for f in findings]
     rule = refusals[0] if refusals else None
     if rule and rule.startswith("token-text"):
         rule = "token-text"

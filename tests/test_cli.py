@@ -730,6 +730,20 @@ def test_check_of_bad_input(
     assert words in done.sentences and "Traceback" not in done.err
 
 
+def test_lenient_in_check_and_run(localspec: Command, run: Command, tiny: TinyFiles) -> None:
+    other = write_tiny_model(
+        tiny.target.parent / "bigger.gguf", seed=1, extra_tokens=[f"extra{i}" for i in range(150)]
+    )
+    strict = localspec("check", tiny.target, other)
+    assert strict.code == 1 and "\nnot compatible; " in strict.out
+    lenient = localspec("check", "--lenient", tiny.target, other)
+    assert lenient.code == 0 and "warning The vocabularies" in lenient.out
+    assert "llama.cpp's own rule refuses (" in lenient.out
+    refused = run(HELLO, "-md", other, "--draft", "4")
+    assert refused.code == 1 and "--lenient runs the pair" in refused.err
+    assert run(HELLO, "-md", other, "--draft", "4", "--lenient").code == 0
+
+
 def test_inspect_shows_a_file(localspec: Command, tiny: TinyFiles, tmp_path: Path) -> None:
     done = localspec("inspect", tiny.target)
     assert done.code == 0 and done.err == ""

@@ -232,6 +232,27 @@ def test_vocabularies_of_different_sizes(tiny: TinyFiles, tmp_path: Path, more: 
             assert more == "target" or length == "auto" or answer.stats.drafted > 0
 
 
+@pytest.mark.parametrize("more", ["target", "draft"])
+def test_lenient_runs_pairs_of_very_different_size(
+    tiny: TinyFiles, tmp_path: Path, more: str
+) -> None:
+    extra = write_tiny_model(
+        tmp_path / "extra.gguf", seed=1, noise=0.02, extra_tokens=[f"extra{i}" for i in range(150)]
+    )
+    pair = (extra, tiny.draft) if more == "target" else (tiny.target, extra)
+    with pytest.raises(IncompatiblePair, match="--lenient runs the pair"):
+        Engine.load(*map(options, pair))
+    hot = SamplingParams(temperature=3, top_k=0, top_p=1, min_p=0, seed=3)  # finds rare ids
+    with Engine.load(*map(options, pair), lenient=True) as engine:
+        assert any("differ" in note for note in engine.notes)
+        for params in (GREEDY, hot):
+            plain = fresh(engine, random_ids(8), params, max_tokens=60)
+            for length in (1, 4):
+                answer = fresh(engine, random_ids(8), params, length, max_tokens=60)
+                assert answer.tokens == plain.tokens
+        assert fresh(engine, random_ids(8), length=4, max_tokens=20).stats.accepted > 0
+
+
 # -- the cache -----------------------------------------------------------------------------
 
 # Logits reach 8 here. The greatest difference between batch widths was 9e-6 (recurrent: 0), with

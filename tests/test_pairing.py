@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from localspec import pairing
 from localspec.metadata import ModelHeader, read_header
-from localspec.pairing import Finding, PairReport, check_model, check_pair, describe, report_json
+from localspec.pairing import (
+    LENIENT,
+    RULES,
+    Finding,
+    PairReport,
+    check_model,
+    check_pair,
+    describe,
+    report_json,
+)
 
 Make = Callable[..., ModelHeader]
 N_WORDS = 300
@@ -292,6 +301,25 @@ def test_vocabulary_rules(make: Make, case: str) -> None:
     assert rules(report.findings) == expected
     assert report.llama_cpp_rule == llama_cpp_rule
     assert report.llama_cpp_accepts == (llama_cpp_rule is None) == report.compatible
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_lenient_warns_of_what_cannot_corrupt_text(make: Make, case: str) -> None:
+    target, draft, expected, llama_cpp_rule = CASES[case]
+    strict = check(make(**target), make(**draft))
+    report = check(make(**target), make(**draft), lenient=True)
+    assert report.llama_cpp_rule == llama_cpp_rule  # what llama.cpp says is no matter of taste
+    assert {f.rule for f in report.errors} == {f.rule for f in strict.errors} - LENIENT
+    assert {f.rule for f in report.findings} == {f.rule for f in strict.findings}
+    assert {f.rule for f in report.warnings} == {f.rule for f in strict.warnings} | (
+        {f.rule for f in strict.errors} & LENIENT
+    )
+    assert strict.harmless == report.compatible
+
+
+def test_a_different_tokenizer_is_never_lenient() -> None:
+    assert LENIENT < set(RULES)
+    assert not LENIENT & {"vocab-type", "token-text-normal", "token-text-byte", "sidecar"}
 
 
 def accepts(target: ModelHeader, draft: ModelHeader) -> bool:
