@@ -17,7 +17,7 @@ import json
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,7 +30,11 @@ from localspec.demo import padded_pair
 from localspec.engine import Engine
 
 LENGTHS: tuple[DraftLength, ...] = (0, 2, 4, "auto")
-SHORT = ("Explain the function os.path.join.", "Show me the source of textwrap.dedent.")
+SHORT = ("Tell me about `random.choice`.", "Show me the source of json.dumps.")
+LOOPING = (
+    "What arguments does subprocess.run() take?",
+    "Write a Python function is_empty. Return true if the queue holds no items.",
+)
 MIXED = (
     "Write a function that joins two paths, then explain in words what it does.",
     "Show me the source of random.choice and tell me when to use it.",
@@ -45,7 +49,6 @@ class Case:
     pair: tuple[Path, Path]
     prompts: list[str]
     temperature: float = 0.0
-    raw: bool = False
     max_tokens: int = 64
     busy: bool = False
 
@@ -80,7 +83,6 @@ def scrambled(draft: Path, folder: Path) -> Path:
 def cases(pair: tuple[Path, Path], folder: Path) -> list[Case]:
     """All of them, on this pair."""
     source = Path(os.path.__file__).with_name("textwrap.py").read_text()
-    code = source[source.index("def dedent") :][:1500]
     long = source[:4000]
     return [
         Case("easy", pair, list(SHORT)),
@@ -88,7 +90,7 @@ def cases(pair: tuple[Path, Path], folder: Path) -> list[Case]:
         Case("draft as slow as target", (pair[0], pair[0]), list(SHORT)),
         Case("temperature 1.5", pair, list(SHORT), temperature=1.5),
         Case("long prompt, short answer", pair, [f"Explain this:\n\n{long}"] * 2),
-        Case("text that repeats", pair, [f"{code}\n\n\n{code}\n\n\n{code[:300]}"], raw=True),
+        Case("text that repeats itself", pair, list(LOOPING)),
         Case("code, then prose", pair, list(MIXED), max_tokens=128),
         Case("another busy process", pair, list(SHORT), busy=True),
     ]
@@ -120,11 +122,8 @@ def measure(case: Case, repeats: int, threads: int | None) -> Iterator[Row]:
     plan = Plan(params, LENGTHS, repeats, case.max_tokens)
     with Engine.load(*options) as engine, company(case.busy):
         engine.forget()
-        encode: Callable[[str], list[int]] = (
-            engine.encode_text if case.raw
-            else lambda text: engine.encode_chat([{"role": "user", "content": text}])
-        )  # fmt: skip
-        (found,) = run_bench(engine, {case.name: [encode(text) for text in case.prompts]}, plan)
+        prompts = [engine.encode_chat([{"role": "user", "content": p}]) for p in case.prompts]
+        (found,) = run_bench(engine, {case.name: prompts}, plan)
         engine.forget()  # what was learnt under hardship is of no use elsewhere
     plain = [one.stats for row in found.sides[0].answers for one in row]
     usual = sum(s.verify_seconds for s in plain) / sum(s.rounds for s in plain)

@@ -24,15 +24,15 @@ from localspec.pairing import describe
 
 QUANTIZATIONS: tuple[Quantization, ...] = ("F16", "Q4_0")
 CTX_SIZE = 512  # tokens: a prompt and an answer
-# Three kinds of question, on packages the models have seen and (textwrap, csv) have not; chosen
+# Three kinds of question, on packages the models have seen and (json, textwrap) have not; chosen
 # because the answers neither end after a few words nor loop.
 QUESTIONS = (
-    "Explain the function os.path.join.",
-    "Explain the function random.choice.",
     "Explain the class argparse.ArgumentParser.",
+    "Explain the function shutil.copytree.",
     "Show me the source of os.path.join.",
-    "Show me the source of textwrap.dedent.",
-    "Show me the source of csv.DictReader.",
+    "How is random.choice implemented?",
+    "Show me the source of json.dumps.",
+    "Show me the source of textwrap.wrap.",
 )
 
 Progress = Callable[[str, int, int], None]

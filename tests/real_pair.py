@@ -112,6 +112,13 @@ def random_ids(count: int, seed: int = 0) -> list[int]:
     return [int(i) for i in np.random.default_rng(seed).integers(0, 256, count)]
 
 
+def retuned(draft: Path) -> Path:
+    """A copy of a model whose control tokens have other names, as after another fine-tune."""
+    copy = draft.with_name("retuned.gguf")
+    copy.write_bytes(draft.read_bytes().replace(b"<|im_start|>", b"<|im_strat|>"))
+    return copy
+
+
 def write_recurrent_model(path: Path, layers: int = 2) -> Path:
     """A random Mamba model with the tiny vocabulary: its state cannot forget single tokens."""
     from gguf import GGUFWriter
