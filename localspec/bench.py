@@ -255,13 +255,11 @@ class Figures:
 class Limits:
     """Speedups over plain that could be had, by what passes and draft steps cost in this run.
 
-    No draft longer than the longest that was verified in it is considered.
-
     ``ceiling`` if every drafted token were right, with ``ceiling_length`` of them a round;
     ``oracle`` with this draft and the best length in every round, known beforehand; ``fixed``
     with its best single length, ``fixed_length``. ``shares`` are those of the places where the
-    draft gets 1, 2, ... tokens right in a row. Other sources and the reading of prompts are left
-    out.
+    draft gets 1, 2, ... tokens right in a row. No draft longer than the longest that was verified
+    is considered, no other source, and not the reading of prompts.
     """
 
     ceiling: float
@@ -299,7 +297,7 @@ def _limits(agreed: Sequence[Sequence[bool]], verify: list[float], step: float) 
         (plain / sum(oracle.fixed_seconds(one, verify, step, k) for one in agreed), k)
         for k in range(1, len(verify))
     )
-    most, best = max(((k + 1) * verify[0] / (verify[k] + k * step), k) for k in range(len(verify)))
+    most, best = oracle.ceiling(verify, step)
     return Limits(
         ceiling=most,
         ceiling_length=best,

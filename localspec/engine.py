@@ -31,8 +31,8 @@ from localspec.metadata import ModelHeader, read_header
 from localspec.pairing import MAX_LAYERS, Finding, check_model, check_pair
 from localspec.speculative.calibrate import calibrate, still_holds
 from localspec.speculative.control import LONGEST_AUTO, Knowledge
-from localspec.speculative.costs import ceiling
 from localspec.speculative.loop import Clock, Logits
+from localspec.speculative.oracle import ceiling
 from localspec.template import Message, render
 
 _DRAFT_WINDOW = 4096  # tokens
@@ -535,12 +535,13 @@ class Engine:
         if self._learnt is None or self.draft is None:
             return []
         step = self._learnt.draft.seconds(1, 0)
-        most, width = ceiling(self._learnt.verify, step, range(1, LONGEST_AUTO + 2), 0)
+        verify = [self._learnt.verify.seconds(1 + k, 0) for k in range(LONGEST_AUTO + 1)]
+        most, length = ceiling(verify, step)
         if most >= _LEAST_CEILING:
             return []
         return [
             f"Even a draft that is always right would gain no more than {most:.2f}x here (with "
-            f"{width - 1} tokens a round): running plain, but for what the text repeats."
+            f"{length} tokens a round): running plain, but for what the text repeats."
         ]
 
     @functools.cached_property

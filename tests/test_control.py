@@ -233,6 +233,34 @@ def test_a_pass_held_up_is_not_the_drafts_fault(width: int, stall: int) -> None:
     assert seconds - stall < plain_seconds(FLAT, 600) / 1.6
 
 
+def test_quick_plain_passes_are_no_credit() -> None:
+    class Jittery(Costly):
+        """Every second plain pass takes half as long again, the others half."""
+
+        def decode(self, tokens: Sequence[int], rows: int):  # type: ignore[no-untyped-def]
+            if len(tokens) == 1:
+                self._own_clock.advance((len(self.tokens) % 2 - 0.5) * sum(self._costs))
+            return super().decode(tokens, rows)
+
+    draft, verify = (0.3, 0.0), (0.6, 0.4)
+    known = calibrated(verify, draft)
+    made: list[Adaptive] = []
+
+    class Plain(Adaptive):
+        """Never drafts, as where nothing seems to pay."""
+
+        def _ask_model(self, context: list[int], limit: int, value: float) -> None:
+            return
+
+    def plain(clock: FakeClock) -> Proposer:
+        model = ModelDrafter(Costly(clock, draft, quirk=9.0), GREEDY, 16, never_stop)
+        made.append(Plain(known, clock, model))
+        return made[-1]
+
+    answer(plain, verify, [1, 2], 64, Jittery)
+    assert made[-1]._ledger._debt == pytest.approx(0.0, abs=1e-6)
+
+
 def test_plain_decoding_is_tried_now_and_then() -> None:
     draft, verify = (0.05, 0.0), (0.5, 0.5)
     known = calibrated(verify, draft)

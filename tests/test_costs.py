@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.speculative.costs import PassCosts, ceiling
+from localspec.speculative.costs import PassCosts
 
 
 def learnt(costs: dict[int, float], times: int = 3, past: int = 100) -> PassCosts:
@@ -100,9 +100,3 @@ def test_nonsense_slopes_are_not_taken_up(slopes: list[float]) -> None:
     assert PassCosts.from_json({"widths": good, "slopes": [0, 0]}).knows(1)
     with pytest.raises(ValueError):
         PassCosts.from_json({"widths": good, "slopes": slopes})
-
-
-def test_the_ceiling() -> None:
-    costs = learnt({1: 1.0, 2: 2.0, 4: 2.0, 8: 8.0})
-    assert ceiling(costs, 0.0, (1, 2, 4, 8), 100) == (pytest.approx(2.0), 4)
-    assert ceiling(costs, 1.0, (1, 2, 4, 8), 100) == (pytest.approx(1.0), 1)

@@ -15,7 +15,7 @@ from localspec.sampling import Sampler
 from localspec.speculative.control import FixedLength, NoDraft
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import generate_rounds, prefill
-from localspec.speculative.oracle import best_seconds, fixed_seconds, runs, shares
+from localspec.speculative.oracle import best_seconds, ceiling, fixed_seconds, runs, shares
 
 VERIFY = [1.0, 1.6, 1.3, 2.5, 2.6, 2.1]  # a staircase that falls, too
 texts = st.lists(st.booleans(), min_size=1, max_size=9)
@@ -89,3 +89,15 @@ def test_shares_of_places() -> None:
 def test_more_in_a_row_is_never_more_frequent(agreed: list[list[bool]], longest: int) -> None:
     found = shares(agreed, longest)
     assert found == sorted(found, reverse=True)
+
+
+def test_the_ceiling() -> None:
+    costs = [1.0, 2.0, 2.0, 2.0, 3.5, 5.0, 6.5, 8.0]
+    assert ceiling(costs, 0.0) == (pytest.approx(2.0), 3)
+    assert ceiling(costs, 1.0) == (pytest.approx(1.0), 0)
+
+
+@given(texts, st.floats(0, 2))
+def test_no_draft_beats_the_ceiling(agreed: list[bool], step: float) -> None:
+    most, _ = ceiling(VERIFY, step)
+    assert len(agreed) / best_seconds(agreed, VERIFY, step) <= most + 1e-9

@@ -138,8 +138,8 @@ class Ledger:
 
     The allowance is one per cent of the time elapsed and one plain token, up to four where a round
     is expected to gain much: a streak of bad luck soon comes back there. Gains are credit, but not
-    without end, so that a text that turns hard is noticed soon. What the draft's reading
-    of a prompt cost is not counted: drafting less would not bring it back.
+    without end, so that a text that turns hard is noticed soon. What the draft's reading of a
+    prompt cost is not counted: drafting less would not bring it back.
     """
 
     def __init__(self) -> None:
@@ -288,11 +288,12 @@ class Adaptive:
     def _cost(self, round: Round) -> float:
         """Seconds of a round for the ledger: what delays plain decoding as well is no loss.
 
-        A pass that took far longer than its width costs was held up by something else.
+        A plain pass counts as what it costs usually, be it quick or slow: a quick one is no gain of
+        drafting. A wide one that took far longer than usual was held up by something else.
         """
         usual = self._table[min(round.width, WIDEST) - 1]
-        most = usual if round.width == 1 else _HELD_UP * usual
-        return round.seconds - round.verify_seconds + min(round.verify_seconds, most)
+        verify = usual if round.width == 1 else min(round.verify_seconds, _HELD_UP * usual)
+        return round.seconds - round.verify_seconds + verify
 
     def _learn(self, candidates: Sequence[Candidate], tokens: Sequence[int]) -> None:
         """Each candidate up to the first wrong one teaches; the one that was refused does too."""

@@ -4,7 +4,6 @@ This room owns the table and its arithmetic. It measures nothing and decides not
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,15 +137,3 @@ class PassCosts:
             costs._widths[int(name)] = _Width(float(weight), float(seconds), float(past))
         costs._known = sorted(costs._widths)
         return costs
-
-
-def ceiling(
-    verify: PassCosts, draft_step: float, widths: Iterable[int], past: int
-) -> tuple[float, int]:
-    """The most that drafting could gain over plain were every token right, and the width for it.
-
-    ``max n t(1) / (t(n) + (n - 1) d)``: no draft of this cost can beat it.
-    """
-    plain = verify.seconds(1, past)
-    best = max((n * plain / (verify.seconds(n, past) + (n - 1) * draft_step), n) for n in widths)
-    return best

@@ -58,3 +58,11 @@ def shares(agreed: Sequence[Sequence[bool]], longest: int) -> list[float]:
     longest = min(longest, max((len(one) for one in agreed), default=0))
     right = [run for one in agreed for run in runs(one)[: max(0, len(one) - longest + 1)]]
     return [sum(run >= length for run in right) / len(right) for length in range(1, longest + 1)]
+
+
+def ceiling(verify: Sequence[float], step: float) -> tuple[float, int]:
+    """The most that drafting could gain over plain were every token right, and the draft length.
+
+    ``max (k + 1) t(1) / (t(k + 1) + k d)``: no draft of this cost can beat it.
+    """
+    return max(((k + 1) * verify[0] / (verify[k] + k * step), k) for k in range(len(verify)))
