@@ -15,7 +15,8 @@ import time
 from localspec import machine
 from localspec.config import LoadOptions
 from localspec.demo import padded_pair
-from localspec.engine import Engine, LlamaModel
+from localspec.engine import Engine
+from localspec.model import LlamaModel
 from localspec.speculative.costs import PassCosts
 
 PASTS = (0, 512, 2048, 6144)

@@ -476,7 +476,7 @@ def _open(models: ModelFlags) -> "Engine":
 
     backend.log.verbose = models.verbose
     draft = None if options.lengths == (0,) else draft
-    engine = Engine.load(target, draft, lenient=models.lenient)
+    engine = Engine.load(target, draft, lenient=models.lenient, say=display.note)
     for sentence in engine.notes:
         display.note(sentence)
     return engine

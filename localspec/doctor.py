@@ -12,6 +12,7 @@ from localspec import __version__, backend, machine, paths
 from localspec.config import LoadOptions, SamplingParams
 from localspec.engine import Engine, missing_gpu
 from localspec.errors import LocalspecError
+from localspec.fit import size
 from localspec.generate import stream_generate
 
 
@@ -78,7 +79,10 @@ def _try_demo() -> str:
     """Load the bundled pair and let it say eight tokens."""
     options = [LoadOptions(path, ctx_size=128, threads=1) for path in paths.demo_pair()]
     with Engine.load(*options) as engine:
+        models = [model for model in (engine.target, engine.draft) if model is not None]
+        taken = size(sum(model.memory.total for model in models))
         prompt = engine.encode_chat([{"role": "user", "content": "What does json.dumps do?"}])
         greedy = SamplingParams(temperature=0)
         last = list(stream_generate(engine, prompt, greedy, 3, max_tokens=8))[-1].stats
-    return f"runs: {last.tokens} tokens, {last.accepted} of {last.drafted} drafted accepted"
+    drafted = f"{last.accepted} of {last.drafted} drafted accepted"
+    return f"runs: {last.tokens} tokens, {drafted}, {taken} of memory"

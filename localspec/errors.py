@@ -8,6 +8,10 @@ hint and exits with code 1. Anything else that is raised is a bug and keeps its 
     │   └── NotAGGUF        a file whose GGUF header cannot be trusted
     ├── IncompatiblePair    a draft that may not speak for its target
     ├── EngineError         llama.cpp refused to load or to decode
+    ├── NotEnoughMemory     what was asked for does not fit this machine
+    ├── HubProblem          the Hub has no such model, or does not hand it out
+    ├── DownloadProblem     a file that could not be fetched, or is not what was recorded
+    ├── UnknownPair         a name that no pair has
     ├── TemplateError       a chat template that does not render
     ├── PromptTooLong       a prompt that leaves no room in the context
     └── UsageError          options that contradict each other (exit code 2)
@@ -39,6 +43,22 @@ class IncompatiblePair(LocalspecError):
 
 class EngineError(LocalspecError):
     """llama.cpp refused to load a model or to decode."""
+
+
+class NotEnoughMemory(LocalspecError):
+    """What was asked for does not fit into this machine's memory."""
+
+
+class HubProblem(LocalspecError):
+    """The Hub cannot be reached, has no such model, or does not hand it out."""
+
+
+class DownloadProblem(LocalspecError):
+    """A file could not be fetched, or differs from what was recorded."""
+
+
+class UnknownPair(LocalspecError):
+    """No pair of this name is known."""
 
 
 class TemplateError(LocalspecError):

@@ -130,7 +130,7 @@ class ModelFlags:
             "-ngld",
             min=0,
             max=2**31 - 1,
-            help="Layers of the draft on the GPU. Default: all.",
+            help="Layers of the draft on the GPU. Default: as many as fit, before the target's.",
             rich_help_panel=_DRAFTING,
         ),
     ] = None
@@ -151,7 +151,7 @@ class ModelFlags:
             min=8,
             max=2**31 - 1,
             help="Context in tokens. Default: the smaller of 8192 and what the model was "
-            "trained for.",
+            "trained for, or less where memory is short.",
             rich_help_panel=_LOADING,
         ),
     ] = None
@@ -184,7 +184,7 @@ class ModelFlags:
             "-ngl",
             min=0,
             max=2**31 - 1,
-            help="Layers on the GPU. Default: all, when the build has a GPU.",
+            help="Layers on the GPU. Default: as many as fit.",
             rich_help_panel=_LOADING,
         ),
     ] = None

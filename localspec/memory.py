@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _MIB = 2**20
+_CACHE = re.compile(r"size = +(?P<size>\d+\.\d+) MiB \( *\d+ cells")
 _REPORT = re.compile(
     r"(?P<device>\S+)\s+(?P<kind>model|KV|RS|output|compute) buffer size = +(?P<size>\d+\.\d+) MiB"
 )
@@ -46,10 +47,13 @@ def read_buffers(log: Iterable[str]) -> MemoryUse:
 
     A model may have several buffers on one device, and several caches; all of them count. Compute
     buffers are announced again whenever they are laid out anew: the last size on a device counts.
+    Caches that are only planned have buffers of size 0, but still say how large they would be.
     """
     sums = {"model": 0, "KV": 0, "RS": 0, "output": 0}
     compute: dict[str, int] = {}
+    planned = 0
     for line in log:
+        planned += sum(round(float(found["size"]) * _MIB) for found in _CACHE.finditer(line))
         for found in _REPORT.finditer(line):
             size = round(float(found["size"]) * _MIB)
             if found["kind"] == "compute":
@@ -58,6 +62,6 @@ def read_buffers(log: Iterable[str]) -> MemoryUse:
                 sums[found["kind"]] += size
     return MemoryUse(
         weights=sums["model"],
-        kv=sums["KV"] + sums["RS"],
+        kv=max(planned, sums["KV"] + sums["RS"]),
         compute=sums["output"] + sum(compute.values()),
     )

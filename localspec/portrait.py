@@ -7,6 +7,10 @@ judging `pairing`'s, drawing `display`'s.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from localspec.config import LoadOptions
+from localspec.fit import default_ctx_size, size
+from localspec.footprint import footprint
+from localspec.memory import MemoryUse
 from localspec.metadata import ModelHeader, Vocab
 from localspec.pairing import Finding, check_model, describe
 from localspec.text import count, one_line
@@ -16,10 +20,14 @@ _RATIO = 3  # times the draft's size that a target should have at least; `pairin
 
 @dataclass(frozen=True, slots=True)
 class Portrait:
-    """Facts as pairs of a label and words, and findings on the file as a model to run."""
+    """Facts as pairs of a label and words, and findings on the file as a model to run.
+
+    ``memory`` is for the context a target gets where none is asked for.
+    """
 
     header: ModelHeader
     facts: tuple[tuple[str, str], ...]
+    memory: MemoryUse
     findings: tuple[Finding, ...]
 
     @property
@@ -33,6 +41,7 @@ class Portrait:
             **describe(self.header),
             "runs": self.runs,
             "facts": dict(self.facts),
+            "memory": self.memory.as_json(),
             "findings": [
                 {"level": f.level, "rule": f.rule, "message": f.message, "hint": f.hint}
                 for f in self.findings
@@ -43,8 +52,11 @@ class Portrait:
 def paint(header: ModelHeader) -> Portrait:
     """The portrait of a file, every text in it fit for one line of a terminal."""
     findings = tuple(check_model(header))
-    facts = [*_model(header), *_text(header), *_use(header)]
-    return Portrait(header, tuple((label, one_line(words)) for label, words in facts), findings)
+    ctx_size = default_ctx_size(header)
+    use = footprint(header, ctx_size, LoadOptions(header.path)).use
+    facts = [*_model(header), *_text(header), *_memory(use, ctx_size), *_use(header)]
+    shown = tuple((label, one_line(words)) for label, words in facts)
+    return Portrait(header, shown, use, findings)
 
 
 def _model(header: ModelHeader) -> Iterator[tuple[str, str]]:
@@ -70,6 +82,12 @@ def _model(header: ModelHeader) -> Iterator[tuple[str, str]]:
     ]
     if shape:
         yield "shape", ", ".join(shape)
+
+
+def _memory(use: MemoryUse, ctx_size: int) -> Iterator[tuple[str, str]]:
+    if use.weights:
+        parts = f"weights {size(use.weights)}, KV {size(use.kv)}, compute {size(use.compute)}"
+        yield "memory", f"about {size(use.total)} for {ctx_size:,} tokens of context: {parts}"
 
 
 def _text(header: ModelHeader) -> Iterator[tuple[str, str]]:

@@ -15,9 +15,10 @@ from tiny_models import CHATML, _add_tokenizer, vocabulary, write_tiny_model
 
 from localspec import paths
 from localspec.config import DraftLength, LoadOptions, SamplingParams
-from localspec.engine import Engine, LlamaModel
+from localspec.engine import Engine
 from localspec.generate import Answer, collect, stream_generate
 from localspec.metadata import read_header
+from localspec.model import LlamaModel
 
 GREEDY = SamplingParams(temperature=0)
 LENGTHS: tuple[DraftLength, ...] = (0, 1, 4, 9, "auto")

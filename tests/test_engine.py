@@ -32,7 +32,7 @@ from tiny_models import write_tiny_model
 from localspec import backend, machine
 from localspec import engine as engine_room
 from localspec.config import MAX_DRAFT_TOKENS, DraftLength, SamplingParams
-from localspec.engine import Engine, LlamaModel, draft_ctx_size, missing_gpu
+from localspec.engine import Engine, missing_gpu
 from localspec.errors import (
     EngineError,
     FileProblem,
@@ -42,8 +42,10 @@ from localspec.errors import (
     PromptTooLong,
     UsageError,
 )
+from localspec.fit import draft_ctx_size
 from localspec.generate import stream_generate
 from localspec.metadata import read_header
+from localspec.model import LlamaModel
 
 PARAMS = (GREEDY, *(SamplingParams(temperature=0.8, seed=seed) for seed in (0, 1, 2)))
 LONG = "It was a long story, and the teller took the time that the teller had. " * 12

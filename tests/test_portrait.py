@@ -31,6 +31,14 @@ def test_the_bundled_target(demo_files: tuple[Path, Path]) -> None:
     assert found["as a draft"] == "for targets of at least 27M parameters"
 
 
+def test_the_memory_it_would_take(demo_files: tuple[Path, Path]) -> None:
+    shown = paint(read_header(demo_files[0]))
+    words = dict(shown.facts)["memory"]
+    assert words.startswith("about ") and "for 2,048 tokens of context: weights 17 MiB" in words
+    assert shown.as_json()["memory"] == shown.memory.as_json()
+    assert shown.memory.total > 17 * 2**20
+
+
 def test_what_cannot_draft_is_said(tiny: TinyFiles) -> None:
     found = facts(tiny.recurrent)
     assert found["architecture"] == "mamba"

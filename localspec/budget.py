@@ -1,0 +1,130 @@
+"""What a pair takes on this machine: estimated from headers, asked of llama.cpp where it is tight.
+
+This room joins the estimate of `footprint`, the choice of `fit` and what machine and devices have
+free. It also is the child process in which llama.cpp plans a load without weights: a file that
+makes it abort ends that process only.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from localspec import backend, machine
+from localspec.config import LoadOptions
+from localspec.fit import Free, Plan, Wish, default_ctx_size, draft_ctx_size, plan, size
+from localspec.footprint import Footprint, footprint
+from localspec.memory import MemoryUse
+from localspec.metadata import ModelHeader, read_header
+
+_TIGHT = 0.5  # of what is free: from there on llama.cpp is asked, which takes a second
+_PATIENCE = 60  # seconds for the child
+_WORTH_TELLING = 2**30  # bytes
+
+
+def free_memory(device: str | None = None) -> Free:
+    """What is free now, on the devices named as by ``--device``, or on all."""
+    ram = machine.memory()
+    chosen = backend.devices() if device is None else backend.choose_devices(device)
+    gpus = tuple(each.free for each in chosen if each.kind == "GPU")
+    return Free(None if ram is None else ram[0], gpus)
+
+
+def would_allocate(path: Path, options: LoadOptions) -> MemoryUse | None:
+    """What llama.cpp says it would take for a file, None when it does not say; no weights load."""
+    asked = json.dumps(asdict(replace(options, path=path)), default=str)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "localspec.budget"],
+            input=asked,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+        )
+        return MemoryUse(**json.loads(done.stdout))
+    except (OSError, subprocess.SubprocessError, ValueError, TypeError):
+        return None
+
+
+def plan_here(
+    target: ModelHeader,
+    target_options: LoadOptions,
+    draft: ModelHeader | None = None,
+    draft_options: LoadOptions | None = None,
+    free: Free | None = None,
+) -> Plan:
+    """Contexts and GPU layers for a pair on this machine, as far as the options leave them open.
+
+    Raises NotEnoughMemory for what cannot fit.
+    """
+    free = free or free_memory(target_options.device)
+    by_hand = target_options.cpu_moe_layers or target_options.override_tensors
+    if by_hand:  # who places tensors one by one knows better than an estimate by layers
+        free = replace(free, gpus=())
+    wish = Wish(
+        target_options.ctx_size,
+        draft_options.ctx_size if draft_options else None,
+        target_options.gpu_layers,
+        draft_options.gpu_layers if draft_options else None,
+    )
+    correct: list[Callable[[Footprint], Footprint]] = [lambda rough: rough] * 2
+
+    def estimate(ctx_size: int, draft_ctx: int) -> tuple[Footprint, Footprint | None]:
+        first = correct[0](footprint(target, ctx_size, target_options))
+        if draft is None or draft_options is None:
+            return first, None
+        return first, correct[1](footprint(draft, draft_ctx, draft_options))
+
+    ctx_size = wish.ctx_size or default_ctx_size(target)
+    draft_ctx = wish.draft_ctx_size or (draft_ctx_size(draft, ctx_size) if draft else 0)
+    if _is_tight(estimate(ctx_size, draft_ctx), free):
+        correct[0] = _correction(target, ctx_size, target_options)
+        if draft is not None and draft_options is not None:
+            correct[1] = _correction(draft, draft_ctx, draft_options)
+    return plan(target, draft, wish, free, estimate)
+
+
+def announcement(chosen: Plan, free: Free) -> str | None:
+    """A line for before the weights are read, where reading them takes a while."""
+    if chosen.use.total < _WORTH_TELLING:
+        return None
+    use = chosen.use
+    where = f", {size(chosen.on_gpu)} of it on the GPU" if chosen.on_gpu else ""
+    return (
+        f"Loading {size(use.total)}{where}: weights {size(use.weights)}, KV {size(use.kv)} for "
+        f"{chosen.ctx_size:,} tokens, compute {size(use.compute)}; {size(free.ram)} of RAM free."
+    )
+
+
+def _is_tight(models: tuple[Footprint, Footprint | None], free: Free) -> bool:
+    total = sum(model.use.total for model in models if model is not None)
+    return free.ram is not None and total > _TIGHT * (free.ram + free.gpu)
+
+
+def _correction(
+    header: ModelHeader, ctx_size: int, options: LoadOptions
+) -> Callable[[Footprint], Footprint]:
+    """How far llama.cpp's own plan is from the estimate at one context, applied to any."""
+    exact = would_allocate(header.path, replace(options, ctx_size=ctx_size))
+    rough = footprint(header, ctx_size, options).use
+    if exact is None or not rough.kv or not rough.compute:
+        return lambda unchanged: unchanged
+    return lambda other: other.scaled(exact.kv / rough.kv, exact.compute / rough.compute)
+
+
+def _answer() -> None:
+    """Read options as JSON from stdin, and print what llama.cpp would allocate as JSON."""
+    from localspec.model import LlamaModel
+
+    asked = json.loads(sys.stdin.read())
+    asked["override_tensors"] = tuple(asked["override_tensors"])
+    options = LoadOptions(**asked | {"path": Path(asked["path"])})
+    planned = LlamaModel(read_header(options.path), options, weightless=True)
+    print(json.dumps(asdict(planned.memory)))
+    planned.close()
+
+
+if __name__ == "__main__":
+    _answer()

@@ -1,0 +1,208 @@
+"""What fits: the context and the GPU layers of a pair, from what it would occupy and what is free.
+
+This room owns the choice where the user leaves it open, and the refusal of what cannot fit, with
+what would. It asks neither the machine nor llama.cpp: estimates and free bytes are handed in.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+from localspec.config import DEFAULT_CTX_SIZE
+from localspec.errors import NotEnoughMemory
+from localspec.footprint import Footprint
+from localspec.memory import MemoryUse
+from localspec.metadata import ModelHeader
+
+SMALLEST_CTX = 8  # a file may claim less, and llama.cpp would abort
+_LEAST_CTX = 512  # tokens; a default is not lowered further
+_STEP = 256  # tokens; llama.cpp rounds contexts up to this
+_DRAFT_WINDOW = 4096  # tokens
+_GPU_MARGIN = 2**30  # bytes left alone on each GPU, as by llama.cpp's own fitting
+_WEIGHTS_MAY_WAIT = 0.25  # of the free RAM may go to caches though mapped weights fill the rest
+
+Estimate = Callable[[int, int], tuple[Footprint, Footprint | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """Bytes that are free: in RAM (None where the system does not say), and on each GPU."""
+
+    ram: int | None
+    gpus: tuple[int, ...] = ()
+
+    @property
+    def gpu(self) -> int:
+        """Bytes for models on all GPUs together."""
+        return sum(max(0, each - _GPU_MARGIN) for each in self.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What was asked for one pair; None is left to us. Contexts in tokens."""
+
+    ctx_size: int | None
+    draft_ctx_size: int | None
+    gpu_layers: int | None
+    draft_gpu_layers: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Contexts in tokens, layers on the GPU, bytes of both models, and what the user should know.
+
+    ``gpu_layers`` counts the output as one layer more, as llama.cpp does; without GPUs to place
+    layers on it is what was asked for.
+    """
+
+    ctx_size: int
+    draft_ctx_size: int
+    gpu_layers: int | None
+    draft_gpu_layers: int | None
+    use: MemoryUse
+    in_ram: int
+    on_gpu: int
+    notes: tuple[str, ...] = ()
+
+
+def default_ctx_size(header: ModelHeader) -> int:
+    """The target's context in tokens where memory allows: 8,192, or what it was trained for."""
+    return max(SMALLEST_CTX, min(DEFAULT_CTX_SIZE, header.context_length or DEFAULT_CTX_SIZE))
+
+
+def draft_ctx_size(header: ModelHeader, target_ctx: int) -> int:
+    """The draft's context in tokens where none is asked for.
+
+    As the target's, but no longer than the draft was trained for, nor than most of what it says
+    depends on: reading a long prompt with the draft takes time that drafting must win back.
+    """
+    trained = header.context_length or target_ctx
+    return max(SMALLEST_CTX, min(target_ctx, trained, _DRAFT_WINDOW))
+
+
+def plan(
+    target: ModelHeader, draft: ModelHeader | None, wish: Wish, free: Free, estimate: Estimate
+) -> Plan:
+    """Choose what the wish leaves open; ``estimate`` takes both contexts in tokens.
+
+    Raises NotEnoughMemory, naming what would fit, when caches and buffers alone exceed what is
+    free; weights that exceed it are read from the disk again and again, which is only told.
+    """
+
+    def at(ctx_size: int) -> Plan:
+        draft_ctx = wish.draft_ctx_size or (draft_ctx_size(draft, ctx_size) if draft else 0)
+        return _place(ctx_size, draft_ctx, estimate(ctx_size, draft_ctx), wish, free)
+
+    if wish.ctx_size is not None:
+        chosen = at(wish.ctx_size)
+        if not _runs(chosen, free):
+            _refuse(target, chosen, _largest(at, wish.ctx_size, free, _runs), free)
+        return _told(chosen, None, free)
+    usual = default_ctx_size(target)
+    least = min(usual, _LEAST_CTX)
+    for suits in (_fits, _runs):
+        chosen = at(usual)
+        smaller = chosen if suits(chosen, free) else _largest(at, usual, free, suits)
+        if smaller is not None and smaller.ctx_size >= least:
+            return _told(smaller, usual, free)
+    _refuse(target, at(least), smaller, free)
+
+
+def size(n_bytes: int | None) -> str:
+    """Bytes as a person reads them."""
+    if n_bytes is None:
+        return "unknown"
+    return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.0f} MiB"
+
+
+def _place(
+    ctx_size: int,
+    draft_ctx: int,
+    models: tuple[Footprint, Footprint | None],
+    wish: Wish,
+    free: Free,
+) -> Plan:
+    """The draft goes to the GPU first: it is small, and every token waits for it several times."""
+    target, draft = models
+    n_draft = _layers(draft, wish.draft_gpu_layers, free.gpu) if draft and free.gpus else 0
+    room = free.gpu - (draft.on_gpu(n_draft) if draft else 0)
+    n_target = _layers(target, wish.gpu_layers, room) if free.gpus else 0
+    placed = [(target, n_target), *([(draft, n_draft)] if draft else [])]
+    return Plan(
+        ctx_size,
+        draft_ctx,
+        n_target if free.gpus else wish.gpu_layers,
+        n_draft if free.gpus else wish.draft_gpu_layers,
+        sum((model.use for model, _ in placed), MemoryUse()),
+        sum(model.in_ram(n) for model, n in placed),
+        sum(model.on_gpu(n) for model, n in placed),
+    )
+
+
+def _layers(model: Footprint, asked: int | None, room: int) -> int:
+    """As many layers as asked for, or as fit into ``room`` bytes of GPU memory."""
+    every = len(model.layers) + 1
+    if asked is not None:
+        return min(asked, every)
+    return next((n for n in range(every, 0, -1) if model.on_gpu(n) <= room), 0)
+
+
+def _fits(chosen: Plan, free: Free) -> bool:
+    """Whether everything fits, weights included."""
+    return chosen.on_gpu <= sum(free.gpus) and (free.ram is None or chosen.in_ram <= free.ram)
+
+
+def _runs(chosen: Plan, free: Free) -> bool:
+    """Whether what cannot be read again from the disk fits beside the weights, or nearly so."""
+    if free.ram is None or _fits(chosen, free):
+        return chosen.on_gpu <= sum(free.gpus)
+    working = min(chosen.in_ram, chosen.use.kv + chosen.use.compute)
+    weights = chosen.in_ram - working
+    room = max(free.ram - weights, _WEIGHTS_MAY_WAIT * free.ram)
+    return chosen.on_gpu <= sum(free.gpus) and working <= room
+
+
+def _largest(
+    at: Callable[[int], Plan], above: int, free: Free, suits: Callable[[Plan, Free], bool]
+) -> Plan | None:
+    """The largest context below ``above`` that suits, found by halving."""
+    low, high = 0, -(-above // _STEP)  # multiples of the step: low suits, high does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if suits(at(middle * _STEP), free) else (low, middle)
+    return at(low * _STEP) if low else None
+
+
+def _refuse(target: ModelHeader, wanted: Plan, largest: Plan | None, free: Free) -> NoReturn:
+    where = f"{size(free.ram)} of RAM"
+    if free.gpus:
+        where += f" and {size(sum(free.gpus))} on the GPU"
+    if wanted.on_gpu > sum(free.gpus):
+        hint = "Put fewer layers on the GPU with --n-gpu-layers, or leave it to localspec."
+    elif largest is not None:
+        hint = f"The largest context that fits is --ctx-size {largest.ctx_size}."
+    else:
+        hint = "Close other programs, or choose a smaller model or a stronger quantisation."
+    use = wanted.use
+    raise NotEnoughMemory(
+        f"{target.path.name}{' with its draft' if wanted.draft_ctx_size else ''} and a context of "
+        f"{wanted.ctx_size:,} tokens need {size(use.total)} (weights {size(use.weights)}, KV "
+        f"{size(use.kv)}, compute {size(use.compute)}), but only {where} are free.",
+        hint,
+    )
+
+
+def _told(chosen: Plan, usual: int | None, free: Free) -> Plan:
+    """The plan with what the user should know of it."""
+    notes = []
+    if usual is not None and chosen.ctx_size < usual:
+        notes.append(
+            f"The context is {chosen.ctx_size:,} tokens instead of {usual:,}: more does not fit "
+            f"into the {size(free.ram)} that are free."
+        )
+    if free.ram is not None and chosen.in_ram > free.ram:
+        notes.append(
+            f"The models take {size(chosen.in_ram)} of RAM but only {size(free.ram)} are free: "
+            "weights will be read from the disk again and again, which is slow."
+        )
+    return replace(chosen, notes=tuple(notes))

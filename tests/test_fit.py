@@ -1,0 +1,121 @@
+"""Fit: what is chosen where the user leaves it open, and refusals that name what would fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec import paths
+from localspec.errors import NotEnoughMemory
+from localspec.fit import Free, Plan, Wish, default_ctx_size, draft_ctx_size, plan, size
+from localspec.footprint import Footprint
+from localspec.metadata import ModelHeader, read_header
+
+MIB, GIB = 2**20, 2**30
+TARGET, DRAFT = (read_header(path) for path in paths.demo_pair())
+OPEN = Wish(None, None, None, None)
+
+
+def big(ctx_size: int, draft_ctx: int) -> tuple[Footprint, Footprint | None]:
+    """A target of 4 GiB that takes 128 KiB a token, and a draft of 512 MiB that takes 16."""
+    target = Footprint(256 * MIB, (100 * MIB,) * 36, 240 * MIB, (ctx_size * 3641,) * 36, 0)
+    draft = Footprint(64 * MIB, (37 * MIB,) * 12, MIB, (draft_ctx * 1365,) * 12, 0)
+    return target, draft if draft_ctx else None
+
+
+def chosen(wish: Wish, free: Free, trained: int = 131072, draft: ModelHeader | None = None) -> Plan:
+    return plan(replace(TARGET, context_length=trained), draft, wish, free, big)
+
+
+def test_plenty_of_memory_changes_nothing() -> None:
+    result = chosen(OPEN, Free(64 * GIB))
+    assert result.ctx_size == 8192 and result.notes == ()
+    assert result.gpu_layers is None and result.on_gpu == 0
+    assert chosen(OPEN, Free(None)).ctx_size == 8192  # nothing is known: nothing is lowered
+
+
+def test_a_default_context_shrinks_and_says_so() -> None:
+    result = chosen(OPEN, Free(4 * GIB + 512 * MIB))
+    assert 512 <= result.ctx_size < 8192 and result.ctx_size % 256 == 0
+    assert result.use.total <= 4 * GIB + 512 * MIB
+    assert f"{result.ctx_size:,} tokens instead of 8,192" in result.notes[0]
+
+
+def test_a_context_that_was_asked_for_is_not_lowered_but_refused() -> None:
+    with pytest.raises(NotEnoughMemory) as caught:
+        chosen(replace(OPEN, ctx_size=131072), Free(8 * GIB))
+    largest = int(caught.value.hint.split()[-1].rstrip("."))
+    assert "131,072 tokens need 20" in caught.value.message
+    assert chosen(replace(OPEN, ctx_size=largest), Free(8 * GIB)).ctx_size == largest
+    with pytest.raises(NotEnoughMemory):
+        chosen(replace(OPEN, ctx_size=largest + 256), Free(8 * GIB))
+
+
+def test_weights_beyond_the_memory_are_told_not_refused() -> None:
+    result = chosen(replace(OPEN, ctx_size=1024), Free(2 * GIB))
+    assert "read from the disk again and again" in result.notes[0]
+
+
+def test_caches_that_nothing_could_hold_are_refused_with_advice() -> None:
+    with pytest.raises(NotEnoughMemory) as caught:
+        chosen(OPEN, Free(64 * MIB))
+    assert "stronger quantisation" in caught.value.hint or "--ctx-size" in caught.value.hint
+
+
+def test_the_draft_goes_to_the_gpu_first() -> None:
+    result = chosen(OPEN, Free(64 * GIB, (3 * GIB,)), draft=DRAFT)
+    assert result.draft_gpu_layers == 13  # 12 and the output
+    assert result.gpu_layers is not None and 0 < result.gpu_layers < 37
+    assert result.on_gpu <= 2 * GIB  # a GiB is left alone
+    more = chosen(OPEN, Free(64 * GIB, (3 * GIB, 3 * GIB)), draft=DRAFT)
+    assert more.gpu_layers is not None and more.gpu_layers > result.gpu_layers
+    whole = chosen(OPEN, Free(64 * GIB, (80 * GIB,)), draft=DRAFT)
+    assert (whole.gpu_layers, whole.draft_gpu_layers) == (37, 13)
+
+
+def test_a_gpu_too_small_for_anything_is_left_alone() -> None:
+    result = chosen(OPEN, Free(64 * GIB, (GIB,)), draft=DRAFT)
+    assert (result.gpu_layers, result.draft_gpu_layers, result.on_gpu) == (0, 0, 0)
+
+
+def test_layers_asked_for_beyond_the_gpu_are_refused() -> None:
+    with pytest.raises(NotEnoughMemory) as caught:
+        chosen(replace(OPEN, gpu_layers=99), Free(64 * GIB, (2 * GIB,)))
+    assert "--n-gpu-layers" in caught.value.hint
+    assert "2.0 GiB on the GPU" in caught.value.message
+    fine = chosen(replace(OPEN, gpu_layers=5), Free(64 * GIB, (2 * GIB,)))
+    assert fine.gpu_layers == 5
+
+
+@given(
+    st.integers(1, 40 * 1024),
+    st.lists(st.integers(0, 24 * 1024), max_size=2),
+    st.booleans(),
+    st.sampled_from([2048, 8192, 131072]),
+)
+def test_what_is_chosen_fits(ram: int, gpus: list[int], drafted: bool, trained: int) -> None:
+    free = Free(ram * MIB, tuple(each * MIB for each in gpus))
+    try:
+        result = chosen(OPEN, free, trained, DRAFT if drafted else None)
+    except NotEnoughMemory as problem:
+        assert problem.hint
+        return
+    assert result.on_gpu <= free.gpu or not gpus
+    assert 8 <= result.ctx_size <= default_ctx_size(replace(TARGET, context_length=trained))
+    slow = any("again and again" in note for note in result.notes)
+    assert slow == (result.in_ram > ram * MIB)
+
+
+@pytest.mark.parametrize(
+    "trained, target_ctx, expected",
+    [(32768, 8192, 4096), (2048, 8192, 2048), (None, 2048, 2048), (4, 64, 8)],
+)
+def test_the_drafts_context(trained: int | None, target_ctx: int, expected: int) -> None:
+    assert draft_ctx_size(replace(DRAFT, context_length=trained), target_ctx) == expected
+
+
+def test_sizes_are_shown_as_people_read_them() -> None:
+    assert [size(n) for n in (None, 3 * MIB, 5 * GIB // 2)] == ["unknown", "3 MiB", "2.5 GiB"]

@@ -1,0 +1,137 @@
+"""Footprints: estimates from headers against what llama.cpp allocates, and where the bytes lie."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from big_files import write_big_model
+from real_pair import TinyFiles, load_model, options
+from tiny_models import write_tiny_model
+
+from localspec.budget import would_allocate
+from localspec.config import LoadOptions
+from localspec.footprint import Footprint, footprint, sliding_layers, tensor_bytes
+from localspec.memory import MemoryUse
+from localspec.metadata import read_header
+
+BIG = {
+    "llama": dict(n_vocab=128256, width=4096, layers=32, heads=32, kv_heads=8, feed_forward=14336),
+    "gemma2": dict(
+        n_vocab=256000, width=4608, layers=46, heads=32, kv_heads=16, feed_forward=36864,
+        tied=True, window=4096,
+    ),
+}  # fmt: skip
+
+
+def assert_within(share: float, found: MemoryUse, exact: MemoryUse) -> None:
+    assert found.kv == pytest.approx(exact.kv, rel=share)
+    assert found.weights == pytest.approx(exact.weights, rel=share)
+    assert found.total == pytest.approx(exact.total, rel=share)
+
+
+@pytest.mark.parametrize("ctx_size", [200, 1024, 4096])
+@pytest.mark.parametrize("part", [0, 1])
+def test_the_demo_pair_takes_what_is_estimated(
+    demo_files: tuple[Path, Path], part: int, ctx_size: int
+) -> None:
+    header = read_header(demo_files[part])
+    model = load_model(demo_files[part], ctx_size=ctx_size)
+    model.close()
+    assert_within(0.05, footprint(header, ctx_size, options(header.path)).use, model.memory)
+
+
+@pytest.mark.parametrize("cache_type", ["f32", "q8_0"])
+def test_cache_types_count(demo_files: tuple[Path, Path], cache_type: str) -> None:
+    changes = {"ctx_size": 1024, "cache_type_k": cache_type, "cache_type_v": cache_type}
+    model = load_model(demo_files[0], **changes)
+    model.close()
+    use = footprint(model.header, 1024, options(demo_files[0], **changes)).use
+    assert use.kv == pytest.approx(model.memory.kv, rel=0.01)
+
+
+def test_a_sliding_window_keeps_less(tmp_path: Path) -> None:
+    path = write_tiny_model(
+        tmp_path / "m.gguf", seed=1, layers=4, window=64, context_length=4096
+    )
+    model = load_model(path, ctx_size=4096)
+    model.close()
+    use = footprint(model.header, 4096, options(path)).use
+    assert use.kv == pytest.approx(model.memory.kv, rel=0.01)
+    everything = footprint(replace(model.header, sliding_window=None), 4096, options(path)).use
+    assert everything.kv > 2 * use.kv
+
+
+def test_a_recurrent_state_does_not_grow(tiny: TinyFiles) -> None:
+    model = load_model(tiny.recurrent)
+    model.close()
+    small, large = (footprint(model.header, n, options(tiny.recurrent)).use for n in (256, 4096))
+    assert small.kv == large.kv == pytest.approx(model.memory.kv, abs=2**14)  # it tells 0.01 MiB
+
+
+@pytest.mark.parametrize("architecture", BIG)
+def test_headers_of_big_models(tmp_path: Path, architecture: str) -> None:
+    path = write_big_model(tmp_path / "big.gguf", architecture, **BIG[architecture])  # type: ignore[arg-type]
+    load = LoadOptions(path, ctx_size=8192, threads=1)
+    exact = would_allocate(path, load)
+    assert exact is not None and exact.total > 5 * 2**30
+    assert_within(0.05, footprint(read_header(path), 8192, load).use, exact)
+
+
+def test_exact_takes_one_more_cell(demo_files: tuple[Path, Path]) -> None:
+    header = read_header(demo_files[0])
+    plain, exact = (
+        footprint(header, 1024, options(header.path, exact=flag)).use.kv for flag in (False, True)
+    )
+    assert exact == plain * 1280 // 1024  # rounded up to 256 cells
+
+
+@pytest.mark.parametrize(
+    "architecture, pattern, expected",
+    [
+        ("gemma3", None, [True] * 5 + [False] + [True] * 2),
+        ("gemma2", None, [True, False] * 4),
+        ("gemma3", 4, [True, True, True, False] * 2),
+        ("gemma4", (True, False) * 4, [True, False] * 4),
+        ("smallthinker", None, [False, True, True, True] * 2),
+        ("phi3", None, [False] * 8),
+        ("unheard-of", None, [False] * 8),
+    ],
+)
+def test_layers_that_slide(
+    tiny: TinyFiles, architecture: str, pattern: object, expected: list[bool]
+) -> None:
+    key = f"{architecture}.attention.sliding_window_pattern"
+    header = replace(
+        read_header(tiny.target),
+        architecture=architecture,
+        sliding_window=64,
+        values={} if pattern is None else {key: pattern},  # type: ignore[dict-item]
+    )
+    assert sliding_layers(header, 8) == expected
+
+
+def test_layers_move_to_the_gpu_from_the_end() -> None:
+    model = Footprint(100, (10, 20, 30), 7, (1, 2, 3), 5)
+    assert model.use == MemoryUse(167, 6, 5)
+    assert [model.on_gpu(n) for n in range(6)] == [0, 12, 45, 67, 78, 78]
+    assert [model.in_ram(n) for n in range(5)] == [178, 171, 138, 116, 105]
+
+
+def test_a_tied_output_is_a_copy_on_the_gpu() -> None:
+    model = Footprint(100, (10,), 0, (1,), 5, copied=100)
+    assert model.use.weights == 110
+    assert model.on_gpu(1) == 105 and model.in_ram(2) == 105
+
+
+def test_estimates_can_be_scaled() -> None:
+    model = Footprint(100, (10, 10), 7, (4, 8), 5).scaled(0.5, 2)
+    assert (model.kv, model.compute, model.layers) == ((2, 4), 10, (10, 10))
+
+
+def test_every_tensor_counts_once(demo_files: tuple[Path, Path]) -> None:
+    for path in demo_files:
+        header = read_header(path)
+        model = footprint(header, 512, options(path))
+        assert model.use.weights == tensor_bytes(header)
