@@ -17,7 +17,7 @@ from localspec.speculative.acceptance import Acceptance
 from localspec.speculative.control import Knowledge
 from localspec.speculative.costs import PassCosts
 
-FORMAT = 2
+FORMAT = 3
 _HEADER_BYTES = 2**20
 _MAX_BYTES = 2**20
 
@@ -29,13 +29,31 @@ def profile_path(headers: list[ModelHeader], circumstances: Mapping[str, object]
     would cost more than a calibration. ``circumstances`` holds what else costs depend on: device,
     threads, cache types, versions.
     """
+    digest = hashlib.sha256(json.dumps(circumstances, sort_keys=True, default=str).encode())
+    name = f"{_models_digest(headers)}-{digest.hexdigest()[:16]}.json"
+    return paths.cache_folder() / "profiles" / name
+
+
+def latest(headers: list[ModelHeader]) -> Knowledge | None:
+    """What was learnt last of these models under whichever circumstances; None if nothing was."""
+    folder = paths.cache_folder() / "profiles"
+    try:
+        found = sorted(
+            folder.glob(f"{_models_digest(headers)}-*.json"),
+            key=lambda path: path.stat().st_mtime,
+        )
+        return load(found[-1]) if found else None
+    except (OSError, ValueError):
+        return None
+
+
+def _models_digest(headers: list[ModelHeader]) -> str:
     digest = hashlib.sha256(f"{FORMAT} {__version__}".encode())
     for header in headers:
         with header.path.open("rb") as file:
             digest.update(file.read(_HEADER_BYTES))
         digest.update(str(header.path.stat().st_size).encode())
-    digest.update(json.dumps(circumstances, sort_keys=True, default=str).encode())
-    return paths.cache_folder() / "profiles" / f"{digest.hexdigest()[:32]}.json"
+    return digest.hexdigest()[:16]
 
 
 def load(path: Path) -> Knowledge | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from conftest import FakeClock, ToyModel, never_stop
+from conftest import FakeClock, ToyModel, never_stop, toy_knowledge
 
 from localspec.config import SamplingParams
 from localspec.sampling import Sampler
@@ -342,3 +342,15 @@ def test_every_source_is_learnt_from_whoever_was_chosen() -> None:
     answer(auto(0.02, draft, known, SuffixIndex()), FLAT, [1, 2, 3] * 4, 300)
     assert known.of(f"{MODEL}, greedy").observations > 20
     assert any(known.of(f"{group}, greedy").observations > 0 for group in GROUPS)
+
+
+def test_what_a_pair_usually_gains() -> None:
+    known = toy_knowledge()
+    assert known.usual_gain(16) is None
+    for i in range(200):
+        known.of(f"{MODEL}, greedy").observe(2.0, i % 4 != 0)
+    found = known.usual_gain(16)
+    assert found is not None
+    gain, acceptance = found
+    assert 0.6 < acceptance < 0.85
+    assert 1.5 < gain < 4  # passes cost the same at any width, steps a tenth

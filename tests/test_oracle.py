@@ -15,7 +15,7 @@ from localspec.sampling import Sampler
 from localspec.speculative.control import FixedLength, NoDraft
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import generate_rounds, prefill
-from localspec.speculative.oracle import best_seconds, ceiling, fixed_seconds, runs, shares
+from localspec.speculative.oracle import best_seconds, ceiling, fixed_seconds, runs, shares, usual_gain
 
 VERIFY = [1.0, 1.6, 1.3, 2.5, 2.6, 2.1]  # a staircase that falls, too
 texts = st.lists(st.booleans(), min_size=1, max_size=9)
@@ -101,3 +101,15 @@ def test_the_ceiling() -> None:
 def test_no_draft_beats_the_ceiling(agreed: list[bool], step: float) -> None:
     most, _ = ceiling(VERIFY, step)
     assert len(agreed) / best_seconds(agreed, VERIFY, step) <= most + 1e-9
+
+
+@given(st.floats(0, 1), st.floats(0, 2))
+def test_a_usual_gain_lies_between_plain_and_the_ceiling(chance: float, step: float) -> None:
+    most, _ = ceiling(VERIFY, step)
+    assert 1 <= usual_gain(VERIFY, step, chance) <= max(1, most) + 1e-9
+    assert usual_gain(VERIFY, step, 1.0) == pytest.approx(max(1, most))
+    assert usual_gain(VERIFY, step, 0.0) == 1
+
+
+def test_a_usual_gain_by_hand() -> None:
+    assert usual_gain([1.0, 1.0], 0.1, 0.5) == pytest.approx(1.5 / 1.1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +82,20 @@ def test_another_file_or_setting_has_another_profile(tiny: TinyFiles, tmp_path: 
     moved.write_bytes(tiny.target.read_bytes() + b"\0")
     others.append(profiles.profile_path([read_header(moved), draft], {"threads": 1}))
     assert len({here, *others}) == 5
+
+
+def test_the_latest_of_two_models_is_found(tiny: TinyFiles) -> None:
+    pair = [read_header(path) for path in (tiny.target, tiny.draft)]
+    assert profiles.latest(pair) is None
+    for threads, reading in ((1, 0.25), (2, 0.5)):
+        path = profiles.profile_path(pair, {"threads": threads})
+        profiles.save(path, replace(learnt(), reading=reading))
+        os.utime(path, (threads, threads))
+    found = profiles.latest(pair)
+    assert found is not None and found.reading == 0.5
+    assert profiles.latest(pair[::-1]) is None
+    path.write_text("{")
+    assert profiles.latest(pair) is None
 
 
 def test_an_engine_keeps_what_it_learnt(tiny: TinyFiles) -> None:

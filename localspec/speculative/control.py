@@ -14,6 +14,7 @@ from localspec.speculative.acceptance import Acceptance
 from localspec.speculative.costs import PassCosts
 from localspec.speculative.drafters import MODEL, Candidate
 from localspec.speculative.loop import Clock, Proposal, Round
+from localspec.speculative.oracle import usual_gain
 from localspec.speculative.policy import Policy, solve
 from localspec.speculative.suffix import SuffixIndex
 
@@ -29,6 +30,7 @@ _HELD_UP = 3.0  # times what a pass costs usually
 _FIRST_PROBE, _LAST_PROBE = 12, 256  # tokens between two looks at a draft that is not used
 _SHORT_ANSWER = 64  # tokens: what an answer is expected to have at least
 _TRIAL = 3  # tokens drafted only to see what that costs
+_ENOUGH_SEEN = 50.0  # candidates from which a usual acceptance may be told
 _FAR_BEHIND = 8  # unread tokens from which reading them is an investment, not part of a step
 
 
@@ -131,6 +133,20 @@ class Knowledge:
         if group not in self.acceptance:
             self.acceptance[group] = Acceptance()
         return self.acceptance[group]
+
+    def usual_gain(self, longest: int) -> tuple[float, float] | None:
+        """Times plain speed that the draft model usually gives, and its acceptance; None if new.
+
+        Of the texts sampled like those it was used for most.
+        """
+        groups = [each for group, each in self.acceptance.items() if group.startswith(MODEL)]
+        best = max(groups, key=lambda each: each.observations, default=None)
+        if best is None or best.observations < _ENOUGH_SEEN or not self.draft.knows(1):
+            return None
+        chances = best.chances()
+        chance = sum(p * weight for p, weight in chances) / sum(weight for _, weight in chances)
+        verify = [self.verify.seconds(1 + k, 0) for k in range(longest + 1)]
+        return usual_gain(verify, self.draft.seconds(1, 0), chance), chance
 
 
 class Ledger:

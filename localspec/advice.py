@@ -1,0 +1,57 @@
+"""What to change when the figures of an answer say that drafting could do better.
+
+This room owns the thresholds and the sentences. The figures are `stats`'; it never speaks of an
+answer too short to tell.
+"""
+
+from localspec.config import SamplingParams
+from localspec.speculative.drafters import MODEL
+from localspec.stats import GenerationStats
+
+_ENOUGH_DRAFTED = 40  # tokens of the draft model; below, a share says little
+_ENOUGH_SAID = 64  # tokens
+_LOW = 0.35  # accepted of drafted
+_DEAR_STEP = 0.3  # of a plain pass, for one draft step
+_HOT = 1.0  # temperature
+_MOSTLY_READING = 0.5  # of all time after the target's own reading, spent reading with the draft
+_SOURCE = MODEL.partition(" ")[0]
+
+
+def advise(stats: GenerationStats, params: SamplingParams) -> str | None:
+    """The one sentence that would help most, or None where the figures give no reason for one."""
+    spent = stats.seconds + stats.draft_prompt_seconds
+    if spent and stats.draft_prompt_seconds > _MOSTLY_READING * spent:
+        return (
+            f"The draft took {stats.draft_prompt_seconds:.1f} s to read the prompt and the answer "
+            f"{stats.seconds:.1f} s: for long prompts with short answers a smaller "
+            "--draft-ctx-size, or --draft off, is faster."
+        )
+    model = stats.sources.get(_SOURCE)
+    if model is None or model.drafted < _ENOUGH_DRAFTED or stats.tokens < _ENOUGH_SAID:
+        return None
+    rate = model.accepted / model.drafted
+    if rate < _LOW and not params.greedy and params.temperature > _HOT:
+        return (
+            f"At temperature {params.temperature:g} only {rate:.0%} of the draft's tokens were "
+            "accepted: a lower --temp makes both models agree more often."
+        )
+    if rate < _LOW:
+        return (
+            f"Only {rate:.0%} of the draft's tokens were accepted: a draft closer to the target "
+            "gains more. See what there is: localspec suggest TARGET"
+        )
+    step = _draft_step(stats)
+    if step is not None and step > _DEAR_STEP:
+        return (
+            f"A token of the draft costs {step:.0%} of one of the target: a smaller draft, or a "
+            "stronger quantisation of it, gains more."
+        )
+    return None
+
+
+def _draft_step(stats: GenerationStats) -> float | None:
+    """A draft step in plain passes of the target; None where no pass was plain."""
+    plain, model = stats.passes.get(1), stats.sources[_SOURCE]
+    if plain is None or not plain.count or not plain.seconds:
+        return None
+    return stats.draft_seconds / model.drafted / (plain.seconds / plain.count)

@@ -1,0 +1,157 @@
+"""Known pairs of target and draft: where they lie, what they are licensed under, what to expect.
+
+This room owns `pairs.toml` and is the door to pydantic for it. It reads no header and asks no Hub:
+what the list says of a pair's vocabularies is hearsay, and only `pairing` judges. A user's own
+pairs are kept in `pairbook`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from localspec.errors import FileProblem, UnknownPair
+from localspec.files import read_at_most
+from localspec.reference import Reference
+from localspec.text import one_line
+
+SHIPPED = Path(__file__).with_name("pairs.toml")
+MAX_BYTES = 2**20
+SHOWN_NAMES = 5
+COMPARED_CHARACTERS = 64  # of a name that is unknown; the longest known one is shorter
+
+VocabStanding = Literal["predicted", "reported", "preset", "made-for", "unknown"]
+GainStanding = Literal["reported", "unconfirmed", "expected"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """One model on the Hub. `size_gb` is in GB of 10^9 bytes, all its `parts` together.
+
+    Without a `file`, because it was renamed, the one of this quantization is meant.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+    repo: str
+    quantization: str
+    size_gb: float
+    license: str
+    n_vocab: int
+    file: str | None = None
+    parts: int = 1
+
+    @property
+    def reference(self) -> Reference:
+        if self.file is None:
+            return Reference(self.repo, tag=self.quantization)
+        return Reference(self.repo, self.file)
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What drafting brings with a pair: reported by `source`, unconfirmed, or merely expected."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+    what: str
+    standing: GainStanding
+    source: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PairSpec:
+    """A known pair. `vocab` tells how the fit of the vocabularies is known.
+
+    `advice` is about quantization, `gotchas` about everything else; all are whole sentences.
+    `sources` are threads (owner/repository#number), files of a repository, or web addresses.
+    """
+
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
+    name: str
+    family: str
+    target: ModelSpec
+    draft: ModelSpec
+    vocab: VocabStanding
+    advice: str
+    gotchas: tuple[str, ...] = ()
+    gain: Gain | None = None
+    sources: tuple[str, ...] = ()
+
+    @property
+    def size_gb(self) -> float:
+        """Both models, in GB of 10^9 bytes."""
+        return self.target.size_gb + self.draft.size_gb
+
+
+@cache
+def load_catalog() -> tuple[PairSpec, ...]:
+    """All known pairs, in the order of the list. Raises FileProblem when the list is damaged."""
+    import tomllib
+
+    from pydantic import TypeAdapter
+
+    try:
+        document = tomllib.loads(read_at_most(SHIPPED, MAX_BYTES).decode())
+        return TypeAdapter(tuple[PairSpec, ...]).validate_python(document["pair"])
+    except (OSError, ValueError, KeyError) as error:
+        raise FileProblem(
+            f"The list of known pairs, {SHIPPED}, is missing or damaged.",
+            "Install localspec again.",
+        ) from error
+
+
+def find_pair(name: str) -> PairSpec:
+    """The known pair of this name, in any case; raises UnknownPair with the near ones."""
+    for pair in load_catalog():
+        if pair.name == name.lower():
+            return pair
+    raise unknown_pair(name, (pair.name for pair in load_catalog()))
+
+
+def of_family(text: str) -> tuple[PairSpec, ...]:
+    """The known pairs whose family or name contains `text`, without regard to case or spaces.
+
+    Raises UnknownPair, with all families, when there is none.
+    """
+    wanted = _folded(text)
+    pairs = load_catalog()
+    found = tuple(p for p in pairs if wanted in _folded(p.family) or wanted in _folded(p.name))
+    if not found:
+        families = dict.fromkeys(pair.family for pair in pairs)
+        raise UnknownPair(
+            f"No known pair is of the family '{_shown(text)}'.",
+            f"Families are: {', '.join(families)}.",
+        )
+    return found
+
+
+def unknown_pair(name: str, known: Iterable[str]) -> UnknownPair:
+    """The error for a name that none of the known ones is, with those near it."""
+    wanted = name.lower()[:COMPARED_CHARACTERS]
+    by_case = {each.lower(): each for each in known}
+    near = [each for each in by_case if wanted and wanted in each]
+    near = near or get_close_matches(wanted, list(by_case), SHOWN_NAMES)
+    names = ", ".join(by_case[each] for each in near[:SHOWN_NAMES])
+    names += f" and {len(near) - SHOWN_NAMES} more" if len(near) > SHOWN_NAMES else ""
+    message = f"There is no pair named '{_shown(name)}'"
+    return UnknownPair(
+        f"{message}; near it: {names}." if names else f"{message}.",
+        "See all pairs with: localspec pairs",
+    )
+
+
+def describe(pair: PairSpec) -> dict[str, object]:
+    """The pair as JSON-ready data, with the references that fetch its models."""
+    target, draft = (
+        {"reference": str(model.reference), **asdict(model)} for model in (pair.target, pair.draft)
+    )
+    return {**asdict(pair), "target": target, "draft": draft, "size_gb": round(pair.size_gb, 3)}
+
+
+def _folded(text: str) -> str:
+    return "".join(text.lower().split())
+
+
+def _shown(name: str) -> str:
+    return one_line(name[:COMPARED_CHARACTERS])

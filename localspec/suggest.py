@@ -1,0 +1,187 @@
+"""Drafts for a target, ranked: those on the disk that fit, and the nearest that do not.
+
+This room owns the ranking and its reasons. The judgement of a pair is `pairing`'s, the list of
+models `library`'s and `catalog`'s, the memory `footprint`'s; headers arrive read.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from localspec.catalog import PairSpec
+from localspec.config import LoadOptions
+from localspec.fit import default_ctx_size, draft_ctx_size, size
+from localspec.footprint import footprint, tensor_bytes
+from localspec.metadata import FILE_TYPES, ModelHeader
+from localspec.pairing import LENIENT, MIN_RATIO, PairReport, check_pair
+from localspec.speculative.oracle import usual_gain
+
+_FAR = 4.0
+_DISTANCES = dict.fromkeys(LENIENT, 1.0) | {  # of a finding, in steps away from a pair that fits
+    "token-text-user-defined": 1.0, "token-text-normal": 2.0, "token-text-byte": 2.0,
+    "vocab-size": 2.0, "vocab-type": 3.0,
+}  # fmt: skip
+_LONGEST = 16  # tokens a round, for the rule of thumb
+_TAGS = "|".join(sorted((re.escape(name) for name in FILE_TYPES.values()), key=len, reverse=True))
+_TAG = re.compile(rf"[-._]({_TAGS}|Q\d_K_X?L)(?=[-._]|$).*", re.IGNORECASE)
+
+
+class Measured(Protocol):
+    """What an earlier run learnt: how many times faster than plain, None if never measured."""
+
+    def __call__(self, target: ModelHeader, draft: ModelHeader) -> float | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A draft on the disk that may speak for the target; ``worth`` only ranks it."""
+
+    header: ModelHeader
+    name: str
+    reasons: tuple[str, ...]
+    worth: float
+
+    @property
+    def path(self) -> Path:
+        return self.header.path
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A smaller model on the disk that may not, and the first reason why."""
+
+    header: ModelHeader
+    name: str
+    reason: str
+    hint: str
+    harmless: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestions:
+    """What was found for one target: drafts, the best first; refused ones, the nearest first."""
+
+    drafts: tuple[Suggestion, ...]
+    refused: tuple[Refusal, ...]
+    known: tuple[PairSpec, ...]
+
+
+def suggest(
+    target: ModelHeader,
+    candidates: Iterable[tuple[str, ModelHeader]],
+    catalog: Sequence[PairSpec],
+    free_ram: int | None,
+    measured: Measured,
+) -> Suggestions:
+    """Judge and rank ``candidates``, pairs of a shown name and a header; the target is left out.
+
+    ``free_ram`` is in bytes, None where unknown.
+    """
+    drafts: list[Suggestion] = []
+    refused: list[tuple[float, Refusal]] = []
+    for name, header in candidates:
+        if header.path == target.path or not 0 < header.parameters < target.parameters:
+            continue
+        report = check_pair(target, header)
+        if report.compatible:
+            drafts.append(_judge(target, header, name, free_ram, measured))
+        else:
+            first = report.errors[0]
+            entry = Refusal(header, name, first.message, first.hint, report.harmless)
+            refused.append((_distance(report), entry))
+    return Suggestions(
+        tuple(sorted(drafts, key=lambda each: (-each.worth, each.name))),
+        tuple(entry for _, entry in sorted(refused, key=lambda each: (each[0], each[1].name))),
+        tuple(pair for pair in catalog if is_target_of(pair, target)),
+    )
+
+
+def is_target_of(pair: PairSpec, target: ModelHeader) -> bool:
+    """Whether a known pair is for this model, by file name or name, of any quantisation."""
+    theirs = {_bare(pair.target.repo.split("/")[-1].removesuffix("-GGUF"))}
+    if pair.target.file:
+        theirs.add(_bare(pair.target.file.split("/")[-1]))
+    ours = {_bare(target.path.name), _bare(target.name or "")}
+    return bool((ours & theirs) - {""})
+
+
+def rule_of_thumb(cost: float, ratio: float) -> float:
+    """How many times faster a draft might make things, for ranking only.
+
+    ``cost`` is what a draft step costs in target steps, ``ratio`` how many times larger the target
+    is: the smaller the draft, the less often it is right. A usual chance of acceptance is
+    assumed, and passes that cost the same at any width.
+    """
+    chance = min(0.85, max(0.3, 0.9 - 0.06 * math.log2(max(1.0, ratio))))
+    return usual_gain([1.0] * (_LONGEST + 1), cost, chance)
+
+
+def _judge(
+    target: ModelHeader,
+    draft: ModelHeader,
+    name: str,
+    free_ram: int | None,
+    measured: Measured,
+) -> Suggestion:
+    ratio = target.parameters / draft.parameters
+    worth = rule_of_thumb(tensor_bytes(draft) / max(1, tensor_bytes(target)), ratio)
+    reasons = [f"{ratio:.0f} times smaller" if ratio >= 9.5 else f"{ratio:.1f} times smaller"]
+    if ratio < MIN_RATIO:
+        reasons.append("too large to gain much")
+    family = _same_family(target, draft)
+    if family:
+        reasons.append(f"of the same family, {family}")
+        worth *= 1.05
+    reasons.append(draft.quantization)
+    ctx_size = default_ctx_size(target)
+    taken = sum(
+        footprint(header, n, LoadOptions(header.path)).use.total
+        for header, n in ((target, ctx_size), (draft, draft_ctx_size(draft, ctx_size)))
+    )
+    if free_ram is not None and taken > free_ram:
+        reasons.append(f"both need {size(taken)}, {size(free_ram)} are free")
+        worth *= 0.5
+    else:
+        reasons.append(f"both need {size(taken)}")
+    if not draft.rolls_back:
+        reasons.append("cannot drop rejected tokens, so it would not be used")
+        worth = 0.0
+    found = measured(target, draft)
+    if found is not None:
+        reasons.append(f"measured here: {found:.2f}x plain")
+        worth = found
+    return Suggestion(draft, name, tuple(reasons), worth)
+
+
+def _same_family(target: ModelHeader, draft: ModelHeader) -> str | None:
+    """The family that both files say they are of."""
+    ours, theirs = (_families(header) for header in (target, draft))
+    return next((shown for key, shown in ours.items() if key in theirs), None)
+
+
+def _families(header: ModelHeader) -> dict[str, str]:
+    keys = ("general.basename", "general.base_model.0.name", "general.base_model.0.repo_url")
+    names = [value for key in keys if isinstance(value := header.values.get(key), str) and value]
+    families = {}
+    for name in names:
+        family = re.split(r"[-_ ]v?\d+(?:\.\d+)?[bm]\b", name.split("/")[-1], flags=re.IGNORECASE)[
+            0
+        ]
+        if re.search(r"[a-z]", family, re.IGNORECASE):
+            families[_bare(family)] = family
+    return families
+
+
+def _bare(name: str) -> str:
+    """A model's name without quantisation and separators, in small letters."""
+    stem = _TAG.sub("", re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", name, flags=re.IGNORECASE))
+    return re.sub(r"[-_. ]", "", stem).lower()
+
+
+def _distance(report: PairReport) -> float:
+    """How far a refused pair is from a compatible one: by its worst finding, then their number."""
+    worst = max(_DISTANCES.get(finding.rule, _FAR) for finding in report.errors)
+    return worst + len(report.errors) / 100

@@ -1,0 +1,212 @@
+"""The catalogue: its list is whole and well formed, and every pair of it can be named and found."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from localspec import catalog
+from localspec.catalog import PairSpec, describe, find_pair, load_catalog, of_family
+from localspec.errors import FileProblem, UnknownPair
+from localspec.pairbook import is_name
+from localspec.reference import Reference, parse_reference
+
+# Target and draft of every pair that must be in the list.
+CONFIRMED = """
+bartowski/Meta-Llama-3.1-8B-Instruct-GGUF bartowski/Llama-3.2-1B-Instruct-GGUF
+bartowski/Meta-Llama-3.1-70B-Instruct-GGUF bartowski/Llama-3.2-1B-Instruct-GGUF
+bartowski/Llama-3.3-70B-Instruct-GGUF bartowski/Llama-3.2-1B-Instruct-GGUF
+bartowski/Llama-3.3-70B-Instruct-GGUF bartowski/Llama-3.2-3B-Instruct-GGUF
+bartowski/Llama-3.2-3B-Instruct-GGUF bartowski/Llama-3.2-1B-Instruct-GGUF
+TheBloke/Llama-2-13B-chat-GGUF TheBloke/TinyLlama-1.1B-Chat-v1.0-GGUF
+bartowski/Phi-3-medium-4k-instruct-GGUF bartowski/Phi-3-mini-4k-instruct-GGUF
+Qwen/Qwen2.5-7B-Instruct-GGUF lmstudio-community/Qwen2.5-0.5B-Instruct-GGUF
+bartowski/Qwen2.5-14B-Instruct-GGUF bartowski/Qwen2.5-0.5B-Instruct-GGUF
+bartowski/Qwen2.5-32B-Instruct-GGUF bartowski/Qwen2.5-0.5B-Instruct-GGUF
+bartowski/Qwen2.5-72B-Instruct-GGUF bartowski/Qwen2.5-0.5B-Instruct-GGUF
+ggml-org/Qwen2.5-Coder-7B-Q8_0-GGUF ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF
+ggml-org/Qwen2.5-Coder-14B-Q8_0-GGUF ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF
+Qwen/Qwen2.5-Coder-32B-Instruct-GGUF bartowski/Qwen2.5-Coder-0.5B-Instruct-GGUF
+Qwen/Qwen3-14B-GGUF Qwen/Qwen3-0.6B-GGUF
+bartowski/Qwen_Qwen3-32B-GGUF Qwen/Qwen3-0.6B-GGUF
+unsloth/Qwen3-30B-A3B-GGUF Qwen/Qwen3-0.6B-GGUF
+unsloth/Qwen3-Coder-30B-A3B-Instruct-GGUF jukofyork/Qwen3-Coder-Instruct-DRAFT-0.75B-GGUF
+lmstudio-community/Qwen3-Coder-480B-A35B-Instruct-GGUF \
+jukofyork/Qwen3-Coder-Instruct-DRAFT-0.75B-GGUF
+unsloth/Qwen3.5-27B-GGUF unsloth/Qwen3.5-0.8B-GGUF
+unsloth/Qwen3.6-27B-GGUF unsloth/Qwen3.5-0.8B-GGUF
+bartowski/gemma-2-27b-it-GGUF bartowski/gemma-2-2b-it-GGUF
+ggml-org/gemma-3-27b-it-GGUF ggml-org/gemma-3-1b-it-GGUF
+unsloth/Mistral-Small-3.1-24B-Instruct-2503-GGUF \
+bartowski/alamios_Mistral-Small-3.1-DRAFT-0.5B-GGUF
+unsloth/Mistral-Small-3.2-24B-Instruct-2506-GGUF \
+bartowski/alamios_Mistral-Small-3.1-DRAFT-0.5B-GGUF
+mistralai/Ministral-3-14B-Instruct-2512-GGUF mistralai/Ministral-3-3B-Instruct-2512-GGUF
+bartowski/DeepSeek-R1-Distill-Qwen-32B-GGUF bartowski/DeepSeek-R1-Distill-Qwen-1.5B-GGUF
+bartowski/DeepSeek-R1-Distill-Qwen-32B-GGUF alamios/DeepSeek-R1-DRAFT-Qwen2.5-0.5B-GGUF
+bartowski/DeepSeek-R1-Distill-Llama-70B-GGUF bartowski/DeepSeek-R1-Distill-Llama-8B-GGUF
+DevQuasar/moonshotai.Kimi-K2-Instruct-GGUF jukofyork/Kimi-K2-Instruct-DRAFT-0.6B-v3.0-GGUF
+ibm-granite/granite-3.3-8b-instruct-GGUF ibm-granite/granite-3.3-2b-instruct-GGUF
+bartowski/SmolLM2-1.7B-Instruct-GGUF bartowski/SmolLM2-135M-Instruct-GGUF
+bartowski/OLMo-2-0325-32B-Instruct-GGUF allenai/OLMo-2-0425-1B-Instruct-GGUF
+ggml-org/gpt-oss-120b-GGUF ggml-org/gpt-oss-20b-GGUF
+bartowski/Falcon3-10B-Instruct-GGUF bartowski/Falcon3-1B-Instruct-GGUF
+bartowski/EXAONE-3.5-32B-Instruct-GGUF bartowski/EXAONE-3.5-2.4B-Instruct-GGUF
+"""
+PAIRS = load_catalog()
+each_pair = pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
+
+
+def test_every_confirmed_pair_is_there_once() -> None:
+    listed = Counter((pair.target.repo, pair.draft.repo) for pair in PAIRS)
+    wanted = [tuple(line.split()) for line in CONFIRMED.strip().splitlines()]
+    assert listed == Counter(wanted)
+
+
+def test_names_are_unique_whatever_their_case() -> None:
+    names = [pair.name for pair in PAIRS]
+    assert len({name.lower() for name in names}) == len(names)
+
+
+@each_pair
+def test_a_name_can_be_typed(pair: PairSpec) -> None:
+    assert is_name(pair.name)
+    assert pair.name == pair.name.lower()
+    assert len(pair.name) <= 24
+    assert find_pair(pair.name) is find_pair(pair.name.upper()) is pair
+
+
+@each_pair
+def test_a_pair_is_plausible(pair: PairSpec) -> None:
+    assert pair.target.size_gb > 2 * pair.draft.size_gb > 0
+    assert pair.size_gb == pytest.approx(pair.target.size_gb + pair.draft.size_gb)
+    assert abs(pair.target.n_vocab - pair.draft.n_vocab) <= 128  # llama.cpp's limit
+    for model in (pair.target, pair.draft):
+        assert model.license and model.n_vocab > 30_000
+        if model.file is not None:
+            assert model.quantization.lower() in model.file.lower()
+            split = re.search(r"-00001-of-(\d{5})\.gguf$", model.file)
+            assert model.parts == (int(split[1]) if split else 1)
+        assert parse_reference(str(model.reference)) == model.reference
+
+
+@each_pair
+def test_what_is_said_is_said_in_sentences(pair: PairSpec) -> None:
+    for sentence in (pair.advice, *pair.gotchas):
+        assert re.fullmatch(r"\S[^\n]{10,125}\.", sentence), sentence
+        assert sentence[0].isupper() or sentence.startswith(("llama.cpp", "unsloth"))
+    if pair.gain is not None:
+        assert not pair.gain.what.endswith(".")
+        assert (pair.gain.source is not None) == (pair.gain.standing == "reported")
+    source = r"[\w.-]+/[\w.-]+#\d+|[\w.-]+/[\w.-]+/[\w./-]+\.\w+|https://\S+"
+    assert all(re.fullmatch(source, each) for each in pair.sources)
+
+
+def test_a_model_whose_file_was_renamed_is_found_by_its_quantization() -> None:
+    pair = find_pair("gpt-oss-120b")
+    assert pair.target.reference == Reference("ggml-org/gpt-oss-120b-GGUF", tag="MXFP4")
+    assert str(find_pair("qwen3-14b").draft.reference) == (
+        "hf:Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf"
+    )
+
+
+def test_non_commercial_and_hybrid_pairs_say_so() -> None:
+    assert any("commercial" in each for each in find_pair("exaone3.5-32b").gotchas)
+    hybrid = [pair.name for pair in PAIRS if any("hybrid:" in each for each in pair.gotchas)]
+    assert hybrid == ["qwen3.5-27b", "qwen3.6-27b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("llama-3.1-8b", "llama3.1-8b"),
+        ("llama3.3", "llama3.3-70b, llama3.3-70b-3b"),
+        ("Qwen25-14B", "qwen2.5-14b"),
+        ("mistral", "mistral-small-3.1, mistral-small-3.2."),
+        ("coder", "qwen2.5-coder-7b-base, qwen2.5-coder-14b-base, qwen2.5-coder-32b, "
+                  "qwen3-coder-30b, qwen3-coder-480b."),
+        ("qwen", "qwen2.5-7b, qwen2.5-14b, qwen2.5-32b, qwen2.5-72b, qwen2.5-coder-7b-base and 1"),
+    ],
+)  # fmt: skip
+def test_an_unknown_name_shows_what_is_near(name: str, near: str) -> None:
+    with pytest.raises(UnknownPair) as caught:
+        find_pair(name)
+    assert f"no pair named '{name}'; near it: {near}" in caught.value.message
+    assert caught.value.message.endswith(".")
+    assert "localspec pairs" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["", "?", "\x1b[2J" * 99, "z" * 10**6])
+def test_a_name_that_is_near_nothing(name: str) -> None:
+    with pytest.raises(UnknownPair) as caught:
+        find_pair(name)
+    assert "near" not in caught.value.message
+    assert caught.value.message.isprintable()
+    assert len(caught.value.message) < 400
+
+
+def test_families() -> None:
+    assert {pair.family for pair in of_family("QWEN3")} == {
+        "Qwen3", "Qwen3 MoE", "Qwen3-Coder MoE", "Qwen3.5", "Qwen3.6",
+    }  # fmt: skip
+    assert {pair.name for pair in of_family("llama 3.3")} == {"llama3.3-70b", "llama3.3-70b-3b"}
+    assert "r1-qwen-32b" in {pair.name for pair in of_family("qwen")}
+    assert of_family("") == PAIRS
+    with pytest.raises(UnknownPair, match="family 'bloom'") as caught:
+        of_family("bloom")
+    assert "Gemma 3" in caught.value.hint
+
+
+@each_pair
+def test_a_pair_as_json(pair: PairSpec) -> None:
+    document = json.loads(json.dumps(describe(pair)))
+    assert document["name"] == pair.name
+    assert document["target"]["reference"] == str(pair.target.reference)
+    assert document["draft"]["license"] == pair.draft.license
+    assert document["size_gb"] == pytest.approx(pair.size_gb, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("name =", "nick ="),  # both missing and unknown
+        ('vocab = "reported"', 'vocab = "sure"'),
+        ("size_gb = 4.92", 'size_gb = "big"'),
+        ("size_gb = 4.92", "size_gb = 4.92\ncolour = 3"),
+        ("[[pair]]", "[[pairs]]"),
+        ("[[pair]]", "[[pair"),
+        ("gotchas = [", "gotchas = [3,"),
+    ],
+)
+def test_a_damaged_list_is_told(
+    old: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = catalog.SHIPPED.read_text("utf-8")
+    assert old in text
+    path = tmp_path / "pairs.toml"
+    path.write_text(text.replace(old, new), "utf-8")
+    monkeypatch.setattr(catalog, "SHIPPED", path)
+    with pytest.raises(FileProblem, match="missing or damaged"):
+        load_catalog.__wrapped__()
+
+
+def test_a_list_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "SHIPPED", tmp_path / "none.toml")
+    with pytest.raises(FileProblem, match="missing or damaged"):
+        load_catalog.__wrapped__()
+
+
+def test_pydantic_is_imported_only_to_read() -> None:
+    code = (
+        "import sys; import localspec.pairbook as book; import localspec.catalog as catalog\n"
+        "assert book.names() == []\n"
+        "assert 'pydantic' not in sys.modules and 'huggingface_hub' not in sys.modules\n"
+        "catalog.load_catalog(); assert 'pydantic' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

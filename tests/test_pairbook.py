@@ -1,0 +1,304 @@
+"""The pair book: what was kept comes back, and what cannot be kept is refused in a sentence."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec import pairbook
+from localspec.catalog import find_pair
+from localspec.config import SamplingParams, sampling_fields
+from localspec.errors import FileProblem, LocalspecError, UnknownPair, UsageError
+from localspec.pairbook import FileHash, OwnPair, is_name, toml_value
+
+TARGET, DRAFT = "/models/big.gguf", "hf:org/small-GGUF/small-Q8_0.gguf"
+SHA = "0123456789abcdef" * 4
+
+
+def write(text: str, name: str = "mine") -> Path:
+    path = pairbook.folder() / f"{name}.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, "utf-8")
+    return path
+
+
+def test_what_was_kept_comes_back() -> None:
+    settings: dict[str, pairbook.Setting | None] = {
+        "draft_tokens": 4, "ctx_size": 4096, "temperature": 0.5, "cache_type_k": "q8_0",
+        "lenient": True, "top_k": None,
+    }  # fmt: skip
+    hashes = [FileHash(TARGET, SHA, 2**40), FileHash("/models/part 2 \U0001f600.gguf", SHA, 0)]
+    path = pairbook.add("mine", TARGET, DRAFT, settings, hashes)
+    assert path == pairbook.folder() / "mine.toml"
+    kept = {key: value for key, value in settings.items() if value is not None}
+    assert pairbook.load("mine") == OwnPair("mine", TARGET, DRAFT, kept, tuple(hashes))
+    assert json.loads(json.dumps(asdict(pairbook.load("mine"))))["files"][0]["size"] == 2**40
+    assert pairbook.names() == ["mine"]
+    assert [each.name for each in path.parent.iterdir()] == ["mine.toml"]
+
+
+def test_a_file_that_a_person_wrote() -> None:
+    write('\ufefftarget="/a"# mine\r\ndraft = """hf:org/repo:Q4_K_M"""\n[settings]\nseed = 0x10')
+    pair = pairbook.load("mine")
+    assert (pair.target, pair.draft, pair.settings) == ("/a", "hf:org/repo:Q4_K_M", {"seed": 16})
+
+
+def test_models_are_kept_so_that_any_folder_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "org").mkdir()
+    (tmp_path / "org" / "repo").touch()
+    pairbook.add("one", "sub/../big.gguf", "org/small:q4_k_m", {})
+    pairbook.add("two", "org/repo", "https://huggingface.co/org/repo/blob/main/a/b.gguf", {})
+    assert pairbook.load("one").target == str(tmp_path / "sub" / ".." / "big.gguf")
+    assert pairbook.load("one").draft == "hf:org/small:q4_k_m"
+    assert pairbook.load("two").target == str(tmp_path / "org" / "repo")
+    assert pairbook.load("two").draft == "hf:org/repo/a/b.gguf"
+
+
+@pytest.mark.parametrize("name", ["a", "qwen", "r1-qwen_32b.v2", "8b", "A" * 64, "gguf", "1e5"])
+def test_names(name: str) -> None:
+    assert is_name(name)
+    pairbook.add(name, TARGET, DRAFT, {})
+    assert pairbook.load(name).name == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "4", "1.5", "-3", "auto", "OFF", "find", ".", "..", ".hidden", "-m", "_x", "a b", "a/b",
+     "../a", "a\n", "ä", "a\0", "x.gguf", "x.GGUF", "A" * 65, "hf:a", "0,2", "١a"],
+)  # fmt: skip
+def test_what_is_no_name(name: str) -> None:
+    assert not is_name(name)
+    with pytest.raises(UsageError, match="cannot be named") as caught:
+        pairbook.add(name, TARGET, DRAFT, {})
+    assert caught.value.message.isprintable()
+    assert "letters" in caught.value.hint
+    for use in (pairbook.load, pairbook.remove, pairbook.find):
+        with pytest.raises(UnknownPair):
+            use(name)
+    assert not pairbook.folder().exists()
+
+
+def test_a_name_is_given_once() -> None:
+    path = pairbook.add("Mine", TARGET, DRAFT, {})
+    before = path.read_bytes()
+    for name in ("Mine", "mine"):  # some disks do not tell them apart
+        with pytest.raises(UsageError, match="already have a pair named Mine"):
+            pairbook.add(name, "/other", DRAFT, {})
+    assert path.read_bytes() == before
+    assert pairbook.load("MINE").name == "Mine"
+
+
+def test_removing_forgets_the_pair_and_keeps_the_models(tmp_path: Path) -> None:
+    model = tmp_path / "big.gguf"
+    model.touch()
+    pairbook.add("mine", str(model), str(model), {})
+    write("[", "damaged")
+    pairbook.remove("mine")
+    pairbook.remove("damaged")
+    assert pairbook.names() == []
+    assert model.exists()
+    with pytest.raises(UnknownPair, match="no pair named 'mine'"):
+        pairbook.remove("mine")
+
+
+def test_other_files_are_no_pairs() -> None:
+    pairbook.add("mine", TARGET, DRAFT, {})
+    for name in ("4", "auto", ".x", "a b"):
+        write("", name)
+    (pairbook.folder() / "readme.txt").touch()
+    assert pairbook.names() == ["mine"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"ctx_size": 4}, "settings.ctx_size: expected a whole number from 8 to 2147483647."),
+        ({"ctx_size": True}, "settings.ctx_size: expected a whole number"),
+        ({"ctx_size": 8.0}, "settings.ctx_size: expected a whole number"),
+        ({"ctx_size": [8]}, "settings.ctx_size: expected a whole number"),
+        ({"draft_tokens": 63}, 'draft_tokens: expected a whole number from 0 to 62 or "auto" or'),
+        ({"draft_tokens": "some"}, "settings.draft_tokens: expected a whole number"),
+        ({"flash_attention": 1}, 'settings.flash_attention: expected "auto" or "on" or "off".'),
+        ({"cache_type_v": "q9"}, 'settings.cache_type_v: expected "f16" or'),
+        ({"lenient": 1}, "settings.lenient: expected true or false."),
+        ({"temperature": "hot"}, "settings.temperature: expected a number."),
+        ({"temperature": 101}, "temperature is 101, expected a value from 0 to 100."),
+        ({"min_p": float("nan")}, "min-p is nan, expected a value from 0 to 1."),
+        ({"acceptance": "maybe"}, "'maybe' is no rule of acceptance."),
+        ({"acceptance": "rejection", "draft_tokens": "auto"}, "the draft length must be fixed"),
+        ({"context": 8}, "there is no key settings.context; known are draft_tokens, ctx_size,"),
+        ({"\x1b": 8}, "there is no key settings.\\x1b; known are"),
+    ],
+)
+def test_a_setting_that_cannot_be_kept(settings: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        pairbook.add("mine", TARGET, DRAFT, settings)
+    assert sentence in caught.value.message
+    assert "pair mine" in caught.value.message and caught.value.hint
+    assert caught.value.message.isprintable() and caught.value.message.endswith(".")
+    assert pairbook.names() == []
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "sentence"),
+    [("", DRAFT, "target: expected an absolute path"),
+     (TARGET, "/a\udcff.gguf", "draft: expected an absolute path in UTF-8"),
+     (TARGET, "hf:org", "'hf:org' names no model on the Hub")],
+)  # fmt: skip
+def test_a_model_that_cannot_be_kept(target: str, draft: str, sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        pairbook.add("mine", target, draft, {})
+    assert sentence in caught.value.message
+
+
+MODELS = f'target = "{TARGET}"\ndraft = "{DRAFT}"\n'
+FILE = f'[[files]]\npath = "/a"\nsha256 = "{SHA}"\nsize = 1\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "target is missing: expected an absolute path"),
+        (f'target = "{TARGET}"', "draft is missing: expected an absolute path"),
+        ('target = "big.gguf"\ndraft = "/a"', "target: expected an absolute path"),
+        ('target = "/a"\ndraft = "org/repo:Q4"', "draft: expected an absolute path"),
+        ('target = "/a"\ndraft = "hf:org"', "draft: expected an absolute path"),
+        ('target = "/a"\ndraft = 3', "draft: expected an absolute path"),
+        (r'target = "/a\u0000"' + "\ndraft = '/a'", "target: expected an absolute path"),
+        (f"{MODELS}name = 'x'", "there is no key name; known are target, draft, settings, files."),
+        (f"{MODELS}speed = 3", "there is no key speed; known are target, draft"),
+        (f"{MODELS}settings = 3", "settings: expected a table."),
+        (f"{MODELS}[settings]\ncontext = 3", "there is no key settings.context; known are"),
+        (f"{MODELS}[settings]\ncontext = [3]", "there is no key settings.context; known are"),
+        (f"{MODELS}[settings]\nctx_size = '8'", "settings.ctx_size: expected a whole number"),
+        (f"{MODELS}[settings]\nctx_size.a = 8", "settings.ctx_size: expected a whole number"),
+        (f"{MODELS}[settings]\nctx_size = 2020-01-01", "settings.ctx_size: expected a whole"),
+        (f"{MODELS}[settings]\nctx_size = 0x{'f' * 9999}", "settings.ctx_size: expected a whole"),
+        (f"{MODELS}[settings]\ntop_p = inf", "top-p is inf, expected a value from 0 to 1."),
+        (f"{MODELS}files = 3", "files: expected a list of tables."),
+        (f"{MODELS}files = [3]", "files: expected a list of tables."),
+        (f"{MODELS}{FILE.replace('/a', 'a')}", "files.path: expected an absolute path."),
+        (f"{MODELS}{FILE.replace('f', 'F')}", "there is no key Files"),
+        (f"{MODELS}{FILE.replace('abc', 'ABC')}", "files.sha256: expected 64 hexadecimal"),
+        (f"{MODELS}{FILE.replace('= 1', '= -1')}", "files.size: expected a whole number of bytes"),
+        (f"{MODELS}{FILE.replace('= 1', '= 1.5')}", "files.size: expected a whole number of"),
+        (f"{MODELS}{FILE}date = 3", "there is no key files.date; known are path, sha256, size."),
+        (f"{MODELS}[[files]]\npath = '/a'", "files.sha256 is missing: expected 64 hex"),
+        (f"{MODELS}{MODELS}", "Cannot overwrite a value"),
+        ("target = [" * 200_000, "larger than 1048576 bytes"),
+        ("a = " + "[" * 50_000, "cannot be used"),
+        ("x" * 2**20, "Expected '='"),
+        ("'\x1b[2J' = '", "line 1"),
+    ],
+)
+def test_a_wrong_file_is_told(text: str, sentence: str) -> None:
+    path = write(text)
+    with pytest.raises(FileProblem) as caught:
+        pairbook.load("mine")
+    message = caught.value.message
+    assert sentence in message
+    assert str(path) in message and message.endswith(".")
+    assert message.isprintable() and len(message) < 900
+    assert "localspec pair remove mine" in caught.value.hint
+
+
+def test_a_file_that_is_no_text() -> None:
+    write("").write_bytes(b"target = '\xff'")
+    with pytest.raises(FileProblem, match="it is no text in UTF-8"):
+        pairbook.load("mine")
+
+
+def test_a_folder_in_place_of_a_file() -> None:
+    (pairbook.folder() / "mine.toml").mkdir(parents=True)
+    for use, does in ((pairbook.load, "used"), (pairbook.remove, "removed")):
+        with pytest.raises(FileProblem, match=f"cannot be {does}"):
+            use("mine")
+
+
+def test_a_file_in_place_of_the_folder() -> None:
+    pairbook.folder().parent.mkdir()
+    pairbook.folder().touch()
+    with pytest.raises(FileProblem, match="cannot be read: Not a directory"):
+        pairbook.names()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCALSPEC_MODELS", str(tmp_path / "models"))
+    (tmp_path / "models").symlink_to(tmp_path / "gone" / "models")
+    with pytest.raises(FileProblem, match="cannot be written") as caught:
+        pairbook.add("mine", TARGET, DRAFT, {})
+    assert "LOCALSPEC_MODELS" in caught.value.hint
+
+
+def test_a_pair_of_too_many_files_is_not_kept() -> None:
+    with pytest.raises(UsageError, match="larger than"):
+        pairbook.add("mine", TARGET, DRAFT, {}, [FileHash("/" + "a" * 4000, SHA, 1)] * 300)
+
+
+def test_an_own_pair_wins_over_the_catalogue_and_says_so() -> None:
+    known = pairbook.find("Qwen3-14B")
+    assert (known.name, known.note, known.settings) == ("qwen3-14b", "", {})
+    assert known.target == str(find_pair("qwen3-14b").target.reference)
+    pairbook.add("Qwen3-14B", TARGET, DRAFT, {"draft_tokens": "off"})
+    own = pairbook.find("qwen3-14b")
+    assert (own.name, own.target, own.settings) == ("Qwen3-14B", TARGET, {"draft_tokens": "off"})
+    assert "own pair" in own.note and "catalogue" in own.note
+    pairbook.add("mine", TARGET, DRAFT, {})
+    assert pairbook.find("mine").note == ""
+
+
+def test_an_own_pair_that_is_damaged_does_not_give_way() -> None:
+    write("[", "qwen3-14b")
+    with pytest.raises(FileProblem, match="qwen3-14b.toml cannot be used"):
+        pairbook.find("qwen3-14b")
+
+
+def test_near_names_are_of_both_books() -> None:
+    pairbook.add("smollm-mine", TARGET, DRAFT, {})
+    with pytest.raises(UnknownPair, match="near it: smollm-mine, smollm2-1.7b"):
+        pairbook.find("smollm")
+    with pytest.raises(UnknownPair, match="near it: smollm-mine.$"):
+        pairbook.load("smollm")
+
+
+def test_settings_are_named_as_in_config() -> None:
+    assert set(sampling_fields()) <= set(pairbook.SETTINGS)
+    defaults = asdict(SamplingParams())
+    pairbook.add("mine", TARGET, DRAFT, defaults)
+    assert pairbook.load("mine").settings == defaults
+
+
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+values = texts | st.booleans() | st.integers() | st.floats(allow_nan=False)
+
+
+@given(values)
+def test_toml_is_written_so_that_it_reads_the_same(value: pairbook.Setting) -> None:
+    read = tomllib.loads(f"x = {toml_value(value)}")["x"]
+    assert read == value and type(read) is type(value)
+
+
+@given(st.text(max_size=12), st.dictionaries(texts, values | st.none(), max_size=3))
+def test_a_file_of_nonsense_is_told_in_one_sentence(
+    extra: str, settings: dict[str, pairbook.Setting | None]
+) -> None:
+    document = {"target": TARGET, "draft": "/" + extra, "settings": settings}
+    try:
+        pair = pairbook._own_pair("mine", document)
+    except ValueError as error:
+        assert str(error).isprintable() and "expected" in str(error) or "no " in str(error)
+    else:
+        assert tomllib.loads(pairbook._manifest(pair)).get("settings", {}) == settings
+
+
+def test_errors_are_the_products() -> None:
+    assert issubclass(UnknownPair, LocalspecError)
