@@ -1,0 +1,43 @@
+"""What the name of a GGUF file tells: a part of a split model, a sidecar, its quantisation.
+
+This room owns how such names are read, of paths on the disk and inside a repository alike. It opens
+nothing; what a file says of itself is `gguf_file`'s and `metadata`'s.
+"""
+
+import re
+
+# Stem, number and count of a part: exactly as llama.cpp writes it, and in any case, as on the Hub.
+PART_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
+PART_NAME_IN_ANY_CASE = re.compile(PART_NAME.pattern, re.DOTALL | re.IGNORECASE)
+QUANTISATION = re.compile(r"(?:I?Q|TQ)\d\w*|B?F\d\d|F32|(?:MX|NV)FP4\w*", re.IGNORECASE)
+
+# Heads inside a target put "-MTP-" into its name, so only a leading "mtp-" tells a lone head; in
+# flat caches the repository and "_" stand before it.
+_SIDECAR = re.compile(
+    r"mmproj|imatrix|(?:^|_)mtp-|(?:^|[-_.])(?:eagle3|dflash|dspark)[-_.]", re.IGNORECASE
+)
+
+
+def is_sidecar(path: str) -> bool:
+    """Whether a file lies beside models and is none: a projector, a lone head, an imatrix.
+
+    Of the path, which has forward slashes, only the name counts and the folder that it is in.
+    """
+    folder, _, name = path.rpartition("/")
+    return folder.rpartition("/")[2].lower() == "mtp" or bool(_SIDECAR.search(name))
+
+
+def stem_of(path: str) -> str:
+    """The path without what every GGUF file's ends in: .gguf, and a part's number."""
+    found = PART_NAME_IN_ANY_CASE.fullmatch(path)
+    return found[1] if found else path[: -len(".gguf")]
+
+
+def tag_of(path: str) -> str | None:
+    """The quantisation in a file's name, as written there, or None."""
+    words = re.split(r"[-./]", stem_of(path))
+    plain = [word for word in words if QUANTISATION.fullmatch(word)]
+    if plain:
+        return plain[-1]
+    found = re.search(rf"_({QUANTISATION.pattern})$", words[-1], re.IGNORECASE)
+    return found[1] if found else None

@@ -1,0 +1,229 @@
+"""The part file of a download: locked, hashed as it grows, recovered after an interruption.
+
+This room owns the hidden file in which a download grows: which process may write it, how much of
+what an earlier one left is believed, how it gets its name, and what is said when the disk or its
+folder does not take it. Where bytes come from, and whether they are right, is `download`'s matter.
+"""
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
+from pathlib import Path
+
+from localspec.errors import DownloadProblem
+from localspec.origin import PIECE_BYTES
+from localspec.text import one_line, size
+
+SYNCED_BYTES = 32 << 20  # so many bytes at most are lost when the machine stops
+
+_ELSEWHERE = "set LOCALSPEC_MODELS to a folder on another disk."
+
+
+class TooLong(Exception):
+    """More bytes came than the file has."""
+
+
+class Part:
+    """A locked part file, open: `done` bytes of `size` came, `digest` is their hash.
+
+    It lies at `path`, and what it becomes belongs at `place`. It is written without a buffer, so
+    that what was counted survives this process. Its methods raise DownloadProblem where the disk
+    or the folder fails.
+    """
+
+    def __init__(self, path: Path, place: Path, file: FileIO, size: int) -> None:
+        self.path = path
+        self.place = place
+        self.file = file
+        self.size = size
+        self.done = self.synced = 0
+        self.digest = hashlib.sha256()
+
+    def restart(self, length: int = 0) -> None:
+        """Forget what was counted, and what the file has behind `length` bytes."""
+        self.done = self.synced = 0
+        self.digest = hashlib.sha256()
+        with writing(self.place):
+            self.file.truncate(length)
+            self.file.seek(0)
+
+    def recover(self, report: Callable[[int], None]) -> None:
+        """Count and hash what an earlier process left; `report` hears of the bytes read."""
+        with writing(self.place):
+            length = os.fstat(self.file.fileno()).st_size
+            self.restart(self._sound(length) if length <= self.size else 0)
+            while piece := self.file.read(PIECE_BYTES):
+                self._count(piece)
+                report(self.done)
+        self.synced = self.done
+
+    def add(self, piece: bytes) -> None:
+        """Put the next bytes behind those that came; raises TooLong where there can be none."""
+        if self.done + len(piece) > self.size:
+            raise TooLong
+        view = memoryview(piece)
+        with writing(self.place):
+            while view:
+                view = view[self.file.write(view) :]
+            self._count(piece)
+            if self.done - self.synced >= SYNCED_BYTES:
+                os.fsync(self.file.fileno())
+                self.synced = self.done
+
+    def put_in_place(self) -> None:
+        """Give the part its name, when its bytes are on the disk, and make that last."""
+        with writing(self.place):
+            os.fsync(self.file.fileno())
+            os.replace(self.path, self.place)
+            _sync_folder(self.place.parent)
+
+    def remove(self) -> None:
+        with writing(self.place):
+            self.path.unlink()
+
+    def remove_others(self) -> None:
+        """Remove parts of other versions of this file, with which nobody will go on."""
+        outdated = re.compile(rf"\.{re.escape(self.place.name)}\.[0-9a-f]{{16}}\.part")
+        for other in self.place.parent.iterdir():
+            if outdated.fullmatch(other.name):
+                remove_part(other)
+
+    def _count(self, piece: bytes) -> None:
+        self.digest.update(piece)
+        self.done += len(piece)
+
+    def _sound(self, length: int) -> int:
+        """The length without zeros at the end: where the power failed, they never came."""
+        floor = max(0, length - SYNCED_BYTES)
+        while length > floor:
+            start = max(floor, length - PIECE_BYTES)
+            self.file.seek(start)
+            kept = self.file.read(length - start).rstrip(b"\0")
+            if kept:
+                return start + len(kept)
+            length = start
+        return length
+
+
+def part_path(place: Path, content: str) -> Path:
+    """Where what belongs at `place` grows; a hash of its `content` tells its versions apart."""
+    return place.with_name(f".{place.name}.{content[:16]}.part")
+
+
+@contextmanager
+def locked_part(path: Path, place: Path, size: int, wait: Callable[[int], None]) -> Iterator[Part]:
+    """The part at `path` of a file of `size` bytes that belongs at `place`, open and ours alone.
+
+    While another process has it, `wait` is called between looks, with how many there were. The
+    system frees it when its process dies. Who had it renames or removes it at the end, so a lock
+    counts only while the name still leads to the file that was locked. Raises DownloadProblem.
+    """
+    with writing(place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        with writing(place):
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+            file = FileIO(os.open(path, flags, 0o666), "r+")
+        with file:
+            looks = 0
+            while not _take_lock(file):
+                looks += 1
+                wait(looks)
+            if _leads_to(path, file):
+                yield Part(path, place, file, size)
+                return
+
+
+def remove_part(path: Path) -> None:
+    """Remove a part that nobody needs, unless a process has it."""
+    with suppress(OSError, DownloadProblem), path.open("r+b", buffering=0) as file:
+        if _take_lock(file) and _leads_to(path, file):
+            path.unlink()
+
+
+def size_of(path: Path) -> int | None:
+    """Bytes of an ordinary file; None when there is none that can be seen."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def check_space(folder: Path, needed: int) -> None:
+    """Raise DownloadProblem unless `folder`, or the one it will be made in, has room for so much.
+
+    `needed` is in bytes.
+    """
+    with writing(folder):
+        place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        free = shutil.disk_usage(place).free
+    if needed > free:
+        raise DownloadProblem(
+            f"The disk of {one_line(str(folder))} lacks {size(needed - free)}: "
+            f"{size(needed)} are still to come, {size(free)} are free.",
+            f"Free that much, or {_ELSEWHERE}",
+        )
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Say in a sentence, as DownloadProblem, why files at or beside `path` could not be written."""
+    try:
+        yield
+    except BrokenPipeError:  # of whoever shows the progress; files raise none
+        raise
+    except OSError as error:
+        shown, folder = one_line(path.name), one_line(str(path.parent))
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            sentence = f"The disk became full while {shown} was downloaded; what came is kept."
+            hint = f"Free some space and run the same command again, or {_ELSEWHERE}"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            sentence = f"The folder {folder} may not be written, so {shown} cannot be put there."
+            hint = "Change its permissions, or set LOCALSPEC_MODELS to a folder of your own."
+        elif error.errno == errno.EFBIG:
+            sentence = f"The file system of {folder} holds no file as large as {shown}."
+            hint = f"FAT drives end at 4 GB: {_ELSEWHERE}"
+        else:
+            reason = one_line(error.strerror or str(error))
+            sentence = f"{shown} cannot be stored in {folder}: {reason}."
+            hint = "Look at that folder, or set LOCALSPEC_MODELS to another one."
+        raise DownloadProblem(sentence, hint) from error
+
+
+def _take_lock(file: FileIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise DownloadProblem(
+            "The file system of the models folder cannot lock files, so two downloads could mix "
+            f"({error.strerror}).",
+            f"To download, {_ELSEWHERE}",
+        ) from error
+    return True
+
+
+def _leads_to(path: Path, file: FileIO) -> bool:
+    try:
+        return os.path.samestat(path.stat(follow_symlinks=False), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename last through a power cut, where the system can."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

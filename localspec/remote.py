@@ -1,0 +1,162 @@
+"""Headers of models on the Hub, read by range requests; weights are never fetched.
+
+This room owns how few bytes a judgement takes: a small first piece, larger ones as far as the
+header goes, and an end as soon as a refusal of a pair is certain. What the bytes mean is
+`metadata`'s, the verdict `pairing`'s, the requests `hub`'s.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from localspec.errors import NotAGGUF
+from localspec.gguf_file import AGAIN
+from localspec.hub import DroppedConnection, RemoteModel, stream
+from localspec.metadata import HeaderStart, ModelHeader, StagedHeader, read_header, start_of
+from localspec.pairing import PairReport, certain_refusal, check_pair, refused
+from localspec.reference import RemoteFile
+
+FIRST_BYTES = 64 << 10  # type, architecture and number of tokens are in there
+PIECE_BYTES = 2 << 20
+RETRIES = 3  # for each piece
+LONGEST_PAUSE = 10.0  # seconds that a Hub may ask for while the user waits for a verdict
+
+Sleep = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The judgement of a pair, and what it took: `bytes_read` from the Hub.
+
+    A side is a `HeaderStart` where the refusal was certain before its header ended; the report then
+    holds no more than what made it certain.
+    """
+
+    report: PairReport
+    target: ModelHeader | HeaderStart
+    draft: ModelHeader | HeaderStart
+    bytes_read: int
+
+
+class RemoteHeader:
+    """The header of a model on the Hub, read in stages; `bytes_read` counts what came so far."""
+
+    def __init__(self, model: RemoteModel, sleep: Sleep = time.sleep) -> None:
+        self._sources = [_RemoteFile(model, file, sleep) for file in model.files]
+        self._header = StagedHeader(self._sources)
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(source.bytes_read for source in self._sources)
+
+    def start(self) -> HeaderStart:
+        """The kind of model and of tokenizer, and how many tokens it has."""
+        with _damage_is_theirs():
+            return self._header.start()
+
+    def vocabulary(self) -> HeaderStart:
+        """What `start` gave, and the texts and types of the tokens."""
+        with _damage_is_theirs():
+            return self._header.vocabulary()
+
+    def whole(self) -> ModelHeader:
+        """Everything, of all parts. Raises NotAGGUF and HubProblem."""
+        with _damage_is_theirs():
+            return self._header.whole()
+
+
+def read_remote(model: RemoteModel, sleep: Sleep = time.sleep) -> tuple[ModelHeader, int]:
+    """The header of a model on the Hub, and how many bytes were read for it.
+
+    Raises HubProblem when the Hub refuses or the connection drops again and again, and NotAGGUF as
+    `metadata.read_header` does.
+    """
+    header = RemoteHeader(model, sleep)
+    return header.whole(), header.bytes_read
+
+
+def compare(
+    target: Path | RemoteModel,
+    draft: Path | RemoteModel,
+    *,
+    weights_needed: bool = True,
+    lenient: bool = False,
+    sleep: Sleep = time.sleep,
+) -> Comparison:
+    """Judge a pair of which either side may be on the Hub, as `pairing.check_pair` does.
+
+    Of remote headers only so much is read as the verdict takes. Raises what `read_remote` and
+    `metadata.read_header` raise.
+    """
+    sides = [
+        read_header(side) if isinstance(side, Path) else RemoteHeader(side, sleep)
+        for side in (target, draft)
+    ]
+    remote = [side for side in sides if isinstance(side, RemoteHeader)]
+
+    def n_read() -> int:
+        return sum(side.bytes_read for side in remote)
+
+    for stage in (RemoteHeader.start, RemoteHeader.vocabulary) if remote else ():
+        ours, theirs = (
+            stage(side) if isinstance(side, RemoteHeader) else start_of(side) for side in sides
+        )
+        if found := certain_refusal(ours, theirs, lenient=lenient):
+            known = [
+                start if isinstance(side, RemoteHeader) else side
+                for side, start in zip(sides, (ours, theirs), strict=True)
+            ]
+            return Comparison(refused(found), known[0], known[1], n_read())
+    first, second = (side.whole() if isinstance(side, RemoteHeader) else side for side in sides)
+    report = check_pair(first, second, weights_needed=weights_needed, lenient=lenient)
+    return Comparison(report, first, second, n_read())
+
+
+class _RemoteFile:
+    """One file as a source of header bytes: in pieces, each asked for when it is needed."""
+
+    def __init__(self, model: RemoteModel, file: RemoteFile, sleep: Sleep) -> None:
+        named = replace(model.reference, file=file.path, tag=None)
+        self.path = Path(str(named))
+        self.n_bytes = file.size
+        self.bytes_read = 0
+        self._model = model
+        self._file = file
+        self._sleep = sleep
+
+    def read(self, least: int) -> bytes:
+        """At least so many of the bytes that follow, unless the file ends."""
+        pieces = bytearray()
+        while len(pieces) < least and self.bytes_read < self.n_bytes:
+            size = PIECE_BYTES if self.bytes_read else FIRST_BYTES
+            pieces += self._piece(min(self.bytes_read + size, self.n_bytes))
+        return bytes(pieces)
+
+    def _piece(self, stop: int) -> bytearray:
+        """The bytes up to `stop`; after a dropped connection it goes on from where it was."""
+        piece = bytearray()
+        for retry in range(RETRIES + 1):
+            try:
+                for data in stream(self._model, self._file, self.bytes_read, stop):
+                    piece += data
+                    self.bytes_read += len(data)
+                return piece
+            except DroppedConnection as error:
+                pause = 0.5 * 2**retry if error.retry_after is None else error.retry_after
+                if retry == RETRIES or pause > LONGEST_PAUSE:
+                    raise
+                self._sleep(pause)
+        raise AssertionError("the last retry returns or raises")
+
+
+@contextmanager
+def _damage_is_theirs() -> Iterator[None]:
+    """A damaged file on the Hub is not mended by downloading it."""
+    try:
+        yield
+    except NotAGGUF as error:
+        if error.hint == AGAIN:
+            error.hint = "Choose another file, or another repository of the same model."
+        raise

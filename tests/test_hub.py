@@ -1,0 +1,563 @@
+# ruff: noqa: F401, F811  (`hub` is a fixture)
+"""The door to the Hub: what it says, byte ranges, the cache, and each refusal as one sentence."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+from fake_hub import GOOD_TOKEN, FakeHub, Fault, drop, flip, hub, loop, stall, status, whole
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from localspec import hub as door
+from localspec.errors import HubProblem
+from localspec.hub import DroppedConnection, RangeIgnored, RemoteModel
+from localspec.reference import Reference, RemoteFile
+
+REPO = "org/model-GGUF"
+DATA = bytes(range(256)) * 1000
+NAME = "sub/model-Q4_K_M.gguf"
+
+
+@pytest.fixture
+def model(hub: FakeHub) -> RemoteModel:
+    hub.add(REPO, NAME, DATA, license="mit")
+    hub.add(REPO, "README.md", b"# Model")
+    found = door.resolve(Reference(REPO))
+    hub.requests.clear()
+    return found
+
+
+def read(model: RemoteModel, start: int = 0, stop: int | None = None) -> bytes:
+    return b"".join(door.stream(model, model.files[0], start, stop))
+
+
+def sentence(error: HubProblem) -> str:
+    """The message, which must be one clean sentence with a next step."""
+    assert error.message.endswith(".") and error.message.isprintable()
+    assert error.hint.endswith(".") and error.hint.isprintable()
+    return error.message
+
+
+def refused(call: Callable[[], object], kind: type[HubProblem] = HubProblem) -> HubProblem:
+    with pytest.raises(HubProblem) as caught:
+        call()
+    sentence(caught.value)
+    assert type(caught.value) is kind
+    return caught.value
+
+
+# --- what a reference means ---
+
+
+def test_a_reference_becomes_files_of_a_commit(hub: FakeHub) -> None:
+    file = hub.add(REPO, NAME, DATA, license="apache-2.0")
+    hub.add(REPO, "mmproj-model-Q4_K_M.gguf", b"x")
+    hub.add(REPO, "README.md", b"x")
+    found = door.resolve(Reference(REPO, tag="q4_k_m"))
+    assert found == RemoteModel(
+        Reference(REPO, tag="q4_k_m"),
+        hub.repos[REPO].commit,
+        (RemoteFile(NAME, len(DATA), file.oid),),
+        "apache-2.0",
+        False,
+    )
+    assert found.size == len(DATA)
+    assert [request.path for request in hub.requests] == [f"/api/models/{REPO}/revision/main"]
+
+
+def test_split_models_add_up(hub: FakeHub) -> None:
+    for part in (2, 1):
+        hub.add(REPO, f"x-0000{part}-of-00002.gguf", DATA[:part])
+    found = door.resolve(Reference(REPO))
+    assert [file.size for file in found.files] == [1, 2] and found.size == 3
+
+
+def test_revisions(hub: FakeHub) -> None:
+    hub.add(REPO, NAME, DATA)
+    hub.repos[REPO].revisions["refs/pr/1"] = "b" * 40
+    assert door.resolve(Reference(REPO, revision="refs/pr/1")).commit == "b" * 40
+    commit = hub.repos[REPO].commit
+    assert door.resolve(Reference(REPO, revision=commit)).commit == commit
+    error = refused(lambda: door.resolve(Reference(REPO, revision="v9")))
+    assert error.message == f"{REPO} has no revision v9."
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [("mit", "mit"), (None, None), ("a\nb", "a\\nb"), ("x" * 999, "x" * 200)],
+)
+def test_the_licence(hub: FakeHub, stated: str | None, expected: str | None) -> None:
+    hub.add(REPO, NAME, DATA, license=stated)
+    assert door.resolve(Reference(REPO)).license == expected
+
+
+def test_a_hash_is_64_hex_digits_or_unknown(hub: FakeHub) -> None:
+    for said in ("A" * 64, "z" * 64, "a" * 63, "", "a" * 65, "../" + "a" * 61):
+        hub.repos.clear()
+        hub.add(REPO, NAME, DATA).oid = said
+        expected = "a" * 64 if said == "A" * 64 else None
+        assert door.resolve(Reference(REPO)).files[0].sha256 == expected
+
+
+def entry(path: object, size: object = 1, **more: object) -> dict[str, object]:
+    return {"rfilename": path, "size": size, "blobId": "a" * 40, **more}
+
+
+def test_a_listing_is_not_trusted(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.add(REPO, NAME, DATA)
+    hub.extra_listing = [entry(path) for path in ("../x.gguf", "/x.gguf", "a" * 2000 + ".gguf")]
+    hub.extra_listing += [entry(".hidden.gguf"), entry(5), entry("README.md", None)]
+    hub.extra_listing += [entry(NAME, 7)]  # a second time
+    assert door.resolve(Reference(REPO)).files[0].size == len(DATA)
+    for size in (-1, None, 1 << 60, True, "1", 0.5):
+        hub.extra_listing = [entry("x.gguf", size)]
+        error = refused(lambda: door.resolve(Reference(REPO)))
+        assert "lists x.gguf with an impossible size" in error.message
+    hub.extra_listing = [entry(f"{n}.txt") for n in range(10)]
+    monkeypatch.setattr(door, "MAX_FILES", 10)
+    assert "lists 11 files, over 10" in refused(lambda: door.resolve(Reference(REPO))).message
+
+
+@pytest.mark.parametrize("lfs", [{}, [], "x", {"sha256": 5, "size": "x", "pointerSize": []}])
+def test_an_absurd_listing(hub: FakeHub, lfs: object) -> None:
+    hub.add(REPO, NAME, DATA)
+    hub.extra_listing = [entry("x.gguf", 1, lfs=lfs)]
+    try:
+        door.resolve(Reference(REPO))
+    except HubProblem as error:
+        assert "does not answer like a Hub" in sentence(error)
+
+
+# --- refusals ---
+
+
+def test_a_missing_repository(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = refused(lambda: door.resolve(Reference(REPO)))
+    assert "no public repository org/model-GGUF" in error.message and "HF_TOKEN" in error.hint
+    monkeypatch.setenv("HF_TOKEN", GOOD_TOKEN)
+    error = refused(lambda: door.resolve(Reference(REPO)))
+    assert "that your access token may see" in error.message
+
+
+def test_a_private_repository(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.add(REPO, NAME, DATA)
+    hub.repos[REPO].private = True
+    refused(lambda: door.resolve(Reference(REPO)))
+    monkeypatch.setenv("HF_TOKEN", GOOD_TOKEN)
+    assert read(door.resolve(Reference(REPO))) == DATA
+
+
+def test_a_gated_repository(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.add(REPO, NAME, DATA, gated="manual")
+    found = door.resolve(Reference(REPO))  # what it holds is public
+    assert found.gated
+    error = refused(lambda: read(found))
+    assert error.message == f"{REPO} is gated: its terms must be accepted first."
+    assert f"Accept the terms at https://huggingface.co/{REPO}, then set HF_TOKEN" in error.hint
+    monkeypatch.setenv("HF_TOKEN", GOOD_TOKEN)
+    error = refused(lambda: read(found))
+    assert "your access token may not read it" in error.message and REPO in error.hint
+    hub.granted.add(REPO)
+    assert read(found) == DATA
+
+
+def test_a_wrong_token(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, model: RemoteModel) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    for call in (lambda: door.resolve(Reference(REPO)), lambda: read(model)):
+        error = refused(call)
+        assert "refuses your access token" in error.message and "HF_TOKEN" in error.hint
+    monkeypatch.setenv("HF_TOKEN", "hf_geheim\u00e4")
+    assert "characters that no token has" in refused(lambda: read(model)).message
+
+
+def test_a_saved_token(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hub.add(REPO, NAME, DATA, gated="auto")
+    hub.granted.add(REPO)
+    found = door.resolve(Reference(REPO))
+    refused(lambda: read(found))
+    folder = tmp_path / "huggingface"
+    folder.mkdir(exist_ok=True)
+    (folder / "token").write_text(f"{GOOD_TOKEN}\n")
+    assert read(found) == DATA
+
+
+def test_a_disabled_repository(hub: FakeHub, model: RemoteModel) -> None:
+    hub.repos[REPO].disabled = True
+    for call in (lambda: door.resolve(Reference(REPO)), lambda: read(model)):
+        assert "was disabled by the Hub" in refused(call).message
+
+
+def test_a_file_that_was_removed(hub: FakeHub, model: RemoteModel) -> None:
+    commit = hub.repos[REPO].commit
+    del hub.repos[REPO].files[NAME]
+    hub.repos[REPO].revisions[commit] = commit
+    assert f"no longer hands out {NAME}" in refused(lambda: read(model)).message
+
+
+@pytest.mark.parametrize(
+    ("code", "retry_after", "pause"),
+    [(429, "7", 7.0), (429, None, None), (429, "99999999", 3600.0), (500, None, None),
+     (503, "2", 2.0), (503, "soon", None), (408, None, None)],
+)  # fmt: skip
+def test_a_pause(
+    hub: FakeHub,
+    model: RemoteModel,
+    code: int,
+    retry_after: str | None,
+    pause: float | None,
+) -> None:
+    for on in ("file", "api"):
+        hub.faults = [status(code, on=on, retry_after=retry_after)]
+        call = (lambda: read(model)) if on == "file" else lambda: door.resolve(Reference(REPO))
+        error = refused(call, DroppedConnection)
+        assert isinstance(error, DroppedConnection) and error.retry_after == pause
+        assert ("too many requests" if code == 429 else f"status {code}") in error.message
+    assert len(hub.requests) == 2  # the library's own retries are not used
+
+
+def test_the_hubs_own_limits_are_read(hub: FakeHub, model: RemoteModel) -> None:
+    for said, pause in (
+        ('"resolvers";r=0;t=55', 55.0),
+        ('"resolvers";r=9;t=55', None),
+        ("x", None),
+    ):
+        assert door._pause({"RateLimit": said}) == pause
+
+
+def test_other_refusals(hub: FakeHub, model: RemoteModel) -> None:
+    hub.faults = [status(403, times=2)]
+    assert "forbids access to org/model-GGUF: Error 403" in refused(lambda: read(model)).message
+    hub.faults = [status(404)]
+    assert "does not answer like a Hub: status 404" in refused(lambda: read(model)).message
+    hub.faults = [status(416)]
+    assert "fewer bytes on the Hub, not the 256,000" in refused(lambda: read(model)).message
+
+
+def test_text_from_the_hub_is_escaped(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    response = type("Response", (), {"status_code": 403})
+    response.headers = {"X-Error-Message": "\x1b]0;owned\x07" + "long" * 1000}
+    error = door._refusal(response, Reference(REPO), None)
+    assert "\\x1b]0;owned" in sentence(error) and len(error.message) < 400
+
+
+@pytest.mark.parametrize("kind", ["html", "garbage"])
+def test_an_endpoint_that_is_no_hub(hub: FakeHub, kind: str) -> None:
+    hub.faults = [Fault(kind, on="api")]  # type: ignore[arg-type]
+    error = refused(lambda: door.resolve(Reference(REPO)))
+    assert f"The Hub at {hub.url} does not answer like a Hub." == error.message
+    assert "HF_ENDPOINT" in error.hint
+
+
+def test_a_commit_must_look_like_one(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.add(REPO, NAME, DATA)
+    for commit in ("../x", "A" * 40, 5, None):
+        hub.repos[REPO].revisions["dev"] = commit  # type: ignore[assignment]
+        refused(lambda: door.resolve(Reference(REPO, revision="dev")))
+
+
+@pytest.mark.parametrize("address", ["huggingface.co", "ftp://x", "http://", "http://x:y"])
+def test_an_endpoint_that_is_no_address(
+    hub: FakeHub,
+    monkeypatch: pytest.MonkeyPatch,
+    address: str,
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    error = refused(lambda: door.resolve(Reference(REPO)))
+    assert "is no address of a Hub" in error.message and "HF_ENDPOINT" in error.hint
+
+
+def test_a_password_in_the_endpoint_is_not_shown(
+    hub: FakeHub,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hub.stop()
+    monkeypatch.setenv("HF_ENDPOINT", f"http://me:secret@127.0.0.1:{hub.port}")
+    error = refused(lambda: door.resolve(Reference(REPO)), DroppedConnection)
+    assert "secret" not in error.message + error.hint
+
+
+def test_redirects_without_end(hub: FakeHub, model: RemoteModel) -> None:
+    for on in ("api", "file"):
+        hub.faults = [loop(on=on)]
+        call = (lambda: read(model)) if on == "file" else lambda: door.resolve(Reference(REPO))
+        assert "redirects without end" in refused(call).message
+
+
+# --- a Hub that is down, or slow ---
+
+
+def test_a_hub_that_is_down(hub: FakeHub, model: RemoteModel) -> None:
+    hub.stop()
+    huggingface_hub.close_session()
+    for call in (lambda: door.resolve(Reference(REPO)), lambda: read(model)):
+        error = refused(call, DroppedConnection)
+        assert f"The Hub at {hub.url} cannot be reached: " in error.message
+
+
+def test_a_hub_that_is_down_is_told_within_five_seconds() -> None:
+    assert door.CONNECT_SECONDS < door.ANSWER_SECONDS < 5
+
+
+@pytest.mark.parametrize("limit", ["ANSWER_SECONDS", "CONNECT_SECONDS"])
+def test_a_hub_that_stays_silent(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(door, limit, 0.2)
+    hub.faults = [stall(on="api")]
+    error = refused(lambda: door.resolve(Reference(REPO)), DroppedConnection)
+    assert "does not answer" in error.message and "HF_ENDPOINT" in error.hint
+
+
+def test_the_wait_for_an_answer_ends_whatever_it_waits_for() -> None:
+    ended = threading.Event()
+    with pytest.raises(DroppedConnection):
+        door._within(0.05, lambda: ended.wait(60))
+    ended.set()
+    assert door._within(60, lambda: 5) == 5
+    with pytest.raises(ZeroDivisionError):
+        door._within(60, lambda: 1 // 0)
+
+
+def test_offline_mode(hub: FakeHub, model: RemoteModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, said, expected in (
+        ("HF_HUB_OFFLINE", "1", True), ("HF_HUB_OFFLINE", "yes", True),
+        ("HF_HUB_OFFLINE", "0", False),
+        ("TRANSFORMERS_OFFLINE", "True", True), ("TRANSFORMERS_OFFLINE", "", False),
+    ):  # fmt: skip
+        with monkeypatch.context() as environment:
+            environment.setenv(name, said)
+            assert door.offline() is expected
+            for call in (lambda: door.resolve(Reference(REPO)), lambda: read(model)):
+                if expected:
+                    assert "HF_HUB_OFFLINE forbids to ask the Hub" in refused(call).message
+                else:
+                    call()
+    hub.requests.clear()
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    for call in (lambda: door.resolve(Reference(REPO)), lambda: read(model)):
+        assert "Offline mode was on when localspec started" in refused(call).message
+    assert not hub.requests
+
+
+# --- bytes ---
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(st.integers(0, len(DATA) + 5), st.integers(0, len(DATA) + 5))
+def test_any_range(hub: FakeHub, model: RemoteModel, start: int, stop: int) -> None:
+    hub.served.clear()
+    assert read(model, start, stop) == DATA[start:stop]
+    assert hub.served[f"{REPO}/{NAME}"] == len(DATA[start:stop])
+
+
+def test_the_whole_file_and_its_request(hub: FakeHub, model: RemoteModel) -> None:
+    assert read(model) == DATA
+    (request,) = hub.requests
+    assert request.path == f"/{REPO}/resolve/{model.commit}/{NAME}"
+    assert request.range == f"bytes=0-{len(DATA) - 1}"
+    assert request.headers["accept-encoding"] == "identity"
+    assert request.headers["user-agent"].startswith("localspec/")
+    assert "authorization" not in request.headers
+
+
+def test_connections_are_used_again(hub: FakeHub, model: RemoteModel) -> None:
+    opened = []
+    accept = hub._server.get_request
+    hub._server.get_request = lambda: opened.append(1) or accept()  # type: ignore[method-assign]
+    huggingface_hub.close_session()
+    for start in range(0, 5000, 1000):
+        read(model, start, start + 1000)
+    assert len(opened) < 5  # one, unless the machine is so slow that it was given up in between
+
+
+def test_the_token_never_goes_to_another_host(
+    hub: FakeHub,
+    model: RemoteModel,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", GOOD_TOKEN)
+    hub.redirecting = True
+    assert read(model, 100, 70_000) == DATA[100:70_000]
+    first, second = hub.requests
+    assert first.headers["authorization"] == f"Bearer {GOOD_TOKEN}"
+    assert second.path.startswith("/cdn/") and second.headers["host"].startswith("localhost")
+    assert "authorization" not in second.headers
+    assert second.range == first.range == "bytes=100-69999"
+    assert second.headers["accept-encoding"] == "identity"
+
+
+def test_an_empty_file(hub: FakeHub) -> None:
+    hub.add(REPO, NAME, b"")
+    assert read(door.resolve(Reference(REPO))) == b""
+
+
+def test_names_are_quoted(hub: FakeHub) -> None:
+    name = "a b/50% #1?x=y+\u00e4.gguf"
+    hub.add(REPO, name, DATA)
+    assert read(door.resolve(Reference(REPO)), 5, 10) == DATA[5:10]
+
+
+@pytest.mark.parametrize("at", [0, 1, 1000, 200_000])
+def test_a_connection_that_drops(hub: FakeHub, model: RemoteModel, at: int) -> None:
+    hub.faults = [drop(at)]
+    got = bytearray()
+    with pytest.raises(DroppedConnection) as caught:
+        for piece in door.stream(model, model.files[0], 10):
+            got += piece
+    sentence(caught.value)
+    assert bytes(got) == DATA[10 : 10 + at] and caught.value.retry_after is None
+    assert bytes(got) + read(model, 10 + at) == DATA[10:]
+
+
+def test_a_connection_that_stalls(
+    hub: FakeHub, model: RemoteModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seconds in ("0.2", "2", "20"):  # longer where nothing came because this machine is busy
+        monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", seconds)
+        hub.faults = [stall(1000)]
+        got = bytearray()
+        with pytest.raises(DroppedConnection):
+            for piece in door.stream(model, model.files[0]):
+                got += piece
+        if got:
+            break
+    assert bytes(got) == DATA[:1000]
+
+
+def test_how_long_a_stall_may_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    for said, seconds in (("5", 5.0), ("-1", 0.1), ("x", 10.0), ("nan", 0.1)):
+        monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", said)
+        assert door._stall_seconds() == seconds
+
+
+def test_a_body_shorter_than_the_range(hub: FakeHub, model: RemoteModel) -> None:
+    hub.faults = [Fault("short")]
+    error = refused(lambda: read(model, 10), DroppedConnection)
+    assert f"{NAME} ended after 255,989 of 255,990 bytes" in error.message
+    hub.faults = [Fault("long")]  # says more than it sends
+    assert read(model, 10) == DATA[10:]
+
+
+def test_a_wrong_byte_passes(hub: FakeHub, model: RemoteModel) -> None:
+    hub.faults = [flip(1000)]
+    assert read(model) != DATA  # who keeps the bytes compares the hash
+
+
+def test_a_range_that_is_ignored(hub: FakeHub, model: RemoteModel) -> None:
+    hub.faults = [whole()]
+    assert read(model, 0, 1000) == DATA[:1000]  # from the start that does no harm
+    hub.faults = [whole()]
+    error = refused(lambda: read(model, 1), RangeIgnored)
+    assert "sends all of sub/model-Q4_K_M.gguf" in error.message
+    hub.faults = [whole()]
+    assert read(model) == DATA
+
+
+def test_another_range_than_asked(hub: FakeHub, model: RemoteModel) -> None:
+    hub.faults = [Fault("other range")]
+    assert "sends another part of" in refused(lambda: read(model, 10)).message
+
+
+def test_a_compressed_answer(hub: FakeHub, model: RemoteModel) -> None:
+    hub.faults = [Fault("gzip")]
+    assert "was compressed on its way" in refused(lambda: read(model)).message
+
+
+def test_a_file_of_another_size(hub: FakeHub, model: RemoteModel) -> None:
+    hub.repos[REPO].files[NAME].size += 5
+    for call in (lambda: read(model), lambda: read(model, 10)):
+        error = refused(call)
+        assert "has 256005 bytes on the Hub, not the 256,000 of its listing" in error.message
+    hub.repos[REPO].files[NAME].size = 5
+    assert "fewer bytes" in refused(lambda: read(model, 10)).message
+
+
+def test_what_is_not_read_is_not_waited_for(hub: FakeHub) -> None:
+    hub.add(REPO, NAME, DATA, size=1 << 40)
+    found = door.resolve(Reference(REPO))
+    pieces = door.stream(found, found.files[0])
+    assert next(pieces)[:10] == DATA[:10]
+    pieces.close()  # type: ignore[attr-defined]
+    assert read(found, 1 << 39, (1 << 39) + 5) == bytes(5)
+
+
+# --- the library's cache ---
+
+
+def put(folder: Path, commit: str, oid: str, data: bytes, link: bool = True) -> Path:
+    """A file in the cache as the library lays it out."""
+    root = folder / "models--org--model-GGUF"
+    path = root / "snapshots" / commit / NAME
+    path.parent.mkdir(parents=True, exist_ok=True)
+    blob = root / "blobs" / oid
+    blob.parent.mkdir(exist_ok=True)
+    blob.write_bytes(data)
+    if link:
+        path.symlink_to(blob)
+    else:
+        blob.rename(path)
+    return path
+
+
+@pytest.mark.parametrize("link", [True, False])
+def test_a_cached_file_of_this_commit(
+    hub: FakeHub,
+    model: RemoteModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    link: bool,
+) -> None:
+    (file,) = model.files
+    assert door.cached(model, file) is None
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    path = put(tmp_path / "cache", model.commit, str(file.sha256), DATA, link)
+    assert door.cached(model, file) == path
+    path.resolve().write_bytes(DATA[:-1])
+    assert door.cached(model, file) is None
+    assert not hub.requests
+
+
+def test_a_cached_file_of_another_commit(
+    hub: FakeHub,
+    model: RemoteModel,
+    tmp_path: Path,
+) -> None:
+    (file,) = model.files
+    cache = tmp_path / "huggingface" / "hub"
+    assert door.cache_folder() == cache
+    put(cache, "c" * 40, "0" * 64, DATA)  # other content of the same size
+    assert door.cached(model, file) is None
+    path = put(cache, "d" * 40, str(file.sha256), DATA)
+    assert door.cached(model, file) == path
+    path.resolve().unlink()
+    assert door.cached(model, file) is None
+
+
+def test_a_file_that_the_library_downloaded(
+    hub: FakeHub,
+    model: RemoteModel,
+) -> None:
+    path = huggingface_hub.hf_hub_download(
+        REPO, NAME, endpoint=hub.url, cache_dir=door.cache_folder()
+    )
+    assert door.cached(model, model.files[0]) == Path(path)
+
+
+def test_where_the_cache_is(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    monkeypatch.delenv("HF_HOME")
+    assert door.cache_folder() == home / ".cache/huggingface/hub"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert door.cache_folder() == Path("/xdg/huggingface/hub")
+    monkeypatch.setenv("HF_HOME", "~/hf")
+    assert door.cache_folder() == home / "hf/hub"
+    monkeypatch.setenv("HF_HUB_CACHE", "$HOME/c")
+    assert door.cache_folder() == home / "c"
+
+
+def test_importing_the_room_imports_no_library() -> None:
+    code = "import sys, localspec.hub; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    assert "localspec.hub" in loaded and "huggingface" not in loaded and "httpx" not in loaded
