@@ -1,0 +1,141 @@
+"""GGUF models that are already on the disk: ours, and those of other tools, read in place.
+
+This room owns the list of them: which files make one model, and each content once. Where the files
+are is `caches`' matter, how folders are walked `scan`'s; what a header says is `metadata`'s.
+"""
+
+import os
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from localspec.caches import SOURCES as SOURCES
+from localspec.caches import Files, files_in, files_of
+from localspec.caches import Source as Source
+from localspec.errors import FileProblem, UsageError
+from localspec.file_names import PART_NAME
+from localspec.scan import MAX_PARTS, FoundFile, Scan
+from localspec.text import one_line
+
+_MISSING = "split models that miss parts"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalModel:
+    """A model on this disk; `n_bytes` is the size of all parts, `name` is ready to be shown.
+
+    `source` is where it was found first, `also_in` where the same content lies as well. `sha256`
+    (of part 1) and `repo` (on the Hub) are given only if known without reading the file.
+    """
+
+    path: Path
+    source: Source
+    name: str
+    n_bytes: int
+    parts: tuple[Path, ...]
+    sha256: str | None = None
+    also_in: tuple[Source, ...] = ()
+    repo: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """Models by source and name; a sentence for each thing left out; all folders searched."""
+
+    models: tuple[LocalModel, ...]
+    notes: tuple[str, ...]
+    folders: tuple[Path, ...]
+
+
+def parse_source(text: str) -> Source:
+    """The source that is meant: capitals, spaces and punctuation do not count.
+
+    Raises UsageError, which lists the sources.
+    """
+
+    def letters(name: str) -> str:
+        return re.sub(r"[^a-z0-9]", "", name.lower())
+
+    for source in SOURCES[:-1]:
+        if letters(text) == letters(source):
+            return source
+    named = ", ".join(source.replace(" ", "-") for source in SOURCES[:-1])
+    raise UsageError(f"No source of models is called '{one_line(text)}'.", f"There are: {named}.")
+
+
+def find_models(sources: Collection[Source] | None = None, extra: Sequence[Path] = ()) -> Inventory:
+    """The models of all or some sources, and of the folders in `extra`; each content once.
+
+    What cannot be read, or makes no sense, is left out with a note. Raises FileProblem if a folder
+    of `extra` is none, or no home folder is known.
+    """
+    for folder in extra:
+        if not os.path.isdir(folder):
+            raise FileProblem(
+                f"{one_line(str(folder))} is not a folder.", "Give a folder that holds .gguf files."
+            )
+    chosen = SOURCES if sources is None else sources
+    scans = [(source, Scan(source)) for source in SOURCES[:-1] if source in chosen]
+    searches = [(source, scan, files_of(source, scan, chosen)) for source, scan in scans]
+    if extra:
+        given = Scan("the given folders")
+        searches.append(("folder", given, files_in(extra, given)))
+    found = [(source, files) for source, scan, each in searches for files in _models(scan, each)]
+    return Inventory(
+        tuple(_each_once(found)),
+        tuple(note for _, scan, _ in searches for note in scan.notes()),
+        tuple(dict.fromkeys(folder for _, scan, _ in searches for folder in scan.searched)),
+    )
+
+
+def _models(scan: Scan, found: Files) -> Iterator[tuple[FoundFile, ...]]:
+    """The files of each model: one, or all the parts of a split one in order."""
+    split: dict[tuple[Path, str, int], dict[int, FoundFile]] = {}
+    for file in filter(None, found):
+        part = PART_NAME.fullmatch(file.path.name)
+        if part and int(part[3]):
+            parts = split.setdefault((file.path.parent, part[1], int(part[3])), {})
+            parts[int(part[2])] = file
+        else:
+            yield (file,)
+    for (folder, stem, count), parts in split.items():
+        missing = [n for n in range(1, min(count, MAX_PARTS) + 1) if n not in parts]
+        if missing or len(parts) != count:
+            numbers = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
+            lacks = f"lacks {numbers}" if missing else "and some too many"
+            scan.leave_out(_MISSING, f"{folder / stem} ({count} parts, {lacks})")
+        else:
+            yield tuple(parts[n] for n in sorted(parts))
+
+
+def _each_once(found: list[tuple[Source, tuple[FoundFile, ...]]]) -> list[LocalModel]:
+    """One entry for each content, be it known by the file itself or by size and SHA-256."""
+    hashes = {file.identity: file.sha256 for _, files in found for file in files if file.sha256}
+    models: list[LocalModel] = []
+    known: dict[object, int] = {}
+    for source, files in found:
+        keys: list[object] = [tuple(file.identity for file in files)]
+        if all(file.identity in hashes for file in files):
+            keys.append(tuple((file.n_bytes, hashes[file.identity]) for file in files))
+        at = next((known[key] for key in keys if key in known), len(models))
+        known |= dict.fromkeys(keys, at)
+        if at == len(models):
+            models.append(_as_model(source, files, hashes.get(files[0].identity)))
+            continue
+        first = models[at]
+        others = (*first.also_in, *({source} - {first.source, *first.also_in}))
+        models[at] = replace(first, also_in=others, repo=first.repo or files[0].repo)
+    return sorted(models, key=lambda m: (SOURCES.index(m.source), m.name.lower(), str(m.path)))
+
+
+def _as_model(source: Source, files: tuple[FoundFile, ...], sha256: str | None) -> LocalModel:
+    return LocalModel(
+        path=files[0].path,
+        source=source,
+        name=files[0].name,
+        n_bytes=sum(file.n_bytes for file in files),
+        parts=tuple(file.path for file in files),
+        sha256=sha256,
+        repo=files[0].repo,
+    )

@@ -1,0 +1,57 @@
+"""Folders of models for the tests of scan, caches and library, without any of this machine's own.
+
+Who imports `nothing_of_this_machine` gets it in every test.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import zoo
+from gguf_files import gguf_bytes, model_keys, model_tensors, words
+
+from localspec import caches
+from localspec.library import Inventory, Source, find_models
+
+VARIABLES = (
+    "HF_HOME HF_HUB_CACHE HUGGINGFACE_HUB_CACHE XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME "
+    "LLAMA_CACHE LMSTUDIO_HOME OLLAMA_MODELS JAN_DATA_FOLDER"
+).split()
+MODEL = gguf_bytes(model_keys(words(20)), model_tensors())
+OLLAMA = "registry.ollama.ai/library"
+
+
+@pytest.fixture(autouse=True)
+def nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(caches, "OLLAMA_SERVICE", tmp_path / "service")
+    monkeypatch.setattr(sys, "platform", "linux")
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    """Our models folder, as set by the fixture `home`."""
+    folder = tmp_path / "models"
+    folder.mkdir()
+    return folder
+
+
+def names(inventory: Inventory) -> list[str]:
+    return [model.name for model in inventory.models]
+
+
+def found(*sources: Source) -> list[str]:
+    return names(find_models(sources))
+
+
+def some_model(tokens: int) -> bytes:
+    """A model that differs from those with another number of tokens."""
+    return gguf_bytes(model_keys(words(tokens)), model_tensors())
+
+
+def put_parts(stem: Path, numbers: list[int], count: int) -> None:
+    for number in numbers:
+        zoo.put(stem.with_name(f"{stem.name}-{number:05d}-of-{count:05d}.gguf"), some_model(number))

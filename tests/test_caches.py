@@ -1,0 +1,391 @@
+# ruff: noqa: F401, F811  (fixtures are imported)
+"""Caches: where each tool keeps its models, what it calls them, and that nothing misleads us."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import zoo
+from hypothesis import given
+from hypothesis import strategies as st
+from model_folders import (
+    MODEL,
+    OLLAMA,
+    found,
+    names,
+    nothing_of_this_machine,
+    ours,
+    put_parts,
+    some_model,
+)
+
+from localspec.library import find_models
+
+# Records of downloads
+
+
+def test_a_record_tells_hash_and_repository(ours: Path) -> None:
+    zoo.put_record(zoo.put(ours / "a.gguf", MODEL), "org/name")
+    (model,) = find_models().models
+    assert (model.sha256, model.repo) == (zoo.sha256(MODEL), "org/name")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"size": 3},  # the file was replaced
+        {"sha256": "A" * 64, "repo": "no repository"},
+        {"sha256": ["a"], "repo": {}},
+        {"sha256": "a" * 63, "repo": "../etc"},
+        {"sha256": None, "repo": "/etc"},
+    ],
+)
+def test_a_record_that_cannot_be_believed_tells_nothing(
+    ours: Path, changes: dict[str, object]
+) -> None:
+    record = zoo.put_record(zoo.put(ours / "a.gguf", MODEL), "org/name")
+    record.write_text(json.dumps(json.loads(record.read_text()) | changes))
+    (model,) = find_models().models
+    assert model.sha256 is None
+    assert model.repo is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, "\xff", '{"size": 1e999}'])
+def test_a_record_that_is_none_does_no_harm(ours: Path, text: str) -> None:
+    zoo.put(ours / "a.gguf", MODEL)
+    zoo.put(ours / ".a.gguf.origin.json", text.encode("latin-1"))
+    assert found("localspec") == ["a.gguf"]
+
+
+# Hugging Face and llama.cpp
+
+
+@pytest.mark.parametrize(
+    ("variables", "place"),
+    [
+        ({}, "home/.cache/huggingface/hub"),
+        ({"XDG_CACHE_HOME": "x"}, "x/huggingface/hub"),
+        ({"XDG_CACHE_HOME": "x", "HF_HOME": "h"}, "h/hub"),
+        ({"HF_HOME": "h", "HUGGINGFACE_HUB_CACHE": "g"}, "g"),
+        ({"HUGGINGFACE_HUB_CACHE": "g", "HF_HUB_CACHE": "c", "HF_HOME": "h"}, "c"),
+        ({"HF_HUB_CACHE": "", "HF_HOME": "h"}, "h/hub"),
+    ],
+)
+def test_the_hub_cache_is_where_its_variables_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], place: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(tmp_path / value) if value else "")
+    zoo.put_in_hub_cache(tmp_path / place, "org/name", "sub/m.gguf", MODEL)
+    (model,) = find_models().models
+    assert (model.name, model.sha256) == ("org/name/sub/m.gguf", zoo.sha256(MODEL))
+    assert model.path.is_symlink()  # in place: parts find each other by these names
+
+
+def test_a_variable_may_begin_with_a_tilde(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", "~/hf")
+    zoo.put_in_hub_cache(home / "hf" / "hub", "org/name", "m.gguf", MODEL)
+    assert found("hugging face") == ["org/name/m.gguf"]
+
+
+def test_a_cache_without_links_holds_plain_files(home: Path) -> None:
+    root = home / ".cache" / "huggingface" / "hub"
+    zoo.put(root / "models--org--a--b" / "snapshots" / zoo.COMMIT / "m.gguf", MODEL)
+    (model,) = find_models().models
+    assert (model.name, model.sha256, model.repo) == ("org/a--b/m.gguf", None, "org/a--b")
+
+
+def test_a_hash_is_believed_only_of_a_blob_in_a_folder_of_blobs(home: Path) -> None:
+    root = home / ".cache" / "huggingface" / "hub" / "models--o--r" / "snapshots" / zoo.COMMIT
+    zoo.put(root / ("a" * 64), MODEL)
+    (root / "m.gguf").symlink_to("a" * 64)
+    (model,) = find_models().models
+    assert model.sha256 is None
+
+
+def test_a_snapshot_leads_into_the_blobs_and_nowhere_else(home: Path, tmp_path: Path) -> None:
+    root = home / ".cache" / "huggingface" / "hub"
+    secret = zoo.put(tmp_path / "blobs" / ("a" * 64), MODEL)
+    link = root / "models--o--r" / "snapshots" / zoo.COMMIT / "m.gguf"
+    link.parent.mkdir(parents=True)
+    link.symlink_to(secret)
+    (root / "models--o--s").symlink_to(root / "models--o--r")
+    inventory = find_models()
+    assert inventory.models == ()
+    assert any(f"lead out of the folder: {link}." in note for note in inventory.notes)
+    assert any("models--o--s" in note for note in inventory.notes)
+
+
+def test_llama_cpp_shares_the_hub_cache_and_that_is_said_once(home: Path) -> None:
+    zoo.put_in_hub_cache(home / ".cache" / "huggingface" / "hub", "o/r", "m.gguf", MODEL)
+    zoo.put(home / ".cache" / "llama.cpp" / "o_r_old.gguf", some_model(21))
+    assert [(m.source, m.also_in) for m in find_models().models] == [
+        ("hugging face", ()),
+        ("llama.cpp", ()),
+    ]
+    assert found("llama.cpp") == ["o/r/m.gguf", "o_r_old.gguf"]
+
+
+def test_llama_cpp_keeps_everything_in_its_own_folder_if_one_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "c"))
+    zoo.put(tmp_path / "c" / "o_r_m.gguf", MODEL)
+    zoo.put(tmp_path / "c" / "below" / "n.gguf", some_model(21))  # flat: not looked at
+    zoo.put_in_hub_cache(tmp_path / "c", "o/r", "m.gguf", some_model(22))
+    assert found("llama.cpp") == ["o/r/m.gguf", "o_r_m.gguf"]
+
+
+def test_folders_of_a_mac(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    support = home / "Library" / "Application Support"
+    zoo.put(home / "Library" / "Caches" / "llama.cpp" / "a.gguf", some_model(20))
+    zoo.put(support / "nomic.ai" / "GPT4All" / "b.gguf", some_model(21))
+    zoo.put(support / "Jan" / "data" / "llamacpp" / "models" / "j" / "model.gguf", some_model(22))
+    yml = support / "Jan" / "data" / "llamacpp" / "models" / "j" / "model.yml"
+    zoo.put(yml, "model_path: llamacpp/models/j/model.gguf")
+    assert found("llama.cpp", "jan", "gpt4all") == ["a.gguf", "j", "b.gguf"]
+
+
+# LM Studio
+
+
+def test_lm_studio_is_where_its_pointer_says(home: Path, tmp_path: Path) -> None:
+    zoo.put(home / ".lmstudio-home-pointer", f"{tmp_path / 'lms'}\n")
+    zoo.put(tmp_path / "lms" / "models" / "o" / "r" / "m.gguf", MODEL)
+    assert found("lm studio") == ["o/r/m.gguf"]
+
+
+@pytest.mark.parametrize("pointer", ["relative/path", "", "/a\0b", "\xff\xfe", "x" * 2_000_000])
+def test_a_pointer_that_names_no_folder_is_not_followed(home: Path, pointer: str) -> None:
+    zoo.put(home / ".lmstudio-home-pointer", pointer.encode("latin-1"))
+    zoo.put(home / ".lmstudio" / "models" / "o" / "r" / "m.gguf", MODEL)
+    assert found("lm studio") == ([] if pointer.startswith("/") else ["o/r/m.gguf"])
+
+
+def test_an_older_lm_studio_has_its_home_in_the_cache(home: Path) -> None:
+    zoo.put(home / ".cache" / "lm-studio" / "models" / "o" / "r" / "m.gguf", MODEL)
+    assert found("lm studio") == ["o/r/m.gguf"]
+
+
+def test_lm_studio_may_keep_its_models_elsewhere(home: Path, tmp_path: Path) -> None:
+    settings = {"downloadsFolder": str(tmp_path / "big disk")}
+    zoo.put(home / ".lmstudio" / "settings.json", json.dumps(settings))
+    zoo.put(tmp_path / "big disk" / "o" / "r" / "m.gguf", MODEL)
+    zoo.put(home / ".lmstudio" / "models" / "loose.gguf", some_model(21))
+    assert [(m.name, m.repo) for m in find_models().models] == [
+        ("loose.gguf", None),
+        ("o/r/m.gguf", "o/r"),
+    ]
+
+
+# Ollama
+
+
+@pytest.fixture
+def ollama(home: Path) -> Path:
+    return home / ".ollama" / "models"
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ("registry.ollama.ai/library/llama3.2/1b", "llama3.2:1b"),
+        ("ollama.com/library/llama3.2/latest", "llama3.2:latest"),
+        ("registry.ollama.ai/mannix/llama3.1/8b", "mannix/llama3.1:8b"),
+        ("hf.co/org/name-GGUF/Q4_K_M", "hf.co/org/name-GGUF:Q4_K_M"),
+    ],
+)
+def test_ollama_models_have_the_names_that_ollama_gives_them(
+    ollama: Path, place: str, name: str
+) -> None:
+    zoo.put_in_ollama(ollama, place, MODEL)
+    (model,) = find_models().models
+    assert (model.name, model.sha256, model.n_bytes) == (name, zoo.sha256(MODEL), len(MODEL))
+    assert model.path == ollama / "blobs" / f"sha256-{zoo.sha256(MODEL)}"
+
+
+@pytest.mark.parametrize("media", ["projector", "adapter", "params", "tensor"])
+def test_only_the_model_of_a_manifest_counts(ollama: Path, media: str) -> None:
+    zoo.put_in_ollama(ollama, f"{OLLAMA}/m/latest", MODEL, media)
+    assert find_models().models == ()
+
+
+def test_what_lies_at_another_depth_is_no_manifest(ollama: Path) -> None:
+    for place in (f"{OLLAMA}/m", f"{OLLAMA}/n/latest/x/y"):
+        zoo.put_in_ollama(ollama, place, MODEL)
+    assert find_models().models == ()
+    assert find_models().notes == ()
+
+
+def test_a_dangling_entry_gives_way_to_the_older_manifest(ollama: Path) -> None:
+    entry = zoo.put_in_new_ollama(ollama, "ollama.com/library/m/latest", MODEL)
+    entry.resolve().unlink()
+    assert find_models().models == ()
+    zoo.put_in_ollama(ollama, f"{OLLAMA}/m/latest", MODEL)
+    assert names(find_models()) == ["m:latest"]
+
+
+def test_the_newer_entry_goes_before_the_older_manifest(ollama: Path) -> None:
+    zoo.put_in_new_ollama(ollama, "ollama.com/library/m/latest", MODEL)
+    zoo.put_in_ollama(ollama, f"{OLLAMA}/m/latest", some_model(21))
+    (model,) = find_models().models
+    assert model.sha256 == zoo.sha256(MODEL)
+
+
+def test_a_list_may_hold_whole_manifests(ollama: Path) -> None:
+    zoo.put_in_ollama(ollama, f"{OLLAMA}/n/latest", MODEL)
+    document = {"manifests": [3, {"format": "gguf"} | zoo.ollama_manifest(MODEL)]}
+    zoo.put(ollama / "manifests-v2" / OLLAMA / "m" / "latest", json.dumps(document))
+    assert names(find_models()) == ["m:latest"]
+
+
+@pytest.mark.parametrize(
+    "digest",
+    [
+        "sha256:../../../outside",
+        "sha256:" + "a" * 63,
+        "sha256:" + "G" * 64,
+        "sha256-" + "a" * 64 + "/../x",
+        "md5:" + "a" * 64,
+        "a" * 64,
+        "",
+        None,
+        7,
+        ["sha256:" + "a" * 64],
+    ],
+)
+def test_only_digests_lead_to_blobs(ollama: Path, digest: object) -> None:
+    zoo.put(ollama.parent / "outside", MODEL)
+    layer = {"mediaType": "application/vnd.ollama.image.model", "digest": digest}
+    zoo.put(ollama / "manifests" / OLLAMA / "m" / "latest", json.dumps({"layers": [layer]}))
+    assert find_models().models == ()
+
+
+def test_links_of_ollama_stay_in_its_folder(ollama: Path, tmp_path: Path) -> None:
+    manifest = zoo.put_in_ollama(ollama, f"{OLLAMA}/m/latest", MODEL)
+    manifest.rename(tmp_path / "manifest")
+    manifest.symlink_to(tmp_path / "manifest")
+    blob = zoo.put_in_ollama(ollama, f"{OLLAMA}/n/latest", some_model(21))
+    blob = ollama / "blobs" / f"sha256-{zoo.sha256(some_model(21))}"
+    blob.rename(tmp_path / "blob")
+    blob.symlink_to(tmp_path / "blob")
+    inventory = find_models()
+    assert inventory.models == ()
+    assert all("lead out of the folder" in note for note in inventory.notes)
+    assert str(manifest) in inventory.notes[0] and str(blob) in inventory.notes[0]
+
+
+def test_ollama_is_where_its_variable_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ollama: Path
+) -> None:
+    zoo.put_in_ollama(ollama, f"{OLLAMA}/home/latest", some_model(20))
+    zoo.put_in_ollama(tmp_path / "service", f"{OLLAMA}/service/latest", some_model(21))
+    zoo.put_in_ollama(tmp_path / "set", f"{OLLAMA}/set/latest", some_model(22))
+    assert found("ollama") == ["home:latest", "service:latest"]
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "set"))
+    assert found("ollama") == ["set:latest"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "[" * 100_000, "\xff", " " * 2_000_000])
+def test_a_broken_manifest_is_named_and_the_others_are_read(ollama: Path, text: str) -> None:
+    zoo.put_in_ollama(ollama, f"{OLLAMA}/z/latest", MODEL)
+    path = zoo.put(ollama / "manifests" / OLLAMA / "m" / "latest", text.encode("latin-1"))
+    inventory = find_models()
+    assert names(inventory) == ["z:latest"]
+    assert inventory.notes == (f"Left out of ollama, manifests that make no sense: {path}.",)
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda below: (
+        st.lists(below, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["layers", "manifests", "mediaType", "digest", "format", "size"]),
+            below | st.just("application/vnd.ollama.image.model") | st.just("sha256:" + "a" * 64),
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(JUNK)
+def test_no_manifest_breaks_the_search(
+    tmp_path_factory: pytest.TempPathFactory, document: object
+) -> None:
+    root = tmp_path_factory.mktemp("ollama")
+    zoo.put(root / "blobs" / f"sha256-{'a' * 64}", MODEL)
+    zoo.put(root / "manifests" / OLLAMA / "m" / "latest", json.dumps(document))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OLLAMA_MODELS", str(root))
+        assert found("ollama") in ([], ["m:latest"])
+
+
+# Jan and GPT4All
+
+
+@pytest.fixture
+def jan(home: Path) -> Path:
+    return home / ".local" / "share" / "Jan" / "data"
+
+
+def put_yml(jan: Path, name: str, model_path: str) -> Path:
+    return zoo.put(
+        jan / "llamacpp" / "models" / name / "model.yml",
+        f"embedding: false\nmodel_path: {model_path}\nname: x\n",
+    )
+
+
+def test_a_model_that_jan_imported_is_found_where_it_is(jan: Path, tmp_path: Path) -> None:
+    path = zoo.put(tmp_path / "downloads" / "my model.gguf", MODEL)
+    put_yml(jan, "mine", f'"{path}"')
+    (model,) = find_models().models
+    assert (model.name, model.path, model.source) == ("mine", path, "jan")
+
+
+def test_jan_may_keep_its_data_elsewhere(jan: Path, tmp_path: Path) -> None:
+    zoo.put(jan.parent / "settings.json", json.dumps({"data_folder": str(tmp_path / "jan")}))
+    put_yml(tmp_path / "jan", "a/b", "llamacpp/models/a/b/model.gguf")
+    zoo.put(tmp_path / "jan" / "llamacpp" / "models" / "a" / "b" / "model.gguf", MODEL)
+    assert found("jan") == ["a/b"]
+
+
+def test_a_split_model_of_jan_is_whole(jan: Path) -> None:
+    put_parts(jan / "llamacpp" / "models" / "s" / "m", [1, 2], 2)
+    put_yml(jan, "s", "llamacpp/models/s/m-00001-of-00002.gguf")
+    (model,) = find_models().models
+    assert (model.name, len(model.parts)) == ("s", 2)
+
+
+@pytest.mark.parametrize(
+    "model_path", ["../../../outside.gguf", "/dev/null", "", "llamacpp/models/x", "a\0.gguf", "~"]
+)
+def test_jan_leads_nowhere_it_should_not(jan: Path, home: Path, model_path: str) -> None:
+    zoo.put(home / ".local" / "outside.gguf", MODEL)
+    zoo.put(home / "outside.gguf", MODEL)
+    put_yml(jan, "x", model_path)
+    assert find_models().models == ()
+
+
+@given(st.binary(max_size=60))
+def test_no_settings_of_other_tools_break_the_search(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    home = tmp_path_factory.mktemp("home")
+    for place in (
+        ".lmstudio-home-pointer",
+        ".lmstudio/settings.json",
+        ".local/share/Jan/settings.json",
+        ".local/share/Jan/data/llamacpp/models/x/model.yml",
+        ".config/nomic.ai/GPT4All.ini",
+    ):
+        begin = b"modelPath=" if place.endswith("ini") else b""
+        begin = b"model_path: " if place.endswith("yml") else begin
+        zoo.put(home / place, begin + data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", str(home))
+        find_models(["lm studio", "jan", "gpt4all"])

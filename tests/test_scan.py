@@ -1,0 +1,169 @@
+# ruff: noqa: F401, F811  (fixtures are imported)
+"""The scan: no folder is too odd, too deep or too full for it, and what it leaves out is said."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zoo
+from model_folders import (
+    MODEL,
+    found,
+    names,
+    nothing_of_this_machine,
+    ours,
+    some_model,
+)
+
+from localspec import caches, scan
+from localspec.library import Inventory, LocalModel, find_models
+
+# Which files
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mmproj-model-f16.gguf",
+        "X-BF16-MMPROJ.gguf",
+        "model.imatrix.gguf",
+        "mtp-gemma-4-E4B-it.gguf",
+        "MTP/gemma-4-E4B-it.gguf",
+        "ggml-org_gemma_mtp-gemma-4-E4B-it.gguf",
+        "eagle3-gpt-oss-20b-Q8_0.gguf",
+        "Qwen3-8B-DFlash.Q8_0.gguf",
+        "dspark-x.gguf",
+        ".hidden.gguf",
+        ".trash/a.gguf",
+        "a.gguf.incomplete",
+        "a.gguf.downloadInProgress",
+        "a.gguf.part",
+        "a.bin",
+    ],
+)
+def test_what_is_no_model_by_its_name_is_passed_over(ours: Path, name: str) -> None:
+    zoo.put(ours / name, MODEL)
+    assert find_models() == Inventory((), (), find_models().folders)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Qwen3.6-35B-A3B-MTP-IQ4_XS-Q8nextn.gguf",  # a whole model with its heads inside
+        "a/b/c/d.GGUF",
+        "spark-7b.gguf",
+        "eagle-7b.gguf",
+        "x-00001-of-00001.gguf",
+        "x-00000-of-00000.gguf",
+        "x-1-of-3.gguf",
+    ],
+)
+def test_what_looks_like_a_model_is_shown(ours: Path, name: str) -> None:
+    zoo.put(ours / name, MODEL)
+    model = LocalModel(ours / name, "localspec", name, len(MODEL), (ours / name,))
+    assert find_models().models == (model,)
+
+
+def test_names_are_made_fit_to_be_shown(ours: Path) -> None:
+    zoo.put(ours / "a\x1b[2J\nb.gguf", MODEL)
+    zoo.put(ours / os.fsdecode(b"\xff.gguf"), some_model(21))
+    zoo.put(ours / "\x1b.gguf", b"no model")
+    inventory = find_models()
+    for text in (*names(inventory), *inventory.notes):
+        assert text.isprintable()
+        text.encode()
+    assert all(model.path.is_file() for model in inventory.models)
+
+
+def test_a_pipe_named_like_a_model_does_not_hold_the_search_up(ours: Path) -> None:
+    os.mkfifo(ours / "pipe.gguf")
+    assert found() == []
+
+
+# Folders that are odd
+
+
+def test_links_that_lead_out_nowhere_or_round_are_left_out(ours: Path, tmp_path: Path) -> None:
+    zoo.put(tmp_path / "outside" / "a.gguf", MODEL)
+    (ours / "file.gguf").symlink_to(tmp_path / "outside" / "a.gguf")
+    (ours / "folder").symlink_to(tmp_path / "outside")
+    (ours / "round").symlink_to(ours)
+    (ours / "loop.gguf").symlink_to(ours / "pool.gguf")
+    (ours / "pool.gguf").symlink_to(ours / "loop.gguf")
+    (ours / "gone.gguf").symlink_to(ours / "nothing")
+    inventory = find_models()
+    assert inventory.models == ()
+    every = "\n".join(inventory.notes)
+    assert f"lead out of the folder: {ours / 'file.gguf'}." in every
+    assert f"{ours / 'folder'}, {ours / 'round'}." in every
+    assert all(name in every for name in ("loop.gguf", "pool.gguf", "gone.gguf"))
+
+
+def test_a_folder_may_itself_be_behind_a_link(tmp_path: Path) -> None:
+    zoo.put(tmp_path / "disk" / "a.gguf", MODEL)
+    (tmp_path / "models").symlink_to(tmp_path / "disk")
+    assert found("localspec") == ["a.gguf"]
+
+
+def test_very_deep_folders_are_left_out(ours: Path) -> None:
+    zoo.put(ours.joinpath(*"abcdefghijkl") / "deep.gguf", some_model(20))
+    zoo.put(ours.joinpath(*"abcdefghijklm") / "deeper.gguf", some_model(21))
+    inventory = find_models()
+    assert names(inventory) == ["a/b/c/d/e/f/g/h/i/j/k/l/deep.gguf"]
+    assert inventory.notes == (
+        f"Left out of localspec, folders too deep down: {ours.joinpath(*'abcdefghijklm')}.",
+    )
+
+
+def test_the_number_of_files_is_bounded(ours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "MAX_FILES", 5)
+    for number in range(9):
+        zoo.put(ours / f"{number}.gguf", some_model(20 + number))
+    inventory = find_models()
+    assert len(inventory.models) == 5
+    assert "what comes after" in inventory.notes[0] and str(ours) in inventory.notes[0]
+
+
+def test_a_folder_that_may_not_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service folder of Ollama, say; the tests may run as a user who may read everything."""
+    closed = tmp_path / "service" / "manifests"
+    scandir = os.scandir
+
+    def refusing(folder: Path) -> Iterator[os.DirEntry[str]]:
+        if Path(folder) == closed:
+            raise PermissionError(13, "Permission denied", str(folder))
+        return scandir(folder)  # type: ignore[return-value]
+
+    monkeypatch.setattr(scan.os, "scandir", refusing)
+    assert find_models().notes == (f"Left out of ollama, not readable by this user: {closed}.",)
+
+
+def test_a_file_that_may_not_be_read_is_named(ours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zoo.put(ours / "a.gguf", MODEL)
+
+    def refusing(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(scan, "open", refusing, raising=False)
+    inventory = find_models()
+    assert inventory.models == ()
+    assert inventory.notes == (
+        f"Left out of localspec, not readable by this user: {ours / 'a.gguf'}.",
+    )
+
+
+def test_a_file_that_vanishes_meanwhile_is_forgotten(
+    ours: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.gguf", "b.gguf"):
+        zoo.put(ours / name, some_model(ord(name[0])))
+    monkeypatch.setattr(
+        caches, "_origin", lambda path: (ours / "b.gguf").unlink(missing_ok=True) or (None, None)
+    )
+    inventory = find_models()
+    assert (names(inventory), inventory.notes) == (["a.gguf"], ())
