@@ -7,10 +7,11 @@ imported inside commands, so that ``--help`` and ``check`` start at once.
 import errno
 import os
 import select
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -26,9 +27,23 @@ from localspec.config import (
     default_length,
     require_fixed,
 )
-from localspec.errors import FileProblem, LocalspecError, TemplateError, UsageError
-from localspec.flags import AnswerFlags, ModelFlags, SamplingFlags, spread_groups
+from localspec.errors import (
+    FileProblem,
+    IncompatiblePair,
+    LocalspecError,
+    TemplateError,
+    UsageError,
+)
+from localspec.flags import (
+    AnswerFlags,
+    JsonFlag,
+    ModelFlags,
+    SamplingFlags,
+    settle,
+    spread_groups,
+)
 from localspec.interrupt import held_interrupt
+from localspec.model_commands import register, voice
 
 if TYPE_CHECKING:
     from localspec.bench import Comparison, Plan
@@ -48,9 +63,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+NameArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[MODEL]", help="A pair's name, or the target instead of --target."),
+]
 BENCH_LENGTHS: tuple[DraftLength, ...] = (2, 4, 8)
 _BENCH_SAMPLING = {"temperature": 0, "seed": 0}
-JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
 def main() -> NoReturn:
@@ -136,64 +154,6 @@ def demo(
 
 
 @app.command()
-def check(
-    target_file: Annotated[
-        Path | None, typer.Argument(metavar="TARGET", help="The big model: a GGUF file.")
-    ] = None,
-    draft_file: Annotated[
-        Path | None, typer.Argument(metavar="DRAFT", help="The small model: a GGUF file.")
-    ] = None,
-    target: Annotated[
-        Path | None, typer.Option("--target", "-m", help="Instead of the argument TARGET.")
-    ] = None,
-    draft: Annotated[
-        Path | None,
-        typer.Option("--draft", "--draft-model", "-md", help="Instead of the argument DRAFT."),
-    ] = None,
-    lenient: Annotated[
-        bool, typer.Option("--lenient", help="Only warn of what cannot corrupt text.")
-    ] = False,
-    as_json: JsonFlag = False,
-) -> None:
-    """Say whether a draft may speak for a target, and why not: headers only, no weights."""
-    from localspec.metadata import read_header
-    from localspec.pairing import check_pair, report_json
-
-    files = [path for path in (target_file, draft_file, target, draft) if path is not None]
-    if len(files) != 2:
-        raise UsageError(
-            f"check compares two files, {len(files)} were given.",
-            "Type: localspec check TARGET.gguf DRAFT.gguf",
-        )
-    first = target or target_file or files[0]
-    second = next(path for path in reversed(files) if path is not first)
-    headers = read_header(first), read_header(second)
-    report = check_pair(*headers, weights_needed=False, lenient=lenient)
-    if as_json:
-        display.json_line(report_json(report, *headers))
-    else:
-        display.pair_report(report, *headers)
-    raise typer.Exit(0 if report.compatible else 1)
-
-
-@app.command()
-def inspect(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A GGUF file.")],
-    as_json: JsonFlag = False,
-) -> None:
-    """Show what a model file says of itself, and what it is good for: header only, no weights."""
-    from localspec.metadata import read_header
-    from localspec.portrait import paint
-
-    shown = paint(read_header(file))
-    if as_json:
-        display.json_line(shown.as_json())
-    else:
-        display.portrait(shown)
-    raise typer.Exit(0 if shown.runs else 1)
-
-
-@app.command()
 def doctor(as_json: JsonFlag = False) -> None:
     """Look at build, devices, cores, memory and folders, and run the demo pair once."""
     from localspec.doctor import examine
@@ -228,8 +188,11 @@ def run(
     as_json: JsonFlag = False,
 ) -> None:
     """Answer one prompt: the text on stdout, the figures on stderr."""
+    from localspec.advice import advise
+
     if raw and answering.system is not None:
         raise UsageError("--raw uses no template, so --system has no place.", "Leave one out.")
+    models, sampling = _named(None, models, sampling)
     text = _read_prompt(prompt, file)
     length = _length(models, sampling)
     with _open(models) as engine:
@@ -243,6 +206,9 @@ def run(
             display.end_text(answer.text)
             seed = None if params.greedy else params.seed
             display.figures(answer.stats, answer.finish_reason, seed, answer.status)
+            advice = advise(answer.stats, params)
+            if advice is not None:
+                display.note(advice)
         plain = None
         if compare and answer.finish_reason != "cancelled":
             plain = ask(0, _quiet)
@@ -262,6 +228,7 @@ def chat(
     models: ModelFlags,
     sampling: SamplingFlags,
     answering: AnswerFlags,
+    name: NameArgument = None,
     thinking: Annotated[
         bool | None,
         typer.Option("--think/--no-think", help="For models that can think before they answer."),
@@ -271,6 +238,7 @@ def chat(
     from localspec.chat import Chat
     from localspec.screen import open_screen
 
+    models, sampling = _named(name, models, sampling)
     length = _length(models, sampling)
     with _open(models) as engine, open_screen() as screen:
         Chat(
@@ -291,6 +259,7 @@ def chat(
 def bench(
     models: ModelFlags,
     sampling: SamplingFlags,
+    name: NameArgument = None,
     prompts: Annotated[
         Path | None,
         typer.Option(
@@ -331,6 +300,7 @@ def bench(
     from localspec.report import Report, require_writable
 
     groups = by_task(read_prompts(prompts or SHIPPED), tasks)
+    models, sampling = _named(name, models, sampling)
     lengths = _sides(models, sampling)
     if output is not None:
         require_writable(output)
@@ -462,20 +432,73 @@ def _show(response: "GenerationResponse") -> None:
     display.text(response.text)
 
 
-def _open(models: ModelFlags) -> "Engine":
-    """Load what the flags name, and say what the user should know about it."""
-    target, draft = models.load_options()
+def _named(
+    name: str | None, models: ModelFlags, sampling: SamplingFlags
+) -> tuple[ModelFlags, SamplingFlags]:
+    """The flags with a pair's name, or ``name`` in place of --target, spelt out in them."""
+    from localspec.locate import choose
+
+    if name is not None and models.target is not None:
+        raise UsageError(f"Two targets were given: {name} and {models.target}.", "Name one.")
     options = models.draft_options()
-    if draft is None and any(length not in (0, "auto") for length in options.lengths):
+    choice = choose(name or models.target, options.model)
+    if choice.note:
+        display.note(choice.note)
+    lengths = ",".join("off" if each == 0 else str(each) for each in options.lengths)
+    models = replace(
+        models,
+        target=choice.target,
+        draft=[],
+        draft_model=choice.draft,
+        draft_tokens=lengths or None,
+    )
+    return settle(models, sampling, choice.settings)
+
+
+def _files(models: ModelFlags) -> tuple[Path, Path | None]:
+    """The files of target and draft, fetched from the Hub where they are named but missing."""
+    from localspec.locate import FIND
+    from localspec.supply import obtain
+
+    assert models.target is not None
+    options = models.draft_options()
+    if options.model is None and any(length not in (0, "auto") for length in options.lengths):
         raise UsageError(
             "A draft length was given, but no draft model.",
             "Name one with --draft FILE.gguf, or leave the length out.",
         )
+    draft = None if options.lengths == (0,) else options.model
+    if draft == FIND:
+        (target,) = obtain([models.target], voice())
+        return target, _find_draft(target)
+    names = [models.target, *([] if draft is None else [draft])]
+    target, *rest = obtain(names, voice(), lenient=models.lenient)
+    return target, rest[0] if rest else None
+
+
+def _find_draft(target: Path) -> Path:
+    """The best draft on this disk, named."""
+    from localspec.metadata import read_header
+    from localspec.shelf import drafts_for
+
+    found = drafts_for(read_header(target)).drafts
+    if not found:
+        raise IncompatiblePair(
+            f"No model on this disk can draft for {target}.",
+            "See why, and what there is elsewhere: "
+            + shlex.join(["localspec", "suggest", str(target)]),
+        )
+    display.note(f"Draft: {found[0].path} ({', '.join(found[0].reasons)}).")
+    return found[0].path
+
+
+def _open(models: ModelFlags) -> "Engine":
+    """Load what the flags name, and say what the user should know about it."""
+    target, draft = models.load_options(*_files(models))
     from localspec import backend
     from localspec.engine import Engine
 
     backend.log.verbose = models.verbose
-    draft = None if options.lengths == (0,) else draft
     engine = Engine.load(target, draft, lenient=models.lenient, say=display.note)
     for sentence in engine.notes:
         display.note(sentence)
@@ -567,3 +590,6 @@ def _read_stdin() -> str:
     if silent:
         display.note("Waiting for the end of standard input (none wanted: add </dev/null).")
     return sys.stdin.read()
+
+
+register(app)

@@ -197,9 +197,9 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class DraftOptions:
-    """Which draft model, if any, and how many tokens it proposes in each round (0: none)."""
+    """Which draft model, as it was named, and how many tokens it proposes in a round (0: none)."""
 
-    model: Path | None = None
+    model: str | None = None
     lengths: tuple[DraftLength, ...] = ()
 
     def one_length(self, default: DraftLength) -> DraftLength:
@@ -228,11 +228,11 @@ def parse_lengths(text: str) -> tuple[DraftLength, ...] | None:
     return tuple(lengths)
 
 
-def choose_draft(either: list[str], model: Path | None, lengths: str | None) -> DraftOptions:
+def choose_draft(either: list[str], model: str | None, lengths: str | None) -> DraftOptions:
     """Sort the values of ``--draft`` into a model and a length, beside the explicit flags.
 
-    A value that reads as a length (``8``, ``auto``, ``off``, ``0,2,4``) is one; anything else is a
-    path. Raises UsageError when two values compete for the same meaning.
+    A value that reads as a length (``8``, ``auto``, ``off``, ``0,2,4``) is one; anything else
+    names a model. Raises UsageError when two values compete for the same meaning.
     """
     models = [] if model is None else [model]
     texts = [] if lengths is None else [lengths]
@@ -242,7 +242,7 @@ def choose_draft(either: list[str], model: Path | None, lengths: str | None) -> 
                 f"{value} is no draft length.",
                 f"Expected a number from 0 to {MAX_DRAFT_TOKENS}, auto, off, or a GGUF file.",
             )
-        (texts.append(value) if parse_lengths(value) else models.append(Path(value)))
+        (texts.append(value) if parse_lengths(value) else models.append(value))
     if len(models) > 1:
         raise UsageError(
             f"Two draft models were given: {models[0]} and {models[1]}.", "Name one draft model."

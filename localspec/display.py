@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from localspec.errors import LocalspecError
 from localspec.stats import GenerationStats
-from localspec.text import count, one_line, printable
+from localspec.text import count, one_line, printable, size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from localspec.doctor import Examination
     from localspec.generate import Answer
-    from localspec.metadata import ModelHeader
+    from localspec.metadata import HeaderStart, ModelHeader
     from localspec.pairing import Finding, PairReport
     from localspec.portrait import Portrait
 
@@ -70,6 +70,12 @@ def json_line(document: Mapping[str, object]) -> None:
 def note(sentence: str) -> None:
     """Something the user should know, dimmed, on stderr."""
     console(True).print(one_line(sentence), style="dim", markup=False)
+
+
+def ask(question: str) -> bool:
+    """A question on stderr; whether the answer was yes."""
+    console(True).print(one_line(f"{question} [y/N] "), end="", markup=False)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def error(problem: LocalspecError) -> None:
@@ -175,7 +181,11 @@ def progress() -> Iterator[Callable[[str, int, int], None]]:
         yield report
 
 
-def pair_report(report: "PairReport", target: "ModelHeader", draft: "ModelHeader") -> None:
+def pair_report(
+    report: "PairReport",
+    target: "ModelHeader | HeaderStart",
+    draft: "ModelHeader | HeaderStart",
+) -> None:
     """The verdict of ``check`` and its findings, on stdout."""
     out = console(False)
     for role, header in (("target", target), ("draft", draft)):
@@ -206,16 +216,17 @@ def _findings(out: "Console", findings: "Iterable[Finding]") -> None:
         out.print(one_line(f"{finding.message} {finding.hint}".rstrip()), markup=False)
 
 
-def _headline(header: "ModelHeader") -> str:
+def _headline(header: "ModelHeader | HeaderStart") -> str:
+    from localspec.metadata import HeaderStart
+
+    if isinstance(header, HeaderStart):
+        tokens = "" if header.n_tokens is None else f", {header.n_tokens} tokens"
+        return f"{header.path.name}: {header.architecture}{tokens}; read no further"
     n_vocab = len(header.vocab) if header.vocab else 0
     return (
         f"{header.path.name}: {header.architecture}, {count(header.parameters)} parameters, "
         f"{header.quantization}, {n_vocab} tokens, context {header.context_length}"
     )
-
-
-def _bytes(number: int) -> str:
-    return f"{number / 2**30:.1f} GiB"
 
 
 def examination(result: "Examination") -> None:
@@ -227,12 +238,12 @@ def examination(result: "Examination") -> None:
             for device in value:
                 out.print(
                     f"{'device':<17} {device['name']}: {device['description']} "
-                    f"({device['kind']}, {_bytes(device['free'])} of "
-                    f"{_bytes(device['total'])} free)",
+                    f"({device['kind']}, {size(device['free'])} of "
+                    f"{size(device['total'])} free)",
                     markup=False,
                 )
             continue
-        shown = _bytes(value) if name.startswith("memory") and isinstance(value, int) else value
+        shown = size(value) if name.startswith("memory") and isinstance(value, int) else value
         out.print(f"{label:<17} {one_line(str(shown))}", markup=False)
     for sentence in result.advice:
         out.print(f"advice: {one_line(sentence)}", style="yellow", markup=False)

@@ -12,8 +12,8 @@ from localspec import __version__, backend, machine, paths
 from localspec.config import LoadOptions, SamplingParams
 from localspec.engine import Engine, missing_gpu
 from localspec.errors import LocalspecError
-from localspec.fit import size
 from localspec.generate import stream_generate
+from localspec.text import size
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from localspec.errors import NotEnoughMemory
 from localspec.footprint import Footprint
 from localspec.memory import MemoryUse
 from localspec.metadata import ModelHeader
+from localspec.text import size
 
 SMALLEST_CTX = 8  # a file may claim less, and llama.cpp would abort
 _LEAST_CTX = 512  # tokens; a default is not lowered further
@@ -106,13 +107,6 @@ def plan(
         if smaller is not None and smaller.ctx_size >= least:
             return _told(smaller, usual, free)
     _refuse(target, at(least), smaller, free)
-
-
-def size(n_bytes: int | None) -> str:
-    """Bytes as a person reads them."""
-    if n_bytes is None:
-        return "unknown"
-    return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 else f"{n_bytes / 2**20:.0f} MiB"
 
 
 def _place(

@@ -6,8 +6,8 @@ parameters of `config`. It joins no rooms and prints nothing; commands live in `
 
 import functools
 import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -21,8 +21,8 @@ from localspec.config import (
     LoadOptions,
     choose_draft,
 )
-from localspec.errors import UsageError
 
+JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 _DRAFTING, _LOADING, _SAMPLING = "Drafting", "Loading", "Sampling"
 
 
@@ -42,23 +42,35 @@ class ModelFlags:
     """Which models, how far to draft, and how to load them."""
 
     target: Annotated[
-        Path | None,
-        typer.Option("--target", "-m", "--model", help="The big model: a GGUF file."),
+        str | None,
+        typer.Option(
+            "--target",
+            "-m",
+            "--model",
+            metavar="MODEL",
+            help="The big model: a GGUF file, a file on the Hub (org/repo:Q4_K_M, "
+            "hf:org/repo/file.gguf), which is fetched if it is not here, or a pair's name, which "
+            "names the draft too.",
+        ),
     ] = None
     draft: Annotated[
         list[str],
         typer.Option(
             "--draft",
-            help="Either the draft model (a GGUF file) or the draft length (a number, auto or "
-            "off). May be given twice, once for each.",
-            metavar="FILE|N|auto|off",
+            help="Either the draft model (as the target's, or find: the best one here) or the "
+            "draft length (a number, auto or off). May be given twice, once for each.",
+            metavar="MODEL|N|auto|off",
             rich_help_panel=_DRAFTING,
         ),
     ] = field(default_factory=list)
     draft_model: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            "--draft-model", "-md", help="The small model: a GGUF file.", rich_help_panel=_DRAFTING
+            "--draft-model",
+            "-md",
+            metavar="MODEL",
+            help="The small model, named as the big one.",
+            rich_help_panel=_DRAFTING,
         ),
     ] = None
     draft_tokens: Annotated[
@@ -270,13 +282,10 @@ class ModelFlags:
         """What ``--draft`` and its long forms mean together."""
         return choose_draft(self.draft, self.draft_model, self.draft_tokens)
 
-    def load_options(self) -> tuple[LoadOptions, LoadOptions | None]:
-        """How to load the target, and the draft if one was named."""
-        if self.target is None:
-            raise UsageError(
-                "No target model was given.",
-                "Name a GGUF file with --target, or see the bundled pair at work: localspec demo",
-            )
+    def load_options(
+        self, target_path: Path, draft_path: Path | None
+    ) -> tuple[LoadOptions, LoadOptions | None]:
+        """How to load the target from its file, and the draft if there is one."""
         shared = {
             "mlock": self.mlock,
             "flash_attention": self.flash_attn,
@@ -284,7 +293,7 @@ class ModelFlags:
             "cache_type_v": self.cache_type_v,
         }
         target = LoadOptions(
-            path=self.target,
+            path=target_path,
             ctx_size=self.ctx_size,
             gpu_layers=self.n_gpu_layers,
             threads=self.threads,
@@ -295,11 +304,10 @@ class ModelFlags:
             exact=self.exact,
             **shared,  # type: ignore[arg-type]
         )
-        model = self.draft_options().model
-        if model is None:
+        if draft_path is None:
             return target, None
         draft = LoadOptions(
-            path=model,
+            path=draft_path,
             ctx_size=self.draft_ctx_size,
             gpu_layers=self.draft_n_gpu_layers,
             threads=self.draft_threads or self.threads,
@@ -387,6 +395,51 @@ class AnswerFlags:
     stop: Annotated[
         list[str], typer.Option("--stop", help="End before this text; may be repeated.")
     ] = field(default_factory=list)
+
+
+# Settings kept with a pair whose flags are called otherwise; sampling has the same names.
+_FLAG_OF = {
+    "gpu_layers": "n_gpu_layers",
+    "draft_gpu_layers": "draft_n_gpu_layers",
+    "cpu_moe_layers": "n_cpu_moe",
+    "flash_attention": "flash_attn",
+}
+
+
+KEPT_FLAGS = (
+    "ctx_size draft_ctx_size gpu_layers draft_gpu_layers cpu_moe_layers threads threads_batch "
+    "draft_threads flash_attention cache_type_k cache_type_v exact lenient"
+).split()
+
+
+def settle(
+    models: ModelFlags, sampling: SamplingFlags, settings: Mapping[str, object]
+) -> tuple[ModelFlags, SamplingFlags]:
+    """Flags over a pair's settings: what was given, or differs from its default, stays."""
+    for name, value in settings.items():
+        flag = _FLAG_OF.get(name, name)
+        if name == "draft_tokens":
+            if not models.draft_options().lengths:
+                models = replace(models, draft_tokens=str(value))
+        elif hasattr(models, flag):
+            if getattr(models, flag) == getattr(ModelFlags(), flag):
+                models = replace(models, **{flag: value})  # type: ignore[arg-type]
+        elif getattr(sampling, flag) is None:
+            sampling = replace(sampling, **{flag: value})  # type: ignore[arg-type]
+    return models, sampling
+
+
+def kept_settings(models: ModelFlags, sampling: SamplingFlags) -> dict[str, object]:
+    """What `settle` would restore: settings that were given, by the names a pair keeps them."""
+    settings: dict[str, object] = {}
+    if models.draft_options().lengths:
+        length = models.draft_options().one_length("auto")
+        settings["draft_tokens"] = "off" if length == 0 else length
+    for name in KEPT_FLAGS:
+        value = getattr(models, _FLAG_OF.get(name, name))
+        if value != getattr(ModelFlags(), _FLAG_OF.get(name, name)):
+            settings[name] = value
+    return settings | {name: value for name, value in sampling.given().items() if value is not None}
 
 
 def spread_groups(function: Callable[..., None]) -> Callable[..., None]:

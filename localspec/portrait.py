@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from localspec.config import LoadOptions
-from localspec.fit import default_ctx_size, size
+from localspec.fit import default_ctx_size
 from localspec.footprint import footprint
 from localspec.memory import MemoryUse
 from localspec.metadata import ModelHeader, Vocab
 from localspec.pairing import Finding, check_model, describe
-from localspec.text import count, one_line
+from localspec.text import count, one_line, size
 
 _RATIO = 3  # times the draft's size that a target should have at least; `pairing` warns below it
 
@@ -70,7 +70,7 @@ def _model(header: ModelHeader) -> Iterator[tuple[str, str]]:
         bits = 8 * header.n_bytes / header.parameters
         yield "parameters", f"{count(header.parameters)} ({header.parameters:,})"
         yield "quantisation", f"{header.quantization}, {bits:.1f} bits for each parameter"
-    yield "size on disk", f"{header.n_bytes / 2**20:,.0f} MiB"
+    yield "file size", size(header.n_bytes)
     shape = [
         f"{number:,} {noun}"
         for number, noun in (

@@ -6,6 +6,7 @@ models `library`'s and `catalog`'s, the memory `footprint`'s; headers arrive rea
 
 import math
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import Protocol
 
 from localspec.catalog import PairSpec
 from localspec.config import LoadOptions
-from localspec.fit import default_ctx_size, draft_ctx_size, size
+from localspec.fit import default_ctx_size, draft_ctx_size
 from localspec.footprint import footprint, tensor_bytes
 from localspec.metadata import FILE_TYPES, ModelHeader
 from localspec.pairing import LENIENT, MIN_RATIO, PairReport, check_pair
 from localspec.speculative.oracle import usual_gain
+from localspec.text import size
 
 _FAR = 4.0
 _DISTANCES = dict.fromkeys(LENIENT, 1.0) | {  # of a finding, in steps away from a pair that fits
@@ -48,6 +50,19 @@ class Suggestion:
     def path(self) -> Path:
         return self.header.path
 
+    def command(self, target: str) -> str:
+        """What to type to talk with ``target`` and this draft."""
+        return shlex.join(["localspec", "chat", "--target", target, "--draft", self.name])
+
+    def as_json(self, target: str) -> dict[str, object]:
+        """Plain data."""
+        return {
+            "name": self.name,
+            "path": str(self.path),
+            "reasons": list(self.reasons),
+            "command": self.command(target),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -58,6 +73,16 @@ class Refusal:
     reason: str
     hint: str
     harmless: bool
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data."""
+        return {
+            "name": self.name,
+            "path": str(self.header.path),
+            "reason": self.reason,
+            "hint": self.hint,
+            "lenient_runs_it": self.harmless,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,3 +94,13 @@ def count(number: int) -> str:
             value = number / size
             return f"{value:.1f}{unit}" if value < 10 else f"{value:.0f}{unit}"
     return str(number)
+
+
+def size(n_bytes: int | None) -> str:
+    """Bytes as a person reads them."""
+    if n_bytes is None:
+        return "unknown"
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if n_bytes >= 2**power:
+            return f"{n_bytes / 2**power:.{1 if unit == 'GiB' else 0}f} {unit}"
+    return f"{n_bytes} byte{'' if n_bytes == 1 else 's'}"

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from real_pair import _tiny_engine, demo_files, engine, floats, tiny  # noqa: F401  fixtures
 from streams import streams  # noqa: F401  a fixture
 
+from localspec import caches
 from localspec.config import MAX_DRAFT_TOKENS
 from localspec.speculative.control import Knowledge
 from localspec.speculative.loop import Clock
@@ -32,6 +33,12 @@ settings.register_profile("repeatable", deadline=None, max_examples=100, derando
 settings.register_profile("search", deadline=None, max_examples=1000, database=None)
 settings.load_profile("repeatable")
 
+# What leads to the Hub, and to models of other tools.
+FOREIGN = (
+    "XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME HF_ENDPOINT HF_HOME HF_HUB_CACHE "
+    "HUGGINGFACE_HUB_CACHE HF_HUB_OFFLINE HF_TOKEN LLAMA_CACHE LMSTUDIO_HOME OLLAMA_MODELS "
+    "JAN_DATA_FOLDER"
+).split()
 WIDEST = 320  # logits drawn for each context: smaller vocabularies share the first ones
 
 
@@ -203,8 +210,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("LOCALSPEC_MODELS", str(tmp_path / "models"))
-    for name in ("XDG_CACHE_HOME", "XDG_DATA_HOME"):
+    for name in FOREIGN:
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(caches, "OLLAMA_SERVICE", folder / "service")
     return folder
 
 

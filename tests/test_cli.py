@@ -22,7 +22,10 @@ from localspec import __version__, backend, cli, doctor, paths
 from localspec.doctor import Examination
 from localspec.errors import EngineError, FileProblem
 
-COMMANDS = ("demo", "check", "inspect", "doctor", "run", "chat", "bench")
+COMMANDS = (
+    *("demo", "doctor", "run", "chat", "bench", "check", "inspect", "list", "suggest", "pairs"),
+    *("download", "verify"),
+)
 HELLO = "Say the thing"
 
 
@@ -508,7 +511,7 @@ def test_what_goes_wrong_in_a_chat_is_told_and_the_chat_goes_on(
         (["-md", "BAD/other.gguf"], 1, "other.gguf cannot draft for"),
         (["-n", "0"], 2, "Invalid value for '--max-tokens'"),
         (["--json"], 2, "No such option"),
-        (["a prompt"], 2, "unexpected extra argument"),
+        (["a prompt"], 2, "Two targets were given: a prompt and"),
     ],
 )
 def test_a_chat_that_cannot_begin(
@@ -1078,6 +1081,11 @@ def test_the_commands_are_those_of_the_readme() -> None:
     readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
     shell = "".join(re.findall(r"```sh\n(.*?)```", readme, re.DOTALL))
     used = set(re.findall(r"(?:^|\| |/bin/)localspec (\w+)", shell, re.MULTILINE))
-    known = {command.name or command.callback.__name__ for command in cli.app.registered_commands}  # type: ignore[union-attr]
-    assert used and used <= known
-    assert known == set(COMMANDS)
+    known = {
+        command.name or command.callback.__name__  # type: ignore[union-attr]
+        for command in cli.app.registered_commands
+        if not command.hidden
+    }
+    groups = {group.name for group in cli.app.registered_groups}
+    assert used and used <= known | groups
+    assert known == set(COMMANDS) and groups == {"pair"}

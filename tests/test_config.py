@@ -208,7 +208,7 @@ def test_lengths_are_read_as_written(lengths: list[DraftLength]) -> None:
     assert parse_lengths(",".join(map(str, lengths))) == tuple(lengths)
 
 
-SMALL, OTHER = Path("small.gguf"), Path("other.gguf")
+SMALL, OTHER = "small.gguf", "other.gguf"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from localspec import paths
 from localspec.errors import NotEnoughMemory
-from localspec.fit import Free, Plan, Wish, default_ctx_size, draft_ctx_size, plan, size
+from localspec.fit import Free, Plan, Wish, default_ctx_size, draft_ctx_size, plan
 from localspec.footprint import Footprint
 from localspec.metadata import ModelHeader, read_header
 
@@ -115,7 +115,3 @@ def test_what_is_chosen_fits(ram: int, gpus: list[int], drafted: bool, trained: 
 )
 def test_the_drafts_context(trained: int | None, target_ctx: int, expected: int) -> None:
     assert draft_ctx_size(replace(DRAFT, context_length=trained), target_ctx) == expected
-
-
-def test_sizes_are_shown_as_people_read_them() -> None:
-    assert [size(n) for n in (None, 3 * MIB, 5 * GIB // 2)] == ["unknown", "3 MiB", "2.5 GiB"]

@@ -60,9 +60,7 @@ def test_nothing_given_means_nothing_decided() -> None:
     assert (models, sampling, word) == (ModelFlags(), SamplingFlags(), "none")
     assert set(sampling.given().values()) == {None}
     assert set(sampling.given()) == {field.name for field in fields(SamplingParams)}
-    with pytest.raises(UsageError, match="No target model") as caught:
-        models.load_options()
-    assert "--target" in caught.value.hint
+    assert models.draft_options() == DraftOptions()
 
 
 def test_llama_cpps_spellings_are_understood() -> None:
@@ -77,7 +75,7 @@ def test_llama_cpps_spellings_are_understood() -> None:
     shared: dict[str, Any] = {
         "mlock": True, "flash_attention": "on", "cache_type_k": "q8_0", "cache_type_v": "q4_0",
     }  # fmt: skip
-    target, draft = models.load_options()
+    target, draft = models.load_options(TARGET, DRAFT)
     assert target == LoadOptions(
         TARGET, ctx_size=64, gpu_layers=5, threads=3, threads_batch=4, device="none",
         cpu_moe_layers=7, override_tensors=("a=CPU", "b=CPU"), exact=True, **shared,
@@ -85,7 +83,7 @@ def test_llama_cpps_spellings_are_understood() -> None:
     assert draft == LoadOptions(
         DRAFT, ctx_size=32, gpu_layers=6, threads=2, threads_batch=2, device="cpu", **shared
     )
-    assert models.draft_options() == DraftOptions(DRAFT, (5,))
+    assert models.draft_options() == DraftOptions(str(DRAFT), (5,))
     assert models.verbose
     assert SamplingParams(**sampling.given()) == SamplingParams(  # type: ignore[arg-type]
         temperature=0.5, top_k=9, top_p=0.8, min_p=0.1, repeat_penalty=1.1, repeat_last_n=-1,
@@ -99,7 +97,7 @@ def test_the_draft_follows_the_target() -> None:
         *("-m", "big.gguf", "--draft", "small.gguf", "-c", "64", "-t", "3", "-tb", "4"),
         *("-dev", "none", "-ngl", "5", "-ncmoe", "7", "-ot", "a=CPU"),
     )
-    draft = models.load_options()[1]
+    draft = models.load_options(TARGET, DRAFT)[1]
     # Layers on the GPU and tensor patterns count for one model only.
     assert draft == LoadOptions(DRAFT, threads=3, threads_batch=4, device="none")
 
@@ -108,14 +106,14 @@ def test_the_draft_follows_the_target() -> None:
     ("arguments", "expected"),
     [
         ((), DraftOptions()),
-        (("--draft", "small.gguf"), DraftOptions(DRAFT)),
+        (("--draft", "small.gguf"), DraftOptions(str(DRAFT))),
         (("--draft", "4"), DraftOptions(None, (4,))),
         (("--draft", "auto"), DraftOptions(None, ("auto",))),
         (("--draft", "off"), DraftOptions(None, (0,))),
         (("--draft", "0,2,auto"), DraftOptions(None, (0, 2, "auto"))),
-        (("--draft", "small.gguf", "--draft", "4"), DraftOptions(DRAFT, (4,))),
-        (("--draft", "4", "--draft", "small.gguf"), DraftOptions(DRAFT, (4,))),
-        (("--draft-model", "auto", "--draft-tokens", "4"), DraftOptions(Path("auto"), (4,))),
+        (("--draft", "small.gguf", "--draft", "4"), DraftOptions(str(DRAFT), (4,))),
+        (("--draft", "4", "--draft", "small.gguf"), DraftOptions(str(DRAFT), (4,))),
+        (("--draft-model", "auto", "--draft-tokens", "4"), DraftOptions("auto", (4,))),
         (("-md", "off", "--draft", "./4"), "Two draft models"),
         (("--draft", "3", "--draft-tokens", "4"), "Two draft lengths"),
         (("--draft", "a.gguf", "--draft", "b.gguf"), "Two draft models"),

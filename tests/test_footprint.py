@@ -52,9 +52,7 @@ def test_cache_types_count(demo_files: tuple[Path, Path], cache_type: str) -> No
 
 
 def test_a_sliding_window_keeps_less(tmp_path: Path) -> None:
-    path = write_tiny_model(
-        tmp_path / "m.gguf", seed=1, layers=4, window=64, context_length=4096
-    )
+    path = write_tiny_model(tmp_path / "m.gguf", seed=1, layers=4, window=64, context_length=4096)
     model = load_model(path, ctx_size=4096)
     model.close()
     use = footprint(model.header, 4096, options(path)).use

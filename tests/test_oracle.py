@@ -15,7 +15,14 @@ from localspec.sampling import Sampler
 from localspec.speculative.control import FixedLength, NoDraft
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import generate_rounds, prefill
-from localspec.speculative.oracle import best_seconds, ceiling, fixed_seconds, runs, shares, usual_gain
+from localspec.speculative.oracle import (
+    best_seconds,
+    ceiling,
+    fixed_seconds,
+    runs,
+    shares,
+    usual_gain,
+)
 
 VERIFY = [1.0, 1.6, 1.3, 2.5, 2.6, 2.1]  # a staircase that falls, too
 texts = st.lists(st.booleans(), min_size=1, max_size=9)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.text import TextStream, count, printable, repeated_share
+from localspec.text import TextStream, count, printable, repeated_share, size
 
 # Stop strings over a small alphabet meet the text often, and each other: "b", "ab", "abb".
 stops_strategy = st.lists(st.text("ab\u00e9\u20ac\n", min_size=0, max_size=4), max_size=3)
@@ -162,3 +162,9 @@ def test_repeated_share(tokens: list[int], n: int, share: float) -> None:
 )  # fmt: skip
 def test_numbers_of_weights(number: int, shown: str) -> None:
     assert count(number) == shown
+
+
+def test_sizes_are_shown_as_people_read_them() -> None:
+    assert [size(n) for n in (None, 1, 12, 3 << 10, 3 << 20, 5 << 29)] == [
+        *("unknown", "1 byte", "12 bytes", "3 KiB", "3 MiB", "2.5 GiB")
+    ]

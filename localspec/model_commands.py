@@ -1,0 +1,278 @@
+"""The commands about models: find, judge, fetch and name them.
+
+This room joins others for `check`, `inspect`, `list`, `suggest`, `pairs`, `pair`, `download` and
+`verify`, as `cli` does for the commands that answer. It decides nothing about models.
+"""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from localspec import display
+from localspec.errors import UsageError
+from localspec.flags import JsonFlag, ModelFlags, SamplingFlags, kept_settings, spread_groups
+
+if TYPE_CHECKING:
+    from localspec.supply import Voice
+
+_MODEL = "A GGUF file, or one on the Hub: org/repo:Q4_K_M, hf:org/repo/file.gguf."
+
+FolderOption = Annotated[
+    list[Path] | None, typer.Option("--folder", help="Search this folder too; may be repeated.")
+]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a large download.")]
+
+
+def voice(yes: bool = False) -> "Voice":
+    """Speak with the user on stderr; without a terminal, large downloads need ``yes``."""
+    from localspec.listing import transfer
+    from localspec.supply import Voice
+
+    def agree(question: str) -> bool:
+        return yes or (sys.stdin is not None and sys.stdin.isatty() and display.ask(question))
+
+    return Voice(display.note, agree, transfer)
+
+
+def check(
+    target_name: Annotated[
+        str | None, typer.Argument(metavar="TARGET", help=f"The big model. {_MODEL}")
+    ] = None,
+    draft_name: Annotated[
+        str | None, typer.Argument(metavar="DRAFT", help="The small model, named likewise.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", "-m", help="Instead of the argument TARGET.")
+    ] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option("--draft", "--draft-model", "-md", help="Instead of the argument DRAFT."),
+    ] = None,
+    lenient: Annotated[
+        bool, typer.Option("--lenient", help="Only warn of what cannot corrupt text.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Say whether a draft may speak for a target, and why not: headers only, no weights.
+
+    Of a file on the Hub only the header is read. A pair's name stands for both models.
+    """
+    from localspec.pairing import report_json
+    from localspec.supply import judge, models_of
+
+    given = [name for name in (target_name, draft_name, target, draft) if name is not None]
+    if len(given) == 1:
+        given = models_of(given)
+    if len(given) != 2:
+        raise UsageError(
+            f"check compares two models, {len(given)} were given.",
+            "Type: localspec check TARGET DRAFT",
+        )
+    first = target or given[0]
+    given.remove(first)
+    verdict = judge(first, given[0], voice(), lenient=lenient, weights_needed=False)
+    if as_json:
+        document = report_json(verdict.report, verdict.target, verdict.draft)
+        display.json_line(document | {"bytes_read": verdict.bytes_read})
+    else:
+        display.pair_report(verdict.report, verdict.target, verdict.draft)
+    raise typer.Exit(0 if verdict.report.compatible else 1)
+
+
+def inspect(
+    name: Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL)],
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what a model file says of itself, and what it is good for: header only, no weights."""
+    from localspec.portrait import paint
+    from localspec.supply import header_of
+
+    shown = paint(header_of(name, voice()))
+    if as_json:
+        display.json_line(shown.as_json())
+    else:
+        display.portrait(shown)
+    raise typer.Exit(0 if shown.runs else 1)
+
+
+def list_models(
+    source: Annotated[
+        list[str] | None,
+        typer.Option("--source", help="Only this source, such as ollama; may be repeated."),
+    ] = None,
+    folder: FolderOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the GGUF models on this disk: ours, and those of other tools, which stay where they are.
+
+    Sources: localspec, hugging-face, llama.cpp, lm-studio, ollama, jan, gpt4all.
+    """
+    from localspec import listing
+    from localspec.library import find_models, parse_source
+
+    chosen = [parse_source(text) for text in source or ()] or None
+    inventory = find_models(chosen, folder or ())
+    if as_json:
+        models = [listing.model_json(model) for model in inventory.models]
+        display.json_line({"models": models, "notes": list(inventory.notes)})
+    else:
+        listing.models(inventory)
+
+
+def suggest(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help=f"The big model. {_MODEL}")],
+    folder: FolderOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Rank drafts for a target: from this disk first, then known pairs; and say why others fail."""
+    from localspec import listing
+    from localspec.locate import choose
+    from localspec.shelf import drafts_for
+    from localspec.supply import header_of
+
+    name = choose(target, None).target
+    found = drafts_for(header_of(name, voice()), folder or ())
+    if as_json:
+        display.json_line(
+            {
+                "drafts": [draft.as_json(name) for draft in found.drafts],
+                "refused": [refusal.as_json() for refusal in found.refused],
+                "known_pairs": [pair.name for pair in found.known],
+            }
+        )
+    else:
+        listing.suggestions(found, name)
+    raise typer.Exit(0 if found.drafts or found.known else 1)
+
+
+def pairs(
+    family: Annotated[
+        str | None, typer.Option("--family", help="Only pairs of this family, such as qwen.")
+    ] = None,
+    fits: Annotated[bool, typer.Option("--fits", help="Only what fits this machine.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """List known pairs of target and draft, your own first."""
+    from localspec import listing
+    from localspec.shelf import pair_rows
+
+    rows = [row for row in pair_rows(family) if not fits or row.fits]
+    if as_json:
+        display.json_line({"pairs": [row.as_json() for row in rows]})
+    else:
+        listing.pairs(rows)
+
+
+def download(
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="MODEL...", help="A pair's name, or models on the Hub."),
+    ],
+    yes: YesOption = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Fetch a pair, or single models, into the models folder; what was interrupted goes on.
+
+    Both headers of a pair are checked first. Every file is compared with the Hub's sha256.
+    """
+    from localspec.supply import models_of, obtain
+
+    files = obtain(models_of(names), voice(yes))
+    if as_json:
+        display.json_line({"files": [str(path) for path in files]})
+    else:
+        for path in files:
+            print(path)
+
+
+def verify(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MODEL]...", help="Files, references or a pair; default: all."),
+    ] = None,
+) -> None:
+    """Compare downloaded files with the sha256 that was recorded; needs no network."""
+    from localspec import listing, paths
+    from localspec.origin import verify as verdicts
+    from localspec.supply import files_of
+
+    wanted = [path for name in names or () for path in files_of(name)]
+    with listing.transfer() as on_progress:
+        right = listing.verdicts(verdicts(wanted or [paths.models_folder()], on_progress))
+    raise typer.Exit(0 if right else 1)
+
+
+pair_app = typer.Typer(
+    help="Keep pairs of your own under a name; show and forget them.", no_args_is_help=True
+)
+
+
+@pair_app.command("add")
+@spread_groups
+def pair_add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, . - and _.")],
+    models: ModelFlags,
+    sampling: SamplingFlags,
+) -> None:
+    """Name a pair, with its settings: localspec pair add mine --target big.gguf --draft small.gguf.
+
+    The pair is checked, and the hashes of its files are kept for verify.
+    """
+    from localspec import listing, pairbook
+    from localspec.supply import file_hashes, judge
+
+    draft = models.draft_options().model
+    if models.target is None or draft is None:
+        raise UsageError(
+            "A pair needs a target and a draft.",
+            f"Type: localspec pair add {shlex.quote(name)} --target BIG.gguf --draft SMALL.gguf",
+        )
+    verdict = judge(models.target, draft, voice(), lenient=models.lenient)
+    if not verdict.report.compatible:
+        display.pair_report(verdict.report, verdict.target, verdict.draft)
+        raise typer.Exit(1)
+    with listing.transfer() as on_progress:
+        hashes = file_hashes([models.target, draft], on_progress)
+    pairbook.add(name, models.target, draft, kept_settings(models, sampling), hashes)
+    display.note(f"Kept. Talk with it: localspec chat {name}")
+
+
+@pair_app.command("show")
+def pair_show(
+    name: Annotated[str, typer.Argument(metavar="NAME")], as_json: JsonFlag = False
+) -> None:
+    """Everything known about a pair, yours or a known one."""
+    from localspec import listing, pairbook
+    from localspec.shelf import pair_row
+
+    row, settings = pair_row(name), pairbook.find(name).settings
+    if as_json:
+        display.json_line(row.as_json() | {"settings": dict(settings)})
+    else:
+        listing.pair(row, settings)
+
+
+@pair_app.command("remove")
+def pair_remove(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
+    """Forget a pair of yours; its models stay where they are."""
+    from localspec import pairbook
+
+    pairbook.remove(name)
+    display.note(f"Forgotten: {name}. Its models stay where they are.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the program, in a panel of their own in its help."""
+    panel = "Models and pairs"
+    app.command(rich_help_panel=panel)(check)
+    app.command(rich_help_panel=panel)(inspect)
+    app.command("list", rich_help_panel=panel)(list_models)
+    app.command(rich_help_panel=panel)(suggest)
+    app.command(rich_help_panel=panel)(pairs)
+    app.add_typer(pair_app, name="pair", rich_help_panel=panel)
+    app.command(rich_help_panel=panel)(download)
+    app.command("pull", hidden=True)(download)
+    app.command(rich_help_panel=panel)(verify)

@@ -1,0 +1,165 @@
+"""What is named but not here, fetched: judged by its header first, with licence and size told.
+
+This room owns the order of things before a download: look on the disk, ask the Hub, read headers,
+refuse a pair that cannot work, ask about what is large. The transfer is `download`'s.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec import paths
+from localspec.download import fetch
+from localspec.errors import FileProblem, IncompatiblePair, UsageError
+from localspec.hub import RemoteModel, resolve
+from localspec.locate import choose, is_pair, on_disk
+from localspec.manifest import FileHash
+from localspec.metadata import ModelHeader, read_header
+from localspec.origin import Progress, sha256_of
+from localspec.pairing import check_model
+from localspec.reference import parse_reference
+from localspec.remote import Comparison, compare, read_remote
+from localspec.text import one_line, size
+
+LARGE = 10 * 10**9  # bytes; above it a download waits for a yes
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """How to speak with the user: a sentence, a question, a bar for bytes."""
+
+    say: Callable[[str], None]
+    agree: Callable[[str], bool]
+    transfer: Callable[[], AbstractContextManager[Progress]]
+
+
+def header_of(name: str, voice: Voice) -> ModelHeader:
+    """The header of a model on the disk or on the Hub, of which nothing else is read."""
+    place = _place(name, voice)
+    if isinstance(place, Path):
+        return read_header(place)
+    header, n_bytes = read_remote(place)
+    voice.say(f"Read {n_bytes:,} of {place.size:,} bytes of {place.reference}.")
+    return header
+
+
+def judge(
+    target: str, draft: str, voice: Voice, *, lenient: bool = False, weights_needed: bool = True
+) -> Comparison:
+    """The verdict on a pair, wherever its models are, from as little of them as it takes."""
+    places = _place(target, voice), _place(draft, voice)
+    verdict = compare(*places, lenient=lenient, weights_needed=weights_needed)
+    total = sum(place.size for place in places if isinstance(place, RemoteModel))
+    if total:
+        voice.say(f"Read {verdict.bytes_read:,} of {total:,} bytes on the Hub.")
+    return verdict
+
+
+def obtain(names: Sequence[str], voice: Voice, *, lenient: bool = False) -> list[Path]:
+    """The files (part 1 of a split one) that names stand for, fetched where they are missing.
+
+    Two names from a pair are judged before anything is fetched: raises IncompatiblePair. Raises
+    UsageError when the user does not agree to a large download.
+    """
+    places = [_place(name, voice) for name in names]
+    missing = [place for place in places if isinstance(place, RemoteModel)]
+    if missing:
+        if len(places) == 2:
+            _require_compatible(places[0], places[1], lenient)
+        else:
+            _require_model(missing)
+        _tell_and_ask(missing, voice)
+    with voice.transfer() as on_progress:
+        return [
+            place
+            if isinstance(place, Path)
+            else fetch(place, paths.models_folder(), on_progress, on_note=voice.say)[0]
+            for place in places
+        ]
+
+
+def models_of(names: Sequence[str]) -> list[str]:
+    """Models that names stand for; a pair's name stands for two."""
+    found = []
+    for name in names:
+        if is_pair(name):
+            choice = choose(name, None)
+            found += [choice.target, *([choice.draft] if choice.draft else [])]
+        else:
+            found.append(name)
+    return found
+
+
+def files_of(name: str) -> list[Path]:
+    """The files on this disk that a path, a reference or a pair's name stands for.
+
+    Raises FileProblem for what was not fetched.
+    """
+    found = []
+    for model in models_of([name]):
+        path = on_disk(model)
+        if path is None:
+            raise FileProblem(
+                f"{one_line(model)} is not on this disk.", f"Fetch it: localspec download {model}"
+            )
+        found.append(path)
+    return found
+
+
+def file_hashes(models: Sequence[str], on_progress: Progress) -> list[FileHash]:
+    """Size and sha256 of every file of the models that are on this disk."""
+    here = [path for model in models if (path := on_disk(model)) is not None]
+    return [
+        _hashed(part, on_progress) for path in here for part in (path, *read_header(path).paths[1:])
+    ]
+
+
+def _hashed(path: Path, on_progress: Progress) -> FileHash:
+    n_bytes = path.stat().st_size
+
+    def report(done: int) -> None:
+        on_progress(path.name, done, n_bytes)
+
+    return FileHash(str(path.absolute()), sha256_of(path, report), n_bytes)
+
+
+def _place(name: str, voice: Voice) -> Path | RemoteModel:
+    """Where a model is: on the disk, else on the Hub."""
+    here, reference = on_disk(name), parse_reference(name)
+    if here is not None or reference is None:
+        return here or Path(name)
+    voice.say(f"Asking the Hub for {reference}.")
+    return resolve(reference)
+
+
+def _require_compatible(
+    target: Path | RemoteModel, draft: Path | RemoteModel, lenient: bool
+) -> None:
+    verdict = compare(target, draft, lenient=lenient)
+    if verdict.report.compatible:
+        return
+    first = verdict.report.errors[0]
+    names = [
+        str(place) if isinstance(place, Path) else str(place.reference) for place in (target, draft)
+    ]
+    raise IncompatiblePair(
+        f"{names[1]} cannot draft for {names[0]}, so nothing was fetched: {first.message}",
+        f"{first.hint} All findings: localspec check {names[0]} {names[1]}",
+    )
+
+
+def _require_model(places: Sequence[RemoteModel]) -> None:
+    for place in places:
+        for finding in check_model(read_remote(place)[0]):
+            if finding.level == "error":
+                raise FileProblem(f"{place.reference}: {finding.message}", finding.hint)
+
+
+def _tell_and_ask(models: Sequence[RemoteModel], voice: Voice) -> None:
+    for model in models:
+        license = one_line(model.license or "not stated")
+        voice.say(f"{model.reference}: {size(model.size)}, licence {license}.")
+    total = sum(model.size for model in models)
+    if total > LARGE and not voice.agree(f"Fetch {size(total)}?"):
+        raise UsageError("Nothing was fetched.", "To fetch it, answer yes, or give --yes.")
