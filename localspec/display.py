@@ -74,8 +74,11 @@ def note(sentence: str) -> None:
 
 def ask(question: str) -> bool:
     """A question on stderr; whether the answer was yes."""
-    console(True).print(one_line(f"{question} [y/N] "), end="", markup=False)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    console(True).print(one_line(f"{question} [y/N]"), end=" ", markup=False)
+    answer = sys.stdin.readline()
+    if not answer.endswith("\n"):  # Ctrl-D leaves the cursor behind the question
+        console(True).print()
+    return answer.strip().lower() in ("y", "yes")
 
 
 def error(problem: LocalspecError) -> None:
@@ -205,15 +208,21 @@ def portrait(shown: "Portrait") -> None:
     out = console(False)
     width = max(len(label) for label, _ in shown.facts)
     for label, words in shown.facts:
-        out.print(f"{label:<{width}}  {words}", markup=False, soft_wrap=True)
+        labelled(out, f"{label:<{width}}  ", "", words)
     _findings(out, shown.findings)
+
+
+def labelled(out: "Console", label: str, style: str, words: str) -> None:
+    """One line of a label and words; where it wraps, at words, and the label counts."""
+    from rich.text import Text
+
+    out.print(Text(label, style) + Text(one_line(words.rstrip())))
 
 
 def _findings(out: "Console", findings: "Iterable[Finding]") -> None:
     for finding in findings:
         style = _LEVEL_STYLES[finding.level]
-        out.print(f"{finding.level:<8}", style=style, end="", markup=False)
-        out.print(one_line(f"{finding.message} {finding.hint}".rstrip()), markup=False)
+        labelled(out, f"{finding.level:<8}", style, f"{finding.message} {finding.hint}")
 
 
 def _headline(header: "ModelHeader | HeaderStart") -> str:

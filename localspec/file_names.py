@@ -5,6 +5,7 @@ nothing; what a file says of itself is `gguf_file`'s and `metadata`'s.
 """
 
 import re
+from pathlib import Path
 
 # Stem, number and count of a part: exactly as llama.cpp writes it, and in any case, as on the Hub.
 PART_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
@@ -41,3 +42,12 @@ def tag_of(path: str) -> str | None:
         return plain[-1]
     found = re.search(rf"_({QUANTISATION.pattern})$", words[-1], re.IGNORECASE)
     return found[1] if found else None
+
+
+def parts_of(path: Path) -> list[Path]:
+    """All files of the model that a file's name makes it part of, itself included, in order."""
+    found = PART_NAME.fullmatch(path.name)
+    if found is None or not 1 <= int(found[2]) <= int(found[3]):
+        return [path]
+    numbers = range(1, int(found[3]) + 1)
+    return [path.with_name(f"{found[1]}-{n:05d}-of-{found[3]}.gguf") for n in numbers]

@@ -210,15 +210,15 @@ class ModelFlags:
         ),
     ] = None
     n_cpu_moe: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--n-cpu-moe",
             "-ncmoe",
             min=0,
-            help="Keep the experts of the first N layers in RAM.",
+            help="Keep the experts of the first N layers in RAM. Default: 0.",
             rich_help_panel=_LOADING,
         ),
-    ] = 0
+    ] = None
     override_tensor: Annotated[
         list[str],
         typer.Option(
@@ -233,38 +233,38 @@ class ModelFlags:
         bool, typer.Option("--mlock", help="Keep the models in RAM.", rich_help_panel=_LOADING)
     ] = False
     flash_attn: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--flash-attn",
             "-fa",
             metavar="auto|on|off",
             parser=_choice("auto", "on", "off"),
-            help="Flash attention.",
+            help="Flash attention. Default: auto.",
             rich_help_panel=_LOADING,
         ),
-    ] = "auto"
+    ] = None
     cache_type_k: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--cache-type-k",
             "-ctk",
             metavar="TYPE",
             parser=_choice(*CACHE_TYPES),
-            help=f"Type of the cached keys: {', '.join(CACHE_TYPES)}.",
+            help=f"Type of the cached keys: {', '.join(CACHE_TYPES)}. Default: f16.",
             rich_help_panel=_LOADING,
         ),
-    ] = "f16"
+    ] = None
     cache_type_v: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--cache-type-v",
             "-ctv",
             metavar="TYPE",
             parser=_choice(*CACHE_TYPES),
-            help="Type of the cached values.",
+            help="Type of the cached values. Default: f16.",
             rich_help_panel=_LOADING,
         ),
-    ] = "f16"
+    ] = None
     exact: Annotated[
         bool,
         typer.Option(
@@ -288,9 +288,9 @@ class ModelFlags:
         """How to load the target from its file, and the draft if there is one."""
         shared = {
             "mlock": self.mlock,
-            "flash_attention": self.flash_attn,
-            "cache_type_k": self.cache_type_k,
-            "cache_type_v": self.cache_type_v,
+            "flash_attention": self.flash_attn or "auto",
+            "cache_type_k": self.cache_type_k or "f16",
+            "cache_type_v": self.cache_type_v or "f16",
         }
         target = LoadOptions(
             path=target_path,
@@ -299,7 +299,7 @@ class ModelFlags:
             threads=self.threads,
             threads_batch=self.threads_batch,
             device=self.device,
-            cpu_moe_layers=self.n_cpu_moe,
+            cpu_moe_layers=self.n_cpu_moe or 0,
             override_tensors=tuple(self.override_tensor),
             exact=self.exact,
             **shared,  # type: ignore[arg-type]
@@ -415,14 +415,14 @@ KEPT_FLAGS = (
 def settle(
     models: ModelFlags, sampling: SamplingFlags, settings: Mapping[str, object]
 ) -> tuple[ModelFlags, SamplingFlags]:
-    """Flags over a pair's settings: what was given, or differs from its default, stays."""
+    """Flags over a pair's settings: what was given stays."""
     for name, value in settings.items():
         flag = _FLAG_OF.get(name, name)
         if name == "draft_tokens":
             if not models.draft_options().lengths:
                 models = replace(models, draft_tokens=str(value))
         elif hasattr(models, flag):
-            if getattr(models, flag) == getattr(ModelFlags(), flag):
+            if getattr(models, flag) in (None, False):
                 models = replace(models, **{flag: value})  # type: ignore[arg-type]
         elif getattr(sampling, flag) is None:
             sampling = replace(sampling, **{flag: value})  # type: ignore[arg-type]
@@ -437,9 +437,22 @@ def kept_settings(models: ModelFlags, sampling: SamplingFlags) -> dict[str, obje
         settings["draft_tokens"] = "off" if length == 0 else length
     for name in KEPT_FLAGS:
         value = getattr(models, _FLAG_OF.get(name, name))
-        if value != getattr(ModelFlags(), _FLAG_OF.get(name, name)):
+        if value is not None and value is not False:
             settings[name] = value
     return settings | {name: value for name, value in sampling.given().items() if value is not None}
+
+
+def unkept_flags(models: ModelFlags) -> list[str]:
+    """Flags that were given and cannot be kept with a pair: they belong to a machine or a run."""
+    values = {
+        "--device": models.device,
+        "--draft-device": models.draft_device,
+        "--override-tensor": models.override_tensor,
+        "--mlock": models.mlock,
+        "--suffix": models.suffix == "off",
+        "--recalibrate": models.recalibrate,
+    }
+    return [flag for flag, value in values.items() if value]
 
 
 def spread_groups(function: Callable[..., None]) -> Callable[..., None]:

@@ -1,21 +1,20 @@
 """The bytes of a GGUF file's header, read with bounds: keys, arrays, tensor descriptions.
 
-This room owns the file format: it opens a file, or every part of a split one, and checks every
-length in it before memory is taken. What the keys mean is `metadata`'s; weights are never read.
+This room owns the file format: what stands where in one file, or one part of a split model, and
+that it may be so. A header can be read step by step. The bytes come through `cursor`; the other
+parts are `splits`', what the keys mean is `metadata`'s. Weights are never read.
 """
 
 import math
-import re
-import stat
 import struct
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
-from localspec.errors import FileProblem, NotAGGUF
+from localspec.cursor import AGAIN as AGAIN
+from localspec.cursor import Cursor, Source
+from localspec.errors import NotAGGUF
 from localspec.text import one_line
 
 # A header is untrusted input; each limit is several times what the largest known model needs.
@@ -23,22 +22,18 @@ MAX_KEYS = 10_000
 MAX_TENSORS = 100_000
 MAX_ELEMENTS = 2_000_000
 MAX_KEY_BYTES = 64 << 10
-MAX_STRING_BYTES = 16 << 20
-MAX_HEADER_BYTES = 64 << 20
 MAX_KEPT_ELEMENTS = 1024
 MAX_TENSOR_NAME = 63
 MAX_DIMENSIONS = 4
-PIECE_BYTES = 256 << 10
 
-AGAIN = "Download the file again."
 UPGRADE = "Upgrade localspec, or convert the model again with an older llama.cpp."
 
 Value = str | int | float | bool | tuple[str, ...] | tuple[int | float | bool, ...]
 
-STRING, ARRAY, UINT32, INT32 = 8, 9, 4, 5
+UINT8, INT8, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = 0, 1, 4, 5, 6, 7, 8, 9
 _SCALARS = {  # GGUF value type -> struct code
-    0: "B", 1: "b", 2: "H", 3: "h", UINT32: "I", INT32: "i", 6: "f", 7: "?", 10: "Q", 11: "q",
-    12: "d",
+    UINT8: "B", INT8: "b", 2: "H", 3: "h", UINT32: "I", INT32: "i", FLOAT32: "f", BOOL: "?",
+    10: "Q", 11: "q", 12: "d",
 }  # fmt: skip
 
 # Tensor type -> name, elements per block, bytes per block (`ggml_blck_size`, `ggml_type_size`).
@@ -63,11 +58,7 @@ _IMPOSTORS = (
     (b"lmgg", "is in the old GGML format", "Look for a GGUF version of the model."),
     (b"tjgg", "is in the old GGJT format", "Look for a GGUF version of the model."),
 )
-# Keys whose exact type llama.cpp insists on, and on which our own reading depends.
-_U32_KEYS = frozenset(
-    {"general.alignment"} | {f"tokenizer.ggml.{name}_token_id" for name in ("bos", "eos", "eot")}
-)
-_PART_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
+_CONVERT = "Convert the model again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,120 +77,15 @@ class TensorInfo:
         return math.prod(self.shape)
 
 
-def read_parts(path: Path) -> list["Part"]:
-    """Parse the file at `path`, and every other part when it is the first of a split model.
-
-    Raises `FileProblem` if a file is missing or unreadable, and `NotAGGUF` if the content is not a
-    complete, sane, little-endian GGUF file of version 2 or 3.
-    """
-    first = _read_part(path)
-    parts = [first, *(_read_part(other) for other in _other_parts(first))]
-    _check_split(first, parts, [tensor for part in parts for tensor in part.tensors])
-    return parts
-
-
 def _decode(data: bytes) -> str:
     return data.decode("utf-8", errors="backslashreplace")
 
 
-@contextmanager
-def _open(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """Open `path` and yield it with its size in bytes; every OSError is told plainly."""
-    shown = one_line(str(path))
-    if "\0" in str(path):
-        raise FileProblem(f"{shown} cannot be a path: it holds a null byte.", "Check the path.")
-    try:
-        status = path.stat()
-        if stat.S_ISDIR(status.st_mode):
-            raise FileProblem(f"{shown} is a directory.", "Give a .gguf file inside it.")
-        # Opening a pipe would wait for a writer, and a device has no size to check against.
-        if not stat.S_ISREG(status.st_mode):
-            raise FileProblem(f"{shown} is not a regular file.", "Give the path of a .gguf file.")
-        with path.open("rb") as file:
-            yield file, status.st_size
-    except FileNotFoundError:
-        raise FileProblem(
-            f"There is no file {shown}.",
-            "Check the path: expected a .gguf file.",
-        ) from None
-    except PermissionError:
-        raise FileProblem(
-            f"{shown} may not be read by this user.", "Change its permissions or copy it."
-        ) from None
-    except OSError as error:
-        reason = one_line(error.strerror or str(error))
-        raise FileProblem(f"{shown} cannot be read: {reason}.", "Check the path.") from None
+class Array(NamedTuple):
+    """An array that is kept raw: strings as a list of bytes, numbers as packed little-endian.
 
-
-class _Cursor:
-    """A window that moves over the header; every length is checked before memory is taken."""
-
-    def __init__(self, path: Path, file: BinaryIO, n_bytes: int) -> None:
-        self.path = path
-        self.n_bytes = n_bytes
-        self.reading = "the header"
-        self._file = file
-        self._window = b""
-        self._base = 0
-        self._at = 0
-
-    @property
-    def offset(self) -> int:
-        return self._base + self._at
-
-    def fail(self, sentence: str, hint: str = AGAIN) -> NoReturn:
-        raise NotAGGUF(f"{one_line(str(self.path))} {sentence}.", hint)
-
-    def need(self, size: int) -> None:
-        """Make `size` bytes available in the window."""
-        kept = len(self._window) - self._at
-        if size <= kept:
-            return
-        if size > self.n_bytes - self.offset:
-            self.fail(
-                f"is cut short: {self.reading} needs {size:,} more bytes at byte "
-                f"{self.offset:,}, but the file ends at byte {self.n_bytes:,}"
-            )
-        if size > MAX_HEADER_BYTES - self.offset:
-            self.fail(f"has a header over {MAX_HEADER_BYTES >> 20} MiB, which no known model needs")
-        more = self._file.read(max(size - kept, PIECE_BYTES))
-        self._base, self._window, self._at = self.offset, self._window[self._at :] + more, 0
-        if len(self._window) < size:
-            self.fail(f"ended while {self.reading} was being read")
-
-    def take(self, size: int) -> bytes:
-        self.need(size)
-        self._at += size
-        return self._window[self._at - size : self._at]
-
-    def u32(self) -> int:
-        return int.from_bytes(self.take(4), "little")
-
-    def u64(self) -> int:
-        return int.from_bytes(self.take(8), "little")
-
-    def scalar(self, code: str) -> int | float | bool:
-        value: int | float | bool = struct.unpack("<" + code, self.take(struct.calcsize(code)))[0]
-        return value
-
-    def string(self, limit: int = MAX_STRING_BYTES) -> bytes:
-        size = self.u64()
-        if size > limit:
-            self.fail(f"has {size:,} bytes of text in {self.reading}; the limit is {limit:,}")
-        return self.take(size)
-
-    def count(self, what: str, limit: int, each: int) -> int:
-        """A u64 count of items of at least `each` bytes, all of which must still fit."""
-        count = self.u64()
-        if count > limit:
-            self.fail(f"claims {count:,} {what} in {self.reading}; the limit is {limit:,}")
-        if count * each > self.n_bytes - self.offset:
-            self.fail(f"is cut short: {self.reading} announces more {what} than fit, {count:,}")
-        return count
-
-
-class _Array(NamedTuple):
-    """An array that is kept raw: strings as a list of bytes, numbers as packed little-endian."""
+    Where nobody needs the elements, only type and length are kept.
+    """
 
     type_id: int
     length: int
@@ -209,20 +95,32 @@ class _Array(NamedTuple):
 
 @dataclass
 class Part:
-    """One GGUF file, parsed but not yet interpreted."""
+    """One GGUF file, parsed but not yet interpreted.
+
+    `announced` holds the number of texts of each list of texts, known before they are read, and
+    `types` the GGUF type of each value.
+    """
 
     path: Path
     version: int
     n_bytes: int
-    values: dict[str, Value]
-    arrays: dict[str, _Array]
-    tensors: list[TensorInfo]
+    values: dict[str, Value] = field(default_factory=dict)
+    arrays: dict[str, Array] = field(default_factory=dict)
+    tensors: list[TensorInfo] = field(default_factory=list)
+    announced: dict[str, int] = field(default_factory=dict)
+    types: dict[str, int] = field(default_factory=dict)
 
     def fail(self, sentence: str, hint: str = AGAIN) -> NoReturn:
         raise NotAGGUF(f"{one_line(str(self.path))} {sentence}.", hint)
 
     def _wrong(self, key: str, expected: str) -> NoReturn:
-        self.fail(f"holds no {expected} in its key '{one_line(key)}'", "Convert the model again.")
+        self.fail(f"holds no {expected} in its key '{one_line(key)}'", _CONVERT)
+
+    def require(self, keys: Container[str], type_id: int, expected: str) -> None:
+        """Raise NotAGGUF if one of these keys is there and its value is of another type."""
+        for key, found in self.types.items():
+            if found != type_id and key in keys:
+                self._wrong(key, expected)
 
     def text(self, key: str) -> str | None:
         value = self.values.get(key)
@@ -247,22 +145,62 @@ class Part:
             self._wrong(key, "non-negative integer")
         return max(whole)
 
+    def array(self, key: str, expected: str, *type_ids: int) -> Array | None:
+        """A large array, or one of the tokenizer, whose elements are of one of these types."""
+        found = self.arrays.get(key)
+        if found is None and key not in self.values:
+            return None
+        if found is None or found.type_id not in type_ids:
+            self._wrong(key, expected)
+        return found
 
-def _read_part(path: Path) -> Part:
-    with _open(path) as (file, n_bytes):
-        cursor = _Cursor(path, file, n_bytes)
-        version = _read_version(cursor)
+
+class HeaderReader:
+    """One part's header, read in order and only as far as somebody wants to know.
+
+    `part` holds what came so far.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.part = Part(source.path, 0, source.n_bytes)
+        self._keys = self._read(Cursor(source))
+        self._pending: str | None = None  # the key whose value comes next
+
+    def advance(self, stop: Callable[[str], bool]) -> None:
+        """Read on until `stop` is true of a key whose value is still to come, or to the end."""
+        if self._pending is not None and stop(self._pending):
+            return
+        for key in self._keys:
+            self._pending = key
+            if stop(key):
+                return
+        self._pending = None
+
+    def finish(self) -> None:
+        """Read on to the end."""
+        self.advance(lambda key: False)
+
+    def _read(self, cursor: Cursor) -> Iterator[str]:
+        """Read everything, with a pause at each key: behind its name, and an array's length."""
+        part = self.part
+        part.version = _read_version(cursor)
         # The smallest tensor description is 24 bytes, the smallest key with its value 14.
         n_tensors = cursor.count("tensors", MAX_TENSORS, 24)
         n_keys = cursor.count("keys", MAX_KEYS, 14)
-        part = Part(path, version, n_bytes, {}, {}, [])
         for index in range(n_keys):
-            _read_key(cursor, part, index)
+            key, type_id = _read_key(cursor, part, index)
+            array = _read_array_head(cursor) if type_id == ARRAY else None
+            if array is not None and array.type_id == STRING:
+                part.announced[key] = array.length
+            yield key
+            if array is None:
+                part.values[key] = _read_value(cursor, type_id)
+            else:
+                _read_elements(cursor, part, key, array)
         _read_tensors(cursor, part, n_tensors)
-        return part
 
 
-def _read_version(cursor: _Cursor) -> int:
+def _read_version(cursor: Cursor) -> int:
     if cursor.n_bytes == 0:
         cursor.fail("is empty")
     start = cursor.take(min(4, cursor.n_bytes))
@@ -279,7 +217,7 @@ def _read_version(cursor: _Cursor) -> int:
     return version
 
 
-def _fail_impostor(cursor: _Cursor, start: bytes) -> NoReturn:
+def _fail_impostor(cursor: Cursor, start: bytes) -> NoReturn:
     start += cursor.take(min(60, cursor.n_bytes - len(start)))
     for beginning, sentence, hint in _IMPOSTORS:
         if start.lstrip().startswith(beginning):
@@ -289,50 +227,61 @@ def _fail_impostor(cursor: _Cursor, start: bytes) -> NoReturn:
     cursor.fail(f"is not a GGUF model: it {kind}", "Give a .gguf file.")
 
 
-def _read_key(cursor: _Cursor, part: Part, index: int) -> None:
+def _read_key(cursor: Cursor, part: Part, index: int) -> tuple[str, int]:
+    """A key and the type of its value."""
     cursor.reading = f"key {index + 1}"
     key = _decode(cursor.string(MAX_KEY_BYTES))
     if not key or key in part.values or key in part.arrays:
         cursor.fail(f"has {'a second' if key else 'an empty'} key '{one_line(key[:80])}'")
     cursor.reading = f"key '{one_line(key[:80])}'"
     type_id = cursor.u32()
-    if type_id == ARRAY:
-        array = _read_array(cursor)
-        if array.length <= MAX_KEPT_ELEMENTS and not key.startswith("tokenizer.ggml."):
-            part.values[key] = _unpack(array)
-        else:
-            wanted = key in ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type")
-            part.arrays[key] = array if wanted else array._replace(strings=[], packed=b"")
-    elif type_id == STRING:
-        part.values[key] = _decode(cursor.string())
-    elif type_id in _SCALARS:
-        part.values[key] = cursor.scalar(_SCALARS[type_id])
-    else:
+    if type_id not in _SCALARS and type_id not in (STRING, ARRAY):
         cursor.fail(f"has the unknown value type {type_id} in {cursor.reading}", UPGRADE)
-    if key in _U32_KEYS and type_id != UINT32:
-        cursor.fail(f"stores {cursor.reading} in another type than u32", "Convert the model again.")
+    if key == "general.alignment" and type_id != UINT32:
+        cursor.fail(f"stores {cursor.reading} in another type than u32", _CONVERT)
+    part.types[key] = type_id
+    return key, type_id
 
 
-def _read_array(cursor: _Cursor) -> _Array:
+def _read_value(cursor: Cursor, type_id: int) -> Value:
+    return _decode(cursor.string()) if type_id == STRING else cursor.scalar(_SCALARS[type_id])
+
+
+def _read_array_head(cursor: Cursor) -> Array:
+    """Type and length of an array whose elements follow."""
     type_id = cursor.u32()
-    if type_id == STRING:
-        count = cursor.count("elements", MAX_ELEMENTS, 8)
-        return _Array(type_id, count, [cursor.string() for _ in range(count)], b"")
-    if type_id not in _SCALARS:
+    if type_id != STRING and type_id not in _SCALARS:
         what = "an array of arrays" if type_id == ARRAY else f"the unknown value type {type_id}"
         cursor.fail(f"has {what} in {cursor.reading}", UPGRADE)
-    width = struct.calcsize(_SCALARS[type_id])
-    count = cursor.count("elements", MAX_ELEMENTS, width)
-    return _Array(type_id, count, [], cursor.take(count * width))
+    width = 8 if type_id == STRING else struct.calcsize(_SCALARS[type_id])
+    return Array(type_id, cursor.count("elements", MAX_ELEMENTS, width), [], b"")
 
 
-def _unpack(array: _Array) -> Value:
+def _read_elements(cursor: Cursor, part: Part, key: str, head: Array) -> None:
+    """The elements of an array, which are kept where somebody needs them."""
+    short = head.length <= MAX_KEPT_ELEMENTS and not key.startswith("tokenizer.ggml.")
+    kept = short or key in ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type")
+    array = head
+    if head.type_id == STRING:
+        strings = cursor.strings(head.length) if kept else cursor.skip_strings(head.length)
+        array = head._replace(strings=strings)
+    else:
+        width = struct.calcsize(_SCALARS[head.type_id])
+        packed = cursor.take(head.length * width)
+        array = head._replace(packed=packed) if kept else head
+    if short:
+        part.values[key] = _unpack(array)
+    else:
+        part.arrays[key] = array
+
+
+def _unpack(array: Array) -> Value:
     if array.type_id == STRING:
         return tuple(map(_decode, array.strings))
     return struct.unpack(f"<{array.length}{_SCALARS[array.type_id]}", array.packed)
 
 
-def _read_tensors(cursor: _Cursor, part: Part, n_tensors: int) -> None:
+def _read_tensors(cursor: Cursor, part: Part, n_tensors: int) -> None:
     alignment = part.number("general.alignment")
     alignment = 32 if alignment is None else alignment
     if alignment.bit_count() != 1:
@@ -361,7 +310,7 @@ def _read_tensors(cursor: _Cursor, part: Part, n_tensors: int) -> None:
             )
 
 
-def _read_tensor(cursor: _Cursor) -> TensorInfo:
+def _read_tensor(cursor: Cursor) -> TensorInfo:
     name = _decode(cursor.string(MAX_TENSOR_NAME))
     shown = one_line(name)
     n_dimensions = cursor.u32()
@@ -379,47 +328,3 @@ def _read_tensor(cursor: _Cursor) -> TensorInfo:
         cursor.fail(f"has rows of {shape} in tensor '{shown}' that {type_name} cannot hold")
     n_bytes = math.prod(shape) // block * block_bytes
     return TensorInfo(name, shape, type_id, type_name, cursor.u64(), n_bytes)
-
-
-def _other_parts(first: Part) -> list[Path]:
-    """Paths of the parts after the first one (`llama_get_list_splits`)."""
-    count = first.number("split.count") or 0
-    if count < 2:
-        return []
-    shown, name = one_line(str(first.path)), _PART_NAME.fullmatch(first.path.name)
-    number = first.number("split.no") or 0
-    stem = name[1] if name else "…"
-    if number:
-        raise FileProblem(
-            f"{shown} is part {number + 1} of {count} of a split model.",
-            f"Give the first part, {one_line(stem)}-00001-of-{count:05d}.gguf.",
-        )
-    if name is None or (int(name[2]), int(name[3])) != (1, count):
-        raise FileProblem(
-            f"{shown} is part 1 of {count} of a split model, but its name hides where the rest is.",
-            f"Rename the parts to NAME-00001-of-{count:05d}.gguf and so on.",
-        )
-    others = [f"{stem}-{n:05d}-of-{count:05d}.gguf" for n in range(2, count + 1)]
-    missing = [one_line(other) for other in others if not first.path.with_name(other).exists()]
-    if missing:
-        listed = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
-        raise FileProblem(
-            f"{shown} is split into {count} parts and {len(missing)} are missing: {listed}.",
-            "Download the missing parts into the same folder.",
-        )
-    return [first.path.with_name(other) for other in others]
-
-
-def _check_split(first: Part, parts: list[Part], tensors: list[TensorInfo]) -> None:
-    """The parts belong together (`llama_model_loader`): numbered, no tensor twice, none missing."""
-    if len(parts) == 1:
-        return
-    for index, part in enumerate(parts):
-        if part.number("split.no") != index:
-            part.fail(f"does not say that it is part {index + 1} of {len(parts)}")
-    twice = [name for name, count in Counter(t.name for t in tensors).items() if count > 1]
-    if twice:
-        first.fail(f"and its other parts describe the tensor '{one_line(twice[0])}' twice")
-    expected = first.number("split.tensors.count")
-    if expected is not None and expected != len(tensors):
-        first.fail(f"promises {expected:,} tensors in all parts, but they hold {len(tensors):,}")

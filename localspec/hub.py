@@ -1,15 +1,15 @@
 """The door to huggingface_hub: what a reference means today, and the bytes of its files by range.
 
-This room owns every word spoken with the Hub and turns each refusal into one sentence. Listing,
-tokens, headers and the cache's layout are the library's; the transfer is ours, because the library
-waits for minutes on a Hub that is down and forgets what it fetched. It keeps no files: whoever
-calls `stream` decides where the bytes go and how often to try again.
+This room owns every request to the Hub; what its refusals mean is `refusals`'. Listing, tokens,
+headers and the cache's layout are the library's; the transfer is ours, because the library waits
+for minutes on a Hub that is down and forgets what it fetched. It keeps no files: whoever calls
+`stream` decides where the bytes go and how often to try again.
 """
 
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -17,9 +17,11 @@ from logging import ERROR
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from localspec import __version__
+from localspec import __version__, refusals
 from localspec.errors import HubProblem
 from localspec.reference import Reference, RemoteFile, choose_files, is_safe
+from localspec.refusals import DroppedConnection as DroppedConnection  # for those that ask
+from localspec.refusals import RangeIgnored as RangeIgnored
 from localspec.text import one_line
 
 if TYPE_CHECKING:
@@ -28,38 +30,15 @@ if TYPE_CHECKING:
 
 # The library takes long to import and is needed by few commands: functions import it.
 
-HUGGING_FACE = "https://huggingface.co"
 ANSWER_SECONDS = 4.5  # for all of the first answer; a Hub that is down is told within 5 seconds
 CONNECT_SECONDS = 4.0
 STALL_SECONDS = 10.0  # without a byte, unless HF_HUB_DOWNLOAD_TIMEOUT says otherwise
-MAX_PAUSE = 3600.0  # seconds that a Hub may ask us to wait
 MAX_FILES = 100_000
 MAX_BYTES = 1 << 50  # of one file
-SHOWN = 200  # characters of a text from the Hub
-
-LATER = "Try again later; https://status.huggingface.co tells more."
-CHECK_ENDPOINT = "Check HF_ENDPOINT and the network; behind a proxy, HTTPS_PROXY as well."
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
-_NOTHING_LEFT = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,9})")  # requests left, seconds
 _T = TypeVar("_T")
-
-
-class DroppedConnection(HubProblem):
-    """A transfer that ended early: asking again from where it stopped may mend it.
-
-    `retry_after` is how many seconds the Hub wants to be left alone, or None.
-    """
-
-    def __init__(self, message: str, hint: str = "", retry_after: float | None = None) -> None:
-        super().__init__(message, hint)
-        self.retry_after = retry_after
-
-
-class RangeIgnored(HubProblem):
-    """The answer to a request for a later part was the whole file: only a start at 0 helps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +85,7 @@ def resolve(reference: Reference) -> RemoteModel:
     _require_network(str(reference))
     info = _facts(reference, _token())
     if not (isinstance(info.sha, str) and _COMMIT.fullmatch(info.sha)):
-        raise _no_hub()
+        raise refusals.no_hub()
     files = choose_files(reference, _listing(info, reference))
     return RemoteModel(reference, info.sha, files, _license(info), bool(info.gated))
 
@@ -130,11 +109,11 @@ def stream(
     try:
         with _ask(model, file, f"bytes={start}-{stop - 1}", token) as response:
             if response.status_code not in (200, 206):
-                raise _refusal(response, model.reference, token, file)
-            _check_answer(response, file, start)
-            yield from _exactly(response, stop - start, file)
+                raise refusals.of_response(response, model.reference, token, file)
+            refusals.check_answer(response, file, start)
+            yield from refusals.exactly(response, stop - start, file)
     except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError) as error:
-        raise _trouble(error) from None
+        raise refusals.trouble(error) from None
 
 
 def cached(model: RemoteModel, file: RemoteFile) -> Path | None:
@@ -170,18 +149,6 @@ def _require_network(what: str) -> None:
         )
 
 
-def _endpoint() -> str:
-    return (os.environ.get("HF_ENDPOINT") or HUGGING_FACE).rstrip("/")
-
-
-def _hub() -> str:
-    """The Hub's name in a sentence; its address where it is not the usual one."""
-    endpoint = _endpoint()
-    if endpoint == HUGGING_FACE:
-        return "The Hub"
-    return f"The Hub at {one_line(endpoint.rpartition('@')[2][:SHOWN])}"  # no password shown
-
-
 def _quiet() -> None:
     """No log lines of the library, and none of its requests besides those that we make."""
     from huggingface_hub import constants
@@ -200,7 +167,7 @@ def _token() -> str | None:
         token = _headers(None).get("authorization", "").removeprefix("Bearer ")
     except (DeviceCodeError, OIDCError, OSError) as error:
         raise HubProblem(
-            f"No access token could be had: {_told(error)}.",
+            f"No access token could be had: {refusals.told(error)}.",
             "Set HF_TOKEN, or save a token with `hf auth login`.",
         ) from None
     if not re.fullmatch(r"[!-~]*", token):
@@ -225,7 +192,7 @@ def _api(token: str | None) -> "HfApi":
     from huggingface_hub import HfApi
 
     return HfApi(
-        endpoint=_endpoint(),
+        endpoint=refusals.endpoint(),
         token=token or False,
         library_name="localspec",
         library_version=__version__,
@@ -250,11 +217,11 @@ def _facts(reference: Reference, token: str | None) -> "ModelInfo":
     try:
         return _within(ANSWER_SECONDS, ask)
     except HfHubHTTPError as error:
-        raise _refusal(error.response, reference, token) from None
+        raise refusals.of_response(error.response, reference, token) from None
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-        raise _trouble(error) from None
+        raise refusals.trouble(error) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise _no_hub() from None  # what the library could not make sense of
+        raise refusals.no_hub() from None  # what the library could not make sense of
 
 
 def _within(seconds: float, call: Callable[[], _T]) -> _T:
@@ -274,7 +241,7 @@ def _within(seconds: float, call: Callable[[], _T]) -> _T:
     try:
         return future.result(seconds)
     except TimeoutError:
-        raise _no_answer() from None
+        raise refusals.no_answer() from None
 
 
 def _ask(
@@ -284,7 +251,9 @@ def _ask(
     import httpx2
     from huggingface_hub import get_session, hf_hub_url
 
-    url = hf_hub_url(model.reference.repo, file.path, revision=model.commit, endpoint=_endpoint())
+    url = hf_hub_url(
+        model.reference.repo, file.path, revision=model.commit, endpoint=refusals.endpoint()
+    )
     headers = _headers(token or False) | {"Range": wanted, "Accept-Encoding": "identity"}
     timeout = httpx2.Timeout(_stall_seconds(), connect=CONNECT_SECONDS)
     return get_session().stream("GET", url, headers=headers, timeout=timeout)
@@ -315,7 +284,7 @@ def _listing(info: "ModelInfo", reference: Reference) -> list[RemoteFile]:
             continue
         if type(size) is not int or not 0 <= size <= MAX_BYTES:
             raise HubProblem(
-                f"{_hub()} lists {one_line(path)} with an impossible size.",
+                f"{refusals.hub_name()} lists {one_line(path)} with an impossible size.",
                 "Try again later, or choose another repository.",
             )
         said = sibling.lfs.sha256 if sibling.lfs else None
@@ -335,51 +304,7 @@ def _license(info: "ModelInfo") -> str | None:
         said = [tag.removeprefix("license:") for tag in tags if tag.startswith("license:")]
     names = said if isinstance(said, list) else [said]
     text = ", ".join(str(name) for name in names if name)
-    return one_line(text[:SHOWN]) or None
-
-
-def _check_answer(response: "httpx2.Response", file: RemoteFile, start: int) -> None:
-    """Whether the bytes that follow are those of this file, from `start` on, as they are."""
-    headers, shown = response.headers, one_line(file.path)
-    if headers.get("Content-Encoding", "identity") != "identity":
-        raise HubProblem(
-            f"{shown} was compressed on its way, although that was declined.",
-            "A proxy does this: try another network.",
-        )
-    if response.status_code == 200:
-        if start:
-            raise RangeIgnored(
-                f"{_hub()} sends all of {shown} where a part was asked for.",
-                "A proxy may do this: try another network, or download the whole file.",
-            )
-        size: str | None = headers.get("Content-Length")
-    else:
-        found = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
-        if found is None or int(found[1]) != start:
-            raise HubProblem(
-                f"{_hub()} sends another part of {shown} than was asked for.",
-                "A proxy may do this: try another network.",
-            )
-        size = found[3]
-    if size is not None and size != str(file.size):
-        raise _other_size(file, one_line(size[:SHOWN]))
-
-
-def _exactly(response: "httpx2.Response", size: int, file: RemoteFile) -> Iterator[bytes]:
-    """The first `size` bytes of the body; raises DroppedConnection when there are fewer."""
-    left = size
-    # Only a body that was read to its end leaves a connection that can be used again.
-    to_the_end = response.headers.get("Content-Length") == str(size)
-    for piece in response.iter_raw():
-        if piece[:left]:
-            yield piece[:left]
-        left -= len(piece[:left])
-        if not left and not to_the_end:
-            return
-    if left:
-        raise DroppedConnection(
-            f"{one_line(file.path)} ended after {size - left:,} of {size:,} bytes.", LATER
-        )
+    return one_line(text[: refusals.SHOWN]) or None
 
 
 def _has_size(path: Path, size: int) -> bool:
@@ -394,156 +319,3 @@ def _folders(folder: Path) -> Iterable[Path]:
         return sorted(folder.iterdir())
     except OSError:
         return ()
-
-
-# --- refusals, each as one sentence ---
-
-
-def _refusal(
-    response: "httpx2.Response",
-    reference: Reference,
-    token: str | None,
-    file: RemoteFile | None = None,
-) -> HubProblem:
-    """What an answer other than success means (the Hub names the reason in a header)."""
-    status, headers = response.status_code, response.headers
-    code = headers.get("X-Error-Code")
-    said = one_line(headers.get("X-Error-Message", "")[:SHOWN]).rstrip(".")
-    if code == "GatedRepo":
-        return _gated(reference, token)
-    if "resource is disabled" in said:
-        return HubProblem(
-            f"{reference.repo} was disabled by the Hub.",
-            "Choose another repository of the same model.",
-        )
-    if status == 401 and token:
-        return HubProblem(
-            f"{_hub()} refuses your access token.",
-            f"Check HF_TOKEN, or make a new token at {HUGGING_FACE}/settings/tokens.",
-        )
-    if code == "RepoNotFound" or status == 401:
-        return _missing(reference, token)
-    if code == "RevisionNotFound":
-        return HubProblem(
-            f"{reference.repo} has no revision {one_line(reference.revision)}.",
-            "Check the branch, tag or commit behind '@', or leave it out.",
-        )
-    if code == "EntryNotFound" and file is not None:
-        return HubProblem(
-            f"{reference.repo} no longer hands out {one_line(file.path)}.",
-            f"See what it has now at {_page(reference)}.",
-        )
-    if status == 416 and file is not None:
-        return _other_size(file, "fewer")
-    return _by_status(status, said, headers, reference)
-
-
-def _by_status(
-    status: int, said: str, headers: Mapping[str, str], reference: Reference
-) -> HubProblem:
-    if status == 429:
-        pause = _pause(headers)
-        wait = "a few minutes" if pause is None else f"{pause:.0f} seconds"
-        more = "" if os.environ.get("HF_TOKEN") else " With HF_TOKEN set more requests are allowed."
-        return DroppedConnection(
-            f"{_hub()} had too many requests from here.", f"Try again in {wait}.{more}", pause
-        )
-    if status >= 500 or status == 408:
-        return DroppedConnection(
-            f"{_hub()} is in trouble: status {status}.", LATER, _pause(headers)
-        )
-    if status == 403:
-        return HubProblem(
-            f"{_hub()} forbids access to {reference.repo}{f': {said}' if said else ''}.",
-            "Check what your token may do; `hf auth whoami` shows whose it is.",
-        )
-    return _no_hub(f"status {status}")
-
-
-def _gated(reference: Reference, token: str | None) -> HubProblem:
-    page = _page(reference)
-    if token:
-        return HubProblem(
-            f"{reference.repo} is gated, and your access token may not read it.",
-            f"Accept the terms at {page}, and allow the token to read gated repositories.",
-        )
-    return HubProblem(
-        f"{reference.repo} is gated: its terms must be accepted first.",
-        f"Accept the terms at {page}, then set HF_TOKEN to a token of yours.",
-    )
-
-
-def _missing(reference: Reference, token: str | None) -> HubProblem:
-    if token:
-        return HubProblem(
-            f"There is no repository {reference.repo} that your access token may see.",
-            f"Check the name at {_page(reference)}.",
-        )
-    return HubProblem(
-        f"There is no public repository {reference.repo} on the Hub.",
-        f"Check the name at {_page(reference)}; for a private one set HF_TOKEN.",
-    )
-
-
-def _page(reference: Reference) -> str:
-    return f"{HUGGING_FACE}/{reference.repo}"
-
-
-def _pause(headers: Mapping[str, str]) -> float | None:
-    """The seconds that the Hub wants to be left alone, as it says in one of two headers."""
-    said = headers.get("Retry-After", "").strip()
-    if re.fullmatch(r"\d{1,9}", said):
-        return min(float(said), MAX_PAUSE)
-    limit = _NOTHING_LEFT.search(headers.get("RateLimit", ""))
-    return min(float(limit[1]), MAX_PAUSE) if limit else None
-
-
-def _other_size(file: RemoteFile, size: str) -> HubProblem:
-    return HubProblem(
-        f"{one_line(file.path)} has {size} bytes on the Hub, not the {file.size:,} of its listing.",
-        "It was replaced in the meantime, or a proxy interferes: ask again.",
-    )
-
-
-def _no_hub(found: str = "") -> HubProblem:
-    return HubProblem(
-        f"{_hub()} does not answer like a Hub{f': {found}' if found else ''}.", CHECK_ENDPOINT
-    )
-
-
-def _no_answer() -> HubProblem:
-    return DroppedConnection(f"{_hub()} does not answer.", CHECK_ENDPOINT)
-
-
-def _trouble(error: Exception) -> HubProblem:
-    """What kept an answer from coming at all."""
-    import httpx2
-    from huggingface_hub.errors import OfflineModeIsEnabled
-
-    if isinstance(error, OfflineModeIsEnabled):
-        return HubProblem(
-            "Offline mode was on when localspec started.", "Start again without HF_HUB_OFFLINE."
-        )
-    if isinstance(error, httpx2.TimeoutException):
-        return _no_answer()
-    if isinstance(error, httpx2.TooManyRedirects):
-        return HubProblem(f"{_hub()} redirects without end.", CHECK_ENDPOINT)
-    if isinstance(
-        error, httpx2.UnsupportedProtocol | httpx2.InvalidURL | httpx2.LocalProtocolError
-    ):
-        return HubProblem(
-            f"'{one_line(_endpoint()[:SHOWN])}' is no address of a Hub.",
-            f"Set HF_ENDPOINT to one such as {HUGGING_FACE}, or unset it.",
-        )
-    if "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return HubProblem(
-            f"{_hub()} cannot prove who it is: {_told(error)}.",
-            "Check this machine's clock; behind a proxy set SSL_CERT_FILE to its certificate.",
-        )
-    if isinstance(error, httpx2.ConnectError | httpx2.ProxyError):
-        return DroppedConnection(f"{_hub()} cannot be reached: {_told(error)}.", CHECK_ENDPOINT)
-    return DroppedConnection(f"The connection to the Hub broke: {_told(error)}.", LATER)
-
-
-def _told(error: Exception) -> str:
-    return one_line(str(error)[:SHOWN]).rstrip(".") or type(error).__name__

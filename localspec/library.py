@@ -13,8 +13,9 @@ from pathlib import Path
 from localspec.caches import SOURCES as SOURCES
 from localspec.caches import Files, files_in, files_of
 from localspec.caches import Source as Source
-from localspec.errors import FileProblem, UsageError
+from localspec.errors import FileProblem, HubProblem, UsageError
 from localspec.file_names import PART_NAME
+from localspec.reference import Reference, RemoteFile, choose_files
 from localspec.scan import MAX_PARTS, FoundFile, Scan
 from localspec.text import one_line
 
@@ -107,6 +108,32 @@ def _models(scan: Scan, found: Files) -> Iterator[tuple[FoundFile, ...]]:
             scan.leave_out(_MISSING, f"{folder / stem} ({count} parts, {lacks})")
         else:
             yield tuple(parts[n] for n in sorted(parts))
+
+
+def model_of(reference: Reference, local: Sequence[LocalModel]) -> LocalModel | None:
+    """The model on this disk that a reference to the Hub names, None where there is none or two."""
+    here: dict[str, LocalModel] = {}
+    listing = []
+    for model in local:
+        if model.repo != reference.repo or reference.revision != "main":
+            continue
+        for part in model.parts:
+            inside = _inside(model, part)
+            here[inside] = model
+            listing.append(RemoteFile(inside, part.stat().st_size, None))
+    try:
+        return here[choose_files(reference, listing)[0].path]
+    except HubProblem:
+        return None
+
+
+def _inside(model: LocalModel, part: Path) -> str:
+    """A part's path inside its repository, as its name tells it."""
+    inside = model.name.removeprefix(f"{model.repo}/")
+    if part.suffix.lower() != ".gguf":  # a blob, named by its hash
+        return f"{inside.replace(':', '-')}.gguf".rpartition("/")[2]
+    folder = inside.rpartition("/")[0]
+    return f"{folder}/{part.name}" if folder and folder != model.repo else part.name
 
 
 def _each_once(found: list[tuple[Source, tuple[FoundFile, ...]]]) -> list[LocalModel]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from rich.cells import cell_len, set_cell_size
 
 from localspec.catalog import PairSpec
-from localspec.display import console, note
+from localspec.display import console, labelled, note
 from localspec.library import Inventory, LocalModel
 from localspec.origin import Progress, Verdict
 from localspec.shelf import PairRow
@@ -19,6 +19,7 @@ from localspec.text import one_line, size
 
 _SHOWN_REFUSALS = 5
 _GAP = "  "
+_MOST_GAIN = 24  # columns
 _STATE_STYLES = {"right": "green", "wrong": "bold red", "missing": "red"}
 
 
@@ -31,9 +32,9 @@ def table(
     """
     out = console(False)
     lines = [[one_line(cell) for cell in row] for row in rows]
-    if not out.is_terminal:
+    if not out.is_terminal:  # not through rich, which would turn tabs into spaces
         for line in lines:
-            out.print("\t".join(line), markup=False, soft_wrap=True)
+            out.file.write("\t".join(line) + "\n")
         return
     widths = [max(map(cell_len, column)) for column in zip(names, *lines, strict=True)]
     shown = list(range(len(names)))
@@ -56,7 +57,9 @@ def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
 def _fit(cell: str, width: int) -> str:
     if cell_len(cell) <= width:
         return set_cell_size(cell, width)
-    return set_cell_size(cell, width - 1) + "…"
+    head = width - 1 - (width - 1) // 3  # a name's end tells its quantisation
+    tail = cell[len(cell) - (width - 1 - head) :] if width > 1 + head else ""
+    return set_cell_size(set_cell_size(cell, head) + "…" + tail, width)
 
 
 def models(inventory: Inventory) -> None:
@@ -112,6 +115,8 @@ def _pair_cells(row: PairRow) -> tuple[str, ...]:
     gain = "" if row.gain is None else row.gain.what
     if row.gain is not None and row.gain.standing != "reported":
         gain += " (?)"
+    if console(False).is_terminal and cell_len(gain) > _MOST_GAIN:
+        gain = _fit(gain, _MOST_GAIN)
     return (
         row.name,
         "" if row.size is None else size(row.size),
@@ -137,7 +142,7 @@ def pair(row: PairRow, settings: Mapping[str, object]) -> None:
         facts += _known_facts(row.spec)
     width = max(len(label) for label, _ in facts)
     for label, words in facts:
-        out.print(f"{label:<{width}}  {one_line(words)}", markup=False, soft_wrap=True)
+        labelled(out, f"{label:<{width}}  ", "", words)
 
 
 def _known_facts(spec: PairSpec) -> Iterator[tuple[str, str]]:
@@ -168,7 +173,7 @@ def suggestions(found: Suggestions, target: str) -> None:
     for i, draft in enumerate(found.drafts, 1):
         out.print(f"{i}. {draft.name}", style="bold", markup=False)
         out.print(one_line(f"   {'; '.join(draft.reasons)}"), markup=False)
-        out.print(f"   {draft.command(target)}", markup=False, soft_wrap=True)
+        out.print(one_line(f"   {draft.command(target)}"), markup=False, soft_wrap=True)
     if not found.drafts:
         out.print("No model on this disk can draft for it.", markup=False)
         for refusal in found.refused[:_SHOWN_REFUSALS]:
@@ -186,21 +191,30 @@ def suggestions(found: Suggestions, target: str) -> None:
         note("See the known pairs with: localspec pairs")
 
 
-def verdicts(found: Iterable[Verdict]) -> bool:
-    """A line for each file as it is judged; whether all were right."""
-    out = console(False)
-    right = True
+def verdict_json(verdict: Verdict) -> dict[str, object]:
+    """What became of a file, as plain data."""
+    return {
+        "path": str(verdict.path),
+        "state": verdict.state,
+        "message": verdict.message,
+        "expected": verdict.expected,
+        "found": verdict.found,
+    }
+
+
+def verdicts(found: Iterable[Verdict]) -> list[Verdict]:
+    """A line for each file as it is judged; hands them back."""
+    out, told = console(False), []
     for verdict in found:
         style = _STATE_STYLES.get(verdict.state, "yellow")
-        out.print(f"{verdict.state:<14}", style=style, end="", markup=False)
-        out.print(one_line(f"{verdict.message} {verdict.hint}".rstrip()), markup=False)
-        right &= verdict.state == "right"
-    return right
+        labelled(out, f"{verdict.state:<14}", style, f"{verdict.message} {verdict.hint}")
+        told.append(verdict)
+    return told
 
 
 @contextmanager
 def transfer() -> Iterator[Progress]:
-    """A bar for bytes on stderr, with speed and the time left; a line now and then in a pipe."""
+    """A bar for bytes on stderr, with speed and the time left; nothing without a terminal."""
     from rich.progress import (
         BarColumn,
         DownloadColumn,

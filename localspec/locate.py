@@ -11,9 +11,8 @@ from pathlib import Path
 from localspec import pairbook, paths
 from localspec.download import downloaded
 from localspec.errors import UnknownPair, UsageError
-from localspec.library import find_models
+from localspec.library import find_models, model_of
 from localspec.reference import parse_reference
-from localspec.shelf import model_of
 
 FIND = "find"  # in place of a draft: the best one on this disk
 
@@ -68,7 +67,15 @@ def on_disk(name: str) -> Path | None:
     if files:
         return files[0]
     model = model_of(reference, find_models().models)
-    return None if model is None else model.path
+    return _listed(name) if model is None else model.path
+
+
+def lasting(name: str) -> str:
+    """A name that means the same model tomorrow: a reference, or an absolute path."""
+    reference, here = parse_reference(name), on_disk(name)
+    if reference is None or (here is not None and here == _listed(name)):
+        return str((here or Path(name)).absolute())
+    return str(reference)
 
 
 def _listed(name: str) -> Path | None:

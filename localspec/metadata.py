@@ -1,23 +1,22 @@
 """A GGUF header as `ModelHeader`, `Vocab`, tensor sizes.
 
-This room owns what the keys mean and hands out frozen facts, the vocabulary already as llama.cpp
-would load it. The bytes are `gguf_file`'s; whether a model is any good is `pairing`'s to judge.
+This room owns what the keys mean and hands out frozen facts; those that come first can be had
+before the rest is read. The bytes are `gguf_file`'s, split models `splits`', the tokenizer's keys
+`vocabulary`'s; whether a model is any good is `pairing`'s to judge.
 """
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from localspec.config import RECOMMENDED_KEYS
-from localspec.gguf_file import INT32, STRING, Part, TensorInfo, Value, read_parts
-
-VocabType = Literal["NONE", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLaMo2", "TEST", "unknown"]
+from localspec.cursor import Source
+from localspec.gguf_file import HeaderReader, Part, TensorInfo, Value
+from localspec.splits import finish_parts, read_parts
+from localspec.vocabulary import TOKEN_KEYS, TOKEN_TYPES, TOKENS, VocabType, build_vocab, type_of
+from localspec.vocabulary import Vocab as Vocab  # part of every header
 
 FILE_TYPES = {  # general.file_type (`llama_ftype`) -> the name quantizers put into file names
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",
@@ -41,74 +40,6 @@ ENCODERS = frozenset(
     "bert modern-bert nomic-bert nomic-bert-moe neo-bert jina-bert-v2 jina-bert-v3 eurobert "
     "gemma-embedding llama-embed t5 t5encoder".split()
 )
-
-
-class _Tokenizer(NamedTuple):
-    type: VocabType
-    bos_id: int | None = None
-    eos_id: int | None = None
-    add_bos: bool = False
-    add_eos: bool = False
-
-
-# What `llama_vocab::impl::load` assumes for each tokenizer before it looks at the file's own keys.
-TOKENIZERS = {
-    "llama": _Tokenizer("SPM", 1, 2, add_bos=True),
-    "gpt2": _Tokenizer("BPE", 11, 11),
-    "hybriddna": _Tokenizer("BPE", 11, 11),
-    "whitespace": _Tokenizer("BPE", 11, 11),
-    "gemma4": _Tokenizer("BPE"),
-    "bert": _Tokenizer("WPM", 101, None, add_bos=True),
-    "t5": _Tokenizer("UGM", None, 1, add_eos=True),
-    "rwkv": _Tokenizer("RWKV"),
-    "plamo2": _Tokenizer("PLaMo2", 1, 2),
-    "test": _Tokenizer("TEST"),
-    "none": _Tokenizer("NONE"),
-    "no_vocab": _Tokenizer("NONE"),
-}
-PRE_ADDS_BOS = frozenset(
-    "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano tekken "
-    "chameleon".split()
-)
-PRE_FORCES_BOS = frozenset({"gemma4", "granite-embed-multi-311m"})
-PRE_WITHOUT_BOS = frozenset({"chatglm-bpe", "glm4", "glm5"})
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Vocab:
-    """A vocabulary with llama.cpp's hidden defaults applied (`llama_vocab::impl::load`).
-
-    `tokens` are the file's raw bytes; `token_types` has one entry per token (1 normal, 2 unknown,
-    3 control, 4 user-defined, 5 unused, 6 byte), or is None. `from_file` names those of bos_id,
-    eos_id, eot_id, add_bos and add_eos that the file decided; the others are defaults.
-    """
-
-    model: str
-    type: VocabType
-    pre: str
-    tokens: list[bytes]
-    token_types: NDArray[np.int32] | None
-    bos_id: int | None
-    eos_id: int | None
-    eot_id: int | None
-    add_bos: bool
-    add_eos: bool
-    from_file: frozenset[str]
-    n_merges: int | None
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def is_default(self, field: str) -> bool:
-        return field not in self.from_file
-
-    def texts(self) -> list[bytes]:
-        """Token texts as llama.cpp holds them: C strings, and a stand-in for each empty one."""
-        cut = (token.partition(b"\0")[0] if b"\0" in token else token for token in self.tokens)
-        return [text or b"[EMPTY_%d]" % token_id for token_id, text in enumerate(cut)]
-
-    def token_type(self, token_id: int) -> int:
-        return 1 if self.token_types is None else int(self.token_types[token_id])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,18 +104,97 @@ class ModelHeader:
         return bool(self.get("pooling_type"))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class HeaderStart:
+    """What is known of a header that is read only in part; None is what is not known yet.
+
+    `tokenizer` is the vocabulary's type and the file's own name for it; `n_tokens` is announced
+    before the tokens come. `vocab` has its texts and types, while its special ids and flags, which
+    come later, may still be llama.cpp's defaults.
+    """
+
+    path: Path
+    architecture: str | None
+    name: str | None
+    type: str | None
+    context_length: int | None
+    tokenizer: tuple[VocabType, str] | None
+    pre: str | None
+    n_tokens: int | None
+    vocab: Vocab | None
+
+
+class StagedHeader:
+    """A model's header, read from sources in stages: `start`, `vocabulary`, `whole`.
+
+    Each reads no further than it must, and nothing twice. All raise what the sources raise, and
+    `NotAGGUF` for what `read_header` refuses.
+    """
+
+    def __init__(self, parts: Sequence[Source]) -> None:
+        self._readers = [HeaderReader(part) for part in parts]
+
+    def start(self) -> HeaderStart:
+        """The kind of model and of tokenizer, and how many tokens it has."""
+        part = self._readers[0].part
+        self._readers[0].advance(lambda key: TOKENS in part.announced)
+        return _build_start(part)
+
+    def vocabulary(self) -> HeaderStart:
+        """What `start` gave, and the texts and types of the tokens, if they come together."""
+        part = self._readers[0].part
+        self._readers[0].advance(lambda key: TOKENS in part.arrays and key not in TOKEN_KEYS)
+        return _build_start(part)
+
+    def whole(self) -> ModelHeader:
+        """Everything, of all parts."""
+        return _build_header(finish_parts(self._readers))
+
+
+def start_of(header: ModelHeader) -> HeaderStart:
+    """A header that is known to its end, as one that is read in part."""
+    vocab = header.vocab
+    return HeaderStart(
+        path=header.path,
+        architecture=header.architecture,
+        name=header.name,
+        type=header.type,
+        context_length=header.context_length,
+        tokenizer=None if vocab is None else (vocab.type, vocab.model),
+        pre=None if vocab is None else vocab.pre,
+        n_tokens=None if vocab is None else len(vocab),
+        vocab=vocab,
+    )
+
+
 def read_header(path: Path) -> ModelHeader:
     """Read the header of the GGUF file at `path`; for a split model, of every part.
 
     Raises `FileProblem` if the path or a part of the model is missing or unreadable, and
     `NotAGGUF` if the content is not a complete, sane, little-endian GGUF file of version 2 or 3.
     """
-    parts = read_parts(path)
-    tensors = tuple(tensor for part in parts for tensor in part.tensors)
-    return _build_header(parts[0], parts, tensors)
+    return _build_header(read_parts(path))
 
 
-def _build_header(first: Part, parts: list[Part], tensors: tuple[TensorInfo, ...]) -> ModelHeader:
+def _build_start(part: Part) -> HeaderStart:
+    known = TOKENS in part.arrays and TOKEN_TYPES in part.arrays
+    vocab = build_vocab(part) if known else None
+    architecture, model = part.text("general.architecture"), part.text("tokenizer.ggml.model")
+    return HeaderStart(
+        path=part.path,
+        architecture=architecture,
+        name=part.text("general.name"),
+        type=part.text("general.type"),
+        context_length=part.number(f"{architecture}.context_length"),
+        tokenizer=None if model is None else (type_of(model), model),
+        pre=part.text("tokenizer.ggml.pre"),
+        n_tokens=part.announced.get(TOKENS),
+        vocab=vocab,
+    )
+
+
+def _build_header(parts: Sequence[Part]) -> ModelHeader:
+    first, tensors = parts[0], tuple(tensor for part in parts for tensor in part.tensors)
     kind = first.text("general.type") or "model"
     architecture = first.text("general.architecture") or ""
     if kind == "model" and not architecture:  # only sidecars, such as an imatrix, may lack it
@@ -210,7 +220,7 @@ def _build_header(first: Part, parts: list[Part], tensors: tuple[TensorInfo, ...
         license=first.text("general.license"),
         chat_template=first.text("tokenizer.chat_template"),
         sampling=_sampling(first.values),
-        vocab=_build_vocab(first),
+        vocab=build_vocab(first),
         tensors=tensors,
         values=first.values,
         split_count=len(parts),
@@ -233,84 +243,3 @@ def _sampling(values: Mapping[str, Value]) -> dict[str, float | int]:
         for name, value in found.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     }
-
-
-def _build_vocab(part: Part) -> Vocab | None:
-    """The vocabulary as `llama_vocab::impl::load` would have it, or None without a tokenizer."""
-    model = part.text("tokenizer.ggml.model")
-    if model is None:
-        return None
-    default = TOKENIZERS.get(model, _Tokenizer("unknown"))
-    pre = "gemma4" if model == "gemma4" else part.text("tokenizer.ggml.pre") or "default"
-    if default.type == "BPE":
-        default = default._replace(
-            add_bos=pre in PRE_ADDS_BOS,
-            bos_id=None if pre in PRE_WITHOUT_BOS else default.bos_id,
-        )
-    tokens = [] if default.type == "NONE" else _tokens(part)
-    from_file: set[str] = set()
-    ids = {
-        name: _special_id(part, name, given, len(tokens), from_file)
-        for name, given in (("bos", default.bos_id), ("eos", default.eos_id), ("eot", None))
-    }
-    add_bos = _added(part, "add_bos", default.add_bos, from_file)
-    if default.type == "BPE" and pre in PRE_FORCES_BOS and not add_bos:
-        add_bos = True
-        from_file.discard("add_bos")
-    merges = part.arrays.get("tokenizer.ggml.merges")
-    if merges is not None and merges.type_id != STRING:
-        part.fail("has merges that are not a list of texts")
-    return Vocab(
-        model=model,
-        type=default.type,
-        pre=pre,
-        tokens=tokens,
-        token_types=_token_types(part, len(tokens)),
-        bos_id=ids["bos"],
-        eos_id=ids["eos"],
-        eot_id=ids["eot"],
-        add_bos=add_bos,
-        add_eos=_added(part, "add_eos", default.add_eos, from_file),
-        from_file=frozenset(from_file),
-        n_merges=None if merges is None else merges.length,
-    )
-
-
-def _tokens(part: Part) -> list[bytes]:
-    array = part.arrays.get("tokenizer.ggml.tokens")
-    if array is None:
-        return []
-    if array.type_id != STRING:
-        part.fail("has a vocabulary that is not a list of texts")
-    scores = part.arrays.get("tokenizer.ggml.scores")
-    if scores is not None and scores.length < array.length:
-        part.fail(f"has {array.length:,} tokens but only {scores.length:,} token scores")
-    return array.strings
-
-
-def _token_types(part: Part, n_tokens: int) -> NDArray[np.int32] | None:
-    array = part.arrays.get("tokenizer.ggml.token_type")
-    if array is None or n_tokens == 0:
-        return None
-    if array.type_id != INT32 or array.length < n_tokens:
-        part.fail(f"needs {n_tokens:,} token types as i32, but has {array.length:,} elements")
-    return np.frombuffer(array.packed, dtype="<i4", count=n_tokens).astype(np.int32, copy=False)
-
-
-def _special_id(
-    part: Part, name: str, default: int | None, n_tokens: int, from_file: set[str]
-) -> int | None:
-    """An id outside the vocabulary counts as not given; a default outside it as none."""
-    given = part.number(f"tokenizer.ggml.{name}_token_id")
-    if given is not None and given < n_tokens:
-        from_file.add(f"{name}_id")
-        return given
-    return default if default is not None and default < n_tokens else None
-
-
-def _added(part: Part, name: str, default: bool, from_file: set[str]) -> bool:
-    given = part.flag(f"tokenizer.ggml.{name}_token")
-    if given is None:
-        return default
-    from_file.add(name)
-    return given

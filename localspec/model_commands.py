@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from localspec import display
-from localspec.errors import UsageError
-from localspec.flags import JsonFlag, ModelFlags, SamplingFlags, kept_settings, spread_groups
+from localspec.errors import IncompatiblePair, UsageError
+from localspec.flags import (
+    JsonFlag,
+    ModelFlags,
+    SamplingFlags,
+    kept_settings,
+    spread_groups,
+    unkept_flags,
+)
 
 if TYPE_CHECKING:
     from localspec.supply import Voice
@@ -60,15 +67,18 @@ def check(
 
     Of a file on the Hub only the header is read. A pair's name stands for both models.
     """
+    from localspec.locate import choose
     from localspec.pairing import report_json
-    from localspec.supply import judge, models_of
+    from localspec.supply import judge
 
     given = [name for name in (target_name, draft_name, target, draft) if name is not None]
     if len(given) == 1:
-        given = models_of(given)
+        choice = choose(given[0], None)
+        given = [choice.target, *([choice.draft] if choice.draft else [])]
+        lenient = lenient or bool(choice.settings.get("lenient"))
     if len(given) != 2:
         raise UsageError(
-            f"check compares two models, {len(given)} were given.",
+            f"check compares two models, not {len(given)}.",
             "Type: localspec check TARGET DRAFT",
         )
     first = target or given[0]
@@ -134,7 +144,13 @@ def suggest(
     from localspec.supply import header_of
 
     name = choose(target, None).target
-    found = drafts_for(header_of(name, voice()), folder or ())
+    header = header_of(name, voice())
+    if not header.rolls_back:
+        raise IncompatiblePair(
+            f"{name} ({header.architecture}) cannot drop rejected tokens, so no draft helps it.",
+            "It runs plain; what the text repeats is still proposed.",
+        )
+    found = drafts_for(header, folder or ())
     if as_json:
         display.json_line(
             {
@@ -160,6 +176,9 @@ def pairs(
     from localspec.shelf import pair_rows
 
     rows = [row for row in pair_rows(family) if not fits or row.fits]
+    if not rows and not as_json:
+        display.note("No known pair fits this machine's memory.")
+        return
     if as_json:
         display.json_line({"pairs": [row.as_json() for row in rows]})
     else:
@@ -178,14 +197,22 @@ def download(
 
     Both headers of a pair are checked first. Every file is compared with the Hub's sha256.
     """
-    from localspec.supply import models_of, obtain
+    from localspec.supply import groups_of, obtain
 
-    files = obtain(models_of(names), voice(yes))
+    try:
+        files = [
+            path
+            for group, lenient in groups_of(names)
+            for path in obtain(group, voice(yes), lenient=lenient)
+        ]
+    except KeyboardInterrupt:
+        display.note("Stopped. What came is kept: the same command goes on from there.")
+        raise typer.Exit(130) from None
     if as_json:
         display.json_line({"files": [str(path) for path in files]})
     else:
         for path in files:
-            print(path)
+            display.text(f"{path}\n")
 
 
 def verify(
@@ -193,16 +220,22 @@ def verify(
         list[str] | None,
         typer.Argument(metavar="[MODEL]...", help="Files, references or a pair; default: all."),
     ] = None,
+    as_json: JsonFlag = False,
 ) -> None:
-    """Compare downloaded files with the sha256 that was recorded; needs no network."""
-    from localspec import listing, paths
-    from localspec.origin import verify as verdicts
-    from localspec.supply import files_of
+    """Compare files with the sha256 recorded when they came; needs no network."""
+    from localspec import listing, origin, paths
+    from localspec.supply import files_of, kept_hashes
 
     wanted = [path for name in names or () for path in files_of(name)]
+    folders = [folder for folder in (paths.models_folder(),) if folder.is_dir()]
     with listing.transfer() as on_progress:
-        right = listing.verdicts(verdicts(wanted or [paths.models_folder()], on_progress))
-    raise typer.Exit(0 if right else 1)
+        coming = origin.verify(wanted or folders, on_progress, kept_hashes(names or ()))
+        found = list(coming) if as_json else listing.verdicts(coming)
+    if as_json:
+        display.json_line({"files": [listing.verdict_json(verdict) for verdict in found]})
+    elif not found:
+        display.note("Nothing was downloaded yet; fetch a pair with: localspec download NAME")
+    raise typer.Exit(0 if all(verdict.state == "right" for verdict in found) else 1)
 
 
 pair_app = typer.Typer(
@@ -222,10 +255,17 @@ def pair_add(
     The pair is checked, and the hashes of its files are kept for verify.
     """
     from localspec import listing, pairbook
+    from localspec.locate import FIND, lasting
     from localspec.supply import file_hashes, judge
 
+    pairbook.require_free(name)
     draft = models.draft_options().model
-    if models.target is None or draft is None:
+    if unkept := unkept_flags(models):
+        raise UsageError(
+            f"A pair cannot keep {', '.join(unkept)}: they belong to a machine or a run.",
+            "Leave them out here, and give them to run, chat or bench.",
+        )
+    if models.target is None or draft is None or draft == FIND:
         raise UsageError(
             "A pair needs a target and a draft.",
             f"Type: localspec pair add {shlex.quote(name)} --target BIG.gguf --draft SMALL.gguf",
@@ -234,9 +274,10 @@ def pair_add(
     if not verdict.report.compatible:
         display.pair_report(verdict.report, verdict.target, verdict.draft)
         raise typer.Exit(1)
+    target, draft = lasting(models.target), lasting(draft)
     with listing.transfer() as on_progress:
-        hashes = file_hashes([models.target, draft], on_progress)
-    pairbook.add(name, models.target, draft, kept_settings(models, sampling), hashes)
+        hashes = file_hashes([target, draft], on_progress)
+    pairbook.add(name, target, draft, kept_settings(models, sampling), hashes)
     display.note(f"Kept. Talk with it: localspec chat {name}")
 
 

@@ -10,13 +10,13 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
 from localspec.errors import UsageError
-from localspec.file_names import PART_NAME
+from localspec.file_names import parts_of
 from localspec.files import appearing_when_complete, read_at_most
 from localspec.reference import Reference, is_safe
 from localspec.text import one_line
@@ -117,19 +117,24 @@ def sha256_of(path: Path, report: Callable[[int], None]) -> str:
     return digest.hexdigest()
 
 
-def verify(paths: Iterable[Path], on_progress: Progress | None = None) -> Iterator[Verdict]:
+def verify(
+    paths: Iterable[Path],
+    on_progress: Progress | None = None,
+    kept: Mapping[Path, str] | None = None,
+) -> Iterator[Verdict]:
     """Compare files with what was recorded when they came; nothing is asked of the Hub.
 
     A folder stands for every file below it that has a record, a part of a split model for all its
-    parts. Each file is hashed when its verdict is asked for.
+    parts. ``kept`` holds hashes that somebody else recorded, by path. Each file is hashed when its
+    verdict is asked for.
     """
     for path in paths:
         if path.is_dir():
             for below in _with_record(path):
-                yield _judge(below, on_progress)
+                yield _judge(below, on_progress, None)
         else:
-            for part in _all_parts(path):
-                yield _judge(part, on_progress)
+            for part in parts_of(path):
+                yield _judge(part, on_progress, (kept or {}).get(part))
 
 
 def _origin(document: object) -> Origin:
@@ -168,16 +173,7 @@ def _with_record(folder: Path) -> Iterator[Path]:
                 yield Path(place) / found[1]
 
 
-def _all_parts(path: Path) -> Iterator[Path]:
-    found = PART_NAME.fullmatch(path.name)
-    if found is None or not 1 <= int(found[2]) <= int(found[3]):
-        yield path
-        return
-    for number in range(1, int(found[3]) + 1):
-        yield path.with_name(f"{found[1]}-{number:05d}-of-{found[3]}.gguf")
-
-
-def _judge(path: Path, on_progress: Progress | None) -> Verdict:
+def _judge(path: Path, on_progress: Progress | None, kept: str | None) -> Verdict:
     shown = one_line(str(path))
     try:
         origin = read_record(path)
@@ -190,7 +186,7 @@ def _judge(path: Path, on_progress: Progress | None) -> Verdict:
         hint = f"Get it again: {_download(origin)}" if origin else "Check the spelling of its name."
         return Verdict(path, "missing", f"{shown} is not there{came}.", hint, origin)
     named = _BLOB_NAME.fullmatch(Path(os.path.realpath(path)).name)
-    expected = origin.sha256 if origin else named[1] if named else None
+    expected = origin.sha256 if origin else kept or (named[1] if named else None)
     if expected is None:
         sentence = f"{shown} has no record of a download, so nothing tells what it should be."
         hint = "What localspec downloads, and what lies in a cache under its hash, can be verified."
@@ -212,7 +208,7 @@ def _compare(
     again = (
         f"Remove and get it again: {remove} && {_download(origin)}"
         if origin
-        else (f"Remove it, and let the program that keeps this cache fetch it again: {remove}")
+        else f"Get it again from where it came, or drop it: {remove}"
     )
     if origin and size != origin.size:
         sentence = f"{shown} is wrong: it has {size:,} bytes, but {origin.size:,} were downloaded."

@@ -64,15 +64,7 @@ def add(
     Settings that are None are left out. Raises UsageError for a name that is taken or none, and
     for a setting that is unknown or out of its bounds; FileProblem when nothing can be written.
     """
-    if not is_name(name):
-        raise UsageError(
-            f"A pair cannot be named '{one_line(name[:SHOWN_CHARACTERS])}'.", _NAME_RULE
-        )
-    for taken in _spellings(name):
-        raise UsageError(
-            f"You already have a pair named {taken}.",
-            f"See it with: localspec pair show {taken}, or drop it: localspec pair remove {taken}",
-        )
+    require_free(name)
     document = {
         "target": _place(target),
         "draft": _place(draft),
@@ -87,6 +79,19 @@ def add(
         hint = "See what is taken: localspec pair add --help"
         raise UsageError(f"The pair {name} cannot be kept: {_reason(error)}.", hint) from error
     return _write(_path(name), data)
+
+
+def require_free(name: str) -> None:
+    """Raise UsageError for a name that no pair may have, or that one of the user's has already."""
+    if not is_name(name):
+        raise UsageError(
+            f"A pair cannot be named '{one_line(name[:SHOWN_CHARACTERS])}'.", _NAME_RULE
+        )
+    for taken in _spellings(name):
+        raise UsageError(
+            f"You already have a pair named {taken}.",
+            f"See it with: localspec pair show {taken}, or drop it: localspec pair remove {taken}",
+        )
 
 
 def load(name: str) -> OwnPair:

@@ -72,11 +72,11 @@ def _model(header: ModelHeader) -> Iterator[tuple[str, str]]:
         yield "quantisation", f"{header.quantization}, {bits:.1f} bits for each parameter"
     yield "file size", size(header.n_bytes)
     shape = [
-        f"{number:,} {noun}"
+        f"{number:,} {noun}{'' if number == 1 or noun == 'wide' else 's'}"
         for number, noun in (
-            (header.block_count, "layers"),
+            (header.block_count, "layer"),
             (header.embedding_length, "wide"),
-            (header.head_count, "heads"),
+            (header.head_count, "head"),
         )
         if number
     ]

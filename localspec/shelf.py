@@ -10,10 +10,11 @@ from pathlib import Path
 
 from localspec import machine, pairbook, profiles
 from localspec.catalog import Gain, PairSpec, describe, load_catalog, of_family
-from localspec.errors import HubProblem, LocalspecError, UnknownPair
-from localspec.library import LocalModel, find_models
+from localspec.errors import LocalspecError, UnknownPair
+from localspec.file_names import parts_of
+from localspec.library import LocalModel, find_models, model_of
 from localspec.metadata import ModelHeader, read_header
-from localspec.reference import Reference, RemoteFile, choose_files, parse_reference
+from localspec.reference import parse_reference
 from localspec.speculative.control import LONGEST_AUTO
 from localspec.suggest import Suggestions, suggest
 
@@ -49,8 +50,6 @@ def drafts_for(target: ModelHeader, folders: Sequence[Path] = ()) -> Suggestions
     """Every draft on this disk for ``target``, in the folders given too, and known pairs of it."""
     found = []
     for model in find_models(extra=folders).models:
-        if model.n_bytes >= target.n_bytes:
-            continue
         try:
             found.append((model.name, read_header(model.path)))
         except LocalspecError:
@@ -132,33 +131,12 @@ def _find(name: str, local: Sequence[LocalModel]) -> tuple[Path, int] | None:
     if reference is not None:
         model = model_of(reference, local)
         return None if model is None else (model.path, model.n_bytes)
+    path = Path(name)
+    known = next((model for model in local if model.path == path), None)
     try:
-        return Path(name), Path(name).stat().st_size
+        return path, known.n_bytes if known else sum(part.stat().st_size for part in parts_of(path))
     except OSError:
         return None
-
-
-def model_of(reference: Reference, local: Sequence[LocalModel]) -> LocalModel | None:
-    """The model on this disk that a reference to the Hub names, None where there is none or two."""
-    here: dict[str, LocalModel] = {}
-    listing = []
-    for model in local:
-        if model.repo != reference.repo or reference.revision != "main":
-            continue
-        for part in model.parts:
-            inside = _inside(model, part)
-            here[inside] = model
-            listing.append(RemoteFile(inside, part.stat().st_size, None))
-    try:
-        return here[choose_files(reference, listing)[0].path]
-    except HubProblem:
-        return None
-
-
-def _inside(model: LocalModel, part: Path) -> str:
-    """A part's path inside its repository, as its name tells it."""
-    folder = model.name.removeprefix(f"{model.repo}/").rpartition("/")[0]
-    return f"{folder}/{part.name}" if folder else part.name
 
 
 def _fits(n_bytes: int | None) -> bool | None:

@@ -4,14 +4,16 @@ This room owns the order of things before a download: look on the disk, ask the 
 refuse a pair that cannot work, ask about what is large. The transfer is `download`'s.
 """
 
+import re
+import shlex
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec import paths
+from localspec import pairbook, paths
 from localspec.download import fetch
-from localspec.errors import FileProblem, IncompatiblePair, UsageError
+from localspec.errors import DownloadProblem, FileProblem, IncompatiblePair, UsageError
 from localspec.hub import RemoteModel, resolve
 from localspec.locate import choose, is_pair, on_disk
 from localspec.manifest import FileHash
@@ -22,6 +24,7 @@ from localspec.reference import parse_reference
 from localspec.remote import Comparison, compare, read_remote
 from localspec.text import one_line, size
 
+_HUB_PATH = re.compile(r"[\w.-]+/[\w.-]+/.+\.gguf", re.IGNORECASE)
 LARGE = 10 * 10**9  # bytes; above it a download waits for a yes
 
 
@@ -36,6 +39,11 @@ class Voice:
 
 def header_of(name: str, voice: Voice) -> ModelHeader:
     """The header of a model on the disk or on the Hub, of which nothing else is read."""
+    if is_pair(name):
+        raise UsageError(
+            f"{name} is the name of a pair, which has two models.",
+            "Name one of them: " + " or ".join(models_of([name])),
+        )
     place = _place(name, voice)
     if isinstance(place, Path):
         return read_header(place)
@@ -48,7 +56,8 @@ def judge(
     target: str, draft: str, voice: Voice, *, lenient: bool = False, weights_needed: bool = True
 ) -> Comparison:
     """The verdict on a pair, wherever its models are, from as little of them as it takes."""
-    places = _place(target, voice), _place(draft, voice)
+    choice = choose(target, draft)
+    places = _place(choice.target, voice), _place(choice.draft or draft, voice)
     verdict = compare(*places, lenient=lenient, weights_needed=weights_needed)
     total = sum(place.size for place in places if isinstance(place, RemoteModel))
     if total:
@@ -59,10 +68,11 @@ def judge(
 def obtain(names: Sequence[str], voice: Voice, *, lenient: bool = False) -> list[Path]:
     """The files (part 1 of a split one) that names stand for, fetched where they are missing.
 
-    Two names from a pair are judged before anything is fetched: raises IncompatiblePair. Raises
-    UsageError when the user does not agree to a large download.
+    Two names are a pair, judged before anything is fetched: raises IncompatiblePair. Raises
+    FileProblem for what is no model, DownloadProblem when the user does not agree to a large
+    download.
     """
-    places = [_place(name, voice) for name in names]
+    places = [_existing(name, _place(name, voice)) for name in names]
     missing = [place for place in places if isinstance(place, RemoteModel)]
     if missing:
         if len(places) == 2:
@@ -77,6 +87,22 @@ def obtain(names: Sequence[str], voice: Voice, *, lenient: bool = False) -> list
             else fetch(place, paths.models_folder(), on_progress, on_note=voice.say)[0]
             for place in places
         ]
+
+
+def groups_of(names: Sequence[str]) -> list[tuple[list[str], bool]]:
+    """Models to fetch, those of a pair together, each with whether the pair is a lenient one.
+
+    Two models without a pair's name are taken for a pair.
+    """
+    choices = [choose(name, None) for name in names]
+    pairs = [
+        ([choice.target, choice.draft], bool(choice.settings.get("lenient")))
+        for choice in choices
+        if choice.draft is not None
+    ]
+    loose = [choice.target for choice in choices if choice.draft is None]
+    singles = [loose] if len(loose) == 2 and not pairs else [[name] for name in loose]
+    return [*pairs, *((each, False) for each in singles)]
 
 
 def models_of(names: Sequence[str]) -> list[str]:
@@ -107,6 +133,13 @@ def files_of(name: str) -> list[Path]:
     return found
 
 
+def kept_hashes(names: Sequence[str]) -> dict[Path, str]:
+    """The sha256 of local files that were kept when their pairs were added."""
+    own = {name.lower() for name in pairbook.names()}
+    pairs = [pairbook.load(name) for name in names if is_pair(name) and name.lower() in own]
+    return {Path(file.path): file.sha256 for pair in pairs for file in pair.files}
+
+
 def file_hashes(models: Sequence[str], on_progress: Progress) -> list[FileHash]:
     """Size and sha256 of every file of the models that are on this disk."""
     here = [path for model in models if (path := on_disk(model)) is not None]
@@ -133,6 +166,15 @@ def _place(name: str, voice: Voice) -> Path | RemoteModel:
     return resolve(reference)
 
 
+def _existing(name: str, place: Path | RemoteModel) -> Path | RemoteModel:
+    if isinstance(place, Path) and not place.exists():
+        hint = "Check the path: expected a .gguf file."
+        if _HUB_PATH.fullmatch(name):
+            hint = f"Check the path, or name a file on the Hub: hf:{name}"
+        raise FileProblem(f"There is no file {one_line(str(place))}.", hint)
+    return place
+
+
 def _require_compatible(
     target: Path | RemoteModel, draft: Path | RemoteModel, lenient: bool
 ) -> None:
@@ -145,7 +187,8 @@ def _require_compatible(
     ]
     raise IncompatiblePair(
         f"{names[1]} cannot draft for {names[0]}, so nothing was fetched: {first.message}",
-        f"{first.hint} All findings: localspec check {names[0]} {names[1]}",
+        f"{first.hint} All findings: localspec check {shlex.join(names)}. What is no pair can be "
+        "fetched one by one.",
     )
 
 
@@ -162,4 +205,7 @@ def _tell_and_ask(models: Sequence[RemoteModel], voice: Voice) -> None:
         voice.say(f"{model.reference}: {size(model.size)}, licence {license}.")
     total = sum(model.size for model in models)
     if total > LARGE and not voice.agree(f"Fetch {size(total)}?"):
-        raise UsageError("Nothing was fetched.", "To fetch it, answer yes, or give --yes.")
+        names = shlex.join(str(model.reference) for model in models)
+        raise DownloadProblem(
+            "Nothing was fetched.", f"Fetch it with: localspec download --yes {names}"
+        )

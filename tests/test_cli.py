@@ -708,9 +708,9 @@ def test_check_names_what_differs_first(
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        ([], 2, "0 were given"),
-        (["T"], 2, "1 were given"),
-        (["T", "D", "--draft", "D"], 2, "3 were given"),
+        ([], 2, "two models, not 0"),
+        (["T"], 2, "two models, not 1"),
+        (["T", "D", "--draft", "D"], 2, "two models, not 3"),
         (["T", "D", "D"], 2, "unexpected extra argument"),
         (["T", "BAD/none.gguf"], 1, "There is no file"),
         (["BAD/cut.gguf", "D"], 1, "cut short"),

@@ -220,15 +220,6 @@ def test_a_pause(
     assert len(hub.requests) == 2  # the library's own retries are not used
 
 
-def test_the_hubs_own_limits_are_read(hub: FakeHub, model: RemoteModel) -> None:
-    for said, pause in (
-        ('"resolvers";r=0;t=55', 55.0),
-        ('"resolvers";r=9;t=55', None),
-        ("x", None),
-    ):
-        assert door._pause({"RateLimit": said}) == pause
-
-
 def test_other_refusals(hub: FakeHub, model: RemoteModel) -> None:
     hub.faults = [status(403, times=2)]
     assert "forbids access to org/model-GGUF: Error 403" in refused(lambda: read(model)).message
@@ -236,13 +227,6 @@ def test_other_refusals(hub: FakeHub, model: RemoteModel) -> None:
     assert "does not answer like a Hub: status 404" in refused(lambda: read(model)).message
     hub.faults = [status(416)]
     assert "fewer bytes on the Hub, not the 256,000" in refused(lambda: read(model)).message
-
-
-def test_text_from_the_hub_is_escaped(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    response = type("Response", (), {"status_code": 403})
-    response.headers = {"X-Error-Message": "\x1b]0;owned\x07" + "long" * 1000}
-    error = door._refusal(response, Reference(REPO), None)
-    assert "\\x1b]0;owned" in sentence(error) and len(error.message) < 400
 
 
 @pytest.mark.parametrize("kind", ["html", "garbage"])

@@ -1,6 +1,5 @@
 """The GGUF reader: agrees with the gguf library, refuses everything else in one sentence."""
 
-import os
 import struct
 import time
 import tracemalloc
@@ -29,33 +28,23 @@ from gguf_files import (
     model_keys,
     model_tensors,
     packed_string,
-    vocab_keys,
     words,
     write_gguf,
     write_with_gguf,
 )
+from header_toys import Bytes, refusal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from localspec import gguf_file, metadata
 from localspec.errors import FileProblem, NotAGGUF
-from localspec.metadata import read_header
+from localspec.metadata import ModelHeader, StagedHeader, read_header, start_of
 
 ARCH = {"general.architecture": "llama"}
 EXTREMES = {
     U8: 255, I8: -128, U16: 65535, 3: -32768, U32: 2**32 - 1, I32: -(2**31), F32: 0.5,
     BOOL: True, U64: 2**64 - 1, I64: -(2**63), F64: 1e300,
 }  # fmt: skip
-
-
-def refusal(path: Path) -> FileProblem:
-    """The error for `path`, which must be a single clean sentence with a next step."""
-    with pytest.raises(FileProblem) as caught:
-        read_header(path)
-    error = caught.value
-    assert error.message.endswith(".") and error.hint.endswith((".", "”"))
-    assert error.message.isprintable() and error.hint.isprintable()
-    return error
 
 
 # --- agreement with the gguf library ---
@@ -216,90 +205,6 @@ def test_a_sidecar_may_lack_an_architecture(tmp_path: Path) -> None:
     assert (header.type, header.architecture, header.vocab) == ("imatrix", "", None)
 
 
-# --- the vocabulary as llama.cpp has it ---
-
-
-@pytest.mark.parametrize(
-    ("model", "pre", "expected"),
-    [
-        ("llama", None, ("SPM", 1, 2, True, False)),
-        ("llama", "llama-bpe", ("SPM", 1, 2, True, False)),
-        ("gpt2", None, ("BPE", 11, 11, False, False)),
-        ("gpt2", "qwen2", ("BPE", 11, 11, False, False)),
-        ("hybriddna", "qwen2", ("BPE", 11, 11, False, False)),
-        ("whitespace", "whitespace", ("BPE", 11, 11, False, False)),
-        *(
-            ("gpt2", pre, ("BPE", 11, 11, True, False))
-            for pre in "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 "
-            "jina-v5-nano tekken chameleon granite-embed-multi-311m".split()
-        ),
-        *(
-            ("gpt2", pre, ("BPE", None, 11, False, False))
-            for pre in ("chatglm-bpe", "glm4", "glm5")
-        ),
-        ("gemma4", None, ("BPE", None, None, True, False)),
-        ("gemma4", "qwen2", ("BPE", None, None, True, False)),
-        ("bert", None, ("WPM", 101, None, True, False)),
-        ("t5", None, ("UGM", None, 1, False, True)),
-        ("rwkv", None, ("RWKV", None, None, False, False)),
-        ("plamo2", None, ("PLaMo2", 1, 2, False, False)),
-        ("test", None, ("TEST", None, None, False, False)),
-        ("none", None, ("NONE", None, None, False, False)),
-        ("no_vocab", None, ("NONE", None, None, False, False)),
-        ("from the future", None, ("unknown", None, None, False, False)),
-    ],
-)
-def test_hidden_defaults(
-    tmp_path: Path, model: str, pre: str | None, expected: tuple[object, ...]
-) -> None:
-    keys = ARCH | vocab_keys(words(200), model=model, pre=pre)
-    vocab = read_header(write_gguf(tmp_path / "a.gguf", keys)).vocab
-    assert (vocab.type, vocab.bos_id, vocab.eos_id, vocab.add_bos, vocab.add_eos) == expected
-    assert vocab.from_file == frozenset() and vocab.is_default("add_bos")
-
-
-def test_keys_override_defaults(tmp_path: Path) -> None:
-    keys = ARCH | vocab_keys(
-        words(50), pre="llama-bpe", bos=7, eos=8, eot=9, add_bos=False, add_eos=True
-    )
-    vocab = read_header(write_gguf(tmp_path / "a.gguf", keys)).vocab
-    assert (vocab.bos_id, vocab.eos_id, vocab.eot_id) == (7, 8, 9)
-    assert (vocab.add_bos, vocab.add_eos) == (False, True)
-    assert vocab.from_file == {"bos_id", "eos_id", "eot_id", "add_bos", "add_eos"}
-
-
-@pytest.mark.parametrize(
-    ("n_tokens", "bos", "expected", "is_default"),
-    [
-        (12, None, 11, True),  # the default just fits
-        (11, None, None, True),  # the default falls off the end
-        (11, 10, 10, False),
-        (11, 11, None, True),  # neither key nor default fits
-        (12, 12, 11, True),  # a key outside leaves the default
-        (12, 2**32 - 1, 11, True),
-    ],
-)
-def test_ids_outside_the_vocabulary(
-    tmp_path: Path, n_tokens: int, bos: int | None, expected: int | None, is_default: bool
-) -> None:
-    keys = ARCH | vocab_keys(words(n_tokens), bos=bos)
-    vocab = read_header(write_gguf(tmp_path / "a.gguf", keys)).vocab
-    assert (vocab.bos_id, vocab.is_default("bos_id")) == (expected, is_default)
-
-
-def test_forced_bos_wins_over_the_file(tmp_path: Path) -> None:
-    keys = ARCH | vocab_keys(words(20), model="gemma4", add_bos=False)
-    vocab = read_header(write_gguf(tmp_path / "a.gguf", keys)).vocab
-    assert vocab.add_bos and vocab.is_default("add_bos") and vocab.pre == "gemma4"
-
-
-def test_texts_are_c_strings(tmp_path: Path) -> None:
-    keys = ARCH | vocab_keys([b"a\0b", b"", b"\0", b"\xff", "é"])
-    vocab = read_header(write_gguf(tmp_path / "a.gguf", keys)).vocab
-    assert vocab.tokens == [b"a\0b", b"", b"\0", b"\xff", "é".encode()]
-    assert vocab.texts() == [b"a", b"[EMPTY_1]", b"[EMPTY_2]", b"\xff", "é".encode()]
-
-
 # --- refusals ---
 
 
@@ -416,6 +321,7 @@ def test_tensor_data_cut_short(tmp_path: Path) -> None:
         {"tokenizer.ggml.token_type": [1.0] * 10},
         {"tokenizer.ggml.token_type": [1] * 9},
         {"tokenizer.ggml.scores": [0.0] * 9},
+        {"tokenizer.ggml.scores": ["0"] * 10},
         {"tokenizer.ggml.bos_token_id": "one"},
         {"tokenizer.ggml.bos_token_id": [1]},
         {"tokenizer.ggml.bos_token_id": Typed(I32, 1)},
@@ -425,102 +331,6 @@ def test_tensor_data_cut_short(tmp_path: Path) -> None:
 )
 def test_keys_of_the_wrong_type(tmp_path: Path, wrong: dict[str, object]) -> None:
     refusal(write_gguf(tmp_path / "a.gguf", model_keys(words(10)) | wrong))
-
-
-def test_paths_that_are_no_files(tmp_path: Path) -> None:
-    assert "There is no file" in refusal(tmp_path / "missing.gguf").message
-    assert "is a directory" in refusal(tmp_path).message
-    assert "null byte" in refusal(Path("a\0b.gguf")).message
-    assert r"\x1b" in refusal(tmp_path / "\x1b[31m.gguf").message
-    assert "cannot be read" in refusal(tmp_path / ("n" * 300)).message
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.gguf")
-    assert "not a regular file" in refusal(tmp_path / "pipe.gguf").message
-
-
-def test_unreadable_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_gguf(tmp_path / "a.gguf", ARCH)
-
-    def deny(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "open", deny)  # the tests may run as root, whom nothing stops
-    assert "may not be read" in refusal(path).message
-
-
-def test_the_whole_header_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write_gguf(tmp_path / "a.gguf", ARCH | {"a": "x" * (2 << 20)})
-    assert read_header(path).architecture == "llama"
-    monkeypatch.setattr(gguf_file, "MAX_HEADER_BYTES", 1 << 20)
-    assert "header over 1 MiB" in refusal(path).message
-
-
-# --- split models ---
-
-
-def write_split(folder: Path, count: int = 3, stem: str = "m", promise: int = 3) -> list[Path]:
-    paths = [folder / f"{stem}-{n:05d}-of-{count:05d}.gguf" for n in range(1, count + 1)]
-    for number, path in enumerate(paths):
-        split = {"split.no": Typed(U16, number), "split.count": Typed(U16, count)}
-        if number == 0:
-            split = model_keys(words(9)) | split | {"split.tensors.count": Typed(I32, promise)}
-        write_gguf(path, split, [Tensor(f"t{number}", (8,))] if number or promise > 2 else [])
-    return paths
-
-
-def test_all_parts_are_counted(tmp_path: Path) -> None:
-    paths = write_split(tmp_path)
-    header = read_header(paths[0])
-    assert header.paths == tuple(paths) and header.split_count == 3
-    assert header.parameters == 24 and [t.name for t in header.tensors] == ["t0", "t1", "t2"]
-    assert header.n_bytes == sum(path.stat().st_size for path in paths)
-    assert len(header.vocab) == 9
-
-
-def test_part_one_may_hold_no_tensors(tmp_path: Path) -> None:
-    assert read_header(write_split(tmp_path, promise=2)[0]).parameters == 16
-
-
-def test_a_later_part_names_the_first(tmp_path: Path) -> None:
-    error = refusal(write_split(tmp_path)[1])
-    assert "part 2 of 3" in error.message and "m-00001-of-00003.gguf" in error.hint
-
-
-def test_missing_parts_are_listed(tmp_path: Path) -> None:
-    paths = write_split(tmp_path, 9, promise=9)
-    for path in paths[2:]:
-        path.unlink()
-    error = refusal(paths[0])
-    assert "7 are missing" in error.message and "m-00003-of-00009.gguf" in error.message
-    assert "m-00008-of-00009.gguf" not in error.message
-
-
-def test_a_renamed_first_part(tmp_path: Path) -> None:
-    paths = write_split(tmp_path)
-    other = paths[0].rename(tmp_path / "model.gguf")
-    assert "its name hides" in refusal(other).message
-
-
-@pytest.mark.parametrize("count", [0, 1])
-def test_a_split_into_one_is_no_split(tmp_path: Path, count: int) -> None:
-    keys = ARCH | {"split.count": Typed(U16, count), "split.no": Typed(U16, 0)}
-    assert read_header(write_gguf(tmp_path / "a.gguf", keys)).split_count == 1
-
-
-def test_parts_that_do_not_belong_together(tmp_path: Path) -> None:
-    paths = write_split(tmp_path)
-    paths[2].write_bytes(paths[1].read_bytes())
-    assert "does not say that it is part 3" in refusal(paths[0]).message
-    write_split(tmp_path, promise=4)
-    assert "promises 4 tensors" in refusal(paths[0]).message
-    keys = {"split.no": Typed(U16, 2), "split.count": Typed(U16, 3)}
-    write_gguf(paths[2], keys, [Tensor("t1")])
-    assert "'t1' twice" in refusal(paths[0]).message
-    paths[2].write_bytes(b"GGUF")
-    assert str(paths[2]) in refusal(paths[0]).message
 
 
 # --- hostile files ---
@@ -635,3 +445,72 @@ def test_a_large_vocabulary(tmp_path: Path) -> None:
 
 def test_packed_strings_are_what_the_format_says() -> None:
     assert packed_string("é") == b"\x02\0\0\0\0\0\0\0\xc3\xa9"
+
+
+# --- from elsewhere, and in stages ---
+
+
+def facts(header: ModelHeader) -> tuple[object, ...]:
+    assert header.vocab is not None and header.vocab.token_types is not None
+    vocab = header.vocab
+    return header.values, header.tensors, vocab.tokens, vocab.token_types.tolist(), vocab.bos_id
+
+
+MANY = words(300)
+STAGED = gguf_bytes(
+    model_keys(MANY, types=[1] * 299 + [3], bos=3, merges=["a b"] * 50), model_tensors()
+)
+
+
+@given(st.lists(st.integers(0, 5000), min_size=1, max_size=5))
+def test_any_source_gives_the_same_header(tmp_path_factory, extra: list[int]) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path_factory.mktemp("a") / "a.gguf"
+    path.write_bytes(STAGED)
+    staged = StagedHeader([Bytes(STAGED, tuple(extra))])
+    start, vocabulary = staged.start(), staged.vocabulary()
+    assert start.architecture == "llama" and start.n_tokens == 300 and start.vocab is None
+    assert vocabulary.vocab is not None and vocabulary.vocab.token_type(299) == 3
+    assert facts(staged.whole()) == facts(read_header(path))
+
+
+def test_each_stage_reads_no_further_than_it_must() -> None:
+    source = Bytes(STAGED)
+    staged = StagedHeader([source])
+    assert source.given == 0
+    start = staged.start()
+    assert source.given <= STAGED.index(b"word0") and start.tokenizer == ("BPE", "gpt2")
+    assert (start.name, start.type, start.pre) == ("Tiny", None, "qwen2")
+    assert staged.start().n_tokens == 300 and source.given < STAGED.index(b"word299")
+    vocabulary = staged.vocabulary()
+    at = STAGED.index(b"tokenizer.ggml.merges")
+    assert at < source.given < at + 50 and vocabulary.vocab is not None
+    assert vocabulary.vocab.tokens == [word.encode() for word in MANY]
+    assert staged.start().n_tokens == 300 and staged.vocabulary().vocab is not None
+    assert source.given < at + 50
+    header = staged.whole()
+    assert source.given < len(STAGED) - 4 * 4096  # no weights
+    end = start_of(header)
+    assert end.vocab is header.vocab and end.tokenizer == start.tokenizer
+    assert (end.n_tokens, end.pre, end.type) == (300, "qwen2", "model")
+
+
+def test_stages_of_a_header_without_tokens() -> None:
+    staged = StagedHeader([Bytes(gguf_bytes(ARCH | {"general.type": "mmproj"}))])
+    start = staged.start()
+    assert (start.type, start.tokenizer, start.n_tokens, start.vocab) == (
+        "mmproj",
+        None,
+        None,
+        None,
+    )
+    assert staged.vocabulary().vocab is None and staged.whole().vocab is None
+
+
+def test_types_that_do_not_follow_the_tokens_are_not_waited_for() -> None:
+    keys = model_keys(words(20), types=[1] * 20)
+    keys["tokenizer.ggml.token_type"] = keys.pop("tokenizer.ggml.token_type")
+    staged = StagedHeader([Bytes(gguf_bytes(keys))])
+    staged.start()
+    assert staged.vocabulary().vocab is None
+    header = staged.whole()
+    assert header.vocab is not None and header.vocab.token_types is not None

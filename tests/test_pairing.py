@@ -1,54 +1,39 @@
+# ruff: noqa: F401, F811  (`make` is a fixture)
 """The pairing rules as a table of cases, each edge from both sides."""
 
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 
 import pytest
-from gguf_files import Tensor, Typed, model_keys, model_tensors, vocab_keys, words, write_gguf
+from gguf_files import (
+    Tensor,
+    Typed,
+    gguf_bytes,
+    model_keys,
+    model_tensors,
+    vocab_keys,
+    words,
+    write_gguf,
+)
+from header_toys import DRAFT_SIZE, N_WORDS, Bytes, Make, changed, make, rules
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec import pairing
-from localspec.metadata import ModelHeader, read_header
+from localspec.metadata import HeaderStart, ModelHeader, StagedHeader, read_header, start_of
 from localspec.pairing import (
     LENIENT,
     RULES,
     Finding,
     PairReport,
+    certain_refusal,
     check_model,
     check_pair,
     describe,
+    refused,
     report_json,
 )
-
-Make = Callable[..., ModelHeader]
-N_WORDS = 300
-DRAFT_SIZE = 4096
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    """Headers of small models, read from real files; keyword options go to `vocab_keys`."""
-    numbers = count()
-
-    def make(
-        tokens: Sequence[str | bytes] | int = N_WORDS,
-        *,
-        keys: dict[str, object] | None = None,
-        tensors: Sequence[Tensor] | None = None,
-        parameters: int = DRAFT_SIZE,
-        **options: object,
-    ) -> ModelHeader:
-        texts = words(tokens) if isinstance(tokens, int) else tokens
-        content = {**model_keys(texts, **options), **(keys or {})}
-        content = {key: value for key, value in content.items() if value is not None}
-        whole = model_tensors(parameters) if tensors is None else tensors
-        return read_header(write_gguf(tmp_path / f"{next(numbers)}.gguf", content, whole))
-
-    return make
 
 
 def check(target: ModelHeader, draft: ModelHeader, **options: object) -> PairReport:
@@ -58,20 +43,9 @@ def check(target: ModelHeader, draft: ModelHeader, **options: object) -> PairRep
     return check_pair(target, draft, **options)  # type: ignore[arg-type]
 
 
-def rules(findings: Sequence[Finding]) -> list[str]:
-    return [f"{finding.level} {finding.rule}" for finding in findings]
-
-
 def one(report: PairReport, rule: str) -> Finding:
     [finding] = [finding for finding in report.findings if finding.rule == rule]
     return finding
-
-
-def changed(changes: dict[int, str | bytes], size: int = N_WORDS) -> list[str | bytes]:
-    tokens: list[str | bytes] = list(words(size))
-    for token_id, text in changes.items():
-        tokens[token_id] = text
-    return tokens
 
 
 def test_a_good_pair_has_nothing_to_report(make: Make) -> None:
@@ -272,6 +246,52 @@ CASES: dict[str, tuple[dict[str, object], dict[str, object], list[str], str | No
         "token-text",
     ),
     "same texts, other types": ({"types": [1] * N_WORDS}, {"types": [3] * N_WORDS}, [], None),
+    "no bos id to add": (
+        {"add_bos": True, "pre": "glm4"},
+        {"add_bos": True, "pre": "glm4"},
+        ["error no-bos-id"],
+        "no-bos-id",
+    ),
+    "no bos id, and none is added": ({"pre": "glm4"}, {"pre": "glm4"}, [], None),
+    "no bos id to add, before the type": (
+        {"add_bos": True, "pre": "glm4"},
+        {"model": "llama"},
+        ["error no-bos-id", "error vocab-type"],
+        "no-bos-id",
+    ),
+    "no bos id for the draft": (
+        {"add_bos": True},
+        {"add_bos": True, "pre": "glm4"},
+        ["error bos-id", "warning pre-differs"],
+        "bos-id",
+    ),
+    "gemma4 forces bos, but has none": (
+        {"model": "gemma4"},
+        {"model": "gemma4"},
+        ["error no-bos-id"],
+        "no-bos-id",
+    ),
+    "no eos id to add": (
+        {"model": "gemma4", "bos": 3, "add_eos": True},
+        {"model": "gemma4", "bos": 3, "add_eos": True},
+        ["error no-eos-id"],
+        "no-eos-id",
+    ),
+    "k-mers without their mark": (
+        {"tokens": changed({5: "<oov>", 6: "ACGT", 7: "ACGA"})},
+        {
+            "tokens": changed({5: "<oov>", 6: "ACGT\ue000", 7: "ACGA\ue000"}),
+            "model": "hybriddna",
+        },
+        [],
+        None,
+    ),
+    "a mark before the k-mers": (
+        {"tokens": changed({5: "ACGT", 6: "<oov>"})},
+        {"tokens": changed({5: "ACGT\ue000", 6: "<oov>"}), "model": "hybriddna"},
+        ["error token-text-normal"],
+        "token-text",
+    ),
     "pre": ({"pre": "qwen2"}, {"pre": "smollm"}, ["warning pre-differs"], None),
     "pre under an alias": ({"pre": "qwen2"}, {"pre": "deepseek-r1-qwen"}, [], None),
     "pre under another alias": ({"pre": "qwen2"}, {"pre": "megrez"}, [], None),
@@ -317,15 +337,38 @@ def test_lenient_warns_of_what_cannot_corrupt_text(make: Make, case: str) -> Non
     assert strict.harmless == report.compatible
 
 
+def test_a_draft_without_a_tokenizer_but_with_a_size_is_of_another_type(make: Make) -> None:
+    """llama.cpp loads such a file, and never gives it text."""
+    nameless = make(model="none", keys={"llama.vocab_size": N_WORDS})
+    report = check(make(), nameless)
+    assert rules(report.findings) == ["error vocab-type"] and report.llama_cpp_rule == "vocab-type"
+    for target in (nameless, make(model="none")):
+        report = check(target, nameless)
+        assert rules(report.findings) == ["error no-vocabulary"]
+    assert rules(check_model(nameless)) == ["error no-vocabulary"]
+    for size in (0, "300"):
+        report = check(make(), make(model="none", keys={"llama.vocab_size": size}))
+        assert rules(report.findings) == ["error no-vocabulary"]
+
+
+def test_both_directions_of_a_size_difference_say_what_happens(make: Make) -> None:
+    for pair in ((make(300), make(299)), (make(299), make(300))):
+        [finding] = check(*pair).findings
+        assert finding.hint.endswith("llama.cpp's own tools fail.")
+
+
 def test_a_different_tokenizer_is_never_lenient() -> None:
     assert LENIENT < set(RULES)
     assert not LENIENT & {"vocab-type", "token-text-normal", "token-text-byte", "sidecar"}
+    assert not LENIENT & {"no-bos-id", "no-eos-id", "byte-number", "embedding-size"}
 
 
 def accepts(target: ModelHeader, draft: ModelHeader) -> bool:
     """llama.cpp's comparison, step by step, as an oracle for the findings."""
     a, b = target.vocab, draft.vocab
     assert a is not None and b is not None
+    if (a.add_bos and a.bos_id is None) or (a.add_eos and a.eos_id is None):
+        return False  # the target's first prompt ends the process
     if a.type != b.type:
         return False
     if a.add_bos != b.add_bos or (a.add_bos and a.bos_id != b.bos_id):
@@ -364,10 +407,11 @@ def test_any_pair_is_judged_as_llama_cpp_would(
         headers.append(read_header(path))
     report = check_pair(*headers)
     assert report.llama_cpp_accepts == accepts(*headers) == report.compatible
-    # Only the warning about the larger draft depends on who is who.
+    # Only the warning about the larger draft depends on who is who, and whose prompt it is.
     swapped = check_pair(*reversed(headers))
     assert swapped.llama_cpp_accepts == report.llama_cpp_accepts
-    assert swapped.llama_cpp_rule == report.llama_cpp_rule
+    if "no-bos-id" not in (swapped.llama_cpp_rule, report.llama_cpp_rule):
+        assert swapped.llama_cpp_rule == report.llama_cpp_rule
 
 
 # --- messages ---
@@ -522,111 +566,6 @@ def test_worst_findings_come_first(make: Make) -> None:
     assert rules(report.warnings) == ["warning pre-differs"]
 
 
-# --- files that are no models ---
-
-HEAD = [Tensor("blk.4.nextn.eh_proj.weight", (DRAFT_SIZE,))]
-FILES: dict[str, tuple[dict[str, object], str, str]] = {
-    "mmproj by type": ({"keys": {"general.type": "mmproj"}}, "sidecar", "vision or audio"),
-    "mmproj by architecture": (
-        {"keys": {"general.architecture": "clip"}},
-        "sidecar",
-        "vision or audio",
-    ),
-    "imatrix": ({"keys": {"general.type": "imatrix"}}, "sidecar", "imatrix"),
-    "adapter": ({"keys": {"general.type": "adapter"}}, "sidecar", "LoRA"),
-    "unknown kind": ({"keys": {"general.type": "pet\n"}}, "sidecar", r"type 'pet\n'"),
-    "eagle3": ({"keys": {"general.architecture": "eagle3"}}, "sidecar", "EAGLE-3"),
-    "dflash": ({"keys": {"general.architecture": "dflash"}}, "sidecar", "DFlash"),
-    "gemma4 head": (
-        {"keys": {"general.architecture": "gemma4-assistant"}},
-        "sidecar",
-        "multi-token",
-    ),
-    "mtp head": (
-        {"keys": {"llama.nextn_predict_layers": 1}, "tensors": HEAD},
-        "sidecar",
-        "multi-token",
-    ),
-    "no weights": ({"tensors": []}, "vocabulary-only", "no weights"),
-    "no tokenizer": ({"keys": {"tokenizer.ggml.model": None}}, "no-tokenizer", "no tokenizer"),
-    "no tokens": ({"tokens": 0}, "no-tokenizer", "without tokens"),
-    "tokenizer none": ({"model": "none"}, "no-vocabulary", "'none'"),
-    "tokenizer no_vocab": ({"model": "no_vocab"}, "no-vocabulary", "'no_vocab'"),
-    "tokenizer unknown": ({"model": "x\t"}, "unknown-tokenizer", r"'x\t'"),
-    "pre unknown": ({"pre": "x\t"}, "unknown-pre", r"'x\t'"),
-    "no merges": ({"merges": None}, "no-merges", "without merges"),
-    "duplicates": (
-        {"tokens": changed({7: "word3", 8: "word4"})},
-        "duplicate-tokens",
-        "2 token texts more than once, such as 'word3' as ids 3 and 7",
-    ),
-    "duplicate C strings": ({"tokens": changed({7: b"a\0x", 8: b"a"})}, "duplicate-tokens", "'a'"),
-    "duplicate stand-in": (
-        {"tokens": changed({7: "", 8: "[EMPTY_7]"})},
-        "duplicate-tokens",
-        "'[EMPTY_7]'",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", FILES)
-def test_files_that_are_no_models(make: Make, case: str) -> None:
-    options, rule, says = FILES[case]
-    header = make(**options)
-    [finding] = [f for f in check_model(header) if f.level == "error"]
-    assert finding.rule == rule and says in finding.message and finding.hint
-    assert finding.message.isprintable()
-    for pair in ((header, make()), (make(), header)):
-        report = check(*pair)
-        assert f"error {rule}" in rules(report.errors)
-        assert not report.llama_cpp_accepts and report.llama_cpp_rule == rule
-
-
-def test_files_that_look_like_the_above_and_are_models(make: Make) -> None:
-    with_head = [*model_tensors(), *HEAD]
-    for header in (
-        make(keys={"llama.nextn_predict_layers": 1}, tensors=with_head),
-        make(keys={"general.type": "model"}),
-        make(changed({7: "", 8: ""})),
-        make(merges=None, pre="kimi-k2"),
-        make(merges=None, model="llama"),
-    ):
-        assert check_model(header) == []
-
-
-@pytest.mark.parametrize(
-    ("keys", "says"),
-    [
-        ({"general.architecture": "dream"}, "diffusion"),
-        ({"general.architecture": "bert"}, "encoder"),
-        ({"llama.attention.causal": False}, "encoder"),
-        ({"llama.pooling_type": 3}, "text embedding"),
-    ],
-)
-def test_models_that_do_not_continue_text(make: Make, keys: dict[str, object], says: str) -> None:
-    [finding] = check_model(make(keys=keys))
-    assert finding.rule == "not-autoregressive" and says in finding.message
-    report = check(make(), make(keys={"bert.context_length": 4096} | keys))
-    assert rules(report.errors) == ["error not-autoregressive"]
-    assert report.llama_cpp_accepts  # its comparison looks at vocabularies only
-
-
-def test_a_base_model_may_lack_a_template(make: Make) -> None:
-    findings = check_model(make(keys={"tokenizer.chat_template": None}))
-    assert rules(findings) == ["warning no-chat-template"]
-
-
-def test_tokenizers_may_be_compared_without_weights(make: Make) -> None:
-    report = check(make(tensors=[]), make(tensors=[]), weights_needed=False)
-    assert rules(report.findings) == ["info vocabulary-only"] * 2
-    assert report.compatible and report.llama_cpp_accepts
-
-
-def test_a_sidecar_without_a_vocabulary(make: Make, tmp_path: Path) -> None:
-    path = write_gguf(tmp_path / "imatrix.gguf", {"general.type": "imatrix"})
-    assert rules(check(make(), read_header(path)).errors) == ["error sidecar"]
-
-
 # --- JSON ---
 
 
@@ -688,15 +627,100 @@ def test_defaults_do_not_depend_on_typed_keys(make: Make) -> None:
     assert check(odd, make()).findings == ()
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"llama.block_count": 0},
-        {"llama.block_count": 513},
-        {"llama.attention.layer_norm_rms_epsilon": float("nan")},
-        {"llama.attention.layer_norm_rms_epsilon": -1.0},
-    ],
-)
-def test_values_that_would_abort_llama_cpp_are_refused(make: Make, keys: dict[str, object]) -> None:
-    assert "error absurd-header" in rules(check_model(make(keys=keys)))
-    assert "error absurd-header" in rules(check_pair(make(keys=keys), make()).errors)
+# --- what is certain before a header is read to its end ---
+
+
+TEXTS = st.sampled_from(["same", "[PAD7]", "<|reserved_7|>", "a", "b", ""])
+
+
+@st.composite
+def contents(draw: st.DrawFn) -> dict[str, object]:
+    """The keys of a file in any order, a few of them missing or unusual."""
+    size = draw(st.sampled_from([0, 8, 9, 140]))
+    tokens: list[str | bytes] = list(words(size))
+    for token_id in range(3, min(size, 8)):
+        tokens[token_id] = f"{draw(TEXTS)}-{token_id}" if draw(st.booleans()) else f"={token_id}"
+    odd = draw(st.integers(0, 3)) == 3
+    kinds = ["llama", "clip", "eagle3", "bert", "dream"] if odd else ["llama"]
+    types = ["model", "mmproj", "adapter", "odd"] if odd else ["model"]
+    keys: dict[str, object] = {
+        "general.architecture": draw(st.sampled_from(kinds)),
+        "general.type": draw(st.sampled_from(types)),
+        **vocab_keys(
+            tokens,
+            model=draw(st.sampled_from(["gpt2", "llama", "none", "what"] if odd else ["gpt2"])),
+            types=draw(st.one_of(st.none(), st.lists(st.integers(1, 6), min_size=140))),
+            add_bos=draw(st.booleans()),
+        ),
+        "llama.nextn_predict_layers": draw(st.integers(0, 1)) if odd else 0,
+    }
+    names = draw(st.permutations(sorted(keys))) if odd else list(keys)
+    missing = draw(st.sets(st.sampled_from(sorted(keys)), max_size=2 * odd))
+    missing -= {"general.architecture"}
+    return {name: keys[name] for name in names if name not in missing}
+
+
+@settings(max_examples=150)
+@given(contents(), contents(), st.booleans())
+def test_what_is_certain_early_is_found_in_the_end(
+    target: dict[str, object], draft: dict[str, object], lenient: bool
+) -> None:
+    data = [gguf_bytes(keys, model_tensors()) for keys in (target, draft)]
+    full = [StagedHeader([Bytes(item)]).whole() for item in data]
+    report = check_pair(*full, lenient=lenient)
+    staged = [StagedHeader([Bytes(item)]) for item in data]
+    seen: set[Finding] = set()
+    for stage in (StagedHeader.start, StagedHeader.vocabulary):
+        starts = [stage(side) for side in staged]
+        for first, second in (
+            (starts[0], starts[1]),
+            (start_of(full[0]), starts[1]),
+            (starts[0], start_of(full[1])),
+        ):
+            found = certain_refusal(first, second, lenient=lenient)
+            assert set(found) <= set(report.errors)
+            if found:
+                assert not report.compatible and not report.llama_cpp_accepts
+                early = refused(found)
+                assert not early.compatible and early.errors == found
+            seen |= set(found)
+        assert set(certain_refusal(*starts, lenient=lenient)) <= seen
+    ends = start_of(full[0]), start_of(full[1])
+    assert seen <= set(certain_refusal(*ends, lenient=lenient)) <= set(report.errors)
+
+
+def stages(**options: object) -> tuple[HeaderStart, HeaderStart]:
+    """What is known of a model before its tokens, and after them."""
+    tokens = options.pop("tokens", words(N_WORDS))
+    keys = model_keys(tokens, **{"types": [1] * N_WORDS, **options})  # type: ignore[arg-type]
+    staged = StagedHeader([Bytes(gguf_bytes(keys, model_tensors()))])
+    return staged.start(), staged.vocabulary()
+
+
+def early_rules(target: HeaderStart, draft: HeaderStart, lenient: bool = False) -> list[str]:
+    return [finding.rule for finding in certain_refusal(target, draft, lenient=lenient)]
+
+
+def test_what_each_stage_makes_certain() -> None:
+    target, draft = stages(), stages(model="llama")
+    assert early_rules(target[0], draft[0]) == ["vocab-type"]
+    draft = stages(tokens=words(N_WORDS - 129))
+    assert early_rules(target[0], draft[0]) == ["vocab-size"]
+    assert early_rules(target[0], draft[0], lenient=True) == []
+    assert early_rules(target[0], stages(tokens=words(N_WORDS - 128))[1]) == []
+    draft = stages(tokens=changed({5: "x", 6: "[PAD6]"}))
+    assert early_rules(target[0], draft[0]) == early_rules(target[0], draft[1]) == []
+    rules = ["token-text-normal", "token-text-padding"]
+    assert early_rules(target[1], draft[1]) == rules
+    assert early_rules(target[1], draft[1], lenient=True) == rules[:1]
+    assert refused(certain_refusal(target[1], draft[1])).llama_cpp_rule == "token-text"
+    assert early_rules(target[1], stages(tokens=changed({4: "x"}), add_bos=True)[1]) == []
+
+
+def test_a_header_read_in_part_as_json(make: Make) -> None:
+    start, _ = stages()
+    described = describe(start)
+    assert described.keys() == describe(make()).keys()
+    assert described["n_vocab"] == N_WORDS and described["tokenizer_model"] == "gpt2"
+    assert described["parameters"] is None
+    json.dumps(described)

@@ -37,7 +37,7 @@ def test_the_gain_is_that_of_the_recursion(
 ) -> None:
     found = solve(verify, step, rate, chances, 3)
     stop, on = value(0, 1.0, verify, step, rate, chances, 3)
-    assert found.gain == pytest.approx(on - stop, abs=0.03)  # the grid is coarse
+    assert found.gain == pytest.approx(on - stop, abs=0.06)  # the grid is coarse
     assert len(found.thresholds) == 4 and found.thresholds[3] == float("inf")
 
 

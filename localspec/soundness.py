@@ -1,0 +1,198 @@
+"""May llama.cpp load this file and continue a text with it, and would it survive that.
+
+This room owns what a header says against its own file, whatever it is paired with. It opens no
+file; the rules' words are `pairing_rules`', pairs are `pairing`'s.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from typing import Literal
+
+from localspec.metadata import HeaderStart, ModelHeader
+from localspec.pairing_rules import PRE_GROUPS, Finding, Level, counted, find, show_text
+from localspec.text import one_line
+from localspec.vocabulary import Vocab
+
+Role = Literal["target", "draft", "file"]
+
+MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
+BYTE = 6  # a token's type
+
+# Tokenizers that add BOS or EOS to a prompt, and assert that there is one.
+_ADD_TOKENS = frozenset({"BPE", "SPM", "UGM", "WPM"})
+# Tokenizers that read the number of a byte token from its text.
+_BYTES_BY_NAME = frozenset({"BPE", "SPM", "UGM"})
+
+# Files that belong beside a model; by `general.type` or by architecture.
+_SIDECARS = {
+    "mmproj": ("the vision or audio part of a model", "Give the language model itself."),
+    "clip": ("the vision or audio part of a model", "Give the language model itself."),
+    "adapter": ("an adapter (LoRA)", "Merge it into its base model, or give the base model."),
+    "imatrix": ("statistics for quantizing, an imatrix", "Give the model itself."),
+}
+_HEADS = {
+    "eagle3": "an EAGLE-3 head",
+    "dflash": "a DFlash head",
+    "gemma4-assistant": "a multi-token prediction head",
+}
+_HEAD_HINT = "It needs the target's hidden state; choose a plain draft model."
+
+
+def check_file(header: ModelHeader, role: Role, without_weights: Level) -> Iterator[Finding]:
+    """Whether the file is a text model at all, and whether llama.cpp survives loading it."""
+    sidecar = _find_sidecar(header, role)
+    if sidecar:
+        yield sidecar
+        return
+    if header.is_diffusion or header.is_embedding or not header.is_causal:
+        kind = "an encoder"
+        if header.is_diffusion or header.is_embedding:
+            kind = "a diffusion model" if header.is_diffusion else "a text embedding model"
+        shown = one_line(header.architecture)
+        yield find("not-autoregressive", f"The {role} ({shown}) is {kind}.")
+    if not header.tensors and header.split_count < 2:
+        message = f"The {role} holds a tokenizer only, no weights."
+        yield find("vocabulary-only", message, level=without_weights)
+    yield from _check_sizes_of(header, role)
+    yield from _check_tokenizer(header, role)
+    yield from _check_embedding(header, role)
+
+
+def check_prompt(vocab: Vocab | None, role: Role) -> Iterator[Finding]:
+    """Whether the first prompt ends the process: only a model that runs by itself is given one."""
+    if not vocab or vocab.type not in _ADD_TOKENS:
+        return
+    # WPM begins every text with BOS, whatever the file says; it never adds EOS.
+    if (vocab.add_bos or vocab.type == "WPM") and vocab.bos_id is None:
+        yield find("no-bos-id", f"The {role} begins each prompt with BOS, but has no such token.")
+    if vocab.add_eos and vocab.type != "WPM" and vocab.eos_id is None:
+        yield find("no-eos-id", f"The {role} ends each prompt with EOS, but has no such token.")
+
+
+def check_template(header: ModelHeader, role: Role) -> Iterator[Finding]:
+    """Whether the model can be talked to."""
+    if header.chat_template is None and header.type == "model":
+        yield find("no-chat-template", f"The {role} has no chat template.")
+
+
+def certain_sidecar(start: HeaderStart, role: Role) -> Finding | None:
+    """A sidecar by what is known of its header, if the rest can change nothing."""
+    known = _sidecar_by_name(start.architecture, start.type)
+    # A type that is still to come might say it in other words.
+    settled = start.architecture in _SIDECARS or None not in (start.architecture, start.type)
+    return _sidecar(role, *known) if known and settled else None
+
+
+def loads_without_texts(header: ModelHeader) -> bool:
+    """Whether llama.cpp loads a model that has no tokenizer, and makes up empty tokens for it."""
+    return header.vocab is not None and header.vocab.type == "NONE" and _dummy_tokens(header) > 0
+
+
+def _check_sizes_of(header: ModelHeader, role: Role) -> Iterator[Finding]:
+    """Header values at which llama.cpp's assertions end the process."""
+    layers, epsilon = header.block_count, header.get("attention.layer_norm_rms_epsilon")
+    if layers is not None and not 1 <= layers <= MAX_LAYERS:
+        message = f"The {role} claims {layers:,} layers; llama.cpp allows 1 to {MAX_LAYERS}."
+        yield find("absurd-header", message)
+    if isinstance(epsilon, float) and not (math.isfinite(epsilon) and epsilon >= 0):
+        yield find("absurd-header", f"The {role} has an epsilon of {epsilon} for its norms.")
+
+
+def _find_sidecar(header: ModelHeader, role: Role) -> Finding | None:
+    """Files that lie beside a model and are taken for one by a loose pattern."""
+    names = {tensor.name for tensor in header.tensors}
+    known = _sidecar_by_name(header.architecture, header.type)
+    if known:
+        what, hint = known
+    # Heads for multi-token prediction are stored as the model with its ordinary layers left out.
+    elif header.get("nextn_predict_layers") and names and "blk.0.attn_norm.weight" not in names:
+        what, hint = "a multi-token prediction head", _HEAD_HINT
+    elif header.type != "model":
+        what, hint = f"a file of type '{one_line(header.type)}'", ""
+    else:
+        return None
+    return _sidecar(role, what, hint)
+
+
+def _sidecar(role: Role, what: str, hint: str) -> Finding:
+    return find("sidecar", f"The {role} is not a model but {what}.", hint)
+
+
+def _sidecar_by_name(architecture: str | None, kind: str | None) -> tuple[str, str] | None:
+    """What a sidecar is and what to do about it, where its architecture or type is known as one."""
+    known = _SIDECARS.get(architecture or "") or _SIDECARS.get(kind or "")
+    if known is None and architecture in _HEADS:
+        return _HEADS[architecture], _HEAD_HINT
+    return known
+
+
+def _check_tokenizer(header: ModelHeader, role: Role) -> Iterator[Finding]:
+    """What makes `llama_vocab::impl::load` throw, or abort the whole process."""
+    vocab = header.vocab
+    if vocab is None:
+        yield find("no-tokenizer", f"The {role} holds no tokenizer.")
+    elif vocab.type == "NONE":
+        # No text is given to a draft: as one, such a model is refused for its type alone.
+        if role != "draft" or not loads_without_texts(header):
+            yield find("no-vocabulary", f"The {role} has the tokenizer {vocab.model!r}: no tokens.")
+    elif vocab.type == "unknown":
+        shown = one_line(vocab.model)
+        yield find("unknown-tokenizer", f"The {role} has the unknown tokenizer '{shown}'.")
+    elif not len(vocab):
+        yield find("no-tokenizer", f"The {role} has a {vocab.type} tokenizer without tokens.")
+    else:
+        if vocab.type == "BPE":
+            yield from _check_bpe(vocab, role)
+        keys = vocab.keys()
+        yield from _check_duplicates(keys, role)
+        if vocab.type in _BYTES_BY_NAME:
+            yield from _check_bytes(vocab, keys, role)
+
+
+def _check_bpe(vocab: Vocab, role: Role) -> Iterator[Finding]:
+    if vocab.n_merges is None and vocab.pre != "kimi-k2":
+        message = f"The {role} has a BPE tokenizer without merges, which llama.cpp cannot load."
+        yield find("no-merges", message)
+    if vocab.pre not in PRE_GROUPS:
+        shown = one_line(vocab.pre)
+        yield find("unknown-pre", f"The {role} has the unknown pre-tokenizer '{shown}'.")
+
+
+def _check_duplicates(keys: list[bytes], role: Role) -> Iterator[Finding]:
+    """llama.cpp asserts that every token text is unique, and dies if not."""
+    if len(set(keys)) == len(keys):
+        return
+    twice = [key for key, times in Counter(keys).items() if times > 1]
+    first, second = islice((i for i, key in enumerate(keys) if key == twice[0]), 2)
+    yield find(
+        "duplicate-tokens",
+        f"The {role} holds {counted(len(twice), 'token text')} more than once, "
+        f"such as {show_text(twice[0])} as ids {first} and {second}.",
+    )
+
+
+def _check_bytes(vocab: Vocab, keys: list[bytes], role: Role) -> Iterator[Finding]:
+    """llama.cpp reads a byte's number behind the third character, and throws where none is."""
+    short = [i for i in vocab.ids_of_type(BYTE) if len(keys[i]) < len("<0x")]
+    if short:
+        tokens = counted(len(short), "byte token")
+        example = f"such as {show_text(keys[short[0]])} as id {short[0]}"
+        yield find("byte-number", f"The {role} holds {tokens} without a number, {example}.")
+
+
+def _check_embedding(header: ModelHeader, role: Role) -> Iterator[Finding]:
+    """llama.cpp wants one row of the embedding for each token, not one more or less."""
+    n_tokens = _dummy_tokens(header) if loads_without_texts(header) else len(header.vocab or ())
+    shapes = [tensor.shape for tensor in header.tensors if tensor.name == "token_embd.weight"]
+    if not n_tokens or not shapes or len(shapes[0]) < 2 or shapes[0][1] == n_tokens:
+        return
+    sizes = f"{shapes[0][1]:,} rows for {n_tokens:,} tokens"
+    yield find("embedding-size", f"The {role}'s embedding has {sizes}.")
+
+
+def _dummy_tokens(header: ModelHeader) -> int:
+    """How many empty tokens llama.cpp makes up where there is no tokenizer."""
+    size = header.get("vocab_size")
+    return size if isinstance(size, int) else 0

@@ -1,0 +1,95 @@
+"""A model in one file or in several: which parts it has, and whether they belong together.
+
+This room owns how a split model is found and put together again: part 1 first, none missing, none
+twice. Each part's bytes are `gguf_file`'s.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from localspec.cursor import open_file
+from localspec.errors import FileProblem
+from localspec.file_names import PART_NAME
+from localspec.gguf_file import HeaderReader, Part
+from localspec.text import one_line
+
+
+def read_parts(path: Path) -> list[Part]:
+    """Parse the file at `path`, and every other part when it is the first of a split model.
+
+    Raises `FileProblem` if a file is missing or unreadable, and `NotAGGUF` if the content is not a
+    complete, sane, little-endian GGUF file of version 2 or 3.
+    """
+    first = _read_part(path)
+    parts = [first, *(_read_part(other) for other in _other_parts(first))]
+    _check_split(parts)
+    return parts
+
+
+def finish_parts(readers: Sequence[HeaderReader]) -> list[Part]:
+    """Read the headers of all parts of a model, part 1 first, to their ends.
+
+    Raises what the sources raise, and `NotAGGUF` for a header that is damaged, or parts that do not
+    belong together.
+    """
+    for reader in readers:
+        reader.finish()
+    parts = [reader.part for reader in readers]
+    count = parts[0].number("split.count") or 1
+    if count != len(parts):
+        parts[0].fail(f"says that its model has {count:,} parts, but {len(parts):,} are there")
+    _check_split(parts)
+    return parts
+
+
+def _read_part(path: Path) -> Part:
+    with open_file(path) as file:
+        reader = HeaderReader(file)
+        reader.finish()
+        return reader.part
+
+
+def _other_parts(first: Part) -> list[Path]:
+    """Paths of the parts after the first one (`llama_get_list_splits`)."""
+    count = first.number("split.count") or 0
+    if count < 2:
+        return []
+    shown, name = one_line(str(first.path)), PART_NAME.fullmatch(first.path.name)
+    number = first.number("split.no") or 0
+    stem = name[1] if name else "…"
+    if number:
+        raise FileProblem(
+            f"{shown} is part {number + 1} of {count} of a split model.",
+            f"Give the first part, {one_line(stem)}-00001-of-{count:05d}.gguf.",
+        )
+    if name is None or (int(name[2]), int(name[3])) != (1, count):
+        raise FileProblem(
+            f"{shown} is part 1 of {count} of a split model, but its name hides where the rest is.",
+            f"Rename the parts to NAME-00001-of-{count:05d}.gguf and so on.",
+        )
+    others = [f"{stem}-{n:05d}-of-{count:05d}.gguf" for n in range(2, count + 1)]
+    missing = [one_line(other) for other in others if not first.path.with_name(other).exists()]
+    if missing:
+        listed = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
+        raise FileProblem(
+            f"{shown} is split into {count} parts and {len(missing)} are missing: {listed}.",
+            "Download the missing parts into the same folder.",
+        )
+    return [first.path.with_name(other) for other in others]
+
+
+def _check_split(parts: list[Part]) -> None:
+    """The parts belong together (`llama_model_loader`): numbered, no tensor twice, none missing."""
+    if len(parts) == 1:
+        return
+    first, tensors = parts[0], [tensor for part in parts for tensor in part.tensors]
+    for index, part in enumerate(parts):
+        if part.number("split.no") != index:
+            part.fail(f"does not say that it is part {index + 1} of {len(parts)}")
+    twice = [name for name, count in Counter(t.name for t in tensors).items() if count > 1]
+    if twice:
+        first.fail(f"and its other parts describe the tensor '{one_line(twice[0])}' twice")
+    expected = first.number("split.tensors.count")
+    if expected is not None and expected != len(tensors):
+        first.fail(f"promises {expected:,} tensors in all parts, but they hold {len(tensors):,}")

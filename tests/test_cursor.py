@@ -1,0 +1,86 @@
+"""Bytes in order: paths that are no files, limits, and sources of all kinds."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from gguf_files import gguf_bytes, write_gguf
+from header_toys import Bytes, refusal
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec import cursor
+from localspec.cursor import Cursor
+from localspec.errors import NotAGGUF
+from localspec.metadata import StagedHeader, read_header
+
+ARCH = {"general.architecture": "llama"}
+
+
+def test_paths_that_are_no_files(tmp_path: Path) -> None:
+    assert "There is no file" in refusal(tmp_path / "missing.gguf").message
+    assert "is a directory" in refusal(tmp_path).message
+    assert "null byte" in refusal(Path("a\0b.gguf")).message
+    assert r"\x1b" in refusal(tmp_path / "\x1b[31m.gguf").message
+    assert "cannot be read" in refusal(tmp_path / ("n" * 300)).message
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    assert "not a regular file" in refusal(tmp_path / "pipe.gguf").message
+
+
+def test_unreadable_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_gguf(tmp_path / "a.gguf", ARCH)
+
+    def deny(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", deny)  # the tests may run as root, whom nothing stops
+    assert "may not be read" in refusal(path).message
+
+
+def test_the_whole_header_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_gguf(tmp_path / "a.gguf", ARCH | {"a": "x" * (2 << 20)})
+    assert read_header(path).architecture == "llama"
+    monkeypatch.setattr(cursor, "MAX_HEADER_BYTES", 1 << 20)
+    assert "header over 1 MiB" in refusal(path).message
+
+
+def test_a_source_that_ends_too_early() -> None:
+    whole = gguf_bytes(ARCH | {"text": "x" * 5000})
+    source = Bytes(whole[:2000], name="hf:org/a\nb.gguf")
+    source.n_bytes = len(whole)
+    with pytest.raises(NotAGGUF) as caught:
+        StagedHeader([source]).whole()
+    assert caught.value.message.startswith("hf:org/a\\nb.gguf ended while key ")
+
+
+@given(
+    st.lists(st.binary(max_size=40), max_size=20),
+    st.lists(st.integers(0, 60), min_size=1, max_size=4),
+)
+def test_pieces_of_any_size_give_the_same_bytes(wanted: list[bytes], extra: list[int]) -> None:
+    """However a source cuts its bytes, they come in order, none twice and none too many."""
+    data = b"".join(wanted)
+    at = Cursor(Bytes(data, tuple(extra)))
+    end = 0
+    for piece in wanted:
+        assert at.take(len(piece)) == piece
+        end += len(piece)
+        assert at.offset == end
+    with pytest.raises(NotAGGUF, match="cut short"):
+        at.take(1)
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 50), st.integers(1, 20))
+def test_a_count_is_within_its_limit_and_the_file(claimed: int, room: int, each: int) -> None:
+    at = Cursor(Bytes(claimed.to_bytes(8, "little") + bytes(room)))
+    if claimed > 30 or claimed * each > room:
+        with pytest.raises(NotAGGUF):
+            at.count("things", 30, each)
+    else:
+        assert at.count("things", 30, each) == claimed

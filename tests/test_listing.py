@@ -1,0 +1,343 @@
+# ruff: noqa: F401, F811  (fixtures are imported)
+"""Listing: tables that fit a terminal and that a pipe can cut; no name moves the cursor."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import zoo
+from gguf_files import gguf_bytes, model_keys, model_tensors, words
+from hypothesis import example, given
+from hypothesis import strategies as st
+from rich.console import Console
+from streams import Streams
+from terminal import Window
+from test_locate import animals, in_zoo
+
+from localspec import display, listing, pairbook
+from localspec.catalog import load_catalog
+from localspec.library import Inventory, LocalModel, find_models
+from localspec.metadata import ModelHeader, read_header
+from localspec.origin import Verdict
+from localspec.shelf import PairRow, drafts_for, pair_row, pair_rows
+from localspec.suggest import Refusal, Suggestion, Suggestions
+from localspec.text import one_line
+
+HOSTILE = "evil\x1b]0;pwned\x07\x1b[2J\x9b31m\u202e\x7f\r\n\tname"
+NAMES = ("NAME", "SIZE", "LONGER", "LAST")
+
+
+def drawn(columns: int, draw: Callable[[], object]) -> Window:
+    """What a terminal shows that wide; it fails at characters that no list may write."""
+    out = io.StringIO()
+    console = Console(
+        file=out, width=columns, force_terminal=True, highlight=False, emoji=False, height=50
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listing, "console", lambda stderr: console)
+        patch.setattr(display, "console", lambda stderr: console)
+        draw()
+    window = Window(columns, 200)
+    window.write(out.getvalue().replace("\n", "\r\n"))
+    return window
+
+
+def piped(draw: Callable[[], object]) -> str:
+    """What goes into a pipe."""
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdout", out)
+        draw()
+    return out.getvalue()
+
+
+def shown(window: Window) -> list[str]:
+    return window.text.split("\n")
+
+
+# --- tables ---
+
+TEXTS = st.text(st.sampled_from("ab c-._/…éß日本\t\n\x1b\x9b\u202e\u0301|"), max_size=90)
+ROWS = st.lists(st.tuples(TEXTS, TEXTS, TEXTS, TEXTS), max_size=6)
+LEAVING = st.lists(st.sampled_from(NAMES), max_size=3, unique=True)
+
+
+@given(ROWS, LEAVING, st.integers(20, 200))
+@example([("日" * 40, "本" * 40, "é" * 80, "x")], [], 20)
+@example([("a" * 90, "b" * 90, "c" * 90, "d" * 90)], ["LAST"], 60)
+def test_a_table_is_never_wider_than_the_terminal(
+    rows: list[tuple[str, ...]], leaving: list[str], columns: int
+) -> None:
+    window = drawn(columns, lambda: listing.table(NAMES, rows, leaving))
+    assert not window.wrapped
+    assert window.row == len(rows) + 1
+    assert shown(window)[0].strip()  # some of the columns are always left
+
+
+@given(ROWS, LEAVING)
+def test_a_pipe_gets_every_field_whole(rows: list[tuple[str, ...]], leaving: list[str]) -> None:
+    text = piped(lambda: listing.table(NAMES, rows, leaving))
+    assert all(c.isprintable() or c in "\n\t" for c in text)
+    fields = [tuple(line.split("\t")) for line in text.split("\n")[:-1]]
+    assert fields == [tuple(map(one_line, row)) for row in rows]
+
+
+def test_columns_leave_in_their_order_and_the_widest_gives_way() -> None:
+    row = ("name" * 5, "12 GiB", "longer" * 5, "last" * 10)
+
+    def line(columns: int) -> str:
+        window = drawn(columns, lambda: listing.table(NAMES, [row], ("LAST", "LONGER")))
+        return shown(window)[1]
+
+    whole = 20 + 6 + 30 + 40 + 3 * 2
+    assert line(whole).split() == ["name" * 5, "12", "GiB", "longer" * 5, "last" * 10]
+    assert line(whole - 1).split() == ["name" * 5, "12", "GiB", "longer" * 5]
+    assert line(60).split() == ["name" * 5, "12", "GiB", "longer" * 5]
+    assert line(59).split() == ["name" * 5, "12", "GiB"]
+    assert line(24) == "namenamena…ename  12 GiB"
+
+
+def test_a_table_without_rows() -> None:
+    assert shown(drawn(60, lambda: listing.table(NAMES, []))) == ["NAME  SIZE  LONGER  LAST"]
+    assert piped(lambda: listing.table(NAMES, [])) == ""
+
+
+# --- models ---
+
+
+@pytest.mark.parametrize("columns", [60, 120])
+def test_the_zoo_on_a_terminal(in_zoo: zoo.Zoo, columns: int) -> None:
+    models = find_models().models
+    window = drawn(columns, lambda: listing.models(Inventory(models, (), ())))
+    lines = shown(window)
+    assert not window.wrapped and len(lines) == 1 + len(models) == 21
+    assert lines[0].split() == ["MODEL", "SIZE", "SOURCE"]
+    for line, model in zip(lines[1:], models, strict=True):
+        assert line.endswith("+".join([model.source, *model.also_in]))
+        name = line.split("  ")[0]
+        head, cut, tail = name.partition("…")
+        assert model.name.startswith(head) and model.name.endswith(tail)
+        assert cut or name == model.name
+    whole = [line.split()[0] for line in lines[1:]]
+    if columns == 120:
+        assert whole == [model.name for model in models]
+
+
+def test_the_zoo_in_a_pipe(in_zoo: zoo.Zoo) -> None:
+    models = find_models().models
+    text = piped(lambda: listing.models(Inventory(models, (), ())))
+    rows = [line.split("\t") for line in text.splitlines()]
+    assert [row[0] for row in rows] == [model.name for model in models]
+    assert [row[3] for row in rows] == [str(model.path) for model in models]
+    assert rows[1][2] == "localspec+lm studio"
+
+
+def test_an_empty_disk_is_told(streams: Streams) -> None:
+    listing.models(Inventory((), ("Left out of jan, for a reason: x.",), (Path("/a"), Path("/b"))))
+    assert streams.read() == (
+        "",
+        "There are no GGUF models in the folders searched: /a, /b.\n"
+        "Left out of jan, for a reason: x.\n",
+    )
+
+
+def test_a_model_as_json(in_zoo: zoo.Zoo) -> None:
+    documents = [listing.model_json(model) for model in find_models().models]
+    assert json.loads(json.dumps(documents)) == documents
+    (split,) = [each for each in documents if "Qwen2.5-14B" in str(each["name"])]
+    parts = split["parts"]
+    assert isinstance(parts, list) and len(parts) == 2 and parts[0] == split["path"]
+    assert split["size"] == sum(Path(part).stat().st_size for part in parts)
+
+
+# --- pairs ---
+
+
+@pytest.mark.parametrize("columns", [60, 120])
+def test_pairs_on_a_terminal(in_zoo: zoo.Zoo, columns: int) -> None:
+    rows = pair_rows()
+    window = drawn(columns, lambda: listing.pairs(rows))
+    lines = shown(window)[1 : 1 + len(rows)]
+    assert not window.wrapped and shown(window)[0].startswith("PAIR ")
+    assert [line.split()[0] for line in lines] == [row.name for row in rows]
+    here = {line.split()[0]: line.split()[3] for line in lines}
+    assert here["llama3.1-8b"] == "both" and here["qwen2.5-7b"] == "draft"
+    assert here["gemma3-27b"] == "target" and here["gpt-oss-120b"] == "–"
+
+
+def test_pairs_in_a_pipe(streams: Streams) -> None:
+    pairbook.add("mine", "hf:org/a", "hf:org/b", {})
+    rows = pair_rows()
+    listing.pairs([*rows, replace(rows[1], fits=None)])
+    out, err = streams.read()
+    fields = [line.split("\t") for line in out.splitlines()]
+    assert {len(row) for row in fields} == {7}
+    assert [row[0] for row in fields] == [*(row.name for row in rows), rows[1].name]
+    assert fields[0] == ["mine", "", "–", "?", "", "your own", ""]
+    assert fields[-1][3] == "?" and {row[3] for row in fields[1:-1]} <= {"yes", "no", "?"}
+    (coder,) = [row for row in fields if row[0] == "qwen2.5-coder-32b"]
+    assert coder[4].endswith(" (?)")  # a gain that nobody could confirm
+    assert coder[6] == "apache-2.0"  # of both, told once
+    assert "localspec pair show NAME" in err and "localspec download NAME" in err
+
+
+def test_everything_about_a_known_pair(streams: Streams) -> None:
+    row = pair_row("qwen2.5-coder-32b")
+    listing.pair(row, {})
+    out, err = streams.read()
+    facts = [line.split("  ", 1) for line in out.splitlines()]
+    assert err == "" and all(len(fact) == 2 and fact[1].strip() for fact in facts)
+    labels = [fact[0] for fact in facts]
+    assert labels[:5] == ["pair", "family", "target", "draft", "size"]
+    assert {"on this disk", "licences", "vocabularies", "gain", "advice", "source"} <= {*labels}
+    assert len({line.index(line.split("  ", 1)[1].strip()) for line in out.splitlines()}) == 1
+    assert row.spec is not None
+    for sentence in (row.spec.advice, *row.spec.gotchas, *row.spec.sources):
+        assert sentence in out
+
+
+def test_everything_about_every_known_pair(streams: Streams) -> None:
+    for pair in load_catalog():
+        listing.pair(pair_row(pair.name), {})
+        out, _ = streams.read()
+        assert f"hf:{pair.target.repo}" in out and f"hf:{pair.draft.repo}" in out
+
+
+def test_everything_about_an_own_pair(streams: Streams) -> None:
+    pairbook.add("mine", "/models/big.gguf", "hf:org/b", {"draft_tokens": 4, "exact": True})
+    listing.pair(pair_row("mine"), pairbook.find("mine").settings)
+    out, _ = streams.read()
+    assert [line.split(None, 1)[0] for line in out.splitlines()] == [
+        *("pair", "family", "target", "draft", "on", "setting", "setting")
+    ]
+    assert "draft_tokens = 4\n" in out and "exact = True\n" in out
+    assert "on this disk  nothing yet\n" in out
+
+
+# --- suggestions ---
+
+
+def found_for(name: str) -> Suggestions:
+    (path,) = [model.path for model in find_models().models if name in model.name]
+    return drafts_for(read_header(path))
+
+
+def test_drafts_with_reasons_and_the_command_to_type(in_zoo: zoo.Zoo, streams: Streams) -> None:
+    listing.suggestions(found_for("Llama-3.1-8B"), "my models/big.gguf")
+    out, err = streams.read()
+    first, reasons, command, known = out.splitlines()
+    draft = "bartowski/Llama-3.2-1B-Instruct-GGUF/Llama-3.2-1B-Instruct-Q8_0.gguf"
+    assert first == f"1. {draft}"
+    assert reasons.startswith("   8.0 times smaller; Q8_0; both need ")
+    assert command == f"   localspec chat --target 'my models/big.gguf' --draft {draft}"
+    assert known.startswith("known pair: llama3.1-8b, draft hf:bartowski/Llama-3.2-1B")
+    assert known.endswith("fetch it with: localspec download llama3.1-8b")
+    assert err == ""
+
+
+def test_when_nothing_fits_the_nearest_say_why(in_zoo: zoo.Zoo, streams: Streams) -> None:
+    found = found_for("llama3:8b")
+    listing.suggestions(found, "llama3:8b")
+    out, err = streams.read()
+    lines = out.splitlines()
+    assert lines[0] == "No model on this disk can draft for it."
+    assert lines[1].startswith("   bartowski/Llama-3.2-1B-Instruct-GGUF/Llama-3.2-1B-Instruct-Q8_0")
+    assert "1 unused or reserved token differs" in lines[1]
+    assert len(lines) == 1 + 5 < 1 + len(found.refused)
+    assert err == (
+        "The nearest runs with --lenient: what differs there cannot corrupt text.\n"
+        "See the known pairs with: localspec pairs\n"
+    )
+    listing.suggestions(found_for("mamba"), "mamba")
+    assert "--lenient" not in streams.read()[1]
+    listing.suggestions(Suggestions((), (), ()), "lonely.gguf")
+    assert streams.read()[0] == "No model on this disk can draft for it.\n"
+
+
+# --- verdicts ---
+
+
+def test_verdicts_are_told_as_they_come(streams: Streams) -> None:
+    path = Path("/models/a.gguf")
+    right = Verdict(path, "right", "a.gguf is right.")
+    wrong = Verdict(path, "wrong", "b.gguf is wrong.", "Remove it.")
+    assert listing.verdicts(iter([right, right])) == [right, right]
+    assert streams.read()[0] == 2 * "right         a.gguf is right.\n"
+    assert listing.verdicts(iter([right, wrong, right])) == [right, wrong, right]
+    assert streams.read()[0].splitlines()[1] == "wrong         b.gguf is wrong. Remove it."
+
+    def broken() -> object:
+        yield right
+        raise KeyboardInterrupt
+
+    streams.read()
+    with pytest.raises(KeyboardInterrupt):
+        listing.verdicts(broken())  # type: ignore[arg-type]
+    assert streams.read()[0] == "right         a.gguf is right.\n"
+
+
+# --- the bar ---
+
+
+def test_a_pipe_has_no_bar(streams: Streams) -> None:
+    with listing.transfer() as on_progress:
+        on_progress("a.gguf", 1, 2)
+        on_progress("a.gguf", 2, 2)
+    assert "\x1b" not in "".join(streams.read())
+
+
+@pytest.mark.parametrize("columns", [60, 120])
+def test_a_bar_for_each_file_that_leaves_no_trace(columns: int) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=columns, force_terminal=True, height=20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listing, "console", lambda stderr: console)
+        with listing.transfer() as on_progress:
+            for name in ("big.gguf", HOSTILE):
+                for done in range(0, 11 << 20, 1 << 20):
+                    on_progress(name, done, 10 << 20)
+    raw = out.getvalue()
+    window = Window(columns, 20)
+    window.write(raw.replace("\n", "\r\n"))  # it fails at other control sequences
+    assert "big.gguf" in raw and "/10.0 MiB" in raw and one_line(HOSTILE)[:20] in raw
+    assert window.text == "" and window.cursor_visible and not window.wrapped
+
+
+# --- names of strangers ---
+
+
+def hostile_header(tmp_path: Path) -> ModelHeader:
+    keys = model_keys(words(20)) | {"general.name": HOSTILE, "general.license": HOSTILE}
+    path = zoo.put(tmp_path / "a" / "x.gguf", gguf_bytes(keys, model_tensors()))
+    return replace(read_header(path), path=path.with_name(HOSTILE.replace("/", "")))
+
+
+@pytest.mark.parametrize("columns", [60, 120])
+def test_no_name_moves_the_cursor(tmp_path: Path, columns: int) -> None:
+    header = hostile_header(tmp_path)
+    model = LocalModel(header.path, "localspec", HOSTILE, 5, (header.path,))
+    row = PairRow(
+        HOSTILE, HOSTILE, True, HOSTILE, HOSTILE, 1, (True, True), True, (HOSTILE, HOSTILE), None,
+        None,
+    )  # fmt: skip
+    refused = (Refusal(header, one_line(HOSTILE), HOSTILE, HOSTILE, True),)
+    verdict = Verdict(header.path, "wrong", HOSTILE, HOSTILE)
+    # `Window` fails at whatever would move the cursor, retitle it or turn the line around.
+    drawn(columns, lambda: listing.models(Inventory((model,), (HOSTILE,), ())))
+    drawn(columns, lambda: listing.models(Inventory((), (), (header.path,))))
+    drawn(columns, lambda: listing.pairs([row]))
+    drawn(columns, lambda: listing.pair(row, {"acceptance": HOSTILE}))
+    drawn(columns, lambda: listing.suggestions(Suggestions((), refused, ()), "x.gguf"))
+    drawn(columns, lambda: listing.verdicts([verdict]))
+
+
+def test_no_name_moves_the_cursor_in_a_command_to_type(tmp_path: Path) -> None:
+    header = hostile_header(tmp_path)
+    draft = Suggestion(header, one_line(HOSTILE), ("10 times smaller", HOSTILE), 2.0)
+    window = drawn(120, lambda: listing.suggestions(Suggestions((draft,), (), ()), HOSTILE))
+    assert "localspec chat --target" in window.text

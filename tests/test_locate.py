@@ -1,0 +1,246 @@
+"""Locate: every meaning that a name has, and which one wins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import zoo
+from gguf_files import gguf_bytes, model_keys, model_tensors, words
+
+from localspec import hub, pairbook, paths
+from localspec.catalog import find_pair
+from localspec.errors import UnknownPair, UsageError
+from localspec.locate import FIND, Choice, choose, is_pair, on_disk
+from localspec.metadata import read_header
+
+MODEL = gguf_bytes(model_keys(words(20)), model_tensors())
+SETTINGS = {"draft_tokens": 3, "temperature": 0.5}
+LISTED = [(source, name) for source, names in zoo.SHOWN.items() for name in names]
+
+
+@pytest.fixture(scope="module")
+def animals(tmp_path_factory: pytest.TempPathFactory) -> zoo.Zoo:
+    return zoo.build_zoo(tmp_path_factory.mktemp("zoo"))
+
+
+@pytest.fixture
+def in_zoo(animals: zoo.Zoo, monkeypatch: pytest.MonkeyPatch) -> zoo.Zoo:
+    for name, value in animals.environment.items():
+        monkeypatch.setenv(name, value)
+    return animals
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("the Hub was asked")
+
+    monkeypatch.setattr(hub, "resolve", refuse)
+    monkeypatch.setattr(hub, "stream", refuse)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, which paths are relative to."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def mine() -> None:
+    pairbook.add("mine", "/models/big.gguf", "org/small-GGUF:Q8_0", SETTINGS)
+
+
+# --- target and draft together ---
+
+
+def test_models_stay_as_they_were_named() -> None:
+    for target, draft in (
+        ("big.gguf", None),
+        ("hf:org/big-GGUF:Q4_K_M", "small.gguf"),
+        ("org/big:Q4_K_M", FIND),
+    ):
+        assert choose(target, draft) == Choice(target, draft, {}, "")
+
+
+def test_no_target_is_told() -> None:
+    with pytest.raises(UsageError) as caught:
+        choose(None, "small.gguf")
+    assert caught.value.message == "No target model was given."
+    assert "--target" in caught.value.hint and "localspec demo" in caught.value.hint
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_pairs_name_stands_for_both_models_and_its_settings() -> None:
+    small = "hf:org/small-GGUF:Q8_0"
+    assert choose("mine", None) == Choice("/models/big.gguf", small, SETTINGS, "")
+    assert choose("Mine", None) == choose("mine", None)
+    # Whatever else is named wins, and the settings stay.
+    assert choose("mine", "other.gguf") == Choice("/models/big.gguf", "other.gguf", SETTINGS, "")
+    assert choose("mine", FIND).draft == FIND
+    # As a draft it is the pair's draft, without the settings, which were made for the pair.
+    assert choose("other.gguf", "mine") == Choice("other.gguf", small, {}, "")
+    assert choose("mine", "mine") == choose("mine", None)
+
+
+def test_a_known_pair_is_named_likewise() -> None:
+    known = find_pair("qwen3-14b")
+    choice = choose("qwen3-14b", None)
+    assert (choice.target, choice.draft) == (
+        str(known.target.reference),
+        str(known.draft.reference),
+    )
+    assert choice.settings == {} and choice.note == ""
+
+
+def test_an_own_pair_that_hides_a_known_one_is_told() -> None:
+    pairbook.add("qwen3-14b", "/models/big.gguf", "/models/small.gguf", {})
+    choice = choose("qwen3-14b", None)
+    assert choice.target == "/models/big.gguf"
+    assert "is your own pair" in choice.note
+    assert choose("qwen3-14b", "other.gguf").note == choice.note
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("nosuch", None), "There is no file and no pair named 'nosuch'"),
+        (("qwen3-14", None), "near it: qwen3-14b"),
+        (("big.gguf", "nosuch"), "There is no file and no pair named 'nosuch'"),
+    ],
+)
+def test_a_name_that_nothing_has(names: tuple[str, str | None], words: str) -> None:
+    with pytest.raises(UnknownPair) as caught:
+        choose(*names)
+    assert words in caught.value.message and caught.value.message.endswith(".")
+    assert "localspec pairs" in caught.value.hint and "localspec list" in caught.value.hint
+
+
+# --- what is a pair's name ---
+
+
+@pytest.mark.parametrize("name", ["mine", "Qwen3-14b", "nosuch", "a.b", "7b"])
+def test_what_can_only_be_a_pair(name: str) -> None:
+    assert is_pair(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("mine.gguf", "./mine", "folder/mine", "/mine", "", "find", "auto", "7", "mine/", "m i"),
+        *("org/repo", "org/repo:Q8_0", "hf:org/repo", "llama3:8b", "m\x1bine", "m" * 65),
+    ],
+)
+def test_what_cannot_be_a_pair(name: str) -> None:
+    assert not is_pair(name)
+
+
+@pytest.mark.usefixtures("mine")
+def test_an_existing_path_comes_before_a_pair(here: Path) -> None:
+    assert is_pair("mine")
+    (here / "mine").write_bytes(MODEL)
+    assert not is_pair("mine")
+    assert choose("mine", None) == Choice("mine")
+    assert on_disk("mine") == Path("mine")
+
+
+@pytest.mark.usefixtures("mine")
+def test_a_name_of_the_list_comes_before_a_pair() -> None:
+    root = paths.cache_folder() / "jan"
+    zoo.put(root / "llamacpp" / "models" / "mine" / "model.gguf", MODEL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAN_DATA_FOLDER", str(root))
+        zoo.put(
+            root / "llamacpp" / "models" / "mine" / "model.yml",
+            "model_path: llamacpp/models/mine/model.gguf\n",
+        )
+        assert not is_pair("mine")
+        assert on_disk("mine") == root / "llamacpp" / "models" / "mine" / "model.gguf"
+    assert is_pair("mine")
+
+
+# --- a path ---
+
+
+def test_a_path_is_handed_back_as_it_is(here: Path) -> None:
+    (here / "org").mkdir()
+    (here / "org" / "repo").write_bytes(MODEL)
+    assert on_disk("org/repo") == Path("org/repo")  # not the repository
+    assert on_disk("org") == Path("org")  # whoever opens it tells that it is a folder
+    assert on_disk("nosuch.gguf") == Path("nosuch.gguf")
+    assert on_disk("org/repo/nosuch.gguf") == Path("org/repo/nosuch.gguf")
+    assert on_disk("hf:org/repo") is None  # the repository, whatever lies here
+
+
+# --- a name of the list ---
+
+
+@pytest.mark.parametrize(("source", "name"), LISTED, ids=[name for _, name in LISTED])
+def test_every_name_of_the_list_is_found(in_zoo: zoo.Zoo, source: str, name: str) -> None:
+    found = on_disk(name)
+    assert found is not None and found.is_absolute()
+    assert found.is_relative_to(in_zoo.folder) and read_header(found).n_bytes > 0
+    assert not is_pair(name)
+
+
+# --- a reference ---
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("Qwen/Qwen3-8B-GGUF", "Qwen3-8B-Q4_K_M.gguf"),
+        ("hf:Qwen/Qwen3-8B-GGUF", "Qwen3-8B-Q4_K_M.gguf"),
+        ("Qwen/Qwen3-8B-GGUF:q4_k_m", "Qwen3-8B-Q4_K_M.gguf"),
+        ("hf:Qwen/Qwen3-8B-GGUF/Qwen3-8B-Q4_K_M.gguf", "Qwen3-8B-Q4_K_M.gguf"),
+        ("https://huggingface.co/Qwen/Qwen3-8B-GGUF", "Qwen3-8B-Q4_K_M.gguf"),
+        ("Qwen/Qwen3-0.6B-GGUF:Q8_0", "Qwen3-0.6B-Q8_0.gguf"),  # llama.cpp's cache
+        (
+            "lmstudio-community/Qwen2.5-0.5B-Instruct-GGUF:Q8_0",
+            "Qwen2.5-0.5B-Instruct-Q8_0.gguf",
+        ),
+        # Ours by its name, in LM Studio's folder under that of its repository.
+        ("bartowski/Mistral-7B-Instruct-v0.3-GGUF", "Mistral-7B-Instruct-v0.3-Q4_K_M.gguf"),
+        ("hf:zoo/tiny-GGUF/tiny-draft-F16.gguf", "tiny-draft-F16.gguf"),  # by its record
+    ],
+)
+def test_a_reference_is_found_on_the_disk(in_zoo: zoo.Zoo, name: str, file: str) -> None:
+    found = on_disk(name)
+    assert found is not None and found.name == file
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Qwen/Qwen3-8B-GGUF:Q8_0",  # only another quantisation is here
+        "Qwen/Qwen3-8B-GGUF@dev:Q4_K_M",  # nobody knows of which revision this one is
+        "hf:Qwen/Qwen3-8B-GGUF/Qwen3-8B-Q8_0.gguf",
+        "Qwen/Qwen3-80B-GGUF",
+        "zoo/tiny-GGUF:F16",  # two models have this quantisation
+        "gone/gone-GGUF",
+        "hf:ggml-org/gemma-3-27b-it-GGUF/mmproj-model-f16.gguf",
+    ],
+)
+def test_a_reference_that_must_be_fetched(in_zoo: zoo.Zoo, name: str) -> None:
+    assert on_disk(name) is None
+
+
+def test_a_download_is_found_by_its_revision_and_its_commit() -> None:
+    folder = paths.models_folder() / "org" / "repo"
+    zoo.put_record(zoo.put(folder / "model-Q8_0.gguf", MODEL), "org/repo")
+    for name in ("org/repo", "org/repo:q8_0", f"hf:org/repo@{zoo.COMMIT}"):
+        assert on_disk(name) == folder / "model-Q8_0.gguf"
+    assert on_disk("hf:org/repo@other") is None
+    (folder / "model-Q8_0.gguf").write_bytes(MODEL[:-1])  # no longer what its record says
+    assert on_disk("hf:org/repo@main") is None
+
+
+def test_a_malformed_reference_is_told() -> None:
+    for name in ("hf:bad", "https://example.org/x", "hf:org/repo/../../x.gguf"):
+        with pytest.raises(UsageError):
+            on_disk(name)
+        assert not is_pair(name)
+        assert choose(name, None).target == name

@@ -1,0 +1,1024 @@
+# ruff: noqa: F401, F811  (fixtures are imported)
+"""The commands about models as a user meets them: find, judge, fetch, verify and name a pair."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import typer.main
+import zoo
+from fake_hub import GOOD_TOKEN, FakeHub, drop, flip, hub
+from gguf_files import gguf_bytes, model_tensors
+from real_pair import TinyFiles, retuned
+from streams import Streams
+from terminal import Terminal, Window
+from test_cli import Command, Done, localspec
+from test_locate import animals, in_zoo
+from tiny_models import write_tiny_model
+
+from localspec import download, machine, pairbook, paths, supply
+from localspec import hub as hub_room
+from localspec.catalog import load_catalog
+from localspec.remote import FIRST_BYTES
+
+PAIR = ("org/big-GGUF:Q4_K_M", "org/small-GGUF")
+NOBODY = "http://127.0.0.1:9"  # where no Hub answers
+CLI = "from localspec.cli import main; main()"
+FLAGS = ("-t", "1", "-n", "8", "Say the thing")  # one thread, eight tokens
+DRAFTED = ("--draft-tokens", "3", "--exact", "--temp", "0")
+LLAMA_1B = "bartowski/Llama-3.2-1B-Instruct-GGUF/Llama-3.2-1B-Instruct-Q8_0.gguf"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def commands_are_built_once() -> Iterator[None]:
+    """Typer reads all signatures again for every call, which is most of what a test would take."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        yield
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Paths of a target, a smaller draft, and two that may not draft for it."""
+
+    target: Path
+    draft: Path
+    other: Path  # has 200 tokens more
+    tuned: Path  # has other control tokens
+
+
+@pytest.fixture(scope="module")
+def pair(tiny: TinyFiles, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folder = tmp_path_factory.mktemp("pair")
+    draft = write_tiny_model(folder / "draft.gguf", seed=1, layers=1)
+    more = [f"more{index}" for index in range(200)]
+    other = write_tiny_model(folder / "other.gguf", seed=1, layers=1, extra_tokens=more)
+    return Pair(tiny.target, draft, other, retuned(draft))
+
+
+@pytest.fixture
+def stocked(hub: FakeHub, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+    """A Hub that has the pair, and much that is none."""
+    big, small = pair.target.read_bytes(), pair.draft.read_bytes()
+    hub.add("org/big-GGUF", "big-Q4_K_M.gguf", big, license="mit")
+    hub.add("org/big-GGUF", "big-Q8_0.gguf", big + bytes(32))
+    hub.add("org/small-GGUF", "small-Q8_0.gguf", small, license="apache-2.0")
+    hub.add("org/other-GGUF", "other-Q8_0.gguf", pair.other.read_bytes())
+    hub.add("org/tuned-GGUF", "tuned-Q8_0.gguf", pair.tuned.read_bytes())
+    hub.add("org/gated-GGUF", "gated-Q8_0.gguf", small, gated=True)
+    hub.add("org/eyes-GGUF", "mmproj-eyes-F16.gguf", small)
+    hub.add("org/two-GGUF", "one-Q8_0.gguf", small)
+    hub.add("org/two-GGUF", "another-Q8_0.gguf", small)
+    hub.add("org/junk-GGUF", "junk-Q8_0.gguf", b"words " * 1000)
+    hub.add("org/none-GGUF", "README.md", b"nothing here")
+    monkeypatch.setattr(download, "FIRST_PAUSE", 0.0)
+    return hub
+
+
+@pytest.fixture
+def fetched(stocked: FakeHub, localspec: Command) -> list[Path]:
+    """The pair, downloaded; the Hub is gone."""
+    done = localspec("download", *PAIR)
+    assert done.code == 0
+    stocked.stop()
+    return [Path(line) for line in done.out.splitlines()]
+
+
+@pytest.fixture
+def lonely(in_zoo: zoo.Zoo, monkeypatch: pytest.MonkeyPatch) -> zoo.Zoo:
+    """The zoo, without a Hub."""
+    monkeypatch.setenv("HF_ENDPOINT", NOBODY)
+    return in_zoo
+
+
+def told(done: Done) -> tuple[str, str]:
+    """The sentence of an error and its hint: the last two lines of stderr, and nothing else."""
+    *notes, message, hint = done.err.splitlines()
+    assert message.startswith("Error: ") and message.endswith(".") and hint
+    assert done.out == "" and "Traceback" not in done.err
+    assert all(note.startswith(("Asking the Hub for ", "hf:", "Read ")) for note in notes)
+    return message.removeprefix("Error: "), hint
+
+
+def states(done: Done) -> list[str]:
+    """What verify says of each file."""
+    return [line[:14].rstrip() for line in done.out.splitlines()]
+
+
+# --- the zoo: list and suggest ------------------------------------------------------------
+
+
+def test_list_shows_every_model_once(localspec: Command, lonely: zoo.Zoo) -> None:
+    done = localspec("list")
+    assert done.code == 0 and len(done.out.splitlines()) == 20
+    for names in lonely.shown.values():
+        for name in names:
+            assert re.search(rf"^{re.escape(name)}\s", done.out, re.MULTILINE)
+    notes = done.err.splitlines()
+    assert len(notes) == 6 and all(note.startswith("Left out of ") for note in notes)
+
+    document = json.loads(localspec("list", "--json").out)
+    assert document["notes"] == notes
+    by_source: dict[str, list[str]] = {}
+    for model in document["models"]:
+        by_source.setdefault(model["source"], []).append(model["name"])
+        assert Path(model["path"]).stat().st_size <= model["size"]
+    assert {source: set(each) for source, each in by_source.items()} == {
+        source: set(each) for source, each in lonely.shown.items()
+    }
+    shared = {m["name"]: tuple(m["also_in"]) for m in document["models"] if m["also_in"]}
+    assert shared == lonely.shared
+
+
+def test_list_of_some_sources_and_folders(
+    localspec: Command, lonely: zoo.Zoo, tmp_path: Path, pair: Pair
+) -> None:
+    some = json.loads(localspec("list", "--source", "Jan", "--source", "LM-Studio", "--json").out)
+    assert {model["source"] for model in some["models"]} == {"jan", "lm studio"}
+    zoo.put(tmp_path / "more" / "sub" / "mine.gguf", pair.target.read_bytes())
+    done = localspec("list", "--source", "gpt4all", "--folder", tmp_path / "more")
+    assert [line.split()[0] for line in done.out.splitlines()] == [
+        *("mamba-2.8b.Q4_0.gguf", "sub/mine.gguf")
+    ]
+
+
+def test_list_of_nothing(localspec: Command, tmp_path: Path) -> None:
+    done = localspec("list")
+    assert (done.code, done.out) == (0, "")
+    assert "There are no GGUF models in the folders searched: " in done.err
+    assert str(paths.models_folder()) in done.err
+    assert json.loads(localspec("list", "--json").out) == {"models": [], "notes": []}
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "reasons"),
+    [
+        ("bartowski/Meta-Llama-3.1-8B-Instruct-GGUF:Q4_K_M", LLAMA_1B, "8.0 times smaller; Q8_0; "),
+        (
+            "hf:Qwen/Qwen3-8B-GGUF",
+            "Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf",
+            "8.0 times smaller; Q8_0; ",
+        ),
+        (
+            "ggml-org/gemma-3-27b-it-GGUF",
+            "ggml-org/gemma-3-1b-it-GGUF/gemma-3-1b-it-Q8_0.gguf",
+            "27 times smaller; Q8_0; ",
+        ),
+        (
+            "TheBloke/Llama-2-13B-chat-GGUF/llama-2-13b-chat.Q4_K_M.gguf",
+            "TheBloke/TinyLlama-1.1B-Chat-v1.0-GGUF/tinyllama-1.1b-chat-v1.0.Q8_0.gguf",
+            "13 times smaller; Q8_0; ",
+        ),
+        (
+            "zoo/tiny-GGUF/tiny-target-F16.gguf",
+            "zoo/tiny-GGUF/tiny-draft-F16.gguf",
+            "13 times smaller; F16; ",
+        ),
+    ],
+)
+def test_suggest_names_the_best_draft_and_what_to_type(
+    localspec: Command, lonely: zoo.Zoo, target: str, draft: str, reasons: str
+) -> None:
+    done = localspec("suggest", target)
+    assert (done.code, done.err) == (0, "")
+    first, why, command = done.out.splitlines()[:3]
+    assert first == f"1. {draft}" and why.strip().startswith(reasons)
+    assert shlex.split(command) == ["localspec", "chat", "--target", target, "--draft", draft]
+    document = json.loads(localspec("suggest", target, "--json").out)
+    assert document["drafts"][0]["name"] == draft
+    assert document["drafts"][0]["command"] == command.strip()
+    assert "; ".join(document["drafts"][0]["reasons"]) == why.strip()
+    assert Path(document["drafts"][0]["path"]).exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "reason"),
+    [
+        ("llama3:8b", LLAMA_1B, "1 unused or reserved token differs: 503: "),
+    ],
+)
+def test_suggest_says_why_nothing_fits(
+    localspec: Command, lonely: zoo.Zoo, target: str, draft: str, reason: str
+) -> None:
+    done = localspec("suggest", target)
+    assert done.code == 1
+    lines = done.out.splitlines()
+    assert lines[0] == "No model on this disk can draft for it."
+    assert lines[1].startswith(f"   {draft}: ") and reason in lines[1]
+    assert done.err.endswith("See the known pairs with: localspec pairs\n")
+    document = json.loads(localspec("suggest", target, "--json").out)
+    assert document["drafts"] == [] and document["refused"][0]["name"] == draft
+    assert reason in document["refused"][0]["reason"] and document["refused"][0]["hint"]
+
+
+def test_a_recurrent_target_gets_no_suggestions(localspec: Command, lonely: zoo.Zoo) -> None:
+    done = localspec("suggest", "mamba-2.8b.Q4_0.gguf")
+    message, _ = told(done)
+    assert done.code == 1 and "cannot drop rejected tokens" in message
+
+
+def test_suggest_names_known_pairs_of_the_target(localspec: Command, lonely: zoo.Zoo) -> None:
+    done = localspec("suggest", "ggml-org/gemma-3-27b-it-GGUF")
+    assert "known pair: gemma3-27b, draft hf:ggml-org/gemma-3-1b-it-GGUF/" in done.out
+    assert "localspec download gemma3-27b\n" in done.out
+    known = json.loads(localspec("suggest", "ggml-org/gemma-3-27b-it-GGUF", "--json").out)
+    assert known["known_pairs"] == ["gemma3-27b"]
+
+
+def test_what_suggest_offers_can_be_typed(localspec: Command, lonely: zoo.Zoo) -> None:
+    target = "hf:Qwen/Qwen3-8B-GGUF"
+    drafts = json.loads(localspec("suggest", target, "--json").out)["drafts"]
+    assert len(drafts) == 3
+    for draft in drafts:
+        done = localspec("check", target, draft["name"])
+        assert (done.code, done.err) == (0, ""), draft["name"]
+
+
+# --- before the download: check, inspect and suggest on references --------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "code"),
+    [
+        ("org/big-GGUF:q4_k_m", "org/small-GGUF:Q8_0", 0),
+        ("org/big-GGUF:q4_k_m", "org/other-GGUF:Q8_0", 1),
+        ("hf:org/big-GGUF/big-Q4_K_M.gguf", "https://huggingface.co/org/tuned-GGUF", 1),
+        ("org/big-GGUF", "DRAFT", 0),
+        ("TARGET", "org/small-GGUF", 0),
+        ("TARGET", "org/other-GGUF", 1),
+    ],
+)
+def test_check_reads_only_headers(
+    stocked: FakeHub, localspec: Command, pair: Pair, target: str, draft: str, code: int
+) -> None:
+    for repo in stocked.repos.values():  # weights that nobody could send
+        for file in repo.files.values():
+            file.size = 40 * 10**9
+    here = {"TARGET": str(pair.target), "DRAFT": str(pair.draft)}
+    names = [here.get(name, name) for name in (target, draft)]
+    done = localspec("check", *names)
+    assert done.code == code
+    verdict = done.out.splitlines()[-1]
+    assert verdict.startswith("compatible; " if code == 0 else "not compatible; ")
+    n_remote = sum(name not in here for name in (target, draft))
+    served = sum(stocked.served.values())
+    assert served == n_remote * FIRST_BYTES
+    assert done.err.splitlines()[-1] == (
+        f"Read {served:,} of {n_remote * 40 * 10**9:,} bytes on the Hub."
+    )
+    document = json.loads(localspec("check", *names, "--json").out)
+    assert document["compatible"] is (code == 0) and document["bytes_read"] == served
+    assert not any(paths.models_folder().rglob("*"))
+
+
+def test_check_names_what_differs(stocked: FakeHub, localspec: Command) -> None:
+    done = localspec("check", "org/big-GGUF", "org/other-GGUF")
+    assert "error   The vocabularies differ by 200 ids, over 128: " in done.out
+    assert "refuses (vocab-size)" in done.out
+    tuned = localspec("check", "org/big-GGUF", "org/tuned-GGUF")
+    assert tuned.code == 1
+    assert "1 control token differs: 270: '<|im_start|>' against '<|im_strat|>'" in tuned.out
+    assert localspec("check", "--lenient", "org/big-GGUF", "org/tuned-GGUF").code == 0
+
+
+def test_inspect_and_suggest_read_only_the_header(
+    stocked: FakeHub, localspec: Command, pair: Pair
+) -> None:
+    done = localspec("inspect", "org/big-GGUF")
+    assert done.code == 0 and done.out.startswith("file ")
+    assert "hf:org/big-GGUF/big-Q4_K_M.gguf\n" in done.out
+    assert sum(stocked.served.values()) == FIRST_BYTES
+    assert f"Read {FIRST_BYTES:,} of {pair.target.stat().st_size:,} bytes of " in done.err
+    zoo.put(paths.models_folder() / "mine.gguf", pair.draft.read_bytes()[:-64] + bytes(32))
+    document = json.loads(localspec("inspect", "org/big-GGUF", "--json").out)
+    assert document["runs"] is True and document["architecture"] == "llama"
+    suggested = json.loads(localspec("suggest", "org/other-GGUF", "--json").out)
+    assert suggested["drafts"] == []
+    assert sum(stocked.served.values()) == 3 * FIRST_BYTES
+
+
+# --- downloads ----------------------------------------------------------------------------
+
+
+def everything_works(localspec: Command, pair: Pair, files: list[Path]) -> None:
+    """What a pair is for, without a Hub."""
+    assert [path.read_bytes() for path in files] == [
+        *(pair.target.read_bytes(), pair.draft.read_bytes())
+    ]
+    verified = localspec("verify")
+    assert verified.code == 0 and states(verified) == ["right", "right"]
+    assert localspec("verify", *PAIR).out == verified.out
+    assert localspec("check", *PAIR).code == 0
+    again = localspec("download", *PAIR)
+    assert (again.code, again.err) == (0, "")
+    assert again.out.splitlines() == [str(path) for path in files]
+    listed = [line.split()[0] for line in localspec("list").out.splitlines()]
+    assert listed == ["org/big-GGUF/big-Q4_K_M.gguf", "org/small-GGUF/small-Q8_0.gguf"]
+    assert localspec("suggest", PAIR[0]).out.startswith("1. org/small-GGUF/small-Q8_0.gguf\n")
+    plain = localspec("run", "-m", PAIR[0], "--draft", "off", "--exact", "--temp", "0", *FLAGS)
+    drafted = localspec("run", "-m", PAIR[0], "-md", PAIR[1], *DRAFTED, *FLAGS, "--json")
+    answer = json.loads(drafted.out)
+    assert plain.code == drafted.code == 0
+    assert answer["text"] == plain.out and answer["drafted"] > 0
+    assert answer["settings"]["target"]["file"] == str(files[0])
+    assert answer["settings"]["draft"]["file"] == str(files[1])
+
+
+def test_a_pair_survives_dropped_connections(
+    stocked: FakeHub, localspec: Command, pair: Pair
+) -> None:
+    stocked.faults.append(drop(70_000, times=4))
+    done = localspec("download", *PAIR)
+    assert done.code == 0
+    assert "trying again" in done.err
+    assert "licence mit." in done.err and "licence apache-2.0." in done.err
+    starts = [r.range for r in stocked.asked("/big-GGUF/resolve/") if r.range != "bytes=0-65535"]
+    assert starts[1].startswith("bytes=70000-")  # type: ignore[union-attr]
+    stocked.stop()
+    everything_works(localspec, pair, [Path(line) for line in done.out.splitlines()])
+
+
+KILLS = """
+import os, signal, sys
+import httpx2, rich.progress  # once for all
+from huggingface_hub import HfApi, hf_hub_url, try_to_load_from_cache
+from localspec import cli, download, hub, listing, supply
+
+real = hub.stream
+
+def deadly(*arguments):
+    left = 25_000
+    for piece in real(*arguments):
+        yield piece[:left]
+        left -= len(piece)
+        if left <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+hub.stream = deadly  # for downloads; headers are read as ever
+sys.argv = ["localspec", "download", *sys.argv[1:]]
+for _ in range(10):
+    child = os.fork()
+    if child == 0:
+        cli.main()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+"""
+
+
+def test_a_pair_survives_ten_kills(stocked: FakeHub, localspec: Command, pair: Pair) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLS, *PAIR],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+    )
+    assert killed.returncode == 0, killed.stderr
+    assert killed.stdout == ""
+    files = [path for path in paths.models_folder().rglob("*.gguf")]
+    for path in files:  # right or absent, never wrong
+        assert path.read_bytes() in (pair.target.read_bytes(), pair.draft.read_bytes())
+    assert len(files) < 2
+    done = localspec("download", *PAIR)
+    assert done.code == 0 and "Going on with " in done.err
+    starts = {int(str(r.range)[6:].split("-")[0]) for r in stocked.asked("resolve") if r.range}
+    assert {25_000, 50_000, 75_000, 100_000} <= starts
+    stocked.stop()
+    everything_works(localspec, pair, [Path(line) for line in done.out.splitlines()])
+
+
+def test_ctrl_c_keeps_what_came(
+    stocked: FakeHub, localspec: Command, pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = hub_room.stream
+
+    def interrupted(*arguments: object) -> object:
+        for piece in real(*arguments):  # type: ignore[arg-type]
+            yield piece[:30_000]
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hub_room, "stream", interrupted)
+        done = localspec("download", PAIR[0])
+    assert (done.code, done.out) == (130, "") and "Traceback" not in done.err
+    assert [p.suffix for p in paths.models_folder().rglob("*") if p.is_file()] == [".part"]
+    again = localspec("download", PAIR[0])
+    assert again.code == 0 and "Going on with big-Q4_K_M.gguf" in again.err
+    assert Path(again.out.strip()).read_bytes() == pair.target.read_bytes()
+
+
+def test_bytes_that_came_wrong_are_fetched_again(
+    stocked: FakeHub, localspec: Command, pair: Pair
+) -> None:
+    stocked.faults.append(flip(170_000, path="big-Q4_K_M", times=2))  # one for its header
+    done = localspec("download", PAIR[0])
+    assert done.code == 0 and "came wrong" in done.err
+    assert Path(done.out.strip()).read_bytes() == pair.target.read_bytes()
+    stocked.faults[:] = [flip(90_000, path="small", times=None)]
+    wrong = localspec("download", PAIR[1])
+    assert wrong.code == 1 and wrong.out == "" and "came wrong twice" in wrong.err
+    assert not [path for path in paths.models_folder().rglob("*small*") if path.is_file()]
+
+
+def test_verify_finds_wrong_bytes(
+    stocked: FakeHub, localspec: Command, pair: Pair, fetched: list[Path]
+) -> None:
+    big, small = fetched
+    data = bytearray(pair.target.read_bytes())
+    data[100_000] ^= 1
+    big.write_bytes(data)
+    done = localspec("verify")
+    assert done.code == 1 and states(done) == ["wrong", "right"]
+    line = done.out.splitlines()[0]
+    assert "its sha256 begins with" in line and f"rm {big} && localspec download" in line
+    assert localspec("verify", small).code == 0
+    assert localspec("verify", PAIR[1]).code == 0
+    assert localspec("verify", big).code == localspec("verify", *PAIR).code == 1
+    big.write_bytes(data[:-1])
+    assert f"it has {len(data) - 1:,} bytes" in localspec("verify", big).out
+    big.unlink()
+    missing = localspec("verify")
+    assert missing.code == 1 and states(missing) == ["missing", "right"]
+    assert "localspec download hf:org/big-GGUF/big-Q4_K_M.gguf" in missing.out
+
+
+def test_verify_of_other_tools_blobs(localspec: Command, lonely: zoo.Zoo) -> None:
+    done = localspec("verify", "llama3:8b", "llama3.1-8b")  # Ollama's, and a known pair
+    assert done.code == 0 and states(done) == ["right"] * 3
+
+
+def test_a_missing_half_is_fetched_by_whoever_needs_it(
+    stocked: FakeHub, localspec: Command, pair: Pair
+) -> None:
+    done = localspec("run", "-m", pair.target, "-md", PAIR[1], *DRAFTED, *FLAGS)
+    assert done.code == 0 and done.out
+    assert f"hf:{PAIR[1]}: " in done.err and "acceptance" in done.err
+    assert localspec("verify").code == 0
+    assert localspec("list").out.count("\n") == 1
+
+
+def test_a_pair_that_cannot_work_is_not_fetched(stocked: FakeHub, localspec: Command) -> None:
+    for command in (
+        ("download", "org/big-GGUF", "org/other-GGUF"),
+        ("run", "-m", "org/big-GGUF", "-md", "org/other-GGUF", *DRAFTED, *FLAGS),
+        ("chat", "-m", "org/big-GGUF", "-md", "org/other-GGUF", "--draft", "2"),
+    ):
+        done = localspec(*command)
+        message, hint = told(done)
+        assert done.code == 1
+        assert message.startswith(
+            "hf:org/other-GGUF cannot draft for hf:org/big-GGUF, so nothing was fetched: "
+        )
+        assert "localspec check hf:org/big-GGUF hf:org/other-GGUF" in hint
+    assert not any(paths.models_folder().rglob("*.gguf"))
+
+
+def test_pull_is_another_word_for_download(stocked: FakeHub, localspec: Command) -> None:
+    done = localspec("pull", "org/small-GGUF", "--json")
+    (path,) = json.loads(done.out)["files"]
+    assert done.code == 0 and Path(path).name == "small-Q8_0.gguf"
+
+
+def test_what_is_no_reference_and_no_file_cannot_be_downloaded(
+    stocked: FakeHub, localspec: Command, tmp_path: Path
+) -> None:
+    for name in ("nosuch.gguf", "org/small-GGUF/small-Q8_0.gguf", str(tmp_path / "nosuch.gguf")):
+        done = localspec("download", name)
+        assert (done.code, done.out) == (1, ""), name
+        message, _ = told(done)
+        assert name in message
+
+
+def test_each_of_two_pairs_is_judged(stocked: FakeHub, localspec: Command) -> None:
+    for name in ("one", "two"):
+        pairbook.add(name, "hf:org/big-GGUF:Q4_K_M", "hf:org/other-GGUF", {})
+    assert localspec("download", "one").code == 1
+    assert localspec("download", "one", "two").code == 1
+    assert not any(paths.models_folder().rglob("*.gguf"))
+
+
+# --- the question before a large download ---------------------------------------------------
+
+
+@pytest.fixture
+def large(stocked: FakeHub, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+    monkeypatch.setattr(supply, "LARGE", 150_000)  # the pair is, and its draft alone is not
+    return stocked
+
+
+def test_a_large_download_waits_for_a_yes(large: FakeHub, localspec: Command) -> None:
+    # Nobody types at this terminal.
+    asked = localspec("download", *PAIR)
+    assert asked.code != 0 and asked.out == ""
+    assert re.search(r"^Fetch \d+ KiB\? \[y/N\] ", asked.err, re.MULTILINE)
+    assert "Error: Nothing was fetched.\n" in asked.err and "--yes" in asked.err
+    # No pipe is asked, and what comes through it is no answer.
+    piped = localspec("download", *PAIR, stdin="y\n")
+    assert piped.code != 0 and piped.out == "" and "[y/N]" not in piped.err
+    assert not any(paths.models_folder().rglob("*.gguf"))
+    done = localspec("download", *PAIR, "--yes", stdin="")
+    assert done.code == 0 and "[y/N]" not in done.err
+    assert localspec("verify").code == 0
+
+
+def test_what_is_small_or_here_is_not_asked_about(large: FakeHub, localspec: Command) -> None:
+    for names, flags in ((PAIR[1:], ()), (PAIR[:1], ("--yes",)), (PAIR, ())):
+        done = localspec("download", *names, *flags)
+        assert done.code == 0 and "[y/N]" not in done.err
+
+
+def test_a_command_that_cannot_be_told_yes_names_one_that_can(
+    large: FakeHub, localspec: Command
+) -> None:
+    done = localspec("run", "-m", PAIR[0], "--draft", "off", *FLAGS, stdin="")
+    message, hint = told(done)
+    assert message == "Nothing was fetched."
+    assert "localspec download" in hint  # run has no --yes
+
+
+@pytest.mark.parametrize("answer", ["y", "n"])
+def test_the_question_on_a_terminal(large: FakeHub, pair: Pair, answer: str) -> None:
+    code = f"from localspec import supply; supply.LARGE = 150_000\n{CLI}"
+    with Terminal(code, "download", *PAIR, columns=60, rows=12) as terminal:
+        terminal.wait(lambda window: window.text.endswith("? [y/N]"), 60)
+        terminal.type(f"{answer}\n")
+        left = terminal.leave(60)
+        text = terminal.window.text
+    files = sorted(paths.models_folder().rglob("*.gguf"))
+    if answer == "y":
+        assert left == 0 and [path.name for path in files] == [
+            *("big-Q4_K_M.gguf", "small-Q8_0.gguf")
+        ]
+        assert "".join(text.split()).endswith("".join(map(str, files)))  # and no bar is left
+        assert "━" in terminal.raw  # there was one
+    else:
+        assert left != 0 and files == [] and "Error: Nothing was fetched.\n" in text
+    assert "licence mit." in text and "Traceback" not in text
+
+
+# --- pairs of one's own --------------------------------------------------------------------
+
+
+@pytest.fixture
+def mine(fetched: list[Path], localspec: Command) -> list[Path]:
+    """A pair of references under a name, with settings; the Hub is gone."""
+    done = localspec(
+        *("pair", "add", "mine", "-m", PAIR[0], "-md", PAIR[1], "--draft-tokens", "3", "--exact"),
+        *("--temp", "0", "-c", "256", "-t", "1"),
+    )
+    assert (done.code, done.out) == (0, "")
+    assert done.err == "Kept. Talk with it: localspec chat mine\n"
+    return fetched
+
+
+def test_a_pair_is_added_shown_and_removed(mine: list[Path], localspec: Command) -> None:
+    shown = localspec("pair", "show", "MINE")
+    assert (shown.code, shown.err) == (0, "")
+    facts = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in shown.out.splitlines())
+    assert facts["pair"] == "mine" and facts["on this disk"] == "target, draft"
+    assert facts["target"] == "hf:org/big-GGUF:Q4_K_M" and facts["draft"] == "hf:org/small-GGUF"
+    for setting in ("draft_tokens = 3", "exact = True", "temperature = 0.0", "ctx_size = 256"):
+        assert f"setting       {setting}\n" in shown.out
+    document = json.loads(localspec("pair", "show", "mine", "--json").out)
+    assert document["settings"] == {
+        "draft_tokens": 3, "exact": True, "temperature": 0.0, "ctx_size": 256, "threads": 1,
+    }  # fmt: skip
+    assert document["size"] == sum(path.stat().st_size for path in mine)
+    kept = pairbook.load("mine").files
+    assert [(Path(each.path), each.size) for each in kept] == [
+        (path, path.stat().st_size) for path in mine
+    ]
+    assert [each.sha256 for each in kept] == [
+        hashlib.sha256(path.read_bytes()).hexdigest() for path in mine
+    ]
+    row = localspec("pairs").out.splitlines()[0]
+    assert row.startswith("mine") and "both" in row and "your own" in row
+    document = json.loads(localspec("pairs", "--json").out)
+    assert [each["name"] for each in document["pairs"]] == [
+        *("mine", *(pair.name for pair in load_catalog()))
+    ]
+
+    removed = localspec("pair", "remove", "mine")
+    assert (removed.code, removed.out) == (0, "")
+    assert removed.err == "Forgotten: mine. Its models stay where they are.\n"
+    assert all(path.exists() for path in mine)
+    assert told(localspec("pair", "show", "mine"))[0].startswith("There is no pair named 'mine'")
+
+
+def test_a_pairs_name_wherever_models_are_named(mine: list[Path], localspec: Command) -> None:
+    run = json.loads(localspec("run", "-m", "mine", "-n", "8", "Say the thing", "--json").out)
+    settings = run["settings"]
+    assert settings["target"]["file"] == str(mine[0]) and run["drafted"] > 0
+    assert settings["draft"]["file"] == str(mine[1])
+    assert settings["draft_length"] == 3 and settings["sampling"]["temperature"] == 0
+    assert settings["target"]["ctx_size"] == 256 and settings["target"]["exact"] is True
+    assert settings["target"]["threads"] == settings["draft"]["threads"] == 1
+
+    check = localspec("check", "mine")
+    assert check.code == 0 and check.out == localspec("check", *PAIR).out
+    assert localspec("suggest", "mine").out.startswith("1. org/small-GGUF/small-Q8_0.gguf\n")
+    verified = localspec("verify", "mine")
+    assert verified.code == 0 and states(verified) == ["right", "right"]
+    done = localspec("download", "mine")
+    assert done.out.splitlines() == [str(path) for path in mine]
+
+    chat = localspec("chat", "mine", "-n", "8", stdin="Say the thing\n")
+    assert chat.code == 0 and run["text"] in chat.out and "acceptance" in chat.err
+
+
+def test_a_pairs_name_in_bench(mine: list[Path], localspec: Command, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"task": "say", "prompt": "Say the thing"}\n')
+    done = localspec("bench", "mine", "--prompts", prompts, "-r", "1", "-n", "6", "--json")
+    document = json.loads(done.out)
+    assert done.code == 0 and document["complete"] is True
+    assert document["settings"]["draft_lengths"] == [0, 3]
+    assert document["settings"]["sampling"]["temperature"] == 0
+    assert document["target"]["ctx_size"] == 256 and document["draft"]["file"] == str(mine[1])
+    lengths = json.loads(
+        localspec(
+            *("bench", "mine", "--draft-tokens", "2", "--prompts", prompts, "-r", "1", "-n", "2"),
+            "--json",
+        ).out
+    )["settings"]["draft_lengths"]
+    assert lengths == [0, 2]
+
+
+def test_flags_win_over_a_pairs_settings(mine: list[Path], localspec: Command) -> None:
+    flags = ("--draft", "2", "-c", "128", "--temp", "0.5", "--seed", "7", "-n", "4")
+    done = localspec("run", "-m", "mine", *flags, "Say the thing", "--json")
+    settings = json.loads(done.out)["settings"]
+    assert settings["draft_length"] == 2 and settings["target"]["ctx_size"] == 128
+    assert settings["sampling"]["temperature"] == 0.5 and settings["sampling"]["seed"] == 7
+    assert settings["target"]["exact"] is True  # of this, nothing else was said
+    off = json.loads(localspec("run", "-m", "mine", "--draft", "off", *FLAGS, "--json").out)
+    assert off["settings"]["draft"] is None and off["drafted"] == 0
+    other = localspec("run", "-m", "mine", "-md", mine[0], *FLAGS, "--json")
+    assert json.loads(other.out)["settings"]["draft"]["file"] == str(mine[0])
+
+
+def test_a_flag_wins_though_it_is_the_default(
+    pair: Pair, localspec: Command, streams: Streams
+) -> None:
+    models = ("-m", pair.target, "-md", pair.draft)
+    assert localspec("pair", "add", "small", *models, "--draft", "2", "-ctk", "q8_0").code == 0
+    assert pairbook.find("small").settings["cache_type_k"] == "q8_0"
+    done = localspec("run", "-m", "small", "-ctk", "f16", *FLAGS, "--json")
+    assert json.loads(done.out)["settings"]["target"]["cache_type_k"] == "f16"
+
+
+def test_a_pair_of_files_is_verified_by_what_was_kept(
+    pair: Pair, localspec: Command, tmp_path: Path
+) -> None:
+    files = []
+    for name, source in (("big", pair.target), ("small", pair.draft)):
+        files.append(zoo.put(tmp_path / "mine" / f"{name}.gguf", source.read_bytes()))
+    added = localspec("pair", "add", "mine", "-m", files[0], "-md", files[1])
+    assert added.code == 0 and len(pairbook.load("mine").files) == 2
+    done = localspec("verify", "mine")
+    assert done.code == 0 and states(done) == ["right", "right"]
+    data = bytearray(files[1].read_bytes())
+    data[90_000] ^= 1
+    files[1].write_bytes(data)
+    wrong = localspec("verify", "mine")
+    assert wrong.code == 1 and states(wrong) == ["right", "wrong"]
+
+
+def test_a_pair_that_was_added_leniently_is_used_so(stocked: FakeHub, localspec: Command) -> None:
+    models = ("-m", "org/big-GGUF", "-md", "org/tuned-GGUF")
+    assert localspec("pair", "add", "strict", *models).code == 1
+    assert pairbook.names() == []
+    assert localspec("pair", "add", "mild", *models, "--lenient", *DRAFTED).code == 0
+    assert pairbook.find("mild").settings["lenient"] is True
+    assert localspec("run", "-m", "mild", *FLAGS).code == 0
+    assert localspec("check", "mild").code == 0
+
+
+def test_a_pair_that_was_added_leniently_can_be_fetched(
+    stocked: FakeHub, localspec: Command
+) -> None:
+    models = ("-m", "org/big-GGUF", "-md", "org/tuned-GGUF")
+    assert localspec("pair", "add", "mild", *models, "--lenient").code == 0
+    done = localspec("download", "mild")
+    assert done.code == 0 and len(done.out.splitlines()) == 2
+
+
+def test_a_pair_of_names_from_the_list(fetched: list[Path], localspec: Command) -> None:
+    names = [line.split()[0] for line in localspec("list").out.splitlines()]
+    assert localspec("pair", "add", "listed", "-m", names[0], "-md", names[1]).code == 0
+    assert localspec("check", "listed").out == localspec("check", *names).out
+    assert localspec("verify", "listed").code == 0
+
+
+def test_adding_a_pair_runs_the_check(stocked: FakeHub, localspec: Command) -> None:
+    done = localspec("pair", "add", "bad", "-m", "org/big-GGUF", "-md", "org/other-GGUF")
+    assert done.code == 1 and done.out.splitlines()[-1].startswith("not compatible; ")
+    assert pairbook.names() == []
+    assert sum(stocked.served.values()) == 2 * FIRST_BYTES
+    good = localspec("pair", "add", "good", "-m", "org/big-GGUF", "-md", "org/small-GGUF")
+    assert good.code == 0 and pairbook.load("good").files == ()  # nothing is here to be hashed
+    assert localspec("download", "good").code == 0
+
+
+def test_a_name_that_is_no_good_is_told_before_anything_is_read(
+    stocked: FakeHub, localspec: Command
+) -> None:
+    pairbook.add("taken", "/a.gguf", "/b.gguf", {})
+    for name in ("taken", "find", "x.gguf"):
+        done = localspec("pair", "add", name, "-m", "org/big-GGUF", "-md", "org/small-GGUF")
+        told(done)
+        assert done.code == 2
+    assert stocked.requests == []
+
+
+# --- a draft that is found ------------------------------------------------------------------
+
+
+def test_the_best_draft_of_this_disk_is_found(fetched: list[Path], localspec: Command) -> None:
+    done = localspec("run", "-m", PAIR[0], "--draft", "find", *DRAFTED, *FLAGS)
+    named = localspec("run", "-m", PAIR[0], "-md", PAIR[1], *DRAFTED, *FLAGS)
+    assert done.code == 0 and done.out == named.out
+    note = done.err.splitlines()[0]
+    assert note.startswith(f"Draft: {fetched[1]} (") and "times smaller" in note
+    assert "acceptance" in done.err
+    chat = localspec(
+        *("chat", "--target", PAIR[0], "--draft", "find", *DRAFTED, "-t", "1", "-n", "4"),
+        stdin="Say the thing\n",
+    )
+    assert chat.code == 0 and chat.err.startswith(f"Draft: {fetched[1]} (")
+
+
+def test_no_draft_can_be_found(localspec: Command, lonely: zoo.Zoo) -> None:
+    done = localspec("run", "-m", "llama3:8b", "--draft", "find", "--draft", "3", *FLAGS)
+    message, hint = told(done)
+    assert done.code == 1 and message.startswith("No model on this disk can draft for ")
+    assert hint.endswith(shlex.join(["localspec", "suggest", message.split()[-1].rstrip(".")]))
+
+
+def test_pairs_that_fit_this_memory(localspec: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "memory", lambda: (4 * 10**9, 16 * 10**9))
+    fitting = [
+        row["name"] for row in json.loads(localspec("pairs", "--fits", "--json").out)["pairs"]
+    ]
+    rows = json.loads(localspec("pairs", "--json").out)["pairs"]
+    assert fitting == [row["name"] for row in rows if row["fits"]]
+    assert "llama3.1-8b" in fitting and "llama3.1-70b" not in fitting
+    family = localspec("pairs", "--family", "qwen2.5", "--fits").out
+    assert family.startswith("qwen2.5-7b") and "72b" not in family
+
+
+# --- errors ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "words"),
+    [
+        ("list --source nosuch", 2, "No source of models is called 'nosuch'"),
+        ("list --folder nosuch", 1, "nosuch is not a folder"),
+        ("inspect nosuch.gguf", 1, "There is no file nosuch.gguf"),
+        ("inspect org/junk-GGUF", 1, "it is a text file"),
+        ("inspect org/nosuch-GGUF", 1, "There is no public repository org/nosuch-GGUF"),
+        ("suggest nosuch", 1, "There is no file and no pair named 'nosuch'"),
+        ("suggest nosuch.gguf", 1, "There is no file nosuch.gguf"),
+        ("suggest org/junk-GGUF", 1, "it is a text file"),
+        ("check", 2, "check compares two models, not 0"),
+        ("check TARGET", 2, "check compares two models"),
+        ("check nosuch", 1, "There is no file and no pair named 'nosuch'"),
+        ("check TARGET nosuch.gguf", 1, "There is no file nosuch.gguf"),
+        ("check org/big-GGUF:Q2_K DRAFT", 1, "no model with the quantisation Q2_K; it has Q4_K_M"),
+        ("check org/big-GGUF@dev DRAFT", 1, "org/big-GGUF has no revision dev"),
+        ("check TARGET org/gated-GGUF", 1, "org/gated-GGUF is gated"),
+        ("pairs --family nosuch", 1, "No known pair is of the family 'nosuch'"),
+        ("download nosuch", 1, "There is no file and no pair named 'nosuch'"),
+        ("download qwen3-14", 1, "near it: qwen3-14b"),
+        ("download hf:bad", 2, "'hf:bad' names no model on the Hub"),
+        ("download https://example.org/x", 2, "none of the Hugging Face Hub"),
+        ("download org/nosuch-GGUF:Q8_0", 1, "There is no public repository org/nosuch-GGUF"),
+        ("download org/gated-GGUF", 1, "org/gated-GGUF is gated: its terms must be accepted"),
+        ("download org/none-GGUF", 1, "org/none-GGUF holds no GGUF file"),
+        ("download org/eyes-GGUF", 1, "holds only what lies beside a model: mmproj-eyes-F16.gguf"),
+        ("download org/two-GGUF:Q8_0", 1, "one-Q8_0.gguf, another-Q8_0.gguf"),
+        ("download hf:org/big-GGUF/big-Q2_K.gguf", 1, "has no file big-Q2_K.gguf; the nearest are"),
+        ("download org/junk-GGUF", 1, "it is a text file"),
+        ("download qwen3-14b", 1, "There is no public repository Qwen/Qwen3-14B-GGUF"),
+        ("verify nosuch", 1, "There is no file and no pair named 'nosuch'"),
+        ("verify org/small-GGUF", 1, "org/small-GGUF is not on this disk"),
+        ("pair add mine -m TARGET", 2, "A pair needs a target and a draft"),
+        ("pair add mine -m TARGET --draft 3", 2, "A pair needs a target and a draft"),
+        ("pair add mine -m TARGET -md DRAFT --draft 0,2", 2, "one draft length, not a list"),
+        ("pair add a/b -m TARGET -md DRAFT", 2, "A pair cannot be named 'a/b'"),
+        ("pair add mine -m TARGET -md DRAFT --top-p 7", 2, "The pair mine cannot be kept"),
+        ("pair add mine -m TARGET -md nosuch.gguf", 1, "There is no file nosuch.gguf"),
+        ("pair show nosuch", 1, "There is no pair named 'nosuch'"),
+        ("pair show ../nosuch", 1, "There is no pair named '../nosuch'"),
+        ("pair remove nosuch", 1, "There is no pair named 'nosuch'"),
+        ("run -m nosuch hello", 1, "There is no file and no pair named 'nosuch'"),
+        ("run -m TARGET -md nosuch --draft 2 hello", 1, "There is no file and no pair named"),
+        ("run -m org/nosuch-GGUF hello", 1, "There is no public repository org/nosuch-GGUF"),
+        ("run -m TARGET --draft find --draft 2 hello", 1, "No model on this disk can draft for"),
+        ("chat nosuch", 1, "There is no file and no pair named 'nosuch'"),
+        ("chat qwen3-14b -m TARGET", 2, "Two targets were given: qwen3-14b and "),
+        ("bench nosuch", 1, "There is no file and no pair named 'nosuch'"),
+    ],
+)
+def test_every_problem_is_a_sentence_and_what_to_type_next(
+    stocked: FakeHub,
+    localspec: Command,
+    pair: Pair,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    code: int,
+    words: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = {"TARGET": str(pair.target), "DRAFT": str(pair.draft)}
+    given = [names.get(word, word) for word in command.split()]
+    done = localspec(*given)
+    message, _ = told(done)
+    assert done.code == code and words in message
+    assert not any(paths.models_folder().rglob("*.gguf"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("list --source nosuch", "inspect nosuch.gguf", "suggest nosuch", "check nosuch"),
+        *("pairs --family nosuch", "download org/none-GGUF", "pair show nosuch", "run -m nosuch x"),
+    ],
+)
+def test_a_problem_is_no_document(stocked: FakeHub, localspec: Command, command: str) -> None:
+    assert told(localspec(*command.split(), "--json")) == told(localspec(*command.split()))
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("download", "Missing argument 'MODEL...'"),
+        ("inspect", "Missing argument 'MODEL'"),
+        ("suggest", "Missing argument 'TARGET'"),
+        ("pair show", "Missing argument 'NAME'"),
+        ("pair frobnicate", "No such command 'frobnicate'"),
+        ("list --frobnicate", "No such option: --frobnicate"),
+        ("check TARGET TARGET TARGET", "unexpected extra argument"),
+    ],
+)
+def test_what_cannot_be_parsed(localspec: Command, command: str, words: str) -> None:
+    done = localspec(*command.split())
+    assert (done.code, done.out) == (2, "")
+    assert words in done.sentences and "-h' for help" in done.sentences
+
+
+@pytest.mark.parametrize(
+    ("variables", "words", "hint"),
+    [
+        ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE forbids to ask the Hub", "unset HF_HUB_OFFLINE"),
+        ({"HF_TOKEN": "hf_bad"}, "refuses your access token", "HF_TOKEN"),
+        ({"HF_ENDPOINT": NOBODY}, f"The Hub at {NOBODY} cannot be reached", "HF_ENDPOINT"),
+        ({"HF_ENDPOINT": "nonsense"}, "'nonsense' is no address of a Hub", "HF_ENDPOINT"),
+    ],
+)
+def test_what_keeps_the_hub_away_is_told(
+    stocked: FakeHub,
+    localspec: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    words: str,
+    hint: str,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for command in ("download", "inspect", "suggest"):
+        done = localspec(command, "org/big-GGUF")
+        message, next_step = told(done)
+        assert done.code == 1 and words in message and hint in next_step
+
+
+def test_a_token_opens_what_is_gated(
+    stocked: FakeHub, localspec: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", GOOD_TOKEN)
+    message, hint = told(localspec("download", "org/gated-GGUF"))
+    assert "your access token may not read it" in message and "Accept the terms" in hint
+    stocked.granted.add("org/gated-GGUF")
+    assert localspec("download", "org/gated-GGUF").code == 0
+
+
+# --- documents and tables --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("list", "pairs", "pairs --family qwen --fits", "pair show llama3.1-8b"),
+        *("suggest llama3:8b", "suggest hf:Qwen/Qwen3-8B-GGUF", "check llama3.1-8b"),
+        f"check llama3:8b {LLAMA_1B}",
+        *("inspect llama3:8b", "inspect nomic-embed-text:latest", "download llama3.1-8b"),
+    ],
+)
+def test_every_document_parses_and_agrees_with_the_text(
+    localspec: Command, lonely: zoo.Zoo, command: str
+) -> None:
+    done = localspec(*command.split(), "--json")
+    assert done.out.count("\n") == 1 and isinstance(json.loads(done.out), dict)
+    assert "Error" not in done.err
+    assert localspec(*command.split()).code == done.code
+
+
+@pytest.mark.parametrize("columns", [60, 120])
+@pytest.mark.parametrize("command", ["list", "pairs", "pairs --family qwen"])
+def test_a_table_on_a_terminal(
+    localspec: Command,
+    lonely: zoo.Zoo,
+    streams: Streams,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    columns: int,
+) -> None:
+    def show(*arguments: str) -> Done:
+        with monkeypatch.context() as patch:
+            streams.make_terminals(patch, sys.stdout)
+            return localspec(*arguments)
+
+    monkeypatch.setenv("COLUMNS", str(columns))
+    done = show(*command.split())
+    window = Window(columns, 60)
+    window.write(done.out.replace("\n", "\r\n"))
+    names, *lines = window.text.split("\n")
+    assert done.code == 0 and not window.wrapped
+    assert names.split()[0] in ("MODEL", "PAIR")
+    piped = localspec(*command.split()).out
+    assert "\x1b" not in piped and names.split()[0] not in piped
+    rows = [line.split("\t") for line in piped.splitlines()]
+    assert len(rows) == len(lines)
+    for line, row in zip(lines, rows, strict=True):
+        head, cut, tail = re.split(r"\s{2,}", line)[0].partition("…")
+        assert row[0].startswith(head) and row[0].endswith(tail) and (cut or head == row[0])
+
+
+HOSTILE = "evil\x1b]0;pwned\x07\x1b[2J\x9b31m\u202e\x7f\rname"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("list", "list --json", "list --folder FOLDER", "inspect DRAFT", "inspect DRAFT --json"),
+        *("suggest TARGET", "suggest DRAFT", "suggest mine", "suggest TARGET --json"),
+        *("check TARGET DRAFT", "check TARGET OTHER", "check TARGET OTHER --json", "check mine"),
+        *("verify TARGET", "verify mine", "download TARGET", "download mine", "pair show mine"),
+        *("pairs --family mine", "pair show HOSTILE", "pairs --family HOSTILE", "suggest HOSTILE"),
+        *("run -m TARGET --draft find --draft 2 hello", "run -m DRAFT --draft find hello"),
+        *("chat HOSTILE -m TARGET", "list --source HOSTILE", "inspect HOSTILE.gguf"),
+    ],
+)
+def test_no_name_of_a_stranger_moves_the_cursor(
+    localspec: Command,
+    streams: Streams,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+) -> None:
+    folder = paths.models_folder() / HOSTILE
+    owl = {"general.basename": f"Owl{HOSTILE}", "general.license": HOSTILE}
+    files = {}
+    for name, family, thousands in (
+        ("TARGET", zoo.LLAMA31, 9),
+        ("DRAFT", zoo.LLAMA31, 1),
+        ("OTHER", zoo.LLAMA30, 2),
+    ):
+        keys = zoo.model_keys("llama", HOSTILE, family, "Q8_0", {}) | owl
+        data = gguf_bytes(keys, model_tensors(1000 * thousands))
+        files[name] = str(zoo.put(folder / f"{name}{HOSTILE}.gguf", data))
+    pairbook.add("mine", files["TARGET"], files["DRAFT"], {})
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.chdir(tmp_path)
+    streams.make_terminals(monkeypatch, sys.stdout, sys.stderr)
+    names = files | {"FOLDER": str(folder)}
+    given = [names.get(word, word.replace("HOSTILE", HOSTILE)) for word in command.split()]
+    done = localspec(*given)
+    for text in (done.out, done.err):
+        Window(100, 100).write(text.replace("\n", "\r\n"))  # it fails at what it must not see
+    assert "Traceback" not in done.err and done.out + done.err
+
+
+# --- help -----------------------------------------------------------------------------------
+
+
+def test_the_commands_have_a_panel_of_their_own(localspec: Command) -> None:
+    text = localspec("--help").out
+    assert "Models and pairs" in text and " pull " not in text
+    panel = text[text.index("Models and pairs") :]
+    for command in ("check", "inspect", "list", "suggest", "pairs", "pair", "download", "verify"):
+        assert f"│ {command} " in panel
+        assert localspec(command, "--help").code == 0
+    for command in ("add", "show", "remove"):
+        done = localspec("pair", command, "--help")
+        assert done.code == 0 and f"localspec pair {command} [OPTIONS]" in done.out

@@ -1,0 +1,217 @@
+"""Each reason why the Hub does not give something is one clean sentence with a next step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec import refusals
+from localspec.errors import HubProblem
+from localspec.reference import Reference, RemoteFile
+from localspec.refusals import DroppedConnection, RangeIgnored
+
+REFERENCE = Reference("org/model-GGUF", revision="v9")
+FILE = RemoteFile("sub/x.gguf", 1000, None)
+TEXTS = st.text(max_size=300)
+
+
+@dataclass
+class Answer:
+    """As much of an answer as this room looks at."""
+
+    status_code: int = 206
+    headers: Mapping[str, str] = field(default_factory=dict)
+    pieces: tuple[bytes, ...] = ()
+
+    def iter_raw(self) -> Iterator[bytes]:
+        yield from self.pieces
+
+
+def answer(status: int = 206, *pieces: bytes, **headers: str) -> httpx2.Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return cast("httpx2.Response", Answer(status, httpx2.Headers(named), pieces))
+
+
+def sentence(error: HubProblem) -> str:
+    assert error.message.endswith(".") and error.message.isprintable()
+    assert error.hint.endswith(".") and error.hint.isprintable()
+    assert len(error.message) < 700
+    return error.message
+
+
+@pytest.fixture(autouse=True)
+def usual_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_ENDPOINT", "HF_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+
+
+# --- what an answer other than success means ---
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "token", "says"),
+    [
+        (401, "GatedRepo", None, "org/model-GGUF is gated: its terms must be accepted"),
+        (403, "GatedRepo", "hf_x", "gated, and your access token may not read it"),
+        (401, None, "hf_x", "The Hub refuses your access token"),
+        (401, None, None, "no public repository org/model-GGUF"),
+        (404, "RepoNotFound", None, "no public repository org/model-GGUF"),
+        (404, "RepoNotFound", "hf_x", "no repository org/model-GGUF that your access token may"),
+        (404, "RevisionNotFound", None, "org/model-GGUF has no revision v9"),
+        (404, "EntryNotFound", None, "org/model-GGUF no longer hands out sub/x.gguf"),
+        (416, None, None, "sub/x.gguf has fewer bytes on the Hub, not the 1,000 of its listing"),
+        (403, None, None, "The Hub forbids access to org/model-GGUF"),
+        (418, None, None, "The Hub does not answer like a Hub: status 418"),
+        (302, None, None, "The Hub does not answer like a Hub: status 302"),
+    ],
+)
+def test_what_is_final(status: int, code: str | None, token: str | None, says: str) -> None:
+    headers = {} if code is None else {"X_Error_Code": code}
+    error = refusals.of_response(answer(status, **headers), REFERENCE, token, FILE)
+    assert says in sentence(error) and not isinstance(error, DroppedConnection)
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
+def test_what_asking_again_may_mend(status: int) -> None:
+    error = refusals.of_response(answer(status, Retry_After="7"), REFERENCE, None, FILE)
+    assert isinstance(error, DroppedConnection) and error.retry_after == 7
+    sentence(error)
+
+
+def test_a_disabled_repository() -> None:
+    said = answer(403, X_Error_Message="Access to this resource is disabled.")
+    assert "was disabled" in sentence(refusals.of_response(said, REFERENCE, None))
+
+
+@pytest.mark.parametrize(
+    ("headers", "pause"),
+    [
+        ({"Retry-After": "7"}, 7.0),
+        ({"Retry-After": " 7 "}, 7.0),
+        ({"Retry-After": "99999999"}, refusals.MAX_PAUSE),
+        ({"Retry-After": "soon"}, None),
+        ({"Retry-After": "-1"}, None),
+        ({"RateLimit": '"resolvers";r=0;t=55'}, 55.0),
+        ({"RateLimit": '"resolvers";r=9;t=55'}, None),
+        ({"RateLimit": "x"}, None),
+        ({}, None),
+    ],
+)
+def test_how_long_the_hub_wants_to_be_left_alone(
+    headers: dict[str, str], pause: float | None
+) -> None:
+    error = refusals.of_response(
+        cast("httpx2.Response", Answer(429, httpx2.Headers(headers))), REFERENCE, None
+    )
+    assert isinstance(error, DroppedConnection) and error.retry_after == pause
+
+
+def test_text_from_the_hub_is_escaped() -> None:
+    said = {"X-Error-Message": "\x1b]0;owned\x07" + "long" * 1000}
+    refused = cast("httpx2.Response", Answer(403, said))
+    error = refusals.of_response(refused, REFERENCE, None)
+    assert "\\x1b]0;owned" in sentence(error) and len(error.message) < 400
+
+
+@given(st.integers(100, 599), TEXTS, TEXTS, TEXTS, st.sampled_from([None, "hf_x"]))
+def test_any_refusal_is_one_clean_sentence(
+    status: int, code: str, said: str, pause: str, token: str | None
+) -> None:
+    headers = {"X-Error-Code": code, "X-Error-Message": said, "Retry-After": pause}
+    refused = cast("httpx2.Response", Answer(status, headers))
+    for file in (None, FILE):
+        sentence(refusals.of_response(refused, REFERENCE, token, file))
+
+
+# --- what kept an answer from coming ---
+
+
+@pytest.mark.parametrize(
+    ("error", "says", "again"),
+    [
+        (httpx2.ReadTimeout("x"), "The Hub does not answer", True),
+        (httpx2.ConnectTimeout("x"), "The Hub does not answer", True),
+        (httpx2.TooManyRedirects("x"), "redirects without end", False),
+        (httpx2.UnsupportedProtocol("x"), "is no address of a Hub", False),
+        (httpx2.InvalidURL("x"), "is no address of a Hub", False),
+        (
+            httpx2.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] x"),
+            "cannot prove who it is",
+            False,
+        ),
+        (httpx2.ConnectError("refused\n"), "The Hub cannot be reached: refused\\n", True),
+        (httpx2.ProxyError("x"), "The Hub cannot be reached: x", True),
+        (httpx2.RemoteProtocolError("x"), "The connection to the Hub broke: x", True),
+        (OSError(), "The connection to the Hub broke: OSError", True),
+    ],
+)
+def test_trouble(error: Exception, says: str, again: bool) -> None:
+    found = refusals.trouble(error)
+    assert says in sentence(found) and isinstance(found, DroppedConnection) == again
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("", "The Hub"),
+        ("https://huggingface.co/", "The Hub"),
+        ("http://mirror:80/", "The Hub at http://mirror:80"),
+        ("http://me:secret@mirror", "The Hub at mirror"),
+        ("x\n" * 200, "The Hub at " + "x\\n" * 100),
+    ],
+)
+def test_the_hub_by_its_name(monkeypatch: pytest.MonkeyPatch, address: str, name: str) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", address)
+    assert refusals.hub_name() == name
+    for error in (refusals.no_answer(), refusals.no_hub(), refusals.no_hub("status 418")):
+        assert sentence(error).startswith(name)
+
+
+# --- the bytes that came ---
+
+
+def test_the_bytes_that_were_asked_for() -> None:
+    refusals.check_answer(answer(206, Content_Range="bytes 10-99/1000"), FILE, 10)
+    refusals.check_answer(answer(200, Content_Length="1000"), FILE, 0)
+    refusals.check_answer(answer(200), FILE, 0)  # which may not say how many they are
+
+
+@pytest.mark.parametrize(
+    ("said", "start", "says"),
+    [
+        (answer(206, Content_Range="bytes 11-99/1000"), 10, "another part of sub/x.gguf"),
+        (answer(206, Content_Range="bytes 10-99/*"), 10, "another part of sub/x.gguf"),
+        (answer(206), 10, "another part of sub/x.gguf"),
+        (answer(206, Content_Range="bytes 10-99/1001"), 10, "has 1001 bytes on the Hub"),
+        (answer(200, Content_Length="999"), 0, "has 999 bytes on the Hub"),
+        (answer(200, Content_Length="\t9"), 0, "bytes on the Hub"),
+        (answer(200, Content_Length="1000"), 10, "sends all of sub/x.gguf"),
+        (answer(200, Content_Encoding="gzip"), 0, "was compressed on its way"),
+    ],
+)
+def test_other_bytes_than_asked_for(said: httpx2.Response, start: int, says: str) -> None:
+    with pytest.raises(HubProblem) as caught:
+        refusals.check_answer(said, FILE, start)
+    assert says in sentence(caught.value)
+    assert isinstance(caught.value, RangeIgnored) == ("sends all" in says)
+
+
+@given(st.lists(st.binary(max_size=10), max_size=8), st.integers(1, 60), st.booleans())
+def test_as_many_bytes_as_were_asked_for(pieces: list[bytes], size: int, told: bool) -> None:
+    body, got = b"".join(pieces), bytearray()
+    headers = {"Content_Length": str(len(body))} if told else {}
+    if len(body) >= size:
+        for piece in refusals.exactly(answer(206, *pieces, **headers), size, FILE):
+            got += piece
+    else:
+        with pytest.raises(DroppedConnection) as caught:
+            for piece in refusals.exactly(answer(206, *pieces, **headers), size, FILE):
+                got += piece
+        assert f"ended after {len(body):,} of {size:,} bytes" in sentence(caught.value)
+    assert bytes(got) == body[:size]

@@ -1,0 +1,95 @@
+"""Split models: the parts are found, belong together, and what is missing is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gguf_files import (
+    I32,
+    U16,
+    Tensor,
+    Typed,
+    gguf_bytes,
+    model_keys,
+    model_tensors,
+    words,
+    write_gguf,
+)
+from header_toys import Bytes, refusal
+
+from localspec.errors import NotAGGUF
+from localspec.metadata import StagedHeader, read_header
+
+ARCH = {"general.architecture": "llama"}
+
+
+def write_split(folder: Path, count: int = 3, stem: str = "m", promise: int = 3) -> list[Path]:
+    paths = [folder / f"{stem}-{n:05d}-of-{count:05d}.gguf" for n in range(1, count + 1)]
+    for number, path in enumerate(paths):
+        split = {"split.no": Typed(U16, number), "split.count": Typed(U16, count)}
+        if number == 0:
+            split = model_keys(words(9)) | split | {"split.tensors.count": Typed(I32, promise)}
+        write_gguf(path, split, [Tensor(f"t{number}", (8,))] if number or promise > 2 else [])
+    return paths
+
+
+def test_all_parts_are_counted(tmp_path: Path) -> None:
+    paths = write_split(tmp_path)
+    header = read_header(paths[0])
+    assert header.paths == tuple(paths) and header.split_count == 3
+    assert header.parameters == 24 and [t.name for t in header.tensors] == ["t0", "t1", "t2"]
+    assert header.n_bytes == sum(path.stat().st_size for path in paths)
+    assert len(header.vocab) == 9
+
+
+def test_part_one_may_hold_no_tensors(tmp_path: Path) -> None:
+    assert read_header(write_split(tmp_path, promise=2)[0]).parameters == 16
+
+
+def test_a_later_part_names_the_first(tmp_path: Path) -> None:
+    error = refusal(write_split(tmp_path)[1])
+    assert "part 2 of 3" in error.message and "m-00001-of-00003.gguf" in error.hint
+
+
+def test_missing_parts_are_listed(tmp_path: Path) -> None:
+    paths = write_split(tmp_path, 9, promise=9)
+    for path in paths[2:]:
+        path.unlink()
+    error = refusal(paths[0])
+    assert "7 are missing" in error.message and "m-00003-of-00009.gguf" in error.message
+    assert "m-00008-of-00009.gguf" not in error.message
+
+
+def test_a_renamed_first_part(tmp_path: Path) -> None:
+    paths = write_split(tmp_path)
+    other = paths[0].rename(tmp_path / "model.gguf")
+    assert "its name hides" in refusal(other).message
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_split_into_one_is_no_split(tmp_path: Path, count: int) -> None:
+    keys = ARCH | {"split.count": Typed(U16, count), "split.no": Typed(U16, 0)}
+    assert read_header(write_gguf(tmp_path / "a.gguf", keys)).split_count == 1
+
+
+def test_parts_that_do_not_belong_together(tmp_path: Path) -> None:
+    paths = write_split(tmp_path)
+    paths[2].write_bytes(paths[1].read_bytes())
+    assert "does not say that it is part 3" in refusal(paths[0]).message
+    write_split(tmp_path, promise=4)
+    assert "promises 4 tensors" in refusal(paths[0]).message
+    keys = {"split.no": Typed(U16, 2), "split.count": Typed(U16, 3)}
+    write_gguf(paths[2], keys, [Tensor("t1")])
+    assert "'t1' twice" in refusal(paths[0]).message
+    paths[2].write_bytes(b"GGUF")
+    assert str(paths[2]) in refusal(paths[0]).message
+
+
+def test_as_many_sources_as_the_model_has_parts() -> None:
+    part = gguf_bytes(ARCH | {"split.count": 2, "split.no": 0}, model_tensors())
+    alone = gguf_bytes(ARCH, model_tensors())
+    for sources in ([Bytes(part)], [Bytes(alone), Bytes(alone)]):
+        with pytest.raises(NotAGGUF) as caught:
+            StagedHeader(sources).whole()
+        assert "says that its model has" in caught.value.message

@@ -1,0 +1,347 @@
+# ruff: noqa: F401, F811  (`hub` is a fixture)
+"""Supply: what is judged, told and asked before a download, and when nothing need be fetched."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import zoo
+from fake_hub import FakeHub, hub
+from gguf_files import gguf_bytes, model_keys, model_tensors, words
+from test_locate import animals
+
+from localspec import download, pairbook, paths, supply
+from localspec.errors import (
+    DownloadProblem,
+    FileProblem,
+    HubProblem,
+    IncompatiblePair,
+    LocalspecError,
+    NotAGGUF,
+    UnknownPair,
+    UsageError,
+)
+from localspec.origin import Progress, read_record
+from localspec.remote import FIRST_BYTES
+from localspec.supply import (
+    Voice,
+    file_hashes,
+    files_of,
+    header_of,
+    judge,
+    models_of,
+    obtain,
+)
+from localspec.text import size
+
+
+def model(parameters: int, n_tokens: int = 300, control: str = "<end>") -> bytes:
+    """A whole file, whose header takes a few kilobytes; its last token is a control token."""
+    tokens = [*words(n_tokens - 1), control]
+    keys = model_keys(tokens, types=[1] * (n_tokens - 1) + [3])
+    return gguf_bytes(keys, model_tensors(parameters))
+
+
+BIG, SMALL = model(200_000), model(40_000)  # 800 kB and 160 kB
+OTHER = model(40_000, 500)  # another size of vocabulary
+TUNED = model(40_000, control="<stop>")  # refused, but harmless
+NO_MODEL = gguf_bytes({"general.type": "mmproj", "general.architecture": "clip"}, model_tensors())
+
+
+class Listener:
+    """Hears what a Voice says, answers its questions, and counts what is transferred."""
+
+    def __init__(self, answer: bool = False) -> None:
+        self.sentences: list[str] = []
+        self.questions: list[str] = []
+        self.transferred: dict[str, tuple[int, int]] = {}
+        self._answer = answer
+        self.voice = Voice(self.sentences.append, self._agree, self._transfer)
+
+    def _agree(self, question: str) -> bool:
+        self.questions.append(question)
+        return self._answer
+
+    @contextmanager
+    def _transfer(self) -> Iterator[Progress]:
+        yield lambda name, done, total: self.transferred.update({name: (done, total)})
+
+
+@pytest.fixture
+def listener() -> Listener:
+    return Listener()
+
+
+@pytest.fixture
+def stocked(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
+    hub.add("org/big-GGUF", "big-Q4_K_M.gguf", BIG, license="mit")
+    hub.add("org/small-GGUF", "small-Q8_0.gguf", SMALL, license="apache-2.0")
+    hub.add("org/other-GGUF", "other-Q8_0.gguf", OTHER)
+    hub.add("org/tuned-GGUF", "tuned-Q8_0.gguf", TUNED)
+    hub.add("org/eyes-GGUF", "eyes-F16.gguf", NO_MODEL)
+    hub.add("org/junk-GGUF", "junk-Q8_0.gguf", b"words " * 1000)
+    monkeypatch.setattr(download, "FIRST_PAUSE", 0.0)
+    return hub
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Path:
+    """A folder with models that no tool knows of."""
+    for name, data in (("big", BIG), ("small", SMALL), ("other", OTHER)):
+        zoo.put(tmp_path / "local" / f"{name}.gguf", data)
+    return tmp_path / "local"
+
+
+def stored() -> list[str]:
+    """Everything below the models folder."""
+    return sorted(path.name for path in paths.models_folder().rglob("*") if path.is_file())
+
+
+# --- headers and verdicts ---
+
+
+def test_the_header_of_a_file_here_asks_nobody(
+    stocked: FakeHub, listener: Listener, local: Path
+) -> None:
+    assert header_of(str(local / "big.gguf"), listener.voice).parameters == 200_000
+    assert (listener.sentences, stocked.requests) == ([], [])
+    with pytest.raises(FileProblem, match="There is no file"):
+        header_of(str(local / "nosuch.gguf"), listener.voice)
+
+
+def test_of_a_file_on_the_hub_only_the_header_is_read(stocked: FakeHub, listener: Listener) -> None:
+    assert header_of("org/big-GGUF", listener.voice).parameters == 200_000
+    assert sum(stocked.served.values()) == FIRST_BYTES < len(BIG) / 10
+    assert listener.sentences == [
+        "Asking the Hub for hf:org/big-GGUF.",
+        f"Read {FIRST_BYTES:,} of {len(BIG):,} bytes of hf:org/big-GGUF.",
+    ]
+    assert stored() == []
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "remote"),
+    [
+        ("LOCAL/big.gguf", "LOCAL/small.gguf", 0),
+        ("org/big-GGUF", "LOCAL/small.gguf", len(BIG)),
+        ("LOCAL/big.gguf", "org/small-GGUF:Q8_0", len(SMALL)),
+        ("org/big-GGUF:q4_k_m", "hf:org/small-GGUF", len(BIG) + len(SMALL)),
+        ("LOCAL/big.gguf", "LOCAL/other.gguf", 0),
+        ("org/big-GGUF", "LOCAL/other.gguf", len(BIG)),
+        ("org/big-GGUF", "org/other-GGUF", len(BIG) + len(OTHER)),
+    ],
+)
+def test_a_pair_is_judged_alike_wherever_it_is(
+    stocked: FakeHub, listener: Listener, local: Path, target: str, draft: str, remote: int
+) -> None:
+    names = [name.replace("LOCAL", str(local)) for name in (target, draft)]
+    verdict = judge(*names, listener.voice)
+    fits = "other" not in draft
+    assert verdict.report.compatible is verdict.report.llama_cpp_accepts is fits
+    assert [finding.rule for finding in verdict.report.errors] == [] if fits else ["vocab-size"]
+    assert verdict.bytes_read == sum(stocked.served.values())
+    assert verdict.bytes_read <= FIRST_BYTES * sum(name.startswith(("org", "hf")) for name in names)
+    told = f"Read {verdict.bytes_read:,} of {remote:,} bytes on the Hub."
+    assert listener.sentences[-1:] == ([told] if remote else [])
+    assert stored() == []
+
+
+def test_a_lenient_verdict(stocked: FakeHub, listener: Listener) -> None:
+    pair = ("org/big-GGUF", "org/tuned-GGUF", listener.voice)
+    assert not judge(*pair).report.compatible
+    assert judge(*pair, lenient=True).report.compatible
+
+
+# --- fetching ---
+
+
+def test_a_pair_is_told_of_fetched_and_recorded(stocked: FakeHub, listener: Listener) -> None:
+    files = obtain(["org/big-GGUF:Q4_K_M", "org/small-GGUF"], listener.voice)
+    folder = paths.models_folder() / "org"
+    assert files == [
+        folder / "big-GGUF" / "big-Q4_K_M.gguf",
+        folder / "small-GGUF" / "small-Q8_0.gguf",
+    ]
+    assert [path.read_bytes() for path in files] == [BIG, SMALL]
+    for path, data in zip(files, (BIG, SMALL), strict=True):
+        record = read_record(path)
+        assert record is not None and record.sha256 == hashlib.sha256(data).hexdigest()
+    assert listener.sentences == [
+        "Asking the Hub for hf:org/big-GGUF:Q4_K_M.",
+        "Asking the Hub for hf:org/small-GGUF.",
+        f"hf:org/big-GGUF:Q4_K_M: {size(len(BIG))}, licence mit.",
+        f"hf:org/small-GGUF: {size(len(SMALL))}, licence apache-2.0.",
+    ]
+    assert listener.questions == []
+    assert listener.transferred == {
+        path.name: (len(data), len(data)) for path, data in zip(files, (BIG, SMALL), strict=True)
+    }
+    assert sum(stocked.served.values()) <= len(BIG) + len(SMALL) + 2 * FIRST_BYTES
+
+
+def test_what_is_here_is_not_asked_for(stocked: FakeHub, listener: Listener, local: Path) -> None:
+    names = ["org/big-GGUF:Q4_K_M", "org/small-GGUF"]
+    files = obtain(names, listener.voice)
+    stocked.stop()
+    again = Listener()
+    assert obtain(names, again.voice) == files
+    assert obtain([str(local / "big.gguf"), names[1]], again.voice) == [
+        local / "big.gguf",
+        files[1],
+    ]
+    assert again.sentences == []
+
+
+def test_what_the_hubs_own_cache_has_is_used_there(
+    stocked: FakeHub, listener: Listener, tmp_path: Path
+) -> None:
+    cache = tmp_path / "huggingface" / "hub"
+    link = zoo.put_in_hub_cache(cache, "org/small-GGUF", "small-Q8_0.gguf", SMALL)
+    assert obtain(["org/small-GGUF"], listener.voice) == [link]
+    assert (stocked.requests, listener.sentences, stored()) == ([], [], [])
+
+
+def test_a_missing_half_is_fetched(stocked: FakeHub, listener: Listener, local: Path) -> None:
+    files = obtain([str(local / "big.gguf"), "org/small-GGUF"], listener.voice)
+    assert files[0] == local / "big.gguf" and files[1].read_bytes() == SMALL
+    assert len(listener.sentences) == 2 and "big" not in " ".join(listener.sentences)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (
+            ["org/big-GGUF", "org/other-GGUF"],
+            "hf:org/other-GGUF cannot draft for hf:org/big-GGUF, so nothing was fetched: The "
+            "vocabularies differ by 200 ids",
+        ),
+        (
+            ["LOCAL/big.gguf", "org/other-GGUF"],
+            "hf:org/other-GGUF cannot draft for LOCAL/big.gguf, so nothing was fetched: The "
+            "vocabularies differ by 200 ids",
+        ),
+        (["org/big-GGUF", "org/eyes-GGUF"], "The draft is not a model but the vision or audio"),
+    ],
+)
+def test_a_pair_that_cannot_work_is_refused_by_its_headers(
+    stocked: FakeHub, listener: Listener, local: Path, names: list[str], words: str
+) -> None:
+    given = [name.replace("LOCAL", str(local)) for name in names]
+    with pytest.raises(IncompatiblePair) as caught:
+        obtain(given, listener.voice)
+    message, hint = caught.value.message, caught.value.hint
+    assert words.replace("LOCAL", str(local)) in message and message.endswith(".")
+    assert f"localspec check {given[0].replace('org/big', 'hf:org/big')} " in hint
+    assert sum(stocked.served.values()) <= 2 * FIRST_BYTES
+    assert stored() == []
+
+
+def test_lenient_fetches_what_cannot_corrupt_text(stocked: FakeHub, listener: Listener) -> None:
+    names = ["org/big-GGUF", "org/tuned-GGUF"]
+    with pytest.raises(IncompatiblePair):
+        obtain(names, listener.voice)
+    assert stored() == []
+    assert obtain(names, listener.voice, lenient=True)[1].read_bytes() == TUNED
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("org/eyes-GGUF", FileProblem, "hf:org/eyes-GGUF: "),
+        ("org/junk-GGUF", NotAGGUF, "is a text file"),
+        ("org/nosuch-GGUF", HubProblem, "There is no public repository"),
+        ("org/big-GGUF:Q2_K", HubProblem, "no model with the quantisation Q2_K"),
+        ("hf:bad", UsageError, "names no model on the Hub"),
+    ],
+)
+def test_what_is_no_model_is_not_fetched(
+    stocked: FakeHub, listener: Listener, name: str, kind: type[LocalspecError], words: str
+) -> None:
+    with pytest.raises(kind, match=words) as caught:
+        obtain([name], listener.voice)
+    assert caught.value.hint
+    assert sum(stocked.served.values()) <= FIRST_BYTES and stored() == []
+
+
+def test_several_single_models(stocked: FakeHub, listener: Listener) -> None:
+    names = ["org/big-GGUF", "org/other-GGUF", "org/small-GGUF"]  # no pair, so no verdict
+    files = obtain(names, listener.voice)
+    assert [path.read_bytes() for path in files] == [BIG, OTHER, SMALL]
+    with pytest.raises(FileProblem):
+        obtain(["org/tuned-GGUF", "org/other-GGUF", "org/eyes-GGUF"], listener.voice)
+    assert "tuned-Q8_0.gguf" not in stored()
+
+
+# --- the question ---
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_what_is_large_is_asked_about(
+    stocked: FakeHub, monkeypatch: pytest.MonkeyPatch, answer: bool
+) -> None:
+    monkeypatch.setattr(supply, "LARGE", len(BIG) + len(SMALL) - 1)
+    listener = Listener(answer)
+    if answer:
+        assert len(obtain(["org/big-GGUF", "org/small-GGUF"], listener.voice)) == 2
+    else:
+        with pytest.raises(DownloadProblem) as caught:
+            obtain(["org/big-GGUF", "org/small-GGUF"], listener.voice)
+        assert caught.value.message == "Nothing was fetched." and "--yes" in caught.value.hint
+        assert stored() == []
+    assert listener.questions == [f"Fetch {size(len(BIG) + len(SMALL))}?"]
+    # What a model takes is told before the question.
+    assert listener.sentences[-2] == f"hf:org/big-GGUF: {size(len(BIG))}, licence mit."
+
+
+def test_only_what_is_missing_counts_as_large(
+    stocked: FakeHub, monkeypatch: pytest.MonkeyPatch, local: Path
+) -> None:
+    monkeypatch.setattr(supply, "LARGE", len(SMALL))
+    listener = Listener()
+    obtain([str(local / "big.gguf"), "org/small-GGUF"], listener.voice)
+    assert listener.questions == []
+    assert supply.LARGE < len(BIG)
+
+
+# --- names ---
+
+
+def test_a_pairs_name_stands_for_two_models() -> None:
+    pairbook.add("mine", "/big.gguf", "hf:org/small-GGUF", {})
+    assert models_of(["mine"]) == ["/big.gguf", "hf:org/small-GGUF"]
+    assert models_of(["a.gguf", "mine", "org/repo:Q8_0"]) == [
+        *("a.gguf", "/big.gguf", "hf:org/small-GGUF", "org/repo:Q8_0")
+    ]
+    assert models_of(["qwen3-14b"])[0].startswith("hf:Qwen/Qwen3-14B-GGUF")
+    assert models_of([]) == []
+    with pytest.raises(UnknownPair, match="There is no file and no pair named 'nosuch'"):
+        models_of(["mine", "nosuch"])
+
+
+def test_files_of_what_is_here(stocked: FakeHub, listener: Listener, local: Path) -> None:
+    pairbook.add("mine", str(local / "big.gguf"), "hf:org/small-GGUF", {})
+    with pytest.raises(FileProblem) as caught:
+        files_of("mine")
+    assert caught.value.message == "hf:org/small-GGUF is not on this disk."
+    assert caught.value.hint == "Fetch it: localspec download hf:org/small-GGUF"
+    (small,) = obtain(["org/small-GGUF"], listener.voice)
+    assert files_of("mine") == [local / "big.gguf", small]
+    assert files_of("org/small-GGUF:q8_0") == [small]
+    assert files_of(str(local / "other.gguf")) == [local / "other.gguf"]
+
+
+def test_hashes_of_all_files_that_are_here(animals: zoo.Zoo, local: Path) -> None:
+    folder = Path(animals.environment["LOCALSPEC_MODELS"])
+    parts = sorted(folder.rglob("Qwen2.5-14B*.gguf"))
+    told: list[tuple[str, int, int]] = []
+    names = [str(parts[0]), "hf:org/nosuch-GGUF", str(local / "small.gguf")]
+    hashes = file_hashes(names, lambda *progress: told.append(progress))
+    assert [Path(each.path) for each in hashes] == [*parts, local / "small.gguf"]
+    for each in hashes:
+        data = Path(each.path).read_bytes()
+        assert (each.sha256, each.size) == (hashlib.sha256(data).hexdigest(), len(data))
+    assert told[-1] == ("small.gguf", len(SMALL), len(SMALL))
