@@ -1,7 +1,7 @@
 """llama.cpp itself: the library, its log, its devices, how it was built.
 
 This room is the only door to llama_cpp. It owns what is true of the library before any model is
-loaded; models and contexts belong to `engine`.
+loaded; models and contexts belong to `model`.
 """
 
 import collections

@@ -29,8 +29,10 @@ def free_memory(device: str | None = None) -> Free:
     """What is free now, on the devices named as by ``--device``, or on all."""
     ram = machine.memory()
     chosen = backend.devices() if device is None else backend.choose_devices(device)
-    gpus = tuple(each.free for each in chosen if each.kind == "GPU")
-    return Free(None if ram is None else ram[0], gpus)
+    gpus = [each for each in chosen if each.kind == "GPU"]
+    # Apple's GPU works in the same memory, and what a backend does not tell cannot be planned with.
+    known = sys.platform != "darwin" and all(each.total for each in gpus)
+    return Free(None if ram is None else ram[0], tuple(g.free for g in gpus) if known else ())
 
 
 def would_allocate(path: Path, options: LoadOptions) -> MemoryUse | None:
@@ -38,7 +40,7 @@ def would_allocate(path: Path, options: LoadOptions) -> MemoryUse | None:
     asked = json.dumps(asdict(replace(options, path=path)), default=str)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "localspec.budget"],
+            [sys.executable, "-P", "-m", "localspec.budget"],  # -P: no module of this folder
             input=asked,
             capture_output=True,
             text=True,
@@ -62,13 +64,16 @@ def plan_here(
     """
     free = free or free_memory(target_options.device)
     by_hand = target_options.cpu_moe_layers or target_options.override_tensors
-    if by_hand:  # who places tensors one by one knows better than an estimate by layers
-        free = replace(free, gpus=())
+    if draft_options is not None:
+        by_hand = by_hand or draft_options.device != target_options.device
+    if by_hand:  # whoever places tensors or models knows better than an estimate by layers
+        free = Free(None if free.ram is None else free.ram + sum(free.gpus))
     wish = Wish(
         target_options.ctx_size,
         draft_options.ctx_size if draft_options else None,
         target_options.gpu_layers,
         draft_options.gpu_layers if draft_options else None,
+        target_options.mlock,
     )
     correct: list[Callable[[Footprint], Footprint]] = [lambda rough: rough] * 2
 
@@ -80,7 +85,8 @@ def plan_here(
 
     ctx_size = wish.ctx_size or default_ctx_size(target)
     draft_ctx = wish.draft_ctx_size or (draft_ctx_size(draft, ctx_size) if draft else 0)
-    if _is_tight(estimate(ctx_size, draft_ctx), free):
+    flash = target_options.flash_attention  # without it, buffers grow beyond the estimate
+    if flash == "off" or _is_tight(estimate(ctx_size, draft_ctx), free):
         correct[0] = _correction(target, ctx_size, target_options)
         if draft is not None and draft_options is not None:
             correct[1] = _correction(draft, draft_ctx, draft_options)
@@ -101,7 +107,8 @@ def announcement(chosen: Plan, free: Free) -> str | None:
 
 def _is_tight(models: tuple[Footprint, Footprint | None], free: Free) -> bool:
     total = sum(model.use.total for model in models if model is not None)
-    return free.ram is not None and total > _TIGHT * (free.ram + free.gpu)
+    room = [each for each in (free.ram, free.gpu if free.gpus else None) if each is not None]
+    return any(total > _TIGHT * each for each in room)
 
 
 def _correction(
@@ -110,7 +117,7 @@ def _correction(
     """How far llama.cpp's own plan is from the estimate at one context, applied to any."""
     exact = would_allocate(header.path, replace(options, ctx_size=ctx_size))
     rough = footprint(header, ctx_size, options).use
-    if exact is None or not rough.kv or not rough.compute:
+    if exact is None or not (rough.kv and rough.compute and exact.kv and exact.compute):
         return lambda unchanged: unchanged
     return lambda other: other.scaled(exact.kv / rough.kv, exact.compute / rough.compute)
 

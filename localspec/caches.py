@@ -12,12 +12,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from localspec.file_names import PART_NAME
+from localspec.file_names import MAX_PARTS, PART_NAME
 from localspec.paths import models_folder
 from localspec.scan import (
     DANGLING,
     LINKED,
-    MAX_PARTS,
     OUTSIDE,
     UNREADABLE,
     FoundFile,
@@ -133,6 +132,9 @@ def _ollama(scan: Scan) -> Files:
                     yield file
 
 
+_MAX_CHILDREN = 16  # manifests in a list: one for each kind of machine
+
+
 def _ollama_model(
     scan: Scan, root: Path, path: Path, name: str, repo: str | None
 ) -> FoundFile | None:
@@ -145,7 +147,7 @@ def _ollama_model(
         readable = _BROKEN if os.access(path, os.R_OK) else UNREADABLE
         scan.leave_out(readable if os.path.exists(path) else DANGLING, path)
     listed = [manifest]
-    for child in _dictionaries(manifest.get("manifests")):
+    for child in _dictionaries(manifest.get("manifests"))[:_MAX_CHILDREN]:
         if child.get("format") in (None, "", "gguf"):
             blob = _blob(root, child.get("digest"))
             listed.append(child if "layers" in child or not blob else read_json(blob[0]))
@@ -172,12 +174,12 @@ def _jan(scan: Scan) -> Files:
     for path in scan.files(models):
         if path.name != "model.yml":
             continue
-        line = re.search(r"^model_path:[ \t]*(\S.*?)[ \t]*$", read_text(path), re.MULTILINE)
+        line = re.search(r"^model_path:(.+)$", read_text(path), re.MULTILINE)
         if line is None:
             continue
-        model = root / line[1].strip("'\"")
-        # An absolute path is the user's own file, which Jan imported where it was.
-        outside = Path(line[1].strip("'\"")).is_absolute()
+        place = Path(line[1].strip().strip("'\""))
+        model = root / place
+        outside = place.is_absolute()  # the user's own file, which Jan imported where it was
         for part in _with_other_parts(model):
             if names_a_model(part):
                 name = path.parent.relative_to(models).as_posix()

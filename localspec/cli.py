@@ -470,19 +470,19 @@ def _files(models: ModelFlags) -> tuple[Path, Path | None]:
     draft = None if options.lengths == (0,) else options.model
     if draft == FIND:
         (target,) = obtain([models.target], voice())
-        return target, _find_draft(target)
+        return target, _find_draft(target, models.lenient)
     names = [models.target, *([] if draft is None else [draft])]
     target, *rest = obtain(names, voice(), lenient=models.lenient)
     return target, rest[0] if rest else None
 
 
-def _find_draft(target: Path) -> Path:
-    """The best draft on this disk, named."""
+def _find_draft(target: Path, lenient: bool) -> Path:
+    """The best draft on this disk that is worth using, named."""
     from localspec.metadata import read_header
     from localspec.shelf import drafts_for
 
-    found = drafts_for(read_header(target)).drafts
-    if not found:
+    found = drafts_for(read_header(target), lenient=lenient).drafts
+    if not found or found[0].worth <= 1:
         raise IncompatiblePair(
             f"No model on this disk can draft for {target}.",
             "See why, and what there is elsewhere: "

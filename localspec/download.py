@@ -36,22 +36,29 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0  # seconds between tries; it doubles
 WAITING_PAUSE = 0.5  # seconds between looks at a part that another process has
 
 
-def local_paths(model_repo: str, files: Sequence[RemoteFile], folder: Path) -> list[Path]:
+def local_paths(reference: Reference, files: Sequence[RemoteFile], folder: Path) -> list[Path]:
     """Where the files of a repository belong: `folder`/org/repo/path in the repository.
 
-    Raises DownloadProblem for a name that is no plain path, such as one that leads out of `folder`.
+    Of a revision other than main, `folder`/org/repo@revision/path. Raises DownloadProblem for a
+    name that is no plain path, such as one that leads out of `folder`; hidden names are ours.
     """
     paths = []
     for file in files:
-        inside = f"{model_repo}/{file.path}"
-        # Hidden names are ours: records and parts must not come from the Hub.
-        if not is_safe(inside) or any(step.startswith(".") for step in inside.split("/")):
+        inside = f"{_home(reference)}/{file.path}"
+        if not is_safe(inside):
             raise DownloadProblem(
                 f"The Hub lists a file that may not be stored under its name: {one_line(inside)}.",
                 "Choose another file: no name may be hidden, or lead out of its folder.",
             )
         paths.append(folder.joinpath(*inside.split("/")))
     return paths
+
+
+def _home(reference: Reference) -> str:
+    """The folder of a repository below the models folder."""
+    if reference.revision == "main":
+        return reference.repo
+    return f"{reference.repo}@{reference.revision.replace('/', '-')}"
 
 
 def fetch(
@@ -70,7 +77,7 @@ def fetch(
     refused; in both cases, and after Ctrl-C, what came is kept and the next call goes on from it.
     """
     _check_listing(model)
-    paths = local_paths(model.reference.repo, model.files, folder)
+    paths = local_paths(model.reference, model.files, folder)
     downloads, before = [], 0
     for file, path in zip(model.files, paths, strict=True):
         note = on_note or (lambda sentence: None)
@@ -90,17 +97,21 @@ def downloaded(reference: Reference, folder: Path) -> list[Path] | None:
 
     They are chosen among what was downloaded by the rules that choose among what the Hub lists.
     """
-    here: dict[str, Path] = {}
+    here: dict[str, tuple[Path, str]] = {}
     listing = []
-    for path, origin in recorded(folder.joinpath(*reference.repo.split("/"))):
+    homes = dict.fromkeys((_home(reference), reference.repo))  # a commit may have come as main
+    places = [folder.joinpath(*home.split("/")) for home in homes]
+    for path, origin in (each for place in places for each in recorded(place)):
         known = reference.revision in (origin.revision, origin.commit)
         if origin.repo == reference.repo and known and size_of(path) == origin.size:
-            here[origin.path] = path
+            here[origin.path] = (path, origin.commit)
             listing.append(RemoteFile(origin.path, origin.size, origin.sha256))
     try:
-        return [here[file.path] for file in choose_files(reference, listing)]
+        chosen = [here[file.path] for file in choose_files(reference, listing)]
     except HubProblem:
         return None
+    # Parts of different commits are no model, though their headers may agree.
+    return [path for path, _ in chosen] if len({commit for _, commit in chosen}) == 1 else None
 
 
 def _check_listing(model: RemoteModel) -> None:
@@ -206,10 +217,11 @@ class _Download:
             if self.file.sha256 in (None, found):
                 self._write_record(found)
                 return True
-        if origin is None:
+        # A record outlives its file: what has another size now was put there by somebody.
+        if origin is None or size_of(self.path) != origin.size:
             raise DownloadProblem(
                 f"{one_line(str(self.path))} is in the way: it is not the file that the Hub lists, "
-                "and was not downloaded by localspec.",
+                "nor as localspec downloaded it.",
                 "Move it away, or set LOCALSPEC_MODELS to another folder.",
             )
         return False

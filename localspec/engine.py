@@ -30,6 +30,9 @@ from localspec.speculative.loop import Clock
 from localspec.speculative.oracle import ceiling
 from localspec.template import Message, render
 
+_CANNOT_FORGET = (
+    "{} cannot drop rejected tokens (recurrent or hybrid): running plain, the draft is not used."
+)
 _LEAST_CEILING = 1.05
 
 
@@ -70,12 +73,19 @@ class Engine:
             notes = require_model(header)
         else:
             notes = require_pair(header, draft_header, lenient=lenient)
+        if draft_header is not None and (stuck := _stuck(header, draft_header)):
+            notes.append(stuck)
+            draft = draft_header = None
         free = free_memory(target.device)
         chosen = plan_here(header, target, draft_header, draft, free)
         announced = announcement(chosen, free)
-        if say is not None and announced is not None:
-            say(announced)
-        notes += [*chosen.notes, *missing_gpu()]
+        told = [*chosen.notes, *([announced] if announced else [])]
+        if say is None:
+            notes += chosen.notes
+        else:
+            for sentence in told:
+                say(sentence)
+        notes += missing_gpu()
         target = replace(target, ctx_size=chosen.ctx_size, gpu_layers=chosen.gpu_layers)
         engine = cls(LlamaModel(header, target), None, notes)
         if draft is None or draft_header is None:
@@ -90,18 +100,12 @@ class Engine:
 
     def _add_draft(self, header: ModelHeader, options: LoadOptions) -> None:
         if not self.target.can_forget:
-            self.notes.append(
-                f"{self.target.header.path.name} cannot forget its last tokens (recurrent or "
-                "hybrid): running plain, the draft is not used."
-            )
+            self.notes.append(_CANNOT_FORGET.format(self.target.header.path.name))
             return
         draft = LlamaModel(header, options)
         if not draft.can_forget:
             draft.close()
-            self.notes.append(
-                f"{header.path.name} cannot forget its last tokens (recurrent or hybrid): "
-                "running plain, the draft is not used."
-            )
+            self.notes.append(_CANNOT_FORGET.format(header.path.name))
             return
         self.draft = draft
         self.notes += _stretched(draft)
@@ -279,6 +283,14 @@ def _stretched(model: LlamaModel) -> list[str]:
         f"The context of {model.n_ctx} tokens is longer than the {trained} that "
         f"{model.header.path.name} was trained for: expect nonsense beyond them."
     ]
+
+
+def _stuck(*headers: ModelHeader) -> str | None:
+    """Why a pair runs plain, where an architecture is known not to roll back."""
+    for header in headers:
+        if not header.rolls_back:
+            return _CANNOT_FORGET.format(header.path.name)
+    return None
 
 
 def missing_gpu() -> list[str]:

@@ -12,6 +12,8 @@ PART_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 PART_NAME_IN_ANY_CASE = re.compile(PART_NAME.pattern, re.DOTALL | re.IGNORECASE)
 QUANTISATION = re.compile(r"(?:I?Q|TQ)\d\w*|B?F\d\d|F32|(?:MX|NV)FP4\w*", re.IGNORECASE)
 
+MAX_PARTS = 1000  # of a split model; real ones have some dozens
+
 # Heads inside a target put "-MTP-" into its name, so only a leading "mtp-" tells a lone head; in
 # flat caches the repository and "_" stand before it.
 _SIDECAR = re.compile(

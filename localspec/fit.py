@@ -17,6 +17,7 @@ from localspec.text import size
 
 SMALLEST_CTX = 8  # a file may claim less, and llama.cpp would abort
 _LEAST_CTX = 512  # tokens; a default is not lowered further
+_ENOUGH_CTX = 4096  # tokens; a default is not lowered further only to keep weights in RAM
 _STEP = 256  # tokens; llama.cpp rounds contexts up to this
 _DRAFT_WINDOW = 4096  # tokens
 _GPU_MARGIN = 2**30  # bytes left alone on each GPU, as by llama.cpp's own fitting
@@ -46,6 +47,7 @@ class Wish:
     draft_ctx_size: int | None
     gpu_layers: int | None
     draft_gpu_layers: int | None
+    locked: bool = False  # weights must stay in RAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ class Plan:
     draft_gpu_layers: int | None
     use: MemoryUse
     in_ram: int
+    weights_in_ram: int
     on_gpu: int
     notes: tuple[str, ...] = ()
 
@@ -86,27 +89,27 @@ def plan(
 ) -> Plan:
     """Choose what the wish leaves open; ``estimate`` takes both contexts in tokens.
 
-    Raises NotEnoughMemory, naming what would fit, when caches and buffers alone exceed what is
-    free; weights that exceed it are read from the disk again and again, which is only told.
+    Raises NotEnoughMemory, naming what would fit. Mapped weights that exceed the RAM are read from
+    the disk again and again, which is only told; a context of our own choice leaves them room.
     """
 
     def at(ctx_size: int) -> Plan:
         draft_ctx = wish.draft_ctx_size or (draft_ctx_size(draft, ctx_size) if draft else 0)
         return _place(ctx_size, draft_ctx, estimate(ctx_size, draft_ctx), wish, free)
 
+    bearable = _fits if wish.locked else _runs
     if wish.ctx_size is not None:
         chosen = at(wish.ctx_size)
-        if not _runs(chosen, free):
-            _refuse(target, chosen, _largest(at, wish.ctx_size, free, _runs), free)
+        if not bearable(chosen, free):
+            _refuse(target, chosen, _largest(at, wish.ctx_size, free, bearable), free)
         return _told(chosen, None, free)
     usual = default_ctx_size(target)
-    least = min(usual, _LEAST_CTX)
-    for suits in (_fits, _runs):
+    for suits, least in ((_fits, _ENOUGH_CTX), (_leaves_room, _LEAST_CTX), (bearable, _LEAST_CTX)):
         chosen = at(usual)
         smaller = chosen if suits(chosen, free) else _largest(at, usual, free, suits)
-        if smaller is not None and smaller.ctx_size >= least:
+        if smaller is not None and smaller.ctx_size >= min(usual, least):
             return _told(smaller, usual, free)
-    _refuse(target, at(least), smaller, free)
+    _refuse(target, at(min(usual, _LEAST_CTX)), smaller, free)
 
 
 def _place(
@@ -118,8 +121,10 @@ def _place(
 ) -> Plan:
     """The draft goes to the GPU first: it is small, and every token waits for it several times."""
     target, draft = models
-    n_draft = _layers(draft, wish.draft_gpu_layers, free.gpu) if draft and free.gpus else 0
-    room = free.gpu - (draft.on_gpu(n_draft) if draft else 0)
+    # Each further GPU has compute buffers of its own.
+    room = free.gpu - (len(free.gpus) - 1) * sum(m.compute for m in models if m is not None)
+    n_draft = _layers(draft, wish.draft_gpu_layers, room) if draft and free.gpus else 0
+    room -= draft.on_gpu(n_draft) if draft else 0
     n_target = _layers(target, wish.gpu_layers, room) if free.gpus else 0
     placed = [(target, n_target), *([(draft, n_draft)] if draft else [])]
     return Plan(
@@ -129,6 +134,7 @@ def _place(
         n_draft if free.gpus else wish.draft_gpu_layers,
         sum((model.use for model, _ in placed), MemoryUse()),
         sum(model.in_ram(n) for model, n in placed),
+        sum(model.weights_in_ram(n) for model, n in placed),
         sum(model.on_gpu(n) for model, n in placed),
     )
 
@@ -146,14 +152,19 @@ def _fits(chosen: Plan, free: Free) -> bool:
     return chosen.on_gpu <= sum(free.gpus) and (free.ram is None or chosen.in_ram <= free.ram)
 
 
-def _runs(chosen: Plan, free: Free) -> bool:
-    """Whether what cannot be read again from the disk fits beside the weights, or nearly so."""
-    if free.ram is None or _fits(chosen, free):
-        return chosen.on_gpu <= sum(free.gpus)
-    working = min(chosen.in_ram, chosen.use.kv + chosen.use.compute)
-    weights = chosen.in_ram - working
-    room = max(free.ram - weights, _WEIGHTS_MAY_WAIT * free.ram)
+def _leaves_room(chosen: Plan, free: Free) -> bool:
+    """Whether caches and buffers leave mapped weights most of the RAM that is free."""
+    if free.ram is None:
+        return _runs(chosen, free)
+    working = chosen.in_ram - chosen.weights_in_ram
+    room = max(free.ram - chosen.weights_in_ram, _WEIGHTS_MAY_WAIT * free.ram)
     return chosen.on_gpu <= sum(free.gpus) and working <= room
+
+
+def _runs(chosen: Plan, free: Free) -> bool:
+    """Whether what cannot be read again from the disk fits."""
+    working = chosen.in_ram - chosen.weights_in_ram
+    return chosen.on_gpu <= sum(free.gpus) and (free.ram is None or working <= free.ram)
 
 
 def _largest(
@@ -168,11 +179,12 @@ def _largest(
 
 
 def _refuse(target: ModelHeader, wanted: Plan, largest: Plan | None, free: Free) -> NoReturn:
-    where = f"{size(free.ram)} of RAM"
-    if free.gpus:
-        where += f" and {size(sum(free.gpus))} on the GPU"
-    if wanted.on_gpu > sum(free.gpus):
-        hint = "Put fewer layers on the GPU with --n-gpu-layers, or leave it to localspec."
+    short = wanted.on_gpu > sum(free.gpus)
+    where = f"{size(free.ram)} of RAM are free"
+    if short:
+        where = f"{size(wanted.on_gpu)} of it on the GPU, where {size(sum(free.gpus))} are free"
+    if short:
+        hint = "Leave -ngl and -ngld to localspec, or give smaller numbers."
     elif largest is not None:
         hint = f"The largest context that fits is --ctx-size {largest.ctx_size}."
     else:
@@ -181,7 +193,7 @@ def _refuse(target: ModelHeader, wanted: Plan, largest: Plan | None, free: Free)
     raise NotEnoughMemory(
         f"{target.path.name}{' with its draft' if wanted.draft_ctx_size else ''} and a context of "
         f"{wanted.ctx_size:,} tokens need {size(use.total)} (weights {size(use.weights)}, KV "
-        f"{size(use.kv)}, compute {size(use.compute)}), but only {where} are free.",
+        f"{size(use.kv)}, compute {size(use.compute)}), but {'' if short else 'only '}{where}.",
         hint,
     )
 
@@ -189,10 +201,11 @@ def _refuse(target: ModelHeader, wanted: Plan, largest: Plan | None, free: Free)
 def _told(chosen: Plan, usual: int | None, free: Free) -> Plan:
     """The plan with what the user should know of it."""
     notes = []
+    on_gpus = f", {size(sum(free.gpus))} on GPUs" if free.gpus else ""
     if usual is not None and chosen.ctx_size < usual:
         notes.append(
             f"The context is {chosen.ctx_size:,} tokens instead of {usual:,}: more does not fit "
-            f"into the {size(free.ram)} that are free."
+            f"into the memory that is free ({size(free.ram)} of RAM{on_gpus})."
         )
     if free.ram is not None and chosen.in_ram > free.ram:
         notes.append(

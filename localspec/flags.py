@@ -1,7 +1,8 @@
 """Command-line flags that several commands share, in groups.
 
 This room owns names, help texts and spellings of shared flags, and turns a group into the frozen
-parameters of `config`. It joins no rooms and prints nothing; commands live in `cli`.
+parameters of `config`. It joins no rooms and prints nothing; commands live in `cli` and
+`model_commands`.
 """
 
 import functools
@@ -422,7 +423,8 @@ def settle(
             if not models.draft_options().lengths:
                 models = replace(models, draft_tokens=str(value))
         elif hasattr(models, flag):
-            if getattr(models, flag) in (None, False):
+            given = getattr(models, flag)
+            if given is None or given is False:
                 models = replace(models, **{flag: value})  # type: ignore[arg-type]
         elif getattr(sampling, flag) is None:
             sampling = replace(sampling, **{flag: value})  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
 """What a model would occupy, told from its header: weights, KV cache and compute buffers by layer.
 
 This room owns the estimate, for files that are not loaded and may not even be here. What llama.cpp
-really allocated is `memory`'s, what it would allocate for a file on the disk `dry_load`'s, and what
-to do about too little memory `fit`'s.
+really allocated is `memory`'s, what it says that it would allocate `budget`'s, and what to do about
+too little memory `fit`'s.
 """
 
 import re
@@ -68,6 +68,13 @@ class Footprint:
         first = max(0, len(self.layers) + 1 - n_layers)
         return self.embedding + sum(self.layers[:first]) + sum(self.kv[:first]) + self.compute
 
+    def weights_in_ram(self, n_layers: int) -> int:
+        """Bytes of `in_ram` that are weights: mapped, they can be read from the disk again."""
+        if n_layers <= 0:
+            return self.use.weights
+        first = max(0, len(self.layers) + 1 - n_layers)
+        return self.embedding + sum(self.layers[:first])
+
     def scaled(self, kv: float, compute: float) -> "Footprint":
         """The same with caches and buffers that many times as large."""
         scaled = tuple(round(kv * each) for each in self.kv)
@@ -86,7 +93,7 @@ def footprint(header: ModelHeader, ctx_size: int, options: LoadOptions) -> Footp
     and caches; the compute buffers follow a formula that was fitted to what it logs.
     """
     blocks: list[list[TensorInfo]] = [[] for _ in range(min(header.block_count or 0, 1024))]
-    embedding = output = 0
+    embedding = output = copied = 0
     for tensor in header.tensors:
         found = _BLOCK.match(tensor.name)
         if found and int(found[1]) < len(blocks):
@@ -95,6 +102,7 @@ def footprint(header: ModelHeader, ctx_size: int, options: LoadOptions) -> Footp
             output += tensor.n_bytes
         else:
             embedding += tensor.n_bytes
+            copied += tensor.n_bytes if tensor.name == "token_embd.weight" else 0
     asked = ctx_size + (1 if options.exact else 0)
     cells = _padded(asked)
     windowed = min(cells, _padded((header.sliding_window or 0) + BATCH))
@@ -110,7 +118,7 @@ def footprint(header: ModelHeader, ctx_size: int, options: LoadOptions) -> Footp
         output=output,
         kv=kv,
         compute=_compute(header, min(BATCH, asked), cells + (windowed if any(slides) else 0)),
-        copied=0 if header.has_output else embedding,
+        copied=0 if header.has_output else copied,
     )
 
 
@@ -162,7 +170,8 @@ def _kv_widths(header: ModelHeader, index: int, block: Sequence[TensorInfo]) -> 
     rows = [shapes.get(f"attn_{name}.weight", ()) for name in ("k", "v")]
     if len(rows[0]) == 2:  # where values are the keys again, there is no projection of their own
         return rows[0][1], rows[1][1] if len(rows[1]) == 2 else rows[0][1]
-    if "attn_qkv.weight" not in shapes and "attn_kv_b.weight" not in shapes:
+    linear = any(name.startswith("ssm_") for name in shapes)  # such a layer keeps a state instead
+    if linear or not {"attn_qkv.weight", "attn_kv_b.weight"} & set(shapes):
         return 0, 0
     heads = header.head_count or 1
     given = header.get("attention.head_count_kv")

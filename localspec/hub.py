@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 # The library takes long to import and is needed by few commands: functions import it.
 
-ANSWER_SECONDS = 4.5  # for all of the first answer; a Hub that is down is told within 5 seconds
+# For all of the first answer, unless HF_HUB_ETAG_TIMEOUT says otherwise: a Hub that is down is told
+# within 5 seconds.
+ANSWER_SECONDS = 4.5
 CONNECT_SECONDS = 4.0
 STALL_SECONDS = 10.0  # without a byte, unless HF_HUB_DOWNLOAD_TIMEOUT says otherwise
 MAX_FILES = 100_000
@@ -133,7 +135,11 @@ def cached(model: RemoteModel, file: RemoteFile) -> Path | None:
     for snapshot in _folders(folder / name / "snapshots"):
         path = snapshot / file.path
         # A snapshot links to its content by the content's hash, where the system has links.
-        if path.is_symlink() and path.readlink().name == file.sha256 and _has_size(path, file.size):
+        if (
+            os.path.islink(path)
+            and path.readlink().name == file.sha256
+            and _has_size(path, file.size)
+        ):
             return path
     return None
 
@@ -215,7 +221,7 @@ def _facts(reference: Reference, token: str | None) -> "ModelInfo":
         )
 
     try:
-        return _within(ANSWER_SECONDS, ask)
+        return _within(_seconds("HF_HUB_ETAG_TIMEOUT", ANSWER_SECONDS), ask)
     except HfHubHTTPError as error:
         raise refusals.of_response(error.response, reference, token) from None
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
@@ -255,15 +261,17 @@ def _ask(
         model.reference.repo, file.path, revision=model.commit, endpoint=refusals.endpoint()
     )
     headers = _headers(token or False) | {"Range": wanted, "Accept-Encoding": "identity"}
-    timeout = httpx2.Timeout(_stall_seconds(), connect=CONNECT_SECONDS)
+    stall = _seconds("HF_HUB_DOWNLOAD_TIMEOUT", STALL_SECONDS)
+    timeout = httpx2.Timeout(stall, connect=CONNECT_SECONDS)
     return get_session().stream("GET", url, headers=headers, timeout=timeout)
 
 
-def _stall_seconds() -> float:
+def _seconds(variable: str, usual: float) -> float:
+    """A time limit, as the library's own variable for it says, or the usual one."""
     try:
-        return max(0.1, float(os.environ.get("HF_HUB_DOWNLOAD_TIMEOUT", STALL_SECONDS)))
+        return max(0.1, float(os.environ.get(variable, usual)))
     except ValueError:
-        return STALL_SECONDS
+        return usual
 
 
 # --- what it said ---

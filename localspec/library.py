@@ -14,9 +14,9 @@ from localspec.caches import SOURCES as SOURCES
 from localspec.caches import Files, files_in, files_of
 from localspec.caches import Source as Source
 from localspec.errors import FileProblem, HubProblem, UsageError
-from localspec.file_names import PART_NAME
+from localspec.file_names import MAX_PARTS, PART_NAME
 from localspec.reference import Reference, RemoteFile, choose_files
-from localspec.scan import MAX_PARTS, FoundFile, Scan
+from localspec.scan import FoundFile, Scan
 from localspec.text import one_line
 
 _MISSING = "split models that miss parts"
@@ -111,7 +111,7 @@ def _models(scan: Scan, found: Files) -> Iterator[tuple[FoundFile, ...]]:
 
 
 def model_of(reference: Reference, local: Sequence[LocalModel]) -> LocalModel | None:
-    """The model on this disk that a reference to the Hub names, None where there is none or two."""
+    """The model on this disk that a reference to the Hub names; None if none or several fit."""
     here: dict[str, LocalModel] = {}
     listing = []
     for model in local:
@@ -119,8 +119,8 @@ def model_of(reference: Reference, local: Sequence[LocalModel]) -> LocalModel | 
             continue
         for part in model.parts:
             inside = _inside(model, part)
-            here[inside] = model
-            listing.append(RemoteFile(inside, part.stat().st_size, None))
+            if here.setdefault(inside, model) is model:  # of two versions the first one found
+                listing.append(RemoteFile(inside, 0, None))
     try:
         return here[choose_files(reference, listing)[0].path]
     except HubProblem:

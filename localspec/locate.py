@@ -4,11 +4,13 @@ This room owns what a model may be called, and in which order its meanings are t
 path, a reference, a name as `localspec list` shows it, the name of a pair. It fetches nothing.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from localspec import pairbook, paths
+from localspec.catalog import load_catalog
 from localspec.download import downloaded
 from localspec.errors import UnknownPair, UsageError
 from localspec.library import find_models, model_of
@@ -50,9 +52,15 @@ def choose(target: str | None, draft: str | None) -> Choice:
 
 def is_pair(name: str) -> bool:
     """Whether a name can only be a pair's: nothing on the disk has it, and it is no reference."""
-    if not pairbook.is_name(name) or Path(name).exists():
+    if not pairbook.is_name(name) or os.path.isfile(name):
         return False
-    return parse_reference(name) is None and _listed(name) is None
+    # A known pair's name wins over a folder or a listed model that happens to be called so.
+    return parse_reference(name) is None and (_is_known(name) or _listed(name) is None)
+
+
+def _is_known(name: str) -> bool:
+    known = {each.lower() for each in pairbook.names()}
+    return name.lower() in known or any(pair.name == name.lower() for pair in load_catalog())
 
 
 def on_disk(name: str) -> Path | None:
@@ -62,7 +70,7 @@ def on_disk(name: str) -> Path | None:
     """
     reference = parse_reference(name)
     if reference is None:
-        return Path(name) if Path(name).exists() else _listed(name) or Path(name)
+        return Path(name) if os.path.exists(name) else _listed(name) or Path(name)
     files = downloaded(reference, paths.models_folder())
     if files:
         return files[0]

@@ -5,11 +5,13 @@ system's own files, loads no library and gives no advice.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+_CGROUP = Path("/sys/fs/cgroup")
 _CPUS = Path("/sys/devices/system/cpu")
 
 
@@ -45,7 +47,7 @@ def _siblings(cpu: int) -> str:
 def _cgroup_cores() -> int | None:
     """The whole cores of a container's CPU quota (cgroup v2), None without one."""
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, period = (_CGROUP / "cpu.max").read_text().split()
     except (OSError, ValueError):
         return None
     return None if quota == "max" else max(1, int(quota) // int(period))
@@ -60,14 +62,43 @@ def _sysctl(name: str) -> int | None:
 
 
 def memory() -> tuple[int, int] | None:
-    """(available, total) bytes of RAM; None where the system does not say."""
+    """(available, total) bytes of RAM, a container's limit included; None where nobody says."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if ":" in line}
-        return sizes["MemAvailable"], sizes["MemTotal"]
+        available, total = sizes["MemAvailable"], sizes["MemTotal"]
     except (OSError, KeyError, ValueError, IndexError):
-        total = _sysctl("hw.memsize")
-        return None if total is None else (total, total)
+        total = _sysctl("hw.memsize") or 0
+        return (_mac_available() or total, total) if total else None
+    limit = _cgroup_memory()
+    return (available, total) if limit is None else (min(available, limit[0]), min(total, limit[1]))
+
+
+def _cgroup_memory() -> tuple[int, int] | None:
+    """(available, limit) bytes of a container (cgroup v2), None without one.
+
+    Cached file pages count as used there, but are given back when memory is short.
+    """
+    try:
+        limit = int((_CGROUP / "memory.max").read_text())
+        used = int((_CGROUP / "memory.current").read_text())
+        lines = (_CGROUP / "memory.stat").read_text().splitlines()
+        cached = sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+    except (OSError, ValueError, IndexError):  # "max" is no number, and no limit
+        return None
+    return max(0, limit - used + cached), limit
+
+
+def _mac_available() -> int | None:
+    """Bytes that macOS could hand out: pages that are free, or that it may drop."""
+    try:
+        done = subprocess.run(["vm_stat"], capture_output=True, text=True, timeout=5)
+        size = re.search(r"page size of (\d+) bytes", done.stdout)
+        kinds = "free|inactive|speculative|purgeable"
+        pages = re.findall(rf"Pages (?:{kinds}): +(\d+)\.", done.stdout)
+        return int(size[1]) * sum(map(int, pages)) if size and pages else None
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def has_nvidia_gpu() -> bool:

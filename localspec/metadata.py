@@ -27,6 +27,7 @@ FILE_TYPES = {  # general.file_type (`llama_ftype`) -> the name quantizers put i
     40: "Q1_0", 41: "Q2_0",
 }  # fmt: skip
 FILE_TYPE_GUESSED = 1024
+_LONGEST_LABEL = 300  # characters
 
 # `llm_arch_is_recurrent`, `llm_arch_is_hybrid`: their state cannot drop the last few tokens.
 NO_ROLLBACK = frozenset(
@@ -206,7 +207,7 @@ def _build_header(parts: Sequence[Part]) -> ModelHeader:
         version=first.version,
         n_bytes=sum(part.n_bytes for part in parts),
         architecture=architecture,
-        name=first.text("general.name"),
+        name=_label(first, "general.name"),
         type=kind,
         file_type=file_type,
         quantization=_quantization(file_type, tensors),
@@ -217,7 +218,7 @@ def _build_header(parts: Sequence[Part]) -> ModelHeader:
         head_count=first.number(f"{architecture}.attention.head_count"),
         expert_count=first.number(f"{architecture}.expert_count"),
         sliding_window=first.number(f"{architecture}.attention.sliding_window"),
-        license=first.text("general.license"),
+        license=_label(first, "general.license"),
         chat_template=first.text("tokenizer.chat_template"),
         sampling=_sampling(first.values),
         vocab=build_vocab(first),
@@ -225,6 +226,12 @@ def _build_header(parts: Sequence[Part]) -> ModelHeader:
         values=first.values,
         split_count=len(parts),
     )
+
+
+def _label(part: Part, key: str) -> str | None:
+    """A text that is only shown: nobody needs megabytes of it."""
+    text = part.text(key)
+    return text if text is None or len(text) <= _LONGEST_LABEL else text[:_LONGEST_LABEL] + "…"
 
 
 def _quantization(file_type: int | None, tensors: tuple[TensorInfo, ...]) -> str:

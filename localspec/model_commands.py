@@ -6,6 +6,7 @@ This room joins others for `check`, `inspect`, `list`, `suggest`, `pairs`, `pair
 
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -98,9 +99,10 @@ def inspect(
 ) -> None:
     """Show what a model file says of itself, and what it is good for: header only, no weights."""
     from localspec.portrait import paint
+    from localspec.shelf import room_for_models
     from localspec.supply import header_of
 
-    shown = paint(header_of(name, voice()))
+    shown = paint(header_of(name, voice()), room_for_models())
     if as_json:
         display.json_line(shown.as_json())
     else:
@@ -227,9 +229,11 @@ def verify(
     from localspec.supply import files_of, kept_hashes
 
     wanted = [path for name in names or () for path in files_of(name)]
+    kept = kept_hashes(names)
     folders = [folder for folder in (paths.models_folder(),) if folder.is_dir()]
+    folders += [path for path in kept if not path.is_relative_to(paths.models_folder())]
     with listing.transfer() as on_progress:
-        coming = origin.verify(wanted or folders, on_progress, kept_hashes(names or ()))
+        coming = origin.verify(wanted or folders, on_progress, kept)
         found = list(coming) if as_json else listing.verdicts(coming)
     if as_json:
         display.json_line({"files": [listing.verdict_json(verdict) for verdict in found]})
@@ -255,11 +259,14 @@ def pair_add(
     The pair is checked, and the hashes of its files are kept for verify.
     """
     from localspec import listing, pairbook
-    from localspec.locate import FIND, lasting
+    from localspec.locate import FIND, choose, lasting
     from localspec.supply import file_hashes, judge
 
     pairbook.require_free(name)
     draft = models.draft_options().model
+    if models.target is not None:
+        choice = choose(models.target, draft)
+        models, draft = replace(models, target=choice.target), choice.draft
     if unkept := unkept_flags(models):
         raise UsageError(
             f"A pair cannot keep {', '.join(unkept)}: they belong to a machine or a run.",

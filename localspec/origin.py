@@ -129,7 +129,7 @@ def verify(
     verdict is asked for.
     """
     for path in paths:
-        if path.is_dir():
+        if os.path.isdir(path):
             for below in _with_record(path):
                 yield _judge(below, on_progress, None)
         else:
@@ -143,10 +143,10 @@ def _origin(document: object) -> Origin:
     repo, revision, path = (_text(document, name) for name in ("repo", "revision", "path"))
     commit, sha256 = _text(document, "commit"), _text(document, "sha256")
     if not SHA256.fullmatch(sha256):
-        raise ValueError("its sha256 is none")
+        raise ValueError("it holds no valid sha256")
     size, checked = document.get("size"), document.get("checked", "sha256")
     if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-        raise ValueError("its size is none")
+        raise ValueError("it holds no valid size")
     if checked not in ("sha256", "size"):
         raise ValueError("it does not say what was checked")
     try:
@@ -181,7 +181,7 @@ def _judge(path: Path, on_progress: Progress | None, kept: str | None) -> Verdic
         sentence = f"The record of {shown} is damaged: {one_line(str(error))}."
         hint = "Download it again: a file that is whole stays, and only its record is written anew."
         return Verdict(path, "damaged record", sentence, hint)
-    if not path.exists():
+    if not os.path.exists(path):
         came = f"; it came from {origin}" if origin else ""
         hint = f"Get it again: {_download(origin)}" if origin else "Check the spelling of its name."
         return Verdict(path, "missing", f"{shown} is not there{came}.", hint, origin)

@@ -12,10 +12,8 @@ from localspec.fit import default_ctx_size
 from localspec.footprint import footprint
 from localspec.memory import MemoryUse
 from localspec.metadata import ModelHeader, Vocab
-from localspec.pairing import Finding, check_model, describe
+from localspec.pairing import MIN_RATIO, Finding, check_model, describe
 from localspec.text import count, one_line, size
-
-_RATIO = 3  # times the draft's size that a target should have at least; `pairing` warns below it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +47,16 @@ class Portrait:
         }
 
 
-def paint(header: ModelHeader) -> Portrait:
-    """The portrait of a file, every text in it fit for one line of a terminal."""
+def paint(header: ModelHeader, free: int | None = None) -> Portrait:
+    """The portrait of a file, every text in it fit for one line of a terminal.
+
+    ``free`` is in bytes of memory that models may have here, None where that is not known.
+    """
     findings = tuple(check_model(header))
+    runs = not any(finding.level == "error" for finding in findings)
     ctx_size = default_ctx_size(header)
     use = footprint(header, ctx_size, LoadOptions(header.path)).use
-    facts = [*_model(header), *_text(header), *_memory(use, ctx_size), *_use(header)]
+    facts = [*_model(header), *_text(header), *_memory(use, ctx_size, free), *_use(header, runs)]
     shown = tuple((label, one_line(words)) for label, words in facts)
     return Portrait(header, shown, use, findings)
 
@@ -84,10 +86,13 @@ def _model(header: ModelHeader) -> Iterator[tuple[str, str]]:
         yield "shape", ", ".join(shape)
 
 
-def _memory(use: MemoryUse, ctx_size: int) -> Iterator[tuple[str, str]]:
+def _memory(use: MemoryUse, ctx_size: int, free: int | None) -> Iterator[tuple[str, str]]:
     if use.weights:
         parts = f"weights {size(use.weights)}, KV {size(use.kv)}, compute {size(use.compute)}"
-        yield "memory", f"about {size(use.total)} for {ctx_size:,} tokens of context: {parts}"
+        here = "" if free is None else f"; {size(free)} are free here"
+        if free is not None and use.total > free:
+            here += ", which is too little"
+        yield "memory", f"about {size(use.total)} for {ctx_size:,} tokens of context: {parts}{here}"
 
 
 def _text(header: ModelHeader) -> Iterator[tuple[str, str]]:
@@ -120,7 +125,7 @@ def _quoted(vocab: Vocab, token: int) -> str:
     return repr(vocab.tokens[token][:40].decode("utf-8", "backslashreplace"))
 
 
-def _use(header: ModelHeader) -> Iterator[tuple[str, str]]:
+def _use(header: ModelHeader, runs: bool) -> Iterator[tuple[str, str]]:
     yield "licence", header.license or "not stated"
     base = [
         str(value)
@@ -129,11 +134,11 @@ def _use(header: ModelHeader) -> Iterator[tuple[str, str]]:
     ]
     if base:
         yield "base model", ", ".join(base)
-    if not header.parameters:
+    if not header.parameters or not runs:
         return
     if not header.rolls_back:
         yield "as a target", "plain decoding only: it cannot drop rejected tokens"
         yield "as a draft", "no: it cannot drop rejected tokens"
         return
-    yield "as a target", f"for drafts of at most {count(header.parameters // _RATIO)} parameters"
-    yield "as a draft", f"for targets of at least {count(header.parameters * _RATIO)} parameters"
+    yield "as a target", f"for drafts of at most {count(header.parameters // MIN_RATIO)} parameters"
+    yield "as a draft", f"for targets of at least {count(header.parameters * MIN_RATIO)} parameters"

@@ -14,11 +14,18 @@ from typing import NoReturn
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from localspec.errors import HubProblem, UsageError
-from localspec.file_names import PART_NAME_IN_ANY_CASE, QUANTISATION, is_sidecar, stem_of, tag_of
+from localspec.file_names import (
+    MAX_PARTS,
+    PART_NAME_IN_ANY_CASE,
+    QUANTISATION,
+    is_sidecar,
+    stem_of,
+    tag_of,
+)
 from localspec.text import one_line
 
 MAX_PATH = 1024  # characters of a path inside a repository
-MAX_NAME = 255  # bytes of each folder or file name, as file systems have it
+MAX_NAME = 200  # bytes of each folder or file name; file systems have 255, and ours grow
 SHOWN_CHOICES = 8
 COMPARED_NAMES = 1000  # names of a huge repository that a misspelt one is compared with
 DEFAULT_TAGS = ("Q4_K_M", "Q8_0")
@@ -201,14 +208,14 @@ def _models(listing: Sequence[RemoteFile]) -> dict[str, list[RemoteFile]]:
 def _by_name(
     reference: Reference, wanted: str, models: dict[str, list[RemoteFile]]
 ) -> list[RemoteFile]:
-    """Exactly this path; else in another case; else in another folder, where only one fits."""
+    """Exactly this path; else in another case; else, without a folder, in any where one fits."""
     folded = wanted.lower()
     base = folded.rpartition("/")[2]
     paths = [(file.path, parts) for parts in models.values() for file in parts]
     for fits in (
         [parts for path, parts in paths if path == wanted],
         [parts for path, parts in paths if path.lower() == folded],
-        [parts for path, parts in paths if path.lower().rpartition("/")[2] == base],
+        [parts for path, parts in paths if base == folded == path.lower().rpartition("/")[2]],
     ):
         if len(fits) == 1:
             return fits[0]
@@ -283,6 +290,11 @@ def _complete(reference: Reference, parts: list[RemoteFile]) -> tuple[RemoteFile
     if found is None:
         return tuple(parts)
     total = int(found[3])
+    if total > MAX_PARTS:
+        raise HubProblem(
+            f"{one_line(parts[0].path)} claims to be one of {total:,} parts.",
+            "Choose another file, or another repository of the same model.",
+        )
     have = [int(part.path[-len("00001-of-00001.gguf") :][:5]) for part in parts]
     missing = sorted(set(range(1, min(total, len(have) + SHOWN_CHOICES + 1) + 1)) - set(have))
     if len(have) != total or missing:

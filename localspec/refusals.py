@@ -190,7 +190,7 @@ def trouble(error: Exception) -> HubProblem:
         error, httpx2.UnsupportedProtocol | httpx2.InvalidURL | httpx2.LocalProtocolError
     ):
         return HubProblem(
-            f"'{one_line(endpoint()[:SHOWN])}' is no address of a Hub.",
+            f"'{one_line(endpoint().rpartition('@')[2][:SHOWN])}' is no address of a Hub.",
             f"Set HF_ENDPOINT to one such as {HUGGING_FACE}, or unset it.",
         )
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
@@ -221,6 +221,11 @@ def check_answer(response: "httpx2.Response", file: RemoteFile, start: int) -> N
             raise RangeIgnored(
                 f"{hub_name()} sends all of {shown} where a part was asked for.",
                 "A proxy may do this: try another network, or download the whole file.",
+            )
+        if headers.get("Content-Type", "").startswith("text/html"):
+            raise HubProblem(
+                f"{hub_name()} sends a web page in place of {shown}.",
+                "Log in to this network in a browser, or try another network.",
             )
         size: str | None = headers.get("Content-Length")
     else:

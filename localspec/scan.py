@@ -21,7 +21,6 @@ from localspec.text import one_line
 MAX_DEPTH = 12  # folders below the one that is searched
 MAX_FILES = 100_000  # per source
 MAX_NOTE_BYTES = 1 << 20  # of a manifest, a record or a settings file
-MAX_PARTS = 1000  # of a model, and of a list in a manifest
 
 # Why something is left out.
 UNREADABLE = "not readable by this user"

@@ -4,20 +4,25 @@ This room joins the models on the disk with headers, memory and the catalogue. I
 itself (`suggest` does), fetches nothing and draws nothing.
 """
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 
 from localspec import machine, pairbook, profiles
+from localspec.budget import free_memory
 from localspec.catalog import Gain, PairSpec, describe, load_catalog, of_family
 from localspec.errors import LocalspecError, UnknownPair
 from localspec.file_names import parts_of
 from localspec.library import LocalModel, find_models, model_of
 from localspec.metadata import ModelHeader, read_header
 from localspec.reference import parse_reference
+from localspec.scan import names_a_model
 from localspec.speculative.control import LONGEST_AUTO
 from localspec.suggest import Suggestions, suggest
 
+MAX_BESIDE = 10_000  # files in a target's folder
 _CACHES = 1.15  # of the size of the files: what contexts and buffers add, roughly
 
 
@@ -46,17 +51,47 @@ class PairRow:
         return row if self.spec is None else describe(self.spec) | row
 
 
-def drafts_for(target: ModelHeader, folders: Sequence[Path] = ()) -> Suggestions:
-    """Every draft on this disk for ``target``, in the folders given too, and known pairs of it."""
+def drafts_for(
+    target: ModelHeader, folders: Sequence[Path] = (), *, lenient: bool = False
+) -> Suggestions:
+    """Every draft for ``target`` on this disk, and known pairs of it.
+
+    Looked through are the models that `library` lists, the folders given, and the target's own.
+    """
+    listed = {
+        os.path.realpath(model.path): (
+            model.path,
+            str(model.path) if model.source == "folder" else model.name,
+        )
+        for model in find_models(extra=folders).models
+    }
+    for path in _beside(target.path):
+        listed.setdefault(os.path.realpath(path), (path, str(path)))
     found = []
-    for model in find_models(extra=folders).models:
+    for path, name in listed.values():
         try:
-            found.append((model.name, read_header(model.path)))
+            found.append((name, read_header(path)))
         except LocalspecError:
             continue  # a broken file is no draft; `list` and `inspect` tell of it
+    return suggest(target, found, load_catalog(), room_for_models(), _measured, lenient=lenient)
+
+
+def _beside(path: Path) -> list[Path]:
+    """Models in the folder of a file on this disk; not below it."""
+    if not os.path.isfile(path):
+        return []
+    return sorted(
+        other for other in islice(path.parent.iterdir(), MAX_BESIDE) if names_a_model(other)
+    )
+
+
+def room_for_models(*, total: bool = False) -> int | None:
+    """Bytes for models: RAM that is free, or all of it, and what GPUs have; None where unknown."""
     memory = machine.memory()
-    free = None if memory is None else memory[0]
-    return suggest(target, found, load_catalog(), free, _measured)
+    if memory is None:
+        return None
+    on_gpus = free_memory().gpu if machine.has_nvidia_gpu() else 0
+    return memory[1 if total else 0] + on_gpus
 
 
 def pair_rows(family: str | None = None) -> list[PairRow]:
@@ -140,8 +175,8 @@ def _find(name: str, local: Sequence[LocalModel]) -> tuple[Path, int] | None:
 
 
 def _fits(n_bytes: int | None) -> bool | None:
-    memory = machine.memory()
-    return None if n_bytes is None or memory is None else _CACHES * n_bytes <= memory[1]
+    room = room_for_models(total=True)
+    return None if n_bytes is None or room is None else _CACHES * n_bytes <= room
 
 
 def _measured(target: ModelHeader, draft: ModelHeader) -> float | None:

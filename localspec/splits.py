@@ -10,8 +10,8 @@ from pathlib import Path
 
 from localspec.cursor import open_file
 from localspec.errors import FileProblem
-from localspec.file_names import PART_NAME
-from localspec.gguf_file import HeaderReader, Part
+from localspec.file_names import MAX_PARTS, PART_NAME
+from localspec.gguf_file import MAX_TENSORS, HeaderReader, Part
 from localspec.text import one_line
 
 
@@ -22,7 +22,10 @@ def read_parts(path: Path) -> list[Part]:
     complete, sane, little-endian GGUF file of version 2 or 3.
     """
     first = _read_part(path)
-    parts = [first, *(_read_part(other) for other in _other_parts(first))]
+    parts = [first]
+    for other in _other_parts(first):
+        parts.append(_read_part(other))
+        _bound(parts)
     _check_split(parts)
     return parts
 
@@ -33,14 +36,25 @@ def finish_parts(readers: Sequence[HeaderReader]) -> list[Part]:
     Raises what the sources raise, and `NotAGGUF` for a header that is damaged, or parts that do not
     belong together.
     """
+    parts: list[Part] = []
     for reader in readers:
         reader.finish()
-    parts = [reader.part for reader in readers]
+        parts.append(reader.part)
+        _bound(parts)
     count = parts[0].number("split.count") or 1
     if count != len(parts):
         parts[0].fail(f"says that its model has {count:,} parts, but {len(parts):,} are there")
     _check_split(parts)
     return parts
+
+
+def _bound(parts: list[Part]) -> None:
+    """Keep of the last part only what is needed, and refuse more tensors than a model may have."""
+    last = parts[-1]
+    if len(parts) > 1:
+        last.arrays.clear()  # lists of tokens count in part 1 only
+    if sum(len(part.tensors) for part in parts) > MAX_TENSORS:
+        last.fail(f"and the parts before it describe over {MAX_TENSORS:,} tensors")
 
 
 def _read_part(path: Path) -> Part:
@@ -55,6 +69,8 @@ def _other_parts(first: Part) -> list[Path]:
     count = first.number("split.count") or 0
     if count < 2:
         return []
+    if count > MAX_PARTS:
+        first.fail(f"claims {count:,} parts; the limit is {MAX_PARTS:,}")
     shown, name = one_line(str(first.path)), PART_NAME.fullmatch(first.path.name)
     number = first.number("split.no") or 0
     stem = name[1] if name else "…"

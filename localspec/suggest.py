@@ -100,17 +100,19 @@ def suggest(
     catalog: Sequence[PairSpec],
     free_ram: int | None,
     measured: Measured,
+    *,
+    lenient: bool = False,
 ) -> Suggestions:
     """Judge and rank ``candidates``, pairs of a shown name and a header; the target is left out.
 
-    ``free_ram`` is in bytes, None where unknown.
+    ``free_ram`` is in bytes, None where unknown; ``lenient`` is `pairing.check_pair`'s.
     """
     drafts: list[Suggestion] = []
     refused: list[tuple[float, Refusal]] = []
     for name, header in candidates:
         if header.path == target.path or not 0 < header.parameters < target.parameters:
             continue
-        report = check_pair(target, header)
+        report = check_pair(target, header, lenient=lenient)
         if report.compatible:
             drafts.append(_judge(target, header, name, free_ram, measured))
         else:

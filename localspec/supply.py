@@ -4,6 +4,7 @@ This room owns the order of things before a download: look on the disk, ask the 
 refuse a pair that cannot work, ask about what is large. The transfer is `download`'s.
 """
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
@@ -133,10 +134,11 @@ def files_of(name: str) -> list[Path]:
     return found
 
 
-def kept_hashes(names: Sequence[str]) -> dict[Path, str]:
-    """The sha256 of local files that were kept when their pairs were added."""
-    own = {name.lower() for name in pairbook.names()}
-    pairs = [pairbook.load(name) for name in names if is_pair(name) and name.lower() in own]
+def kept_hashes(names: Sequence[str] | None) -> dict[Path, str]:
+    """The sha256 of local files that were kept when their pairs were added; None: of all pairs."""
+    wanted = None if names is None else {name.lower() for name in names}
+    own = [name for name in pairbook.names() if wanted is None or name.lower() in wanted]
+    pairs = [pairbook.load(name) for name in own]
     return {Path(file.path): file.sha256 for pair in pairs for file in pair.files}
 
 
@@ -167,7 +169,7 @@ def _place(name: str, voice: Voice) -> Path | RemoteModel:
 
 
 def _existing(name: str, place: Path | RemoteModel) -> Path | RemoteModel:
-    if isinstance(place, Path) and not place.exists():
+    if isinstance(place, Path) and not os.path.lexists(place):
         hint = "Check the path: expected a .gguf file."
         if _HUB_PATH.fullmatch(name):
             hint = f"Check the path, or name a file on the Hub: hf:{name}"

@@ -29,7 +29,7 @@ from localspec import hub as door
 from localspec.download import downloaded, fetch, local_paths
 from localspec.errors import DownloadProblem, HubProblem
 from localspec.hub import DroppedConnection, RangeIgnored, RemoteModel
-from localspec.origin import Origin, read_record, record_path, verify
+from localspec.origin import Origin, read_record, record_path, verify, write_record
 from localspec.reference import Reference, RemoteFile, parse_reference
 
 COMMIT = "c0ffee" + "0" * 34
@@ -157,7 +157,7 @@ def assert_whole(folder: Path, data: bytes = DATA, name: str = "model.gguf") -> 
 
 def test_files_lie_by_repository_and_path(tmp_path: Path) -> None:
     files = [RemoteFile("a.gguf", 1, None), RemoteFile("sub/b.gguf", 1, None)]
-    assert local_paths("org/repo", files, tmp_path) == [
+    assert local_paths(Reference("org/repo"), files, tmp_path) == [
         tmp_path / "org" / "repo" / "a.gguf",
         tmp_path / "org" / "repo" / "sub" / "b.gguf",
     ]
@@ -173,7 +173,7 @@ def test_files_lie_by_repository_and_path(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_names_that_lead_elsewhere_are_refused(path: str, tmp_path: Path, toy: ToyHub) -> None:
     with pytest.raises(DownloadProblem) as refusal:
-        local_paths("org/repo", [RemoteFile(path, 1, None)], tmp_path)
+        local_paths(Reference("org/repo"), [RemoteFile(path, 1, None)], tmp_path)
     assert "\n" not in str(refusal.value) and refusal.value.hint
     with pytest.raises(DownloadProblem):
         fetch(listed({path: DATA}), tmp_path / "models", lambda *_: None)
@@ -184,7 +184,7 @@ def test_names_that_lead_elsewhere_are_refused(path: str, tmp_path: Path, toy: T
 def test_no_name_leaves_the_folder(path: str) -> None:
     folder = Path("/models")
     try:
-        (found,) = local_paths("org/repo", [RemoteFile(path, 1, None)], folder)
+        (found,) = local_paths(Reference("org/repo"), [RemoteFile(path, 1, None)], folder)
     except DownloadProblem:
         return
     assert Path(os.path.normpath(found)) == found and found.is_relative_to("/models/org/repo")
@@ -488,11 +488,16 @@ def test_an_older_version_gives_way_when_the_new_one_is_right(
     assert_whole(tmp_path)  # the leftover is gone as well
 
 
-def test_a_file_cut_short_afterwards_is_fetched_again(
-    tmp_path: Path, toy: ToyHub, heard: Heard
+@pytest.mark.parametrize("other", [DATA[:-1], DATA + b"more", b"a model of somebody's own"])
+def test_what_took_the_place_of_a_download_is_not_replaced(
+    tmp_path: Path, toy: ToyHub, heard: Heard, other: bytes
 ) -> None:
     (path,) = heard.fetch(ONE, tmp_path)
-    path.write_bytes(DATA[:-1])
+    path.write_bytes(other)
+    with pytest.raises(DownloadProblem, match="is in the way"):
+        heard.fetch(ONE, tmp_path)
+    assert path.read_bytes() == other
+    path.unlink()
     heard.fetch(ONE, tmp_path)
     assert_whole(tmp_path)
 
@@ -525,12 +530,14 @@ def test_parts_of_a_split_model_stay_together(
     models, elsewhere = tmp_path / "models", tmp_path / "elsewhere"
     first, *others = SPLIT
     in_cache(monkeypatch, tmp_path / "cache", {first: SPLIT[first]})
-    assert heard.fetch(model, models) == local_paths("org/repo", model.files, models)
+    assert heard.fetch(model, models) == local_paths(Reference("org/repo"), model.files, models)
     cached = in_cache(monkeypatch, tmp_path / "cache", SPLIT)
     assert heard.fetch(model, models)[0].is_relative_to(models)
     assert heard.fetch(model, elsewhere) == list(cached.values())
     cached[others[0]] = tmp_path / "another place" / Path(others[0]).name
-    assert heard.fetch(model, elsewhere) == local_paths("org/repo", model.files, elsewhere)
+    assert heard.fetch(model, elsewhere) == local_paths(
+        Reference("org/repo"), model.files, elsewhere
+    )
 
 
 def test_what_was_downloaded_is_found_without_the_hub(
@@ -993,3 +1000,25 @@ def test_killed_at_any_line(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     kills = {state: int(n) for state, n in (k.rsplit(" ", 1) for k in ended.stdout.splitlines())}
     assert len(kills) == 4 and min(kills.values()) >= 5 and sum(kills.values()) > 80
+
+
+def test_revisions_are_kept_apart(tmp_path: Path, toy: ToyHub, heard: Heard) -> None:
+    other = replace(ONE, reference=Reference("org/repo", revision="refs/pr/3"))
+    (main,), (branch,) = heard.fetch(ONE, tmp_path), heard.fetch(other, tmp_path)
+    assert branch.parent.name == "repo@refs-pr-3" and main.parent.name == "repo"
+    assert downloaded(other.reference, tmp_path) == [branch]
+    assert downloaded(ONE.reference, tmp_path) == [main]
+
+
+def test_parts_of_two_commits_are_no_model(tmp_path: Path, toy: ToyHub, heard: Heard) -> None:
+    paths = [tmp_path / "org" / "repo" / f"m-0000{n}-of-00002.gguf" for n in (1, 2)]
+    for path, commit in zip(paths, ("a" * 40, "b" * 40), strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(DATA)
+        sha256 = hashlib.sha256(DATA).hexdigest()
+        write_record(path, Origin("org/repo", "main", commit, path.name, len(DATA), sha256))
+    assert downloaded(Reference("org/repo"), tmp_path) is None
+    record = read_record(paths[0])
+    assert record is not None
+    write_record(paths[1], replace(record, path=paths[1].name))
+    assert downloaded(Reference("org/repo"), tmp_path) == paths

@@ -476,7 +476,7 @@ def test_a_recurrent_target_runs_plainly_and_says_so(tiny: TinyFiles) -> None:
 def test_a_recurrent_draft_is_put_aside(tiny: TinyFiles, engine: Engine) -> None:
     with Engine.load(options(tiny.target), options(tiny.recurrent)) as loaded:
         assert loaded.draft is None
-        assert any("recurrent.gguf cannot forget its last tokens" in n for n in loaded.notes)
+        assert any("recurrent.gguf cannot drop rejected tokens" in n for n in loaded.notes)
         prompt = loaded.encode_text("the thing")
         assert fresh(loaded, prompt, length=4).tokens == fresh(engine, prompt).tokens
 

@@ -38,9 +38,9 @@ def test_plenty_of_memory_changes_nothing() -> None:
 
 
 def test_a_default_context_shrinks_and_says_so() -> None:
-    result = chosen(OPEN, Free(4 * GIB + 512 * MIB))
-    assert 512 <= result.ctx_size < 8192 and result.ctx_size % 256 == 0
-    assert result.use.total <= 4 * GIB + 512 * MIB
+    result = chosen(OPEN, Free(4 * GIB + 768 * MIB))
+    assert 4096 <= result.ctx_size < 8192 and result.ctx_size % 256 == 0
+    assert result.use.total <= 4 * GIB + 768 * MIB
     assert f"{result.ctx_size:,} tokens instead of 8,192" in result.notes[0]
 
 
@@ -84,8 +84,8 @@ def test_a_gpu_too_small_for_anything_is_left_alone() -> None:
 def test_layers_asked_for_beyond_the_gpu_are_refused() -> None:
     with pytest.raises(NotEnoughMemory) as caught:
         chosen(replace(OPEN, gpu_layers=99), Free(64 * GIB, (2 * GIB,)))
-    assert "--n-gpu-layers" in caught.value.hint
-    assert "2.0 GiB on the GPU" in caught.value.message
+    assert "-ngl" in caught.value.hint
+    assert "on the GPU, where 2.0 GiB are free" in caught.value.message
     fine = chosen(replace(OPEN, gpu_layers=5), Free(64 * GIB, (2 * GIB,)))
     assert fine.gpu_layers == 5
 

@@ -414,7 +414,7 @@ def test_a_connection_that_stalls(
 def test_how_long_a_stall_may_last(monkeypatch: pytest.MonkeyPatch) -> None:
     for said, seconds in (("5", 5.0), ("-1", 0.1), ("x", 10.0), ("nan", 0.1)):
         monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", said)
-        assert door._stall_seconds() == seconds
+        assert door._seconds("HF_HUB_DOWNLOAD_TIMEOUT", 10.0) == seconds
 
 
 def test_a_body_shorter_than_the_range(hub: FakeHub, model: RemoteModel) -> None:

@@ -148,7 +148,7 @@ def test_an_existing_path_comes_before_a_pair(here: Path) -> None:
 
 
 @pytest.mark.usefixtures("mine")
-def test_a_name_of_the_list_comes_before_a_pair() -> None:
+def test_a_pairs_name_comes_before_one_of_the_list() -> None:
     root = paths.cache_folder() / "jan"
     zoo.put(root / "llamacpp" / "models" / "mine" / "model.gguf", MODEL)
     with pytest.MonkeyPatch.context() as patch:
@@ -157,7 +157,7 @@ def test_a_name_of_the_list_comes_before_a_pair() -> None:
             root / "llamacpp" / "models" / "mine" / "model.yml",
             "model_path: llamacpp/models/mine/model.gguf\n",
         )
-        assert not is_pair("mine")
+        assert is_pair("mine")
         assert on_disk("mine") == root / "llamacpp" / "models" / "mine" / "model.gguf"
     assert is_pair("mine")
 

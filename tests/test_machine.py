@@ -23,6 +23,7 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root.mkdir()
     monkeypatch.setattr(machine, "Path", lambda path: root / str(path).lstrip("/"))
     monkeypatch.setattr(machine, "_CPUS", root / "sys/devices/system/cpu")
+    monkeypatch.setattr(machine, "_CGROUP", root / "sys/fs/cgroup")
     monkeypatch.setattr(machine, "_sysctl", lambda name: None)
     monkeypatch.setenv("PATH", str(root))
     return root
@@ -172,3 +173,57 @@ def test_this_machine_makes_sense() -> None:
 def test_a_missing_sysctl_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert machine._sysctl("hw.memsize") is None
+
+
+MEMINFO = "MemTotal:       1000 kB\nMemAvailable:    600 kB\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, (600, 1000)),
+        ({"memory.max": "max\n", "memory.current": "0\n", "memory.stat": ""}, (600, 1000)),
+        ({"memory.max": f"{500 << 10}\n"}, (600, 1000)),  # what it uses is not told
+        (
+            {
+                "memory.max": f"{500 << 10}\n",
+                "memory.current": f"{300 << 10}\n",
+                "memory.stat": f"anon 1\ninactive_file {100 << 10}\nactive_file 7\n",
+            },
+            (300, 500),
+        ),
+        (
+            {
+                "memory.max": f"{500 << 10}\n",
+                "memory.current": f"{900 << 10}\n",
+                "memory.stat": "inactive_file 0\n",
+            },
+            (0, 500),
+        ),
+    ],
+)
+def test_a_container_limits_the_memory(
+    files: Mapping[str, str], expected: tuple[int, int], system: Path
+) -> None:
+    write(system, {"proc/meminfo": MEMINFO})
+    write(system, {f"sys/fs/cgroup/{name}": text for name, text in files.items()})
+    found = machine.memory()
+    assert found is not None and tuple(size >> 10 for size in found) == expected
+
+
+def test_the_memory_of_a_mac(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_sysctl", lambda name: 8 << 30)
+    assert machine.memory() == (8 << 30, 8 << 30)  # vm_stat is not there
+    told = (
+        "Mach Virtual Memory Statistics: (page size of 16384 bytes)\n"
+        "Pages free:                               10.\n"
+        "Pages active:                            500.\n"
+        "Pages inactive:                           20.\n"
+        "Pages speculative:                         5.\n"
+        "Pages purgeable:                           1.\n"
+    )
+    tool = system / "vm_stat"
+    tool.write_text(f"#!/bin/sh\ncat <<'END'\n{told}END\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{system}:/bin:/usr/bin")
+    assert machine.memory() == (36 * 16384, 8 << 30)

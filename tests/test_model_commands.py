@@ -675,6 +675,21 @@ def test_a_flag_wins_though_it_is_the_default(
     assert json.loads(done.out)["settings"]["target"]["cache_type_k"] == "f16"
 
 
+def test_a_zero_wins_over_a_pairs_setting(pair: Pair, localspec: Command) -> None:
+    models = ("-m", pair.target, "-md", pair.draft)
+    assert localspec("pair", "add", "small", *models, "--draft", "2", "-ngl", "3").code == 0
+    done = localspec("run", "-m", "small", "-ngl", "0", *FLAGS, "--json")
+    assert json.loads(done.out)["settings"]["target"]["gpu_layers"] == 0
+
+
+def test_a_pair_can_be_made_from_a_pair(mine: list[Path], localspec: Command) -> None:
+    assert localspec("pair", "add", "copy", "-m", "mine").code == 0
+    assert localspec("pair", "add", "half", "-m", "mine", "-md", mine[1]).code == 0
+    found = [pairbook.load(name) for name in ("mine", "copy", "half")]
+    assert found[0].target == found[1].target == found[2].target
+    assert found[1].draft == found[0].draft and found[2].draft == str(mine[1])
+
+
 def test_a_pair_of_files_is_verified_by_what_was_kept(
     pair: Pair, localspec: Command, tmp_path: Path
 ) -> None:

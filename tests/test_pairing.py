@@ -27,6 +27,7 @@ from localspec.pairing import (
     RULES,
     Finding,
     PairReport,
+    _is_reserved,
     certain_refusal,
     check_model,
     check_pair,
@@ -724,3 +725,20 @@ def test_a_header_read_in_part_as_json(make: Make) -> None:
     assert described["n_vocab"] == N_WORDS and described["tokenizer_model"] == "gpt2"
     assert described["parameters"] is None
     json.dumps(described)
+
+
+@pytest.mark.parametrize(
+    ("text", "reserved"),
+    [
+        (b"<|reserved_special_token_3|>", True),
+        (b"[UNUSED_7]", True),
+        (b"<Reserved>", True),
+        (b"reserved", False),
+        (b"<|reserved", False),
+        (b"<|keep|>", False),
+        (b"", False),
+        (b"<" + b"reserved" * 200_000, False),  # long texts are judged at once
+    ],
+)
+def test_reserved_tokens_are_known_by_their_text(text: bytes, reserved: bool) -> None:
+    assert _is_reserved(text) is reserved

@@ -37,6 +37,8 @@ def test_the_memory_it_would_take(demo_files: tuple[Path, Path]) -> None:
     assert words.startswith("about ") and "for 2,048 tokens of context: weights 17 MiB" in words
     assert shown.as_json()["memory"] == shown.memory.as_json()
     assert shown.memory.total > 17 * 2**20
+    for free, end in ((1 << 30, "; 1.0 GiB are free here"), (1 << 20, ", which is too little")):
+        assert dict(paint(read_header(demo_files[0]), free).facts)["memory"].endswith(end)
 
 
 def test_what_cannot_draft_is_said(tiny: TinyFiles) -> None:

@@ -323,7 +323,8 @@ def test_a_missing_part_is_named() -> None:
     first, second, third = parts("x-Q8_0", 3)
     error = refusal(f"{REPO}:Q8_0", third, first)
     assert "2 of the 3 parts" in error.message and f"missing: {second}." in error.message
-    assert "1 of the 99999 parts" in refusal(REPO, "x-00001-of-99999.gguf").message
+    assert "1 of the 999 parts" in refusal(REPO, "x-00001-of-00999.gguf").message
+    assert "claims to be one of 99,999" in refusal(REPO, "x-00001-of-99999.gguf").message
     assert "missing" in refusal(REPO, *parts("x", 2)[1:]).message
     refusal(REPO, "x-00000-of-00001.gguf")
     refusal(REPO, "x-00001-of-00000.gguf")

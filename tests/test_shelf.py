@@ -132,11 +132,11 @@ def test_only_smaller_models_that_can_be_read_are_looked_at(
     zoo.put(folder / "itself.gguf", target.path.read_bytes())
     found = drafts_for(target, [folder])
     assert {draft.name for draft in found.drafts} == {
-        *(LLAMA_1B, "copy-Q8_0.gguf"),
-        "large-Q8_0.gguf",  # fewer parameters in a larger file
+        *(LLAMA_1B, str(folder / "copy-Q8_0.gguf")),
+        str(folder / "large-Q8_0.gguf"),  # fewer parameters in a larger file
     }
     assert folder / "copy-Q8_0.gguf" in [draft.path for draft in found.drafts]
-    names = {refusal.name for refusal in found.refused}
+    names = {Path(refusal.name).name for refusal in found.refused}
     assert not names & {"cut.gguf", "itself.gguf"}
     with pytest.raises(FileProblem, match="is not a folder"):
         drafts_for(target, [folder / "nosuch"])
@@ -167,7 +167,11 @@ def test_free_memory_is_told_where_it_is_known(
 
 def test_a_disk_without_models_has_no_drafts(animals: zoo.Zoo) -> None:
     path = Path(animals.environment["LOCALSPEC_MODELS"]) / TINY.replace("draft", "target")
-    assert drafts_for(read_header(path)) == Suggestions((), (), ())
+    found = drafts_for(read_header(path))
+    # Nothing is listed here; the target's own folder is looked through all the same.
+    assert [draft.path for draft in found.drafts] == [path.with_name("tiny-draft-F16.gguf")]
+    alone = path.rename(path.parent.parent / "alone.gguf")
+    assert drafts_for(read_header(alone)) == Suggestions((), (), ())
 
 
 # --- pairs ---
