@@ -6,7 +6,8 @@ Cases: a draft of random weights, a draft as slow as its target, a high temperat
 with a short answer, text that repeats, code and prose in one answer, and another busy process on
 the same cores. Each is answered plainly, with two fixed lengths and with auto, taking turns, on a
 profile of its own that begins cold; what calibration took is not counted. The slowest token of
-each side is told too.
+each side is told too. --cpu-time counts the processor's seconds, on one thread, for machines whose
+neighbours take its cores away every now and then.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import multiprocessing
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,6 +30,7 @@ from localspec.bench import Plan, run_bench
 from localspec.config import DraftLength, LoadOptions, SamplingParams
 from localspec.demo import padded_pair
 from localspec.engine import Engine
+from localspec.speculative.loop import Clock
 
 LENGTHS: tuple[DraftLength, ...] = (0, 2, 4, "auto")
 SHORT = ("Tell me about `random.choice`.", "Show me the source of json.dumps.")
@@ -115,11 +118,11 @@ def company(wanted: bool) -> Iterator[None]:
             other.kill()
 
 
-def measure(case: Case, repeats: int, threads: int | None) -> Iterator[Row]:
+def measure(case: Case, repeats: int, threads: int | None, clock: Clock) -> Iterator[Row]:
     """Every side of a case."""
     options = [LoadOptions(path, ctx_size=2048, threads=threads) for path in case.pair]
     params = SamplingParams(temperature=case.temperature, seed=1)
-    plan = Plan(params, LENGTHS, repeats, case.max_tokens)
+    plan = Plan(params, LENGTHS, repeats, case.max_tokens, clock=clock)
     with Engine.load(*options) as engine, company(case.busy):
         engine.forget()
         prompts = [engine.encode_chat([{"role": "user", "content": p}]) for p in case.prompts]
@@ -141,9 +144,13 @@ def main() -> None:
     parser.add_argument("--quantization", choices=("F16", "Q4_0"), default="Q4_0")
     parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--cpu-time", action="store_true", help="processor seconds, on one thread")
     parser.add_argument("--only", help="cases whose name holds this")
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
+    if args.cpu_time:
+        args.threads = 1
+    clock = time.process_time if args.cpu_time else time.perf_counter
     print(f"{machine.cpu_name()}, {args.threads or machine.physical_cores()} threads")
     print("case                       draft   tok/s  speedup     spread  drafted  slowest  text")
     rows: list[Row] = []
@@ -152,7 +159,7 @@ def main() -> None:
         for case in cases(pair, Path(folder)):
             if args.only and args.only not in case.name:
                 continue
-            for row in measure(case, args.repeats, args.threads):
+            for row in measure(case, args.repeats, args.threads, clock):
                 rows.append(row)
                 spread = f"{min(row.by_repeat):.2f}-{max(row.by_repeat):.2f}"
                 print(

@@ -1,10 +1,13 @@
 """auto against plain and the best fixed length, on padded demo pairs of several sizes and types.
 
-    python benchmarks/pairs.py [--quantizations F16 Q4_0] [--targets small big] [--output FILE]
+    python benchmarks/pairs.py [--quantizations F16 Q4_0] [--targets small big] [--cpu-time]
 
 Each pair answers the same questions plainly, with fixed lengths and with auto, taking turns. The
 best fixed length is chosen on the even repeats and compared on the odd ones, so that it cannot be
 the luckiest; auto is compared on the odd ones too. Padded models are kept in the cache folder.
+
+With --cpu-time seconds are those of the processor, on one thread: for a machine whose neighbours
+take its cores away every now and then, where the time on the wall says little.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import argparse
 import itertools
 import json
 import math
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -130,8 +134,11 @@ def main() -> None:
     add("--repeats", type=int, default=4)
     add("--max-tokens", type=int, default=64)
     add("--threads", type=int)
+    add("--cpu-time", action="store_true", help="processor seconds, on one thread")
     add("--output", type=Path)
     args = parser.parse_args()
+    if args.cpu_time:
+        args.threads = 1
     if args.repeats < 2:
         parser.error("--repeats must be 2 or more: half of them choose, the others compare")
     print(f"{machine.cpu_name()}, {args.threads or machine.physical_cores()} threads")
@@ -142,6 +149,7 @@ def main() -> None:
     plan = Plan(
         SamplingParams(temperature=args.temperature, seed=1),
         (0, *FIXED, "auto"), args.repeats, args.max_tokens,
+        clock=time.process_time if args.cpu_time else time.perf_counter,
     )  # fmt: skip
     rows: list[Row] = []
     for chosen in itertools.product(args.targets, args.drafts, args.quantizations):

@@ -6,6 +6,7 @@ and pairs is its callers' choice.
 """
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +20,7 @@ from localspec.sampling import Sampler
 from localspec.speculative import oracle
 from localspec.speculative.control import LONGEST_AUTO, longest
 from localspec.speculative.costs import PassCosts
-from localspec.speculative.loop import TokenModel, catch_up, common_prefix
+from localspec.speculative.loop import Clock, TokenModel, catch_up, common_prefix
 from localspec.stats import GenerationStats
 from localspec.text import repeated_share
 
@@ -54,7 +55,10 @@ class Engine(generate.Engine, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to measure. ``lengths`` are the sides; the first is 0, plain, which all are held to."""
+    """How to measure. ``lengths`` are the sides; the first is 0, plain, which all are held to.
+
+    ``clock`` tells seconds, to the measurement and to auto alike.
+    """
 
     params: SamplingParams
     lengths: tuple[DraftLength, ...]
@@ -62,6 +66,7 @@ class Plan:
     max_tokens: int
     suffix: bool = True
     audit: bool = False
+    clock: Clock = time.perf_counter
 
     @property
     def width(self) -> int:
@@ -362,7 +367,13 @@ def answer(engine: Engine, prompt: Prompt, plan: Plan, length: DraftLength) -> A
         engine.draft.keep(0)
     result = collect(
         stream_generate(
-            engine, prompt, plan.params, length, suffix=plan.suffix, max_tokens=plan.max_tokens
+            engine,
+            prompt,
+            plan.params,
+            length,
+            suffix=plan.suffix,
+            max_tokens=plan.max_tokens,
+            clock=plan.clock,
         )
     )
     if result.finish_reason == "cancelled":
