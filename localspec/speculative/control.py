@@ -21,6 +21,7 @@ from localspec.speculative.suffix import SuffixIndex
 LONGEST_AUTO = 16  # most tokens that auto drafts from the model
 WIDEST = 33  # tokens of the widest pass that auto makes
 _REFRESH = 8  # rounds between two looks at costs and policy
+_CALM = 4  # times as many while drafting does not pay: a look costs a quarter of a small pass
 _HOPE = 1.0  # standard deviations
 _FADE = 0.9  # of what other answers taught, at the start of one
 _LITTLE = 5  # tokens said, candidates seen: too few to know a draft
@@ -201,8 +202,9 @@ class Adaptive:
         self._recent = [0.0, 0.0]  # tokens and seconds, decayed over about 64 rounds
         self._table: list[float] = []  # seconds by width, for contexts of about this length
         self._age = self._refreshes = 0
-        self._policy = self._hopeful = Policy((), 0.0)
+        self._policy = Policy((), 0.0)
         self._ideal = 0.0
+        self._hopeful: float | None = None  # the gain that may well be; solved for when asked
         self._since_probe = 0
         self._probe_every = _FIRST_PROBE
         self._emitted = 0
@@ -266,7 +268,7 @@ class Adaptive:
             self._since_probe, self._probe_every = 0, _FIRST_PROBE
             plan.reading_seconds = self._read(context, unread)
             self._use_model(context, limit, past)
-        elif self._since_probe >= self._probe_every and self._may_gain() > better:
+        elif self._since_probe >= self._probe_every and self._may_gain(past) > better:
             self._watch(context)
         elif self._known.unproven >= _LAST_PROBE:
             self._doubt_costs(context, limit, unread)
@@ -330,14 +332,18 @@ class Adaptive:
         self._age -= 1
         if self._age > 0:
             return
-        self._refreshes += 1
-        self._age = min(_REFRESH, self._refreshes)  # what is learnt first matters most
         self._table = [self._known.verify.seconds(n, past) for n in range(1, WIDEST + 1)]
         if self._drafter is not None:
-            step, rate, known = self._first_step(1, past), self._rate(), self._of(MODEL)
-            self._policy = solve(self._table, step, rate, known.chances(), LONGEST_AUTO)
-            self._hopeful = solve(self._table, step, rate, known.chances(_HOPE), LONGEST_AUTO)
-            self._ideal = solve(self._table, step, rate, [(_GOOD, 1.0)], LONGEST_AUTO).gain
+            self._policy, self._hopeful = self._solve(self._of(MODEL).chances(), past), None
+            if self._refreshes % _REFRESH == 0:  # costs alone decide it, and they change slowly
+                self._ideal = self._solve([(_GOOD, 1.0)], past).gain
+        calm = self._policy.gain <= 0 and self._length == 0
+        self._refreshes += 1
+        self._age = min(_REFRESH, self._refreshes) * (_CALM if calm else 1)
+
+    def _solve(self, chances: Sequence[tuple[float, float]], past: int) -> Policy:
+        """The best policy at present costs, for candidates with these chances."""
+        return solve(self._table, self._first_step(1, past), self._rate(), chances, LONGEST_AUTO)
 
     def _rate(self) -> float:
         """Tokens per second that a second is worth at present: at least those of plain decoding."""
@@ -426,10 +432,12 @@ class Adaptive:
             self._known.observe_reading(unread, seconds)
         return seconds
 
-    def _may_gain(self) -> float:
+    def _may_gain(self, past: int) -> float:
         """What the draft may well gain; what a good one would, once the last look is long ago."""
         overdue = self._since_probe >= _LAST_PROBE
-        return max(self._hopeful.gain, self._ideal if overdue else 0.0)
+        if self._hopeful is None:
+            self._hopeful = self._solve(self._of(MODEL).chances(_HOPE), past).gain
+        return max(self._hopeful, self._ideal if overdue else 0.0)
 
     def _review(self, context: list[int]) -> None:
         """Learn from what the draft would have said, had it been asked; and what reading costs."""
