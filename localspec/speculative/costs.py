@@ -49,6 +49,7 @@ class PassCosts:
     _known: list[int] = field(default_factory=list)  # the widths seen, sorted
     _slopes: tuple[float, float] = (0.0, 0.0)  # seconds per token before: of a pass, of a row
     _before: tuple[float, float] = (0.0, 0.0)  # the slopes found by earlier runs
+    _stale: bool = False  # slopes are fitted when they are asked for, not after every pass
 
     def observe(self, width: int, past: int, seconds: float) -> None:
         """Learn from a pass; one that was disturbed counts for little."""
@@ -58,12 +59,12 @@ class PassCosts:
             seen = self._widths[width] = _Width()
             self._known.insert(bisect_left(self._known, width), width)
         else:
-            expected = self.seconds(width, past)
+            expected = self._at(width, past)
             seconds = min(seconds, expected * _FARTHEST)
             if seconds * _QUICKER < expected:  # nothing makes a pass quicker: those were held up
                 seen.weight *= _FORGIVEN
         seen.add(float(past), seconds)
-        self._slopes = self._fit()
+        self._stale = True
 
     def knows(self, width: int) -> bool:
         """Whether a pass of this width was seen."""
@@ -71,6 +72,8 @@ class PassCosts:
 
     def seconds(self, width: int, past: int) -> float:
         """Expected seconds; raises LookupError before the first pass."""
+        if self._stale:
+            self._slopes, self._stale = self._fit(), False
         i = bisect_left(self._known, width)
         if i < len(self._known) and self._known[i] == width:
             return self._at(width, past)
@@ -121,7 +124,7 @@ class PassCosts:
     def as_json(self) -> dict[str, Any]:
         """What a later run can start from."""
         widths = {str(n): [w.weight, w.seconds, w.past] for n, w in self._widths.items()}
-        return {"widths": widths, "slopes": self._slopes}
+        return {"widths": widths, "slopes": self._fit() if self._stale else self._slopes}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> "PassCosts":
