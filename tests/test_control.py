@@ -354,3 +354,14 @@ def test_what_a_pair_usually_gains() -> None:
     gain, acceptance = found
     assert 0.6 < acceptance < 0.85
     assert 1.5 < gain < 4  # passes cost the same at any width, steps a tenth
+
+
+def test_many_short_answers_do_not_lose_many_beginnings() -> None:
+    draft, verify, tokens, answers = (0.3, 0.0), (0.6, 0.4), 40, 12
+    known = calibrated(verify, draft)
+    seconds = 0.0
+    for i in range(answers):
+        known.acceptance.clear()  # each time it looks like a new, promising draft
+        seconds += answer(auto(9.0, draft, known), verify, [i, i + 1], tokens)[0]
+    plain = answers * plain_seconds(verify, tokens)
+    assert seconds <= plain * 1.01 + 5 * sum(verify)  # one allowance for all of them

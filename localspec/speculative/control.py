@@ -27,6 +27,7 @@ _FADE = 0.9  # of what other answers taught, at the start of one
 _LITTLE = 5  # tokens said, candidates seen: too few to know a draft
 _GOOD = 0.9  # the chance of a candidate of a good draft on an easy text
 _RECENT = 1 - 1 / 64
+_SHARE = 0.01  # of the time elapsed that drafting may lose
 _HELD_UP = 3.0  # times what a pass costs usually
 _FIRST_PROBE, _LAST_PROBE = 12, 256  # tokens between two looks at a draft that is not used
 _SHORT_ANSWER = 64  # tokens: what an answer is expected to have at least
@@ -111,6 +112,36 @@ class FixedLength:
         """A fixed length learns nothing."""
 
 
+class Ledger:
+    """What drafting has cost more than plain decoding would have, against what it may.
+
+    The allowance is one per cent of the time elapsed and one plain token, up to four where a round
+    is expected to gain much: a streak of bad luck soon comes back there. Gains are credit, but not
+    without end, so that a text that turns hard is noticed soon. What the draft's reading of a
+    prompt cost is not counted: drafting less would not bring it back. What an answer lost, the next
+    one still owes: many short answers must not lose the tokens of many beginnings.
+    """
+
+    def __init__(self) -> None:
+        self._debt = 0.0
+        self._elapsed = 0.0
+
+    def begin(self) -> None:
+        """Go on with another answer: a debt stays, a credit does not."""
+        self._debt = max(0.0, self._debt - _SHARE * self._elapsed)
+        self._elapsed = 0.0
+
+    def add(self, seconds: float, tokens: int, plain: float) -> None:
+        """Count a round against the plain time of its tokens."""
+        self._elapsed += seconds
+        self._debt = max(self._debt + seconds - tokens * plain, -16 * plain)
+
+    def may_spend(self, seconds: float, plain: float, gain: float) -> bool:
+        """Whether a loss of this size is allowed, where a round is to gain so many tokens."""
+        allowed = (1 + min(3.0, 6 * gain)) * plain + _SHARE * self._elapsed
+        return self._debt + seconds <= allowed
+
+
 @dataclass(slots=True)
 class Knowledge:
     """What was learnt about a pair on a machine: costs of passes, and who is how often right."""
@@ -121,6 +152,7 @@ class Knowledge:
     acceptance: dict[str, Acceptance] = field(default_factory=dict)
     unproven: int = 0  # tokens said since a pass was wider than one
     drafted_on: int = 0  # tokens said since a pass was as wide as one
+    ledger: Ledger = field(default_factory=Ledger)
 
     def observe_reading(self, tokens: int, seconds: float) -> None:
         """Learn from a reading: a short one says little, a disturbed one is bounded."""
@@ -150,30 +182,6 @@ class Knowledge:
         return usual_gain(verify, self.draft.seconds(1, 0), chance), chance
 
 
-class Ledger:
-    """What drafting has cost more than plain decoding would have, against what it may.
-
-    The allowance is one per cent of the time elapsed and one plain token, up to four where a round
-    is expected to gain much: a streak of bad luck soon comes back there. Gains are credit, but not
-    without end, so that a text that turns hard is noticed soon. What the draft's reading of a
-    prompt cost is not counted: drafting less would not bring it back.
-    """
-
-    def __init__(self) -> None:
-        self._debt = 0.0
-        self._elapsed = 0.0
-
-    def add(self, seconds: float, tokens: int, plain: float) -> None:
-        """Count a round against the plain time of its tokens."""
-        self._elapsed += seconds
-        self._debt = max(self._debt + seconds - tokens * plain, -16 * plain)
-
-    def may_spend(self, seconds: float, plain: float, gain: float) -> bool:
-        """Whether a loss of this size is allowed, where a round is to gain so many tokens."""
-        allowed = (1 + min(3.0, 6 * gain)) * plain + 0.01 * self._elapsed
-        return self._debt + seconds <= allowed
-
-
 class Adaptive:
     """Drafts from each source exactly as far as that pays, by what passes cost and texts accept.
 
@@ -198,7 +206,8 @@ class Adaptive:
         self._clock = clock
         self._drafter = drafter
         self._index = index
-        self._ledger = Ledger()
+        self._ledger = knowledge.ledger
+        self._ledger.begin()
         self._recent = [0.0, 0.0]  # tokens and seconds, decayed over about 64 rounds
         self._table: list[float] = []  # seconds by width, for contexts of about this length
         self._age = self._refreshes = 0
