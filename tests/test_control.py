@@ -357,11 +357,12 @@ def test_what_a_pair_usually_gains() -> None:
 
 
 def test_many_short_answers_do_not_lose_many_beginnings() -> None:
-    draft, verify, tokens, answers = (0.3, 0.0), (0.6, 0.4), 40, 12
+    draft, verify, tokens, answers = (0.1, 0.0), (0.9, 0.1), 12, 14
     known = calibrated(verify, draft)
     seconds = 0.0
     for i in range(answers):
         known.acceptance.clear()  # each time it looks like a new, promising draft
         seconds += answer(auto(9.0, draft, known), verify, [i, i + 1], tokens)[0]
     plain = answers * plain_seconds(verify, tokens)
-    assert seconds <= plain * 1.01 + 5 * sum(verify)  # one allowance for all of them
+    # One allowance for all of them; an allowance for each came to 25 plain tokens.
+    assert seconds <= plain * 1.01 + 6 * sum(verify)
