@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from localspec.file_names import MAX_PARTS, PART_NAME
-from localspec.paths import models_folder
+from localspec.origin import read_record
+from localspec.paths import hub_cache_folder, models_folder
 from localspec.scan import (
     DANGLING,
     LINKED,
@@ -61,7 +62,7 @@ def _localspec(scan: Scan) -> Files:
 
 
 def _hugging_face(scan: Scan) -> Files:
-    return _hub_cache(scan, scan.begin(_hub_folder()))
+    return _hub_cache(scan, scan.begin(hub_cache_folder()))
 
 
 def _hub_cache(scan: Scan, root: Path) -> Files:
@@ -86,7 +87,7 @@ def _llama_cpp(scan: Scan, with_hub: bool) -> Files:
     if chosen := _from_environment("LLAMA_CACHE"):
         roots.insert(0, chosen)
     elif with_hub:
-        roots.insert(0, _hub_folder())
+        roots.insert(0, hub_cache_folder())
     for root in map(scan.begin, roots):
         yield from _hub_cache(scan, root)
         for path in scan.gguf_files(root, depth=0):
@@ -227,14 +228,13 @@ def _blob_hash(path: Path) -> str | None:
 
 def _origin(path: Path) -> tuple[str | None, str | None]:
     """SHA-256 and repository that a download recorded beside the file, unless it was replaced."""
-    record = read_json(path.with_name(f".{path.name}.origin.json"))
     try:
-        if record.get("size") != path.stat().st_size:
+        record = read_record(path)
+        if record is None or record.size != path.stat().st_size:
             return None, None
-    except OSError:
+    except (OSError, ValueError):
         return None, None
-    sha256, repo = record.get("sha256"), record.get("repo")
-    return sha256 if _is_sha256(sha256) else None, _as_repo(repo)
+    return record.sha256, record.repo
 
 
 def _is_sha256(value: object) -> bool:
@@ -259,16 +259,6 @@ def _from_environment(variable: str, *below: str) -> Path | None:
     """The folder in a variable, read now, since tests and notebooks change it."""
     value = os.environ.get(variable)
     return Path(os.path.expandvars(os.path.expanduser(value)), *below) if value else None
-
-
-def _hub_folder() -> Path:
-    return (
-        _from_environment("HF_HUB_CACHE")
-        or _from_environment("HUGGINGFACE_HUB_CACHE")
-        or _from_environment("HF_HOME", "hub")
-        or _from_environment("XDG_CACHE_HOME", "huggingface", "hub")
-        or _home() / ".cache" / "huggingface" / "hub"
-    )
 
 
 def _home() -> Path:

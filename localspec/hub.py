@@ -17,7 +17,7 @@ from logging import ERROR
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from localspec import __version__, refusals
+from localspec import __version__, paths, refusals
 from localspec.errors import HubProblem
 from localspec.reference import Reference, RemoteFile, choose_files, is_safe
 from localspec.refusals import DroppedConnection as DroppedConnection  # for those that ask
@@ -68,16 +68,6 @@ def offline() -> bool:
     return said.upper() in ("1", "ON", "YES", "TRUE")
 
 
-def cache_folder() -> Path:
-    """Where the library keeps what it downloaded: HF_HUB_CACHE, else `hub` in HF_HOME."""
-    chosen = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    if not chosen:
-        home = os.environ.get("HF_HOME")
-        caches = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
-        chosen = os.path.join(home or os.path.join(caches, "huggingface"), "hub")
-    return Path(os.path.expandvars(os.path.expanduser(chosen)))
-
-
 def resolve(reference: Reference) -> RemoteModel:
     """Ask the Hub which commit and which files `reference` means.
 
@@ -125,7 +115,7 @@ def cached(model: RemoteModel, file: RemoteFile) -> Path | None:
     """
     from huggingface_hub import try_to_load_from_cache
 
-    folder = cache_folder()
+    folder = paths.hub_cache_folder()
     found = try_to_load_from_cache(model.reference.repo, file.path, folder, model.commit)
     if isinstance(found, str) and _has_size(Path(found), file.size):
         return Path(found)

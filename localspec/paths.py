@@ -51,6 +51,16 @@ def cache_folder() -> Path:
     return _expand(chosen) if chosen else _user_folder("cache")
 
 
+def hub_cache_folder() -> Path:
+    """Where huggingface_hub keeps what it downloaded: HF_HUB_CACHE, else `hub` in HF_HOME."""
+    chosen = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    if not chosen:
+        home = os.environ.get("HF_HOME")
+        caches = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
+        chosen = os.path.join(home or os.path.join(caches, "huggingface"), "hub")
+    return Path(os.path.expandvars(os.path.expanduser(chosen)))
+
+
 def _expand(path: str) -> Path:
     try:
         return Path(path).expanduser()

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from localspec import hub as door
+from localspec import paths
 from localspec.errors import HubProblem
 from localspec.hub import DroppedConnection, RangeIgnored, RemoteModel
 from localspec.reference import Reference, RemoteFile
@@ -511,7 +512,7 @@ def test_a_cached_file_of_another_commit(
 ) -> None:
     (file,) = model.files
     cache = tmp_path / "huggingface" / "hub"
-    assert door.cache_folder() == cache
+    assert paths.hub_cache_folder() == cache
     put(cache, "c" * 40, "0" * 64, DATA)  # other content of the same size
     assert door.cached(model, file) is None
     path = put(cache, "d" * 40, str(file.sha256), DATA)
@@ -525,20 +526,20 @@ def test_a_file_that_the_library_downloaded(
     model: RemoteModel,
 ) -> None:
     path = huggingface_hub.hf_hub_download(
-        REPO, NAME, endpoint=hub.url, cache_dir=door.cache_folder()
+        REPO, NAME, endpoint=hub.url, cache_dir=paths.hub_cache_folder()
     )
     assert door.cached(model, model.files[0]) == Path(path)
 
 
 def test_where_the_cache_is(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     monkeypatch.delenv("HF_HOME")
-    assert door.cache_folder() == home / ".cache/huggingface/hub"
+    assert paths.hub_cache_folder() == home / ".cache/huggingface/hub"
     monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
-    assert door.cache_folder() == Path("/xdg/huggingface/hub")
+    assert paths.hub_cache_folder() == Path("/xdg/huggingface/hub")
     monkeypatch.setenv("HF_HOME", "~/hf")
-    assert door.cache_folder() == home / "hf/hub"
+    assert paths.hub_cache_folder() == home / "hf/hub"
     monkeypatch.setenv("HF_HUB_CACHE", "$HOME/c")
-    assert door.cache_folder() == home / "c"
+    assert paths.hub_cache_folder() == home / "c"
 
 
 def test_importing_the_room_imports_no_library() -> None:
