@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from localspec.file_names import MAX_PARTS, PART_NAME
-from localspec.origin import read_record
+from localspec.origin import SHA256, read_record
 from localspec.paths import hub_cache_folder, models_folder
 from localspec.scan import (
     DANGLING,
@@ -34,7 +34,7 @@ SOURCES: tuple[Source, ...] = get_args(Source)
 
 OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MAX_CHILDREN = 16  # manifests in a list of Ollama's: one for each kind of machine
 _REPO = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}", re.ASCII)
 _BROKEN = "manifests that make no sense"
 
@@ -131,9 +131,6 @@ def _ollama(scan: Scan) -> Files:
                 if file := _ollama_model(scan, root, path, name, repo):
                     named.add(name)
                     yield file
-
-
-_MAX_CHILDREN = 16  # manifests in a list: one for each kind of machine
 
 
 def _ollama_model(
@@ -238,7 +235,7 @@ def _origin(path: Path) -> tuple[str | None, str | None]:
 
 
 def _is_sha256(value: object) -> bool:
-    return isinstance(value, str) and _SHA256.fullmatch(value) is not None
+    return isinstance(value, str) and SHA256.fullmatch(value) is not None
 
 
 def _as_repo(value: object) -> str | None:

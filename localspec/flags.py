@@ -22,6 +22,7 @@ from localspec.config import (
     LoadOptions,
     choose_draft,
 )
+from localspec.manifest import SETTINGS
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 _DRAFTING, _LOADING, _SAMPLING = "Drafting", "Loading", "Sampling"
@@ -407,12 +408,6 @@ _FLAG_OF = {
 }
 
 
-KEPT_FLAGS = (
-    "ctx_size draft_ctx_size gpu_layers draft_gpu_layers cpu_moe_layers threads threads_batch "
-    "draft_threads flash_attention cache_type_k cache_type_v exact lenient"
-).split()
-
-
 def settle(
     models: ModelFlags, sampling: SamplingFlags, settings: Mapping[str, object]
 ) -> tuple[ModelFlags, SamplingFlags]:
@@ -437,9 +432,9 @@ def kept_settings(models: ModelFlags, sampling: SamplingFlags) -> dict[str, obje
     if models.draft_options().lengths:
         length = models.draft_options().one_length("auto")
         settings["draft_tokens"] = "off" if length == 0 else length
-    for name in KEPT_FLAGS:
-        value = getattr(models, _FLAG_OF.get(name, name))
-        if value is not None and value is not False:
+    for name in SETTINGS:
+        value = getattr(models, _FLAG_OF.get(name, name), None)
+        if name != "draft_tokens" and value is not None and value is not False:
             settings[name] = value
     return settings | {name: value for name, value in sampling.given().items() if value is not None}
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from localspec.cursor import AGAIN as AGAIN
-from localspec.cursor import Cursor, Source
+from localspec.cursor import AGAIN, Cursor, Source
 from localspec.errors import NotAGGUF
 from localspec.text import one_line
 

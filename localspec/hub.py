@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from localspec import __version__, paths, refusals
 from localspec.errors import HubProblem
+from localspec.origin import SHA256
 from localspec.reference import Reference, RemoteFile, choose_files, is_safe
 from localspec.refusals import DroppedConnection as DroppedConnection  # for those that ask
 from localspec.refusals import RangeIgnored as RangeIgnored
@@ -39,7 +40,6 @@ MAX_FILES = 100_000
 MAX_BYTES = 1 << 50  # of one file
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _T = TypeVar("_T")
 
 
@@ -287,7 +287,7 @@ def _listing(info: "ModelInfo", reference: Reference) -> list[RemoteFile]:
             )
         said = sibling.lfs.sha256 if sibling.lfs else None
         sha256 = said.lower() if isinstance(said, str) else ""
-        known = sha256 if _SHA256.fullmatch(sha256) else None
+        known = sha256 if SHA256.fullmatch(sha256) else None
         found.setdefault(path, RemoteFile(path, size, known))
     return list(found.values())
 

@@ -28,6 +28,11 @@ class Choice:
     settings: Mapping[str, object] = field(default_factory=dict)
     note: str = ""
 
+    @property
+    def models(self) -> list[str]:
+        """The names of one model, or of both."""
+        return [self.target] if self.draft is None else [self.target, self.draft]
+
 
 def choose(target: str | None, draft: str | None) -> Choice:
     """What the names of a command line mean together: a pair's name names both models.

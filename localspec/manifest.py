@@ -29,6 +29,7 @@ from localspec.config import (
     require_fixed,
 )
 from localspec.errors import UsageError
+from localspec.origin import SHA256
 from localspec.reference import parse_reference
 from localspec.text import one_line
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 SHOWN_CHARACTERS = 80  # of a key
 _INT32 = 2**31 - 1
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 Setting = int | float | str | bool
 
@@ -108,7 +108,7 @@ class FileHash:
 
     def __post_init__(self) -> None:
         _require("files.path", Path(self.path).is_absolute())
-        _require("files.sha256", bool(_SHA256.fullmatch(self.sha256)))
+        _require("files.sha256", bool(SHA256.fullmatch(self.sha256)))
         _require("files.size", 0 <= self.size < 2**63)
 
 

@@ -20,7 +20,7 @@ from localspec.footprint import BATCH, tensor_bytes
 from localspec.interrupt import held_interrupt
 from localspec.memory import MemoryUse, read_buffers
 from localspec.metadata import ModelHeader
-from localspec.pairing import MAX_LAYERS
+from localspec.soundness import MAX_LAYERS
 from localspec.speculative.loop import Logits
 
 _GGML_TYPES = {

@@ -75,7 +75,7 @@ def check(
     given = [name for name in (target_name, draft_name, target, draft) if name is not None]
     if len(given) == 1:
         choice = choose(given[0], None)
-        given = [choice.target, *([choice.draft] if choice.draft else [])]
+        given = choice.models
         lenient = lenient or bool(choice.settings.get("lenient"))
     if len(given) != 2:
         raise UsageError(

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from localspec.metadata import HeaderStart, ModelHeader
-from localspec.pairing_rules import LENIENT as LENIENT
 from localspec.pairing_rules import (
+    LENIENT,
     PRE_GROUPS,
     REFUSED_BY_LLAMA_CPP,
     Level,
@@ -21,7 +21,6 @@ from localspec.pairing_rules import (
     find,
     show_text,
 )
-from localspec.pairing_rules import RULES as RULES
 from localspec.pairing_rules import Finding as Finding
 from localspec.soundness import (
     BYTE,
@@ -31,7 +30,6 @@ from localspec.soundness import (
     check_template,
     loads_without_texts,
 )
-from localspec.soundness import MAX_LAYERS as MAX_LAYERS
 from localspec.text import count, one_line
 from localspec.vocabulary import Vocab, VocabType
 

@@ -51,6 +51,19 @@ class PairRow:
         return row if self.spec is None else describe(self.spec) | row
 
 
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """What pairs are compared with: the models on this disk, and the room for models in bytes."""
+
+    models: Sequence[LocalModel]
+    room: int | None
+
+    def fits(self, n_bytes: int | None) -> bool | None:
+        if n_bytes is None or self.room is None:
+            return None
+        return _CACHES * n_bytes <= self.room
+
+
 def drafts_for(
     target: ModelHeader, folders: Sequence[Path] = (), *, lenient: bool = False
 ) -> Suggestions:
@@ -99,10 +112,10 @@ def pair_rows(family: str | None = None) -> list[PairRow]:
 
     Raises UnknownPair for a family that no pair is of.
     """
-    local = find_models().models
-    own = [_own_row(name, local) for name in pairbook.names()]
+    here = _Here(find_models().models, room_for_models(total=True))
+    own = [_own_row(name, here) for name in pairbook.names()]
     if family is None:
-        return [*own, *(_known_row(pair, local) for pair in load_catalog())]
+        return [*own, *(_known_row(pair, here) for pair in load_catalog())]
     own = [row for row in own if family.lower() in row.name.lower()]
     try:
         known = of_family(family)
@@ -110,21 +123,21 @@ def pair_rows(family: str | None = None) -> list[PairRow]:
         if not own:
             raise
         known = ()
-    return [*own, *(_known_row(pair, local) for pair in known)]
+    return [*own, *(_known_row(pair, here) for pair in known)]
 
 
 def pair_row(name: str) -> PairRow:
     """One pair by its name, an own one first; raises UnknownPair."""
-    local = find_models().models
+    here = _Here(find_models().models, room_for_models(total=True))
     named = pairbook.find(name)
     if any(own.lower() == named.name.lower() for own in pairbook.names()):
-        return _own_row(named.name, local)
-    return next(_known_row(pair, local) for pair in load_catalog() if pair.name == named.name)
+        return _own_row(named.name, here)
+    return next(_known_row(pair, here) for pair in load_catalog() if pair.name == named.name)
 
 
-def _own_row(name: str, local: Sequence[LocalModel]) -> PairRow:
+def _own_row(name: str, here: _Here) -> PairRow:
     pair = pairbook.load(name)
-    files = [_find(model, local) for model in (pair.target, pair.draft)]
+    files = [_find(model, here.models) for model in (pair.target, pair.draft)]
     sizes = [None if file is None else file[1] for file in files]
     total = None if None in sizes else sum(size or 0 for size in sizes)
     return PairRow(
@@ -135,14 +148,14 @@ def _own_row(name: str, local: Sequence[LocalModel]) -> PairRow:
         draft=pair.draft,
         size=total,
         here=(files[0] is not None, files[1] is not None),
-        fits=_fits(total),
+        fits=here.fits(total),
         licenses=("", ""),
         gain=None,
         spec=None,
     )
 
 
-def _known_row(pair: PairSpec, local: Sequence[LocalModel]) -> PairRow:
+def _known_row(pair: PairSpec, here: _Here) -> PairRow:
     names = str(pair.target.reference), str(pair.draft.reference)
     size = round(pair.size_gb * 1e9)
     return PairRow(
@@ -152,8 +165,8 @@ def _known_row(pair: PairSpec, local: Sequence[LocalModel]) -> PairRow:
         target=names[0],
         draft=names[1],
         size=size,
-        here=(_find(names[0], local) is not None, _find(names[1], local) is not None),
-        fits=_fits(size),
+        here=(_find(names[0], here.models) is not None, _find(names[1], here.models) is not None),
+        fits=here.fits(size),
         licenses=(pair.target.license, pair.draft.license),
         gain=pair.gain,
         spec=pair,
@@ -172,11 +185,6 @@ def _find(name: str, local: Sequence[LocalModel]) -> tuple[Path, int] | None:
         return path, known.n_bytes if known else sum(part.stat().st_size for part in parts_of(path))
     except OSError:
         return None
-
-
-def _fits(n_bytes: int | None) -> bool | None:
-    room = room_for_models(total=True)
-    return None if n_bytes is None or room is None else _CACHES * n_bytes <= room
 
 
 def _measured(target: ModelHeader, draft: ModelHeader) -> float | None:

@@ -14,10 +14,12 @@ from typing import Protocol
 
 from localspec.catalog import PairSpec
 from localspec.config import LoadOptions
+from localspec.file_names import stem_of, tag_of
 from localspec.fit import default_ctx_size, draft_ctx_size
 from localspec.footprint import footprint, tensor_bytes
-from localspec.metadata import FILE_TYPES, ModelHeader
-from localspec.pairing import LENIENT, MIN_RATIO, PairReport, check_pair
+from localspec.metadata import ModelHeader
+from localspec.pairing import MIN_RATIO, PairReport, check_pair
+from localspec.pairing_rules import LENIENT
 from localspec.speculative.oracle import usual_gain
 from localspec.text import size
 
@@ -27,8 +29,6 @@ _DISTANCES = dict.fromkeys(LENIENT, 1.0) | {  # of a finding, in steps away from
     "vocab-size": 2.0, "vocab-type": 3.0,
 }  # fmt: skip
 _LONGEST = 16  # tokens a round, for the rule of thumb
-_TAGS = "|".join(sorted((re.escape(name) for name in FILE_TYPES.values()), key=len, reverse=True))
-_TAG = re.compile(rf"[-._]({_TAGS}|Q\d_K_X?L)(?=[-._]|$).*", re.IGNORECASE)
 
 
 class Measured(Protocol):
@@ -204,7 +204,10 @@ def _families(header: ModelHeader) -> dict[str, str]:
 
 def _bare(name: str) -> str:
     """A model's name without quantisation and separators, in small letters."""
-    stem = _TAG.sub("", re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", name, flags=re.IGNORECASE))
+    path = name if name.lower().endswith(".gguf") else f"{name}.gguf"
+    stem, tag = stem_of(path), tag_of(path)
+    if tag is not None:
+        stem = stem[: stem.rindex(tag)]
     return re.sub(r"[-_. ]", "", stem).lower()
 
 

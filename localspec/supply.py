@@ -97,25 +97,16 @@ def groups_of(names: Sequence[str]) -> list[tuple[list[str], bool]]:
     """
     choices = [choose(name, None) for name in names]
     pairs = [
-        ([choice.target, choice.draft], bool(choice.settings.get("lenient")))
-        for choice in choices
-        if choice.draft is not None
+        (choice.models, bool(choice.settings.get("lenient"))) for choice in choices if choice.draft
     ]
-    loose = [choice.target for choice in choices if choice.draft is None]
+    loose = [choice.target for choice in choices if not choice.draft]
     singles = [loose] if len(loose) == 2 and not pairs else [[name] for name in loose]
     return [*pairs, *((each, False) for each in singles)]
 
 
 def models_of(names: Sequence[str]) -> list[str]:
     """Models that names stand for; a pair's name stands for two."""
-    found = []
-    for name in names:
-        if is_pair(name):
-            choice = choose(name, None)
-            found += [choice.target, *([choice.draft] if choice.draft else [])]
-        else:
-            found.append(name)
-    return found
+    return [model for name in names for model in choose(name, None).models]
 
 
 def files_of(name: str) -> list[Path]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import settings
+from model_folders import animals, in_zoo  # noqa: F401  fixtures
 from numpy.typing import NDArray
 from real_pair import _tiny_engine, demo_files, engine, floats, tiny  # noqa: F401  fixtures
 from streams import streams  # noqa: F401  a fixture

@@ -23,6 +23,18 @@ MODEL = gguf_bytes(model_keys(words(20)), model_tensors())
 OLLAMA = "registry.ollama.ai/library"
 
 
+@pytest.fixture(scope="module")
+def animals(tmp_path_factory: pytest.TempPathFactory) -> zoo.Zoo:
+    return zoo.build_zoo(tmp_path_factory.mktemp("zoo"))
+
+
+@pytest.fixture
+def in_zoo(animals: zoo.Zoo, monkeypatch: pytest.MonkeyPatch) -> zoo.Zoo:
+    for name, value in animals.environment.items():
+        monkeypatch.setenv(name, value)
+    return animals
+
+
 @pytest.fixture(autouse=True)
 def nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in VARIABLES:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import zoo
-from model_folders import (
+from model_folders import (  # noqa: F401  fixtures
     MODEL,
     OLLAMA,
+    animals,
     found,
     names,
     nothing_of_this_machine,
@@ -25,19 +26,6 @@ from localspec.errors import FileProblem, UsageError
 from localspec.library import Source, find_models, parse_source
 from localspec.metadata import read_header
 from localspec.pairing import check_pair
-
-
-@pytest.fixture(scope="module")
-def animals(tmp_path_factory: pytest.TempPathFactory) -> zoo.Zoo:
-    return zoo.build_zoo(tmp_path_factory.mktemp("zoo"))
-
-
-@pytest.fixture
-def in_zoo(animals: zoo.Zoo, monkeypatch: pytest.MonkeyPatch) -> zoo.Zoo:
-    for name, value in animals.environment.items():
-        monkeypatch.setenv(name, value)
-    return animals
-
 
 # The zoo
 

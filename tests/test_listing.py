@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from rich.console import Console
 from streams import Streams
 from terminal import Window
-from test_locate import animals, in_zoo
 
 from localspec import display, listing, pairbook
 from localspec.catalog import load_catalog

@@ -19,18 +19,6 @@ SETTINGS = {"draft_tokens": 3, "temperature": 0.5}
 LISTED = [(source, name) for source, names in zoo.SHOWN.items() for name in names]
 
 
-@pytest.fixture(scope="module")
-def animals(tmp_path_factory: pytest.TempPathFactory) -> zoo.Zoo:
-    return zoo.build_zoo(tmp_path_factory.mktemp("zoo"))
-
-
-@pytest.fixture
-def in_zoo(animals: zoo.Zoo, monkeypatch: pytest.MonkeyPatch) -> zoo.Zoo:
-    for name, value in animals.environment.items():
-        monkeypatch.setenv(name, value)
-    return animals
-
-
 @pytest.fixture(autouse=True)
 def nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:

@@ -23,7 +23,6 @@ from real_pair import TinyFiles, retuned
 from streams import Streams
 from terminal import Terminal, Window
 from test_cli import Command, Done, localspec
-from test_locate import animals, in_zoo
 from tiny_models import write_tiny_model
 
 from localspec import download, machine, pairbook, paths, supply

@@ -23,8 +23,6 @@ from hypothesis import strategies as st
 from localspec import pairing
 from localspec.metadata import HeaderStart, ModelHeader, StagedHeader, read_header, start_of
 from localspec.pairing import (
-    LENIENT,
-    RULES,
     Finding,
     PairReport,
     _is_reserved,
@@ -35,6 +33,7 @@ from localspec.pairing import (
     refused,
     report_json,
 )
+from localspec.pairing_rules import LENIENT, RULES
 
 
 def check(target: ModelHeader, draft: ModelHeader, **options: object) -> PairReport:
@@ -615,7 +614,7 @@ def test_describe_no_vocabulary(tmp_path: Path) -> None:
 
 
 def test_every_rule_has_a_hint_and_is_known_to_the_table() -> None:
-    for rule, (level, hint) in pairing.RULES.items():
+    for rule, (level, hint) in RULES.items():
         assert rule == rule.lower() and " " not in rule
         assert level in ("error", "warning", "info") and hint.endswith(".")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import zoo
 from conftest import toy_knowledge
-from test_locate import MODEL, animals, in_zoo
+from model_folders import MODEL
 
 from localspec import machine, pairbook, paths, profiles
 from localspec.catalog import load_catalog

@@ -12,7 +12,6 @@ import pytest
 import zoo
 from fake_hub import FakeHub, hub
 from gguf_files import gguf_bytes, model_keys, model_tensors, words
-from test_locate import animals
 
 from localspec import download, pairbook, paths, supply
 from localspec.errors import (
