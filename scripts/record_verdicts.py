@@ -1,4 +1,4 @@
-"""Ask llama.cpp itself which pairs of `tests/edge_pairs.py` it accepts, and keep its answers.
+"""Ask llama.cpp which pairs of `tests/support/edge_pairs.py` it accepts, and keep its answers.
 
     python scripts/record_verdicts.py --bin FOLDER
 
@@ -19,9 +19,9 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT))
 
-from edge_pairs import write_pairs  # noqa: E402
+from tests.support.edge_pairs import write_pairs  # noqa: E402
 
 VERDICTS = ROOT / "tests" / "data" / "llama_cpp_verdicts.json"
 PROGRAM = "llama-speculative-simple"

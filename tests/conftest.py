@@ -1,29 +1,24 @@
-"""Toys that stand in for models, a clock that only moves when told, and a home without belongings.
-
-`ToyModel` checks the TokenModel contract of `localspec.speculative.loop` strictly and raises
-ContractBroken, so that every test which drives the loop also tests how it treats its models.
-"""
+"""Shared fixtures, and a home without belongings for every test."""
 
 from __future__ import annotations
 
 import signal
-from collections import Counter
-from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import settings
-from model_folders import animals, in_zoo  # noqa: F401  fixtures
-from numpy.typing import NDArray
-from real_pair import _tiny_engine, demo_files, engine, floats, tiny  # noqa: F401  fixtures
-from streams import streams  # noqa: F401  a fixture
 
 from localspec import caches
-from localspec.config import MAX_DRAFT_TOKENS
-from localspec.speculative.control import Knowledge
-from localspec.speculative.loop import Clock
+from tests.support.command import localspec  # noqa: F401  a fixture
+from tests.support.model_folders import animals, in_zoo  # noqa: F401  fixtures
+from tests.support.real_pair import (  # noqa: F401  fixtures
+    _tiny_engine,
+    demo_files,
+    engine,
+    floats,
+    tiny,
+)
+from tests.support.streams import streams  # noqa: F401  a fixture
 
 # A shell makes its background jobs, and their children, ignore Ctrl-C; the tests press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -40,167 +35,6 @@ FOREIGN = (
     "HUGGINGFACE_HUB_CACHE HF_HUB_OFFLINE HF_TOKEN LLAMA_CACHE LMSTUDIO_HOME OLLAMA_MODELS "
     "JAN_DATA_FOLDER"
 ).split()
-WIDEST = 320  # logits drawn for each context: smaller vocabularies share the first ones
-
-
-class ContractBroken(AssertionError):
-    """The code under test used a token model in a way that llama.cpp would not forgive."""
-
-
-def _require(claim: bool, message: str) -> None:
-    if not claim:
-        raise ContractBroken(message)
-
-
-class FakeClock:
-    """A clock in whole seconds that moves only when something costs time."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    def advance(self, seconds: float) -> None:
-        self.now += seconds
-
-
-@lru_cache(maxsize=20_000)
-def _drawn(seed: int, last: tuple[int, ...]) -> NDArray[np.float64]:
-    key = [seed, *(token + 1 for token in last)]
-    return np.random.default_rng(key).standard_normal(WIDEST)
-
-
-class ToyModel:
-    """A TokenModel whose logits are drawn by a hash of its seed and the last three tokens.
-
-    ``quirk`` mixes in the logits of another seed: 0 is the same model, 0.3 a good draft for it, 9
-    one that knows nothing. Ids in ``favoured`` get higher logits. ``seconds`` and
-    ``seconds_per_token`` move the clock at each decode.
-    """
-
-    def __init__(
-        self,
-        *,
-        n_vocab: int = 16,
-        n_ctx: int = 64,
-        seed: int = 0,
-        quirk: float = 0.0,
-        favoured: Sequence[int] = (),
-        clock: FakeClock | None = None,
-        seconds: float = 0.0,
-        seconds_per_token: float = 0.0,
-    ) -> None:
-        self.n_vocab = n_vocab
-        self.n_ctx = n_ctx
-        self.decoded: Counter[tuple[int, ...]] = Counter()  # by cache: everything up to a token
-        self.calls: list[tuple[int, int]] = []  # tokens and rows of each decode
-        self._seed = seed
-        self._quirk = quirk
-        self._bias = np.zeros(n_vocab)
-        self._bias[list(favoured)] = 4.0
-        self._clock = clock
-        self._seconds = (seconds, seconds_per_token)
-        self._cache: list[int] = []
-        self._lent: NDArray[np.float32] | None = None
-
-    @property
-    def tokens(self) -> list[int]:
-        return self._cache
-
-    def row(self, context: Sequence[int]) -> NDArray[np.float32]:
-        """The logits after ``context``, without any cache: the oracle."""
-        last = tuple(context[-3:])
-        logits = _drawn(self._seed, last)
-        if self._quirk:
-            logits = logits + self._quirk * _drawn(self._seed + 1, last)
-        return (2.5 * logits[: self.n_vocab] + self._bias).astype(np.float32)
-
-    def decode(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
-        _require(len(tokens) > 0, "decode of nothing")
-        _require(0 <= rows <= len(tokens), f"{rows} rows asked of {len(tokens)} tokens")
-        _require(rows <= MAX_DRAFT_TOKENS + 2, f"{rows} rows are more than llama.cpp was told of")
-        for token in tokens:
-            _require(isinstance(token, int), f"{token!r} is no int")
-            _require(0 <= token < self.n_vocab, f"id {token} of {self.n_vocab}")
-        length = len(self._cache) + len(tokens)
-        _require(length <= self.n_ctx, f"{length} tokens in a context of {self.n_ctx}")
-        if self._clock is not None:
-            self._clock.advance(self._seconds[0] + self._seconds[1] * len(tokens))
-        self.calls.append((len(tokens), rows))
-        for token in tokens:
-            self._cache.append(token)
-            self.decoded[tuple(self._cache)] += 1
-        ends = range(length - rows + 1, length + 1)
-        return self._lend([self.row(self._cache[:end]) for end in ends])
-
-    def keep(self, length: int) -> None:
-        _require(length >= 0, f"keep({length}) is no absolute length")
-        del self._cache[length:]
-
-    def _lend(self, rows: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-        """A read-only view; the one lent before is spoilt, as llama.cpp's buffer would be."""
-        if self._lent is not None:
-            self._lent.fill(np.nan)
-        self._lent = np.array(rows, np.float32).reshape(len(rows), self.n_vocab)
-        view = self._lent.view()
-        view.flags.writeable = False
-        return view
-
-
-def toy_knowledge() -> Knowledge:
-    """Passes that cost the same at any width, and draft steps a tenth of that."""
-    known = Knowledge(reading=0.1)
-    for width in (1, 33):
-        known.verify.observe(width, 0, 10.0)
-    known.draft.observe(1, 0, 1.0)
-    known.draft.observe(8, 0, 1.0)
-    return known
-
-
-STOP_TOKEN = 256
-COMMON = b"abc de\n\xc3\xa9\xe2\x82\xac"
-
-
-class ToyEngine:
-    """Bytes as tokens and one stop token, 256: an Engine for `generate`, perhaps with a draft.
-
-    It writes mostly the bytes of ``common``; the accents among them make broken characters too.
-    """
-
-    def __init__(
-        self,
-        *,
-        quirk: float | None = 0.3,
-        n_ctx: int = 128,
-        draft_n_ctx: int | None = None,
-        seed: int = 0,
-        common: bytes = COMMON,
-        clock: FakeClock | None = None,
-    ) -> None:
-        def model(quirk: float, n_ctx: int, seconds: float) -> ToyModel:
-            return ToyModel(
-                n_vocab=257, n_ctx=n_ctx, seed=seed, quirk=quirk, favoured=[*set(common)],
-                clock=clock, seconds=seconds,
-            )  # fmt: skip
-
-        self._learnt = toy_knowledge()
-        self.target = model(0.0, n_ctx, 10.0)
-        self.draft = None if quirk is None else model(quirk, draft_n_ctx or n_ctx, 1.0)
-
-    def learnt(self, clock: Clock) -> Knowledge:
-        return self._learnt
-
-    can_rewind = True
-
-    def is_stop(self, token: int) -> bool:
-        return token == STOP_TOKEN
-
-    def piece(self, token: int) -> bytes:
-        return b"<stop>" if token == STOP_TOKEN else bytes([token])
-
-    def encode(self, text: str) -> list[int]:
-        return list(text.encode())
 
 
 @pytest.fixture(autouse=True)
@@ -215,8 +49,3 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(caches, "OLLAMA_SERVICE", folder / "service")
     return folder
-
-
-def never_stop(token: int) -> bool:
-    """No token ends the text."""
-    return False

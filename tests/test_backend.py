@@ -7,11 +7,11 @@ import subprocess
 import sys
 
 import pytest
-from real_pair import TinyFiles, load_model
 
 from localspec import backend
 from localspec.backend import NativeLog
 from localspec.errors import EngineError, UsageError
+from tests.support.real_pair import TinyFiles, load_model
 
 INFO, WARNING, ERROR, CONTINUED = 2, 3, 4, 5  # ggml_log_level
 

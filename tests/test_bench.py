@@ -10,11 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from answers import LOOP, VARIED, compared, difference, made_answer, made_comparison, side
-from conftest import FakeClock, ToyEngine
 from hypothesis import given
 from hypothesis import strategies as st
-from real_pair import GREEDY
 
 from localspec import backend, bench
 from localspec.bench import Comparison, Figures, Plan, run_bench, together
@@ -23,6 +20,17 @@ from localspec.engine import Engine
 from localspec.errors import EngineError, PromptTooLong
 from localspec.generate import Answer
 from localspec.stats import PassStats, SourceStats
+from tests.support.answers import (
+    LOOP,
+    VARIED,
+    compared,
+    difference,
+    made_answer,
+    made_comparison,
+    side,
+)
+from tests.support.real_pair import GREEDY
+from tests.support.toys import FakeClock, ToyEngine
 
 
 class BenchToy(ToyEngine):

@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from big_files import write_big_model
-from gguf_files import write_gguf
-from real_pair import TinyFiles, load_model, options
 
 from localspec import budget
 from localspec.budget import announcement, free_memory, plan_here, would_allocate
@@ -17,6 +14,9 @@ from localspec.fit import Free
 from localspec.footprint import footprint
 from localspec.memory import MemoryUse
 from localspec.metadata import ModelHeader, read_header
+from tests.support.big_files import write_big_model
+from tests.support.gguf_files import write_gguf
+from tests.support.real_pair import TinyFiles, load_model, options
 
 GIB = 2**30
 

@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import zoo
 from hypothesis import given
 from hypothesis import strategies as st
-from model_folders import (
+
+from localspec.library import find_models
+from tests.support import zoo
+from tests.support.model_folders import (
     MODEL,
     OLLAMA,
     found,
@@ -21,8 +23,6 @@ from model_folders import (
     put_parts,
     some_model,
 )
-
-from localspec.library import find_models
 
 # Records of downloads
 

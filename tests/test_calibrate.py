@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from conftest import FakeClock, ToyModel
 
 from localspec.speculative.calibrate import calibrate, still_holds
+from tests.support.toys import FakeClock, ToyModel
 
 
 class Staircase(ToyModel):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from chat_toys import ChatToy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from localspec.errors import EngineError, FileProblem, LocalspecError, UsageErro
 from localspec.generate import Answer, GenerationResponse
 from localspec.stats import GenerationStats
 from localspec.template import ROLES, Message
+from tests.support.chat_toys import ChatToy
 
 Typed = str | type[BaseException]
 LENGTHS: tuple[DraftLength, ...] = (0, 1, 4, "auto")

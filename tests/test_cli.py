@@ -2,65 +2,30 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from real_pair import TinyFiles, retuned
-from tiny_models import write_tiny_model
 
 from localspec import __version__, backend, cli, doctor, paths
 from localspec.doctor import Examination
 from localspec.errors import EngineError, FileProblem
+from tests.support.command import Command, Done
+from tests.support.real_pair import TinyFiles, retuned
+from tests.support.tiny_models import write_tiny_model
 
 COMMANDS = (
     *("demo", "doctor", "run", "chat", "bench", "check", "inspect", "list", "suggest", "pairs"),
     *("download", "verify"),
 )
 HELLO = "Say the thing"
-
-
-@dataclass(frozen=True)
-class Done:
-    """A finished command: exit code and both streams."""
-
-    code: int | str | None
-    out: str
-    err: str
-
-    @property
-    def sentences(self) -> str:
-        """stderr without the frames and line breaks of a usage error."""
-        return " ".join(re.sub("[│╭╮╰╯─]", " ", self.err).split())
-
-
-Command = Callable[..., Done]
-
-
-@pytest.fixture
-def localspec(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs a command in this process; without ``stdin`` it is a terminal nobody types at."""
-
-    def call(*arguments: str | Path, stdin: str | None = None) -> Done:
-        stream = io.StringIO(stdin or "")
-        stream.isatty = lambda: stdin is None  # type: ignore[method-assign]
-        monkeypatch.setattr(sys, "stdin", stream)
-        monkeypatch.setattr(sys, "argv", ["localspec", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        out, err = capsys.readouterr()
-        return Done(caught.value.code or 0, out, err)
-
-    return call
 
 
 def plainly(arguments: Sequence[str | Path]) -> Sequence[str]:

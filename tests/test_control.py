@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from conftest import FakeClock, ToyModel, never_stop, toy_knowledge
 
 from localspec.config import SamplingParams
 from localspec.sampling import Sampler
@@ -14,6 +13,7 @@ from localspec.speculative.costs import PassCosts
 from localspec.speculative.drafters import MODEL, ModelDrafter
 from localspec.speculative.loop import Proposer, Round, generate_rounds, prefill
 from localspec.speculative.suffix import GROUPS, SuffixIndex
+from tests.support.toys import FakeClock, ToyModel, never_stop, toy_knowledge
 
 GREEDY = Sampler(SamplingParams(temperature=0))
 FLAT = (1.0, 0.05)  # seconds of a pass, and more for each token in it

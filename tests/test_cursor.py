@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-from gguf_files import gguf_bytes, write_gguf
-from header_toys import Bytes, refusal
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +13,8 @@ from localspec import cursor
 from localspec.cursor import Cursor
 from localspec.errors import NotAGGUF
 from localspec.metadata import StagedHeader, read_header
+from tests.support.gguf_files import gguf_bytes, write_gguf
+from tests.support.header_toys import Bytes, refusal
 
 ARCH = {"general.architecture": "llama"}
 

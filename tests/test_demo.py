@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 
 import pytest
-from real_pair import TinyFiles, load_model
 
 from localspec import demo, paths
 from localspec.demo import QUESTIONS, PairResult, padded_pair, run_demo
 from localspec.engine import Engine
 from localspec.padding import PaddedShape
+from tests.support.real_pair import TinyFiles, load_model
 
 SMALL = (PaddedShape(128, 2, 128, 3), PaddedShape(128, 2, 96, 2))
 

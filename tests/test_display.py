@@ -8,9 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from answers import made_answer, made_comparison
-from real_pair import TinyFiles
-from streams import COLOUR, Streams
 
 from localspec import display, scoreboard
 from localspec.demo import PairResult
@@ -20,6 +17,9 @@ from localspec.metadata import read_header
 from localspec.pairing import check_pair
 from localspec.speculative.loop import Prefill, Round
 from localspec.stats import GenerationStats
+from tests.support.answers import made_answer, made_comparison
+from tests.support.real_pair import TinyFiles
+from tests.support.streams import COLOUR, Streams
 
 # -- figures -------------------------------------------------------------------------------
 

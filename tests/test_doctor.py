@@ -7,11 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from real_pair import TinyFiles
 
 from localspec import __version__, backend, doctor, machine, paths
 from localspec.doctor import examine
 from localspec.errors import EngineError
+from tests.support.real_pair import TinyFiles
 
 
 def test_facts_are_there_and_the_demo_runs() -> None:

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from fake_hub import GOOD_TOKEN, FakeHub, Fault, drop, flip, hub, stall, status, whole  # noqa: F401
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +30,7 @@ from localspec.errors import DownloadProblem, HubProblem
 from localspec.hub import DroppedConnection, RangeIgnored, RemoteModel
 from localspec.origin import Origin, read_record, record_path, verify, write_record
 from localspec.reference import Reference, RemoteFile, parse_reference
+from tests.support.fake_hub import GOOD_TOKEN, FakeHub, Fault, drop, flip, hub, stall, status, whole  # noqa: F401
 
 COMMIT = "c0ffee" + "0" * 34
 DATA = random.Random(0).randbytes(1000)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from itertools import islice
 
 import pytest
-from conftest import ToyModel, never_stop
 from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.config import SamplingParams
 from localspec.sampling import Sampler
 from localspec.speculative.drafters import MODEL, ModelDrafter
+from tests.support.toys import ToyModel, never_stop
 
 GREEDY = Sampler(SamplingParams(temperature=0))
 WARM = Sampler(SamplingParams(temperature=1, repeat_penalty=1.2, seed=5))

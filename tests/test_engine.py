@@ -16,18 +16,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from real_pair import (
-    GREEDY,
-    LENGTHS,
-    TinyFiles,
-    fresh,
-    generate,
-    load_model,
-    options,
-    random_ids,
-    retuned,
-)
-from tiny_models import write_tiny_model
 
 from localspec import backend, machine
 from localspec import engine as engine_room
@@ -46,6 +34,18 @@ from localspec.fit import draft_ctx_size
 from localspec.generate import stream_generate
 from localspec.metadata import read_header
 from localspec.model import LlamaModel
+from tests.support.real_pair import (
+    GREEDY,
+    LENGTHS,
+    TinyFiles,
+    fresh,
+    generate,
+    load_model,
+    options,
+    random_ids,
+    retuned,
+)
+from tests.support.tiny_models import write_tiny_model
 
 PARAMS = (GREEDY, *(SamplingParams(temperature=0.8, seed=seed) for seed in (0, 1, 2)))
 LONG = "It was a long story, and the teller took the time that the teller had. " * 12

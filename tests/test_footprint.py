@@ -6,15 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from big_files import write_big_model
-from real_pair import TinyFiles, load_model, options
-from tiny_models import write_tiny_model
 
 from localspec.budget import would_allocate
 from localspec.config import LoadOptions
 from localspec.footprint import Footprint, footprint, sliding_layers, tensor_bytes
 from localspec.memory import MemoryUse
 from localspec.metadata import read_header
+from tests.support.big_files import write_big_model
+from tests.support.real_pair import TinyFiles, load_model, options
+from tests.support.tiny_models import write_tiny_model
 
 BIG = {
     "llama": dict(n_vocab=128256, width=4096, layers=32, heads=32, kv_heads=8, feed_forward=14336),

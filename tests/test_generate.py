@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from conftest import STOP_TOKEN, FakeClock, ToyEngine
 from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.config import DraftLength, SamplingParams
 from localspec.errors import PromptTooLong
 from localspec.generate import GenerationResponse, collect, stream_generate
+from tests.support.toys import STOP_TOKEN, FakeClock, ToyEngine
 
 GREEDY = SamplingParams(temperature=0)
 WARM = SamplingParams(temperature=1.0, seed=4)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
-from fake_hub import GOOD_TOKEN, FakeHub, Fault, drop, flip, hub, loop, stall, status, whole
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,18 @@ from localspec import paths
 from localspec.errors import HubProblem
 from localspec.hub import DroppedConnection, RangeIgnored, RemoteModel
 from localspec.reference import Reference, RemoteFile
+from tests.support.fake_hub import (
+    GOOD_TOKEN,
+    FakeHub,
+    Fault,
+    drop,
+    flip,
+    hub,
+    loop,
+    stall,
+    status,
+    whole,
+)
 
 REPO = "org/model-GGUF"
 DATA = bytes(range(256)) * 1000

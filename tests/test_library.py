@@ -8,8 +8,14 @@ import os
 from pathlib import Path
 
 import pytest
-import zoo
-from model_folders import (  # noqa: F401  fixtures
+
+from localspec import library
+from localspec.errors import FileProblem, UsageError
+from localspec.library import Source, find_models, parse_source
+from localspec.metadata import read_header
+from localspec.pairing import check_pair
+from tests.support import zoo
+from tests.support.model_folders import (  # noqa: F401  fixtures
     MODEL,
     OLLAMA,
     animals,
@@ -20,12 +26,6 @@ from model_folders import (  # noqa: F401  fixtures
     put_parts,
     some_model,
 )
-
-from localspec import library
-from localspec.errors import FileProblem, UsageError
-from localspec.library import Source, find_models, parse_source
-from localspec.metadata import read_header
-from localspec.pairing import check_pair
 
 # The zoo
 

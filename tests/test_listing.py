@@ -10,13 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import zoo
-from gguf_files import gguf_bytes, model_keys, model_tensors, words
 from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
-from streams import Streams
-from terminal import Window
 
 from localspec import display, listing, pairbook
 from localspec.catalog import load_catalog
@@ -26,6 +22,10 @@ from localspec.origin import Verdict
 from localspec.shelf import PairRow, drafts_for, pair_row, pair_rows
 from localspec.suggest import Refusal, Suggestion, Suggestions
 from localspec.text import one_line
+from tests.support import zoo
+from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
+from tests.support.streams import Streams
+from tests.support.terminal import Window
 
 HOSTILE = "evil\x1b]0;pwned\x07\x1b[2J\x9b31m\u202e\x7f\r\n\tname"
 NAMES = ("NAME", "SIZE", "LONGER", "LAST")

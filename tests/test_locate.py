@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import zoo
-from gguf_files import gguf_bytes, model_keys, model_tensors, words
 
 from localspec import hub, pairbook, paths
 from localspec.catalog import find_pair
 from localspec.errors import UnknownPair, UsageError
 from localspec.locate import FIND, Choice, choose, is_pair, on_disk
 from localspec.metadata import read_header
+from tests.support import zoo
+from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
 
 MODEL = gguf_bytes(model_keys(words(20)), model_tensors())
 SETTINGS = {"draft_tokens": 3, "temperature": 0.5}

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 import pytest
-from conftest import FakeClock, ToyModel, never_stop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +25,7 @@ from localspec.speculative.loop import (
     prefill,
 )
 from localspec.speculative.suffix import SuffixIndex
+from tests.support.toys import FakeClock, ToyModel, never_stop
 
 GREEDY = Sampler(SamplingParams(temperature=0))
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from real_pair import TinyFiles, load_model
 
 from localspec.memory import MemoryUse, read_buffers
 from localspec.metadata import read_header
+from tests.support.real_pair import TinyFiles, load_model
 
 MIB = 2**20
 LOG = """load_tensors:   CPU_Mapped model buffer size =   100.00 MiB

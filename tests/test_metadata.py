@@ -8,7 +8,13 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from gguf_files import (
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from localspec import gguf_file, metadata
+from localspec.errors import FileProblem, NotAGGUF
+from localspec.metadata import ModelHeader, StagedHeader, read_header, start_of
+from tests.support.gguf_files import (
     ARRAY,
     BOOL,
     CODES,
@@ -32,13 +38,7 @@ from gguf_files import (
     write_gguf,
     write_with_gguf,
 )
-from header_toys import Bytes, refusal
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from localspec import gguf_file, metadata
-from localspec.errors import FileProblem, NotAGGUF
-from localspec.metadata import ModelHeader, StagedHeader, read_header, start_of
+from tests.support.header_toys import Bytes, refusal
 
 ARCH = {"general.architecture": "llama"}
 EXTREMES = {

@@ -16,19 +16,19 @@ from pathlib import Path
 
 import pytest
 import typer.main
-import zoo
-from fake_hub import GOOD_TOKEN, FakeHub, drop, flip, hub
-from gguf_files import gguf_bytes, model_tensors
-from real_pair import TinyFiles, retuned
-from streams import Streams
-from terminal import Terminal, Window
-from test_cli import Command, Done, localspec
-from tiny_models import write_tiny_model
 
 from localspec import download, machine, pairbook, paths, supply
 from localspec import hub as hub_room
 from localspec.catalog import load_catalog
 from localspec.remote import FIRST_BYTES
+from tests.support import zoo
+from tests.support.command import Command, Done
+from tests.support.fake_hub import GOOD_TOKEN, FakeHub, drop, flip, hub
+from tests.support.gguf_files import gguf_bytes, model_tensors
+from tests.support.real_pair import TinyFiles, retuned
+from tests.support.streams import Streams
+from tests.support.terminal import Terminal, Window
+from tests.support.tiny_models import write_tiny_model
 
 PAIR = ("org/big-GGUF:Q4_K_M", "org/small-GGUF")
 NOBODY = "http://127.0.0.1:9"  # where no Hub answers

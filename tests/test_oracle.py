@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 
 import pytest
-from conftest import FakeClock, ToyModel, never_stop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from localspec.speculative.oracle import (
     shares,
     usual_gain,
 )
+from tests.support.toys import FakeClock, ToyModel, never_stop
 
 VERIFY = [1.0, 1.6, 1.3, 2.5, 2.6, 2.1]  # a staircase that falls, too
 texts = st.lists(st.booleans(), min_size=1, max_size=9)

@@ -15,7 +15,6 @@ import gguf
 import llama_cpp
 import numpy as np
 import pytest
-from tiny_models import write_tiny_model
 
 from localspec.errors import FileProblem, LocalspecError, NotAGGUF
 from localspec.padding import (
@@ -26,6 +25,7 @@ from localspec.padding import (
     pad_model,
     padded_copy,
 )
+from tests.support.tiny_models import write_tiny_model
 
 SOURCE_SHAPE = PaddedShape(embedding=64, heads=1, feed_forward=128, layers=2)
 FOURFOLD = PaddedShape(embedding=256, heads=4, feed_forward=512, layers=4)

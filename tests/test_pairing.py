@@ -6,17 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from gguf_files import (
-    Tensor,
-    Typed,
-    gguf_bytes,
-    model_keys,
-    model_tensors,
-    vocab_keys,
-    words,
-    write_gguf,
-)
-from header_toys import DRAFT_SIZE, N_WORDS, Bytes, Make, changed, make, rules
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +23,17 @@ from localspec.pairing import (
     report_json,
 )
 from localspec.pairing_rules import LENIENT, RULES
+from tests.support.gguf_files import (
+    Tensor,
+    Typed,
+    gguf_bytes,
+    model_keys,
+    model_tensors,
+    vocab_keys,
+    words,
+    write_gguf,
+)
+from tests.support.header_toys import DRAFT_SIZE, N_WORDS, Bytes, Make, changed, make, rules
 
 
 def check(target: ModelHeader, draft: ModelHeader, **options: object) -> PairReport:

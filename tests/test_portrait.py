@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from real_pair import TinyFiles
 
 from localspec.metadata import read_header
 from localspec.portrait import paint
+from tests.support.real_pair import TinyFiles
 
 
 def facts(path: Path) -> dict[str, str]:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import toy_knowledge
-from real_pair import TinyFiles, options
 
 from localspec import profiles
 from localspec.engine import Engine
 from localspec.metadata import read_header
 from localspec.speculative.control import Knowledge
+from tests.support.real_pair import TinyFiles, options
+from tests.support.toys import toy_knowledge
 
 
 def learnt() -> Knowledge:

@@ -10,10 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ToyModel, never_stop
 from hypothesis import given
 from hypothesis import strategies as st
-from real_pair import options
 
 from localspec.config import AcceptanceRule, SamplingParams
 from localspec.engine import Engine
@@ -24,6 +22,8 @@ from localspec.speculative.control import FixedLength
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import generate_rounds, prefill
 from localspec.speculative.rejection import RejectionSampler, acceptance_probability, residual
+from tests.support.real_pair import options
+from tests.support.toys import ToyModel, never_stop
 
 WARM = SamplingParams(temperature=1.0, top_k=0, top_p=1, min_p=0, acceptance="rejection")
 

@@ -4,8 +4,6 @@
 from pathlib import Path
 
 import pytest
-from fake_hub import FakeHub, drop, hub, status, whole
-from gguf_files import Tensor, gguf_bytes, model_keys, model_tensors, words, write_gguf
 
 from localspec.errors import HubProblem, NotAGGUF
 from localspec.hub import DroppedConnection, RangeIgnored, RemoteModel, resolve
@@ -13,6 +11,15 @@ from localspec.metadata import HeaderStart, ModelHeader, read_header
 from localspec.pairing import check_pair, report_json
 from localspec.reference import parse_reference
 from localspec.remote import FIRST_BYTES, PIECE_BYTES, Comparison, compare, read_remote
+from tests.support.fake_hub import FakeHub, drop, hub, status, whole
+from tests.support.gguf_files import (
+    Tensor,
+    gguf_bytes,
+    model_keys,
+    model_tensors,
+    words,
+    write_gguf,
+)
 
 N_TOKENS = 12_000  # their texts end behind the first piece, and the merges behind the second
 MERGES = [f"merge{n} again" for n in range(140_000)]

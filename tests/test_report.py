@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_pair import GREEDY, options
 
 from localspec import __version__
 from localspec.bench import Plan, run_bench
@@ -17,6 +16,7 @@ from localspec.engine import Engine
 from localspec.errors import FileProblem
 from localspec.prompts import Prompt
 from localspec.report import Report, require_writable
+from tests.support.real_pair import GREEDY, options
 
 PLAN = Plan(GREEDY, (0, 2), repeats=1, max_tokens=8)
 PROMPTS = {

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import zoo
-from model_folders import (
+
+from localspec import caches, scan
+from localspec.library import Inventory, LocalModel, find_models
+from tests.support import zoo
+from tests.support.model_folders import (
     MODEL,
     found,
     names,
@@ -17,9 +20,6 @@ from model_folders import (
     ours,
     some_model,
 )
-
-from localspec import caches, scan
-from localspec.library import Inventory, LocalModel, find_models
 
 # Which files
 

@@ -8,10 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from answers import LOOP, compared, difference, made_answer, made_comparison, side
-from real_pair import TinyFiles
 from rich.cells import cell_len
-from streams import COLOUR, Streams
 
 from localspec import display, scoreboard
 from localspec.bench import Audit, Comparison, Limits
@@ -19,6 +16,9 @@ from localspec.demo import PairResult
 from localspec.memory import MemoryUse
 from localspec.metadata import read_header
 from localspec.scoreboard import Scoreboard
+from tests.support.answers import LOOP, compared, difference, made_answer, made_comparison, side
+from tests.support.real_pair import TinyFiles
+from tests.support.streams import COLOUR, Streams
 
 MIB = 2**20
 

@@ -13,21 +13,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from chat_toys import Reciter
-from real_pair import TinyFiles
 
 from localspec import paths, screen
 from localspec.chat import COMMANDS, Chat
 from localspec.config import SamplingParams
 from localspec.errors import FileProblem
+from tests.support.chat_toys import Reciter
+from tests.support.real_pair import TinyFiles
 
 pytest.importorskip("pty")
-from terminal import Terminal, Window  # noqa: E402  it needs one too
+from tests.support.terminal import Terminal, Window  # noqa: E402  it needs one too
 
 # A chat with a Reciter: the pieces of its answers, seconds for each of them.
 RECITE = """
 import json, sys
-from chat_toys import Reciter
+from tests.support.chat_toys import Reciter
 from localspec import display
 from localspec.chat import Chat
 from localspec.config import SamplingParams

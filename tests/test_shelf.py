@@ -7,9 +7,6 @@ import json
 from pathlib import Path
 
 import pytest
-import zoo
-from conftest import toy_knowledge
-from model_folders import MODEL
 
 from localspec import machine, pairbook, paths, profiles
 from localspec.catalog import load_catalog
@@ -20,6 +17,9 @@ from localspec.metadata import ModelHeader, read_header
 from localspec.reference import parse_reference
 from localspec.shelf import drafts_for, pair_row, pair_rows
 from localspec.suggest import Suggestions
+from tests.support import zoo
+from tests.support.model_folders import MODEL
+from tests.support.toys import toy_knowledge
 
 GB = 10**9
 LLAMA_1B = "bartowski/Llama-3.2-1B-Instruct-GGUF/Llama-3.2-1B-Instruct-Q8_0.gguf"

@@ -6,12 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gguf_files import Tensor, model_tensors, write_gguf
-from header_toys import DRAFT_SIZE, N_WORDS, Make, changed, make, rules
 
 from localspec.metadata import ModelHeader, read_header
 from localspec.pairing import check_model, check_pair
 from localspec.soundness import BYTE
+from tests.support.gguf_files import Tensor, model_tensors, write_gguf
+from tests.support.header_toys import DRAFT_SIZE, N_WORDS, Make, changed, make, rules
 
 
 def byte_at(*ids: int) -> list[int]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gguf_files import (
+
+from localspec.errors import NotAGGUF
+from localspec.metadata import StagedHeader, read_header
+from tests.support.gguf_files import (
     I32,
     U16,
     Tensor,
@@ -16,10 +19,7 @@ from gguf_files import (
     words,
     write_gguf,
 )
-from header_toys import Bytes, refusal
-
-from localspec.errors import NotAGGUF
-from localspec.metadata import StagedHeader, read_header
+from tests.support.header_toys import Bytes, refusal
 
 ARCH = {"general.architecture": "llama"}
 

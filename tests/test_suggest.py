@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from gguf_files import model_keys, model_tensors, words, write_gguf
 from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.catalog import load_catalog
 from localspec.metadata import ModelHeader, read_header
 from localspec.suggest import is_target_of, rule_of_thumb, suggest
+from tests.support.gguf_files import model_keys, model_tensors, words, write_gguf
 
 WORDS = words(300)
 

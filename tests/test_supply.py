@@ -9,9 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import zoo
-from fake_hub import FakeHub, hub
-from gguf_files import gguf_bytes, model_keys, model_tensors, words
 
 from localspec import download, pairbook, paths, supply
 from localspec.errors import (
@@ -36,6 +33,9 @@ from localspec.supply import (
     obtain,
 )
 from localspec.text import size
+from tests.support import zoo
+from tests.support.fake_hub import FakeHub, hub
+from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
 
 
 def model(parameters: int, n_tokens: int = 300, control: str = "<end>") -> bytes:

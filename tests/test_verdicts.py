@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from edge_pairs import CASES, write_pairs
 
 from localspec import pairing
 from localspec.errors import NotAGGUF
 from localspec.metadata import read_header
 from localspec.pairing import check_pair
 from localspec.pairing_rules import RULES
+from tests.support.edge_pairs import CASES, write_pairs
 
 RECORD: dict[str, Any] = json.loads(
     (Path(__file__).parent / "data" / "llama_cpp_verdicts.json").read_text("utf-8")

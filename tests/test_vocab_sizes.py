@@ -12,8 +12,6 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from gguf_files import write_with_gguf
-from real_pair import GREEDY, LENGTHS, TinyFiles, fresh, generate, load_model, options, random_ids
 
 from localspec.config import AcceptanceRule, DraftLength, SamplingParams
 from localspec.engine import Engine
@@ -24,6 +22,17 @@ from localspec.model import LlamaModel
 from localspec.pairing import MAX_SIZE_DIFFERENCE, check_pair
 from localspec.sampling import Sampler
 from localspec.speculative.drafters import ModelDrafter
+from tests.support.gguf_files import write_with_gguf
+from tests.support.real_pair import (
+    GREEDY,
+    LENGTHS,
+    TinyFiles,
+    fresh,
+    generate,
+    load_model,
+    options,
+    random_ids,
+)
 
 MORE = MAX_SIZE_DIFFERENCE
 EAGER, WILLING = 3.0, 1.06  # logits of an added token, beside those of the ordinary one it copies

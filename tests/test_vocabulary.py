@@ -5,10 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gguf_files import ARRAY, F32, F64, I8, I32, U8, U32, U64, Typed, vocab_keys, words, write_gguf
-from header_toys import refusal
 
 from localspec.metadata import read_header
+from tests.support.gguf_files import (
+    ARRAY,
+    F32,
+    F64,
+    I8,
+    I32,
+    U8,
+    U32,
+    U64,
+    Typed,
+    vocab_keys,
+    words,
+    write_gguf,
+)
+from tests.support.header_toys import refusal
 
 ARCH = {"general.architecture": "llama"}
 

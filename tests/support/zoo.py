@@ -1,8 +1,8 @@
 """Twenty small GGUF models of many families, lying about as on a real disk: ours and other tools'.
 
-`python tests/zoo.py FOLDER` makes them and prints the variables under which localspec sees nothing
-else. The sizes are those of the real models divided by a million; the tokenizers agree and differ
-where the real ones do. Only the two of the repository `zoo/tiny-GGUF` can be run.
+`python -m tests.support.zoo FOLDER` makes them and prints the variables under which localspec sees
+nothing else. The sizes are those of the real models divided by a million; the tokenizers agree and
+differ where the real ones do. Only the two of the repository `zoo/tiny-GGUF` can be run.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from gguf_files import I32, U16, Typed, gguf_bytes, model_tensors, vocab_keys, words
-from tiny_models import write_tiny_model
+from tests.support.gguf_files import I32, U16, Typed, gguf_bytes, model_tensors, vocab_keys, words
+from tests.support.tiny_models import write_tiny_model
 
 FILE_TYPES = {"F16": 1, "Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15}
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -405,7 +405,7 @@ def build_zoo(folder: Path) -> Zoo:
 
 def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 1:
-        print("usage: python tests/zoo.py FOLDER", file=sys.stderr)
+        print("usage: python -m tests.support.zoo FOLDER", file=sys.stderr)
         return 2
     folder = Path(arguments[0]).absolute()
     if folder.exists() and any(folder.iterdir()):

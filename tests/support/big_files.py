@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gguf_files import Tensor, gguf_bytes, tensor_bytes, vocab_keys, words
+from tests.support.gguf_files import Tensor, gguf_bytes, tensor_bytes, vocab_keys, words
 
 Q4_K = 12
 

@@ -126,12 +126,11 @@ class Terminal:
             for name, value in os.environ.items()
             if name not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "INPUTRC")
         }
-        tests = Path(__file__).parent
-        folders = os.pathsep.join([str(tests.parent), str(tests)])
+        checkout = str(Path(__file__).parents[2])
         self._process = subprocess.Popen(
             [sys.executable, "-c", _OWN_TERMINAL + code, *arguments],
             stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-            env=environment | {"TERM": term, "PYTHONPATH": folders, "PYTHONUTF8": "1"},
+            env=environment | {"TERM": term, "PYTHONPATH": checkout, "PYTHONUTF8": "1"},
         )  # fmt: skip
         os.close(slave)
         self._partial = b""

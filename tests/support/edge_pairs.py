@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from gguf_files import ARRAY, F32, I32, Tensor, Typed, vocab_keys, write_gguf
-from tiny_models import byte_alphabet
+from tests.support.gguf_files import ARRAY, F32, I32, Tensor, Typed, vocab_keys, write_gguf
+from tests.support.tiny_models import byte_alphabet
 
 Text = str | bytes
 Options = dict[str, object]

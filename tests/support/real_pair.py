@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny_models import CHATML, _add_tokenizer, vocabulary, write_tiny_model
 
 from localspec import paths
 from localspec.config import DraftLength, LoadOptions, SamplingParams
@@ -19,6 +18,7 @@ from localspec.engine import Engine
 from localspec.generate import Answer, collect, stream_generate
 from localspec.metadata import read_header
 from localspec.model import LlamaModel
+from tests.support.tiny_models import CHATML, _add_tokenizer, vocabulary, write_tiny_model
 
 GREEDY = SamplingParams(temperature=0)
 LENGTHS: tuple[DraftLength, ...] = (0, 1, 4, 9, "auto")

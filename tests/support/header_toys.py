@@ -7,11 +7,11 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from gguf_files import Tensor, model_keys, model_tensors, words, write_gguf
 
 from localspec.errors import FileProblem
 from localspec.metadata import ModelHeader, read_header
 from localspec.pairing import Finding
+from tests.support.gguf_files import Tensor, model_keys, model_tensors, words, write_gguf
 
 Make = Callable[..., ModelHeader]
 N_WORDS = 300

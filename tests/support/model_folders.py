@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import zoo
-from gguf_files import gguf_bytes, model_keys, model_tensors, words
 
 from localspec import caches
 from localspec.library import Inventory, Source, find_models
+from tests.support import zoo
+from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
 
 VARIABLES = (
     "HF_HOME HF_HUB_CACHE HUGGINGFACE_HUB_CACHE XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME "

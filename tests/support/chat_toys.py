@@ -9,11 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from conftest import ToyModel, toy_knowledge
-
 from localspec.speculative.control import Knowledge
 from localspec.speculative.loop import Clock
 from localspec.template import Message
+from tests.support.toys import ToyModel, toy_knowledge
 
 STOP = 128
 
