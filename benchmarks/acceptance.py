@@ -12,8 +12,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from localspec import paths
-from localspec.config import ACCEPTANCE_RULES, LoadOptions, SamplingParams
+from localspec.core import paths
+from localspec.core.config import ACCEPTANCE_RULES, LoadOptions, SamplingParams
 from localspec.engine import Engine
 from localspec.generate import collect, stream_generate
 from localspec.prompts import read_prompts

@@ -24,8 +24,8 @@ from pathlib import Path
 from plain import ours as ours_plain
 from plain import theirs as theirs_plain
 
-from localspec import machine
-from localspec.config import LoadOptions, SamplingParams
+from localspec.core import machine
+from localspec.core.config import LoadOptions, SamplingParams
 from localspec.demo import padded_pair
 from localspec.engine import Engine
 from localspec.generate import collect, stream_generate

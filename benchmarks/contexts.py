@@ -12,8 +12,8 @@ from __future__ import annotations
 import argparse
 import time
 
-from localspec import machine
-from localspec.config import LoadOptions
+from localspec.core import machine
+from localspec.core.config import LoadOptions
 from localspec.demo import padded_pair
 from localspec.engine import Engine
 from localspec.model import LlamaModel

@@ -25,9 +25,9 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec import machine, paths
 from localspec.bench import Plan, run_bench
-from localspec.config import DraftLength, LoadOptions, SamplingParams
+from localspec.core import machine, paths
+from localspec.core.config import DraftLength, LoadOptions, SamplingParams
 from localspec.demo import padded_pair
 from localspec.engine import Engine
 from localspec.speculative.loop import Clock

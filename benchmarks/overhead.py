@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.config import DraftLength, SamplingParams
+from localspec.core.config import DraftLength, SamplingParams
 from localspec.generate import collect, stream_generate
 from localspec.speculative.control import Knowledge
 from localspec.speculative.loop import Clock

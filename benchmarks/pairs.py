@@ -20,9 +20,10 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from localspec import bench, machine, paths
+from localspec import bench
 from localspec.bench import Comparison, Plan, Side
-from localspec.config import DraftLength, LoadOptions, SamplingParams
+from localspec.core import machine, paths
+from localspec.core.config import DraftLength, LoadOptions, SamplingParams
 from localspec.engine import Engine
 from localspec.padding import (
     DEMO_DRAFT_SHAPE,

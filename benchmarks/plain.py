@@ -18,8 +18,8 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from localspec import machine
-from localspec.config import LoadOptions, SamplingParams
+from localspec.core import machine
+from localspec.core.config import LoadOptions, SamplingParams
 from localspec.demo import QUANTIZATIONS, padded_pair
 from localspec.engine import Engine
 from localspec.generate import GenerationResponse, collect, stream_generate

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec.config import SamplingParams
+from localspec.core.config import SamplingParams
 from localspec.sampling import Sampler
 from localspec.speculative.control import Adaptive, FixedLength, Knowledge, NoDraft
 from localspec.speculative.drafters import MODEL, TAIL, Candidate

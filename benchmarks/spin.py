@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from localspec import machine
+from localspec.core import machine
 from localspec.demo import padded_pair
 from localspec.padding import Quantization
 
@@ -22,7 +22,7 @@ COUNTS = "300000,100000,10000,1000,100"  # libgomp's own default comes first
 
 def child(target: Path, tokens: int, threads: int) -> None:
     """Print the milliseconds of each token of one plain greedy answer as JSON."""
-    from localspec.config import LoadOptions, SamplingParams
+    from localspec.core.config import LoadOptions, SamplingParams
     from localspec.engine import Engine
     from localspec.generate import stream_generate
 

@@ -13,13 +13,13 @@ import json
 from itertools import islice
 from pathlib import Path
 
-from localspec.config import LoadOptions, SamplingParams
+from localspec.core.config import LoadOptions, SamplingParams
+from localspec.core.formatting import repeated_share
 from localspec.engine import Engine
 from localspec.generate import collect, stream_generate
 from localspec.prompts import read_prompts
 from localspec.sampling import Sampler
 from localspec.speculative.drafters import ModelDrafter
-from localspec.text import repeated_share
 
 
 def record(

@@ -4,7 +4,7 @@ This room owns the thresholds and the sentences. The figures are `stats`'; it ne
 answer too short to tell.
 """
 
-from localspec.config import SamplingParams
+from localspec.core.config import SamplingParams
 from localspec.speculative.drafters import MODEL
 from localspec.stats import GenerationStats
 

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from localspec.errors import EngineError, UsageError
-from localspec.text import printable
+from localspec.core.errors import EngineError, UsageError
+from localspec.core.formatting import printable
 
 # Iterations an idle libgomp thread spins before it sleeps. Unbounded spinning, libgomp's default,
 # stalls a token for up to a second beside another busy process; see "Threads" in the README.

@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal, Protocol
 
 from localspec import generate
-from localspec.config import DraftLength, SamplingParams
-from localspec.errors import LocalspecError, PromptTooLong
+from localspec.core.config import DraftLength, SamplingParams
+from localspec.core.errors import LocalspecError, PromptTooLong
+from localspec.core.formatting import repeated_share
 from localspec.generate import Answer, collect, model_drafter, stream_generate
 from localspec.sampling import Sampler
 from localspec.speculative import oracle
@@ -22,7 +23,6 @@ from localspec.speculative.control import LONGEST_AUTO, longest
 from localspec.speculative.costs import PassCosts
 from localspec.speculative.loop import Clock, TokenModel, catch_up, common_prefix
 from localspec.stats import GenerationStats
-from localspec.text import repeated_share
 
 REPEATED_TOO_MUCH = 0.30  # share of repeated 8-grams from which a text counts as a loop
 _WARM_UP_TOKENS = 16

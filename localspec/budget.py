@@ -12,13 +12,14 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from localspec import backend, machine
-from localspec.config import LoadOptions
+from localspec import backend
+from localspec.core import machine
+from localspec.core.config import LoadOptions
+from localspec.core.formatting import size
 from localspec.fit import Free, Plan, Wish, default_ctx_size, draft_ctx_size, plan
 from localspec.footprint import Footprint, footprint
 from localspec.memory import MemoryUse
 from localspec.metadata import ModelHeader, read_header
-from localspec.text import size
 
 _TIGHT = 0.5  # of what is free: from there on llama.cpp is asked, which takes a second
 _PATIENCE = 60  # seconds for the child

@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from localspec.errors import FileProblem, UnknownPair
-from localspec.files import read_at_most
+from localspec.core.errors import FileProblem, UnknownPair
+from localspec.core.files import read_at_most
+from localspec.core.formatting import one_line
 from localspec.reference import Reference
-from localspec.text import one_line
 
 SHIPPED = Path(__file__).with_name("pairs.toml")
 MAX_BYTES = 2**20

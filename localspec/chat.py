@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from localspec.config import (
+from localspec.core.config import (
     MAX_SEED,
     DraftLength,
     SamplingParams,
@@ -20,8 +20,8 @@ from localspec.config import (
     require_fixed,
     sampling_fields,
 )
-from localspec.errors import FileProblem, LocalspecError, UsageError
-from localspec.files import appearing_when_complete, read_at_most
+from localspec.core.errors import FileProblem, LocalspecError, UsageError
+from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.generate import Answer, Engine, GenerationResponse, collect, stream_generate
 from localspec.stats import GenerationStats
 from localspec.template import Message, parse_message

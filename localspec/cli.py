@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from localspec import __version__, display, machine
-from localspec.config import (
+from localspec import __version__, display
+from localspec.core import machine
+from localspec.core.config import (
     DraftLength,
     SamplingParams,
     choose_draft,
@@ -27,13 +28,14 @@ from localspec.config import (
     default_length,
     require_fixed,
 )
-from localspec.errors import (
+from localspec.core.errors import (
     FileProblem,
     IncompatiblePair,
     LocalspecError,
     TemplateError,
     UsageError,
 )
+from localspec.core.interrupt import held_interrupt
 from localspec.flags import (
     AnswerFlags,
     JsonFlag,
@@ -42,7 +44,6 @@ from localspec.flags import (
     settle,
     spread_groups,
 )
-from localspec.interrupt import held_interrupt
 from localspec.model_commands import register, voice
 
 if TYPE_CHECKING:

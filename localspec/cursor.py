@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NoReturn, Protocol
 
-from localspec.errors import FileProblem, NotAGGUF
-from localspec.text import one_line
+from localspec.core.errors import FileProblem, NotAGGUF
+from localspec.core.formatting import one_line
 
 # A header is untrusted input; each limit is several times what the largest known model needs.
 MAX_STRING_BYTES = 16 << 20

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from localspec import bench, paths
-from localspec.config import DraftLength, LoadOptions, SamplingParams
+from localspec import bench
+from localspec.core import paths
+from localspec.core.config import DraftLength, LoadOptions, SamplingParams
 from localspec.engine import Engine
 from localspec.metadata import ModelHeader, read_header
 from localspec.padding import (

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from localspec.errors import LocalspecError
+from localspec.core.errors import LocalspecError
+from localspec.core.formatting import count, one_line, printable, size
 from localspec.stats import GenerationStats
-from localspec.text import count, one_line, printable, size
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,12 +8,13 @@ import platform
 import sys
 from dataclasses import dataclass, field
 
-from localspec import __version__, backend, machine, paths
-from localspec.config import LoadOptions, SamplingParams
+from localspec import __version__, backend
+from localspec.core import machine, paths
+from localspec.core.config import LoadOptions, SamplingParams
+from localspec.core.errors import LocalspecError
+from localspec.core.formatting import size
 from localspec.engine import Engine, missing_gpu
-from localspec.errors import LocalspecError
 from localspec.generate import stream_generate
-from localspec.text import size
 
 
 @dataclass(slots=True)

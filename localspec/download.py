@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec import hub
-from localspec.errors import DownloadProblem, HubProblem
+from localspec.core.errors import DownloadProblem, HubProblem
+from localspec.core.formatting import one_line, size
 from localspec.hub import DroppedConnection, RangeIgnored, RemoteModel
 from localspec.origin import SHA256, Origin, read_record, recorded, sha256_of, write_record
 from localspec.origin import Progress as Progress
@@ -27,7 +28,6 @@ from localspec.part import (
     writing,
 )
 from localspec.reference import Reference, RemoteFile, choose_files, is_safe
-from localspec.text import one_line, size
 
 Note = Callable[[str], None]
 

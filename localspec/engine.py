@@ -17,10 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from localspec import backend, machine, profiles
+from localspec import backend, profiles
 from localspec.budget import announcement, free_memory, plan_here
-from localspec.config import LoadOptions
-from localspec.errors import FileProblem, IncompatiblePair
+from localspec.core import machine
+from localspec.core.config import LoadOptions
+from localspec.core.errors import FileProblem, IncompatiblePair
 from localspec.metadata import ModelHeader, read_header
 from localspec.model import LlamaModel
 from localspec.pairing import Finding, check_model, check_pair

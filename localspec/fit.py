@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from localspec.config import DEFAULT_CTX_SIZE
-from localspec.errors import NotEnoughMemory
+from localspec.core.config import DEFAULT_CTX_SIZE
+from localspec.core.errors import NotEnoughMemory
+from localspec.core.formatting import size
 from localspec.footprint import Footprint
 from localspec.memory import MemoryUse
 from localspec.metadata import ModelHeader
-from localspec.text import size
 
 SMALLEST_CTX = 8  # a file may claim less, and llama.cpp would abort
 _LEAST_CTX = 512  # tokens; a default is not lowered further

@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from localspec.config import (
+from localspec.core.config import (
     ACCEPTANCE_RULES,
     CACHE_TYPES,
     MAX_THREADS,

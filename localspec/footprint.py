@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from localspec.config import MAX_DRAFT_TOKENS, LoadOptions
+from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.gguf_file import GGML_TYPES, TensorInfo
 from localspec.memory import MemoryUse
 from localspec.metadata import ModelHeader

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, Protocol
 
-from localspec.config import DraftLength, SamplingParams, require_fixed
-from localspec.errors import PromptTooLong
+from localspec.core.config import DraftLength, SamplingParams, require_fixed
+from localspec.core.errors import PromptTooLong
+from localspec.core.formatting import TextStream
 from localspec.sampling import Sampler
 from localspec.speculative.control import Adaptive, FixedLength, Knowledge, NoDraft
 from localspec.speculative.drafters import ModelDrafter
@@ -26,7 +27,6 @@ from localspec.speculative.loop import (
 from localspec.speculative.rejection import RejectionSampler
 from localspec.speculative.suffix import SuffixIndex
 from localspec.stats import GenerationStats
-from localspec.text import TextStream
 
 
 class Engine(Protocol):

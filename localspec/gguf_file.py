@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from localspec.core.errors import NotAGGUF
+from localspec.core.formatting import one_line
 from localspec.cursor import AGAIN, Cursor, Source
-from localspec.errors import NotAGGUF
-from localspec.text import one_line
 
 # A header is untrusted input; each limit is several times what the largest known model needs.
 MAX_KEYS = 10_000

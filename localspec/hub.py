@@ -17,13 +17,14 @@ from logging import ERROR
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from localspec import __version__, paths, refusals
-from localspec.errors import HubProblem
+from localspec import __version__, refusals
+from localspec.core import paths
+from localspec.core.errors import HubProblem
+from localspec.core.formatting import one_line
 from localspec.origin import SHA256
 from localspec.reference import Reference, RemoteFile, choose_files, is_safe
 from localspec.refusals import DroppedConnection as DroppedConnection  # for those that ask
 from localspec.refusals import RangeIgnored as RangeIgnored
-from localspec.text import one_line
 
 if TYPE_CHECKING:
     import httpx2

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from rich.cells import cell_len, set_cell_size
 
 from localspec.catalog import PairSpec
+from localspec.core.formatting import one_line, size
 from localspec.display import console, labelled, note
 from localspec.library import Inventory, LocalModel
 from localspec.origin import Progress, Verdict
 from localspec.shelf import PairRow
 from localspec.suggest import Suggestions
-from localspec.text import one_line, size
 
 _SHOWN_REFUSALS = 5
 _GAP = "  "

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from localspec import pairbook, paths
+from localspec import pairbook
 from localspec.catalog import load_catalog
+from localspec.core import paths
+from localspec.core.errors import UnknownPair, UsageError
 from localspec.download import downloaded
-from localspec.errors import UnknownPair, UsageError
 from localspec.library import find_models, model_of
 from localspec.reference import parse_reference
 

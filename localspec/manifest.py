@@ -21,17 +21,17 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from localspec.config import (
+from localspec.core.config import (
     CACHE_TYPES,
     MAX_DRAFT_TOKENS,
     MAX_THREADS,
     SamplingParams,
     require_fixed,
 )
-from localspec.errors import UsageError
+from localspec.core.errors import UsageError
+from localspec.core.formatting import one_line
 from localspec.origin import SHA256
 from localspec.reference import parse_reference
-from localspec.text import one_line
 
 if TYPE_CHECKING:
     from pydantic import ValidationError

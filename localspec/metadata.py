@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.config import RECOMMENDED_KEYS
+from localspec.core.config import RECOMMENDED_KEYS
 from localspec.cursor import Source
 from localspec.gguf_file import HeaderReader, Part, TensorInfo, Value
 from localspec.splits import finish_parts, read_parts

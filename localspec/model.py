@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from localspec import backend, machine
-from localspec.config import MAX_DRAFT_TOKENS, LoadOptions
-from localspec.errors import EngineError, UsageError
+from localspec import backend
+from localspec.core import machine
+from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
+from localspec.core.errors import EngineError, UsageError
+from localspec.core.interrupt import held_interrupt
 from localspec.fit import default_ctx_size
 from localspec.footprint import BATCH, tensor_bytes
-from localspec.interrupt import held_interrupt
 from localspec.memory import MemoryUse, read_buffers
 from localspec.metadata import ModelHeader
 from localspec.soundness import MAX_LAYERS

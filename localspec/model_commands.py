@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from localspec import display
-from localspec.errors import IncompatiblePair, UsageError
+from localspec.core.errors import IncompatiblePair, UsageError
 from localspec.flags import (
     JsonFlag,
     ModelFlags,
@@ -225,7 +225,8 @@ def verify(
     as_json: JsonFlag = False,
 ) -> None:
     """Compare files with the sha256 recorded when they came; needs no network."""
-    from localspec import listing, origin, paths
+    from localspec import listing, origin
+    from localspec.core import paths
     from localspec.supply import files_of, kept_hashes
 
     wanted = [path for name in names or () for path in files_of(name)]

@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from localspec.errors import UsageError
+from localspec.core.errors import UsageError
+from localspec.core.files import appearing_when_complete, read_at_most
+from localspec.core.formatting import one_line
 from localspec.file_names import parts_of
-from localspec.files import appearing_when_complete, read_at_most
 from localspec.reference import Reference, is_safe
-from localspec.text import one_line
 
 Progress = Callable[[str, int, int], None]  # file name, bytes done, bytes in all
 State = Literal["right", "wrong", "missing", "no record", "damaged record", "unreadable"]

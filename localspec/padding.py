@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from localspec.errors import FileProblem, LocalspecError, NotAGGUF
-from localspec.files import appearing_when_complete
+from localspec.core.errors import FileProblem, LocalspecError, NotAGGUF
+from localspec.core.files import appearing_when_complete
 from localspec.metadata import read_header
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec import paths
 from localspec.catalog import find_pair, load_catalog, unknown_pair
-from localspec.errors import FileProblem, UnknownPair, UsageError
-from localspec.files import appearing_when_complete, read_at_most
+from localspec.core import paths
+from localspec.core.errors import FileProblem, UnknownPair, UsageError
+from localspec.core.files import appearing_when_complete, read_at_most
+from localspec.core.formatting import one_line
 from localspec.manifest import FileHash, OwnPair, Setting, as_toml, own_pair
 from localspec.reference import parse_reference
-from localspec.text import one_line
 
 MAX_BYTES = 2**20
 MAX_NAME = 64

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from localspec.core.formatting import count, one_line
 from localspec.metadata import HeaderStart, ModelHeader
 from localspec.pairing_rules import (
     LENIENT,
@@ -30,7 +31,6 @@ from localspec.soundness import (
     check_template,
     loads_without_texts,
 )
-from localspec.text import count, one_line
 from localspec.vocabulary import Vocab, VocabType
 
 # Whose rule this room repeats (`common_speculative_are_compatible`), shown beside the verdict.

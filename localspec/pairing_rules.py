@@ -7,7 +7,7 @@ This room owns what a finding is and every rule's words; who breaks which rule i
 from dataclasses import dataclass
 from typing import Literal
 
-from localspec.text import one_line
+from localspec.core.formatting import one_line
 
 Level = Literal["error", "warning", "info"]
 

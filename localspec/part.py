@@ -17,9 +17,9 @@ from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
-from localspec.errors import DownloadProblem
+from localspec.core.errors import DownloadProblem
+from localspec.core.formatting import one_line, size
 from localspec.origin import PIECE_BYTES
-from localspec.text import one_line, size
 
 SYNCED_BYTES = 32 << 20  # so many bytes at most are lost when the machine stops
 

@@ -7,13 +7,13 @@ judging `pairing`'s, drawing `display`'s.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from localspec.config import LoadOptions
+from localspec.core.config import LoadOptions
+from localspec.core.formatting import count, one_line, size
 from localspec.fit import default_ctx_size
 from localspec.footprint import footprint
 from localspec.memory import MemoryUse
 from localspec.metadata import ModelHeader, Vocab
 from localspec.pairing import MIN_RATIO, Finding, check_model, describe
-from localspec.text import count, one_line, size
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from localspec import __version__, paths
-from localspec.files import appearing_when_complete, read_at_most
+from localspec import __version__
+from localspec.core import paths
+from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.metadata import ModelHeader
 from localspec.speculative.acceptance import Acceptance
 from localspec.speculative.control import Knowledge

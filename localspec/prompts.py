@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.errors import FileProblem, UsageError
-from localspec.files import read_at_most
+from localspec.core.errors import FileProblem, UsageError
+from localspec.core.files import read_at_most
 from localspec.template import Message, parse_message
 
 SHIPPED = Path(__file__).with_name("prompts.jsonl")

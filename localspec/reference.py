@@ -13,7 +13,8 @@ from difflib import get_close_matches
 from typing import NoReturn
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from localspec.errors import HubProblem, UsageError
+from localspec.core.errors import HubProblem, UsageError
+from localspec.core.formatting import one_line
 from localspec.file_names import (
     MAX_PARTS,
     PART_NAME_IN_ANY_CASE,
@@ -22,7 +23,6 @@ from localspec.file_names import (
     stem_of,
     tag_of,
 )
-from localspec.text import one_line
 
 MAX_PATH = 1024  # characters of a path inside a repository
 MAX_NAME = 200  # bytes of each folder or file name; file systems have 255, and ours grow

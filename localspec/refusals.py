@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from localspec.errors import HubProblem
+from localspec.core.errors import HubProblem
+from localspec.core.formatting import one_line
 from localspec.reference import Reference, RemoteFile
-from localspec.text import one_line
 
 if TYPE_CHECKING:
     import httpx2

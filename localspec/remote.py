@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from localspec.core.errors import NotAGGUF
 from localspec.cursor import AGAIN
-from localspec.errors import NotAGGUF
 from localspec.hub import DroppedConnection, RemoteModel, stream
 from localspec.metadata import HeaderStart, ModelHeader, StagedHeader, read_header, start_of
 from localspec.pairing import PairReport, certain_refusal, check_pair, refused

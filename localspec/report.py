@@ -10,10 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec import __version__, backend, machine
+from localspec import __version__, backend
 from localspec.bench import Comparison, Plan, together
-from localspec.errors import FileProblem
-from localspec.files import appearing_when_complete
+from localspec.core import machine
+from localspec.core.errors import FileProblem
+from localspec.core.files import appearing_when_complete
 from localspec.prompts import Prompt
 
 if TYPE_CHECKING:

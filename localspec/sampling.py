@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.config import SamplingParams
-from localspec.errors import EngineError
+from localspec.core.config import SamplingParams
+from localspec.core.errors import EngineError
 
 _ROWS = 64  # of the table whose columns' maxima bound the k-th largest logit from below
 _GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # splitmix64

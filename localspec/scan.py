@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from localspec.core.files import read_at_most
+from localspec.core.formatting import one_line
 from localspec.file_names import is_sidecar
-from localspec.files import read_at_most
-from localspec.text import one_line
 
 MAX_DEPTH = 12  # folders below the one that is searched
 MAX_FILES = 100_000  # per source

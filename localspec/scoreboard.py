@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len, set_cell_size
 
 from localspec.bench import Audit, Comparison, Difference, Figures, Limits, together
-from localspec.config import DraftLength
+from localspec.core.config import DraftLength
+from localspec.core.formatting import count, one_line
 from localspec.display import console, note, number, percent
 from localspec.memory import MemoryUse
-from localspec.text import count, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console

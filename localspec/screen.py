@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localspec import display, paths
+from localspec import display
 from localspec.chat import ALIASES, COMMANDS, read_message
-from localspec.errors import FileProblem, LocalspecError
+from localspec.core import paths
+from localspec.core.errors import FileProblem, LocalspecError
+from localspec.core.formatting import printable
+from localspec.core.interrupt import held_interrupt
 from localspec.generate import Answer, GenerationResponse
-from localspec.interrupt import held_interrupt
 from localspec.stats import GenerationStats
-from localspec.text import printable
 
 try:
     import readline

@@ -10,10 +10,11 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
-from localspec import machine, pairbook, profiles
+from localspec import pairbook, profiles
 from localspec.budget import free_memory
 from localspec.catalog import Gain, PairSpec, describe, load_catalog, of_family
-from localspec.errors import LocalspecError, UnknownPair
+from localspec.core import machine
+from localspec.core.errors import LocalspecError, UnknownPair
 from localspec.file_names import parts_of
 from localspec.library import LocalModel, find_models, model_of
 from localspec.metadata import ModelHeader, read_header

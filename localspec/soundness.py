@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Literal
 
+from localspec.core.formatting import one_line
 from localspec.metadata import HeaderStart, ModelHeader
 from localspec.pairing_rules import PRE_GROUPS, Finding, Level, counted, find, show_text
-from localspec.text import one_line
 from localspec.vocabulary import Vocab
 
 Role = Literal["target", "draft", "file"]

@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from localspec.core.errors import FileProblem
+from localspec.core.formatting import one_line
 from localspec.cursor import open_file
-from localspec.errors import FileProblem
 from localspec.file_names import MAX_PARTS, PART_NAME
 from localspec.gguf_file import MAX_TENSORS, HeaderReader, Part
-from localspec.text import one_line
 
 
 def read_parts(path: Path) -> list[Part]:

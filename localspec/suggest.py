@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Protocol
 
 from localspec.catalog import PairSpec
-from localspec.config import LoadOptions
+from localspec.core.config import LoadOptions
+from localspec.core.formatting import size
 from localspec.file_names import stem_of, tag_of
 from localspec.fit import default_ctx_size, draft_ctx_size
 from localspec.footprint import footprint, tensor_bytes
@@ -21,7 +22,6 @@ from localspec.metadata import ModelHeader
 from localspec.pairing import MIN_RATIO, PairReport, check_pair
 from localspec.pairing_rules import LENIENT
 from localspec.speculative.oracle import usual_gain
-from localspec.text import size
 
 _FAR = 4.0
 _DISTANCES = dict.fromkeys(LENIENT, 1.0) | {  # of a finding, in steps away from a pair that fits

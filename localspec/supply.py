@@ -12,9 +12,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec import pairbook, paths
+from localspec import pairbook
+from localspec.core import paths
+from localspec.core.errors import DownloadProblem, FileProblem, IncompatiblePair, UsageError
+from localspec.core.formatting import one_line, size
 from localspec.download import fetch
-from localspec.errors import DownloadProblem, FileProblem, IncompatiblePair, UsageError
 from localspec.hub import RemoteModel, resolve
 from localspec.locate import choose, is_pair, on_disk
 from localspec.manifest import FileHash
@@ -23,7 +25,6 @@ from localspec.origin import Progress, sha256_of
 from localspec.pairing import check_model
 from localspec.reference import parse_reference
 from localspec.remote import Comparison, compare, read_remote
-from localspec.text import one_line, size
 
 _HUB_PATH = re.compile(r"[\w.-]+/[\w.-]+/.+\.gguf", re.IGNORECASE)
 LARGE = 10 * 10**9  # bytes; above it a download waits for a yes

@@ -8,7 +8,7 @@ import datetime
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 
-from localspec.errors import TemplateError
+from localspec.core.errors import TemplateError
 
 if TYPE_CHECKING:
     from jinja2 import Environment

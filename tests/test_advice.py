@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from localspec.advice import advise
-from localspec.config import SamplingParams
+from localspec.core.config import SamplingParams
 from localspec.stats import GenerationStats, PassStats, SourceStats
 
 GREEDY = SamplingParams(temperature=0)

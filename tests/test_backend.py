@@ -10,7 +10,7 @@ import pytest
 
 from localspec import backend
 from localspec.backend import NativeLog
-from localspec.errors import EngineError, UsageError
+from localspec.core.errors import EngineError, UsageError
 from tests.support.real_pair import TinyFiles, load_model
 
 INFO, WARNING, ERROR, CONTINUED = 2, 3, 4, 5  # ggml_log_level
@@ -105,7 +105,7 @@ def test_a_missing_binding_is_an_error_with_a_way_out() -> None:
 import sys
 sys.modules["llama_cpp"] = None
 from localspec import backend
-from localspec.errors import EngineError
+from localspec.core.errors import EngineError
 try:
     backend.library()
 except EngineError as problem:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from localspec import backend, bench
 from localspec.bench import Comparison, Figures, Plan, run_bench, together
-from localspec.config import DraftLength, SamplingParams
+from localspec.core.config import DraftLength, SamplingParams
+from localspec.core.errors import EngineError, PromptTooLong
 from localspec.engine import Engine
-from localspec.errors import EngineError, PromptTooLong
 from localspec.generate import Answer
 from localspec.stats import PassStats, SourceStats
 from tests.support.answers import (

@@ -9,7 +9,7 @@ import pytest
 
 from localspec import budget
 from localspec.budget import announcement, free_memory, plan_here, would_allocate
-from localspec.errors import NotEnoughMemory
+from localspec.core.errors import NotEnoughMemory
 from localspec.fit import Free
 from localspec.footprint import footprint
 from localspec.memory import MemoryUse

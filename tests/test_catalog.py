@@ -13,7 +13,7 @@ import pytest
 
 from localspec import catalog
 from localspec.catalog import PairSpec, describe, find_pair, load_catalog, of_family
-from localspec.errors import FileProblem, UnknownPair
+from localspec.core.errors import FileProblem, UnknownPair
 from localspec.pairbook import is_name
 from localspec.reference import Reference, parse_reference
 

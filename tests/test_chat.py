@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from localspec import chat as room
 from localspec.chat import ALIASES, COMMANDS, Chat, read_message
-from localspec.config import DraftLength, SamplingParams
-from localspec.errors import EngineError, FileProblem, LocalspecError, UsageError
+from localspec.core.config import DraftLength, SamplingParams
+from localspec.core.errors import EngineError, FileProblem, LocalspecError, UsageError
 from localspec.generate import Answer, GenerationResponse
 from localspec.stats import GenerationStats
 from localspec.template import ROLES, Message

@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from localspec import __version__, backend, cli, doctor, paths
+from localspec import __version__, backend, cli, doctor
+from localspec.core import paths
+from localspec.core.errors import EngineError, FileProblem
 from localspec.doctor import Examination
-from localspec.errors import EngineError, FileProblem
 from tests.support.command import Command, Done
 from tests.support.real_pair import TinyFiles, retuned
 from tests.support.tiny_models import write_tiny_model

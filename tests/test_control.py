@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from localspec.config import SamplingParams
+from localspec.core.config import SamplingParams
 from localspec.sampling import Sampler
 from localspec.speculative.control import Adaptive, FixedLength, Knowledge, NoDraft, longest
 from localspec.speculative.costs import PassCosts

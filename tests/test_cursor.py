@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec import cursor
+from localspec.core.errors import NotAGGUF
 from localspec.cursor import Cursor
-from localspec.errors import NotAGGUF
 from localspec.metadata import StagedHeader, read_header
 from tests.support.gguf_files import gguf_bytes, write_gguf
 from tests.support.header_toys import Bytes, refusal

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec import demo, paths
+from localspec import demo
+from localspec.core import paths
 from localspec.demo import QUESTIONS, PairResult, padded_pair, run_demo
 from localspec.engine import Engine
 from localspec.padding import PaddedShape

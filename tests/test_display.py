@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from localspec import display, scoreboard
+from localspec.core.errors import LocalspecError
 from localspec.demo import PairResult
 from localspec.doctor import Examination
-from localspec.errors import LocalspecError
 from localspec.metadata import read_header
 from localspec.pairing import check_pair
 from localspec.speculative.loop import Prefill, Round

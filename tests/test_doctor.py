@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from localspec import __version__, backend, doctor, machine, paths
+from localspec import __version__, backend, doctor
+from localspec.core import machine, paths
+from localspec.core.errors import EngineError
 from localspec.doctor import examine
-from localspec.errors import EngineError
 from tests.support.real_pair import TinyFiles
 
 

@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 
 from localspec import download
 from localspec import hub as door
+from localspec.core.errors import DownloadProblem, HubProblem
 from localspec.download import downloaded, fetch, local_paths
-from localspec.errors import DownloadProblem, HubProblem
 from localspec.hub import DroppedConnection, RangeIgnored, RemoteModel
 from localspec.origin import Origin, read_record, record_path, verify, write_record
 from localspec.reference import Reference, RemoteFile, parse_reference
@@ -923,7 +923,8 @@ CRASHES = """
 import os, signal, sys
 from pathlib import Path
 
-from localspec import download, files, hub, origin, part
+from localspec import download, hub, origin, part
+from localspec.core import files
 from localspec.reference import Reference, RemoteFile
 
 OLD, NEW, COMMIT = b"the older version", b"the newer version", "c0ffee" + "0" * 34

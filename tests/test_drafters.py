@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.config import SamplingParams
+from localspec.core.config import SamplingParams
 from localspec.sampling import Sampler
 from localspec.speculative.drafters import MODEL, ModelDrafter
 from tests.support.toys import ToyModel, never_stop

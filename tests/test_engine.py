@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec import backend, machine
+from localspec import backend
 from localspec import engine as engine_room
-from localspec.config import MAX_DRAFT_TOKENS, DraftLength, SamplingParams
-from localspec.engine import Engine, missing_gpu
-from localspec.errors import (
+from localspec.core import machine
+from localspec.core.config import MAX_DRAFT_TOKENS, DraftLength, SamplingParams
+from localspec.core.errors import (
     EngineError,
     FileProblem,
     IncompatiblePair,
@@ -30,6 +30,7 @@ from localspec.errors import (
     PromptTooLong,
     UsageError,
 )
+from localspec.engine import Engine, missing_gpu
 from localspec.fit import draft_ctx_size
 from localspec.generate import stream_generate
 from localspec.metadata import read_header
@@ -638,9 +639,9 @@ def test_a_context_larger_than_memory(tiny: TinyFiles) -> None:
     code = """
 import resource, sys
 from pathlib import Path
-from localspec.config import LoadOptions
+from localspec.core.config import LoadOptions
 from localspec.engine import Engine
-from localspec.errors import EngineError
+from localspec.core.errors import EngineError
 Engine.load(LoadOptions(Path(sys.argv[1]), threads=1)).close()
 resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))
 try:

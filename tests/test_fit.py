@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec import paths
-from localspec.errors import NotEnoughMemory
+from localspec.core import paths
+from localspec.core.errors import NotEnoughMemory
 from localspec.fit import Free, Plan, Wish, default_ctx_size, draft_ctx_size, plan
 from localspec.footprint import Footprint
 from localspec.metadata import ModelHeader, read_header

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec.budget import would_allocate
-from localspec.config import LoadOptions
+from localspec.core.config import LoadOptions
 from localspec.footprint import Footprint, footprint, sliding_layers, tensor_bytes
 from localspec.memory import MemoryUse
 from localspec.metadata import read_header

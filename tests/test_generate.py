@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.config import DraftLength, SamplingParams
-from localspec.errors import PromptTooLong
+from localspec.core.config import DraftLength, SamplingParams
+from localspec.core.errors import PromptTooLong
 from localspec.generate import GenerationResponse, collect, stream_generate
 from tests.support.toys import STOP_TOKEN, FakeClock, ToyEngine
 

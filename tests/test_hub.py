@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from localspec import hub as door
-from localspec import paths
-from localspec.errors import HubProblem
+from localspec.core import paths
+from localspec.core.errors import HubProblem
 from localspec.hub import DroppedConnection, RangeIgnored, RemoteModel
 from localspec.reference import Reference, RemoteFile
 from tests.support.fake_hub import (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from localspec import library
-from localspec.errors import FileProblem, UsageError
+from localspec.core.errors import FileProblem, UsageError
 from localspec.library import Source, find_models, parse_source
 from localspec.metadata import read_header
 from localspec.pairing import check_pair

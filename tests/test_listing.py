@@ -16,12 +16,12 @@ from rich.console import Console
 
 from localspec import display, listing, pairbook
 from localspec.catalog import load_catalog
+from localspec.core.formatting import one_line
 from localspec.library import Inventory, LocalModel, find_models
 from localspec.metadata import ModelHeader, read_header
 from localspec.origin import Verdict
 from localspec.shelf import PairRow, drafts_for, pair_row, pair_rows
 from localspec.suggest import Refusal, Suggestion, Suggestions
-from localspec.text import one_line
 from tests.support import zoo
 from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
 from tests.support.streams import Streams

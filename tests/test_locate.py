@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from localspec import hub, pairbook, paths
+from localspec import hub, pairbook
 from localspec.catalog import find_pair
-from localspec.errors import UnknownPair, UsageError
+from localspec.core import paths
+from localspec.core.errors import UnknownPair, UsageError
 from localspec.locate import FIND, Choice, choose, is_pair, on_disk
 from localspec.metadata import read_header
 from tests.support import zoo

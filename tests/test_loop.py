@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.config import SamplingParams
+from localspec.core.config import SamplingParams
 from localspec.sampling import Sampler
 from localspec.speculative.control import Adaptive, FixedLength, Knowledge, NoDraft
 from localspec.speculative.drafters import ModelDrafter

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.config import SamplingParams, sampling_fields
+from localspec.core.config import SamplingParams, sampling_fields
 from localspec.manifest import (
     SETTINGS,
     FileHash,

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from localspec import gguf_file, metadata
-from localspec.errors import FileProblem, NotAGGUF
+from localspec.core.errors import FileProblem, NotAGGUF
 from localspec.metadata import ModelHeader, StagedHeader, read_header, start_of
 from tests.support.gguf_files import (
     ARRAY,

@@ -17,9 +17,10 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from localspec import download, machine, pairbook, paths, supply
+from localspec import download, pairbook, supply
 from localspec import hub as hub_room
 from localspec.catalog import load_catalog
+from localspec.core import machine, paths
 from localspec.remote import FIRST_BYTES
 from tests.support import zoo
 from tests.support.command import Command, Done

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.config import SamplingParams
+from localspec.core.config import SamplingParams
 from localspec.sampling import Sampler
 from localspec.speculative.control import FixedLength, NoDraft
 from localspec.speculative.drafters import ModelDrafter

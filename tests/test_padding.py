@@ -16,7 +16,7 @@ import llama_cpp
 import numpy as np
 import pytest
 
-from localspec.errors import FileProblem, LocalspecError, NotAGGUF
+from localspec.core.errors import FileProblem, LocalspecError, NotAGGUF
 from localspec.padding import (
     DEMO_DRAFT_SHAPE,
     DEMO_TARGET_SHAPE,

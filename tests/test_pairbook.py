@@ -10,7 +10,7 @@ import pytest
 
 from localspec import pairbook
 from localspec.catalog import find_pair
-from localspec.errors import FileProblem, LocalspecError, UnknownPair, UsageError
+from localspec.core.errors import FileProblem, LocalspecError, UnknownPair, UsageError
 from localspec.manifest import FileHash, OwnPair, Setting
 from localspec.pairbook import is_name
 

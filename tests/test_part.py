@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec import part as room
-from localspec.errors import DownloadProblem
+from localspec.core.errors import DownloadProblem
 from localspec.part import (
     Part,
     TooLong,

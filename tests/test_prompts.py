@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.errors import FileProblem, UsageError
+from localspec.core.errors import FileProblem, UsageError
 from localspec.prompts import Prompt, by_task, read_prompts
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.errors import HubProblem, LocalspecError, UsageError
+from localspec.core.errors import HubProblem, LocalspecError, UsageError
 from localspec.reference import Reference, RemoteFile, choose_files, is_safe, parse_reference
 
 REPO = "org/some-model-GGUF"

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec import refusals
-from localspec.errors import HubProblem
+from localspec.core.errors import HubProblem
 from localspec.reference import Reference, RemoteFile
 from localspec.refusals import DroppedConnection, RangeIgnored
 

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.config import AcceptanceRule, SamplingParams
+from localspec.core.config import AcceptanceRule, SamplingParams
+from localspec.core.errors import UsageError
 from localspec.engine import Engine
-from localspec.errors import UsageError
 from localspec.generate import collect, stream_generate
 from localspec.sampling import Law, Sampler
 from localspec.speculative.control import FixedLength

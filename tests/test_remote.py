@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.errors import HubProblem, NotAGGUF
+from localspec.core.errors import HubProblem, NotAGGUF
 from localspec.hub import DroppedConnection, RangeIgnored, RemoteModel, resolve
 from localspec.metadata import HeaderStart, ModelHeader, read_header
 from localspec.pairing import check_pair, report_json

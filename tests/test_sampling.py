@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from localspec.config import SamplingParams
-from localspec.errors import EngineError
+from localspec.core.config import SamplingParams
+from localspec.core.errors import EngineError
 from localspec.sampling import _ROWS, Law, Sampler, _largest, gumbel_noise, uniform
 
 PLAIN = SamplingParams(temperature=1, top_k=0, top_p=1, min_p=0)

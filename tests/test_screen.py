@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from localspec import paths, screen
+from localspec import screen
 from localspec.chat import COMMANDS, Chat
-from localspec.config import SamplingParams
-from localspec.errors import FileProblem
+from localspec.core import paths
+from localspec.core.config import SamplingParams
+from localspec.core.errors import FileProblem
 from tests.support.chat_toys import Reciter
 from tests.support.real_pair import TinyFiles
 
@@ -30,7 +31,7 @@ import json, sys
 from tests.support.chat_toys import Reciter
 from localspec import display
 from localspec.chat import Chat
-from localspec.config import SamplingParams
+from localspec.core.config import SamplingParams
 display.prepare_streams()
 engine = Reciter(json.loads(sys.argv[1]), float(sys.argv[2]))
 from localspec.screen import open_screen
@@ -412,7 +413,7 @@ def test_a_pipe_that_is_no_text_is_a_file_problem(monkeypatch: pytest.MonkeyPatc
 # -- an answer cut short -------------------------------------------------------------------
 
 FAILING = """
-from localspec.errors import EngineError
+from localspec.core.errors import EngineError
 decode = Reciter.decode
 def failing(self, tokens, rows):
     if len(self.tokens) == 12:

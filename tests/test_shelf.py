@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from localspec import machine, pairbook, paths, profiles
+from localspec import pairbook, profiles
 from localspec.catalog import load_catalog
-from localspec.errors import FileProblem, UnknownPair
+from localspec.core import machine, paths
+from localspec.core.errors import FileProblem, UnknownPair
 from localspec.library import LocalModel, find_models, model_of
 from localspec.locate import on_disk
 from localspec.metadata import ModelHeader, read_header

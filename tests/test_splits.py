@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.errors import NotAGGUF
+from localspec.core.errors import NotAGGUF
 from localspec.metadata import StagedHeader, read_header
 from tests.support.gguf_files import (
     I32,

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from localspec import download, pairbook, paths, supply
-from localspec.errors import (
+from localspec import download, pairbook, supply
+from localspec.core import paths
+from localspec.core.errors import (
     DownloadProblem,
     FileProblem,
     HubProblem,
@@ -21,6 +22,7 @@ from localspec.errors import (
     UnknownPair,
     UsageError,
 )
+from localspec.core.formatting import size
 from localspec.origin import Progress, read_record
 from localspec.remote import FIRST_BYTES
 from localspec.supply import (
@@ -32,7 +34,6 @@ from localspec.supply import (
     models_of,
     obtain,
 )
-from localspec.text import size
 from tests.support import zoo
 from tests.support.fake_hub import FakeHub, hub
 from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words

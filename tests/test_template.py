@@ -7,7 +7,7 @@ import datetime
 import pytest
 
 from localspec import template as room
-from localspec.errors import TemplateError
+from localspec.core.errors import TemplateError
 from localspec.template import Message, render
 
 TALK: list[Message] = [

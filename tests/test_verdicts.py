@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from localspec import pairing
-from localspec.errors import NotAGGUF
+from localspec.core.errors import NotAGGUF
 from localspec.metadata import read_header
 from localspec.pairing import check_pair
 from localspec.pairing_rules import RULES

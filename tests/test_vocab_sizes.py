@@ -13,9 +13,9 @@ import gguf
 import numpy as np
 import pytest
 
-from localspec.config import AcceptanceRule, DraftLength, SamplingParams
+from localspec.core.config import AcceptanceRule, DraftLength, SamplingParams
+from localspec.core.errors import IncompatiblePair
 from localspec.engine import Engine
-from localspec.errors import IncompatiblePair
 from localspec.generate import stream_generate
 from localspec.metadata import read_header
 from localspec.model import LlamaModel

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
-from localspec.config import DraftLength
+from localspec.core.config import DraftLength
 from localspec.speculative.acceptance import Acceptance
 from localspec.speculative.costs import PassCosts
 from localspec.speculative.drafters import MODEL, Candidate

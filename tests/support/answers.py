@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from localspec.bench import Comparison, Difference, Side
-from localspec.config import DraftLength
+from localspec.core.config import DraftLength
 from localspec.generate import Answer
 from localspec.stats import GenerationStats
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec import paths
-from localspec.config import DraftLength, LoadOptions, SamplingParams
+from localspec.core import paths
+from localspec.core.config import DraftLength, LoadOptions, SamplingParams
 from localspec.engine import Engine
 from localspec.generate import Answer, collect, stream_generate
 from localspec.metadata import read_header

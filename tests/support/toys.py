@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.config import MAX_DRAFT_TOKENS
+from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.speculative.control import Knowledge
 from localspec.speculative.loop import Clock
 

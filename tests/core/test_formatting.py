@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.text import TextStream, count, printable, repeated_share, size
+from localspec.core.formatting import TextStream, count, printable, repeated_share, size
 
 # Stop strings over a small alphabet meet the text often, and each other: "b", "ab", "abb".
 stops_strategy = st.lists(st.text("ab\u00e9\u20ac\n", min_size=0, max_size=4), max_size=3)

@@ -8,9 +8,9 @@ import os
 import sys
 from pathlib import Path
 
-from localspec.errors import FileProblem
+from localspec.core.errors import FileProblem
 
-PACKAGE = Path(__file__).resolve().parent
+PACKAGE = Path(__file__).resolve().parents[1]
 CHECKOUT = PACKAGE.parent
 
 

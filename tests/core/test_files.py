@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.files import appearing_when_complete, read_at_most
+from localspec.core.files import appearing_when_complete, read_at_most
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.config import (
+from localspec.core.config import (
     MAX_DRAFT_TOKENS,
     MAX_SEED,
     RECOMMENDED_KEYS,
@@ -21,7 +21,7 @@ from localspec.config import (
     parse_lengths,
     sampling_fields,
 )
-from localspec.errors import UsageError
+from localspec.core.errors import UsageError
 
 NAN, INF = float("nan"), float("inf")
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from localspec.interrupt import held_interrupt
+from localspec.core.interrupt import held_interrupt
 
 
 def test_ctrl_c_waits_for_the_end_of_the_block() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec import paths
-from localspec.errors import FileProblem
+from localspec.core import paths
+from localspec.core.errors import FileProblem
 
 
 @pytest.fixture
@@ -114,4 +114,4 @@ def test_nothing_is_created(installed: Path, home: Path, monkeypatch: pytest.Mon
 
 
 def test_this_package_lies_where_it_says() -> None:
-    assert (paths.PACKAGE / "paths.py").is_file()
+    assert (paths.PACKAGE / "cli.py").is_file()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec import machine
+from localspec.core import machine
 
 linux_only = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity"), reason="needs the Linux affinity call"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from localspec.errors import UsageError
+from localspec.core.errors import UsageError
 
 # A verification of 64 tokens or more takes another path through llama.cpp's CPU flash attention,
 # which rounds differently; up to 63, drafted tokens and the pending one, all widths agree.

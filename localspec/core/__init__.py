@@ -1,0 +1,1 @@
+"""What every package needs: errors, parameters, paths, files, the machine, formatting."""
