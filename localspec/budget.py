@@ -19,7 +19,7 @@ from localspec.core.formatting import size
 from localspec.fit import Free, Plan, Wish, default_ctx_size, draft_ctx_size, plan
 from localspec.footprint import Footprint, footprint
 from localspec.memory import MemoryUse
-from localspec.metadata import ModelHeader, read_header
+from localspec.metadata.header import ModelHeader, read_header
 
 _TIGHT = 0.5  # of what is free: from there on llama.cpp is asked, which takes a second
 _PATIENCE = 60  # seconds for the child

@@ -479,7 +479,7 @@ def _files(models: ModelFlags) -> tuple[Path, Path | None]:
 
 def _find_draft(target: Path, lenient: bool) -> Path:
     """The best draft on this disk that is worth using, named."""
-    from localspec.metadata import read_header
+    from localspec.metadata.header import read_header
     from localspec.shelf import drafts_for
 
     found = drafts_for(read_header(target), lenient=lenient).drafts

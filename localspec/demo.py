@@ -13,7 +13,7 @@ from localspec import bench
 from localspec.core import paths
 from localspec.core.config import DraftLength, LoadOptions, SamplingParams
 from localspec.engine import Engine
-from localspec.metadata import ModelHeader, read_header
+from localspec.metadata.header import ModelHeader, read_header
 from localspec.padding import (
     DEMO_DRAFT_SHAPE,
     DEMO_TARGET_SHAPE,

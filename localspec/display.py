@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from localspec.doctor import Examination
     from localspec.generate import Answer
-    from localspec.metadata import HeaderStart, ModelHeader
+    from localspec.metadata.header import HeaderStart, ModelHeader
     from localspec.pairing import Finding, PairReport
     from localspec.portrait import Portrait
 
@@ -226,7 +226,7 @@ def _findings(out: "Console", findings: "Iterable[Finding]") -> None:
 
 
 def _headline(header: "ModelHeader | HeaderStart") -> str:
-    from localspec.metadata import HeaderStart
+    from localspec.metadata.header import HeaderStart
 
     if isinstance(header, HeaderStart):
         tokens = "" if header.n_tokens is None else f", {header.n_tokens} tokens"

@@ -22,7 +22,7 @@ from localspec.budget import announcement, free_memory, plan_here
 from localspec.core import machine
 from localspec.core.config import LoadOptions
 from localspec.core.errors import FileProblem, IncompatiblePair
-from localspec.metadata import ModelHeader, read_header
+from localspec.metadata.header import ModelHeader, read_header
 from localspec.model import LlamaModel
 from localspec.pairing import Finding, check_model, check_pair
 from localspec.speculative.calibrate import calibrate, still_holds

@@ -13,7 +13,7 @@ from localspec.core.errors import NotEnoughMemory
 from localspec.core.formatting import size
 from localspec.footprint import Footprint
 from localspec.memory import MemoryUse
-from localspec.metadata import ModelHeader
+from localspec.metadata.header import ModelHeader
 
 SMALLEST_CTX = 8  # a file may claim less, and llama.cpp would abort
 _LEAST_CTX = 512  # tokens; a default is not lowered further

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
-from localspec.gguf_file import GGML_TYPES, TensorInfo
 from localspec.memory import MemoryUse
-from localspec.metadata import ModelHeader
+from localspec.metadata.gguf_file import GGML_TYPES, TensorInfo
+from localspec.metadata.header import ModelHeader
 
 BATCH = 512  # tokens a llama_decode takes at most
 _CELLS = 256  # llama_context and its sliding caches round up to so many

@@ -20,8 +20,8 @@ from localspec.core.interrupt import held_interrupt
 from localspec.fit import default_ctx_size
 from localspec.footprint import BATCH, tensor_bytes
 from localspec.memory import MemoryUse, read_buffers
-from localspec.metadata import ModelHeader
-from localspec.soundness import MAX_LAYERS
+from localspec.metadata.header import ModelHeader
+from localspec.metadata.model_checks import MAX_LAYERS
 from localspec.speculative.loop import Logits
 
 _GGML_TYPES = {

@@ -31,7 +31,7 @@ import numpy as np
 
 from localspec.core.errors import FileProblem, LocalspecError, NotAGGUF
 from localspec.core.files import appearing_when_complete
-from localspec.metadata import read_header
+from localspec.metadata.header import read_header
 
 if TYPE_CHECKING:
     from gguf import GGUFReader, GGUFValueType, GGUFWriter

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from localspec.core.formatting import count, one_line
-from localspec.metadata import HeaderStart, ModelHeader
-from localspec.pairing_rules import (
+from localspec.metadata.findings import (
     LENIENT,
     PRE_GROUPS,
     REFUSED_BY_LLAMA_CPP,
@@ -22,8 +21,9 @@ from localspec.pairing_rules import (
     find,
     show_text,
 )
-from localspec.pairing_rules import Finding as Finding
-from localspec.soundness import (
+from localspec.metadata.findings import Finding as Finding
+from localspec.metadata.header import HeaderStart, ModelHeader
+from localspec.metadata.model_checks import (
     BYTE,
     certain_sidecar,
     check_file,
@@ -31,7 +31,7 @@ from localspec.soundness import (
     check_template,
     loads_without_texts,
 )
-from localspec.vocabulary import Vocab, VocabType
+from localspec.metadata.vocab import Vocab, VocabType
 
 # Whose rule this room repeats (`common_speculative_are_compatible`), shown beside the verdict.
 RULE_VERSION = "llama.cpp 0c1e570 (October 2026)"

@@ -12,7 +12,7 @@ from localspec.core.formatting import count, one_line, size
 from localspec.fit import default_ctx_size
 from localspec.footprint import footprint
 from localspec.memory import MemoryUse
-from localspec.metadata import ModelHeader, Vocab
+from localspec.metadata.header import ModelHeader, Vocab
 from localspec.pairing import MIN_RATIO, Finding, check_model, describe
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from localspec import __version__
 from localspec.core import paths
 from localspec.core.files import appearing_when_complete, read_at_most
-from localspec.metadata import ModelHeader
+from localspec.metadata.header import ModelHeader
 from localspec.speculative.acceptance import Acceptance
 from localspec.speculative.control import Knowledge
 from localspec.speculative.costs import PassCosts

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from localspec.core.errors import HubProblem, UsageError
 from localspec.core.formatting import one_line
-from localspec.file_names import (
+from localspec.metadata.filenames import (
     MAX_PARTS,
     PART_NAME_IN_ANY_CASE,
     QUANTISATION,

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.core.errors import NotAGGUF
-from localspec.cursor import AGAIN
 from localspec.hub import DroppedConnection, RemoteModel, stream
-from localspec.metadata import HeaderStart, ModelHeader, StagedHeader, read_header, start_of
+from localspec.metadata.byte_reader import AGAIN
+from localspec.metadata.header import HeaderStart, ModelHeader, StagedHeader, read_header, start_of
 from localspec.pairing import PairReport, certain_refusal, check_pair, refused
 from localspec.reference import RemoteFile
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from localspec.core.files import read_at_most
 from localspec.core.formatting import one_line
-from localspec.file_names import is_sidecar
+from localspec.metadata.filenames import is_sidecar
 
 MAX_DEPTH = 12  # folders below the one that is searched
 MAX_FILES = 100_000  # per source

@@ -15,12 +15,12 @@ from typing import Protocol
 from localspec.catalog import PairSpec
 from localspec.core.config import LoadOptions
 from localspec.core.formatting import size
-from localspec.file_names import stem_of, tag_of
 from localspec.fit import default_ctx_size, draft_ctx_size
 from localspec.footprint import footprint, tensor_bytes
-from localspec.metadata import ModelHeader
+from localspec.metadata.filenames import stem_of, tag_of
+from localspec.metadata.findings import LENIENT
+from localspec.metadata.header import ModelHeader
 from localspec.pairing import MIN_RATIO, PairReport, check_pair
-from localspec.pairing_rules import LENIENT
 from localspec.speculative.oracle import usual_gain
 
 _FAR = 4.0

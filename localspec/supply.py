@@ -20,7 +20,7 @@ from localspec.download import fetch
 from localspec.hub import RemoteModel, resolve
 from localspec.locate import choose, is_pair, on_disk
 from localspec.manifest import FileHash
-from localspec.metadata import ModelHeader, read_header
+from localspec.metadata.header import ModelHeader, read_header
 from localspec.origin import Progress, sha256_of
 from localspec.pairing import check_model
 from localspec.reference import parse_reference

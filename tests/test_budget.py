@@ -13,7 +13,7 @@ from localspec.core.errors import NotEnoughMemory
 from localspec.fit import Free
 from localspec.footprint import footprint
 from localspec.memory import MemoryUse
-from localspec.metadata import ModelHeader, read_header
+from localspec.metadata.header import ModelHeader, read_header
 from tests.support.big_files import write_big_model
 from tests.support.gguf_files import write_gguf
 from tests.support.real_pair import TinyFiles, load_model, options

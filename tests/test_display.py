@@ -13,7 +13,7 @@ from localspec import display, scoreboard
 from localspec.core.errors import LocalspecError
 from localspec.demo import PairResult
 from localspec.doctor import Examination
-from localspec.metadata import read_header
+from localspec.metadata.header import read_header
 from localspec.pairing import check_pair
 from localspec.speculative.loop import Prefill, Round
 from localspec.stats import GenerationStats

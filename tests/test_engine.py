@@ -33,7 +33,7 @@ from localspec.core.errors import (
 from localspec.engine import Engine, missing_gpu
 from localspec.fit import draft_ctx_size
 from localspec.generate import stream_generate
-from localspec.metadata import read_header
+from localspec.metadata.header import read_header
 from localspec.model import LlamaModel
 from tests.support.real_pair import (
     GREEDY,

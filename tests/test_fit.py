@@ -12,7 +12,7 @@ from localspec.core import paths
 from localspec.core.errors import NotEnoughMemory
 from localspec.fit import Free, Plan, Wish, default_ctx_size, draft_ctx_size, plan
 from localspec.footprint import Footprint
-from localspec.metadata import ModelHeader, read_header
+from localspec.metadata.header import ModelHeader, read_header
 
 MIB, GIB = 2**20, 2**30
 TARGET, DRAFT = (read_header(path) for path in paths.demo_pair())

@@ -11,7 +11,7 @@ from localspec.budget import would_allocate
 from localspec.core.config import LoadOptions
 from localspec.footprint import Footprint, footprint, sliding_layers, tensor_bytes
 from localspec.memory import MemoryUse
-from localspec.metadata import read_header
+from localspec.metadata.header import read_header
 from tests.support.big_files import write_big_model
 from tests.support.real_pair import TinyFiles, load_model, options
 from tests.support.tiny_models import write_tiny_model

@@ -12,7 +12,7 @@ import pytest
 from localspec import library
 from localspec.core.errors import FileProblem, UsageError
 from localspec.library import Source, find_models, parse_source
-from localspec.metadata import read_header
+from localspec.metadata.header import read_header
 from localspec.pairing import check_pair
 from tests.support import zoo
 from tests.support.model_folders import (  # noqa: F401  fixtures

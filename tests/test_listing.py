@@ -18,7 +18,7 @@ from localspec import display, listing, pairbook
 from localspec.catalog import load_catalog
 from localspec.core.formatting import one_line
 from localspec.library import Inventory, LocalModel, find_models
-from localspec.metadata import ModelHeader, read_header
+from localspec.metadata.header import ModelHeader, read_header
 from localspec.origin import Verdict
 from localspec.shelf import PairRow, drafts_for, pair_row, pair_rows
 from localspec.suggest import Refusal, Suggestion, Suggestions

@@ -11,7 +11,7 @@ from localspec.catalog import find_pair
 from localspec.core import paths
 from localspec.core.errors import UnknownPair, UsageError
 from localspec.locate import FIND, Choice, choose, is_pair, on_disk
-from localspec.metadata import read_header
+from localspec.metadata.header import read_header
 from tests.support import zoo
 from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
 

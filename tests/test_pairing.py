@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec import pairing
-from localspec.metadata import HeaderStart, ModelHeader, StagedHeader, read_header, start_of
+from localspec.metadata.findings import LENIENT, RULES
+from localspec.metadata.header import HeaderStart, ModelHeader, StagedHeader, read_header, start_of
 from localspec.pairing import (
     Finding,
     PairReport,
@@ -22,7 +23,6 @@ from localspec.pairing import (
     refused,
     report_json,
 )
-from localspec.pairing_rules import LENIENT, RULES
 from tests.support.gguf_files import (
     Tensor,
     Typed,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.metadata import read_header
+from localspec.metadata.header import read_header
 from localspec.portrait import paint
 from tests.support.real_pair import TinyFiles
 

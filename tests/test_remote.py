@@ -7,7 +7,7 @@ import pytest
 
 from localspec.core.errors import HubProblem, NotAGGUF
 from localspec.hub import DroppedConnection, RangeIgnored, RemoteModel, resolve
-from localspec.metadata import HeaderStart, ModelHeader, read_header
+from localspec.metadata.header import HeaderStart, ModelHeader, read_header
 from localspec.pairing import check_pair, report_json
 from localspec.reference import parse_reference
 from localspec.remote import FIRST_BYTES, PIECE_BYTES, Comparison, compare, read_remote

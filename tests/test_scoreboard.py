@@ -14,7 +14,7 @@ from localspec import display, scoreboard
 from localspec.bench import Audit, Comparison, Limits
 from localspec.demo import PairResult
 from localspec.memory import MemoryUse
-from localspec.metadata import read_header
+from localspec.metadata.header import read_header
 from localspec.scoreboard import Scoreboard
 from tests.support.answers import LOOP, compared, difference, made_answer, made_comparison, side
 from tests.support.real_pair import TinyFiles

@@ -14,7 +14,7 @@ from localspec.core import machine, paths
 from localspec.core.errors import FileProblem, UnknownPair
 from localspec.library import LocalModel, find_models, model_of
 from localspec.locate import on_disk
-from localspec.metadata import ModelHeader, read_header
+from localspec.metadata.header import ModelHeader, read_header
 from localspec.reference import parse_reference
 from localspec.shelf import drafts_for, pair_row, pair_rows
 from localspec.suggest import Suggestions

@@ -16,9 +16,9 @@ import pytest
 
 from localspec import pairing
 from localspec.core.errors import NotAGGUF
-from localspec.metadata import read_header
+from localspec.metadata.findings import RULES
+from localspec.metadata.header import read_header
 from localspec.pairing import check_pair
-from localspec.pairing_rules import RULES
 from tests.support.edge_pairs import CASES, write_pairs
 
 RECORD: dict[str, Any] = json.loads(

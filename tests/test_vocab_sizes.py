@@ -17,7 +17,7 @@ from localspec.core.config import AcceptanceRule, DraftLength, SamplingParams
 from localspec.core.errors import IncompatiblePair
 from localspec.engine import Engine
 from localspec.generate import stream_generate
-from localspec.metadata import read_header
+from localspec.metadata.header import read_header
 from localspec.model import LlamaModel
 from localspec.pairing import MAX_SIZE_DIFFERENCE, check_pair
 from localspec.sampling import Sampler

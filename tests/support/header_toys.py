@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.core.errors import FileProblem
-from localspec.metadata import ModelHeader, read_header
+from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import Finding
 from tests.support.gguf_files import Tensor, model_keys, model_tensors, words, write_gguf
 

@@ -16,7 +16,7 @@ from localspec.core import paths
 from localspec.core.config import DraftLength, LoadOptions, SamplingParams
 from localspec.engine import Engine
 from localspec.generate import Answer, collect, stream_generate
-from localspec.metadata import read_header
+from localspec.metadata.header import read_header
 from localspec.model import LlamaModel
 from tests.support.tiny_models import CHATML, _add_tokenizer, vocabulary, write_tiny_model
 

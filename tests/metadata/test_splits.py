@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from localspec.core.errors import NotAGGUF
-from localspec.metadata import StagedHeader, read_header
+from localspec.metadata.header import StagedHeader, read_header
 from tests.support.gguf_files import (
     I32,
     U16,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.metadata import read_header
+from localspec.metadata.header import read_header
 from tests.support.gguf_files import (
     ARRAY,
     F32,

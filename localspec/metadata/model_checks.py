@@ -11,9 +11,9 @@ from itertools import islice
 from typing import Literal
 
 from localspec.core.formatting import one_line
-from localspec.metadata import HeaderStart, ModelHeader
-from localspec.pairing_rules import PRE_GROUPS, Finding, Level, counted, find, show_text
-from localspec.vocabulary import Vocab
+from localspec.metadata.findings import PRE_GROUPS, Finding, Level, counted, find, show_text
+from localspec.metadata.header import HeaderStart, ModelHeader
+from localspec.metadata.vocab import Vocab
 
 Role = Literal["target", "draft", "file"]
 

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.gguf_file import BOOL, FLOAT32, INT8, INT32, STRING, UINT8, UINT32, Part
+from localspec.metadata.gguf_file import BOOL, FLOAT32, INT8, INT32, STRING, UINT8, UINT32, Part
 
 VocabType = Literal["NONE", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLaMo2", "TEST", "unknown"]
 

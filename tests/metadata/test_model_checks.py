@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from localspec.metadata import ModelHeader, read_header
+from localspec.metadata.header import ModelHeader, read_header
+from localspec.metadata.model_checks import BYTE
 from localspec.pairing import check_model, check_pair
-from localspec.soundness import BYTE
 from tests.support.gguf_files import Tensor, model_tensors, write_gguf
 from tests.support.header_toys import DRAFT_SIZE, N_WORDS, Make, changed, make, rules
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from localspec import gguf_file, metadata
 from localspec.core.errors import FileProblem, NotAGGUF
-from localspec.metadata import ModelHeader, StagedHeader, read_header, start_of
+from localspec.metadata import gguf_file, header
+from localspec.metadata.header import ModelHeader, StagedHeader, read_header, start_of
 from tests.support.gguf_files import (
     ARRAY,
     BOOL,
@@ -57,7 +57,7 @@ def test_tensor_types_match_the_gguf_library() -> None:
 
 
 def test_file_types_match_the_gguf_library() -> None:
-    ours = metadata.FILE_TYPES
+    ours = header.FILE_TYPES
     for file_type in gguf.LlamaFileType:
         if file_type.name != "GUESSED":
             plain = file_type.name.removeprefix("MOSTLY_").removeprefix("ALL_")

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.file_names import PART_NAME, PART_NAME_IN_ANY_CASE, is_sidecar, stem_of, tag_of
+from localspec.metadata.filenames import (
+    PART_NAME,
+    PART_NAME_IN_ANY_CASE,
+    is_sidecar,
+    stem_of,
+    tag_of,
+)
 
 
 @pytest.mark.parametrize(

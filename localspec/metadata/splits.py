@@ -10,9 +10,9 @@ from pathlib import Path
 
 from localspec.core.errors import FileProblem
 from localspec.core.formatting import one_line
-from localspec.cursor import open_file
-from localspec.file_names import MAX_PARTS, PART_NAME
-from localspec.gguf_file import MAX_TENSORS, HeaderReader, Part
+from localspec.metadata.byte_reader import open_file
+from localspec.metadata.filenames import MAX_PARTS, PART_NAME
+from localspec.metadata.gguf_file import MAX_TENSORS, HeaderReader, Part
 
 
 def read_parts(path: Path) -> list[Part]:

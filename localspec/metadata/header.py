@@ -12,11 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.core.config import RECOMMENDED_KEYS
-from localspec.cursor import Source
-from localspec.gguf_file import HeaderReader, Part, TensorInfo, Value
-from localspec.splits import finish_parts, read_parts
-from localspec.vocabulary import TOKEN_KEYS, TOKEN_TYPES, TOKENS, VocabType, build_vocab, type_of
-from localspec.vocabulary import Vocab as Vocab  # part of every header
+from localspec.metadata.byte_reader import Source
+from localspec.metadata.gguf_file import HeaderReader, Part, TensorInfo, Value
+from localspec.metadata.splits import finish_parts, read_parts
+from localspec.metadata.vocab import (
+    TOKEN_KEYS,
+    TOKEN_TYPES,
+    TOKENS,
+    VocabType,
+    build_vocab,
+    type_of,
+)
+from localspec.metadata.vocab import Vocab as Vocab  # part of every header
 
 FILE_TYPES = {  # general.file_type (`llama_ftype`) -> the name quantizers put into file names
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K",

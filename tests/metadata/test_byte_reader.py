@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec import cursor
 from localspec.core.errors import NotAGGUF
-from localspec.cursor import Cursor
-from localspec.metadata import StagedHeader, read_header
+from localspec.metadata import byte_reader
+from localspec.metadata.byte_reader import Cursor
+from localspec.metadata.header import StagedHeader, read_header
 from tests.support.gguf_files import gguf_bytes, write_gguf
 from tests.support.header_toys import Bytes, refusal
 
@@ -46,7 +46,7 @@ def test_unreadable_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_whole_header_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_gguf(tmp_path / "a.gguf", ARCH | {"a": "x" * (2 << 20)})
     assert read_header(path).architecture == "llama"
-    monkeypatch.setattr(cursor, "MAX_HEADER_BYTES", 1 << 20)
+    monkeypatch.setattr(byte_reader, "MAX_HEADER_BYTES", 1 << 20)
     assert "header over 1 MiB" in refusal(path).message
 
 

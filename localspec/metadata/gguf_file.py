@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn
 
 from localspec.core.errors import NotAGGUF
 from localspec.core.formatting import one_line
-from localspec.cursor import AGAIN, Cursor, Source
+from localspec.metadata.byte_reader import AGAIN, Cursor, Source
 
 # A header is untrusted input; each limit is several times what the largest known model needs.
 MAX_KEYS = 10_000
