@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from localspec.core.paths import hub_cache_folder, models_folder
+from localspec.hub.provenance import SHA256, read_record
 from localspec.metadata.filenames import MAX_PARTS, PART_NAME
-from localspec.origin import SHA256, read_record
 from localspec.scan import (
     DANGLING,
     LINKED,

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 from localspec.core.errors import FileProblem, UnknownPair
 from localspec.core.files import read_at_most
 from localspec.core.formatting import one_line
-from localspec.reference import Reference
+from localspec.hub.reference import Reference
 
 SHIPPED = Path(__file__).with_name("pairs.toml")
 MAX_BYTES = 2**20

@@ -11,13 +11,11 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec import hub
 from localspec.core.errors import DownloadProblem, HubProblem
 from localspec.core.formatting import one_line, size
-from localspec.hub import DroppedConnection, RangeIgnored, RemoteModel
-from localspec.origin import SHA256, Origin, read_record, recorded, sha256_of, write_record
-from localspec.origin import Progress as Progress
-from localspec.part import (
+from localspec.hub import client
+from localspec.hub.client import DroppedConnection, RangeIgnored, RemoteModel
+from localspec.hub.partial_file import (
     Part,
     TooLong,
     check_space,
@@ -27,7 +25,9 @@ from localspec.part import (
     size_of,
     writing,
 )
-from localspec.reference import Reference, RemoteFile, choose_files, is_safe
+from localspec.hub.provenance import SHA256, Origin, read_record, recorded, sha256_of, write_record
+from localspec.hub.provenance import Progress as Progress
+from localspec.hub.reference import Reference, RemoteFile, choose_files, is_safe
 
 Note = Callable[[str], None]
 
@@ -125,7 +125,7 @@ def _check_listing(model: RemoteModel) -> None:
 
 def _cached(model: RemoteModel) -> list[Path] | None:
     """The files in the Hub's local cache, if all are there and llama.cpp finds them together."""
-    paths = [path for file in model.files if (path := hub.cached(model, file))]
+    paths = [path for file in model.files if (path := client.cached(model, file))]
     names = [path.name for path in paths]
     named = names == [file.path.split("/")[-1] for file in model.files]
     together = len({path.parent for path in paths}) == 1 and named
@@ -284,7 +284,7 @@ class _Download:
 
     def _take(self, part: Part, start: int) -> None:
         """One answer of the Hub, from `start`; what the part has already is passed over."""
-        pieces = hub.stream(self.model, self.file, start)
+        pieces = client.stream(self.model, self.file, start)
         known = part.done - start
         try:
             for piece in pieces:

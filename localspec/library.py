@@ -15,8 +15,8 @@ from localspec.caches import Files, files_in, files_of
 from localspec.caches import Source as Source
 from localspec.core.errors import FileProblem, HubProblem, UsageError
 from localspec.core.formatting import one_line
+from localspec.hub.reference import Reference, RemoteFile, choose_files
 from localspec.metadata.filenames import MAX_PARTS, PART_NAME
-from localspec.reference import Reference, RemoteFile, choose_files
 from localspec.scan import FoundFile, Scan
 
 _MISSING = "split models that miss parts"

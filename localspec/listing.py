@@ -12,8 +12,8 @@ from rich.cells import cell_len, set_cell_size
 from localspec.catalog import PairSpec
 from localspec.core.formatting import one_line, size
 from localspec.display import console, labelled, note
+from localspec.hub.provenance import Progress, Verdict
 from localspec.library import Inventory, LocalModel
-from localspec.origin import Progress, Verdict
 from localspec.shelf import PairRow
 from localspec.suggest import Suggestions
 

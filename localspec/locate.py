@@ -14,8 +14,8 @@ from localspec.catalog import load_catalog
 from localspec.core import paths
 from localspec.core.errors import UnknownPair, UsageError
 from localspec.download import downloaded
+from localspec.hub.reference import parse_reference
 from localspec.library import find_models, model_of
-from localspec.reference import parse_reference
 
 FIND = "find"  # in place of a draft: the best one on this disk
 

@@ -30,8 +30,8 @@ from localspec.core.config import (
 )
 from localspec.core.errors import UsageError
 from localspec.core.formatting import one_line
-from localspec.origin import SHA256
-from localspec.reference import parse_reference
+from localspec.hub.provenance import SHA256
+from localspec.hub.reference import parse_reference
 
 if TYPE_CHECKING:
     from pydantic import ValidationError

@@ -225,8 +225,9 @@ def verify(
     as_json: JsonFlag = False,
 ) -> None:
     """Compare files with the sha256 recorded when they came; needs no network."""
-    from localspec import listing, origin
+    from localspec import listing
     from localspec.core import paths
+    from localspec.hub import provenance
     from localspec.supply import files_of, kept_hashes
 
     wanted = [path for name in names or () for path in files_of(name)]
@@ -234,7 +235,7 @@ def verify(
     folders = [folder for folder in (paths.models_folder(),) if folder.is_dir()]
     folders += [path for path in kept if not path.is_relative_to(paths.models_folder())]
     with listing.transfer() as on_progress:
-        coming = origin.verify(wanted or folders, on_progress, kept)
+        coming = provenance.verify(wanted or folders, on_progress, kept)
         found = list(coming) if as_json else listing.verdicts(coming)
     if as_json:
         display.json_line({"files": [listing.verdict_json(verdict) for verdict in found]})

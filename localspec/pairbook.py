@@ -15,8 +15,8 @@ from localspec.core import paths
 from localspec.core.errors import FileProblem, UnknownPair, UsageError
 from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.core.formatting import one_line
+from localspec.hub.reference import parse_reference
 from localspec.manifest import FileHash, OwnPair, Setting, as_toml, own_pair
-from localspec.reference import parse_reference
 
 MAX_BYTES = 2**20
 MAX_NAME = 64

@@ -15,10 +15,10 @@ from localspec.budget import free_memory
 from localspec.catalog import Gain, PairSpec, describe, load_catalog, of_family
 from localspec.core import machine
 from localspec.core.errors import LocalspecError, UnknownPair
+from localspec.hub.reference import parse_reference
 from localspec.library import LocalModel, find_models, model_of
 from localspec.metadata.filenames import parts_of
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.reference import parse_reference
 from localspec.scan import names_a_model
 from localspec.speculative.control import LONGEST_AUTO
 from localspec.suggest import Suggestions, suggest

@@ -17,14 +17,14 @@ from localspec.core import paths
 from localspec.core.errors import DownloadProblem, FileProblem, IncompatiblePair, UsageError
 from localspec.core.formatting import one_line, size
 from localspec.download import fetch
-from localspec.hub import RemoteModel, resolve
+from localspec.hub.client import RemoteModel, resolve
+from localspec.hub.provenance import Progress, sha256_of
+from localspec.hub.reference import parse_reference
+from localspec.hub.remote_header import Comparison, compare, read_remote
 from localspec.locate import choose, is_pair, on_disk
 from localspec.manifest import FileHash
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.origin import Progress, sha256_of
 from localspec.pairing import check_model
-from localspec.reference import parse_reference
-from localspec.remote import Comparison, compare, read_remote
 
 _HUB_PATH = re.compile(r"[\w.-]+/[\w.-]+/.+\.gguf", re.IGNORECASE)
 LARGE = 10 * 10**9  # bytes; above it a download waits for a yes

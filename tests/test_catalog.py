@@ -14,8 +14,8 @@ import pytest
 from localspec import catalog
 from localspec.catalog import PairSpec, describe, find_pair, load_catalog, of_family
 from localspec.core.errors import FileProblem, UnknownPair
+from localspec.hub.reference import Reference, parse_reference
 from localspec.pairbook import is_name
-from localspec.reference import Reference, parse_reference
 
 # Target and draft of every pair that must be in the list.
 CONFIRMED = """

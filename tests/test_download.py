@@ -24,12 +24,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec import download
-from localspec import hub as door
 from localspec.core.errors import DownloadProblem, HubProblem
 from localspec.download import downloaded, fetch, local_paths
-from localspec.hub import DroppedConnection, RangeIgnored, RemoteModel
-from localspec.origin import Origin, read_record, record_path, verify, write_record
-from localspec.reference import Reference, RemoteFile, parse_reference
+from localspec.hub import client as door
+from localspec.hub.client import DroppedConnection, RangeIgnored, RemoteModel
+from localspec.hub.provenance import Origin, read_record, record_path, verify, write_record
+from localspec.hub.reference import Reference, RemoteFile, parse_reference
 from tests.support.fake_hub import GOOD_TOKEN, FakeHub, Fault, drop, flip, hub, stall, status, whole  # noqa: F401
 
 COMMIT = "c0ffee" + "0" * 34
@@ -836,8 +836,9 @@ from pathlib import Path
 import httpx2  # this and what it imports late: once, not in every child
 from huggingface_hub import HfApi, get_session, hf_hub_url, try_to_load_from_cache
 
-from localspec import download, hub
-from localspec.reference import parse_reference
+from localspec import download
+from localspec.hub import client as hub
+from localspec.hub.reference import parse_reference
 
 os.fsync = lambda descriptor: None
 hub.ANSWER_SECONDS = hub.CONNECT_SECONDS = hub.STALL_SECONDS = 60.0
@@ -923,9 +924,12 @@ CRASHES = """
 import os, signal, sys
 from pathlib import Path
 
-from localspec import download, hub, origin, part
+from localspec import download
+from localspec.hub import client as hub
+from localspec.hub import provenance as origin
+from localspec.hub import partial_file as part
 from localspec.core import files
-from localspec.reference import Reference, RemoteFile
+from localspec.hub.reference import Reference, RemoteFile
 
 OLD, NEW, COMMIT = b"the older version", b"the newer version", "c0ffee" + "0" * 34
 ours = {module.__file__ for module in (download, files, origin, part)}

@@ -17,9 +17,9 @@ from rich.console import Console
 from localspec import display, listing, pairbook
 from localspec.catalog import load_catalog
 from localspec.core.formatting import one_line
+from localspec.hub.provenance import Verdict
 from localspec.library import Inventory, LocalModel, find_models
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.origin import Verdict
 from localspec.shelf import PairRow, drafts_for, pair_row, pair_rows
 from localspec.suggest import Refusal, Suggestion, Suggestions
 from tests.support import zoo

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from localspec import hub, pairbook
+from localspec import pairbook
 from localspec.catalog import find_pair
 from localspec.core import paths
 from localspec.core.errors import UnknownPair, UsageError
+from localspec.hub import client
 from localspec.locate import FIND, Choice, choose, is_pair, on_disk
 from localspec.metadata.header import read_header
 from tests.support import zoo
@@ -25,8 +26,8 @@ def nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
         raise AssertionError("the Hub was asked")
 
-    monkeypatch.setattr(hub, "resolve", refuse)
-    monkeypatch.setattr(hub, "stream", refuse)
+    monkeypatch.setattr(client, "resolve", refuse)
+    monkeypatch.setattr(client, "stream", refuse)
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ import pytest
 import typer.main
 
 from localspec import download, pairbook, supply
-from localspec import hub as hub_room
 from localspec.catalog import load_catalog
 from localspec.core import machine, paths
-from localspec.remote import FIRST_BYTES
+from localspec.hub import client as hub_room
+from localspec.hub.remote_header import FIRST_BYTES
 from tests.support import zoo
 from tests.support.command import Command, Done
 from tests.support.fake_hub import GOOD_TOKEN, FakeHub, drop, flip, hub
@@ -352,7 +352,8 @@ KILLS = """
 import os, signal, sys
 import httpx2, rich.progress  # once for all
 from huggingface_hub import HfApi, hf_hub_url, try_to_load_from_cache
-from localspec import cli, download, hub, listing, supply
+from localspec import cli, download, listing, supply
+from localspec.hub import client as hub
 
 real = hub.stream
 

@@ -12,10 +12,10 @@ from localspec import pairbook, profiles
 from localspec.catalog import load_catalog
 from localspec.core import machine, paths
 from localspec.core.errors import FileProblem, UnknownPair
+from localspec.hub.reference import parse_reference
 from localspec.library import LocalModel, find_models, model_of
 from localspec.locate import on_disk
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.reference import parse_reference
 from localspec.shelf import drafts_for, pair_row, pair_rows
 from localspec.suggest import Suggestions
 from tests.support import zoo

@@ -23,8 +23,8 @@ from localspec.core.errors import (
     UsageError,
 )
 from localspec.core.formatting import size
-from localspec.origin import Progress, read_record
-from localspec.remote import FIRST_BYTES
+from localspec.hub.provenance import Progress, read_record
+from localspec.hub.remote_header import FIRST_BYTES
 from localspec.supply import (
     Voice,
     file_hashes,

@@ -502,7 +502,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     import huggingface_hub
 
     for limit in ("ANSWER_SECONDS", "CONNECT_SECONDS", "STALL_SECONDS"):
-        monkeypatch.setattr(f"localspec.hub.{limit}", 60.0)
+        monkeypatch.setattr(f"localspec.hub.client.{limit}", 60.0)
     with FakeHub() as running:
         point_at(running, tmp_path / "huggingface", monkeypatch)
         yield running

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.core.errors import NotAGGUF
-from localspec.hub import DroppedConnection, RemoteModel, stream
+from localspec.hub.client import DroppedConnection, RemoteModel, stream
+from localspec.hub.reference import RemoteFile
 from localspec.metadata.byte_reader import AGAIN
 from localspec.metadata.header import HeaderStart, ModelHeader, StagedHeader, read_header, start_of
 from localspec.pairing import PairReport, certain_refusal, check_pair, refused
-from localspec.reference import RemoteFile
 
 FIRST_BYTES = 64 << 10  # type, architecture and number of tokens are in there
 PIECE_BYTES = 2 << 20

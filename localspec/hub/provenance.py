@@ -18,8 +18,8 @@ from typing import Literal
 from localspec.core.errors import UsageError
 from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.core.formatting import one_line
+from localspec.hub.reference import Reference, is_safe
 from localspec.metadata.filenames import parts_of
-from localspec.reference import Reference, is_safe
 
 Progress = Callable[[str, int, int], None]  # file name, bytes done, bytes in all
 State = Literal["right", "wrong", "missing", "no record", "damaged record", "unreadable"]

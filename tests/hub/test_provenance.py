@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.origin import (
+from localspec.hub.provenance import (
     MAX_RECORD_BYTES,
     Origin,
     Verdict,
@@ -202,7 +202,7 @@ def test_a_file_that_cannot_be_read(path: Path, monkeypatch: pytest.MonkeyPatch)
     def refuse(*_: object) -> str:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("localspec.origin.sha256_of", refuse)
+    monkeypatch.setattr("localspec.hub.provenance.sha256_of", refuse)
     verdict = judged(path)
     assert verdict.state == "unreadable" and "Permission denied" in verdict.message
 

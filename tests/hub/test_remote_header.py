@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from localspec.core.errors import HubProblem, NotAGGUF
-from localspec.hub import DroppedConnection, RangeIgnored, RemoteModel, resolve
+from localspec.hub.client import DroppedConnection, RangeIgnored, RemoteModel, resolve
+from localspec.hub.reference import parse_reference
+from localspec.hub.remote_header import FIRST_BYTES, PIECE_BYTES, Comparison, compare, read_remote
 from localspec.metadata.header import HeaderStart, ModelHeader, read_header
 from localspec.pairing import check_pair, report_json
-from localspec.reference import parse_reference
-from localspec.remote import FIRST_BYTES, PIECE_BYTES, Comparison, compare, read_remote
 from tests.support.fake_hub import FakeHub, drop, hub, status, whole
 from tests.support.gguf_files import (
     Tensor,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.core.errors import HubProblem, LocalspecError, UsageError
-from localspec.reference import Reference, RemoteFile, choose_files, is_safe, parse_reference
+from localspec.hub.reference import Reference, RemoteFile, choose_files, is_safe, parse_reference
 
 REPO = "org/some-model-GGUF"
 SHA = "0" * 64

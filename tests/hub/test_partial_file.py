@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec import part as room
 from localspec.core.errors import DownloadProblem
-from localspec.part import (
+from localspec.hub import partial_file as room
+from localspec.hub.partial_file import (
     Part,
     TooLong,
     check_space,

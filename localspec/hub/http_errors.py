@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from localspec.core.errors import HubProblem
 from localspec.core.formatting import one_line
-from localspec.reference import Reference, RemoteFile
+from localspec.hub.reference import Reference, RemoteFile
 
 if TYPE_CHECKING:
     import httpx2

@@ -17,14 +17,15 @@ from logging import ERROR
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from localspec import __version__, refusals
+from localspec import __version__
 from localspec.core import paths
 from localspec.core.errors import HubProblem
 from localspec.core.formatting import one_line
-from localspec.origin import SHA256
-from localspec.reference import Reference, RemoteFile, choose_files, is_safe
-from localspec.refusals import DroppedConnection as DroppedConnection  # for those that ask
-from localspec.refusals import RangeIgnored as RangeIgnored
+from localspec.hub import http_errors
+from localspec.hub.http_errors import DroppedConnection as DroppedConnection  # for those that ask
+from localspec.hub.http_errors import RangeIgnored as RangeIgnored
+from localspec.hub.provenance import SHA256
+from localspec.hub.reference import Reference, RemoteFile, choose_files, is_safe
 
 if TYPE_CHECKING:
     import httpx2
@@ -78,7 +79,7 @@ def resolve(reference: Reference) -> RemoteModel:
     _require_network(str(reference))
     info = _facts(reference, _token())
     if not (isinstance(info.sha, str) and _COMMIT.fullmatch(info.sha)):
-        raise refusals.no_hub()
+        raise http_errors.no_hub()
     files = choose_files(reference, _listing(info, reference))
     return RemoteModel(reference, info.sha, files, _license(info), bool(info.gated))
 
@@ -102,11 +103,11 @@ def stream(
     try:
         with _ask(model, file, f"bytes={start}-{stop - 1}", token) as response:
             if response.status_code not in (200, 206):
-                raise refusals.of_response(response, model.reference, token, file)
-            refusals.check_answer(response, file, start)
-            yield from refusals.exactly(response, stop - start, file)
+                raise http_errors.of_response(response, model.reference, token, file)
+            http_errors.check_answer(response, file, start)
+            yield from http_errors.exactly(response, stop - start, file)
     except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError) as error:
-        raise refusals.trouble(error) from None
+        raise http_errors.trouble(error) from None
 
 
 def cached(model: RemoteModel, file: RemoteFile) -> Path | None:
@@ -164,7 +165,7 @@ def _token() -> str | None:
         token = _headers(None).get("authorization", "").removeprefix("Bearer ")
     except (DeviceCodeError, OIDCError, OSError) as error:
         raise HubProblem(
-            f"No access token could be had: {refusals.told(error)}.",
+            f"No access token could be had: {http_errors.told(error)}.",
             "Set HF_TOKEN, or save a token with `hf auth login`.",
         ) from None
     if not re.fullmatch(r"[!-~]*", token):
@@ -189,7 +190,7 @@ def _api(token: str | None) -> "HfApi":
     from huggingface_hub import HfApi
 
     return HfApi(
-        endpoint=refusals.endpoint(),
+        endpoint=http_errors.endpoint(),
         token=token or False,
         library_name="localspec",
         library_version=__version__,
@@ -214,11 +215,11 @@ def _facts(reference: Reference, token: str | None) -> "ModelInfo":
     try:
         return _within(_seconds("HF_HUB_ETAG_TIMEOUT", ANSWER_SECONDS), ask)
     except HfHubHTTPError as error:
-        raise refusals.of_response(error.response, reference, token) from None
+        raise http_errors.of_response(error.response, reference, token) from None
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-        raise refusals.trouble(error) from None
+        raise http_errors.trouble(error) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise refusals.no_hub() from None  # what the library could not make sense of
+        raise http_errors.no_hub() from None  # what the library could not make sense of
 
 
 def _within(seconds: float, call: Callable[[], _T]) -> _T:
@@ -238,7 +239,7 @@ def _within(seconds: float, call: Callable[[], _T]) -> _T:
     try:
         return future.result(seconds)
     except TimeoutError:
-        raise refusals.no_answer() from None
+        raise http_errors.no_answer() from None
 
 
 def _ask(
@@ -249,7 +250,7 @@ def _ask(
     from huggingface_hub import get_session, hf_hub_url
 
     url = hf_hub_url(
-        model.reference.repo, file.path, revision=model.commit, endpoint=refusals.endpoint()
+        model.reference.repo, file.path, revision=model.commit, endpoint=http_errors.endpoint()
     )
     headers = _headers(token or False) | {"Range": wanted, "Accept-Encoding": "identity"}
     stall = _seconds("HF_HUB_DOWNLOAD_TIMEOUT", STALL_SECONDS)
@@ -283,7 +284,7 @@ def _listing(info: "ModelInfo", reference: Reference) -> list[RemoteFile]:
             continue
         if type(size) is not int or not 0 <= size <= MAX_BYTES:
             raise HubProblem(
-                f"{refusals.hub_name()} lists {one_line(path)} with an impossible size.",
+                f"{http_errors.hub_name()} lists {one_line(path)} with an impossible size.",
                 "Try again later, or choose another repository.",
             )
         said = sibling.lfs.sha256 if sibling.lfs else None
@@ -303,7 +304,7 @@ def _license(info: "ModelInfo") -> str | None:
         said = [tag.removeprefix("license:") for tag in tags if tag.startswith("license:")]
     names = said if isinstance(said, list) else [said]
     text = ", ".join(str(name) for name in names if name)
-    return one_line(text[: refusals.SHOWN]) or None
+    return one_line(text[: http_errors.SHOWN]) or None
 
 
 def _has_size(path: Path, size: int) -> bool:

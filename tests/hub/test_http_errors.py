@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec import refusals
 from localspec.core.errors import HubProblem
-from localspec.reference import Reference, RemoteFile
-from localspec.refusals import DroppedConnection, RangeIgnored
+from localspec.hub import http_errors
+from localspec.hub.http_errors import DroppedConnection, RangeIgnored
+from localspec.hub.reference import Reference, RemoteFile
 
 REFERENCE = Reference("org/model-GGUF", revision="v9")
 FILE = RemoteFile("sub/x.gguf", 1000, None)
@@ -73,20 +73,20 @@ def usual_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_is_final(status: int, code: str | None, token: str | None, says: str) -> None:
     headers = {} if code is None else {"X_Error_Code": code}
-    error = refusals.of_response(answer(status, **headers), REFERENCE, token, FILE)
+    error = http_errors.of_response(answer(status, **headers), REFERENCE, token, FILE)
     assert says in sentence(error) and not isinstance(error, DroppedConnection)
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
 def test_what_asking_again_may_mend(status: int) -> None:
-    error = refusals.of_response(answer(status, Retry_After="7"), REFERENCE, None, FILE)
+    error = http_errors.of_response(answer(status, Retry_After="7"), REFERENCE, None, FILE)
     assert isinstance(error, DroppedConnection) and error.retry_after == 7
     sentence(error)
 
 
 def test_a_disabled_repository() -> None:
     said = answer(403, X_Error_Message="Access to this resource is disabled.")
-    assert "was disabled" in sentence(refusals.of_response(said, REFERENCE, None))
+    assert "was disabled" in sentence(http_errors.of_response(said, REFERENCE, None))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_disabled_repository() -> None:
     [
         ({"Retry-After": "7"}, 7.0),
         ({"Retry-After": " 7 "}, 7.0),
-        ({"Retry-After": "99999999"}, refusals.MAX_PAUSE),
+        ({"Retry-After": "99999999"}, http_errors.MAX_PAUSE),
         ({"Retry-After": "soon"}, None),
         ({"Retry-After": "-1"}, None),
         ({"RateLimit": '"resolvers";r=0;t=55'}, 55.0),
@@ -106,7 +106,7 @@ def test_a_disabled_repository() -> None:
 def test_how_long_the_hub_wants_to_be_left_alone(
     headers: dict[str, str], pause: float | None
 ) -> None:
-    error = refusals.of_response(
+    error = http_errors.of_response(
         cast("httpx2.Response", Answer(429, httpx2.Headers(headers))), REFERENCE, None
     )
     assert isinstance(error, DroppedConnection) and error.retry_after == pause
@@ -115,7 +115,7 @@ def test_how_long_the_hub_wants_to_be_left_alone(
 def test_text_from_the_hub_is_escaped() -> None:
     said = {"X-Error-Message": "\x1b]0;owned\x07" + "long" * 1000}
     refused = cast("httpx2.Response", Answer(403, said))
-    error = refusals.of_response(refused, REFERENCE, None)
+    error = http_errors.of_response(refused, REFERENCE, None)
     assert "\\x1b]0;owned" in sentence(error) and len(error.message) < 400
 
 
@@ -126,7 +126,7 @@ def test_any_refusal_is_one_clean_sentence(
     headers = {"X-Error-Code": code, "X-Error-Message": said, "Retry-After": pause}
     refused = cast("httpx2.Response", Answer(status, headers))
     for file in (None, FILE):
-        sentence(refusals.of_response(refused, REFERENCE, token, file))
+        sentence(http_errors.of_response(refused, REFERENCE, token, file))
 
 
 # --- what kept an answer from coming ---
@@ -152,7 +152,7 @@ def test_any_refusal_is_one_clean_sentence(
     ],
 )
 def test_trouble(error: Exception, says: str, again: bool) -> None:
-    found = refusals.trouble(error)
+    found = http_errors.trouble(error)
     assert says in sentence(found) and isinstance(found, DroppedConnection) == again
 
 
@@ -168,8 +168,8 @@ def test_trouble(error: Exception, says: str, again: bool) -> None:
 )
 def test_the_hub_by_its_name(monkeypatch: pytest.MonkeyPatch, address: str, name: str) -> None:
     monkeypatch.setenv("HF_ENDPOINT", address)
-    assert refusals.hub_name() == name
-    for error in (refusals.no_answer(), refusals.no_hub(), refusals.no_hub("status 418")):
+    assert http_errors.hub_name() == name
+    for error in (http_errors.no_answer(), http_errors.no_hub(), http_errors.no_hub("status 418")):
         assert sentence(error).startswith(name)
 
 
@@ -177,9 +177,9 @@ def test_the_hub_by_its_name(monkeypatch: pytest.MonkeyPatch, address: str, name
 
 
 def test_the_bytes_that_were_asked_for() -> None:
-    refusals.check_answer(answer(206, Content_Range="bytes 10-99/1000"), FILE, 10)
-    refusals.check_answer(answer(200, Content_Length="1000"), FILE, 0)
-    refusals.check_answer(answer(200), FILE, 0)  # which may not say how many they are
+    http_errors.check_answer(answer(206, Content_Range="bytes 10-99/1000"), FILE, 10)
+    http_errors.check_answer(answer(200, Content_Length="1000"), FILE, 0)
+    http_errors.check_answer(answer(200), FILE, 0)  # which may not say how many they are
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_the_bytes_that_were_asked_for() -> None:
 )
 def test_other_bytes_than_asked_for(said: httpx2.Response, start: int, says: str) -> None:
     with pytest.raises(HubProblem) as caught:
-        refusals.check_answer(said, FILE, start)
+        http_errors.check_answer(said, FILE, start)
     assert says in sentence(caught.value)
     assert isinstance(caught.value, RangeIgnored) == ("sends all" in says)
 
@@ -207,11 +207,11 @@ def test_as_many_bytes_as_were_asked_for(pieces: list[bytes], size: int, told: b
     body, got = b"".join(pieces), bytearray()
     headers = {"Content_Length": str(len(body))} if told else {}
     if len(body) >= size:
-        for piece in refusals.exactly(answer(206, *pieces, **headers), size, FILE):
+        for piece in http_errors.exactly(answer(206, *pieces, **headers), size, FILE):
             got += piece
     else:
         with pytest.raises(DroppedConnection) as caught:
-            for piece in refusals.exactly(answer(206, *pieces, **headers), size, FILE):
+            for piece in http_errors.exactly(answer(206, *pieces, **headers), size, FILE):
                 got += piece
         assert f"ended after {len(body):,} of {size:,} bytes" in sentence(caught.value)
     assert bytes(got) == body[:size]

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from localspec.core.errors import DownloadProblem
 from localspec.core.formatting import one_line, size
-from localspec.origin import PIECE_BYTES
+from localspec.hub.provenance import PIECE_BYTES
 
 SYNCED_BYTES = 32 << 20  # so many bytes at most are lost when the machine stops
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from localspec import hub as door
 from localspec.core import paths
 from localspec.core.errors import HubProblem
-from localspec.hub import DroppedConnection, RangeIgnored, RemoteModel
-from localspec.reference import Reference, RemoteFile
+from localspec.hub import client as door
+from localspec.hub.client import DroppedConnection, RangeIgnored, RemoteModel
+from localspec.hub.reference import Reference, RemoteFile
 from tests.support.fake_hub import (
     GOOD_TOKEN,
     FakeHub,
@@ -554,6 +554,8 @@ def test_where_the_cache_is(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, home:
 
 
 def test_importing_the_room_imports_no_library() -> None:
-    code = "import sys, localspec.hub; print(*sys.modules)"
+    code = "import sys, localspec.hub.client; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
-    assert "localspec.hub" in loaded and "huggingface" not in loaded and "httpx" not in loaded
+    assert (
+        "localspec.hub.client" in loaded and "huggingface" not in loaded and "httpx" not in loaded
+    )

@@ -1,0 +1,1 @@
+"""The Hugging Face Hub: references, headers by range, partial files, provenance."""
