@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from localspec.core.config import DraftLength, SamplingParams
 from localspec.generate import collect, stream_generate
-from localspec.speculative.control import Knowledge
+from localspec.speculative.controller import Knowledge
 from localspec.speculative.loop import Clock
 from localspec.stats import GenerationStats
 

@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from localspec.core.config import SamplingParams
-from localspec.sampling import Sampler
-from localspec.speculative.control import Adaptive, FixedLength, Knowledge, NoDraft
+from localspec.speculative.controller import Adaptive, FixedLength, Knowledge, NoDraft
 from localspec.speculative.drafters import MODEL, TAIL, Candidate
+from localspec.speculative.limits import best_seconds
 from localspec.speculative.loop import Logits, Proposer, common_prefix, generate_rounds
-from localspec.speculative.oracle import best_seconds
+from localspec.speculative.sampler import Sampler
 from localspec.speculative.suffix import SuffixIndex
 
 Cost = Callable[[int, int], float]  # seconds of a pass by its width and the tokens before it

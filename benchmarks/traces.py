@@ -18,8 +18,8 @@ from localspec.core.formatting import repeated_share
 from localspec.engine import Engine
 from localspec.generate import collect, stream_generate
 from localspec.prompts import read_prompts
-from localspec.sampling import Sampler
 from localspec.speculative.drafters import ModelDrafter
+from localspec.speculative.sampler import Sampler
 
 
 def record(

@@ -25,10 +25,10 @@ from localspec.core.errors import FileProblem, IncompatiblePair
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.model import LlamaModel
 from localspec.pairing import Finding, check_model, check_pair
-from localspec.speculative.calibrate import calibrate, still_holds
-from localspec.speculative.control import LONGEST_AUTO, Knowledge
+from localspec.speculative.calibration import calibrate, still_holds
+from localspec.speculative.controller import LONGEST_AUTO, Knowledge
+from localspec.speculative.limits import ceiling
 from localspec.speculative.loop import Clock
-from localspec.speculative.oracle import ceiling
 from localspec.template import Message, render
 
 _CANNOT_FORGET = (

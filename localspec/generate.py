@@ -12,8 +12,7 @@ from typing import Literal, Protocol
 from localspec.core.config import DraftLength, SamplingParams, require_fixed
 from localspec.core.errors import PromptTooLong
 from localspec.core.formatting import TextStream
-from localspec.sampling import Sampler
-from localspec.speculative.control import Adaptive, FixedLength, Knowledge, NoDraft
+from localspec.speculative.controller import Adaptive, FixedLength, Knowledge, NoDraft
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import (
     Clock,
@@ -25,6 +24,7 @@ from localspec.speculative.loop import (
     prefill,
 )
 from localspec.speculative.rejection import RejectionSampler
+from localspec.speculative.sampler import Sampler
 from localspec.speculative.suffix import SuffixIndex
 from localspec.stats import GenerationStats
 

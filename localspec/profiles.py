@@ -15,7 +15,7 @@ from localspec.core import paths
 from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.acceptance import Acceptance
-from localspec.speculative.control import Knowledge
+from localspec.speculative.controller import Knowledge
 from localspec.speculative.costs import PassCosts
 
 FORMAT = 3

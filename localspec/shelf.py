@@ -20,7 +20,7 @@ from localspec.library import LocalModel, find_models, model_of
 from localspec.metadata.filenames import parts_of
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.scan import names_a_model
-from localspec.speculative.control import LONGEST_AUTO
+from localspec.speculative.controller import LONGEST_AUTO
 from localspec.suggest import Suggestions, suggest
 
 MAX_BESIDE = 10_000  # files in a target's folder

@@ -21,7 +21,7 @@ from localspec.metadata.filenames import stem_of, tag_of
 from localspec.metadata.findings import LENIENT
 from localspec.metadata.header import ModelHeader
 from localspec.pairing import MIN_RATIO, PairReport, check_pair
-from localspec.speculative.oracle import usual_gain
+from localspec.speculative.limits import usual_gain
 
 _FAR = 4.0
 _DISTANCES = dict.fromkeys(LENIENT, 1.0) | {  # of a finding, in steps away from a pair that fits

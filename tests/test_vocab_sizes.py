@@ -20,8 +20,8 @@ from localspec.generate import stream_generate
 from localspec.metadata.header import read_header
 from localspec.model import LlamaModel
 from localspec.pairing import MAX_SIZE_DIFFERENCE, check_pair
-from localspec.sampling import Sampler
 from localspec.speculative.drafters import ModelDrafter
+from localspec.speculative.sampler import Sampler
 from tests.support.gguf_files import write_with_gguf
 from tests.support.real_pair import (
     GREEDY,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from localspec.speculative.loop import Logits, TokenModel, common_prefix
 
 if TYPE_CHECKING:
-    from localspec.sampling import Choice, Law
+    from localspec.speculative.sampler import Choice, Law
 
 MODEL = "draft model"  # the group of a model's candidates
 TAIL = 32  # tokens: from so many a draft shows whether it knows the text

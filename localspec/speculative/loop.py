@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # `--help` imports this file, and need not wait for numpy
     import numpy as np
     from numpy.typing import NDArray
 
-    from localspec.sampling import Law
+    from localspec.speculative.sampler import Law
 
 Logits: TypeAlias = "NDArray[np.float32]"
 Clock = Callable[[], float]

@@ -9,7 +9,7 @@ token is verified does not depend on that token: draft lengths must be fixed.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from localspec.sampling import Choice, Law, Sampler, gumbel_noise, uniform
+from localspec.speculative.sampler import Choice, Law, Sampler, gumbel_noise, uniform
 
 if TYPE_CHECKING:
     from localspec.speculative.loop import Logits

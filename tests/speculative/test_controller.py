@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from localspec.core.config import SamplingParams
-from localspec.sampling import Sampler
-from localspec.speculative.control import Adaptive, FixedLength, Knowledge, NoDraft, longest
+from localspec.speculative.controller import Adaptive, FixedLength, Knowledge, NoDraft, longest
 from localspec.speculative.costs import PassCosts
 from localspec.speculative.drafters import MODEL, ModelDrafter
 from localspec.speculative.loop import Proposer, Round, generate_rounds, prefill
+from localspec.speculative.sampler import Sampler
 from localspec.speculative.suffix import GROUPS, SuffixIndex
 from tests.support.toys import FakeClock, ToyModel, never_stop, toy_knowledge
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from localspec.core.config import SamplingParams
 from localspec.core.errors import EngineError
-from localspec.sampling import _ROWS, Law, Sampler, _largest, gumbel_noise, uniform
+from localspec.speculative.sampler import _ROWS, Law, Sampler, _largest, gumbel_noise, uniform
 
 PLAIN = SamplingParams(temperature=1, top_k=0, top_p=1, min_p=0)
 

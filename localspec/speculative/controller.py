@@ -13,8 +13,8 @@ from localspec.core.config import DraftLength
 from localspec.speculative.acceptance import Acceptance
 from localspec.speculative.costs import PassCosts
 from localspec.speculative.drafters import MODEL, Candidate
+from localspec.speculative.limits import usual_gain
 from localspec.speculative.loop import Clock, Proposal, Round
-from localspec.speculative.oracle import usual_gain
 from localspec.speculative.policy import Policy, solve
 from localspec.speculative.suffix import SuffixIndex
 

@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.core.config import SamplingParams
-from localspec.sampling import Sampler
-from localspec.speculative.control import FixedLength, NoDraft
+from localspec.speculative.controller import FixedLength, NoDraft
 from localspec.speculative.drafters import ModelDrafter
-from localspec.speculative.loop import generate_rounds, prefill
-from localspec.speculative.oracle import (
+from localspec.speculative.limits import (
     best_seconds,
     ceiling,
     fixed_seconds,
@@ -22,6 +20,8 @@ from localspec.speculative.oracle import (
     shares,
     usual_gain,
 )
+from localspec.speculative.loop import generate_rounds, prefill
+from localspec.speculative.sampler import Sampler
 from tests.support.toys import FakeClock, ToyModel, never_stop
 
 VERIFY = [1.0, 1.6, 1.3, 2.5, 2.6, 2.1]  # a staircase that falls, too

@@ -4,7 +4,7 @@ This room owns which passes are measured, and for how long. What is not measured
 from the answers themselves.
 """
 
-from localspec.speculative.control import Knowledge
+from localspec.speculative.controller import Knowledge
 from localspec.speculative.costs import PassCosts
 from localspec.speculative.loop import Clock, TokenModel
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.core.config import SamplingParams
-from localspec.sampling import Sampler
 from localspec.speculative.drafters import MODEL, ModelDrafter
+from localspec.speculative.sampler import Sampler
 from tests.support.toys import ToyModel, never_stop
 
 GREEDY = Sampler(SamplingParams(temperature=0))

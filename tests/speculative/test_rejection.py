@@ -17,11 +17,11 @@ from localspec.core.config import AcceptanceRule, SamplingParams
 from localspec.core.errors import UsageError
 from localspec.engine import Engine
 from localspec.generate import collect, stream_generate
-from localspec.sampling import Law, Sampler
-from localspec.speculative.control import FixedLength
+from localspec.speculative.controller import FixedLength
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import generate_rounds, prefill
 from localspec.speculative.rejection import RejectionSampler, acceptance_probability, residual
+from localspec.speculative.sampler import Law, Sampler
 from tests.support.real_pair import options
 from tests.support.toys import ToyModel, never_stop
 

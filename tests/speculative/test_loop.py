@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.core.config import SamplingParams
-from localspec.sampling import Sampler
-from localspec.speculative.control import Adaptive, FixedLength, Knowledge, NoDraft
+from localspec.speculative.controller import Adaptive, FixedLength, Knowledge, NoDraft
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import (
     Proposal,
@@ -24,6 +23,7 @@ from localspec.speculative.loop import (
     generate_rounds,
     prefill,
 )
+from localspec.speculative.sampler import Sampler
 from localspec.speculative.suffix import SuffixIndex
 from tests.support.toys import FakeClock, ToyModel, never_stop
 
