@@ -14,10 +14,10 @@ from pathlib import Path
 
 from localspec.core import paths
 from localspec.core.config import ACCEPTANCE_RULES, LoadOptions, SamplingParams
-from localspec.engine import Engine
-from localspec.generate import collect, stream_generate
+from localspec.engine.engine import Engine
+from localspec.engine.generate import collect, stream_generate
+from localspec.engine.stats import GenerationStats
 from localspec.prompts import read_prompts
-from localspec.stats import GenerationStats
 
 
 def measure(

@@ -27,8 +27,8 @@ from plain import theirs as theirs_plain
 from localspec.core import machine
 from localspec.core.config import LoadOptions, SamplingParams
 from localspec.demo import padded_pair
-from localspec.engine import Engine
-from localspec.generate import collect, stream_generate
+from localspec.engine.engine import Engine
+from localspec.engine.generate import collect, stream_generate
 
 PROMPTS = ("def copyfile(src, dst):\n", "class Lock:\n", "import os\n\n\ndef walk(top):\n")
 CTX_SIZE = 512

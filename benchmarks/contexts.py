@@ -15,8 +15,8 @@ import time
 from localspec.core import machine
 from localspec.core.config import LoadOptions
 from localspec.demo import padded_pair
-from localspec.engine import Engine
-from localspec.model import LlamaModel
+from localspec.engine.engine import Engine
+from localspec.engine.model import LlamaModel
 from localspec.speculative.costs import PassCosts
 
 PASTS = (0, 512, 2048, 6144)

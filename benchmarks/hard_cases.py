@@ -29,7 +29,7 @@ from localspec.bench import Plan, run_bench
 from localspec.core import machine, paths
 from localspec.core.config import DraftLength, LoadOptions, SamplingParams
 from localspec.demo import padded_pair
-from localspec.engine import Engine
+from localspec.engine.engine import Engine
 from localspec.speculative.loop import Clock
 
 LENGTHS: tuple[DraftLength, ...] = (0, 2, 4, "auto")

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.config import DraftLength, SamplingParams
-from localspec.generate import collect, stream_generate
+from localspec.engine.generate import collect, stream_generate
+from localspec.engine.stats import GenerationStats
 from localspec.speculative.controller import Knowledge
 from localspec.speculative.loop import Clock
-from localspec.stats import GenerationStats
 
 PERIOD = 61  # positions after which the rows begin again
 

@@ -24,7 +24,7 @@ from localspec import bench
 from localspec.bench import Comparison, Plan, Side
 from localspec.core import machine, paths
 from localspec.core.config import DraftLength, LoadOptions, SamplingParams
-from localspec.engine import Engine
+from localspec.engine.engine import Engine
 from localspec.padding import (
     DEMO_DRAFT_SHAPE,
     DEMO_TARGET_SHAPE,

@@ -21,8 +21,8 @@ from pathlib import Path
 from localspec.core import machine
 from localspec.core.config import LoadOptions, SamplingParams
 from localspec.demo import QUANTIZATIONS, padded_pair
-from localspec.engine import Engine
-from localspec.generate import GenerationResponse, collect, stream_generate
+from localspec.engine.engine import Engine
+from localspec.engine.generate import GenerationResponse, collect, stream_generate
 
 PROMPTS = ("def copyfile(src, dst):\n", "class Lock:\n", "import os\n\n\ndef walk(top):\n")
 

@@ -23,8 +23,8 @@ COUNTS = "300000,100000,10000,1000,100"  # libgomp's own default comes first
 def child(target: Path, tokens: int, threads: int) -> None:
     """Print the milliseconds of each token of one plain greedy answer as JSON."""
     from localspec.core.config import LoadOptions, SamplingParams
-    from localspec.engine import Engine
-    from localspec.generate import stream_generate
+    from localspec.engine.engine import Engine
+    from localspec.engine.generate import stream_generate
 
     with Engine.load(LoadOptions(target, ctx_size=512, threads=threads)) as engine:
         prompt = engine.encode_chat([{"role": "user", "content": "What does json.dumps do?"}])

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from localspec.core.config import LoadOptions, SamplingParams
 from localspec.core.formatting import repeated_share
-from localspec.engine import Engine
-from localspec.generate import collect, stream_generate
+from localspec.engine.engine import Engine
+from localspec.engine.generate import collect, stream_generate
 from localspec.prompts import read_prompts
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.sampler import Sampler

@@ -12,17 +12,17 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, Protocol
 
-from localspec import generate
 from localspec.core.config import DraftLength, SamplingParams
 from localspec.core.errors import LocalspecError, PromptTooLong
 from localspec.core.formatting import repeated_share
-from localspec.generate import Answer, collect, model_drafter, stream_generate
+from localspec.engine import generate
+from localspec.engine.generate import Answer, collect, model_drafter, stream_generate
+from localspec.engine.stats import GenerationStats
 from localspec.speculative import limits as oracle
 from localspec.speculative.controller import LONGEST_AUTO, longest
 from localspec.speculative.costs import PassCosts
 from localspec.speculative.loop import Clock, TokenModel, catch_up, common_prefix
 from localspec.speculative.sampler import Sampler
-from localspec.stats import GenerationStats
 
 REPEATED_TOO_MUCH = 0.30  # share of repeated 8-grams from which a text counts as a loop
 _WARM_UP_TOKENS = 16

@@ -48,11 +48,11 @@ from localspec.model_commands import register, voice
 
 if TYPE_CHECKING:
     from localspec.bench import Comparison, Plan
-    from localspec.engine import Engine
-    from localspec.generate import Answer, GenerationResponse
+    from localspec.engine.chat_template import Message
+    from localspec.engine.engine import Engine
+    from localspec.engine.generate import Answer, GenerationResponse
     from localspec.prompts import Prompt
     from localspec.report import Report
-    from localspec.template import Message
 
 app = typer.Typer(
     name="localspec",
@@ -124,7 +124,7 @@ def demo(
     """See the bundled pair at work: plain beside drafted, no network."""
     from localspec import scoreboard
     from localspec.demo import run_demo
-    from localspec.engine import missing_gpu
+    from localspec.engine.engine import missing_gpu
 
     length = choose_draft([], None, draft_tokens).one_length("auto")
     if length == 0:
@@ -157,7 +157,7 @@ def demo(
 @app.command()
 def doctor(as_json: JsonFlag = False) -> None:
     """Look at build, devices, cores, memory and folders, and run the demo pair once."""
-    from localspec.doctor import examine
+    from localspec.engine.doctor import examine
 
     result = examine()
     if as_json:
@@ -189,7 +189,7 @@ def run(
     as_json: JsonFlag = False,
 ) -> None:
     """Answer one prompt: the text on stdout, the figures on stderr."""
-    from localspec.advice import advise
+    from localspec.engine.advice import advise
 
     if raw and answering.system is not None:
         raise UsageError("--raw uses no template, so --system has no place.", "Leave one out.")
@@ -236,7 +236,7 @@ def chat(
     ] = None,
 ) -> None:
     """Talk with a model, turn by turn; /help lists the commands."""
-    from localspec.chat import Chat
+    from localspec.engine.conversation import Chat
     from localspec.screen import open_screen
 
     models, sampling = _named(name, models, sampling)
@@ -411,7 +411,7 @@ def _ask(
     on_response: "Callable[[GenerationResponse], None]",
 ) -> "Answer":
     """One answer, with this draft length."""
-    from localspec.generate import collect, stream_generate
+    from localspec.engine.generate import collect, stream_generate
 
     responses = stream_generate(
         engine,
@@ -496,10 +496,10 @@ def _find_draft(target: Path, lenient: bool) -> Path:
 def _open(models: ModelFlags) -> "Engine":
     """Load what the flags name, and say what the user should know about it."""
     target, draft = models.load_options(*_files(models))
-    from localspec import backend
-    from localspec.engine import Engine
+    from localspec.engine import llama_library
+    from localspec.engine.engine import Engine
 
-    backend.log.verbose = models.verbose
+    llama_library.log.verbose = models.verbose
     engine = Engine.load(target, draft, lenient=models.lenient, say=display.note)
     for sentence in engine.notes:
         display.note(sentence)

@@ -12,7 +12,7 @@ from pathlib import Path
 from localspec import bench
 from localspec.core import paths
 from localspec.core.config import DraftLength, LoadOptions, SamplingParams
-from localspec.engine import Engine
+from localspec.engine.engine import Engine
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.padding import (
     DEMO_DRAFT_SHAPE,

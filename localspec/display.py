@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from localspec.core.errors import LocalspecError
 from localspec.core.formatting import count, one_line, printable, size
-from localspec.stats import GenerationStats
+from localspec.engine.stats import GenerationStats
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from localspec.doctor import Examination
-    from localspec.generate import Answer
+    from localspec.engine.doctor import Examination
+    from localspec.engine.generate import Answer
     from localspec.metadata.header import HeaderStart, ModelHeader
     from localspec.pairing import Finding, PairReport
     from localspec.portrait import Portrait

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from localspec.core.config import LoadOptions
 from localspec.core.formatting import count, one_line, size
-from localspec.fit import default_ctx_size
-from localspec.footprint import footprint
-from localspec.memory import MemoryUse
+from localspec.engine.memory_estimate import footprint
+from localspec.engine.memory_plan import default_ctx_size
+from localspec.engine.memory_use import MemoryUse
 from localspec.metadata.header import ModelHeader, Vocab
 from localspec.pairing import MIN_RATIO, Finding, check_model, describe
 

@@ -10,15 +10,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec import __version__, backend
+from localspec import __version__
 from localspec.bench import Comparison, Plan, together
 from localspec.core import machine
 from localspec.core.errors import FileProblem
 from localspec.core.files import appearing_when_complete
+from localspec.engine import llama_library
 from localspec.prompts import Prompt
 
 if TYPE_CHECKING:
-    from localspec.engine import Engine
+    from localspec.engine.engine import Engine
 
 FORMAT = 1
 
@@ -96,8 +97,10 @@ def _machine() -> dict[str, object]:
     return {
         "cpu": machine.cpu_name(),
         "physical_cores": machine.physical_cores(),
-        "devices": [{"name": d.name, "description": d.description} for d in backend.devices()],
-        "llama_cpp": backend.build().llama_cpp,
+        "devices": [
+            {"name": d.name, "description": d.description} for d in llama_library.devices()
+        ],
+        "llama_cpp": llama_library.build().llama_cpp,
     }
 
 

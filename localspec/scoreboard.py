@@ -12,7 +12,7 @@ from localspec.bench import Audit, Comparison, Difference, Figures, Limits, toge
 from localspec.core.config import DraftLength
 from localspec.core.formatting import count, one_line
 from localspec.display import console, note, number, percent
-from localspec.memory import MemoryUse
+from localspec.engine.memory_use import MemoryUse
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from localspec import display
-from localspec.chat import ALIASES, COMMANDS, read_message
 from localspec.core import paths
 from localspec.core.errors import FileProblem, LocalspecError
 from localspec.core.formatting import printable
 from localspec.core.interrupt import held_interrupt
-from localspec.generate import Answer, GenerationResponse
-from localspec.stats import GenerationStats
+from localspec.engine.conversation import ALIASES, COMMANDS, read_message
+from localspec.engine.generate import Answer, GenerationResponse
+from localspec.engine.stats import GenerationStats
 
 try:
     import readline

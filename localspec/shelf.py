@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
-from localspec import pairbook, profiles
-from localspec.budget import free_memory
+from localspec import pairbook
 from localspec.catalog import Gain, PairSpec, describe, load_catalog, of_family
 from localspec.core import machine
 from localspec.core.errors import LocalspecError, UnknownPair
+from localspec.engine import profile_store
+from localspec.engine.memory_probe import free_memory
 from localspec.hub.reference import parse_reference
 from localspec.library import LocalModel, find_models, model_of
 from localspec.metadata.filenames import parts_of
@@ -189,6 +190,6 @@ def _find(name: str, local: Sequence[LocalModel]) -> tuple[Path, int] | None:
 
 
 def _measured(target: ModelHeader, draft: ModelHeader) -> float | None:
-    known = profiles.latest([target, draft])
+    known = profile_store.latest([target, draft])
     usual = None if known is None else known.usual_gain(LONGEST_AUTO)
     return None if usual is None else usual[0]

@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec import backend, bench
+from localspec import bench
 from localspec.bench import Comparison, Figures, Plan, run_bench, together
 from localspec.core.config import DraftLength, SamplingParams
 from localspec.core.errors import EngineError, PromptTooLong
-from localspec.engine import Engine
-from localspec.generate import Answer
-from localspec.stats import PassStats, SourceStats
+from localspec.engine import llama_library
+from localspec.engine.engine import Engine
+from localspec.engine.generate import Answer
+from localspec.engine.stats import PassStats, SourceStats
 from tests.support.answers import (
     LOOP,
     VARIED,
@@ -146,7 +147,7 @@ def test_ctrl_c_ends_the_whole_measurement(engine: Engine, monkeypatch: pytest.M
         raise KeyboardInterrupt
 
     prompt = engine.encode_text("the thing")
-    monkeypatch.setattr(backend.library(), "llama_decode", interrupted)
+    monkeypatch.setattr(llama_library.library(), "llama_decode", interrupted)
     with pytest.raises(KeyboardInterrupt):
         compare(engine, [prompt], plan(0, 3))
 

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from localspec import __version__, backend, cli, doctor
+from localspec import __version__, cli
 from localspec.core import paths
 from localspec.core.errors import EngineError, FileProblem
-from localspec.doctor import Examination
+from localspec.engine import doctor, llama_library
+from localspec.engine.doctor import Examination
 from tests.support.command import Command, Done
 from tests.support.real_pair import TinyFiles, retuned
 from tests.support.tiny_models import write_tiny_model
@@ -204,7 +205,7 @@ def test_notes_go_to_stderr(localspec: Command, tiny: TinyFiles) -> None:
 
 
 def test_verbose_shows_llama_cpps_log(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend.log, "verbose", False)
+    monkeypatch.setattr(llama_library.log, "verbose", False)
     assert "llama_model_loader" not in run(HELLO).err
     done = run(HELLO, "--verbose")
     assert "llama_model_loader" in done.err and "llama_model_loader" not in done.out
@@ -510,7 +511,7 @@ def test_ctrl_c_ends_an_answer_and_not_the_chat(
 
 
 def interrupt_decode(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
-    real = backend.library().llama_decode
+    real = llama_library.library().llama_decode
     calls = iter(range(1, 10_000))
 
     def decode(*arguments: object) -> object:
@@ -518,7 +519,7 @@ def interrupt_decode(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
             raise KeyboardInterrupt
         return real(*arguments)
 
-    monkeypatch.setattr(backend.library(), "llama_decode", decode)
+    monkeypatch.setattr(llama_library.library(), "llama_decode", decode)
 
 
 def test_ctrl_c_keeps_what_was_said(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -874,7 +875,7 @@ def test_bench_of_a_target_that_cannot_forget(bench: Command, tiny: TinyFiles) -
 def test_an_unexplained_difference_is_a_failure(
     bench: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from localspec.model import LlamaModel
+    from localspec.engine.model import LlamaModel
 
     honest = LlamaModel.decode
 

@@ -11,7 +11,7 @@ import pytest
 from localspec import demo
 from localspec.core import paths
 from localspec.demo import QUESTIONS, PairResult, padded_pair, run_demo
-from localspec.engine import Engine
+from localspec.engine.engine import Engine
 from localspec.padding import PaddedShape
 from tests.support.real_pair import TinyFiles, load_model
 

@@ -12,11 +12,11 @@ import pytest
 from localspec import display, scoreboard
 from localspec.core.errors import LocalspecError
 from localspec.demo import PairResult
-from localspec.doctor import Examination
+from localspec.engine.doctor import Examination
+from localspec.engine.stats import GenerationStats
 from localspec.metadata.header import read_header
 from localspec.pairing import check_pair
 from localspec.speculative.loop import Prefill, Round
-from localspec.stats import GenerationStats
 from tests.support.answers import made_answer, made_comparison
 from tests.support.real_pair import TinyFiles
 from tests.support.streams import COLOUR, Streams

@@ -13,7 +13,7 @@ import pytest
 from localspec import __version__
 from localspec.bench import Plan, run_bench
 from localspec.core.errors import FileProblem
-from localspec.engine import Engine
+from localspec.engine.engine import Engine
 from localspec.prompts import Prompt
 from localspec.report import Report, require_writable
 from tests.support.real_pair import GREEDY, options

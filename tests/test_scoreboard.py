@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from localspec import display, scoreboard
 from localspec.bench import Audit, Comparison, Limits
 from localspec.demo import PairResult
-from localspec.memory import MemoryUse
+from localspec.engine.memory_use import MemoryUse
 from localspec.metadata.header import read_header
 from localspec.scoreboard import Scoreboard
 from tests.support.answers import LOOP, compared, difference, made_answer, made_comparison, side

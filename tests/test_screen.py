@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from localspec import screen
-from localspec.chat import COMMANDS, Chat
 from localspec.core import paths
 from localspec.core.config import SamplingParams
 from localspec.core.errors import FileProblem
+from localspec.engine.conversation import COMMANDS, Chat
 from tests.support.chat_toys import Reciter
 from tests.support.real_pair import TinyFiles
 
@@ -30,7 +30,7 @@ RECITE = """
 import json, sys
 from tests.support.chat_toys import Reciter
 from localspec import display
-from localspec.chat import Chat
+from localspec.engine.conversation import Chat
 from localspec.core.config import SamplingParams
 display.prepare_streams()
 engine = Reciter(json.loads(sys.argv[1]), float(sys.argv[2]))

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from localspec import pairbook, profiles
+from localspec import pairbook
 from localspec.catalog import load_catalog
 from localspec.core import machine, paths
 from localspec.core.errors import FileProblem, UnknownPair
+from localspec.engine import profile_store
 from localspec.hub.reference import parse_reference
 from localspec.library import LocalModel, find_models, model_of
 from localspec.locate import on_disk
@@ -148,7 +149,7 @@ def test_what_was_measured_here_counts(in_zoo: zoo.Zoo) -> None:
     known = toy_knowledge()
     for _ in range(200):
         known.of("draft model, greedy").observe(1.5, True)
-    profiles.save(profiles.profile_path([target, draft], {}), known)
+    profile_store.save(profile_store.profile_path([target, draft], {}), known)
     found = drafts_for(target)
     assert found.drafts[0].path == draft.path  # else the last one
     assert found.drafts[0].reasons[-1].startswith("measured here: ")

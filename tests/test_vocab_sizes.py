@@ -15,10 +15,10 @@ import pytest
 
 from localspec.core.config import AcceptanceRule, DraftLength, SamplingParams
 from localspec.core.errors import IncompatiblePair
-from localspec.engine import Engine
-from localspec.generate import stream_generate
+from localspec.engine.engine import Engine
+from localspec.engine.generate import stream_generate
+from localspec.engine.model import LlamaModel
 from localspec.metadata.header import read_header
-from localspec.model import LlamaModel
 from localspec.pairing import MAX_SIZE_DIFFERENCE, check_pair
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.sampler import Sampler

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from localspec.core.config import AcceptanceRule, SamplingParams
 from localspec.core.errors import UsageError
-from localspec.engine import Engine
-from localspec.generate import collect, stream_generate
+from localspec.engine.engine import Engine
+from localspec.engine.generate import collect, stream_generate
 from localspec.speculative.controller import FixedLength
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import generate_rounds, prefill

@@ -8,8 +8,8 @@ from typing import Any
 
 from localspec.bench import Comparison, Difference, Side
 from localspec.core.config import DraftLength
-from localspec.generate import Answer
-from localspec.stats import GenerationStats
+from localspec.engine.generate import Answer
+from localspec.engine.stats import GenerationStats
 
 VARIED = list(range(40))
 LOOP = [1, 2, 3, 4] * 10

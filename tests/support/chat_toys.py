@@ -9,9 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from localspec.engine.chat_template import Message
 from localspec.speculative.controller import Knowledge
 from localspec.speculative.loop import Clock
-from localspec.template import Message
 from tests.support.toys import ToyModel, toy_knowledge
 
 STOP = 128

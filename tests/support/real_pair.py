@@ -14,10 +14,10 @@ import pytest
 
 from localspec.core import paths
 from localspec.core.config import DraftLength, LoadOptions, SamplingParams
-from localspec.engine import Engine
-from localspec.generate import Answer, collect, stream_generate
+from localspec.engine.engine import Engine
+from localspec.engine.generate import Answer, collect, stream_generate
+from localspec.engine.model import LlamaModel
 from localspec.metadata.header import read_header
-from localspec.model import LlamaModel
 from tests.support.tiny_models import CHATML, _add_tokenizer, vocabulary, write_tiny_model
 
 GREEDY = SamplingParams(temperature=0)

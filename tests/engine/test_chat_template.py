@@ -6,9 +6,9 @@ import datetime
 
 import pytest
 
-from localspec import template as room
 from localspec.core.errors import TemplateError
-from localspec.template import Message, render
+from localspec.engine import chat_template as room
+from localspec.engine.chat_template import Message, render
 
 TALK: list[Message] = [
     {"role": "system", "content": "Be brief."},

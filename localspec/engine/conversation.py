@@ -22,9 +22,9 @@ from localspec.core.config import (
 )
 from localspec.core.errors import FileProblem, LocalspecError, UsageError
 from localspec.core.files import appearing_when_complete, read_at_most
-from localspec.generate import Answer, Engine, GenerationResponse, collect, stream_generate
-from localspec.stats import GenerationStats
-from localspec.template import Message, parse_message
+from localspec.engine.chat_template import Message, parse_message
+from localspec.engine.generate import Answer, Engine, GenerationResponse, collect, stream_generate
+from localspec.engine.stats import GenerationStats
 
 MAX_SAVED_BYTES = 64 * 2**20
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec import chat as room
-from localspec.chat import ALIASES, COMMANDS, Chat, read_message
 from localspec.core.config import DraftLength, SamplingParams
 from localspec.core.errors import EngineError, FileProblem, LocalspecError, UsageError
-from localspec.generate import Answer, GenerationResponse
-from localspec.stats import GenerationStats
-from localspec.template import ROLES, Message
+from localspec.engine import conversation as room
+from localspec.engine.chat_template import ROLES, Message
+from localspec.engine.conversation import ALIASES, COMMANDS, Chat, read_message
+from localspec.engine.generate import Answer, GenerationResponse
+from localspec.engine.stats import GenerationStats
 from tests.support.chat_toys import ChatToy
 
 Typed = str | type[BaseException]

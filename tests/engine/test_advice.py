@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.advice import advise
 from localspec.core.config import SamplingParams
-from localspec.stats import GenerationStats, PassStats, SourceStats
+from localspec.engine.advice import advise
+from localspec.engine.stats import GenerationStats, PassStats, SourceStats
 
 GREEDY = SamplingParams(temperature=0)
 

@@ -8,13 +8,14 @@ import platform
 import sys
 from dataclasses import dataclass, field
 
-from localspec import __version__, backend
+from localspec import __version__
 from localspec.core import machine, paths
 from localspec.core.config import LoadOptions, SamplingParams
 from localspec.core.errors import LocalspecError
 from localspec.core.formatting import size
-from localspec.engine import Engine, missing_gpu
-from localspec.generate import stream_generate
+from localspec.engine import llama_library
+from localspec.engine.engine import Engine, missing_gpu
+from localspec.engine.generate import stream_generate
 
 
 @dataclass(slots=True)
@@ -63,7 +64,7 @@ def _examine_memory(result: Examination) -> None:
 
 
 def _examine_build(result: Examination) -> None:
-    build = backend.build()
+    build = llama_library.build()
     result.facts["llama_cpp_python"] = build.bindings
     result.facts["llama_cpp"] = build.llama_cpp
     result.facts["features"] = build.features
@@ -71,7 +72,7 @@ def _examine_build(result: Examination) -> None:
     result.facts["devices"] = [
         {"name": d.name, "description": d.description, "kind": d.kind, "free": d.free,
          "total": d.total}
-        for d in backend.devices()
+        for d in llama_library.devices()
     ]  # fmt: skip
     result.advice += missing_gpu()
 

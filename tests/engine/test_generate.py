@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from localspec.core.config import DraftLength, SamplingParams
 from localspec.core.errors import PromptTooLong
-from localspec.generate import GenerationResponse, collect, stream_generate
+from localspec.engine.generate import GenerationResponse, collect, stream_generate
 from tests.support.toys import STOP_TOKEN, FakeClock, ToyEngine
 
 GREEDY = SamplingParams(temperature=0)

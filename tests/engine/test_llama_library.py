@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from localspec import backend
-from localspec.backend import NativeLog
 from localspec.core.errors import EngineError, UsageError
+from localspec.engine import llama_library
+from localspec.engine.llama_library import NativeLog
 from tests.support.real_pair import TinyFiles, load_model
 
 INFO, WARNING, ERROR, CONTINUED = 2, 3, 4, 5  # ggml_log_level
@@ -49,7 +49,7 @@ def test_the_log_is_told_also_when_the_block_fails() -> None:
 
 
 def test_the_log_of_a_model_of_many_layers_is_kept_whole() -> None:
-    log = backend.NativeLog()
+    log = llama_library.NativeLog()
     with log.watch():
         for i in range(20_000):
             log.write(2, f"line {i}\n")
@@ -68,7 +68,7 @@ def test_the_log_is_silent_unless_verbose(
 ) -> None:
     load_model(tiny.target).close()
     assert capfd.readouterr() == ("", "")
-    monkeypatch.setattr(backend.log, "verbose", True)
+    monkeypatch.setattr(llama_library.log, "verbose", True)
     load_model(tiny.target).close()
     out, err = capfd.readouterr()
     assert out == "" and "llama_model_loader" in err
@@ -83,7 +83,7 @@ def test_warnings_are_not_taken_for_the_reason(tiny: TinyFiles) -> None:
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({}, backend.SPIN_COUNT),
+        ({}, llama_library.SPIN_COUNT),
         ({"GOMP_SPINCOUNT": "7"}, "7"),
         ({"OMP_WAIT_POLICY": "active"}, "None"),
     ],
@@ -92,7 +92,8 @@ def test_idle_threads_spin_briefly_unless_the_user_chose(
     environment: dict[str, str], expected: str
 ) -> None:
     code = (
-        "import os; from localspec import backend; assert 'GOMP_SPINCOUNT' not in os.environ or "
+        "import os; from localspec.engine import llama_library as backend; "
+        "assert 'GOMP_SPINCOUNT' not in os.environ or "
         "os.environ['GOMP_SPINCOUNT'] == '7'; backend.library(); "
         "print(os.environ.get('GOMP_SPINCOUNT'))"
     )
@@ -104,7 +105,7 @@ def test_a_missing_binding_is_an_error_with_a_way_out() -> None:
     code = """
 import sys
 sys.modules["llama_cpp"] = None
-from localspec import backend
+from localspec.engine import llama_library as backend
 from localspec.core.errors import EngineError
 try:
     backend.library()
@@ -117,7 +118,7 @@ except EngineError as problem:
 
 
 def test_devices_have_names_kinds_and_memory() -> None:
-    devices = backend.devices()
+    devices = llama_library.devices()
     (cpu,) = [device for device in devices if device.kind == "CPU"]
     assert cpu.name == "CPU" and cpu.description and not cpu.is_gpu
     assert 0 < cpu.free <= cpu.total
@@ -125,37 +126,37 @@ def test_devices_have_names_kinds_and_memory() -> None:
 
 @pytest.mark.parametrize("names", ["none", "cpu", "None", "CPU"])
 def test_no_device_but_the_cpu(names: str) -> None:
-    assert backend.choose_devices(names) == []
+    assert llama_library.choose_devices(names) == []
 
 
 @pytest.mark.parametrize("names", ["CUDA99", "", "none,CUDA99", "CPU,CPU"])
 def test_an_unknown_device_is_a_usage_error(names: str) -> None:
     with pytest.raises(UsageError, match="There is no device") as caught:
-        backend.choose_devices(names)
+        llama_library.choose_devices(names)
     assert caught.value.exit_code == 2
     assert caught.value.hint.startswith("This build knows: ") and "none" in caught.value.hint
 
 
 def test_devices_are_chosen_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     made = [
-        backend.Device(name, name, kind, 1, 2, handle)
+        llama_library.Device(name, name, kind, 1, 2, handle)
         for handle, (name, kind) in enumerate([("CPU", "CPU"), ("CUDA0", "GPU"), ("CUDA1", "GPU")])
     ]
-    monkeypatch.setattr(backend, "devices", lambda: made)
-    assert backend.choose_devices("cuda1, CUDA0") == [made[2], made[1]]
+    monkeypatch.setattr(llama_library, "devices", lambda: made)
+    assert llama_library.choose_devices("cuda1, CUDA0") == [made[2], made[1]]
     with pytest.raises(UsageError) as caught:
-        backend.choose_devices("cuda2")
+        llama_library.choose_devices("cuda2")
     assert caught.value.hint == "This build knows: CUDA0, CUDA1, none."
 
 
 def test_buffer_types_include_the_cpus() -> None:
-    assert backend.buffer_types()["CPU"]
+    assert llama_library.buffer_types()["CPU"]
 
 
 def test_the_build_is_told() -> None:
     import llama_cpp
 
-    build = backend.build()
+    build = llama_library.build()
     assert build.bindings == llama_cpp.__version__
     assert build.llama_cpp and "CPU" in build.features
-    assert build.gpu_offload == any(device.is_gpu for device in backend.devices())
+    assert build.gpu_offload == any(device.is_gpu for device in llama_library.devices())

@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 import pytest
 
+from localspec.engine.stats import GenerationStats, PassStats
 from localspec.speculative.loop import Prefill, Round
-from localspec.stats import GenerationStats, PassStats
 
 ROUNDS = (
     Round((1,), 0, 0, 0.5, 0.0, 0.5),

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from localspec import backend
 from localspec.core import machine
 from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.core.errors import EngineError, UsageError
 from localspec.core.interrupt import held_interrupt
-from localspec.fit import default_ctx_size
-from localspec.footprint import BATCH, tensor_bytes
-from localspec.memory import MemoryUse, read_buffers
+from localspec.engine import llama_library
+from localspec.engine.memory_estimate import BATCH, tensor_bytes
+from localspec.engine.memory_plan import default_ctx_size
+from localspec.engine.memory_use import MemoryUse, read_buffers
 from localspec.metadata.header import ModelHeader
 from localspec.metadata.model_checks import MAX_LAYERS
 from localspec.speculative.loop import Logits
@@ -51,7 +51,7 @@ class LlamaModel:
     def __init__(
         self, header: ModelHeader, options: LoadOptions, *, weightless: bool = False
     ) -> None:
-        self._llama = backend.library()
+        self._llama = llama_library.library()
         self.header = header
         self.options = options
         self.threads = options.threads or machine.physical_cores()
@@ -162,7 +162,7 @@ class LlamaModel:
             "cache_type_k": options.cache_type_k,
             "cache_type_v": options.cache_type_v,
             "exact": options.exact,
-            "llama_cpp_python": backend.build().bindings,
+            "llama_cpp_python": llama_library.build().bindings,
         }
 
     def close(self) -> None:
@@ -192,7 +192,7 @@ class LlamaModel:
             self._overrides = (_TensorOverride * (len(overrides) + 1))(*overrides)
             params.tensor_buft_overrides = ctypes.addressof(self._overrides)
         path = os.fsencode(self.header.path)
-        with held_interrupt() as pressed, backend.log.watch() as errors:
+        with held_interrupt() as pressed, llama_library.log.watch() as errors:
             go_on = self._llama.llama_progress_callback(lambda done, data: not pressed)
             params.progress_callback = go_on
             self._model = model = self._llama.llama_model_load_from_file(path, params)
@@ -201,7 +201,7 @@ class LlamaModel:
                 f"llama.cpp cannot load {self.header.path}: {_reason(errors)}",
                 "See the whole log with --verbose.",
             )
-        self.memory += read_buffers(backend.log.lines())
+        self.memory += read_buffers(llama_library.log.lines())
         return model
 
     def _make_context(self) -> Any:
@@ -216,7 +216,7 @@ class LlamaModel:
         params.flash_attn_type = _FLASH[options.flash_attention]
         params.type_k = _GGML_TYPES[options.cache_type_k]
         params.type_v = _GGML_TYPES[options.cache_type_v]
-        with held_interrupt(), backend.log.watch() as errors:
+        with held_interrupt(), llama_library.log.watch() as errors:
             context = self._llama.llama_init_from_model(self._model, params)
             self._context = context
         if not context:
@@ -225,7 +225,7 @@ class LlamaModel:
                 f"{self.header.path.name}: {_reason(errors)}",
                 "Try a smaller --ctx-size, fewer --n-gpu-layers, or the default cache types.",
             )
-        self.memory += read_buffers(backend.log.lines())
+        self.memory += read_buffers(llama_library.log.lines())
         return context
 
     def _probe_forgetting(self) -> bool:
@@ -344,7 +344,7 @@ def _chunks(tokens: Sequence[int], rows: int) -> list[tuple[Sequence[int], int]]
 
 
 def _device_list(names: str) -> Any:
-    chosen = backend.choose_devices(names)
+    chosen = llama_library.choose_devices(names)
     return (ctypes.c_void_p * (len(chosen) + 1))(*[device.handle for device in chosen])
 
 
@@ -363,7 +363,7 @@ def _tensor_overrides(options: LoadOptions) -> list[_TensorOverride]:
                 r"Expected PATTERN=BUFFER, such as blk\.1\..*=CPU.",
             ) from error
         pairs.append((pattern, buffer))
-    known = backend.buffer_types() if pairs else {}
+    known = llama_library.buffer_types() if pairs else {}
     overrides = []
     for pattern, buffer in pairs:
         if buffer not in known:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from localspec import profiles
-from localspec.engine import Engine
+from localspec.engine import profile_store
+from localspec.engine.engine import Engine
 from localspec.metadata.header import read_header
 from localspec.speculative.controller import Knowledge
 from tests.support.real_pair import TinyFiles, options
@@ -28,10 +28,10 @@ def learnt() -> Knowledge:
 
 def test_what_was_learnt_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "profiles" / "one.json"
-    assert profiles.load(path) is None
+    assert profile_store.load(path) is None
     known = learnt()
-    profiles.save(path, known)
-    again = profiles.load(path)
+    profile_store.save(path, known)
+    again = profile_store.load(path)
     assert again is not None
     assert again.reading == known.reading
     assert again.verify.seconds(16, 0) == known.verify.seconds(16, 0)
@@ -46,7 +46,7 @@ def test_a_damaged_file_is_told(tmp_path: Path, text: str) -> None:
     path = tmp_path / "one.json"
     path.write_text(text)
     with pytest.raises(ValueError):
-        profiles.load(path)
+        profile_store.load(path)
 
 
 @pytest.mark.parametrize(
@@ -57,45 +57,45 @@ def test_a_damaged_file_is_told(tmp_path: Path, text: str) -> None:
 )  # fmt: skip
 def test_nonsense_in_a_file_is_told(tmp_path: Path, name: str, value: Any) -> None:
     path = tmp_path / "one.json"
-    profiles.save(path, learnt())
+    profile_store.save(path, learnt())
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
     with pytest.raises(ValueError):
-        profiles.load(path)
+        profile_store.load(path)
 
 
 def test_a_folder_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    profiles.save(tmp_path / "file" / "one.json", learnt())
+    profile_store.save(tmp_path / "file" / "one.json", learnt())
 
 
 def test_another_file_or_setting_has_another_profile(tiny: TinyFiles, tmp_path: Path) -> None:
     target, draft = read_header(tiny.target), read_header(tiny.draft)
-    here = profiles.profile_path([target, draft], {"threads": 1})
+    here = profile_store.profile_path([target, draft], {"threads": 1})
     moved = tmp_path / "moved.gguf"
     moved.write_bytes(tiny.target.read_bytes())
-    assert profiles.profile_path([read_header(moved), draft], {"threads": 1}) == here
+    assert profile_store.profile_path([read_header(moved), draft], {"threads": 1}) == here
     others = [
-        profiles.profile_path([target, draft], {"threads": 2}),
-        profiles.profile_path([draft, target], {"threads": 1}),
-        profiles.profile_path([target], {"threads": 1}),
+        profile_store.profile_path([target, draft], {"threads": 2}),
+        profile_store.profile_path([draft, target], {"threads": 1}),
+        profile_store.profile_path([target], {"threads": 1}),
     ]
     moved.write_bytes(tiny.target.read_bytes() + b"\0")
-    others.append(profiles.profile_path([read_header(moved), draft], {"threads": 1}))
+    others.append(profile_store.profile_path([read_header(moved), draft], {"threads": 1}))
     assert len({here, *others}) == 5
 
 
 def test_the_latest_of_two_models_is_found(tiny: TinyFiles) -> None:
     pair = [read_header(path) for path in (tiny.target, tiny.draft)]
-    assert profiles.latest(pair) is None
+    assert profile_store.latest(pair) is None
     for threads, reading in ((1, 0.25), (2, 0.5)):
-        path = profiles.profile_path(pair, {"threads": threads})
-        profiles.save(path, replace(learnt(), reading=reading))
+        path = profile_store.profile_path(pair, {"threads": threads})
+        profile_store.save(path, replace(learnt(), reading=reading))
         os.utime(path, (threads, threads))
-    found = profiles.latest(pair)
+    found = profile_store.latest(pair)
     assert found is not None and found.reading == 0.5
-    assert profiles.latest(pair[::-1]) is None
+    assert profile_store.latest(pair[::-1]) is None
     path.write_text("{")
-    assert profiles.latest(pair) is None
+    assert profile_store.latest(pair) is None
 
 
 def test_an_engine_keeps_what_it_learnt(tiny: TinyFiles) -> None:

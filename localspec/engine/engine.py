@@ -17,19 +17,19 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from localspec import backend, profiles
-from localspec.budget import announcement, free_memory, plan_here
 from localspec.core import machine
 from localspec.core.config import LoadOptions
 from localspec.core.errors import FileProblem, IncompatiblePair
+from localspec.engine import llama_library, profile_store
+from localspec.engine.chat_template import Message, render
+from localspec.engine.memory_probe import announcement, free_memory, plan_here
+from localspec.engine.model import LlamaModel
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.model import LlamaModel
 from localspec.pairing import Finding, check_model, check_pair
 from localspec.speculative.calibration import calibrate, still_holds
 from localspec.speculative.controller import LONGEST_AUTO, Knowledge
 from localspec.speculative.limits import ceiling
 from localspec.speculative.loop import Clock
-from localspec.template import Message, render
 
 _CANNOT_FORGET = (
     "{} cannot drop rejected tokens (recurrent or hybrid): running plain, the draft is not used."
@@ -148,7 +148,7 @@ class Engine:
         """
         if self._learnt is None:
             try:
-                self._learnt = profiles.load(self._profile)
+                self._learnt = profile_store.load(self._profile)
             except ValueError as error:
                 self.notes.append(f"The kept profile of this pair is discarded: {error}.")
             if self._learnt and not still_holds(self._learnt, self.target, self.draft, clock):
@@ -194,11 +194,11 @@ class Engine:
     def _profile(self) -> Path:
         """Where what is learnt is kept; found before it is written, when a file may be gone."""
         models = [model for model in (self.target, self.draft) if model is not None]
-        return profiles.profile_path(
+        return profile_store.profile_path(
             [model.header for model in models],
             {
                 "cpu": machine.cpu_name(),
-                "devices": [device.name for device in backend.devices()],
+                "devices": [device.name for device in llama_library.devices()],
                 "models": [_circumstances(model) for model in models],
             },
         )
@@ -225,7 +225,7 @@ class Engine:
     def close(self) -> None:
         """Keep what was learnt, and free both models."""
         if self._learnt is not None:
-            profiles.save(self._profile, self._learnt)
+            profile_store.save(self._profile, self._learnt)
         if self.draft is not None:
             self.draft.close()
         self.target.close()
@@ -296,7 +296,7 @@ def _stuck(*headers: ModelHeader) -> str | None:
 
 def missing_gpu() -> list[str]:
     """One line when the machine has an NVIDIA card that this build cannot use."""
-    if not machine.has_nvidia_gpu() or backend.build().gpu_offload:
+    if not machine.has_nvidia_gpu() or llama_library.build().gpu_offload:
         return []
     return [
         "This build of llama.cpp has no GPU support, but the machine has an NVIDIA GPU. Mend it in "

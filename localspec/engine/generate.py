@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 from localspec.core.config import DraftLength, SamplingParams, require_fixed
 from localspec.core.errors import PromptTooLong
 from localspec.core.formatting import TextStream
+from localspec.engine.stats import GenerationStats
 from localspec.speculative.controller import Adaptive, FixedLength, Knowledge, NoDraft
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import (
@@ -26,7 +27,6 @@ from localspec.speculative.loop import (
 from localspec.speculative.rejection import RejectionSampler
 from localspec.speculative.sampler import Sampler
 from localspec.speculative.suffix import SuffixIndex
-from localspec.stats import GenerationStats
 
 
 class Engine(Protocol):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from localspec.budget import would_allocate
 from localspec.core.config import LoadOptions
-from localspec.footprint import Footprint, footprint, sliding_layers, tensor_bytes
-from localspec.memory import MemoryUse
+from localspec.engine.memory_estimate import Footprint, footprint, sliding_layers, tensor_bytes
+from localspec.engine.memory_probe import would_allocate
+from localspec.engine.memory_use import MemoryUse
 from localspec.metadata.header import read_header
 from tests.support.big_files import write_big_model
 from tests.support.real_pair import TinyFiles, load_model, options

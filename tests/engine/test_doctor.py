@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from localspec import __version__, backend, doctor
+from localspec import __version__
 from localspec.core import machine, paths
 from localspec.core.errors import EngineError
-from localspec.doctor import examine
+from localspec.engine import doctor, llama_library
+from localspec.engine.doctor import examine
 from tests.support.real_pair import TinyFiles
 
 
@@ -21,7 +22,7 @@ def test_facts_are_there_and_the_demo_runs() -> None:
     facts = result.facts
     assert list(facts)[:5] == ["localspec", "python", "system", "cpu", "physical_cores"]
     assert facts["localspec"] == __version__
-    assert facts["llama_cpp_python"] == backend.build().bindings
+    assert facts["llama_cpp_python"] == llama_library.build().bindings
     assert facts["cache_folder"] == str(paths.cache_folder())
     devices = facts["devices"]
     assert isinstance(devices, list) and devices[0]["name"] == "CPU"
@@ -55,7 +56,7 @@ def test_a_library_that_cannot_be_loaded_becomes_advice(monkeypatch: pytest.Monk
     def broken() -> None:
         raise EngineError("llama-cpp-python cannot be loaded: boom", "Reinstall it.")
 
-    monkeypatch.setattr(backend, "build", broken)
+    monkeypatch.setattr(llama_library, "build", broken)
     result = examine()
     assert not result.healthy
     assert result.facts["demo"] == "fails: llama-cpp-python cannot be loaded: boom"

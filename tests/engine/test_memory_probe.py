@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from localspec import budget
-from localspec.budget import announcement, free_memory, plan_here, would_allocate
 from localspec.core.errors import NotEnoughMemory
-from localspec.fit import Free
-from localspec.footprint import footprint
-from localspec.memory import MemoryUse
+from localspec.engine import memory_probe
+from localspec.engine.memory_estimate import footprint
+from localspec.engine.memory_plan import Free
+from localspec.engine.memory_probe import announcement, free_memory, plan_here, would_allocate
+from localspec.engine.memory_use import MemoryUse
 from localspec.metadata.header import ModelHeader, read_header
 from tests.support.big_files import write_big_model
 from tests.support.gguf_files import write_gguf
@@ -60,7 +60,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, int | None]]:
         use = footprint(read_header(path), load.ctx_size, load).use  # type: ignore[arg-type, attr-defined]
         return MemoryUse(use.weights, 2 * use.kv, use.compute)
 
-    monkeypatch.setattr(budget, "would_allocate", answer)
+    monkeypatch.setattr(memory_probe, "would_allocate", answer)
     return calls
 
 

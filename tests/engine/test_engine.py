@@ -17,8 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec import backend
-from localspec import engine as engine_room
 from localspec.core import machine
 from localspec.core.config import MAX_DRAFT_TOKENS, DraftLength, SamplingParams
 from localspec.core.errors import (
@@ -30,11 +28,13 @@ from localspec.core.errors import (
     PromptTooLong,
     UsageError,
 )
-from localspec.engine import Engine, missing_gpu
-from localspec.fit import draft_ctx_size
-from localspec.generate import stream_generate
+from localspec.engine import engine as engine_room
+from localspec.engine import llama_library
+from localspec.engine.engine import Engine, missing_gpu
+from localspec.engine.generate import stream_generate
+from localspec.engine.memory_plan import draft_ctx_size
+from localspec.engine.model import LlamaModel
 from localspec.metadata.header import read_header
-from localspec.model import LlamaModel
 from tests.support.real_pair import (
     GREEDY,
     LENGTHS,
@@ -347,9 +347,9 @@ def test_after_ctrl_c_the_same_engine_continues_rightly(
         expected = fresh(engine, prompt, length=3, max_tokens=12).tokens
         for call in range(1, 10):
             engine.target.keep(500)  # so that reading the prompt takes part
-            cut = Interrupting(getattr(backend.library(), function), call, after)
+            cut = Interrupting(getattr(llama_library.library(), function), call, after)
             with monkeypatch.context() as patch:
-                patch.setattr(backend.library(), function, cut)
+                patch.setattr(llama_library.library(), function, cut)
                 try:
                     answer = generate(engine, prompt, length=3, max_tokens=12)
                 except KeyboardInterrupt:  # while the cache is emptied, before the generator runs
@@ -369,8 +369,8 @@ def test_after_ctrl_c_the_cache_is_what_it_says(
         floats.keep(0)
         floats.decode(ids[:40], 0)
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            real = getattr(backend.library(), function)
-            patch.setattr(backend.library(), function, Interrupting(real, call, after))
+            real = getattr(llama_library.library(), function)
+            patch.setattr(llama_library.library(), function, Interrupting(real, call, after))
             floats.keep(20)
             floats.decode(ids[20:], 0)
             floats.keep(10)
@@ -640,7 +640,7 @@ def test_a_context_larger_than_memory(tiny: TinyFiles) -> None:
 import resource, sys
 from pathlib import Path
 from localspec.core.config import LoadOptions
-from localspec.engine import Engine
+from localspec.engine.engine import Engine
 from localspec.core.errors import EngineError
 Engine.load(LoadOptions(Path(sys.argv[1]), threads=1)).close()
 resource.setrlimit(resource.RLIMIT_AS, (2**31, 2**31))
@@ -681,13 +681,13 @@ def test_a_stretched_context_is_told(tiny: TinyFiles) -> None:
 
 
 def test_an_unused_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    build = backend.Build("1.2.3", "0.5", "CPU", gpu_offload=False)
-    monkeypatch.setattr(backend, "build", lambda: build)
+    build = llama_library.Build("1.2.3", "0.5", "CPU", gpu_offload=False)
+    monkeypatch.setattr(llama_library, "build", lambda: build)
     monkeypatch.setattr(machine, "has_nvidia_gpu", lambda: True)
     (note,) = missing_gpu()
     command = note.partition("folder: ")[2]
     script, option, python = shlex.split(command)[1:]
-    assert Path(__file__).parents[1].joinpath(script).is_file()
+    assert Path(__file__).parents[2].joinpath(script).is_file()
     assert (option, python) == ("--python", sys.executable)
     monkeypatch.setattr(machine, "has_nvidia_gpu", lambda: False)
     assert missing_gpu() == []
@@ -697,4 +697,4 @@ def test_settings_tell_what_an_answer_depends_on(engine: Engine, tiny: TinyFiles
     found = engine.target.settings()
     assert found["file"] == str(tiny.target)
     assert (found["quantization"], found["ctx_size"], found["threads"]) == ("F16", 1024, 1)
-    assert found["llama_cpp_python"] == backend.build().bindings
+    assert found["llama_cpp_python"] == llama_library.build().bindings

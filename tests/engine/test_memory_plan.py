@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from localspec.core import paths
 from localspec.core.errors import NotEnoughMemory
-from localspec.fit import Free, Plan, Wish, default_ctx_size, draft_ctx_size, plan
-from localspec.footprint import Footprint
+from localspec.engine.memory_estimate import Footprint
+from localspec.engine.memory_plan import Free, Plan, Wish, default_ctx_size, draft_ctx_size, plan
 from localspec.metadata.header import ModelHeader, read_header
 
 MIB, GIB = 2**20, 2**30

@@ -5,8 +5,8 @@ answer too short to tell.
 """
 
 from localspec.core.config import SamplingParams
+from localspec.engine.stats import GenerationStats
 from localspec.speculative.drafters import MODEL
-from localspec.stats import GenerationStats
 
 _ENOUGH_DRAFTED = 40  # tokens of the draft model; below, a share says little
 _ENOUGH_SAID = 64  # tokens

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from localspec import backend
 from localspec.core import machine
 from localspec.core.config import LoadOptions
 from localspec.core.formatting import size
-from localspec.fit import Free, Plan, Wish, default_ctx_size, draft_ctx_size, plan
-from localspec.footprint import Footprint, footprint
-from localspec.memory import MemoryUse
+from localspec.engine import llama_library
+from localspec.engine.memory_estimate import Footprint, footprint
+from localspec.engine.memory_plan import Free, Plan, Wish, default_ctx_size, draft_ctx_size, plan
+from localspec.engine.memory_use import MemoryUse
 from localspec.metadata.header import ModelHeader, read_header
 
 _TIGHT = 0.5  # of what is free: from there on llama.cpp is asked, which takes a second
@@ -29,7 +29,7 @@ _WORTH_TELLING = 2**30  # bytes
 def free_memory(device: str | None = None) -> Free:
     """What is free now, on the devices named as by ``--device``, or on all."""
     ram = machine.memory()
-    chosen = backend.devices() if device is None else backend.choose_devices(device)
+    chosen = llama_library.devices() if device is None else llama_library.choose_devices(device)
     gpus = [each for each in chosen if each.kind == "GPU"]
     # Apple's GPU works in the same memory, and what a backend does not tell cannot be planned with.
     known = sys.platform != "darwin" and all(each.total for each in gpus)
@@ -41,7 +41,12 @@ def would_allocate(path: Path, options: LoadOptions) -> MemoryUse | None:
     asked = json.dumps(asdict(replace(options, path=path)), default=str)
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "localspec.budget"],  # -P: no module of this folder
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "localspec.engine.memory_probe",
+            ],  # -P: no module of this folder
             input=asked,
             capture_output=True,
             text=True,
@@ -125,7 +130,7 @@ def _correction(
 
 def _answer() -> None:
     """Read options as JSON from stdin, and print what llama.cpp would allocate as JSON."""
-    from localspec.model import LlamaModel
+    from localspec.engine.model import LlamaModel
 
     asked = json.loads(sys.stdin.read())
     asked["override_tensors"] = tuple(asked["override_tensors"])
