@@ -437,7 +437,7 @@ def _named(
     name: str | None, models: ModelFlags, sampling: SamplingFlags
 ) -> tuple[ModelFlags, SamplingFlags]:
     """The flags with a pair's name, or ``name`` in place of --target, spelt out in them."""
-    from localspec.locate import choose
+    from localspec.library.resolve import choose
 
     if name is not None and models.target is not None:
         raise UsageError(f"Two targets were given: {name} and {models.target}.", "Name one.")
@@ -458,8 +458,8 @@ def _named(
 
 def _files(models: ModelFlags) -> tuple[Path, Path | None]:
     """The files of target and draft, fetched from the Hub where they are named but missing."""
-    from localspec.locate import FIND
-    from localspec.supply import obtain
+    from localspec.library.acquire import obtain
+    from localspec.library.resolve import FIND
 
     assert models.target is not None
     options = models.draft_options()
@@ -479,8 +479,8 @@ def _files(models: ModelFlags) -> tuple[Path, Path | None]:
 
 def _find_draft(target: Path, lenient: bool) -> Path:
     """The best draft on this disk that is worth using, named."""
+    from localspec.library.pairs import drafts_for
     from localspec.metadata.header import read_header
-    from localspec.shelf import drafts_for
 
     found = drafts_for(read_header(target), lenient=lenient).drafts
     if not found or found[0].worth <= 1:

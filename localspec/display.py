@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from localspec.engine.doctor import Examination
     from localspec.engine.generate import Answer
+    from localspec.library.model_info import Portrait
     from localspec.metadata.header import HeaderStart, ModelHeader
     from localspec.pairing import Finding, PairReport
-    from localspec.portrait import Portrait
 
 _LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 

@@ -22,7 +22,7 @@ from localspec.core.config import (
     LoadOptions,
     choose_draft,
 )
-from localspec.manifest import SETTINGS
+from localspec.library.pair_schema import SETTINGS
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 _DRAFTING, _LOADING, _SAMPLING = "Drafting", "Loading", "Sampling"

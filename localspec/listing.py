@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 from rich.cells import cell_len, set_cell_size
 
-from localspec.catalog import PairSpec
 from localspec.core.formatting import one_line, size
 from localspec.display import console, labelled, note
 from localspec.hub.provenance import Progress, Verdict
-from localspec.library import Inventory, LocalModel
-from localspec.shelf import PairRow
-from localspec.suggest import Suggestions
+from localspec.library.catalog import PairSpec
+from localspec.library.local_models import Inventory, LocalModel
+from localspec.library.pairs import PairRow
+from localspec.library.suggest import Suggestions
 
 _SHOWN_REFUSALS = 5
 _GAP = "  "

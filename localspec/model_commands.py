@@ -24,7 +24,7 @@ from localspec.flags import (
 )
 
 if TYPE_CHECKING:
-    from localspec.supply import Voice
+    from localspec.library.acquire import Voice
 
 _MODEL = "A GGUF file, or one on the Hub: org/repo:Q4_K_M, hf:org/repo/file.gguf."
 
@@ -36,8 +36,8 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before 
 
 def voice(yes: bool = False) -> "Voice":
     """Speak with the user on stderr; without a terminal, large downloads need ``yes``."""
+    from localspec.library.acquire import Voice
     from localspec.listing import transfer
-    from localspec.supply import Voice
 
     def agree(question: str) -> bool:
         return yes or (sys.stdin is not None and sys.stdin.isatty() and display.ask(question))
@@ -68,9 +68,9 @@ def check(
 
     Of a file on the Hub only the header is read. A pair's name stands for both models.
     """
-    from localspec.locate import choose
+    from localspec.library.acquire import judge
+    from localspec.library.resolve import choose
     from localspec.pairing import report_json
-    from localspec.supply import judge
 
     given = [name for name in (target_name, draft_name, target, draft) if name is not None]
     if len(given) == 1:
@@ -98,9 +98,9 @@ def inspect(
     as_json: JsonFlag = False,
 ) -> None:
     """Show what a model file says of itself, and what it is good for: header only, no weights."""
-    from localspec.portrait import paint
-    from localspec.shelf import room_for_models
-    from localspec.supply import header_of
+    from localspec.library.acquire import header_of
+    from localspec.library.model_info import paint
+    from localspec.library.pairs import room_for_models
 
     shown = paint(header_of(name, voice()), room_for_models())
     if as_json:
@@ -123,7 +123,7 @@ def list_models(
     Sources: localspec, hugging-face, llama.cpp, lm-studio, ollama, jan, gpt4all.
     """
     from localspec import listing
-    from localspec.library import find_models, parse_source
+    from localspec.library.local_models import find_models, parse_source
 
     chosen = [parse_source(text) for text in source or ()] or None
     inventory = find_models(chosen, folder or ())
@@ -141,9 +141,9 @@ def suggest(
 ) -> None:
     """Rank drafts for a target: from this disk first, then known pairs; and say why others fail."""
     from localspec import listing
-    from localspec.locate import choose
-    from localspec.shelf import drafts_for
-    from localspec.supply import header_of
+    from localspec.library.acquire import header_of
+    from localspec.library.pairs import drafts_for
+    from localspec.library.resolve import choose
 
     name = choose(target, None).target
     header = header_of(name, voice())
@@ -175,7 +175,7 @@ def pairs(
 ) -> None:
     """List known pairs of target and draft, your own first."""
     from localspec import listing
-    from localspec.shelf import pair_rows
+    from localspec.library.pairs import pair_rows
 
     rows = [row for row in pair_rows(family) if not fits or row.fits]
     if not rows and not as_json:
@@ -199,7 +199,7 @@ def download(
 
     Both headers of a pair are checked first. Every file is compared with the Hub's sha256.
     """
-    from localspec.supply import groups_of, obtain
+    from localspec.library.acquire import groups_of, obtain
 
     try:
         files = [
@@ -228,7 +228,7 @@ def verify(
     from localspec import listing
     from localspec.core import paths
     from localspec.hub import provenance
-    from localspec.supply import files_of, kept_hashes
+    from localspec.library.acquire import files_of, kept_hashes
 
     wanted = [path for name in names or () for path in files_of(name)]
     kept = kept_hashes(names)
@@ -260,11 +260,12 @@ def pair_add(
 
     The pair is checked, and the hashes of its files are kept for verify.
     """
-    from localspec import listing, pairbook
-    from localspec.locate import FIND, choose, lasting
-    from localspec.supply import file_hashes, judge
+    from localspec import listing
+    from localspec.library import user_pairs
+    from localspec.library.acquire import file_hashes, judge
+    from localspec.library.resolve import FIND, choose, lasting
 
-    pairbook.require_free(name)
+    user_pairs.require_free(name)
     draft = models.draft_options().model
     if models.target is not None:
         choice = choose(models.target, draft)
@@ -286,7 +287,7 @@ def pair_add(
     target, draft = lasting(models.target), lasting(draft)
     with listing.transfer() as on_progress:
         hashes = file_hashes([target, draft], on_progress)
-    pairbook.add(name, target, draft, kept_settings(models, sampling), hashes)
+    user_pairs.add(name, target, draft, kept_settings(models, sampling), hashes)
     display.note(f"Kept. Talk with it: localspec chat {name}")
 
 
@@ -295,10 +296,11 @@ def pair_show(
     name: Annotated[str, typer.Argument(metavar="NAME")], as_json: JsonFlag = False
 ) -> None:
     """Everything known about a pair, yours or a known one."""
-    from localspec import listing, pairbook
-    from localspec.shelf import pair_row
+    from localspec import listing
+    from localspec.library import user_pairs
+    from localspec.library.pairs import pair_row
 
-    row, settings = pair_row(name), pairbook.find(name).settings
+    row, settings = pair_row(name), user_pairs.find(name).settings
     if as_json:
         display.json_line(row.as_json() | {"settings": dict(settings)})
     else:
@@ -308,9 +310,9 @@ def pair_show(
 @pair_app.command("remove")
 def pair_remove(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
     """Forget a pair of yours; its models stay where they are."""
-    from localspec import pairbook
+    from localspec.library import user_pairs
 
-    pairbook.remove(name)
+    user_pairs.remove(name)
     display.note(f"Forgotten: {name}. Its models stay where they are.")
 
 

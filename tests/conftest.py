@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from localspec import caches
+from localspec.library import tool_caches
 from tests.support.command import localspec  # noqa: F401  a fixture
 from tests.support.model_folders import animals, in_zoo  # noqa: F401  fixtures
 from tests.support.real_pair import (  # noqa: F401  fixtures
@@ -47,5 +47,5 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LOCALSPEC_MODELS", str(tmp_path / "models"))
     for name in FOREIGN:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(caches, "OLLAMA_SERVICE", folder / "service")
+    monkeypatch.setattr(tool_caches, "OLLAMA_SERVICE", folder / "service")
     return folder

@@ -14,14 +14,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from localspec import display, listing, pairbook
-from localspec.catalog import load_catalog
+from localspec import display, listing
 from localspec.core.formatting import one_line
 from localspec.hub.provenance import Verdict
-from localspec.library import Inventory, LocalModel, find_models
+from localspec.library import user_pairs
+from localspec.library.catalog import load_catalog
+from localspec.library.local_models import Inventory, LocalModel, find_models
+from localspec.library.pairs import PairRow, drafts_for, pair_row, pair_rows
+from localspec.library.suggest import Refusal, Suggestion, Suggestions
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.shelf import PairRow, drafts_for, pair_row, pair_rows
-from localspec.suggest import Refusal, Suggestion, Suggestions
 from tests.support import zoo
 from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
 from tests.support.streams import Streams
@@ -170,7 +171,7 @@ def test_pairs_on_a_terminal(in_zoo: zoo.Zoo, columns: int) -> None:
 
 
 def test_pairs_in_a_pipe(streams: Streams) -> None:
-    pairbook.add("mine", "hf:org/a", "hf:org/b", {})
+    user_pairs.add("mine", "hf:org/a", "hf:org/b", {})
     rows = pair_rows()
     listing.pairs([*rows, replace(rows[1], fits=None)])
     out, err = streams.read()
@@ -208,8 +209,8 @@ def test_everything_about_every_known_pair(streams: Streams) -> None:
 
 
 def test_everything_about_an_own_pair(streams: Streams) -> None:
-    pairbook.add("mine", "/models/big.gguf", "hf:org/b", {"draft_tokens": 4, "exact": True})
-    listing.pair(pair_row("mine"), pairbook.find("mine").settings)
+    user_pairs.add("mine", "/models/big.gguf", "hf:org/b", {"draft_tokens": 4, "exact": True})
+    listing.pair(pair_row("mine"), user_pairs.find("mine").settings)
     out, _ = streams.read()
     assert [line.split(None, 1)[0] for line in out.splitlines()] == [
         *("pair", "family", "target", "draft", "on", "setting", "setting")

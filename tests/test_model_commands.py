@@ -17,11 +17,12 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from localspec import download, pairbook, supply
-from localspec.catalog import load_catalog
+from localspec import download
 from localspec.core import machine, paths
 from localspec.hub import client as hub_room
 from localspec.hub.remote_header import FIRST_BYTES
+from localspec.library import acquire, user_pairs
+from localspec.library.catalog import load_catalog
 from tests.support import zoo
 from tests.support.command import Command, Done
 from tests.support.fake_hub import GOOD_TOKEN, FakeHub, drop, flip, hub
@@ -352,7 +353,8 @@ KILLS = """
 import os, signal, sys
 import httpx2, rich.progress  # once for all
 from huggingface_hub import HfApi, hf_hub_url, try_to_load_from_cache
-from localspec import cli, download, listing, supply
+from localspec import cli, download, listing
+from localspec.library import acquire as supply
 from localspec.hub import client as hub
 
 real = hub.stream
@@ -500,7 +502,7 @@ def test_what_is_no_reference_and_no_file_cannot_be_downloaded(
 
 def test_each_of_two_pairs_is_judged(stocked: FakeHub, localspec: Command) -> None:
     for name in ("one", "two"):
-        pairbook.add(name, "hf:org/big-GGUF:Q4_K_M", "hf:org/other-GGUF", {})
+        user_pairs.add(name, "hf:org/big-GGUF:Q4_K_M", "hf:org/other-GGUF", {})
     assert localspec("download", "one").code == 1
     assert localspec("download", "one", "two").code == 1
     assert not any(paths.models_folder().rglob("*.gguf"))
@@ -511,7 +513,7 @@ def test_each_of_two_pairs_is_judged(stocked: FakeHub, localspec: Command) -> No
 
 @pytest.fixture
 def large(stocked: FakeHub, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
-    monkeypatch.setattr(supply, "LARGE", 150_000)  # the pair is, and its draft alone is not
+    monkeypatch.setattr(acquire, "LARGE", 150_000)  # the pair is, and its draft alone is not
     return stocked
 
 
@@ -547,7 +549,7 @@ def test_a_command_that_cannot_be_told_yes_names_one_that_can(
 
 @pytest.mark.parametrize("answer", ["y", "n"])
 def test_the_question_on_a_terminal(large: FakeHub, pair: Pair, answer: str) -> None:
-    code = f"from localspec import supply; supply.LARGE = 150_000\n{CLI}"
+    code = f"from localspec.library import acquire as supply; supply.LARGE = 150_000\n{CLI}"
     with Terminal(code, "download", *PAIR, columns=60, rows=12) as terminal:
         terminal.wait(lambda window: window.text.endswith("? [y/N]"), 60)
         terminal.type(f"{answer}\n")
@@ -593,7 +595,7 @@ def test_a_pair_is_added_shown_and_removed(mine: list[Path], localspec: Command)
         "draft_tokens": 3, "exact": True, "temperature": 0.0, "ctx_size": 256, "threads": 1,
     }  # fmt: skip
     assert document["size"] == sum(path.stat().st_size for path in mine)
-    kept = pairbook.load("mine").files
+    kept = user_pairs.load("mine").files
     assert [(Path(each.path), each.size) for each in kept] == [
         (path, path.stat().st_size) for path in mine
     ]
@@ -671,7 +673,7 @@ def test_a_flag_wins_though_it_is_the_default(
 ) -> None:
     models = ("-m", pair.target, "-md", pair.draft)
     assert localspec("pair", "add", "small", *models, "--draft", "2", "-ctk", "q8_0").code == 0
-    assert pairbook.find("small").settings["cache_type_k"] == "q8_0"
+    assert user_pairs.find("small").settings["cache_type_k"] == "q8_0"
     done = localspec("run", "-m", "small", "-ctk", "f16", *FLAGS, "--json")
     assert json.loads(done.out)["settings"]["target"]["cache_type_k"] == "f16"
 
@@ -686,7 +688,7 @@ def test_a_zero_wins_over_a_pairs_setting(pair: Pair, localspec: Command) -> Non
 def test_a_pair_can_be_made_from_a_pair(mine: list[Path], localspec: Command) -> None:
     assert localspec("pair", "add", "copy", "-m", "mine").code == 0
     assert localspec("pair", "add", "half", "-m", "mine", "-md", mine[1]).code == 0
-    found = [pairbook.load(name) for name in ("mine", "copy", "half")]
+    found = [user_pairs.load(name) for name in ("mine", "copy", "half")]
     assert found[0].target == found[1].target == found[2].target
     assert found[1].draft == found[0].draft and found[2].draft == str(mine[1])
 
@@ -698,7 +700,7 @@ def test_a_pair_of_files_is_verified_by_what_was_kept(
     for name, source in (("big", pair.target), ("small", pair.draft)):
         files.append(zoo.put(tmp_path / "mine" / f"{name}.gguf", source.read_bytes()))
     added = localspec("pair", "add", "mine", "-m", files[0], "-md", files[1])
-    assert added.code == 0 and len(pairbook.load("mine").files) == 2
+    assert added.code == 0 and len(user_pairs.load("mine").files) == 2
     done = localspec("verify", "mine")
     assert done.code == 0 and states(done) == ["right", "right"]
     data = bytearray(files[1].read_bytes())
@@ -711,9 +713,9 @@ def test_a_pair_of_files_is_verified_by_what_was_kept(
 def test_a_pair_that_was_added_leniently_is_used_so(stocked: FakeHub, localspec: Command) -> None:
     models = ("-m", "org/big-GGUF", "-md", "org/tuned-GGUF")
     assert localspec("pair", "add", "strict", *models).code == 1
-    assert pairbook.names() == []
+    assert user_pairs.names() == []
     assert localspec("pair", "add", "mild", *models, "--lenient", *DRAFTED).code == 0
-    assert pairbook.find("mild").settings["lenient"] is True
+    assert user_pairs.find("mild").settings["lenient"] is True
     assert localspec("run", "-m", "mild", *FLAGS).code == 0
     assert localspec("check", "mild").code == 0
 
@@ -737,17 +739,17 @@ def test_a_pair_of_names_from_the_list(fetched: list[Path], localspec: Command) 
 def test_adding_a_pair_runs_the_check(stocked: FakeHub, localspec: Command) -> None:
     done = localspec("pair", "add", "bad", "-m", "org/big-GGUF", "-md", "org/other-GGUF")
     assert done.code == 1 and done.out.splitlines()[-1].startswith("not compatible; ")
-    assert pairbook.names() == []
+    assert user_pairs.names() == []
     assert sum(stocked.served.values()) == 2 * FIRST_BYTES
     good = localspec("pair", "add", "good", "-m", "org/big-GGUF", "-md", "org/small-GGUF")
-    assert good.code == 0 and pairbook.load("good").files == ()  # nothing is here to be hashed
+    assert good.code == 0 and user_pairs.load("good").files == ()  # nothing is here to be hashed
     assert localspec("download", "good").code == 0
 
 
 def test_a_name_that_is_no_good_is_told_before_anything_is_read(
     stocked: FakeHub, localspec: Command
 ) -> None:
-    pairbook.add("taken", "/a.gguf", "/b.gguf", {})
+    user_pairs.add("taken", "/a.gguf", "/b.gguf", {})
     for name in ("taken", "find", "x.gguf"):
         done = localspec("pair", "add", name, "-m", "org/big-GGUF", "-md", "org/small-GGUF")
         told(done)
@@ -1013,7 +1015,7 @@ def test_no_name_of_a_stranger_moves_the_cursor(
         keys = zoo.model_keys("llama", HOSTILE, family, "Q8_0", {}) | owl
         data = gguf_bytes(keys, model_tensors(1000 * thousands))
         files[name] = str(zoo.put(folder / f"{name}{HOSTILE}.gguf", data))
-    pairbook.add("mine", files["TARGET"], files["DRAFT"], {})
+    user_pairs.add("mine", files["TARGET"], files["DRAFT"], {})
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.chdir(tmp_path)
     streams.make_terminals(monkeypatch, sys.stdout, sys.stderr)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec import caches
-from localspec.library import Inventory, Source, find_models
+from localspec.library import tool_caches
+from localspec.library.local_models import Inventory, Source, find_models
 from tests.support import zoo
 from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
 
@@ -39,7 +39,7 @@ def in_zoo(animals: zoo.Zoo, monkeypatch: pytest.MonkeyPatch) -> zoo.Zoo:
 def nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(caches, "OLLAMA_SERVICE", tmp_path / "service")
+    monkeypatch.setattr(tool_caches, "OLLAMA_SERVICE", tmp_path / "service")
     monkeypatch.setattr(sys, "platform", "linux")
 
 

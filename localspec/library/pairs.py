@@ -10,19 +10,19 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 
-from localspec import pairbook
-from localspec.catalog import Gain, PairSpec, describe, load_catalog, of_family
 from localspec.core import machine
 from localspec.core.errors import LocalspecError, UnknownPair
 from localspec.engine import profile_store
 from localspec.engine.memory_probe import free_memory
 from localspec.hub.reference import parse_reference
-from localspec.library import LocalModel, find_models, model_of
+from localspec.library import user_pairs
+from localspec.library.catalog import Gain, PairSpec, describe, load_catalog, of_family
+from localspec.library.local_models import LocalModel, find_models, model_of
+from localspec.library.scan import names_a_model
+from localspec.library.suggest import Suggestions, suggest
 from localspec.metadata.filenames import parts_of
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.scan import names_a_model
 from localspec.speculative.controller import LONGEST_AUTO
-from localspec.suggest import Suggestions, suggest
 
 MAX_BESIDE = 10_000  # files in a target's folder
 _CACHES = 1.15  # of the size of the files: what contexts and buffers add, roughly
@@ -115,7 +115,7 @@ def pair_rows(family: str | None = None) -> list[PairRow]:
     Raises UnknownPair for a family that no pair is of.
     """
     here = _Here(find_models().models, room_for_models(total=True))
-    own = [_own_row(name, here) for name in pairbook.names()]
+    own = [_own_row(name, here) for name in user_pairs.names()]
     if family is None:
         return [*own, *(_known_row(pair, here) for pair in load_catalog())]
     own = [row for row in own if family.lower() in row.name.lower()]
@@ -131,14 +131,14 @@ def pair_rows(family: str | None = None) -> list[PairRow]:
 def pair_row(name: str) -> PairRow:
     """One pair by its name, an own one first; raises UnknownPair."""
     here = _Here(find_models().models, room_for_models(total=True))
-    named = pairbook.find(name)
-    if any(own.lower() == named.name.lower() for own in pairbook.names()):
+    named = user_pairs.find(name)
+    if any(own.lower() == named.name.lower() for own in user_pairs.names()):
         return _own_row(named.name, here)
     return next(_known_row(pair, here) for pair in load_catalog() if pair.name == named.name)
 
 
 def _own_row(name: str, here: _Here) -> PairRow:
-    pair = pairbook.load(name)
+    pair = user_pairs.load(name)
     files = [_find(model, here.models) for model in (pair.target, pair.draft)]
     sizes = [None if file is None else file[1] for file in files]
     total = None if None in sizes else sum(size or 0 for size in sizes)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec import caches, scan
-from localspec.library import Inventory, LocalModel, find_models
+from localspec.library import scan, tool_caches
+from localspec.library.local_models import Inventory, LocalModel, find_models
 from tests.support import zoo
 from tests.support.model_folders import (
     MODEL,
@@ -163,7 +163,9 @@ def test_a_file_that_vanishes_meanwhile_is_forgotten(
     for name in ("a.gguf", "b.gguf"):
         zoo.put(ours / name, some_model(ord(name[0])))
     monkeypatch.setattr(
-        caches, "_origin", lambda path: (ours / "b.gguf").unlink(missing_ok=True) or (None, None)
+        tool_caches,
+        "_origin",
+        lambda path: (ours / "b.gguf").unlink(missing_ok=True) or (None, None),
     )
     inventory = find_models()
     assert (names(inventory), inventory.notes) == (["a.gguf"], ())

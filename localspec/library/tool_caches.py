@@ -14,8 +14,7 @@ from typing import Any, Literal, get_args
 
 from localspec.core.paths import hub_cache_folder, models_folder
 from localspec.hub.provenance import SHA256, read_record
-from localspec.metadata.filenames import MAX_PARTS, PART_NAME
-from localspec.scan import (
+from localspec.library.scan import (
     DANGLING,
     LINKED,
     OUTSIDE,
@@ -26,6 +25,7 @@ from localspec.scan import (
     read_json,
     read_text,
 )
+from localspec.metadata.filenames import MAX_PARTS, PART_NAME
 
 Source = Literal[
     "localspec", "hugging face", "llama.cpp", "lm studio", "ollama", "jan", "gpt4all", "folder"

@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from localspec.caches import SOURCES as SOURCES
-from localspec.caches import Files, files_in, files_of
-from localspec.caches import Source as Source
 from localspec.core.errors import FileProblem, HubProblem, UsageError
 from localspec.core.formatting import one_line
 from localspec.hub.reference import Reference, RemoteFile, choose_files
+from localspec.library.scan import FoundFile, Scan
+from localspec.library.tool_caches import SOURCES as SOURCES
+from localspec.library.tool_caches import Files, files_in, files_of
+from localspec.library.tool_caches import Source as Source
 from localspec.metadata.filenames import MAX_PARTS, PART_NAME
-from localspec.scan import FoundFile, Scan
 
 _MISSING = "split models that miss parts"
 

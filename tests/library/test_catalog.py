@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from localspec import catalog
-from localspec.catalog import PairSpec, describe, find_pair, load_catalog, of_family
 from localspec.core.errors import FileProblem, UnknownPair
 from localspec.hub.reference import Reference, parse_reference
-from localspec.pairbook import is_name
+from localspec.library import catalog
+from localspec.library.catalog import PairSpec, describe, find_pair, load_catalog, of_family
+from localspec.library.user_pairs import is_name
 
 # Target and draft of every pair that must be in the list.
 CONFIRMED = """
@@ -204,7 +204,8 @@ def test_a_list_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_pydantic_is_imported_only_to_read() -> None:
     code = (
-        "import sys; import localspec.pairbook as book; import localspec.catalog as catalog\n"
+        "import sys\n"
+        "from localspec.library import catalog, user_pairs as book\n"
         "assert book.names() == []\n"
         "assert 'pydantic' not in sys.modules and 'huggingface_hub' not in sys.modules\n"
         "catalog.load_catalog(); assert 'pydantic' in sys.modules"

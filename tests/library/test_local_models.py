@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from localspec import library
 from localspec.core.errors import FileProblem, UsageError
-from localspec.library import Source, find_models, parse_source
+from localspec.library import local_models
+from localspec.library.local_models import Source, find_models, parse_source
 from localspec.metadata.header import read_header
 from localspec.pairing import check_pair
 from tests.support import zoo
@@ -39,7 +39,7 @@ def test_every_model_of_the_zoo_is_shown_once_under_the_name_its_tool_gives_it(
     for model in models:
         shown.setdefault(model.source, []).append(model.name)
     assert shown == {source: sorted(every, key=str.lower) for source, every in in_zoo.shown.items()}
-    assert list(shown) == list(library.SOURCES[:-1])
+    assert list(shown) == list(local_models.SOURCES[:-1])
     assert {m.name: m.also_in for m in models if m.also_in} == in_zoo.shared
 
 
@@ -167,7 +167,7 @@ def test_an_unknown_source_is_refused_with_the_known_ones(text: str) -> None:
         parse_source(text)
     assert "hugging-face" in caught.value.hint and "\n" not in caught.value.message
     named = caught.value.hint.removeprefix("There are: ").removesuffix(".").split(", ")
-    assert [parse_source(name) for name in named] == list(library.SOURCES[:-1])
+    assert [parse_source(name) for name in named] == list(local_models.SOURCES[:-1])
 
 
 def test_a_given_folder_is_searched_as_well(ours: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec import download, pairbook, supply
+from localspec import download
 from localspec.core import paths
 from localspec.core.errors import (
     DownloadProblem,
@@ -25,7 +25,8 @@ from localspec.core.errors import (
 from localspec.core.formatting import size
 from localspec.hub.provenance import Progress, read_record
 from localspec.hub.remote_header import FIRST_BYTES
-from localspec.supply import (
+from localspec.library import acquire, user_pairs
+from localspec.library.acquire import (
     Voice,
     file_hashes,
     files_of,
@@ -283,7 +284,7 @@ def test_several_single_models(stocked: FakeHub, listener: Listener) -> None:
 def test_what_is_large_is_asked_about(
     stocked: FakeHub, monkeypatch: pytest.MonkeyPatch, answer: bool
 ) -> None:
-    monkeypatch.setattr(supply, "LARGE", len(BIG) + len(SMALL) - 1)
+    monkeypatch.setattr(acquire, "LARGE", len(BIG) + len(SMALL) - 1)
     listener = Listener(answer)
     if answer:
         assert len(obtain(["org/big-GGUF", "org/small-GGUF"], listener.voice)) == 2
@@ -300,18 +301,18 @@ def test_what_is_large_is_asked_about(
 def test_only_what_is_missing_counts_as_large(
     stocked: FakeHub, monkeypatch: pytest.MonkeyPatch, local: Path
 ) -> None:
-    monkeypatch.setattr(supply, "LARGE", len(SMALL))
+    monkeypatch.setattr(acquire, "LARGE", len(SMALL))
     listener = Listener()
     obtain([str(local / "big.gguf"), "org/small-GGUF"], listener.voice)
     assert listener.questions == []
-    assert supply.LARGE < len(BIG)
+    assert acquire.LARGE < len(BIG)
 
 
 # --- names ---
 
 
 def test_a_pairs_name_stands_for_two_models() -> None:
-    pairbook.add("mine", "/big.gguf", "hf:org/small-GGUF", {})
+    user_pairs.add("mine", "/big.gguf", "hf:org/small-GGUF", {})
     assert models_of(["mine"]) == ["/big.gguf", "hf:org/small-GGUF"]
     assert models_of(["a.gguf", "mine", "org/repo:Q8_0"]) == [
         *("a.gguf", "/big.gguf", "hf:org/small-GGUF", "org/repo:Q8_0")
@@ -323,7 +324,7 @@ def test_a_pairs_name_stands_for_two_models() -> None:
 
 
 def test_files_of_what_is_here(stocked: FakeHub, listener: Listener, local: Path) -> None:
-    pairbook.add("mine", str(local / "big.gguf"), "hf:org/small-GGUF", {})
+    user_pairs.add("mine", str(local / "big.gguf"), "hf:org/small-GGUF", {})
     with pytest.raises(FileProblem) as caught:
         files_of("mine")
     assert caught.value.message == "hf:org/small-GGUF is not on this disk."

@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec import pairbook
 from localspec.core import paths
 from localspec.core.errors import DownloadProblem, FileProblem, IncompatiblePair, UsageError
 from localspec.core.formatting import one_line, size
@@ -21,8 +20,9 @@ from localspec.hub.client import RemoteModel, resolve
 from localspec.hub.provenance import Progress, sha256_of
 from localspec.hub.reference import parse_reference
 from localspec.hub.remote_header import Comparison, compare, read_remote
-from localspec.locate import choose, is_pair, on_disk
-from localspec.manifest import FileHash
+from localspec.library import user_pairs
+from localspec.library.pair_schema import FileHash
+from localspec.library.resolve import choose, is_pair, on_disk
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import check_model
 
@@ -129,8 +129,8 @@ def files_of(name: str) -> list[Path]:
 def kept_hashes(names: Sequence[str] | None) -> dict[Path, str]:
     """The sha256 of local files that were kept when their pairs were added; None: of all pairs."""
     wanted = None if names is None else {name.lower() for name in names}
-    own = [name for name in pairbook.names() if wanted is None or name.lower() in wanted]
-    pairs = [pairbook.load(name) for name in own]
+    own = [name for name in user_pairs.names() if wanted is None or name.lower() in wanted]
+    pairs = [user_pairs.load(name) for name in own]
     return {Path(file.path): file.sha256 for pair in pairs for file in pair.files}
 
 

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.catalog import find_pair, load_catalog, unknown_pair
 from localspec.core import paths
 from localspec.core.errors import FileProblem, UnknownPair, UsageError
 from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.core.formatting import one_line
 from localspec.hub.reference import parse_reference
-from localspec.manifest import FileHash, OwnPair, Setting, as_toml, own_pair
+from localspec.library.catalog import find_pair, load_catalog, unknown_pair
+from localspec.library.pair_schema import FileHash, OwnPair, Setting, as_toml, own_pair
 
 MAX_BYTES = 2**20
 MAX_NAME = 64

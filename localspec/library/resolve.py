@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from localspec import pairbook
-from localspec.catalog import load_catalog
 from localspec.core import paths
 from localspec.core.errors import UnknownPair, UsageError
 from localspec.download import downloaded
 from localspec.hub.reference import parse_reference
-from localspec.library import find_models, model_of
+from localspec.library import user_pairs
+from localspec.library.catalog import load_catalog
+from localspec.library.local_models import find_models, model_of
 
 FIND = "find"  # in place of a draft: the best one on this disk
 
@@ -58,14 +58,14 @@ def choose(target: str | None, draft: str | None) -> Choice:
 
 def is_pair(name: str) -> bool:
     """Whether a name can only be a pair's: nothing on the disk has it, and it is no reference."""
-    if not pairbook.is_name(name) or os.path.isfile(name):
+    if not user_pairs.is_name(name) or os.path.isfile(name):
         return False
     # A known pair's name wins over a folder or a listed model that happens to be called so.
     return parse_reference(name) is None and (_is_known(name) or _listed(name) is None)
 
 
 def _is_known(name: str) -> bool:
-    known = {each.lower() for each in pairbook.names()}
+    known = {each.lower() for each in user_pairs.names()}
     return name.lower() in known or any(pair.name == name.lower() for pair in load_catalog())
 
 
@@ -99,7 +99,7 @@ def _listed(name: str) -> Path | None:
 
 def _pair(name: str) -> Choice:
     try:
-        found = pairbook.find(name)
+        found = user_pairs.find(name)
     except UnknownPair as error:
         raise UnknownPair(
             error.message.replace("There is no pair", "There is no file and no pair"),

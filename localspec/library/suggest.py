@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from localspec.catalog import PairSpec
 from localspec.core.config import LoadOptions
 from localspec.core.formatting import size
 from localspec.engine.memory_estimate import footprint, tensor_bytes
 from localspec.engine.memory_plan import default_ctx_size, draft_ctx_size
+from localspec.library.catalog import PairSpec
 from localspec.metadata.filenames import stem_of, tag_of
 from localspec.metadata.findings import LENIENT
 from localspec.metadata.header import ModelHeader

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.catalog import load_catalog
+from localspec.library.catalog import load_catalog
+from localspec.library.suggest import is_target_of, rule_of_thumb, suggest
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.suggest import is_target_of, rule_of_thumb, suggest
 from tests.support.gguf_files import model_keys, model_tensors, words, write_gguf
 
 WORDS = words(300)

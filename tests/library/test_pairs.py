@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from localspec import pairbook
-from localspec.catalog import load_catalog
 from localspec.core import machine, paths
 from localspec.core.errors import FileProblem, UnknownPair
 from localspec.engine import profile_store
 from localspec.hub.reference import parse_reference
-from localspec.library import LocalModel, find_models, model_of
-from localspec.locate import on_disk
+from localspec.library import user_pairs
+from localspec.library.catalog import load_catalog
+from localspec.library.local_models import LocalModel, find_models, model_of
+from localspec.library.pairs import drafts_for, pair_row, pair_rows
+from localspec.library.resolve import on_disk
+from localspec.library.suggest import Suggestions
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.shelf import drafts_for, pair_row, pair_rows
-from localspec.suggest import Suggestions
 from tests.support import zoo
 from tests.support.model_folders import MODEL
 from tests.support.toys import toy_knowledge
@@ -180,8 +180,8 @@ def test_a_disk_without_models_has_no_drafts(animals: zoo.Zoo) -> None:
 
 
 def test_own_pairs_come_before_the_known_ones(in_zoo: zoo.Zoo, ours: Path) -> None:
-    pairbook.add("zebra", "hf:org/a", "hf:org/b", {})
-    pairbook.add("ant", "hf:Qwen/Qwen3-8B-GGUF", "hf:Qwen/Qwen3-0.6B-GGUF", {})
+    user_pairs.add("zebra", "hf:org/a", "hf:org/b", {})
+    user_pairs.add("ant", "hf:Qwen/Qwen3-8B-GGUF", "hf:Qwen/Qwen3-0.6B-GGUF", {})
     rows = pair_rows()
     assert [row.name for row in rows[:2]] == ["ant", "zebra"]
     assert [row.name for row in rows[2:]] == [pair.name for pair in load_catalog()]
@@ -191,9 +191,9 @@ def test_own_pairs_come_before_the_known_ones(in_zoo: zoo.Zoo, ours: Path) -> No
 
 
 def test_what_is_here_of_a_pair(in_zoo: zoo.Zoo, ours: Path) -> None:
-    pairbook.add("half", "hf:Qwen/Qwen3-8B-GGUF:Q4_K_M", "hf:org/nosuch-GGUF", {})
-    pairbook.add("both", "hf:Qwen/Qwen3-8B-GGUF", "hf:Qwen/Qwen3-0.6B-GGUF:Q8_0", {})
-    pairbook.add("gone", str(ours / "a.gguf"), str(ours / "b.gguf"), {})
+    user_pairs.add("half", "hf:Qwen/Qwen3-8B-GGUF:Q4_K_M", "hf:org/nosuch-GGUF", {})
+    user_pairs.add("both", "hf:Qwen/Qwen3-8B-GGUF", "hf:Qwen/Qwen3-0.6B-GGUF:Q8_0", {})
+    user_pairs.add("gone", str(ours / "a.gguf"), str(ours / "b.gguf"), {})
     here = {row.name: row.here for row in pair_rows()}
     assert here["half"] == (True, False)
     assert here["both"] == (True, True)
@@ -207,8 +207,8 @@ def test_what_is_here_of_a_pair(in_zoo: zoo.Zoo, ours: Path) -> None:
 def test_the_size_of_an_own_pair_is_known_where_both_models_are_here(
     in_zoo: zoo.Zoo, ours: Path
 ) -> None:
-    pairbook.add("both", "hf:Qwen/Qwen3-8B-GGUF", "hf:Qwen/Qwen3-0.6B-GGUF", {})
-    pairbook.add("half", "hf:Qwen/Qwen3-8B-GGUF", "hf:org/nosuch-GGUF", {})
+    user_pairs.add("both", "hf:Qwen/Qwen3-8B-GGUF", "hf:Qwen/Qwen3-0.6B-GGUF", {})
+    user_pairs.add("half", "hf:Qwen/Qwen3-8B-GGUF", "hf:org/nosuch-GGUF", {})
     rows = {row.name: row for row in pair_rows()}
     expected = header("Qwen3-8B").n_bytes + header(QWEN3_SMALL).n_bytes
     assert (rows["both"].size, rows["both"].fits) == (expected, True)
@@ -219,7 +219,7 @@ def test_all_parts_of_a_split_model_count(in_zoo: zoo.Zoo, ours: Path, animals: 
     folder = Path(animals.environment["LOCALSPEC_MODELS"])
     (target,) = folder.rglob("Qwen2.5-14B*-00001-of-00002.gguf")
     draft = str((on_disk(QWEN25_SMALL) or Path()).absolute())
-    pairbook.add("split", str(target), draft, {})
+    user_pairs.add("split", str(target), draft, {})
     sizes = read_header(target).n_bytes + read_header(Path(draft)).n_bytes
     assert pair_row("split").size == sizes
 
@@ -237,8 +237,8 @@ def test_what_fits_this_memory(in_zoo: zoo.Zoo, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_pairs_of_a_family() -> None:
-    pairbook.add("my-Qwen", "hf:org/a", "hf:org/b", {})
-    pairbook.add("other", "hf:org/a", "hf:org/b", {})
+    user_pairs.add("my-Qwen", "hf:org/a", "hf:org/b", {})
+    user_pairs.add("other", "hf:org/a", "hf:org/b", {})
     rows = pair_rows("qwen")
     assert rows[0].name == "my-Qwen" and len(rows) > 5
     assert all("qwen" in f"{row.name} {row.family}".lower() for row in rows)
@@ -253,7 +253,7 @@ def test_one_pair_by_its_name(in_zoo: zoo.Zoo, ours: Path) -> None:
     known = pair_row("QWEN3-14B")
     assert (known.name, known.own, known.family) == ("qwen3-14b", False, "Qwen3")
     assert known.licenses == ("apache-2.0", "apache-2.0")
-    pairbook.add("Qwen3-14b", "hf:org/a", "hf:org/b", {})
+    user_pairs.add("Qwen3-14b", "hf:org/a", "hf:org/b", {})
     mine = pair_row("qwen3-14b")
     assert (mine.name, mine.own, mine.target) == ("Qwen3-14b", True, "hf:org/a")
     with pytest.raises(UnknownPair, match="near it: qwen3"):
@@ -265,7 +265,7 @@ def test_a_known_pair_as_json_tells_all_of_it() -> None:
     assert json.loads(json.dumps(document))["gain"]["standing"] == "unconfirmed"
     assert {"advice", "gotchas", "sources", "vocab", "size", "here", "fits"} <= document.keys()
     assert "spec" not in document
-    pairbook.add("mine", "hf:org/a", "hf:org/b", {})
+    user_pairs.add("mine", "hf:org/a", "hf:org/b", {})
     assert {"size", "here", "fits", "own"} <= pair_row("mine").as_json().keys()
 
 

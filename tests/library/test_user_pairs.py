@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from localspec import pairbook
-from localspec.catalog import find_pair
 from localspec.core.errors import FileProblem, LocalspecError, UnknownPair, UsageError
-from localspec.manifest import FileHash, OwnPair, Setting
-from localspec.pairbook import is_name
+from localspec.library import user_pairs
+from localspec.library.catalog import find_pair
+from localspec.library.pair_schema import FileHash, OwnPair, Setting
+from localspec.library.user_pairs import is_name
 
 TARGET, DRAFT = "/models/big.gguf", "hf:org/small-GGUF/small-Q8_0.gguf"
 SHA = "0123456789abcdef" * 4
 
 
 def write(text: str, name: str = "mine") -> Path:
-    path = pairbook.folder() / f"{name}.toml"
+    path = user_pairs.folder() / f"{name}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, "utf-8")
     return path
@@ -31,18 +31,18 @@ def test_what_was_kept_comes_back() -> None:
         "lenient": True, "top_k": None,
     }  # fmt: skip
     hashes = [FileHash(TARGET, SHA, 2**40), FileHash("/models/part 2 \U0001f600.gguf", SHA, 0)]
-    path = pairbook.add("mine", TARGET, DRAFT, settings, hashes)
-    assert path == pairbook.folder() / "mine.toml"
+    path = user_pairs.add("mine", TARGET, DRAFT, settings, hashes)
+    assert path == user_pairs.folder() / "mine.toml"
     kept = {key: value for key, value in settings.items() if value is not None}
-    assert pairbook.load("mine") == OwnPair("mine", TARGET, DRAFT, kept, tuple(hashes))
-    assert json.loads(json.dumps(asdict(pairbook.load("mine"))))["files"][0]["size"] == 2**40
-    assert pairbook.names() == ["mine"]
+    assert user_pairs.load("mine") == OwnPair("mine", TARGET, DRAFT, kept, tuple(hashes))
+    assert json.loads(json.dumps(asdict(user_pairs.load("mine"))))["files"][0]["size"] == 2**40
+    assert user_pairs.names() == ["mine"]
     assert [each.name for each in path.parent.iterdir()] == ["mine.toml"]
 
 
 def test_a_file_that_a_person_wrote() -> None:
     write('\ufefftarget="/a"# mine\r\ndraft = """hf:org/repo:Q4_K_M"""\n[settings]\nseed = 0x10')
-    pair = pairbook.load("mine")
+    pair = user_pairs.load("mine")
     assert (pair.target, pair.draft, pair.settings) == ("/a", "hf:org/repo:Q4_K_M", {"seed": 16})
 
 
@@ -52,19 +52,19 @@ def test_models_are_kept_so_that_any_folder_finds_them(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "org").mkdir()
     (tmp_path / "org" / "repo").touch()
-    pairbook.add("one", "sub/../big.gguf", "org/small:q4_k_m", {})
-    pairbook.add("two", "org/repo", "https://huggingface.co/org/repo/blob/main/a/b.gguf", {})
-    assert pairbook.load("one").target == str(tmp_path / "sub" / ".." / "big.gguf")
-    assert pairbook.load("one").draft == "hf:org/small:q4_k_m"
-    assert pairbook.load("two").target == str(tmp_path / "org" / "repo")
-    assert pairbook.load("two").draft == "hf:org/repo/a/b.gguf"
+    user_pairs.add("one", "sub/../big.gguf", "org/small:q4_k_m", {})
+    user_pairs.add("two", "org/repo", "https://huggingface.co/org/repo/blob/main/a/b.gguf", {})
+    assert user_pairs.load("one").target == str(tmp_path / "sub" / ".." / "big.gguf")
+    assert user_pairs.load("one").draft == "hf:org/small:q4_k_m"
+    assert user_pairs.load("two").target == str(tmp_path / "org" / "repo")
+    assert user_pairs.load("two").draft == "hf:org/repo/a/b.gguf"
 
 
 @pytest.mark.parametrize("name", ["a", "qwen", "r1-qwen_32b.v2", "8b", "A" * 64, "gguf", "1e5"])
 def test_names(name: str) -> None:
     assert is_name(name)
-    pairbook.add(name, TARGET, DRAFT, {})
-    assert pairbook.load(name).name == name
+    user_pairs.add(name, TARGET, DRAFT, {})
+    assert user_pairs.load(name).name == name
 
 
 @pytest.mark.parametrize(
@@ -75,44 +75,44 @@ def test_names(name: str) -> None:
 def test_what_is_no_name(name: str) -> None:
     assert not is_name(name)
     with pytest.raises(UsageError, match="cannot be named") as caught:
-        pairbook.add(name, TARGET, DRAFT, {})
+        user_pairs.add(name, TARGET, DRAFT, {})
     assert caught.value.message.isprintable()
     assert "letters" in caught.value.hint
-    for use in (pairbook.load, pairbook.remove, pairbook.find):
+    for use in (user_pairs.load, user_pairs.remove, user_pairs.find):
         with pytest.raises(UnknownPair):
             use(name)
-    assert not pairbook.folder().exists()
+    assert not user_pairs.folder().exists()
 
 
 def test_a_name_is_given_once() -> None:
-    path = pairbook.add("Mine", TARGET, DRAFT, {})
+    path = user_pairs.add("Mine", TARGET, DRAFT, {})
     before = path.read_bytes()
     for name in ("Mine", "mine"):  # some disks do not tell them apart
         with pytest.raises(UsageError, match="already have a pair named Mine"):
-            pairbook.add(name, "/other", DRAFT, {})
+            user_pairs.add(name, "/other", DRAFT, {})
     assert path.read_bytes() == before
-    assert pairbook.load("MINE").name == "Mine"
+    assert user_pairs.load("MINE").name == "Mine"
 
 
 def test_removing_forgets_the_pair_and_keeps_the_models(tmp_path: Path) -> None:
     model = tmp_path / "big.gguf"
     model.touch()
-    pairbook.add("mine", str(model), str(model), {})
+    user_pairs.add("mine", str(model), str(model), {})
     write("[", "damaged")
-    pairbook.remove("mine")
-    pairbook.remove("damaged")
-    assert pairbook.names() == []
+    user_pairs.remove("mine")
+    user_pairs.remove("damaged")
+    assert user_pairs.names() == []
     assert model.exists()
     with pytest.raises(UnknownPair, match="no pair named 'mine'"):
-        pairbook.remove("mine")
+        user_pairs.remove("mine")
 
 
 def test_other_files_are_no_pairs() -> None:
-    pairbook.add("mine", TARGET, DRAFT, {})
+    user_pairs.add("mine", TARGET, DRAFT, {})
     for name in ("4", "auto", ".x", "a b"):
         write("", name)
-    (pairbook.folder() / "readme.txt").touch()
-    assert pairbook.names() == ["mine"]
+    (user_pairs.folder() / "readme.txt").touch()
+    assert user_pairs.names() == ["mine"]
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,11 @@ def test_other_files_are_no_pairs() -> None:
 )
 def test_a_setting_that_cannot_be_kept(settings: dict[str, object], sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
-        pairbook.add("mine", TARGET, DRAFT, settings)
+        user_pairs.add("mine", TARGET, DRAFT, settings)
     assert sentence in caught.value.message
     assert "pair mine" in caught.value.message and caught.value.hint
     assert caught.value.message.isprintable() and caught.value.message.endswith(".")
-    assert pairbook.names() == []
+    assert user_pairs.names() == []
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_setting_that_cannot_be_kept(settings: dict[str, object], sentence: st
 )  # fmt: skip
 def test_a_model_that_cannot_be_kept(target: str, draft: str, sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
-        pairbook.add("mine", target, draft, {})
+        user_pairs.add("mine", target, draft, {})
     assert sentence in caught.value.message
 
 
@@ -162,7 +162,7 @@ MODELS = f'target = "{TARGET}"\ndraft = "{DRAFT}"\n'
 def test_a_wrong_file_is_told(text: str, sentence: str) -> None:
     path = write(text)
     with pytest.raises(FileProblem) as caught:
-        pairbook.load("mine")
+        user_pairs.load("mine")
     message = caught.value.message
     assert sentence in message
     assert str(path) in message and message.endswith(".")
@@ -173,60 +173,60 @@ def test_a_wrong_file_is_told(text: str, sentence: str) -> None:
 def test_a_file_that_is_no_text() -> None:
     write("").write_bytes(b"target = '\xff'")
     with pytest.raises(FileProblem, match="it is no text in UTF-8"):
-        pairbook.load("mine")
+        user_pairs.load("mine")
 
 
 def test_a_folder_in_place_of_a_file() -> None:
-    (pairbook.folder() / "mine.toml").mkdir(parents=True)
-    for use, does in ((pairbook.load, "used"), (pairbook.remove, "removed")):
+    (user_pairs.folder() / "mine.toml").mkdir(parents=True)
+    for use, does in ((user_pairs.load, "used"), (user_pairs.remove, "removed")):
         with pytest.raises(FileProblem, match=f"cannot be {does}"):
             use("mine")
 
 
 def test_a_file_in_place_of_the_folder() -> None:
-    pairbook.folder().parent.mkdir()
-    pairbook.folder().touch()
+    user_pairs.folder().parent.mkdir()
+    user_pairs.folder().touch()
     with pytest.raises(FileProblem, match="cannot be read: Not a directory"):
-        pairbook.names()
+        user_pairs.names()
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALSPEC_MODELS", str(tmp_path / "models"))
     (tmp_path / "models").symlink_to(tmp_path / "gone" / "models")
     with pytest.raises(FileProblem, match="cannot be written") as caught:
-        pairbook.add("mine", TARGET, DRAFT, {})
+        user_pairs.add("mine", TARGET, DRAFT, {})
     assert "LOCALSPEC_MODELS" in caught.value.hint
 
 
 def test_a_pair_of_too_many_files_is_not_kept() -> None:
     with pytest.raises(UsageError, match="larger than"):
-        pairbook.add("mine", TARGET, DRAFT, {}, [FileHash("/" + "a" * 4000, SHA, 1)] * 300)
+        user_pairs.add("mine", TARGET, DRAFT, {}, [FileHash("/" + "a" * 4000, SHA, 1)] * 300)
 
 
 def test_an_own_pair_wins_over_the_catalogue_and_says_so() -> None:
-    known = pairbook.find("Qwen3-14B")
+    known = user_pairs.find("Qwen3-14B")
     assert (known.name, known.note, known.settings) == ("qwen3-14b", "", {})
     assert known.target == str(find_pair("qwen3-14b").target.reference)
-    pairbook.add("Qwen3-14B", TARGET, DRAFT, {"draft_tokens": "off"})
-    own = pairbook.find("qwen3-14b")
+    user_pairs.add("Qwen3-14B", TARGET, DRAFT, {"draft_tokens": "off"})
+    own = user_pairs.find("qwen3-14b")
     assert (own.name, own.target, own.settings) == ("Qwen3-14B", TARGET, {"draft_tokens": "off"})
     assert "own pair" in own.note and "catalogue" in own.note
-    pairbook.add("mine", TARGET, DRAFT, {})
-    assert pairbook.find("mine").note == ""
+    user_pairs.add("mine", TARGET, DRAFT, {})
+    assert user_pairs.find("mine").note == ""
 
 
 def test_an_own_pair_that_is_damaged_does_not_give_way() -> None:
     write("[", "qwen3-14b")
     with pytest.raises(FileProblem, match="qwen3-14b.toml cannot be used"):
-        pairbook.find("qwen3-14b")
+        user_pairs.find("qwen3-14b")
 
 
 def test_near_names_are_of_both_books() -> None:
-    pairbook.add("smollm-mine", TARGET, DRAFT, {})
+    user_pairs.add("smollm-mine", TARGET, DRAFT, {})
     with pytest.raises(UnknownPair, match="near it: smollm-mine, smollm2-1.7b"):
-        pairbook.find("smollm")
+        user_pairs.find("smollm")
     with pytest.raises(UnknownPair, match="near it: smollm-mine.$"):
-        pairbook.load("smollm")
+        user_pairs.load("smollm")
 
 
 def test_errors_are_the_products() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.library import find_models
+from localspec.library.local_models import find_models
 from tests.support import zoo
 from tests.support.model_folders import (
     MODEL,

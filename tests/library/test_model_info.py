@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from localspec.library.model_info import paint
 from localspec.metadata.header import read_header
-from localspec.portrait import paint
 from tests.support.real_pair import TinyFiles
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.core.config import SamplingParams, sampling_fields
-from localspec.manifest import (
+from localspec.library.pair_schema import (
     SETTINGS,
     FileHash,
     OwnPair,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from localspec import pairbook
-from localspec.catalog import find_pair
 from localspec.core import paths
 from localspec.core.errors import UnknownPair, UsageError
 from localspec.hub import client
-from localspec.locate import FIND, Choice, choose, is_pair, on_disk
+from localspec.library import user_pairs
+from localspec.library.catalog import find_pair
+from localspec.library.resolve import FIND, Choice, choose, is_pair, on_disk
 from localspec.metadata.header import read_header
 from tests.support import zoo
 from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
@@ -41,7 +41,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def mine() -> None:
-    pairbook.add("mine", "/models/big.gguf", "org/small-GGUF:Q8_0", SETTINGS)
+    user_pairs.add("mine", "/models/big.gguf", "org/small-GGUF:Q8_0", SETTINGS)
 
 
 # --- target and draft together ---
@@ -87,7 +87,7 @@ def test_a_known_pair_is_named_likewise() -> None:
 
 
 def test_an_own_pair_that_hides_a_known_one_is_told() -> None:
-    pairbook.add("qwen3-14b", "/models/big.gguf", "/models/small.gguf", {})
+    user_pairs.add("qwen3-14b", "/models/big.gguf", "/models/small.gguf", {})
     choice = choose("qwen3-14b", None)
     assert choice.target == "/models/big.gguf"
     assert "is your own pair" in choice.note

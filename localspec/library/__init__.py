@@ -1,0 +1,1 @@
+"""Models and pairs known here: on this disk, in the catalogue, the user's own."""
