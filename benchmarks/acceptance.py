@@ -12,12 +12,12 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+from localspec.bench.prompts import read_prompts
 from localspec.core import paths
 from localspec.core.config import ACCEPTANCE_RULES, LoadOptions, SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import collect, stream_generate
 from localspec.engine.stats import GenerationStats
-from localspec.prompts import read_prompts
 
 
 def measure(

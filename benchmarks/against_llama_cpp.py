@@ -24,9 +24,9 @@ from pathlib import Path
 from plain import ours as ours_plain
 from plain import theirs as theirs_plain
 
+from localspec.bench.demo import padded_pair
 from localspec.core import machine
 from localspec.core.config import LoadOptions, SamplingParams
-from localspec.demo import padded_pair
 from localspec.engine.engine import Engine
 from localspec.engine.generate import collect, stream_generate
 

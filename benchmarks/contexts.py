@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 import time
 
+from localspec.bench.demo import padded_pair
 from localspec.core import machine
 from localspec.core.config import LoadOptions
-from localspec.demo import padded_pair
 from localspec.engine.engine import Engine
 from localspec.engine.model import LlamaModel
 from localspec.speculative.costs import PassCosts

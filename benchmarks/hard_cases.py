@@ -25,10 +25,10 @@ from pathlib import Path
 
 import numpy as np
 
-from localspec.bench import Plan, run_bench
+from localspec.bench.demo import padded_pair
+from localspec.bench.run import Plan, run_bench
 from localspec.core import machine, paths
 from localspec.core.config import DraftLength, LoadOptions, SamplingParams
-from localspec.demo import padded_pair
 from localspec.engine.engine import Engine
 from localspec.speculative.loop import Clock
 

@@ -20,19 +20,19 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from localspec import bench
-from localspec.bench import Comparison, Plan, Side
-from localspec.core import machine, paths
-from localspec.core.config import DraftLength, LoadOptions, SamplingParams
-from localspec.engine.engine import Engine
-from localspec.padding import (
+from localspec.bench import run
+from localspec.bench.padding import (
     DEMO_DRAFT_SHAPE,
     DEMO_TARGET_SHAPE,
     PaddedShape,
     Quantization,
     padded_copy,
 )
-from localspec.prompts import by_task, read_prompts
+from localspec.bench.prompts import by_task, read_prompts
+from localspec.bench.run import Comparison, Plan, Side
+from localspec.core import machine, paths
+from localspec.core.config import DraftLength, LoadOptions, SamplingParams
+from localspec.engine.engine import Engine
 
 TARGETS = {"small": PaddedShape(640, 10, 1792, 10), "big": DEMO_TARGET_SHAPE}
 DRAFTS = {"1M": None, "20M": DEMO_DRAFT_SHAPE}
@@ -119,8 +119,8 @@ def measure(engine: Engine, prompts: Path, plan: Plan) -> list[Comparison]:
         task: [engine.encode_chat(each.messages) for each in group]
         for task, group in by_task(read_prompts(prompts)).items()
     }
-    found = list(bench.run_bench(engine, tasks, plan))
-    return [*found, bench.together(found)]
+    found = list(run.run_bench(engine, tasks, plan))
+    return [*found, run.together(found)]
 
 
 def main() -> None:

@@ -18,9 +18,9 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from localspec.bench.demo import QUANTIZATIONS, padded_pair
 from localspec.core import machine
 from localspec.core.config import LoadOptions, SamplingParams
-from localspec.demo import QUANTIZATIONS, padded_pair
 from localspec.engine.engine import Engine
 from localspec.engine.generate import GenerationResponse, collect, stream_generate
 

@@ -13,9 +13,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from localspec.bench.demo import padded_pair
+from localspec.bench.padding import Quantization
 from localspec.core import machine
-from localspec.demo import padded_pair
-from localspec.padding import Quantization
 
 COUNTS = "300000,100000,10000,1000,100"  # libgomp's own default comes first
 

@@ -13,11 +13,11 @@ import json
 from itertools import islice
 from pathlib import Path
 
+from localspec.bench.prompts import read_prompts
 from localspec.core.config import LoadOptions, SamplingParams
 from localspec.core.formatting import repeated_share
 from localspec.engine.engine import Engine
 from localspec.engine.generate import collect, stream_generate
-from localspec.prompts import read_prompts
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.sampler import Sampler
 

@@ -47,12 +47,12 @@ from localspec.flags import (
 from localspec.model_commands import register, voice
 
 if TYPE_CHECKING:
-    from localspec.bench import Comparison, Plan
+    from localspec.bench.prompts import Prompt
+    from localspec.bench.report import Report
+    from localspec.bench.run import Comparison, Plan
     from localspec.engine.chat_template import Message
     from localspec.engine.engine import Engine
     from localspec.engine.generate import Answer, GenerationResponse
-    from localspec.prompts import Prompt
-    from localspec.report import Report
 
 app = typer.Typer(
     name="localspec",
@@ -123,7 +123,7 @@ def demo(
 ) -> None:
     """See the bundled pair at work: plain beside drafted, no network."""
     from localspec import scoreboard
-    from localspec.demo import run_demo
+    from localspec.bench.demo import run_demo
     from localspec.engine.engine import missing_gpu
 
     length = choose_draft([], None, draft_tokens).one_length("auto")
@@ -296,9 +296,9 @@ def bench(
     Plain is always measured; --draft-tokens 2,4,8,auto unless given. Greedy and with seed 0
     unless flags say otherwise. Exit code 1 if a text differs from plain for no proven reason.
     """
-    from localspec.bench import Plan, require_room
-    from localspec.prompts import SHIPPED, by_task, read_prompts
-    from localspec.report import Report, require_writable
+    from localspec.bench.prompts import SHIPPED, by_task, read_prompts
+    from localspec.bench.report import Report, require_writable
+    from localspec.bench.run import Plan, require_room
 
     groups = by_task(read_prompts(prompts or SHIPPED), tasks)
     models, sampling = _named(name, models, sampling)
@@ -372,7 +372,7 @@ def _measure(
     stderr: bool,
 ) -> "tuple[list[Comparison], BaseException | None]":
     """Fill the table and say what it means, each result kept first; also what ended it early."""
-    from localspec.bench import run_bench
+    from localspec.bench.run import run_bench
     from localspec.scoreboard import Scoreboard
 
     board = Scoreboard(display.console(stderr), [*tasks, "all"])

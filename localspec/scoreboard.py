@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 
-from localspec.bench import Audit, Comparison, Difference, Figures, Limits, together
+from localspec.bench.run import Audit, Comparison, Difference, Figures, Limits, together
 from localspec.core.config import DraftLength
 from localspec.core.formatting import count, one_line
 from localspec.display import console, note, number, percent
@@ -17,7 +17,7 @@ from localspec.engine.memory_use import MemoryUse
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from localspec.demo import PairResult
+    from localspec.bench.demo import PairResult
 
 _WIDTHS = {
     "task": 4, "draft": 5, "tok/s": 6, "speedup": 7, "spread": 9, "accept": 6, "tok/rnd": 7,

@@ -746,8 +746,8 @@ def test_an_unhealthy_doctor(localspec: Command, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def small_demo(tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    from localspec.demo import padded_pair
-    from localspec.padding import PaddedShape
+    from localspec.bench.demo import padded_pair
+    from localspec.bench.padding import PaddedShape
 
     shapes = (PaddedShape(128, 2, 128, 3), PaddedShape(128, 2, 96, 2))
     monkeypatch.setattr(paths, "demo_pair", lambda: (tiny.target, tiny.draft))
@@ -903,7 +903,7 @@ def test_what_ends_a_bench_early_keeps_what_was_measured(
     bench: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     problem: BaseException, code: int, sentence: str,
 ) -> None:  # fmt: skip
-    from localspec import bench as room
+    from localspec.bench import run as room
 
     left = iter(range(2 + 3 * 4 + 1))  # warm-up, three prompts, and one answer of the fourth
     answer = room.answer
@@ -929,7 +929,7 @@ def test_results_survive_a_file_that_cannot_be_written(
 ) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    from localspec import report
+    from localspec.bench import report
 
     done = iter([True, True])
     write = report._write

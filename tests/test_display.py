@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from localspec import display, scoreboard
+from localspec.bench.demo import PairResult
 from localspec.core.errors import LocalspecError
-from localspec.demo import PairResult
 from localspec.engine.doctor import Examination
 from localspec.engine.stats import GenerationStats
 from localspec.metadata.header import read_header

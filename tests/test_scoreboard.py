@@ -11,8 +11,8 @@ import pytest
 from rich.cells import cell_len
 
 from localspec import display, scoreboard
-from localspec.bench import Audit, Comparison, Limits
-from localspec.demo import PairResult
+from localspec.bench.demo import PairResult
+from localspec.bench.run import Audit, Comparison, Limits
 from localspec.engine.memory_use import MemoryUse
 from localspec.metadata.header import read_header
 from localspec.scoreboard import Scoreboard

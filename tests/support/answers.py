@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from localspec.bench import Comparison, Difference, Side
+from localspec.bench.run import Comparison, Difference, Side
 from localspec.core.config import DraftLength
 from localspec.engine.generate import Answer
 from localspec.engine.stats import GenerationStats

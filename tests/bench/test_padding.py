@@ -16,8 +16,7 @@ import llama_cpp
 import numpy as np
 import pytest
 
-from localspec.core.errors import FileProblem, LocalspecError, NotAGGUF
-from localspec.padding import (
+from localspec.bench.padding import (
     DEMO_DRAFT_SHAPE,
     DEMO_TARGET_SHAPE,
     PaddedShape,
@@ -25,6 +24,7 @@ from localspec.padding import (
     pad_model,
     padded_copy,
 )
+from localspec.core.errors import FileProblem, LocalspecError, NotAGGUF
 from tests.support.tiny_models import write_tiny_model
 
 SOURCE_SHAPE = PaddedShape(embedding=64, heads=1, feed_forward=128, layers=2)

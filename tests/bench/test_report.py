@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from localspec import __version__
-from localspec.bench import Plan, run_bench
+from localspec.bench.prompts import Prompt
+from localspec.bench.report import Report, require_writable
+from localspec.bench.run import Plan, run_bench
 from localspec.core.errors import FileProblem
 from localspec.engine.engine import Engine
-from localspec.prompts import Prompt
-from localspec.report import Report, require_writable
 from tests.support.real_pair import GREEDY, options
 
 PLAN = Plan(GREEDY, (0, 2), repeats=1, max_tokens=8)

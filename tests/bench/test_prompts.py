@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from localspec.bench.prompts import Prompt, by_task, read_prompts
 from localspec.core.errors import FileProblem, UsageError
-from localspec.prompts import Prompt, by_task, read_prompts
 
 
 def test_ours_cover_every_kind_of_task_twice() -> None:

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec import bench
-from localspec.bench import Comparison, Figures, Plan, run_bench, together
+from localspec.bench import run
+from localspec.bench.run import Comparison, Figures, Plan, run_bench, together
 from localspec.core.config import DraftLength, SamplingParams
 from localspec.core.errors import EngineError, PromptTooLong
 from localspec.engine import llama_library
@@ -86,7 +86,7 @@ def test_sides_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         calls.append((prompt[0], length, plan.max_tokens))
         return made_answer(1.0, [*prompt, 5])
 
-    monkeypatch.setattr(bench, "answer", answer)
+    monkeypatch.setattr(run, "answer", answer)
     heard: list[tuple[str, int]] = []
     found = list(
         run_bench(
@@ -137,7 +137,7 @@ def test_every_answer_starts_from_empty_caches() -> None:
     engine = BenchToy(clock=FakeClock())
     prompt = engine.encode("abcabc")
     for _ in range(2):
-        answer = bench.answer(engine, prompt, plan(0, max_tokens=9), 3)
+        answer = run.answer(engine, prompt, plan(0, max_tokens=9), 3)
         assert answer.stats.cached_tokens == 0
         assert answer.stats.prompt_tokens == len(prompt)
 
@@ -168,7 +168,7 @@ def test_what_is_complete_outlives_an_interruption(
             raise problem
         return made_answer(1.0)
 
-    monkeypatch.setattr(bench, "answer", answer)
+    monkeypatch.setattr(run, "answer", answer)
     found: list[Comparison] = []
     tasks = {"a": [[7], [8]], "b": [[9]]}
     with pytest.raises(type(problem)):
@@ -325,7 +325,7 @@ def test_an_audit_reads_every_drafted_answer(temperature: float) -> None:
 
 
 def test_an_audit_tells_what_plain_would_not_have_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, honest = BenchToy(quirk=0.3), bench.answer
+    engine, honest = BenchToy(quirk=0.3), run.answer
 
     def careless(engine: Any, prompt: Any, plan: Plan, length: DraftLength) -> Answer:
         given = honest(engine, prompt, plan, length)
@@ -333,7 +333,7 @@ def test_an_audit_tells_what_plain_would_not_have_said(monkeypatch: pytest.Monke
             given.tokens[5] = (given.tokens[5] + 1) % 200
         return given
 
-    monkeypatch.setattr(bench, "answer", careless)
+    monkeypatch.setattr(run, "answer", careless)
     found = compare(engine, [engine.encode("abc")], replace(plan(0, 4), audit=True))
     (audit,) = found.audits
     (position, short), *_ = audit.misses
@@ -490,7 +490,7 @@ def test_auto_need_not_repeat_what_rounding_decides() -> None:
         return made_answer(1.0, next(drafted_texts) if narrow and length == "auto" else VARIED)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bench, "answer", answer)
+        patch.setattr(run, "answer", answer)
         found = compare(engine, [engine.encode("abc")], plan(0, "auto", repeats=3))
     assert len(found.differences) == 3
     assert {(each.repeatable, each.proven_at) for each in found.differences} == {(True, 2)}
@@ -510,7 +510,7 @@ def test_a_difference_in_any_repeat_is_told(repeat: int) -> None:
     texts = [VARIED, VARIED]
     texts[repeat] = [*VARIED[:-1], 99]
     rows = [[made_answer(1.0)] * 2, [made_answer(1.0, text) for text in texts]]
-    finder = bench._Differences(engine, "code 1", engine.encode("abc"), plan(0, 3))
+    finder = run._Differences(engine, "code 1", engine.encode("abc"), plan(0, 3))
     (found,) = finder.among(rows)
     assert (found.draft_length, found.position) == (3, len(VARIED) - 1)
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec import __version__
-from localspec.bench import Comparison, Plan, together
+from localspec.bench.prompts import Prompt
+from localspec.bench.run import Comparison, Plan, together
 from localspec.core import machine
 from localspec.core.errors import FileProblem
 from localspec.core.files import appearing_when_complete
 from localspec.engine import llama_library
-from localspec.prompts import Prompt
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from localspec import bench
-from localspec.core import paths
-from localspec.core.config import DraftLength, LoadOptions, SamplingParams
-from localspec.engine.engine import Engine
-from localspec.metadata.header import ModelHeader, read_header
-from localspec.padding import (
+from localspec.bench import run
+from localspec.bench.padding import (
     DEMO_DRAFT_SHAPE,
     DEMO_TARGET_SHAPE,
     PaddedShape,
     Quantization,
     padded_copy,
 )
+from localspec.core import paths
+from localspec.core.config import DraftLength, LoadOptions, SamplingParams
+from localspec.engine.engine import Engine
+from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import describe
 
 QUANTIZATIONS: tuple[Quantization, ...] = ("F16", "Q4_0")
@@ -49,7 +49,7 @@ class PairResult:
     bundled: tuple[ModelHeader, ModelHeader]
     target: ModelHeader
     draft: ModelHeader
-    comparison: bench.Comparison
+    comparison: run.Comparison
 
     def as_json(self) -> dict[str, object]:
         """Plain data for ``--json``."""
@@ -108,7 +108,7 @@ def _measure(
     on_progress: Progress,
 ) -> PairResult:
     assert engine.draft is not None
-    plan = bench.Plan(SamplingParams(temperature=0), (0, draft_length), repeats, max_tokens)
+    plan = run.Plan(SamplingParams(temperature=0), (0, draft_length), repeats, max_tokens)
     prompts = [engine.encode_chat([{"role": "user", "content": q}]) for q in QUESTIONS]
     total = plan.answers(len(prompts))
     done = 0
@@ -118,7 +118,7 @@ def _measure(
         done += 1
         on_progress(f"measuring the {task} pair", done, total)
 
-    (comparison,) = bench.run_bench(engine, {quantization: prompts}, plan, on_answer)
+    (comparison,) = run.run_bench(engine, {quantization: prompts}, plan, on_answer)
     return PairResult(
         bundled=(read_header(paths.demo_pair()[0]), read_header(paths.demo_pair()[1])),
         target=engine.target.header,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from localspec import demo
+from localspec.bench import demo
+from localspec.bench.demo import QUESTIONS, PairResult, padded_pair, run_demo
+from localspec.bench.padding import PaddedShape
 from localspec.core import paths
-from localspec.demo import QUESTIONS, PairResult, padded_pair, run_demo
 from localspec.engine.engine import Engine
-from localspec.padding import PaddedShape
 from tests.support.real_pair import TinyFiles, load_model
 
 SMALL = (PaddedShape(128, 2, 128, 3), PaddedShape(128, 2, 96, 2))
