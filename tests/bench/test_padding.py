@@ -25,6 +25,7 @@ from localspec.bench.padding import (
     padded_copy,
 )
 from localspec.core.errors import FileProblem, LocalspecError, NotAGGUF
+from localspec.engine import llama_library
 from tests.support.tiny_models import write_tiny_model
 
 SOURCE_SHAPE = PaddedShape(embedding=64, heads=1, feed_forward=128, layers=2)
@@ -70,12 +71,9 @@ class Running:
         return np.ctypeslib.as_array(row, (llama_cpp.llama_vocab_n_tokens(vocab),)).copy()
 
 
-_silent = llama_cpp.llama_log_callback(lambda level, text, user_data: None)
-
-
 @contextmanager
 def running(path: Path) -> Iterator[Running]:
-    llama_cpp.llama_log_set(_silent, None)
+    llama_library.library()  # keeps llama.cpp's log to itself
     model_params = llama_cpp.llama_model_default_params()
     model_params.n_gpu_layers = 0
     model = llama_cpp.llama_model_load_from_file(str(path).encode(), model_params)
