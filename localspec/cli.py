@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from localspec import __version__, display
+from localspec import __version__
 from localspec.core import machine
 from localspec.core.config import (
     DraftLength,
@@ -36,6 +36,7 @@ from localspec.core.errors import (
     UsageError,
 )
 from localspec.core.interrupt import held_interrupt
+from localspec.display import console as display
 from localspec.flags import (
     AnswerFlags,
     JsonFlag,
@@ -122,8 +123,8 @@ def demo(
     as_json: JsonFlag = False,
 ) -> None:
     """See the bundled pair at work: plain beside drafted, no network."""
-    from localspec import scoreboard
     from localspec.bench.demo import run_demo
+    from localspec.display import bench as scoreboard
     from localspec.engine.engine import missing_gpu
 
     length = choose_draft([], None, draft_tokens).one_length("auto")
@@ -236,8 +237,8 @@ def chat(
     ] = None,
 ) -> None:
     """Talk with a model, turn by turn; /help lists the commands."""
+    from localspec.display.chat import open_screen
     from localspec.engine.conversation import Chat
-    from localspec.screen import open_screen
 
     models, sampling = _named(name, models, sampling)
     length = _length(models, sampling)
@@ -373,7 +374,7 @@ def _measure(
 ) -> "tuple[list[Comparison], BaseException | None]":
     """Fill the table and say what it means, each result kept first; also what ended it early."""
     from localspec.bench.run import run_bench
-    from localspec.scoreboard import Scoreboard
+    from localspec.display.bench import Scoreboard
 
     board = Scoreboard(display.console(stderr), [*tasks, "all"])
     found: list[Comparison] = []

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from localspec import display
 from localspec.core.errors import IncompatiblePair, UsageError
+from localspec.display import console as display
 from localspec.flags import (
     JsonFlag,
     ModelFlags,
@@ -36,8 +36,8 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before 
 
 def voice(yes: bool = False) -> "Voice":
     """Speak with the user on stderr; without a terminal, large downloads need ``yes``."""
+    from localspec.display.models import transfer
     from localspec.library.acquire import Voice
-    from localspec.listing import transfer
 
     def agree(question: str) -> bool:
         return yes or (sys.stdin is not None and sys.stdin.isatty() and display.ask(question))
@@ -122,7 +122,7 @@ def list_models(
 
     Sources: localspec, hugging-face, llama.cpp, lm-studio, ollama, jan, gpt4all.
     """
-    from localspec import listing
+    from localspec.display import models as listing
     from localspec.library.local_models import find_models, parse_source
 
     chosen = [parse_source(text) for text in source or ()] or None
@@ -140,7 +140,7 @@ def suggest(
     as_json: JsonFlag = False,
 ) -> None:
     """Rank drafts for a target: from this disk first, then known pairs; and say why others fail."""
-    from localspec import listing
+    from localspec.display import models as listing
     from localspec.library.acquire import header_of
     from localspec.library.pairs import drafts_for
     from localspec.library.resolve import choose
@@ -174,7 +174,7 @@ def pairs(
     as_json: JsonFlag = False,
 ) -> None:
     """List known pairs of target and draft, your own first."""
-    from localspec import listing
+    from localspec.display import models as listing
     from localspec.library.pairs import pair_rows
 
     rows = [row for row in pair_rows(family) if not fits or row.fits]
@@ -225,8 +225,8 @@ def verify(
     as_json: JsonFlag = False,
 ) -> None:
     """Compare files with the sha256 recorded when they came; needs no network."""
-    from localspec import listing
     from localspec.core import paths
+    from localspec.display import models as listing
     from localspec.hub import provenance
     from localspec.library.acquire import files_of, kept_hashes
 
@@ -260,7 +260,7 @@ def pair_add(
 
     The pair is checked, and the hashes of its files are kept for verify.
     """
-    from localspec import listing
+    from localspec.display import models as listing
     from localspec.library import user_pairs
     from localspec.library.acquire import file_hashes, judge
     from localspec.library.resolve import FIND, choose, lasting
@@ -296,7 +296,7 @@ def pair_show(
     name: Annotated[str, typer.Argument(metavar="NAME")], as_json: JsonFlag = False
 ) -> None:
     """Everything known about a pair, yours or a known one."""
-    from localspec import listing
+    from localspec.display import models as listing
     from localspec.library import user_pairs
     from localspec.library.pairs import pair_row
 

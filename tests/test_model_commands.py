@@ -353,7 +353,8 @@ KILLS = """
 import os, signal, sys
 import httpx2, rich.progress  # once for all
 from huggingface_hub import HfApi, hf_hub_url, try_to_load_from_cache
-from localspec import cli, download, listing
+from localspec import cli, download
+from localspec.display import models as listing
 from localspec.library import acquire as supply
 from localspec.hub import client as hub
 

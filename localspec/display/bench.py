@@ -11,7 +11,7 @@ from rich.cells import cell_len, set_cell_size
 from localspec.bench.run import Audit, Comparison, Difference, Figures, Limits, together
 from localspec.core.config import DraftLength
 from localspec.core.formatting import count, one_line
-from localspec.display import console, note, number, percent
+from localspec.display.console import console, note, number, percent
 from localspec.engine.memory_use import MemoryUse
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from localspec import display, listing
 from localspec.core.formatting import one_line
+from localspec.display import console as display
+from localspec.display import models as listing
 from localspec.hub.provenance import Verdict
 from localspec.library import user_pairs
 from localspec.library.catalog import load_catalog

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from localspec import display, scoreboard
 from localspec.bench.demo import PairResult
 from localspec.core.errors import LocalspecError
+from localspec.display import bench as scoreboard
+from localspec.display import console as display
 from localspec.engine.doctor import Examination
 from localspec.engine.stats import GenerationStats
 from localspec.metadata.header import read_header

@@ -10,12 +10,13 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from localspec import display, scoreboard
 from localspec.bench.demo import PairResult
 from localspec.bench.run import Audit, Comparison, Limits
+from localspec.display import bench as scoreboard
+from localspec.display import console as display
+from localspec.display.bench import Scoreboard
 from localspec.engine.memory_use import MemoryUse
 from localspec.metadata.header import read_header
-from localspec.scoreboard import Scoreboard
 from tests.support.answers import LOOP, compared, difference, made_answer, made_comparison, side
 from tests.support.real_pair import TinyFiles
 from tests.support.streams import COLOUR, Streams

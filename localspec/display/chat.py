@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localspec import display
 from localspec.core import paths
 from localspec.core.errors import FileProblem, LocalspecError
 from localspec.core.formatting import printable
 from localspec.core.interrupt import held_interrupt
+from localspec.display import console as display
 from localspec.engine.conversation import ALIASES, COMMANDS, read_message
 from localspec.engine.generate import Answer, GenerationResponse
 from localspec.engine.stats import GenerationStats

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from localspec import screen
 from localspec.core import paths
 from localspec.core.config import SamplingParams
 from localspec.core.errors import FileProblem
+from localspec.display import chat as screen
 from localspec.engine.conversation import COMMANDS, Chat
 from tests.support.chat_toys import Reciter
 from tests.support.real_pair import TinyFiles
@@ -29,12 +29,12 @@ from tests.support.terminal import Terminal, Window  # noqa: E402  it needs one 
 RECITE = """
 import json, sys
 from tests.support.chat_toys import Reciter
-from localspec import display
+from localspec.display import console as display
 from localspec.engine.conversation import Chat
 from localspec.core.config import SamplingParams
 display.prepare_streams()
 engine = Reciter(json.loads(sys.argv[1]), float(sys.argv[2]))
-from localspec.screen import open_screen
+from localspec.display.chat import open_screen
 with open_screen() as screen:
     Chat(engine, screen, SamplingParams(temperature=0), 0).run()
 """

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from rich.cells import cell_len, set_cell_size
 
 from localspec.core.formatting import one_line, size
-from localspec.display import console, labelled, note
+from localspec.display.console import console, labelled, note
 from localspec.hub.provenance import Progress, Verdict
 from localspec.library.catalog import PairSpec
 from localspec.library.local_models import Inventory, LocalModel
