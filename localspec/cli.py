@@ -19,6 +19,15 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from localspec import __version__
+from localspec.commands.flags import (
+    AnswerFlags,
+    JsonFlag,
+    ModelFlags,
+    SamplingFlags,
+    settle,
+    spread_groups,
+)
+from localspec.commands.models import register, voice
 from localspec.core import machine
 from localspec.core.config import (
     DraftLength,
@@ -37,15 +46,6 @@ from localspec.core.errors import (
 )
 from localspec.core.interrupt import held_interrupt
 from localspec.display import console as display
-from localspec.flags import (
-    AnswerFlags,
-    JsonFlag,
-    ModelFlags,
-    SamplingFlags,
-    settle,
-    spread_groups,
-)
-from localspec.model_commands import register, voice
 
 if TYPE_CHECKING:
     from localspec.bench.prompts import Prompt

@@ -10,9 +10,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from localspec.commands.flags import ModelFlags, SamplingFlags, spread_groups
 from localspec.core.config import MAX_DRAFT_TOKENS, DraftOptions, LoadOptions, SamplingParams
 from localspec.core.errors import UsageError
-from localspec.flags import ModelFlags, SamplingFlags, spread_groups
 
 TARGET, DRAFT = Path("big.gguf"), Path("small.gguf")
 

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from localspec.core.errors import IncompatiblePair, UsageError
-from localspec.display import console as display
-from localspec.flags import (
+from localspec.commands.flags import (
     JsonFlag,
     ModelFlags,
     SamplingFlags,
@@ -22,6 +20,8 @@ from localspec.flags import (
     spread_groups,
     unkept_flags,
 )
+from localspec.core.errors import IncompatiblePair, UsageError
+from localspec.display import console as display
 
 if TYPE_CHECKING:
     from localspec.library.acquire import Voice

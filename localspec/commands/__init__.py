@@ -1,0 +1,1 @@
+"""The commands: parse flags, call the packages, show the result."""
