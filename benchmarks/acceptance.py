@@ -65,7 +65,7 @@ def main() -> None:
                     f"{stats.mean_accepted_length:12.2f}",
                     flush=True,
                 )
-    print(json.dumps({"draft_length": args.draft, "max_tokens": args.max_tokens, "rows": rows}))
+    print(json.dumps({"draft_tokens": args.draft, "max_tokens": args.max_tokens, "rows": rows}))
 
 
 if __name__ == "__main__":

@@ -26,13 +26,13 @@ from pathlib import Path
 import numpy as np
 
 from localspec.bench.demo import padded_pair
-from localspec.bench.run import Plan, run_bench
+from localspec.bench.run import BenchPlan, run_bench
 from localspec.core import machine, paths
-from localspec.core.config import DraftLength, LoadOptions, SamplingParams
+from localspec.core.config import DraftTokens, LoadOptions, SamplingParams
 from localspec.engine.engine import Engine
 from localspec.speculative.loop import Clock
 
-LENGTHS: tuple[DraftLength, ...] = (0, 2, 4, "auto")
+LENGTHS: tuple[DraftTokens, ...] = (0, 2, 4, "auto")
 SHORT = ("Tell me about `random.choice`.", "Show me the source of json.dumps.")
 LOOPING = (
     "What arguments does subprocess.run() take?",
@@ -61,7 +61,7 @@ class Row:
     """One side of one case; the slowest pass is in multiples of a plain one's mean."""
 
     case: str
-    draft: DraftLength
+    draft: DraftTokens
     tps: float
     speedup: float
     by_repeat: tuple[float, ...]
@@ -122,7 +122,7 @@ def measure(case: Case, repeats: int, threads: int | None, clock: Clock) -> Iter
     """Every side of a case."""
     options = [LoadOptions(path, ctx_size=2048, threads=threads) for path in case.pair]
     params = SamplingParams(temperature=case.temperature, seed=1)
-    plan = Plan(params, LENGTHS, repeats, case.max_tokens, clock=clock)
+    plan = BenchPlan(params, LENGTHS, repeats, case.max_tokens, clock=clock)
     with Engine.load(*options) as engine, company(case.busy):
         engine.forget()
         prompts = [engine.encode_chat([{"role": "user", "content": p}]) for p in case.prompts]
@@ -133,7 +133,7 @@ def measure(case: Case, repeats: int, threads: int | None, clock: Clock) -> Iter
     for figures, side in zip(found.figures(loops=True), found.sides, strict=True):
         slowest = max(one.stats.slowest_round for row in side.answers for one in row)
         yield Row(
-            case.name, figures.draft_length, figures.generation_tps, figures.speedup,
+            case.name, figures.draft_tokens, figures.generation_tps, figures.speedup,
             figures.speedup_by_repeat, figures.drafted, figures.text, slowest / usual,
         )  # fmt: skip
 

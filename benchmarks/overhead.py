@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.core.config import DraftLength, SamplingParams
+from localspec.core.config import DraftTokens, SamplingParams
 from localspec.engine.generate import collect, stream_generate
 from localspec.engine.stats import GenerationStats
 from localspec.speculative.controller import Knowledge
@@ -67,7 +67,7 @@ class InstantModel:
 class InstantEngine:
     """An Engine over two such models, whose passes are said to cost as on a GPU."""
 
-    can_rewind = True
+    can_roll_back = True
 
     def __init__(self, n_vocab: int) -> None:
         self.target = InstantModel(n_vocab, 1.0, 1, VERIFY)
@@ -93,14 +93,14 @@ class Row:
 
     vocabulary: int
     temperature: float
-    draft: DraftLength
+    draft: DraftTokens
     per_round: float
     drafted: float
     per_token: float
     allowed: float
 
 
-def measure(engine: InstantEngine, params: SamplingParams, length: DraftLength, n: int) -> Row:
+def measure(engine: InstantEngine, params: SamplingParams, length: DraftTokens, n: int) -> Row:
     """One run, warmed up."""
     prompt = list(range(1, 40))
 
@@ -136,7 +136,7 @@ def main() -> None:
     args = parser.parse_args()
     print("vocabulary  temp  draft  µs/round  drafted/round  µs/token  150 + 25/drafted + 25/row")
     rows = []
-    lengths: tuple[DraftLength, ...] = (0, 4, "auto")
+    lengths: tuple[DraftTokens, ...] = (0, 4, "auto")
     for n_vocab in (32_000, 152_000, 262_000):
         engine = InstantEngine(n_vocab)
         for temperature in (0.0, 0.8):

@@ -29,14 +29,14 @@ from localspec.bench.padding import (
     padded_copy,
 )
 from localspec.bench.prompts import by_task, read_prompts
-from localspec.bench.run import Comparison, Plan, Side
+from localspec.bench.run import BenchPlan, Comparison, Side
 from localspec.core import machine, paths
-from localspec.core.config import DraftLength, LoadOptions, SamplingParams
+from localspec.core.config import DraftTokens, LoadOptions, SamplingParams
 from localspec.engine.engine import Engine
 
 TARGETS = {"small": PaddedShape(640, 10, 1792, 10), "big": DEMO_TARGET_SHAPE}
 DRAFTS = {"1M": None, "20M": DEMO_DRAFT_SHAPE}
-FIXED: tuple[DraftLength, ...] = (1, 2, 3, 4, 6, 8)
+FIXED: tuple[DraftTokens, ...] = (1, 2, 3, 4, 6, 8)
 CTX_SIZE = 512
 
 
@@ -57,7 +57,7 @@ def pair(
 
 def half(comparison: Comparison, odd: bool) -> Comparison:
     """The same with every second repeat."""
-    sides = [Side(s.draft_length, s.answers[odd::2]) for s in comparison.sides]
+    sides = [Side(s.draft_tokens, s.answers[odd::2]) for s in comparison.sides]
     return Comparison(comparison.task, comparison.names, tuple(sides))
 
 
@@ -68,7 +68,7 @@ class Row:
     pair: str
     task: str
     plain_tps: float
-    best_fixed: DraftLength
+    best_fixed: DraftTokens
     fixed: float
     auto: float
     auto_by_repeat: tuple[float, ...]
@@ -96,9 +96,9 @@ def judge(pair: str, comparison: Comparison) -> Row | None:
     even, odd = half(comparison, False).figures(), half(comparison, True).figures()
     if not (even and odd):
         return None
-    fixed = [row for row in even if row.draft_length not in (0, "auto")]
-    best = max(fixed, key=lambda row: row.speedup).draft_length
-    by_length = {row.draft_length: row for row in odd}
+    fixed = [row for row in even if row.draft_tokens not in (0, "auto")]
+    best = max(fixed, key=lambda row: row.speedup).draft_tokens
+    by_length = {row.draft_tokens: row for row in odd}
     limits = comparison.limits()
     return Row(
         pair=pair,
@@ -109,11 +109,11 @@ def judge(pair: str, comparison: Comparison) -> Row | None:
         auto=by_length["auto"].speedup,
         auto_by_repeat=by_length["auto"].speedup_by_repeat,
         oracle=None if limits is None else limits.oracle,
-        texts={str(row.draft_length): row.text for row in comparison.figures()},
+        texts={str(row.draft_tokens): row.text for row in comparison.figures()},
     )
 
 
-def measure(engine: Engine, prompts: Path, plan: Plan) -> list[Comparison]:
+def measure(engine: Engine, prompts: Path, plan: BenchPlan) -> list[Comparison]:
     """Every task of the prompts, then all together."""
     tasks = {
         task: [engine.encode_chat(each.messages) for each in group]
@@ -147,7 +147,7 @@ def main() -> None:
         "target/draft/type  task       plain  fixed        auto     spread  auto/fixed  of oracle"
         "  text"
     )
-    plan = Plan(
+    plan = BenchPlan(
         SamplingParams(temperature=args.temperature, seed=1),
         (0, *FIXED, "auto"), args.repeats, args.max_tokens,
         clock=time.process_time if args.cpu_time else time.perf_counter,

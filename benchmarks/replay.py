@@ -21,7 +21,7 @@ from localspec.core.config import SamplingParams
 from localspec.speculative.controller import Adaptive, FixedLength, Knowledge, NoDraft
 from localspec.speculative.drafters import MODEL, TAIL, Candidate
 from localspec.speculative.limits import best_seconds
-from localspec.speculative.loop import Logits, Proposer, common_prefix, generate_rounds
+from localspec.speculative.loop import Controller, Logits, common_prefix, generate_rounds
 from localspec.speculative.sampler import Sampler
 from localspec.speculative.suffix import SuffixIndex
 
@@ -205,7 +205,7 @@ UNIT = 0.05
 
 
 def play(
-    trace: Trace, machine: Machine, make: Callable[[TraceDrafter, Clock], Proposer]
+    trace: Trace, machine: Machine, make: Callable[[TraceDrafter, Clock], Controller]
 ) -> tuple[float, int]:
     """Seconds and rounds of one answer."""
     clock = Clock()

@@ -30,12 +30,12 @@ from localspec.commands.flags import (
 from localspec.commands.models import register, voice
 from localspec.core import machine
 from localspec.core.config import (
-    DraftLength,
+    DraftTokens,
     SamplingParams,
     choose_draft,
     choose_sampling,
     default_length,
-    require_fixed,
+    require_fixed_length,
 )
 from localspec.core.errors import (
     FileProblem,
@@ -50,7 +50,7 @@ from localspec.display import console as display
 if TYPE_CHECKING:
     from localspec.bench.prompts import Prompt
     from localspec.bench.report import Report
-    from localspec.bench.run import Comparison, Plan
+    from localspec.bench.run import BenchPlan, Comparison
     from localspec.engine.chat_template import Message
     from localspec.engine.engine import Engine
     from localspec.engine.generate import Answer, GenerationResponse
@@ -69,7 +69,7 @@ NameArgument = Annotated[
     str | None,
     typer.Argument(metavar="[MODEL]", help="A pair's name, or the target instead of --target."),
 ]
-BENCH_LENGTHS: tuple[DraftLength, ...] = (2, 4, 8)
+BENCH_LENGTHS: tuple[DraftTokens, ...] = (2, 4, 8)
 _BENCH_SAMPLING = {"temperature": 0, "seed": 0}
 
 
@@ -137,7 +137,7 @@ def demo(
     results = []
     with display.progress() as on_progress:
         for result in run_demo(
-            draft_length=length,
+            draft_tokens=length,
             repeats=repeats,
             max_tokens=max_tokens,
             threads=threads,
@@ -299,7 +299,7 @@ def bench(
     """
     from localspec.bench.prompts import SHIPPED, by_task, read_prompts
     from localspec.bench.report import Report, require_writable
-    from localspec.bench.run import Plan, require_room
+    from localspec.bench.run import BenchPlan, require_room
 
     groups = by_task(read_prompts(prompts or SHIPPED), tasks)
     models, sampling = _named(name, models, sampling)
@@ -314,7 +314,7 @@ def bench(
                 "--audit checks tokens against what the seed decides, which rejection does not.",
                 "Use --acceptance coupled or match, or leave --audit out.",
             )
-        plan = Plan(params, sides, repeats, max_tokens, models.suffix == "on", audit)
+        plan = BenchPlan(params, sides, repeats, max_tokens, models.suffix == "on", audit)
         ids = _encode_prompts(engine, groups)
         require_room(engine, ids, plan)
         report = Report(engine, plan, groups, output)
@@ -331,22 +331,22 @@ def bench(
     raise typer.Exit(130 if problem is not None else 1 if unexplained else 0)
 
 
-def _length(models: ModelFlags, sampling: SamplingFlags) -> DraftLength:
+def _length(models: ModelFlags, sampling: SamplingFlags) -> DraftTokens:
     """The draft length asked for, or the default; bad flags are told before models load."""
     params, _ = choose_sampling(sampling.given(), {})
     length = models.draft_options().one_length(default_length(params))
-    require_fixed(length, params)
+    require_fixed_length(length, params)
     return length
 
 
-def _sides(models: ModelFlags, sampling: SamplingFlags) -> tuple[DraftLength, ...]:
+def _sides(models: ModelFlags, sampling: SamplingFlags) -> tuple[DraftTokens, ...]:
     """The draft lengths to compare, plain first, each once; bad flags are told."""
     params, _ = choose_sampling(_unless_given(sampling, _BENCH_SAMPLING), {})
     options, default = models.draft_options(), default_length(params)
     usual = tuple(dict.fromkeys((*BENCH_LENGTHS, default))) if options.model else (default,)
     lengths = options.lengths or usual
     for length in lengths:
-        require_fixed(length, params)
+        require_fixed_length(length, params)
     return (0, *dict.fromkeys(length for length in lengths if length != 0))
 
 
@@ -367,7 +367,7 @@ def _encode_prompts(
 def _measure(
     engine: "Engine",
     tasks: dict[str, list[list[int]]],
-    plan: "Plan",
+    plan: "BenchPlan",
     report: "Report",
     *,
     stderr: bool,
@@ -408,7 +408,7 @@ def _ask(
     params: SamplingParams,
     suffix: bool,
     answering: AnswerFlags,
-    length: DraftLength,
+    length: DraftTokens,
     on_response: "Callable[[GenerationResponse], None]",
 ) -> "Answer":
     """One answer, with this draft length."""
@@ -459,7 +459,7 @@ def _named(
 
 def _files(models: ModelFlags) -> tuple[Path, Path | None]:
     """The files of target and draft, fetched from the Hub where they are named but missing."""
-    from localspec.library.acquire import obtain
+    from localspec.library.acquire import ensure_local
     from localspec.library.resolve import FIND
 
     assert models.target is not None
@@ -471,10 +471,10 @@ def _files(models: ModelFlags) -> tuple[Path, Path | None]:
         )
     draft = None if options.lengths == (0,) else options.model
     if draft == FIND:
-        (target,) = obtain([models.target], voice())
+        (target,) = ensure_local([models.target], voice())
         return target, _find_draft(target, models.lenient)
     names = [models.target, *([] if draft is None else [draft])]
-    target, *rest = obtain(names, voice(), lenient=models.lenient)
+    target, *rest = ensure_local(names, voice(), lenient=models.lenient)
     return target, rest[0] if rest else None
 
 
@@ -507,10 +507,10 @@ def _open(models: ModelFlags) -> "Engine":
     return engine
 
 
-def _usable(engine: "Engine", length: DraftLength, models: ModelFlags) -> DraftLength:
+def _usable(engine: "Engine", length: DraftTokens, models: ModelFlags) -> DraftTokens:
     """The length that what was loaded allows; auto measures a pair that is new here."""
     if engine.draft is None and not (
-        length == "auto" and models.suffix == "on" and engine.target.can_forget
+        length == "auto" and models.suffix == "on" and engine.target.can_roll_back
     ):
         return 0
     if length == "auto":
@@ -540,12 +540,12 @@ def _sampling_for(
     return params
 
 
-def _settings(engine: "Engine", params: SamplingParams, length: DraftLength) -> dict[str, object]:
+def _settings(engine: "Engine", params: SamplingParams, length: DraftTokens) -> dict[str, object]:
     """What an answer depends on, for ``--json``."""
     return {
         "target": engine.target.settings(),
         "draft": None if engine.draft is None else engine.draft.settings(),
-        "draft_length": length,
+        "draft_tokens": length,
         "sampling": asdict(params),
         "version": __version__,
     }

@@ -16,7 +16,7 @@ from localspec.core.formatting import one_line, size
 from localspec.hub import client
 from localspec.hub.client import DroppedConnection, RangeIgnored, RemoteModel
 from localspec.hub.partial_file import (
-    Part,
+    PartialFile,
     TooLong,
     check_space,
     locked_part,
@@ -25,7 +25,14 @@ from localspec.hub.partial_file import (
     size_of,
     writing,
 )
-from localspec.hub.provenance import SHA256, Origin, read_record, recorded, sha256_of, write_record
+from localspec.hub.provenance import (
+    SHA256,
+    Provenance,
+    read_record,
+    recorded,
+    sha256_of,
+    write_record,
+)
 from localspec.hub.provenance import Progress as Progress
 from localspec.hub.reference import Reference, RemoteFile, choose_files, is_safe
 
@@ -185,7 +192,7 @@ class _Download:
         remove_part(self.part_path)
         self.report(self.file.size)
 
-    def _record(self) -> Origin | None:
+    def _record(self) -> Provenance | None:
         try:
             return read_record(self.path)
         except ValueError:
@@ -226,7 +233,7 @@ class _Download:
             )
         return False
 
-    def _fill(self, part: Part) -> str:
+    def _fill(self, part: PartialFile) -> str:
         """Bring the part to its end, from nothing once more if it came wrong; its sha256."""
         if came := size_of(self.part_path):
             here = f"{size(came)} of {size(part.size)} are here"
@@ -250,7 +257,7 @@ class _Download:
             "Try again later; if a proxy stands between you and the Hub, it may alter files.",
         )
 
-    def _transfer(self, part: Part) -> None:
+    def _transfer(self, part: PartialFile) -> None:
         """Go on until all bytes are there, over dropped connections, as long as more come."""
         failures, ranges = 0, True
         while part.done < part.size:
@@ -270,7 +277,7 @@ class _Download:
             if part.done < part.size:
                 self._pause(part, failures, reason, asked or 0.0)
 
-    def _pause(self, part: Part, failures: int, reason: str, asked: float) -> None:
+    def _pause(self, part: PartialFile, failures: int, reason: str, asked: float) -> None:
         """Wait before another try; raises DownloadProblem after too many that brought nothing."""
         stopped = f"{self.name} stopped at {size(part.done)} of {size(part.size)}"
         if failures > RETRIES:
@@ -282,7 +289,7 @@ class _Download:
         self.note(f"{stopped}: {reason}; trying again in {wait:.0f} s.")
         self.sleep(wait)
 
-    def _take(self, part: Part, start: int) -> None:
+    def _take(self, part: PartialFile, start: int) -> None:
         """One answer of the Hub, from `start`; what the part has already is passed over."""
         pieces = client.stream(self.model, self.file, start)
         known = part.done - start
@@ -297,7 +304,7 @@ class _Download:
 
     def _write_record(self, sha256: str) -> None:
         reference = self.model.reference
-        origin = Origin(
+        origin = Provenance(
             repo=reference.repo,
             revision=reference.revision,
             commit=self.model.commit,

@@ -321,7 +321,7 @@ def _check_use(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
     yield from _check_parameters(target.parameters, draft.parameters)
     yield from _check_context(target.context_length, draft.context_length)
     for role, header in (("target", target), ("draft", draft)):
-        if not header.rolls_back:
+        if not header.can_roll_back:
             what = f"The {role} ({header.architecture}) is recurrent or hybrid"
             yield find(f"{role}-cannot-roll-back", f"{what} and cannot drop rejected tokens.")
         if header.sliding_window:

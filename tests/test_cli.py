@@ -18,7 +18,7 @@ from localspec import __version__, cli
 from localspec.core import paths
 from localspec.core.errors import EngineError, FileProblem
 from localspec.engine import doctor, llama_library
-from localspec.engine.doctor import Examination
+from localspec.engine.doctor import DoctorReport
 from tests.support.command import Command, Done
 from tests.support.real_pair import TinyFiles, retuned
 from tests.support.tiny_models import write_tiny_model
@@ -112,13 +112,13 @@ def test_json_holds_everything(run: Command, tiny: TinyFiles) -> None:
     assert answer["acceptance_rate"] == answer["accepted"] / answer["drafted"]
     assert answer["mean_accepted_length"] == 20 / answer["rounds"]
     settings = answer["settings"]
-    assert settings["draft_length"] == 4 and settings["version"] == __version__
+    assert settings["draft_tokens"] == 4 and settings["version"] == __version__
     assert settings["target"]["file"] == str(tiny.target)
     assert settings["draft"]["file"] == str(tiny.draft)
     assert settings["sampling"]["seed"] == 3 and settings["sampling"]["temperature"] == 0.8
     plain = json.loads(run(HELLO, "--json").out)
     assert plain["acceptance_rate"] is None and plain["settings"]["draft"] is None
-    assert plain["settings"]["draft_length"] == 0
+    assert plain["settings"]["draft_tokens"] == 0
 
 
 def test_the_same_seed_says_the_same_with_any_draft(run: Command, tiny: TinyFiles) -> None:
@@ -151,7 +151,7 @@ def test_every_way_to_name_the_draft(
 ) -> None:
     given = [str(tiny.draft) if flag == "DRAFT" else flag for flag in flags]
     settings = json.loads(run(HELLO, "--json", *given).out)["settings"]
-    assert settings["draft_length"] == length
+    assert settings["draft_tokens"] == length
     assert (settings["draft"] is None) == (length == 0)
 
 
@@ -314,7 +314,7 @@ def test_the_seed_decides_with_these_rules(run: Command, tiny: TinyFiles, rule: 
 def test_rejection_drafts_a_fixed_length(run: Command, tiny: TinyFiles, chat: Command) -> None:
     rejecting = (HELLO, "-md", tiny.draft, "--acceptance", "rejection", "--seed", "3", "-n", "40")
     answer = json.loads(run(*rejecting, "--json").out)
-    assert answer["settings"]["draft_length"] == 4 and answer["drafted"] > 0
+    assert answer["settings"]["draft_tokens"] == 4 and answer["drafted"] > 0
     assert answer["settings"]["sampling"]["acceptance"] == "rejection"
     assert run(*rejecting).out == answer["text"]  # the same pair, length and seed
     refused = run(*rejecting, "--draft", "auto")
@@ -364,10 +364,10 @@ def test_auto_needs_no_draft_model(run: Command) -> None:
         run(text, "--raw", "--temp", "0", "--json", "-n", "40", "--draft", "auto").out
     )
     assert auto["text"] == plain["text"]
-    assert auto["settings"]["draft_length"] == "auto" and auto["settings"]["draft"] is None
+    assert auto["settings"]["draft_tokens"] == "auto" and auto["settings"]["draft"] is None
     assert set(auto["sources"]) <= {"suffix"} and auto["estimated_speedup"] > 0
     off = run(text, "--raw", "--temp", "0", "--json", "--draft", "auto", "--suffix", "off")
-    assert json.loads(off.out)["settings"]["draft_length"] == 0
+    assert json.loads(off.out)["settings"]["draft_tokens"] == 0
     assert run(HELLO, "--suffix", "perhaps").code == 2
 
 
@@ -384,7 +384,7 @@ def test_auto_is_the_default(localspec: Command, tiny: TinyFiles) -> None:
         localspec("run", *flags, "--json", *more) for more in ((), ("-md", tiny.draft))
     )
     for done in (alone, paired):
-        assert json.loads(done.out)["settings"]["draft_length"] == "auto"
+        assert json.loads(done.out)["settings"]["draft_tokens"] == "auto"
         assert "New on this machine" in done.err
     assert (
         localspec("run", *flags, "-c", "16").code == 1
@@ -737,7 +737,7 @@ def test_doctor(localspec: Command) -> None:
 
 
 def test_an_unhealthy_doctor(localspec: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    ill = Examination({"demo": "fails: so it is"}, ["Mend it."], healthy=False)
+    ill = DoctorReport({"demo": "fails: so it is"}, ["Mend it."], healthy=False)
     monkeypatch.setattr(doctor, "examine", lambda: ill)
     done = localspec("doctor")
     assert (done.code, done.out) == (1, "demo              fails: so it is\nadvice: Mend it.\n")
@@ -822,12 +822,12 @@ def test_bench_ends_with_one_json_document(bench: Command, tmp_path: Path) -> No
     assert done.out.count("\n") == 1 and "\ntask " in done.err
     assert json.loads(path.read_text()) == document
     assert document["complete"] is True
-    assert document["settings"]["draft_lengths"] == [0, 2]
+    assert document["settings"]["draft_tokens"] == [0, 2]
     assert document["settings"]["sampling"]["seed"] == 9
     assert document["settings"]["sampling"]["temperature"] == 0.8
     assert [task["task"] for task in document["tasks"]] == ["one", "two"]
     for task in document["tasks"]:
-        assert [side["draft_length"] for side in task["sides"]] == [0, 2]
+        assert [side["draft_tokens"] for side in task["sides"]] == [0, 2]
         assert len(task["sides"][1]["speedup_by_repeat"]) == 2
         assert [audit["tokens"] for audit in task["audits"]] == [4] * 4
     assert "\nAudit: 32 tokens of 8 drafted answers" in done.err
@@ -850,7 +850,7 @@ def test_bench_measures_our_own_prompts_greedily(localspec: Command, tiny: TinyF
     document = json.loads(done.out)
     names = [prompt["name"] for prompt in document["prompts"]]
     assert names == ["code 1", "code 2", "edit 1", "edit 2"]
-    assert document["settings"]["draft_lengths"] == [0, 2, 4, 8, "auto"]
+    assert document["settings"]["draft_tokens"] == [0, 2, 4, 8, "auto"]
     assert document["settings"]["sampling"]["temperature"] == 0
     assert document["settings"]["sampling"]["seed"] == 0
 
@@ -869,7 +869,7 @@ def test_bench_without_a_draft(bench: Command, tiny: TinyFiles) -> None:
 def test_bench_of_a_target_that_cannot_forget(bench: Command, tiny: TinyFiles) -> None:
     done = bench("--json", pair=("-m", tiny.recurrent, "-md", tiny.draft))
     assert done.code == 0 and "running plain" in done.err
-    assert json.loads(done.out)["settings"]["draft_lengths"] == [0]
+    assert json.loads(done.out)["settings"]["draft_tokens"] == [0]
 
 
 def test_an_unexplained_difference_is_a_failure(

@@ -28,7 +28,7 @@ from localspec.core.errors import DownloadProblem, HubProblem
 from localspec.download import downloaded, fetch, local_paths
 from localspec.hub import client as door
 from localspec.hub.client import DroppedConnection, RangeIgnored, RemoteModel
-from localspec.hub.provenance import Origin, read_record, record_path, verify, write_record
+from localspec.hub.provenance import Provenance, read_record, record_path, verify, write_record
 from localspec.hub.reference import Reference, RemoteFile, parse_reference
 from tests.support.fake_hub import GOOD_TOKEN, FakeHub, Fault, drop, flip, hub, stall, status, whole  # noqa: F401
 
@@ -211,7 +211,7 @@ def test_absurd_listings_are_refused(file: RemoteFile, tmp_path: Path, toy: ToyH
 def test_a_file_comes_whole_with_its_record(tmp_path: Path, toy: ToyHub, heard: Heard) -> None:
     assert heard.fetch(ONE, tmp_path) == [tmp_path / "org" / "repo" / "model.gguf"]
     assert_whole(tmp_path)
-    origin = Origin("org/repo", "main", COMMIT, "model.gguf", len(DATA), sha256(DATA))
+    origin = Provenance("org/repo", "main", COMMIT, "model.gguf", len(DATA), sha256(DATA))
     assert read_record(tmp_path / "org" / "repo" / "model.gguf") == origin
     assert heard.progress[-1] == ("model.gguf", len(DATA), len(DATA))
     assert [done for _, done, _ in heard.progress] == sorted(d for _, d, _ in heard.progress)
@@ -1021,7 +1021,7 @@ def test_parts_of_two_commits_are_no_model(tmp_path: Path, toy: ToyHub, heard: H
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(DATA)
         sha256 = hashlib.sha256(DATA).hexdigest()
-        write_record(path, Origin("org/repo", "main", commit, path.name, len(DATA), sha256))
+        write_record(path, Provenance("org/repo", "main", commit, path.name, len(DATA), sha256))
     assert downloaded(Reference("org/repo"), tmp_path) is None
     record = read_record(paths[0])
     assert record is not None

@@ -13,7 +13,7 @@ import gguf
 import numpy as np
 import pytest
 
-from localspec.core.config import AcceptanceRule, DraftLength, SamplingParams
+from localspec.core.config import AcceptanceRule, DraftTokens, SamplingParams
 from localspec.core.errors import IncompatiblePair
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
@@ -247,7 +247,7 @@ def test_a_larger_target_changes_no_text(
 
 @pytest.mark.parametrize("length", FIXED)
 def test_drafting_rests_from_the_first_id_that_the_draft_lacks(
-    larger_target: Engine, length: DraftLength
+    larger_target: Engine, length: DraftTokens
 ) -> None:
     engine = larger_target
     assert engine.draft is not None

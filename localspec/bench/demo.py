@@ -18,7 +18,7 @@ from localspec.bench.padding import (
     padded_copy,
 )
 from localspec.core import paths
-from localspec.core.config import DraftLength, LoadOptions, SamplingParams
+from localspec.core.config import DraftTokens, LoadOptions, SamplingParams
 from localspec.engine.engine import Engine
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import describe
@@ -83,7 +83,7 @@ def padded_pair(
 
 def run_demo(
     *,
-    draft_length: DraftLength,
+    draft_tokens: DraftTokens,
     repeats: int,
     max_tokens: int,
     threads: int | None = None,
@@ -96,19 +96,19 @@ def run_demo(
             LoadOptions(path, ctx_size=CTX_SIZE, threads=threads) for path in (target, draft)
         ]
         with Engine.load(*options) as engine:
-            yield _measure(engine, quantization, draft_length, repeats, max_tokens, on_progress)
+            yield _measure(engine, quantization, draft_tokens, repeats, max_tokens, on_progress)
 
 
 def _measure(
     engine: Engine,
     quantization: str,
-    draft_length: DraftLength,
+    draft_tokens: DraftTokens,
     repeats: int,
     max_tokens: int,
     on_progress: Progress,
 ) -> PairResult:
     assert engine.draft is not None
-    plan = run.Plan(SamplingParams(temperature=0), (0, draft_length), repeats, max_tokens)
+    plan = run.BenchPlan(SamplingParams(temperature=0), (0, draft_tokens), repeats, max_tokens)
     prompts = [engine.encode_chat([{"role": "user", "content": q}]) for q in QUESTIONS]
     total = plan.answers(len(prompts))
     done = 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from localspec import __version__
 from localspec.bench.prompts import Prompt
-from localspec.bench.run import Comparison, Plan, together
+from localspec.bench.run import BenchPlan, Comparison, together
 from localspec.core import machine
 from localspec.core.errors import FileProblem
 from localspec.core.files import appearing_when_complete
@@ -34,7 +34,7 @@ class Report:
     def __init__(
         self,
         engine: "Engine",
-        plan: Plan,
+        plan: BenchPlan,
         prompts: Mapping[str, Sequence[Prompt]],
         path: Path | None,
     ) -> None:
@@ -84,9 +84,9 @@ def _pair(engine: "Engine") -> dict[str, object]:
     }
 
 
-def _settings(plan: Plan) -> dict[str, object]:
+def _settings(plan: BenchPlan) -> dict[str, object]:
     return {
-        "draft_lengths": list(plan.lengths),
+        "draft_tokens": list(plan.lengths),
         "repeats": plan.repeats,
         "max_tokens": plan.max_tokens,
         "sampling": asdict(plan.params),

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, Protocol
 
-from localspec.core.config import DraftLength, SamplingParams
+from localspec.core.config import DraftTokens, SamplingParams
 from localspec.core.errors import LocalspecError, PromptTooLong
 from localspec.core.formatting import repeated_share
 from localspec.engine import generate
@@ -54,14 +54,14 @@ class Engine(generate.Engine, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchPlan:
     """How to measure. ``lengths`` are the sides; the first is 0, plain, which all are held to.
 
     ``clock`` tells seconds, to the measurement and to auto alike.
     """
 
     params: SamplingParams
-    lengths: tuple[DraftLength, ...]
+    lengths: tuple[DraftTokens, ...]
     repeats: int
     max_tokens: int
     suffix: bool = True
@@ -78,7 +78,7 @@ class Plan:
         return prompts * self.repeats * len(self.lengths)
 
 
-def _width(length: DraftLength) -> int:
+def _width(length: DraftTokens) -> int:
     """Tokens in the widest pass of a side, at least two."""
     return 1 + max(1, longest(length))
 
@@ -87,7 +87,7 @@ def _width(length: DraftLength) -> int:
 class Side:
     """All answers with one draft length (0: plain): ``answers[repeat][prompt]``."""
 
-    draft_length: DraftLength
+    draft_tokens: DraftTokens
     answers: tuple[tuple[Answer, ...], ...]
 
 
@@ -103,7 +103,7 @@ class Difference:
     """
 
     prompt: str
-    draft_length: DraftLength
+    draft_tokens: DraftTokens
     position: int
     margin: float | None
     repeatable: bool
@@ -120,7 +120,7 @@ class Audit:
     """
 
     prompt: str
-    draft_length: DraftLength
+    draft_tokens: DraftTokens
     tokens: int
     identical: bool
     misses: tuple[tuple[int, float | None], ...]
@@ -160,7 +160,7 @@ class Comparison:
         return [
             {
                 "prompt": name,
-                "draft_length": side.draft_length,
+                "draft_tokens": side.draft_tokens,
                 "repeat": repeat,
                 "tokens": one.stats.tokens,
                 "rounds": one.stats.rounds,
@@ -200,7 +200,7 @@ class Comparison:
             return []
         plain = _stats(self.sides[0], used)
         return [
-            _figures(side.draft_length, _stats(side, used), plain, self._text(side))
+            _figures(side.draft_tokens, _stats(side, used), plain, self._text(side))
             for side in self.sides
         ]
 
@@ -210,7 +210,7 @@ class Comparison:
         if not (used and self.agreed):
             return None
         # auto's draft seconds are not all those of steps, so a fixed length tells more of them.
-        fixed = [side for side in self.sides if side.draft_length not in (0, "auto")]
+        fixed = [side for side in self.sides if side.draft_tokens not in (0, "auto")]
         steps = _together(fixed or self.sides, used)
         if "draft" not in steps.sources:
             return None
@@ -222,9 +222,9 @@ class Comparison:
         return [i for i, name in enumerate(self.names) if name not in left_out]
 
     def _text(self, side: Side) -> SameText:
-        if not self.seed_decides and side.draft_length != 0:
+        if not self.seed_decides and side.draft_tokens != 0:
             return "redrawn"
-        ours = [d for d in self.differences if d.draft_length == side.draft_length]
+        ours = [d for d in self.differences if d.draft_tokens == side.draft_tokens]
         if not ours:
             return "same"
         return "different" if any(d.proven_at is None for d in ours) else "rounding"
@@ -241,7 +241,7 @@ class Figures:
     ``mean_accepted_length`` is larger.
     """
 
-    draft_length: DraftLength
+    draft_tokens: DraftTokens
     tokens: int
     generation_tps: float
     speedup: float
@@ -313,7 +313,7 @@ def _limits(agreed: Sequence[Sequence[bool]], verify: list[float], step: float) 
     )
 
 
-def require_room(engine: Engine, tasks: Mapping[str, Sequence[Prompt]], plan: Plan) -> None:
+def require_room(engine: Engine, tasks: Mapping[str, Sequence[Prompt]], plan: BenchPlan) -> None:
     """Raise PromptTooLong when a prompt, its answer and a widened pass exceed the context."""
     longest_prompt = max(len(prompt) for group in tasks.values() for prompt in group)
     # The last token of an answer is never decoded; the pass before it may be filled up.
@@ -329,7 +329,7 @@ def require_room(engine: Engine, tasks: Mapping[str, Sequence[Prompt]], plan: Pl
 def run_bench(
     engine: Engine,
     tasks: Mapping[str, Sequence[Prompt]],
-    plan: Plan,
+    plan: BenchPlan,
     on_answer: Callable[[str], None] = lambda task: None,
 ) -> Iterator[Comparison]:
     """Compare all sides task by task, after a warm-up of each side.
@@ -353,14 +353,14 @@ def run_bench(
             raise problem
 
 
-def warm_up(engine: Engine, prompt: Prompt, plan: Plan) -> None:
+def warm_up(engine: Engine, prompt: Prompt, plan: BenchPlan) -> None:
     """Let every side answer once, unmeasured: first passes page weights in and set up kernels."""
     short = replace(plan, max_tokens=min(plan.max_tokens, _WARM_UP_TOKENS))
     for length in plan.lengths:
         answer(engine, prompt, short, length)
 
 
-def answer(engine: Engine, prompt: Prompt, plan: Plan, length: DraftLength) -> Answer:
+def answer(engine: Engine, prompt: Prompt, plan: BenchPlan, length: DraftTokens) -> Answer:
     """Generate once from empty caches; Ctrl-C ends the whole measurement."""
     engine.target.keep(0)
     if engine.draft is not None:
@@ -385,7 +385,7 @@ def together(comparisons: Sequence[Comparison], task: str = "all") -> Comparison
     """Several comparisons with the same sides and repeats as one over all their prompts."""
     sides = tuple(
         Side(
-            group[0].draft_length,
+            group[0].draft_tokens,
             tuple(
                 tuple(one for row in rows for one in row)
                 for rows in zip(*(side.answers for side in group), strict=True)
@@ -415,7 +415,7 @@ class _Measured:
     audits: list[Audit]
 
 
-def _comparison(task: str, plan: Plan, measured: Sequence[_Measured]) -> Comparison:
+def _comparison(task: str, plan: BenchPlan, measured: Sequence[_Measured]) -> Comparison:
     sides = tuple(
         Side(length, tuple(zip(*(one.answers[i] for one in measured), strict=True)))
         for i, length in enumerate(plan.lengths)
@@ -431,7 +431,7 @@ def _measure(
     engine: Engine,
     name: str,
     prompt: Prompt,
-    plan: Plan,
+    plan: BenchPlan,
     task: str,
     on_answer: Callable[[str], None],
 ) -> _Measured:
@@ -440,7 +440,7 @@ def _measure(
     Interleaving lets noise from other processes fall on all sides alike; the order of the sides
     alternates between repeats.
     """
-    answers: dict[DraftLength, list[Answer]] = {length: [] for length in plan.lengths}
+    answers: dict[DraftTokens, list[Answer]] = {length: [] for length in plan.lengths}
     for repeat in range(plan.repeats):
         for length in plan.lengths if repeat % 2 == 0 else plan.lengths[::-1]:
             answers[length].append(answer(engine, prompt, plan, length))
@@ -458,7 +458,7 @@ def _measure(
 
 
 def _audits(
-    engine: Engine, name: str, prompt: Prompt, plan: Plan, rows: Sequence[Sequence[Answer]]
+    engine: Engine, name: str, prompt: Prompt, plan: BenchPlan, rows: Sequence[Sequence[Answer]]
 ) -> Iterator[Audit]:
     """One for every drafted answer; equal texts are read once."""
     known: dict[tuple[int, ...], tuple[tuple[int, float | None], ...]] = {}
@@ -472,7 +472,7 @@ def _audits(
 
 
 def _misses(
-    engine: Engine, prompt: Prompt, plan: Plan, text: Sequence[int]
+    engine: Engine, prompt: Prompt, plan: BenchPlan, text: Sequence[int]
 ) -> Iterator[tuple[int, float | None]]:
     """Where plain decoding, given the text so far, would have said another token."""
     context, sampler = list(prompt), Sampler(plan.params)
@@ -487,7 +487,7 @@ def _misses(
 
 
 def _agreement(
-    engine: Engine, prompt: Prompt, plan: Plan, tokens: Sequence[int]
+    engine: Engine, prompt: Prompt, plan: BenchPlan, tokens: Sequence[int]
 ) -> tuple[bool, ...]:
     """At which of these tokens the draft's pick, given the text before, is the same.
 
@@ -511,12 +511,12 @@ def _agreement(
 class _Differences:
     """Finds where the answers to one prompt leave the plain one, and why."""
 
-    def __init__(self, engine: Engine, name: str, prompt: Prompt, plan: Plan) -> None:
+    def __init__(self, engine: Engine, name: str, prompt: Prompt, plan: BenchPlan) -> None:
         self._engine = engine
         self._name = name
         self._prompt = prompt
         self._plan = plan
-        self._replayed: dict[tuple[DraftLength, int], list[int]] = {}
+        self._replayed: dict[tuple[DraftTokens, int], list[int]] = {}
 
     def among(self, rows: Sequence[Sequence[Answer]]) -> Iterator[Difference]:
         """One for each text of a side that is not the first plain one."""
@@ -528,7 +528,7 @@ class _Differences:
             for other in sorted(others):
                 yield self._explain(length, plain, list(other))
 
-    def _explain(self, length: DraftLength, plain: list[int], other: list[int]) -> Difference:
+    def _explain(self, length: DraftTokens, plain: list[int], other: list[int]) -> Difference:
         position = common_prefix(plain, other)
         width = self._engine.target.min_width
         # How wide auto's passes are depends on the clock: where rounding decides, so does its text.
@@ -536,14 +536,14 @@ class _Differences:
         repeatable = self._replay(0, width) == plain and again == other
         return Difference(
             prompt=self._name,
-            draft_length=length,
+            draft_tokens=length,
             position=position,
             margin=self._margin(plain[:position]),
             repeatable=repeatable,
             proven_at=self._proven_at(length) if repeatable else None,
         )
 
-    def _proven_at(self, length: DraftLength) -> int | None:
+    def _proven_at(self, length: DraftTokens) -> int | None:
         """The width of pass at which plain and drafted text are one: two, or the side's widest.
 
         Two suffices on a CPU, where all wider passes round alike; GPU kernels change again at
@@ -555,7 +555,7 @@ class _Differences:
                     return width
         return None
 
-    def _replay(self, length: DraftLength, width: int) -> list[int]:
+    def _replay(self, length: DraftTokens, width: int) -> list[int]:
         """The tokens of a side with passes of at least this width."""
         key = (length, width)
         if key not in self._replayed:
@@ -581,7 +581,7 @@ def _stats(side: Side, prompts: Sequence[int]) -> list[list[GenerationStats]]:
 
 
 def _figures(
-    length: DraftLength,
+    length: DraftTokens,
     ours: list[list[GenerationStats]],
     plain: list[list[GenerationStats]],
     text: SameText,
@@ -591,7 +591,7 @@ def _figures(
     tokens, rounds = sum(s.tokens for s in flat), sum(s.rounds for s in flat)
     drafted, accepted = sum(s.drafted for s in flat), sum(s.accepted for s in flat)
     return Figures(
-        draft_length=length,
+        draft_tokens=length,
         tokens=tokens,
         generation_tps=1 / _pace(flat),
         speedup=base / _pace(flat),

@@ -24,7 +24,7 @@ from localspec.core.errors import IncompatiblePair, UsageError
 from localspec.display import console as display
 
 if TYPE_CHECKING:
-    from localspec.library.acquire import Voice
+    from localspec.library.acquire import DownloadUI
 
 _MODEL = "A GGUF file, or one on the Hub: org/repo:Q4_K_M, hf:org/repo/file.gguf."
 
@@ -34,15 +34,15 @@ FolderOption = Annotated[
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before a large download.")]
 
 
-def voice(yes: bool = False) -> "Voice":
+def voice(yes: bool = False) -> "DownloadUI":
     """Speak with the user on stderr; without a terminal, large downloads need ``yes``."""
     from localspec.display.models import transfer
-    from localspec.library.acquire import Voice
+    from localspec.library.acquire import DownloadUI
 
     def agree(question: str) -> bool:
         return yes or (sys.stdin is not None and sys.stdin.isatty() and display.ask(question))
 
-    return Voice(display.note, agree, transfer)
+    return DownloadUI(display.note, agree, transfer)
 
 
 def check(
@@ -99,10 +99,10 @@ def inspect(
 ) -> None:
     """Show what a model file says of itself, and what it is good for: header only, no weights."""
     from localspec.library.acquire import header_of
-    from localspec.library.model_info import paint
-    from localspec.library.pairs import room_for_models
+    from localspec.library.model_info import model_info
+    from localspec.library.pairs import memory_for_models
 
-    shown = paint(header_of(name, voice()), room_for_models())
+    shown = model_info(header_of(name, voice()), memory_for_models())
     if as_json:
         display.json_line(shown.as_json())
     else:
@@ -147,7 +147,7 @@ def suggest(
 
     name = choose(target, None).target
     header = header_of(name, voice())
-    if not header.rolls_back:
+    if not header.can_roll_back:
         raise IncompatiblePair(
             f"{name} ({header.architecture}) cannot drop rejected tokens, so no draft helps it.",
             "It runs plain; what the text repeats is still proposed.",
@@ -199,13 +199,13 @@ def download(
 
     Both headers of a pair are checked first. Every file is compared with the Hub's sha256.
     """
-    from localspec.library.acquire import groups_of, obtain
+    from localspec.library.acquire import ensure_local, groups_of
 
     try:
         files = [
             path
             for group, lenient in groups_of(names)
-            for path in obtain(group, voice(yes), lenient=lenient)
+            for path in ensure_local(group, voice(yes), lenient=lenient)
         ]
     except KeyboardInterrupt:
         display.note("Stopped. What came is kept: the same command goes on from there.")
@@ -263,7 +263,7 @@ def pair_add(
     from localspec.display import models as listing
     from localspec.library import user_pairs
     from localspec.library.acquire import file_hashes, judge
-    from localspec.library.resolve import FIND, choose, lasting
+    from localspec.library.resolve import FIND, canonical_name, choose
 
     user_pairs.require_free(name)
     draft = models.draft_options().model
@@ -284,7 +284,7 @@ def pair_add(
     if not verdict.report.compatible:
         display.pair_report(verdict.report, verdict.target, verdict.draft)
         raise typer.Exit(1)
-    target, draft = lasting(models.target), lasting(draft)
+    target, draft = canonical_name(models.target), canonical_name(draft)
     with listing.transfer() as on_progress:
         hashes = file_hashes([target, draft], on_progress)
     user_pairs.add(name, target, draft, kept_settings(models, sampling), hashes)

@@ -21,7 +21,7 @@ MAX_THREADS = 512  # GGML_MAX_N_THREADS; llama.cpp aborts beyond it
 _COLDEST = 1e-6  # below it division by the temperature only loses digits
 MAX_SEED = 2**32 - 1  # llama.cpp's seeds are 32 bits wide
 
-DraftLength = int | Literal["auto"]  # 0 is "off"
+DraftTokens = int | Literal["auto"]  # 0 is "off"
 AcceptanceRule = Literal["coupled", "match", "rejection"]
 ACCEPTANCE_RULES: tuple[AcceptanceRule, ...] = get_args(AcceptanceRule)
 FlashAttention = Literal["auto", "on", "off"]
@@ -97,12 +97,12 @@ def _require(name: str, value: float, low: float, high: float) -> None:
         )
 
 
-def default_length(params: SamplingParams) -> DraftLength:
+def default_length(params: SamplingParams) -> DraftTokens:
     """The draft length where none is named: auto, unless the rule of acceptance forbids it."""
     return "auto" if params.seed_decides else 4
 
 
-def require_fixed(length: DraftLength, params: SamplingParams) -> None:
+def require_fixed_length(length: DraftTokens, params: SamplingParams) -> None:
     """Raise UsageError for a length that would bias the text under this rule of acceptance.
 
     auto verifies a token or not by how sure the draft was of it; the p/q test needs tokens that
@@ -200,9 +200,9 @@ class DraftOptions:
     """Which draft model, as it was named, and how many tokens it proposes in a round (0: none)."""
 
     model: str | None = None
-    lengths: tuple[DraftLength, ...] = ()
+    lengths: tuple[DraftTokens, ...] = ()
 
-    def one_length(self, default: DraftLength) -> DraftLength:
+    def one_length(self, default: DraftTokens) -> DraftTokens:
         """The single length asked for; raises UsageError where a list was given."""
         if len(self.lengths) > 1:
             raise UsageError(
@@ -211,14 +211,14 @@ class DraftOptions:
         return self.lengths[0] if self.lengths else default
 
 
-def parse_lengths(text: str) -> tuple[DraftLength, ...] | None:
+def parse_draft_tokens(text: str) -> tuple[DraftTokens, ...] | None:
     """Read ``8``, ``auto``, ``off`` or a list such as ``0,2,4``; None when it is none of these."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part in ("auto", "off") or part.isdecimal() for part in parts):
         return None
-    lengths: list[DraftLength] = []
+    lengths: list[DraftTokens] = []
     for part in parts:
-        length: DraftLength = "auto" if part == "auto" else 0 if part == "off" else int(part[:9])
+        length: DraftTokens = "auto" if part == "auto" else 0 if part == "off" else int(part[:9])
         if length != "auto" and (length > MAX_DRAFT_TOKENS or len(part) > 9):
             raise UsageError(
                 f"A draft of {part[:99]} tokens exceeds what we verify, {MAX_DRAFT_TOKENS}.",
@@ -242,7 +242,7 @@ def choose_draft(either: list[str], model: str | None, lengths: str | None) -> D
                 f"{value} is no draft length.",
                 f"Expected a number from 0 to {MAX_DRAFT_TOKENS}, auto, off, or a GGUF file.",
             )
-        (texts.append(value) if parse_lengths(value) else models.append(value))
+        (texts.append(value) if parse_draft_tokens(value) else models.append(value))
     if len(models) > 1:
         raise UsageError(
             f"Two draft models were given: {models[0]} and {models[1]}.", "Name one draft model."
@@ -251,7 +251,7 @@ def choose_draft(either: list[str], model: str | None, lengths: str | None) -> D
         raise UsageError(
             f"Two draft lengths were given: {texts[0]} and {texts[1]}.", "Give one draft length."
         )
-    parsed = parse_lengths(texts[0]) if texts else ()
+    parsed = parse_draft_tokens(texts[0]) if texts else ()
     if parsed is None:
         raise UsageError(
             f"--draft-tokens {texts[0]!r} is no draft length.",

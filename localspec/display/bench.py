@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len, set_cell_size
 
 from localspec.bench.run import Audit, Comparison, Difference, Figures, Limits, together
-from localspec.core.config import DraftLength
+from localspec.core.config import DraftTokens
 from localspec.core.formatting import count, one_line
 from localspec.display.console import console, note, number, percent
 from localspec.engine.memory_use import MemoryUse
@@ -85,7 +85,7 @@ def _cells(task: str, row: Figures, plain: bool) -> dict[str, str]:
     low, high = min(row.speedup_by_repeat), max(row.speedup_by_repeat)
     return {
         "task": task,
-        "draft": _length(row.draft_length),
+        "draft": _length(row.draft_tokens),
         "tok/s": number(row.generation_tps),
         "speedup": "" if plain else f"{row.speedup:.2f}x",
         "spread": f"{low:.2f}-{high:.2f}" if low < high and not plain else "",
@@ -106,7 +106,7 @@ def _style(row: Figures) -> str:
     return "yellow" if max(row.speedup_by_repeat) < 1 else ""
 
 
-def _length(length: DraftLength) -> str:
+def _length(length: DraftTokens) -> str:
     return str(length) if length else "off"
 
 
@@ -131,7 +131,7 @@ def _fastest(figures: list[Figures]) -> str:
     plain, *others = figures
     if not others:
         return f"Plain decoding: {number(plain.generation_tps)} tok/s. Name a draft to compare it."
-    if not any(row.drafted for row in others) and others[-1].draft_length == "auto":
+    if not any(row.drafted for row in others) and others[-1].draft_tokens == "auto":
         rate = number(plain.generation_tps)
         return f"Plain decoding: {rate} tok/s; auto found nothing worth drafting."
     if not any(row.drafted for row in others):
@@ -140,7 +140,7 @@ def _fastest(figures: list[Figures]) -> str:
     if not drafted:
         return "No draft length can be recommended: each gives another text than plain."
     best = max(drafted, key=lambda row: row.speedup)
-    choice = _length(best.draft_length) if best.speedup > 1 else "off"
+    choice = _length(best.draft_tokens) if best.speedup > 1 else "off"
     return f"Fastest here: --draft {choice}. {_verdict(best)}"
 
 
@@ -152,7 +152,7 @@ def _verdict(row: Figures) -> str:
         else "Drafting hardly matters"
     )  # fmt: skip
     return (
-        f"{outcome}: with length {row.draft_length} a round gives {row.mean_accepted_length:.2f} "
+        f"{outcome}: with length {row.draft_tokens} a round gives {row.mean_accepted_length:.2f} "
         f"tokens and costs as much as {row.round_cost:.2f} plain ones."
     )
 
@@ -166,7 +166,7 @@ def _limited(limits: Limits, figures: list[Figures]) -> list[str]:
         f"Limits here: {limits.ceiling:.2f}x if every token drafted were right "
         f"({limits.ceiling_length} a round); with this draft {limits.oracle:.2f}x by the best "
         f"length in every round, {limits.fixed:.2f}x by {limits.fixed_length} in all. "
-        f"{_length(best.draft_length)} reached {best.speedup / limits.oracle:.0%} of the former.",
+        f"{_length(best.draft_tokens)} reached {best.speedup / limits.oracle:.0%} of the former.",
         f"The draft gets 1, 2, ... {len(limits.shares)} tokens right in a row: {shares}.",
     ]
 
@@ -175,7 +175,7 @@ def _explain(difference: Difference) -> str:
     margin = difference.margin
     lead = "has no runner-up" if margin is None else f"leads by {margin:.2g} logits"
     where = (
-        f"{one_line(difference.prompt)}, draft {_length(difference.draft_length)}: differs after "
+        f"{one_line(difference.prompt)}, draft {_length(difference.draft_tokens)}: differs after "
         f"{difference.position} equal tokens, where the plain pick {lead}."
     )
     if not difference.repeatable:
@@ -222,12 +222,12 @@ def _mib(size: int) -> str:
     return f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib:.0f} MiB"
 
 
-def demo_intro(draft_length: object) -> None:
+def demo_intro(draft_tokens: object) -> None:
     """What the demo does, said plainly, on stderr."""
     note(
         "The bundled pair is a toy that fits into the processor's cache, where drafting has "
         "nothing to win, so it is padded with zeros to a realistic size first. "
-        f"Draft length {draft_length}, greedy, plain and drafted taking turns."
+        f"Draft length {draft_tokens}, greedy, plain and drafted taking turns."
     )
 
 

@@ -200,7 +200,7 @@ class ChatScreen:
         # A terminal without termios writes ^C behind the meter: in the last column it would wrap.
         room = max(1, self._console.width - 2)
         meter = Text(
-            display.meter(response.stats, response.draft_length, room, response.status), style="dim"
+            display.meter(response.stats, response.draft_tokens, room, response.status), style="dim"
         )
         meter.truncate(room, overflow="ellipsis")
         return Group(*lines, meter)

@@ -19,9 +19,9 @@ from localspec.engine.stats import GenerationStats
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from localspec.engine.doctor import Examination
+    from localspec.engine.doctor import DoctorReport
     from localspec.engine.generate import Answer
-    from localspec.library.model_info import Portrait
+    from localspec.library.model_info import ModelInfo
     from localspec.metadata.header import HeaderStart, ModelHeader
     from localspec.pairing import Finding, PairReport
 
@@ -135,10 +135,10 @@ def compared(answer: "Answer", plain: "Answer", seed_decides: bool = True) -> No
     note(f"Without drafting {number(theirs.generation_tps)} tok/s: {gain:.2f}x, {text}.")
 
 
-def meter(stats: GenerationStats, draft_length: int, width: int, status: str = "") -> str:
+def meter(stats: GenerationStats, draft_tokens: int, width: int, status: str = "") -> str:
     """The figures so far, on one line; in few words where ``width`` columns do not hold them."""
     speed = f"{number(stats.generation_tps)} tok/s"
-    draft = f"draft {draft_length or 'off'}"
+    draft = f"draft {draft_tokens or 'off'}"
     if status and status != "off":
         draft += f" ({status})"
     if not stats.drafted:
@@ -203,7 +203,7 @@ def pair_report(
     )
 
 
-def portrait(shown: "Portrait") -> None:
+def portrait(shown: "ModelInfo") -> None:
     """The facts of a model file and the findings on it, on stdout."""
     out = console(False)
     width = max(len(label) for label, _ in shown.facts)
@@ -238,7 +238,7 @@ def _headline(header: "ModelHeader | HeaderStart") -> str:
     )
 
 
-def examination(result: "Examination") -> None:
+def examination(result: "DoctorReport") -> None:
     """The facts of ``doctor`` on stdout, the advice below them."""
     out = console(False)
     for name, value in result.facts.items():

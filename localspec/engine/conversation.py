@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 from localspec.core.config import (
     MAX_SEED,
-    DraftLength,
+    DraftTokens,
     SamplingParams,
     change_sampling,
-    parse_lengths,
-    require_fixed,
+    parse_draft_tokens,
+    require_fixed_length,
     sampling_fields,
 )
 from localspec.core.errors import FileProblem, LocalspecError, UsageError
@@ -81,7 +81,7 @@ class Chat:
     engine: ChatEngine
     ui: ChatUI
     params: SamplingParams
-    draft_length: DraftLength
+    draft_tokens: DraftTokens
     suffix: bool = True
     system: str | None = None
     thinking: bool | None = None
@@ -136,7 +136,7 @@ class Chat:
             self.engine,
             prompt,
             self.params,
-            self.draft_length,
+            self.draft_tokens,
             suffix=self.suffix,
             max_tokens=self.max_tokens,
             stop=self.stop,
@@ -235,7 +235,7 @@ def _stats(chat: Chat, rest: str) -> None:
 
 
 def _draft(chat: Chat, rest: str) -> None:
-    lengths = parse_lengths(rest) if rest else ()
+    lengths = parse_draft_tokens(rest) if rest else ()
     if lengths is None or len(lengths) > 1:
         raise UsageError(
             f"{rest!r} is no draft length.", "Type /draft N, /draft auto or /draft off."
@@ -243,13 +243,13 @@ def _draft(chat: Chat, rest: str) -> None:
     if lengths and lengths[0] not in (0, "auto") and chat.engine.draft is None:
         raise UsageError("No draft model is loaded.", "Start chat with --draft FILE.gguf.")
     if lengths:
-        require_fixed(lengths[0], chat.params)
-        chat.draft_length = lengths[0]
-    if chat.draft_length == "auto" and (
-        chat.engine.draft or (chat.suffix and chat.engine.can_rewind)
+        require_fixed_length(lengths[0], chat.params)
+        chat.draft_tokens = lengths[0]
+    if chat.draft_tokens == "auto" and (
+        chat.engine.draft or (chat.suffix and chat.engine.can_roll_back)
     ):
         chat.engine.introduce(chat.ui.say)
-    chat.ui.say(f"Draft length: {chat.draft_length or 'off'}.")
+    chat.ui.say(f"Draft length: {chat.draft_tokens or 'off'}.")
 
 
 def _system(chat: Chat, rest: str) -> None:
@@ -265,7 +265,7 @@ def _set(chat: Chat, rest: str) -> None:
         return
     name, _, value = rest.partition(" ")
     params = change_sampling(chat.params, name, value.strip())
-    require_fixed(chat.draft_length, params)
+    require_fixed_length(chat.draft_tokens, params)
     chat.params = params
     name = name.replace("-", "_")
     chat.ui.say(f"{name} {getattr(chat.params, name)}")

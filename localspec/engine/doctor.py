@@ -19,7 +19,7 @@ from localspec.engine.generate import stream_generate
 
 
 @dataclass(slots=True)
-class Examination:
+class DoctorReport:
     """Facts in the order they are shown, advice as whole sentences, and whether all is well."""
 
     facts: dict[str, object] = field(default_factory=dict)
@@ -27,9 +27,9 @@ class Examination:
     healthy: bool = True
 
 
-def examine() -> Examination:
+def examine() -> DoctorReport:
     """Ask everything; a part that fails becomes advice, not an exception."""
-    result = Examination()
+    result = DoctorReport()
     facts = result.facts
     facts["localspec"] = __version__
     facts["python"] = f"{platform.python_version()} ({sys.executable})"
@@ -50,7 +50,7 @@ def examine() -> Examination:
     return result
 
 
-def _examine_memory(result: Examination) -> None:
+def _examine_memory(result: DoctorReport) -> None:
     sizes = machine.memory()
     if sizes is None:
         return
@@ -63,7 +63,7 @@ def _examine_memory(result: Examination) -> None:
         )
 
 
-def _examine_build(result: Examination) -> None:
+def _examine_build(result: DoctorReport) -> None:
     build = llama_library.build()
     result.facts["llama_cpp_python"] = build.bindings
     result.facts["llama_cpp"] = build.llama_cpp

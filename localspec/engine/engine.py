@@ -100,11 +100,11 @@ class Engine:
         return engine
 
     def _add_draft(self, header: ModelHeader, options: LoadOptions) -> None:
-        if not self.target.can_forget:
+        if not self.target.can_roll_back:
             self.notes.append(_CANNOT_FORGET.format(self.target.header.path.name))
             return
         draft = LlamaModel(header, options)
-        if not draft.can_forget:
+        if not draft.can_roll_back:
             draft.close()
             self.notes.append(_CANNOT_FORGET.format(header.path.name))
             return
@@ -204,9 +204,9 @@ class Engine:
         )
 
     @property
-    def can_rewind(self) -> bool:
+    def can_roll_back(self) -> bool:
         """Whether the target's last tokens can be forgotten."""
-        return self.target.can_forget
+        return self.target.can_roll_back
 
     @contextmanager
     def widened(self, width: int) -> Iterator[None]:
@@ -289,7 +289,7 @@ def _stretched(model: LlamaModel) -> list[str]:
 def _stuck(*headers: ModelHeader) -> str | None:
     """Why a pair runs plain, where an architecture is known not to roll back."""
     for header in headers:
-        if not header.rolls_back:
+        if not header.can_roll_back:
             return _CANNOT_FORGET.format(header.path.name)
     return None
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, Protocol
 
-from localspec.core.config import DraftLength, SamplingParams, require_fixed
+from localspec.core.config import DraftTokens, SamplingParams, require_fixed_length
 from localspec.core.errors import PromptTooLong
 from localspec.core.formatting import TextStream
 from localspec.engine.stats import GenerationStats
@@ -17,8 +17,8 @@ from localspec.speculative.controller import Adaptive, FixedLength, Knowledge, N
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import (
     Clock,
+    Controller,
     FinishReason,
-    Proposer,
     Round,
     TokenModel,
     generate_rounds,
@@ -39,7 +39,7 @@ class Engine(Protocol):
     def draft(self) -> TokenModel | None: ...
 
     @property
-    def can_rewind(self) -> bool:
+    def can_roll_back(self) -> bool:
         """Whether the target's last tokens can be forgotten, as every wrong draft must be."""
         ...
 
@@ -67,7 +67,7 @@ class GenerationResponse:
     tokens: tuple[int, ...]
     stats: GenerationStats
     finish_reason: FinishReason | None
-    draft_length: int
+    draft_tokens: int
     status: str = ""
 
 
@@ -134,7 +134,7 @@ def stream_generate(
     engine: Engine,
     prompt: Sequence[int],
     params: SamplingParams,
-    draft_length: DraftLength,
+    draft_tokens: DraftTokens,
     *,
     suffix: bool = True,
     max_tokens: int | None = None,
@@ -145,20 +145,20 @@ def stream_generate(
 
     ``suffix`` lets "auto" also propose what followed before in the text, with a draft model or
     without. Without ``max_tokens`` the answer may fill the context. The text for a seed does not
-    depend on ``draft_length`` or on the draft (up to the rounding of llama.cpp's kernels; see
+    depend on ``draft_tokens`` or on the draft (up to the rounding of llama.cpp's kernels; see
     `LoadOptions.exact`), but with the rule "rejection". Raises PromptTooLong when no room is left
     for an answer, UsageError for "auto" with "rejection".
     """
     _require_room(len(prompt), engine.target.n_ctx)
-    picker = make_picker(params)
+    sampler = make_sampler(params)
     # Before the prompt is read: a pair that is new here is measured on empty caches.
-    proposer = _make_proposer(engine, picker, draft_length, suffix, clock)
+    controller = _make_controller(engine, sampler, draft_tokens, suffix, clock)
     stats = GenerationStats()
     stats.start(prefill(engine.target, prompt, clock))
     rounds = generate_rounds(
         engine.target,
-        proposer,
-        picker,
+        controller,
+        sampler,
         prompt,
         max_tokens=engine.target.n_ctx if max_tokens is None else max_tokens,
         is_stop=engine.is_stop,
@@ -168,9 +168,9 @@ def stream_generate(
     for round in rounds:
         text, round = _read(round, stream, engine)
         stats.add(round)
-        stats.plain_seconds = proposer.plain_seconds
+        stats.plain_seconds = controller.plain_seconds
         yield GenerationResponse(
-            text, round.tokens, stats, round.finish_reason, proposer.length, proposer.status
+            text, round.tokens, stats, round.finish_reason, controller.length, controller.status
         )
         if round.finish_reason is not None:
             return
@@ -186,7 +186,7 @@ def _require_room(n_prompt: int, n_ctx: int) -> None:
         )
 
 
-def make_picker(params: SamplingParams) -> Sampler:
+def make_sampler(params: SamplingParams) -> Sampler:
     """The target's rule: for a drafted token too, by the rule of acceptance."""
     rejects = params.acceptance == "rejection" and not params.greedy
     return RejectionSampler(params) if rejects else Sampler(params)
@@ -197,17 +197,17 @@ def model_drafter(engine: Engine, params: SamplingParams) -> ModelDrafter | None
     if engine.draft is None:
         return None
     matched = params.acceptance == "match"
-    chooser = Sampler(replace(params, temperature=0.0)) if matched else make_picker(params)
-    return ModelDrafter(engine.draft, chooser, engine.target.n_vocab, engine.is_stop)
+    sampler = Sampler(replace(params, temperature=0.0)) if matched else make_sampler(params)
+    return ModelDrafter(engine.draft, sampler, engine.target.n_vocab, engine.is_stop)
 
 
-def _make_proposer(
-    engine: Engine, picker: Sampler, length: DraftLength, suffix: bool, clock: Clock
-) -> Proposer:
-    params = picker.params
-    require_fixed(length, params)
+def _make_controller(
+    engine: Engine, sampler: Sampler, length: DraftTokens, suffix: bool, clock: Clock
+) -> Controller:
+    params = sampler.params
+    require_fixed_length(length, params)
     drafter = model_drafter(engine, params)
-    if length == "auto" and (drafter is not None or (suffix and engine.can_rewind)):
+    if length == "auto" and (drafter is not None or (suffix and engine.can_roll_back)):
         bucket = "greedy" if params.greedy else f"{params.acceptance} at {params.temperature:.1f}"
         index = SuffixIndex() if suffix else None
         return Adaptive(engine.learnt(clock), clock, drafter, index, bucket=bucket)

@@ -30,7 +30,7 @@ _UNWINDOWED = frozenset({"phi3"})  # llama.cpp ignores the window its files stat
 
 
 @dataclass(frozen=True, slots=True)
-class Footprint:
+class MemoryEstimate:
     """Bytes of a model with a context: ``layers`` and ``kv`` hold one entry for each layer.
 
     ``embedding`` stays in RAM; ``output`` is what follows the last layer. A model whose output
@@ -75,7 +75,7 @@ class Footprint:
         first = max(0, len(self.layers) + 1 - n_layers)
         return self.embedding + sum(self.layers[:first])
 
-    def scaled(self, kv: float, compute: float) -> "Footprint":
+    def scaled(self, kv: float, compute: float) -> "MemoryEstimate":
         """The same with caches and buffers that many times as large."""
         scaled = tuple(round(kv * each) for each in self.kv)
         return replace(self, kv=scaled, compute=round(compute * self.compute))
@@ -86,7 +86,7 @@ def tensor_bytes(header: ModelHeader) -> int:
     return sum(tensor.n_bytes for tensor in header.tensors)
 
 
-def footprint(header: ModelHeader, ctx_size: int, options: LoadOptions) -> Footprint:
+def estimate_memory(header: ModelHeader, ctx_size: int, options: LoadOptions) -> MemoryEstimate:
     """Estimate what ``header``'s model takes with ``ctx_size`` tokens of context.
 
     Of ``options`` the cache types and ``exact`` count. Repeats llama.cpp's arithmetic for weights
@@ -112,7 +112,7 @@ def footprint(header: ModelHeader, ctx_size: int, options: LoadOptions) -> Footp
         + _state_bytes(header, block)
         for i, block in enumerate(blocks)
     )
-    return Footprint(
+    return MemoryEstimate(
         embedding=embedding,
         layers=tuple(sum(tensor.n_bytes for tensor in block) for block in blocks),
         output=output,

@@ -11,7 +11,7 @@ from typing import NoReturn
 from localspec.core.config import DEFAULT_CTX_SIZE
 from localspec.core.errors import NotEnoughMemory
 from localspec.core.formatting import size
-from localspec.engine.memory_estimate import Footprint
+from localspec.engine.memory_estimate import MemoryEstimate
 from localspec.engine.memory_use import MemoryUse
 from localspec.metadata.header import ModelHeader
 
@@ -23,11 +23,11 @@ _DRAFT_WINDOW = 4096  # tokens
 _GPU_MARGIN = 2**30  # bytes left alone on each GPU, as by llama.cpp's own fitting
 _WEIGHTS_MAY_WAIT = 0.25  # of the free RAM may go to caches though mapped weights fill the rest
 
-Estimate = Callable[[int, int], tuple[Footprint, Footprint | None]]
+Estimate = Callable[[int, int], tuple[MemoryEstimate, MemoryEstimate | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Free:
+class FreeMemory:
     """Bytes that are free: in RAM (None where the system does not say), and on each GPU."""
 
     ram: int | None
@@ -40,7 +40,7 @@ class Free:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class MemoryRequest:
     """What was asked for one pair; None is left to us. Contexts in tokens."""
 
     ctx_size: int | None
@@ -51,7 +51,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class MemoryPlan:
     """Contexts in tokens, layers on the GPU, bytes of both models, and what the user should know.
 
     ``gpu_layers`` counts the output as one layer more, as llama.cpp does; without GPUs to place
@@ -85,23 +85,27 @@ def draft_ctx_size(header: ModelHeader, target_ctx: int) -> int:
 
 
 def plan(
-    target: ModelHeader, draft: ModelHeader | None, wish: Wish, free: Free, estimate: Estimate
-) -> Plan:
-    """Choose what the wish leaves open; ``estimate`` takes both contexts in tokens.
+    target: ModelHeader,
+    draft: ModelHeader | None,
+    request: MemoryRequest,
+    free: FreeMemory,
+    estimate: Estimate,
+) -> MemoryPlan:
+    """Choose what the request leaves open; ``estimate`` takes both contexts in tokens.
 
     Raises NotEnoughMemory, naming what would fit. Mapped weights that exceed the RAM are read from
     the disk again and again, which is only told; a context of our own choice leaves them room.
     """
 
-    def at(ctx_size: int) -> Plan:
-        draft_ctx = wish.draft_ctx_size or (draft_ctx_size(draft, ctx_size) if draft else 0)
-        return _place(ctx_size, draft_ctx, estimate(ctx_size, draft_ctx), wish, free)
+    def at(ctx_size: int) -> MemoryPlan:
+        draft_ctx = request.draft_ctx_size or (draft_ctx_size(draft, ctx_size) if draft else 0)
+        return _place(ctx_size, draft_ctx, estimate(ctx_size, draft_ctx), request, free)
 
-    bearable = _fits if wish.locked else _runs
-    if wish.ctx_size is not None:
-        chosen = at(wish.ctx_size)
+    bearable = _fits if request.locked else _runs
+    if request.ctx_size is not None:
+        chosen = at(request.ctx_size)
         if not bearable(chosen, free):
-            _refuse(target, chosen, _largest(at, wish.ctx_size, free, bearable), free)
+            _refuse(target, chosen, _largest(at, request.ctx_size, free, bearable), free)
         return _told(chosen, None, free)
     usual = default_ctx_size(target)
     for suits, least in ((_fits, _ENOUGH_CTX), (_leaves_room, _LEAST_CTX), (bearable, _LEAST_CTX)):
@@ -115,23 +119,23 @@ def plan(
 def _place(
     ctx_size: int,
     draft_ctx: int,
-    models: tuple[Footprint, Footprint | None],
-    wish: Wish,
-    free: Free,
-) -> Plan:
+    models: tuple[MemoryEstimate, MemoryEstimate | None],
+    request: MemoryRequest,
+    free: FreeMemory,
+) -> MemoryPlan:
     """The draft goes to the GPU first: it is small, and every token waits for it several times."""
     target, draft = models
     # Each further GPU has compute buffers of its own.
     room = free.gpu - (len(free.gpus) - 1) * sum(m.compute for m in models if m is not None)
-    n_draft = _layers(draft, wish.draft_gpu_layers, room) if draft and free.gpus else 0
+    n_draft = _layers(draft, request.draft_gpu_layers, room) if draft and free.gpus else 0
     room -= draft.on_gpu(n_draft) if draft else 0
-    n_target = _layers(target, wish.gpu_layers, room) if free.gpus else 0
+    n_target = _layers(target, request.gpu_layers, room) if free.gpus else 0
     placed = [(target, n_target), *([(draft, n_draft)] if draft else [])]
-    return Plan(
+    return MemoryPlan(
         ctx_size,
         draft_ctx,
-        n_target if free.gpus else wish.gpu_layers,
-        n_draft if free.gpus else wish.draft_gpu_layers,
+        n_target if free.gpus else request.gpu_layers,
+        n_draft if free.gpus else request.draft_gpu_layers,
         sum((model.use for model, _ in placed), MemoryUse()),
         sum(model.in_ram(n) for model, n in placed),
         sum(model.weights_in_ram(n) for model, n in placed),
@@ -139,7 +143,7 @@ def _place(
     )
 
 
-def _layers(model: Footprint, asked: int | None, room: int) -> int:
+def _layers(model: MemoryEstimate, asked: int | None, room: int) -> int:
     """As many layers as asked for, or as fit into ``room`` bytes of GPU memory."""
     every = len(model.layers) + 1
     if asked is not None:
@@ -147,12 +151,12 @@ def _layers(model: Footprint, asked: int | None, room: int) -> int:
     return next((n for n in range(every, 0, -1) if model.on_gpu(n) <= room), 0)
 
 
-def _fits(chosen: Plan, free: Free) -> bool:
+def _fits(chosen: MemoryPlan, free: FreeMemory) -> bool:
     """Whether everything fits, weights included."""
     return chosen.on_gpu <= sum(free.gpus) and (free.ram is None or chosen.in_ram <= free.ram)
 
 
-def _leaves_room(chosen: Plan, free: Free) -> bool:
+def _leaves_room(chosen: MemoryPlan, free: FreeMemory) -> bool:
     """Whether caches and buffers leave mapped weights most of the RAM that is free."""
     if free.ram is None:
         return _runs(chosen, free)
@@ -161,15 +165,18 @@ def _leaves_room(chosen: Plan, free: Free) -> bool:
     return chosen.on_gpu <= sum(free.gpus) and working <= room
 
 
-def _runs(chosen: Plan, free: Free) -> bool:
+def _runs(chosen: MemoryPlan, free: FreeMemory) -> bool:
     """Whether what cannot be read again from the disk fits."""
     working = chosen.in_ram - chosen.weights_in_ram
     return chosen.on_gpu <= sum(free.gpus) and (free.ram is None or working <= free.ram)
 
 
 def _largest(
-    at: Callable[[int], Plan], above: int, free: Free, suits: Callable[[Plan, Free], bool]
-) -> Plan | None:
+    at: Callable[[int], MemoryPlan],
+    above: int,
+    free: FreeMemory,
+    suits: Callable[[MemoryPlan, FreeMemory], bool],
+) -> MemoryPlan | None:
     """The largest context below ``above`` that suits, found by halving."""
     low, high = 0, -(-above // _STEP)  # multiples of the step: low suits, high does not
     while high - low > 1:
@@ -178,7 +185,9 @@ def _largest(
     return at(low * _STEP) if low else None
 
 
-def _refuse(target: ModelHeader, wanted: Plan, largest: Plan | None, free: Free) -> NoReturn:
+def _refuse(
+    target: ModelHeader, wanted: MemoryPlan, largest: MemoryPlan | None, free: FreeMemory
+) -> NoReturn:
     short = wanted.on_gpu > sum(free.gpus)
     where = f"{size(free.ram)} of RAM are free"
     if short:
@@ -198,7 +207,7 @@ def _refuse(target: ModelHeader, wanted: Plan, largest: Plan | None, free: Free)
     )
 
 
-def _told(chosen: Plan, usual: int | None, free: Free) -> Plan:
+def _told(chosen: MemoryPlan, usual: int | None, free: FreeMemory) -> MemoryPlan:
     """The plan with what the user should know of it."""
     notes = []
     on_gpus = f", {size(sum(free.gpus))} on GPUs" if free.gpus else ""

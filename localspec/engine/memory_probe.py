@@ -1,6 +1,6 @@
 """What a pair takes on this machine: estimated from headers, asked of llama.cpp where it is tight.
 
-This room joins the estimate of `footprint`, the choice of `fit` and what machine and devices have
+This room joins the estimate of `estimate_memory`, the choice of `fit` and what machine and devices have
 free. It also is the child process in which llama.cpp plans a load without weights: a file that
 makes it abort ends that process only.
 """
@@ -16,8 +16,15 @@ from localspec.core import machine
 from localspec.core.config import LoadOptions
 from localspec.core.formatting import size
 from localspec.engine import llama_library
-from localspec.engine.memory_estimate import Footprint, footprint
-from localspec.engine.memory_plan import Free, Plan, Wish, default_ctx_size, draft_ctx_size, plan
+from localspec.engine.memory_estimate import MemoryEstimate, estimate_memory
+from localspec.engine.memory_plan import (
+    FreeMemory,
+    MemoryPlan,
+    MemoryRequest,
+    default_ctx_size,
+    draft_ctx_size,
+    plan,
+)
 from localspec.engine.memory_use import MemoryUse
 from localspec.metadata.header import ModelHeader, read_header
 
@@ -26,14 +33,14 @@ _PATIENCE = 60  # seconds for the child
 _WORTH_TELLING = 2**30  # bytes
 
 
-def free_memory(device: str | None = None) -> Free:
+def free_memory(device: str | None = None) -> FreeMemory:
     """What is free now, on the devices named as by ``--device``, or on all."""
     ram = machine.memory()
     chosen = llama_library.devices() if device is None else llama_library.choose_devices(device)
     gpus = [each for each in chosen if each.kind == "GPU"]
     # Apple's GPU works in the same memory, and what a backend does not tell cannot be planned with.
     known = sys.platform != "darwin" and all(each.total for each in gpus)
-    return Free(None if ram is None else ram[0], tuple(g.free for g in gpus) if known else ())
+    return FreeMemory(None if ram is None else ram[0], tuple(g.free for g in gpus) if known else ())
 
 
 def would_allocate(path: Path, options: LoadOptions) -> MemoryUse | None:
@@ -62,8 +69,8 @@ def plan_here(
     target_options: LoadOptions,
     draft: ModelHeader | None = None,
     draft_options: LoadOptions | None = None,
-    free: Free | None = None,
-) -> Plan:
+    free: FreeMemory | None = None,
+) -> MemoryPlan:
     """Contexts and GPU layers for a pair on this machine, as far as the options leave them open.
 
     Raises NotEnoughMemory for what cannot fit.
@@ -73,33 +80,33 @@ def plan_here(
     if draft_options is not None:
         by_hand = by_hand or draft_options.device != target_options.device
     if by_hand:  # whoever places tensors or models knows better than an estimate by layers
-        free = Free(None if free.ram is None else free.ram + sum(free.gpus))
-    wish = Wish(
+        free = FreeMemory(None if free.ram is None else free.ram + sum(free.gpus))
+    request = MemoryRequest(
         target_options.ctx_size,
         draft_options.ctx_size if draft_options else None,
         target_options.gpu_layers,
         draft_options.gpu_layers if draft_options else None,
         target_options.mlock,
     )
-    correct: list[Callable[[Footprint], Footprint]] = [lambda rough: rough] * 2
+    correct: list[Callable[[MemoryEstimate], MemoryEstimate]] = [lambda rough: rough] * 2
 
-    def estimate(ctx_size: int, draft_ctx: int) -> tuple[Footprint, Footprint | None]:
-        first = correct[0](footprint(target, ctx_size, target_options))
+    def estimate(ctx_size: int, draft_ctx: int) -> tuple[MemoryEstimate, MemoryEstimate | None]:
+        first = correct[0](estimate_memory(target, ctx_size, target_options))
         if draft is None or draft_options is None:
             return first, None
-        return first, correct[1](footprint(draft, draft_ctx, draft_options))
+        return first, correct[1](estimate_memory(draft, draft_ctx, draft_options))
 
-    ctx_size = wish.ctx_size or default_ctx_size(target)
-    draft_ctx = wish.draft_ctx_size or (draft_ctx_size(draft, ctx_size) if draft else 0)
+    ctx_size = request.ctx_size or default_ctx_size(target)
+    draft_ctx = request.draft_ctx_size or (draft_ctx_size(draft, ctx_size) if draft else 0)
     flash = target_options.flash_attention  # without it, buffers grow beyond the estimate
     if flash == "off" or _is_tight(estimate(ctx_size, draft_ctx), free):
         correct[0] = _correction(target, ctx_size, target_options)
         if draft is not None and draft_options is not None:
             correct[1] = _correction(draft, draft_ctx, draft_options)
-    return plan(target, draft, wish, free, estimate)
+    return plan(target, draft, request, free, estimate)
 
 
-def announcement(chosen: Plan, free: Free) -> str | None:
+def announcement(chosen: MemoryPlan, free: FreeMemory) -> str | None:
     """A line for before the weights are read, where reading them takes a while."""
     if chosen.use.total < _WORTH_TELLING:
         return None
@@ -111,7 +118,7 @@ def announcement(chosen: Plan, free: Free) -> str | None:
     )
 
 
-def _is_tight(models: tuple[Footprint, Footprint | None], free: Free) -> bool:
+def _is_tight(models: tuple[MemoryEstimate, MemoryEstimate | None], free: FreeMemory) -> bool:
     total = sum(model.use.total for model in models if model is not None)
     room = [each for each in (free.ram, free.gpu if free.gpus else None) if each is not None]
     return any(total > _TIGHT * each for each in room)
@@ -119,10 +126,10 @@ def _is_tight(models: tuple[Footprint, Footprint | None], free: Free) -> bool:
 
 def _correction(
     header: ModelHeader, ctx_size: int, options: LoadOptions
-) -> Callable[[Footprint], Footprint]:
+) -> Callable[[MemoryEstimate], MemoryEstimate]:
     """How far llama.cpp's own plan is from the estimate at one context, applied to any."""
     exact = would_allocate(header.path, replace(options, ctx_size=ctx_size))
-    rough = footprint(header, ctx_size, options).use
+    rough = estimate_memory(header, ctx_size, options).use
     if exact is None or not (rough.kv and rough.compute and exact.kv and exact.compute):
         return lambda unchanged: unchanged
     return lambda other: other.scaled(exact.kv / rough.kv, exact.compute / rough.compute)

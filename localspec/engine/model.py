@@ -57,7 +57,7 @@ class LlamaModel:
         self.threads = options.threads or machine.physical_cores()
         self._tokens: list[int] = []
         self._torn = False  # true while our list and llama.cpp's cache may differ
-        self.can_forget = True
+        self.can_roll_back = True
         self.min_width = 2 if options.exact else 1
         self.memory = MemoryUse(weights=tensor_bytes(header) if weightless else 0)
         self._weightless = weightless
@@ -75,7 +75,7 @@ class LlamaModel:
             self._memory = self._llama.llama_get_memory(self._context)
             self._sliding: int = self._llama.llama_model_n_swa(self._model)
             self._batch = _Batch(self._llama, BATCH)
-            self.can_forget = self._probe_forgetting()
+            self.can_roll_back = self._probe_roll_back()
         except BaseException:
             self.close()
             raise
@@ -228,7 +228,7 @@ class LlamaModel:
         self.memory += read_buffers(llama_library.log.lines())
         return context
 
-    def _probe_forgetting(self) -> bool:
+    def _probe_roll_back(self) -> bool:
         """Whether the end of the cache can be removed, as `common_context_can_seq_rm` finds out.
 
         The list of recurrent architectures goes out of date; a decode of two tokens does not.
@@ -241,7 +241,7 @@ class LlamaModel:
     def _rewind(self, length: int) -> None:
         """Make llama.cpp's cache and our list hold the first ``length`` tokens."""
         kept = self._tokens[:length]
-        if self.can_forget:
+        if self.can_roll_back:
             self._tokens = kept  # first: Ctrl-C in between leaves a cache that is torn, not short
             self._forget(length)
             if self._window_is_whole(length):
@@ -278,7 +278,7 @@ class LlamaModel:
         The logits of what was added are asked for too, because the last layer is only as wide as
         the rows wanted of it; they come last, and are never read.
         """
-        added = max(0, self.min_width - len(tokens)) if self.can_forget else 0
+        added = max(0, self.min_width - len(tokens)) if self.can_roll_back else 0
         assert self._batch is not None
         filled = [*tokens, *[tokens[-1]] * added] if added else tokens
         self._batch.fill(filled, position, rows + added if rows else 0)

@@ -30,7 +30,7 @@ class TooLong(Exception):
     """More bytes came than the file has."""
 
 
-class Part:
+class PartialFile:
     """A locked part file, open: `done` bytes of `size` came, `digest` is their hash.
 
     It lies at `path`, and what it becomes belongs at `place`. It is written without a buffer, so
@@ -118,7 +118,9 @@ def part_path(place: Path, content: str) -> Path:
 
 
 @contextmanager
-def locked_part(path: Path, place: Path, size: int, wait: Callable[[int], None]) -> Iterator[Part]:
+def locked_part(
+    path: Path, place: Path, size: int, wait: Callable[[int], None]
+) -> Iterator[PartialFile]:
     """The part at `path` of a file of `size` bytes that belongs at `place`, open and ours alone.
 
     While another process has it, `wait` is called between looks, with how many there were. The
@@ -137,7 +139,7 @@ def locked_part(path: Path, place: Path, size: int, wait: Callable[[int], None])
                 looks += 1
                 wait(looks)
             if _leads_to(path, file):
-                yield Part(path, place, file, size)
+                yield PartialFile(path, place, file, size)
                 return
 
 

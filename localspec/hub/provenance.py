@@ -34,7 +34,7 @@ _BLOB_NAME = re.compile(rf"(?:sha256-)?({SHA256.pattern})")  # the Hub's cache, 
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class Provenance:
     """What a file was when it was downloaded: `size` in bytes, `sha256` in lower-case hex.
 
     `checked` says what the Hub told beforehand: "sha256", or only the "size"; then the hash is that
@@ -66,7 +66,7 @@ class Verdict:
     state: State
     message: str
     hint: str = ""
-    origin: Origin | None = None
+    origin: Provenance | None = None
     expected: str | None = None
     found: str | None = None
 
@@ -76,7 +76,7 @@ def record_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.origin.json")
 
 
-def read_record(path: Path) -> Origin | None:
+def read_record(path: Path) -> Provenance | None:
     """The record of the file at `path`, None without one; raises ValueError for a damaged one."""
     try:
         document = json.loads(read_at_most(record_path(path), MAX_RECORD_BYTES))
@@ -87,7 +87,7 @@ def read_record(path: Path) -> Origin | None:
     return _origin(document)
 
 
-def write_record(path: Path, origin: Origin) -> None:
+def write_record(path: Path, origin: Provenance) -> None:
     """Put the record beside the file at `path`, whole and on the disk; raises OSError."""
     with appearing_when_complete(record_path(path)) as partial, partial.open("w") as file:
         file.write(json.dumps(asdict(origin), indent=1) + "\n")
@@ -95,7 +95,7 @@ def write_record(path: Path, origin: Origin) -> None:
         os.fsync(file.fileno())
 
 
-def recorded(folder: Path) -> Iterator[tuple[Path, Origin]]:
+def recorded(folder: Path) -> Iterator[tuple[Path, Provenance]]:
     """Files below `folder` that have a sound record, whether or not they are still there."""
     for path in _with_record(folder):
         try:
@@ -137,7 +137,7 @@ def verify(
                 yield _judge(part, on_progress, (kept or {}).get(part))
 
 
-def _origin(document: object) -> Origin:
+def _origin(document: object) -> Provenance:
     if not isinstance(document, dict):
         raise ValueError("it is no JSON object")
     repo, revision, path = (_text(document, name) for name in ("repo", "revision", "path"))
@@ -155,7 +155,7 @@ def _origin(document: object) -> Origin:
         raise ValueError(f"it names no model: {error.message.rstrip('.')}") from error
     if not is_safe(path):
         raise ValueError("its path leads out of the repository")
-    return Origin(repo, revision, commit, path, size, sha256, checked)
+    return Provenance(repo, revision, commit, path, size, sha256, checked)
 
 
 def _text(document: dict[str, object], name: str) -> str:
@@ -200,7 +200,7 @@ def _judge(path: Path, on_progress: Progress | None, kept: str | None) -> Verdic
 
 
 def _compare(
-    path: Path, expected: str, origin: Origin | None, on_progress: Progress | None
+    path: Path, expected: str, origin: Provenance | None, on_progress: Progress | None
 ) -> Verdict:
     shown, size = one_line(str(path)), path.stat().st_size
     # A link into a cache is no copy: what is wrong is what it leads to.
@@ -231,5 +231,5 @@ def _compare(
     return Verdict(path, "right", sentence, "", origin, expected, found)
 
 
-def _download(origin: Origin) -> str:
+def _download(origin: Provenance) -> str:
     return f"localspec download {shlex.quote(str(origin))}"

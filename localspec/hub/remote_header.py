@@ -27,7 +27,7 @@ Sleep = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PairCheck:
     """The judgement of a pair, and what it took: `bytes_read` from the Hub.
 
     A side is a `HeaderStart` where the refusal was certain before its header ended; the report then
@@ -44,7 +44,7 @@ class RemoteHeader:
     """The header of a model on the Hub, read in stages; `bytes_read` counts what came so far."""
 
     def __init__(self, model: RemoteModel, sleep: Sleep = time.sleep) -> None:
-        self._sources = [_RemoteFile(model, file, sleep) for file in model.files]
+        self._sources = [_RemoteSource(model, file, sleep) for file in model.files]
         self._header = StagedHeader(self._sources)
 
     @property
@@ -84,7 +84,7 @@ def compare(
     weights_needed: bool = True,
     lenient: bool = False,
     sleep: Sleep = time.sleep,
-) -> Comparison:
+) -> PairCheck:
     """Judge a pair of which either side may be on the Hub, as `pairing.check_pair` does.
 
     Of remote headers only so much is read as the verdict takes. Raises what `read_remote` and
@@ -108,13 +108,13 @@ def compare(
                 start if isinstance(side, RemoteHeader) else side
                 for side, start in zip(sides, (ours, theirs), strict=True)
             ]
-            return Comparison(refused(found), known[0], known[1], n_read())
+            return PairCheck(refused(found), known[0], known[1], n_read())
     first, second = (side.whole() if isinstance(side, RemoteHeader) else side for side in sides)
     report = check_pair(first, second, weights_needed=weights_needed, lenient=lenient)
-    return Comparison(report, first, second, n_read())
+    return PairCheck(report, first, second, n_read())
 
 
-class _RemoteFile:
+class _RemoteSource:
     """One file as a source of header bytes: in pieces, each asked for when it is needed."""
 
     def __init__(self, model: RemoteModel, file: RemoteFile, sleep: Sleep) -> None:

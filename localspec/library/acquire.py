@@ -19,7 +19,7 @@ from localspec.download import fetch
 from localspec.hub.client import RemoteModel, resolve
 from localspec.hub.provenance import Progress, sha256_of
 from localspec.hub.reference import parse_reference
-from localspec.hub.remote_header import Comparison, compare, read_remote
+from localspec.hub.remote_header import PairCheck, compare, read_remote
 from localspec.library import user_pairs
 from localspec.library.pair_schema import FileHash
 from localspec.library.resolve import choose, is_pair, on_disk
@@ -31,7 +31,7 @@ LARGE = 10 * 10**9  # bytes; above it a download waits for a yes
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class DownloadUI:
     """How to speak with the user: a sentence, a question, a bar for bytes."""
 
     say: Callable[[str], None]
@@ -39,7 +39,7 @@ class Voice:
     transfer: Callable[[], AbstractContextManager[Progress]]
 
 
-def header_of(name: str, voice: Voice) -> ModelHeader:
+def header_of(name: str, voice: DownloadUI) -> ModelHeader:
     """The header of a model on the disk or on the Hub, of which nothing else is read."""
     if is_pair(name):
         raise UsageError(
@@ -55,8 +55,13 @@ def header_of(name: str, voice: Voice) -> ModelHeader:
 
 
 def judge(
-    target: str, draft: str, voice: Voice, *, lenient: bool = False, weights_needed: bool = True
-) -> Comparison:
+    target: str,
+    draft: str,
+    voice: DownloadUI,
+    *,
+    lenient: bool = False,
+    weights_needed: bool = True,
+) -> PairCheck:
     """The verdict on a pair, wherever its models are, from as little of them as it takes."""
     choice = choose(target, draft)
     places = _place(choice.target, voice), _place(choice.draft or draft, voice)
@@ -67,7 +72,7 @@ def judge(
     return verdict
 
 
-def obtain(names: Sequence[str], voice: Voice, *, lenient: bool = False) -> list[Path]:
+def ensure_local(names: Sequence[str], voice: DownloadUI, *, lenient: bool = False) -> list[Path]:
     """The files (part 1 of a split one) that names stand for, fetched where they are missing.
 
     Two names are a pair, judged before anything is fetched: raises IncompatiblePair. Raises
@@ -151,7 +156,7 @@ def _hashed(path: Path, on_progress: Progress) -> FileHash:
     return FileHash(str(path.absolute()), sha256_of(path, report), n_bytes)
 
 
-def _place(name: str, voice: Voice) -> Path | RemoteModel:
+def _place(name: str, voice: DownloadUI) -> Path | RemoteModel:
     """Where a model is: on the disk, else on the Hub."""
     here, reference = on_disk(name), parse_reference(name)
     if here is not None or reference is None:
@@ -193,7 +198,7 @@ def _require_model(places: Sequence[RemoteModel]) -> None:
                 raise FileProblem(f"{place.reference}: {finding.message}", finding.hint)
 
 
-def _tell_and_ask(models: Sequence[RemoteModel], voice: Voice) -> None:
+def _tell_and_ask(models: Sequence[RemoteModel], voice: DownloadUI) -> None:
     for model in models:
         license = one_line(model.license or "not stated")
         voice.say(f"{model.reference}: {size(model.size)}, licence {license}.")

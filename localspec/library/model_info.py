@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from localspec.core.config import LoadOptions
 from localspec.core.formatting import count, one_line, size
-from localspec.engine.memory_estimate import footprint
+from localspec.engine.memory_estimate import estimate_memory
 from localspec.engine.memory_plan import default_ctx_size
 from localspec.engine.memory_use import MemoryUse
 from localspec.metadata.header import ModelHeader, Vocab
@@ -17,7 +17,7 @@ from localspec.pairing import MIN_RATIO, Finding, check_model, describe
 
 
 @dataclass(frozen=True, slots=True)
-class Portrait:
+class ModelInfo:
     """Facts as pairs of a label and words, and findings on the file as a model to run.
 
     ``memory`` is for the context a target gets where none is asked for.
@@ -47,7 +47,7 @@ class Portrait:
         }
 
 
-def paint(header: ModelHeader, free: int | None = None) -> Portrait:
+def model_info(header: ModelHeader, free: int | None = None) -> ModelInfo:
     """The portrait of a file, every text in it fit for one line of a terminal.
 
     ``free`` is in bytes of memory that models may have here, None where that is not known.
@@ -55,10 +55,10 @@ def paint(header: ModelHeader, free: int | None = None) -> Portrait:
     findings = tuple(check_model(header))
     runs = not any(finding.level == "error" for finding in findings)
     ctx_size = default_ctx_size(header)
-    use = footprint(header, ctx_size, LoadOptions(header.path)).use
+    use = estimate_memory(header, ctx_size, LoadOptions(header.path)).use
     facts = [*_model(header), *_text(header), *_memory(use, ctx_size, free), *_use(header, runs)]
     shown = tuple((label, one_line(words)) for label, words in facts)
-    return Portrait(header, shown, use, findings)
+    return ModelInfo(header, shown, use, findings)
 
 
 def _model(header: ModelHeader) -> Iterator[tuple[str, str]]:
@@ -136,7 +136,7 @@ def _use(header: ModelHeader, runs: bool) -> Iterator[tuple[str, str]]:
         yield "base model", ", ".join(base)
     if not header.parameters or not runs:
         return
-    if not header.rolls_back:
+    if not header.can_roll_back:
         yield "as a target", "plain decoding only: it cannot drop rejected tokens"
         yield "as a draft", "no: it cannot drop rejected tokens"
         return

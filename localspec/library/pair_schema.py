@@ -26,7 +26,7 @@ from localspec.core.config import (
     MAX_DRAFT_TOKENS,
     MAX_THREADS,
     SamplingParams,
-    require_fixed,
+    require_fixed_length,
 )
 from localspec.core.errors import UsageError
 from localspec.core.formatting import one_line
@@ -141,7 +141,7 @@ class OwnPair:
         try:
             params = SamplingParams(**sampling)  # type: ignore[arg-type]
             if self.settings.get("draft_tokens") == "auto":
-                require_fixed("auto", params)
+                require_fixed_length("auto", params)
         except UsageError as error:
             raise ValueError(f"settings: {error.message.rstrip('.')}") from error
 

@@ -88,7 +88,7 @@ def drafts_for(
             found.append((name, read_header(path)))
         except LocalspecError:
             continue  # a broken file is no draft; `list` and `inspect` tell of it
-    return suggest(target, found, load_catalog(), room_for_models(), _measured, lenient=lenient)
+    return suggest(target, found, load_catalog(), memory_for_models(), _measured, lenient=lenient)
 
 
 def _beside(path: Path) -> list[Path]:
@@ -100,7 +100,7 @@ def _beside(path: Path) -> list[Path]:
     )
 
 
-def room_for_models(*, total: bool = False) -> int | None:
+def memory_for_models(*, total: bool = False) -> int | None:
     """Bytes for models: RAM that is free, or all of it, and what GPUs have; None where unknown."""
     memory = machine.memory()
     if memory is None:
@@ -114,7 +114,7 @@ def pair_rows(family: str | None = None) -> list[PairRow]:
 
     Raises UnknownPair for a family that no pair is of.
     """
-    here = _Here(find_models().models, room_for_models(total=True))
+    here = _Here(find_models().models, memory_for_models(total=True))
     own = [_own_row(name, here) for name in user_pairs.names()]
     if family is None:
         return [*own, *(_known_row(pair, here) for pair in load_catalog())]
@@ -130,7 +130,7 @@ def pair_rows(family: str | None = None) -> list[PairRow]:
 
 def pair_row(name: str) -> PairRow:
     """One pair by its name, an own one first; raises UnknownPair."""
-    here = _Here(find_models().models, room_for_models(total=True))
+    here = _Here(find_models().models, memory_for_models(total=True))
     named = user_pairs.find(name)
     if any(own.lower() == named.name.lower() for own in user_pairs.names()):
         return _own_row(named.name, here)

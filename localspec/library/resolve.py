@@ -21,7 +21,7 @@ FIND = "find"  # in place of a draft: the best one on this disk
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class NamedModels:
     """Models as they were named, each a path or a reference, and what came with a pair's name."""
 
     target: str
@@ -35,7 +35,7 @@ class Choice:
         return [self.target] if self.draft is None else [self.target, self.draft]
 
 
-def choose(target: str | None, draft: str | None) -> Choice:
+def choose(target: str | None, draft: str | None) -> NamedModels:
     """What the names of a command line mean together: a pair's name names both models.
 
     Raises UsageError without a target, UnknownPair for a name that nothing has.
@@ -45,14 +45,14 @@ def choose(target: str | None, draft: str | None) -> Choice:
             "No target model was given.",
             "Name a GGUF file with --target, or see the bundled pair at work: localspec demo",
         )
-    wanted = Choice(target, draft)
+    wanted = NamedModels(target, draft)
     if is_pair(target):
         wanted = _pair(target)
         if draft is not None:
-            wanted = Choice(wanted.target, draft, wanted.settings, wanted.note)
+            wanted = NamedModels(wanted.target, draft, wanted.settings, wanted.note)
     if wanted.draft is not None and wanted.draft != FIND and is_pair(wanted.draft):
         drafted = _pair(wanted.draft).draft
-        wanted = Choice(wanted.target, drafted, wanted.settings, wanted.note)
+        wanted = NamedModels(wanted.target, drafted, wanted.settings, wanted.note)
     return wanted
 
 
@@ -84,7 +84,7 @@ def on_disk(name: str) -> Path | None:
     return _listed(name) if model is None else model.path
 
 
-def lasting(name: str) -> str:
+def canonical_name(name: str) -> str:
     """A name that means the same model tomorrow: a reference, or an absolute path."""
     reference, here = parse_reference(name), on_disk(name)
     if reference is None or (here is not None and here == _listed(name)):
@@ -97,7 +97,7 @@ def _listed(name: str) -> Path | None:
     return next((model.path for model in find_models().models if model.name == name), None)
 
 
-def _pair(name: str) -> Choice:
+def _pair(name: str) -> NamedModels:
     try:
         found = user_pairs.find(name)
     except UnknownPair as error:
@@ -105,4 +105,4 @@ def _pair(name: str) -> Choice:
             error.message.replace("There is no pair", "There is no file and no pair"),
             "See pairs with: localspec pairs, and the models on this disk with: localspec list",
         ) from None
-    return Choice(found.target, found.draft, dict(found.settings), found.note)
+    return NamedModels(found.target, found.draft, dict(found.settings), found.note)

@@ -1,7 +1,7 @@
 """Drafts for a target, ranked: those on the disk that fit, and the nearest that do not.
 
 This room owns the ranking and its reasons. The judgement of a pair is `pairing`'s, the list of
-models `library`'s and `catalog`'s, the memory `footprint`'s; headers arrive read.
+models `library`'s and `catalog`'s, the memory `estimate_memory`'s; headers arrive read.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Protocol
 
 from localspec.core.config import LoadOptions
 from localspec.core.formatting import size
-from localspec.engine.memory_estimate import footprint, tensor_bytes
+from localspec.engine.memory_estimate import estimate_memory, tensor_bytes
 from localspec.engine.memory_plan import default_ctx_size, draft_ctx_size
 from localspec.library.catalog import PairSpec
 from localspec.metadata.filenames import stem_of, tag_of
@@ -165,7 +165,7 @@ def _judge(
     reasons.append(draft.quantization)
     ctx_size = default_ctx_size(target)
     taken = sum(
-        footprint(header, n, LoadOptions(header.path)).use.total
+        estimate_memory(header, n, LoadOptions(header.path)).use.total
         for header, n in ((target, ctx_size), (draft, draft_ctx_size(draft, ctx_size)))
     )
     if free_ram is not None and taken > free_ram:
@@ -173,7 +173,7 @@ def _judge(
         worth *= 0.5
     else:
         reasons.append(f"both need {size(taken)}")
-    if not draft.rolls_back:
+    if not draft.can_roll_back:
         reasons.append("cannot drop rejected tokens, so it would not be used")
         worth = 0.0
     found = measured(target, draft)

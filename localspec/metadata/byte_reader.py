@@ -40,7 +40,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _LocalFile:
+class LocalSource:
     """A file on this disk, open."""
 
     path: Path
@@ -52,7 +52,7 @@ class _LocalFile:
 
 
 @contextmanager
-def open_file(path: Path) -> Iterator[_LocalFile]:
+def open_file(path: Path) -> Iterator[LocalSource]:
     """Open `path`; every OSError is told plainly."""
     shown = one_line(str(path))
     if "\0" in str(path):
@@ -65,7 +65,7 @@ def open_file(path: Path) -> Iterator[_LocalFile]:
         if not stat.S_ISREG(status.st_mode):
             raise FileProblem(f"{shown} is not a regular file.", "Give the path of a .gguf file.")
         with path.open("rb") as file:
-            yield _LocalFile(path, status.st_size, file)
+            yield LocalSource(path, status.st_size, file)
     except FileNotFoundError:
         raise FileProblem(
             f"There is no file {shown}.",
@@ -80,7 +80,7 @@ def open_file(path: Path) -> Iterator[_LocalFile]:
         raise FileProblem(f"{shown} cannot be read: {reason}.", "Check the path.") from None
 
 
-class Cursor:
+class ByteReader:
     """A window that moves over the header; every length is checked before memory is taken."""
 
     def __init__(self, source: Source) -> None:

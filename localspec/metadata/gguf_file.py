@@ -14,7 +14,7 @@ from typing import NamedTuple, NoReturn
 
 from localspec.core.errors import NotAGGUF
 from localspec.core.formatting import one_line
-from localspec.metadata.byte_reader import AGAIN, Cursor, Source
+from localspec.metadata.byte_reader import AGAIN, ByteReader, Source
 
 # A header is untrusted input; each limit is several times what the largest known model needs.
 MAX_KEYS = 10_000
@@ -93,7 +93,7 @@ class Array(NamedTuple):
 
 
 @dataclass
-class Part:
+class PartHeader:
     """One GGUF file, parsed but not yet interpreted.
 
     `announced` holds the number of texts of each list of texts, known before they are read, and
@@ -161,8 +161,8 @@ class HeaderReader:
     """
 
     def __init__(self, source: Source) -> None:
-        self.part = Part(source.path, 0, source.n_bytes)
-        self._keys = self._read(Cursor(source))
+        self.part = PartHeader(source.path, 0, source.n_bytes)
+        self._keys = self._read(ByteReader(source))
         self._pending: str | None = None  # the key whose value comes next
 
     def advance(self, stop: Callable[[str], bool]) -> None:
@@ -179,7 +179,7 @@ class HeaderReader:
         """Read on to the end."""
         self.advance(lambda key: False)
 
-    def _read(self, cursor: Cursor) -> Iterator[str]:
+    def _read(self, cursor: ByteReader) -> Iterator[str]:
         """Read everything, with a pause at each key: behind its name, and an array's length."""
         part = self.part
         part.version = _read_version(cursor)
@@ -199,7 +199,7 @@ class HeaderReader:
         _read_tensors(cursor, part, n_tensors)
 
 
-def _read_version(cursor: Cursor) -> int:
+def _read_version(cursor: ByteReader) -> int:
     if cursor.n_bytes == 0:
         cursor.fail("is empty")
     start = cursor.take(min(4, cursor.n_bytes))
@@ -216,7 +216,7 @@ def _read_version(cursor: Cursor) -> int:
     return version
 
 
-def _fail_impostor(cursor: Cursor, start: bytes) -> NoReturn:
+def _fail_impostor(cursor: ByteReader, start: bytes) -> NoReturn:
     start += cursor.take(min(60, cursor.n_bytes - len(start)))
     for beginning, sentence, hint in _IMPOSTORS:
         if start.lstrip().startswith(beginning):
@@ -226,7 +226,7 @@ def _fail_impostor(cursor: Cursor, start: bytes) -> NoReturn:
     cursor.fail(f"is not a GGUF model: it {kind}", "Give a .gguf file.")
 
 
-def _read_key(cursor: Cursor, part: Part, index: int) -> tuple[str, int]:
+def _read_key(cursor: ByteReader, part: PartHeader, index: int) -> tuple[str, int]:
     """A key and the type of its value."""
     cursor.reading = f"key {index + 1}"
     key = _decode(cursor.string(MAX_KEY_BYTES))
@@ -242,11 +242,11 @@ def _read_key(cursor: Cursor, part: Part, index: int) -> tuple[str, int]:
     return key, type_id
 
 
-def _read_value(cursor: Cursor, type_id: int) -> Value:
+def _read_value(cursor: ByteReader, type_id: int) -> Value:
     return _decode(cursor.string()) if type_id == STRING else cursor.scalar(_SCALARS[type_id])
 
 
-def _read_array_head(cursor: Cursor) -> Array:
+def _read_array_head(cursor: ByteReader) -> Array:
     """Type and length of an array whose elements follow."""
     type_id = cursor.u32()
     if type_id != STRING and type_id not in _SCALARS:
@@ -256,7 +256,7 @@ def _read_array_head(cursor: Cursor) -> Array:
     return Array(type_id, cursor.count("elements", MAX_ELEMENTS, width), [], b"")
 
 
-def _read_elements(cursor: Cursor, part: Part, key: str, head: Array) -> None:
+def _read_elements(cursor: ByteReader, part: PartHeader, key: str, head: Array) -> None:
     """The elements of an array, which are kept where somebody needs them."""
     short = head.length <= MAX_KEPT_ELEMENTS and not key.startswith("tokenizer.ggml.")
     kept = short or key in ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type")
@@ -280,7 +280,7 @@ def _unpack(array: Array) -> Value:
     return struct.unpack(f"<{array.length}{_SCALARS[array.type_id]}", array.packed)
 
 
-def _read_tensors(cursor: Cursor, part: Part, n_tensors: int) -> None:
+def _read_tensors(cursor: ByteReader, part: PartHeader, n_tensors: int) -> None:
     alignment = part.number("general.alignment")
     alignment = 32 if alignment is None else alignment
     if alignment.bit_count() != 1:
@@ -309,7 +309,7 @@ def _read_tensors(cursor: Cursor, part: Part, n_tensors: int) -> None:
             )
 
 
-def _read_tensor(cursor: Cursor) -> TensorInfo:
+def _read_tensor(cursor: ByteReader) -> TensorInfo:
     name = _decode(cursor.string(MAX_TENSOR_NAME))
     shown = one_line(name)
     n_dimensions = cursor.u32()

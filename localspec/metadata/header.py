@@ -13,7 +13,7 @@ from pathlib import Path
 
 from localspec.core.config import RECOMMENDED_KEYS
 from localspec.metadata.byte_reader import Source
-from localspec.metadata.gguf_file import HeaderReader, Part, TensorInfo, Value
+from localspec.metadata.gguf_file import HeaderReader, PartHeader, TensorInfo, Value
 from localspec.metadata.splits import finish_parts, read_parts
 from localspec.metadata.vocab import (
     TOKEN_KEYS,
@@ -92,7 +92,7 @@ class ModelHeader:
         return any(tensor.name == "output.weight" for tensor in self.tensors)
 
     @property
-    def rolls_back(self) -> bool:
+    def can_roll_back(self) -> bool:
         """Whether the last tokens can be dropped from a context; engine probes this again."""
         return self.architecture not in NO_ROLLBACK
 
@@ -184,7 +184,7 @@ def read_header(path: Path) -> ModelHeader:
     return _build_header(read_parts(path))
 
 
-def _build_start(part: Part) -> HeaderStart:
+def _build_start(part: PartHeader) -> HeaderStart:
     known = TOKENS in part.arrays and TOKEN_TYPES in part.arrays
     vocab = build_vocab(part) if known else None
     architecture, model = part.text("general.architecture"), part.text("tokenizer.ggml.model")
@@ -201,7 +201,7 @@ def _build_start(part: Part) -> HeaderStart:
     )
 
 
-def _build_header(parts: Sequence[Part]) -> ModelHeader:
+def _build_header(parts: Sequence[PartHeader]) -> ModelHeader:
     first, tensors = parts[0], tuple(tensor for part in parts for tensor in part.tensors)
     kind = first.text("general.type") or "model"
     architecture = first.text("general.architecture") or ""
@@ -235,7 +235,7 @@ def _build_header(parts: Sequence[Part]) -> ModelHeader:
     )
 
 
-def _label(part: Part, key: str) -> str | None:
+def _label(part: PartHeader, key: str) -> str | None:
     """A text that is only shown: nobody needs megabytes of it."""
     text = part.text(key)
     return text if text is None or len(text) <= _LONGEST_LABEL else text[:_LONGEST_LABEL] + "…"

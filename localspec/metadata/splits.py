@@ -12,10 +12,10 @@ from localspec.core.errors import FileProblem
 from localspec.core.formatting import one_line
 from localspec.metadata.byte_reader import open_file
 from localspec.metadata.filenames import MAX_PARTS, PART_NAME
-from localspec.metadata.gguf_file import MAX_TENSORS, HeaderReader, Part
+from localspec.metadata.gguf_file import MAX_TENSORS, HeaderReader, PartHeader
 
 
-def read_parts(path: Path) -> list[Part]:
+def read_parts(path: Path) -> list[PartHeader]:
     """Parse the file at `path`, and every other part when it is the first of a split model.
 
     Raises `FileProblem` if a file is missing or unreadable, and `NotAGGUF` if the content is not a
@@ -30,13 +30,13 @@ def read_parts(path: Path) -> list[Part]:
     return parts
 
 
-def finish_parts(readers: Sequence[HeaderReader]) -> list[Part]:
+def finish_parts(readers: Sequence[HeaderReader]) -> list[PartHeader]:
     """Read the headers of all parts of a model, part 1 first, to their ends.
 
     Raises what the sources raise, and `NotAGGUF` for a header that is damaged, or parts that do not
     belong together.
     """
-    parts: list[Part] = []
+    parts: list[PartHeader] = []
     for reader in readers:
         reader.finish()
         parts.append(reader.part)
@@ -48,7 +48,7 @@ def finish_parts(readers: Sequence[HeaderReader]) -> list[Part]:
     return parts
 
 
-def _bound(parts: list[Part]) -> None:
+def _bound(parts: list[PartHeader]) -> None:
     """Keep of the last part only what is needed, and refuse more tensors than a model may have."""
     last = parts[-1]
     if len(parts) > 1:
@@ -57,14 +57,14 @@ def _bound(parts: list[Part]) -> None:
         last.fail(f"and the parts before it describe over {MAX_TENSORS:,} tensors")
 
 
-def _read_part(path: Path) -> Part:
+def _read_part(path: Path) -> PartHeader:
     with open_file(path) as file:
         reader = HeaderReader(file)
         reader.finish()
         return reader.part
 
 
-def _other_parts(first: Part) -> list[Path]:
+def _other_parts(first: PartHeader) -> list[Path]:
     """Paths of the parts after the first one (`llama_get_list_splits`)."""
     count = first.number("split.count") or 0
     if count < 2:
@@ -95,7 +95,7 @@ def _other_parts(first: Part) -> list[Path]:
     return [first.path.with_name(other) for other in others]
 
 
-def _check_split(parts: list[Part]) -> None:
+def _check_split(parts: list[PartHeader]) -> None:
     """The parts belong together (`llama_model_loader`): numbered, no tensor twice, none missing."""
     if len(parts) == 1:
         return

@@ -11,7 +11,16 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.metadata.gguf_file import BOOL, FLOAT32, INT8, INT32, STRING, UINT8, UINT32, Part
+from localspec.metadata.gguf_file import (
+    BOOL,
+    FLOAT32,
+    INT8,
+    INT32,
+    STRING,
+    UINT8,
+    UINT32,
+    PartHeader,
+)
 
 VocabType = Literal["NONE", "SPM", "BPE", "WPM", "UGM", "RWKV", "PLaMo2", "TEST", "unknown"]
 
@@ -130,7 +139,7 @@ def _defaults(model: str) -> _Tokenizer:
     return TOKENIZERS.get(model, _Tokenizer("unknown"))
 
 
-def build_vocab(part: Part) -> Vocab | None:
+def build_vocab(part: PartHeader) -> Vocab | None:
     """The vocabulary as `llama_vocab::impl::load` would have it, or None without a tokenizer.
 
     Raises `NotAGGUF` where that throws because of a value's type or an array's length.
@@ -174,7 +183,7 @@ def build_vocab(part: Part) -> Vocab | None:
     )
 
 
-def _require_types(part: Part, kind: VocabType) -> None:
+def _require_types(part: PartHeader, kind: VocabType) -> None:
     part.require(_U32_KEYS, UINT32, "u32")
     part.require(_BOOL_KEYS, BOOL, "true or false")
     part.array(f"{_PREFIX}suppress_tokens", "list of i32", INT32)
@@ -184,7 +193,7 @@ def _require_types(part: Part, kind: VocabType) -> None:
         part.array(f"{_PREFIX}precompiled_charsmap", "list of bytes", INT8, UINT8)
 
 
-def _tokens(part: Part) -> list[bytes]:
+def _tokens(part: PartHeader) -> list[bytes]:
     array = part.array(TOKENS, "list of texts", STRING)
     if array is None:
         return []
@@ -194,7 +203,7 @@ def _tokens(part: Part) -> list[bytes]:
     return array.strings
 
 
-def _token_types(part: Part, n_tokens: int) -> NDArray[np.int32] | None:
+def _token_types(part: PartHeader, n_tokens: int) -> NDArray[np.int32] | None:
     array = part.array(TOKEN_TYPES, "list of i32", INT32) if n_tokens else None
     if array is None:
         return None
@@ -204,7 +213,7 @@ def _token_types(part: Part, n_tokens: int) -> NDArray[np.int32] | None:
 
 
 def _special_id(
-    part: Part, name: str, default: int | None, n_tokens: int, from_file: set[str]
+    part: PartHeader, name: str, default: int | None, n_tokens: int, from_file: set[str]
 ) -> int | None:
     """An id outside the vocabulary counts as not given; a default outside it as none."""
     given = part.number(f"{_PREFIX}{name}_token_id")
@@ -214,7 +223,7 @@ def _special_id(
     return default if default is not None and default < n_tokens else None
 
 
-def _added(part: Part, name: str, default: bool, from_file: set[str]) -> bool:
+def _added(part: PartHeader, name: str, default: bool, from_file: set[str]) -> bool:
     given = part.flag(f"{_PREFIX}{name}_token")
     if given is None:
         return default

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
-from localspec.core.config import DraftLength
+from localspec.core.config import DraftTokens
 from localspec.speculative.acceptance import Acceptance
 from localspec.speculative.costs import PassCosts
 from localspec.speculative.drafters import MODEL, Candidate
@@ -36,7 +36,7 @@ _ENOUGH_SEEN = 50.0  # candidates from which a usual acceptance may be told
 _FAR_BEHIND = 8  # unread tokens from which reading them is an investment, not part of a step
 
 
-def longest(length: DraftLength) -> int:
+def longest(length: DraftTokens) -> int:
     """Most tokens that a round of this length drafts."""
     return WIDEST - 1 if length == "auto" else length
 
@@ -112,7 +112,7 @@ class FixedLength:
         """A fixed length learns nothing."""
 
 
-class Ledger:
+class LossBudget:
     """What drafting has cost more than plain decoding would have, against what it may.
 
     The allowance is one per cent of the time elapsed and one plain token, up to four where a round
@@ -152,7 +152,7 @@ class Knowledge:
     acceptance: dict[str, Acceptance] = field(default_factory=dict)
     unproven: int = 0  # tokens said since a pass was wider than one
     drafted_on: int = 0  # tokens said since a pass was as wide as one
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: LossBudget = field(default_factory=LossBudget)
 
     def observe_reading(self, tokens: int, seconds: float) -> None:
         """Learn from a reading: a short one says little, a disturbed one is bounded."""
@@ -218,7 +218,7 @@ class Adaptive:
         self._probe_every = _FIRST_PROBE
         self._emitted = 0
         self._length = 0
-        self._round = _Plan()
+        self._round = _RoundPlan()
         self.plain_seconds = 0.0
         self.status = ""
 
@@ -233,7 +233,7 @@ class Adaptive:
         """The candidates worth verifying, after as many draft steps as are worth taking."""
         self._refresh(len(context) - 1)
         guessed = self._guess(context, min(limit, WIDEST - 1))
-        plan = self._round = _Plan(guessed)
+        plan = self._round = _RoundPlan(guessed)
         if self._known.drafted_on >= _LAST_PROBE:  # what plain decoding costs must be known too
             self._length = 0
             return Proposal()
@@ -310,7 +310,7 @@ class Adaptive:
         plan = self._round
         self._learn(plan.candidates, round.tokens)
         self._learn(plan.other, round.tokens)
-        self._round = _Plan()
+        self._round = _RoundPlan()
 
     def _cost(self, round: Round) -> float:
         """Seconds of a round for the ledger: what delays plain decoding as well is no loss.
@@ -485,7 +485,7 @@ class Adaptive:
 
 
 @dataclass(slots=True)
-class _Plan:
+class _RoundPlan:
     """What was considered for one round."""
 
     candidates: list[Candidate] = field(default_factory=list)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from localspec.speculative.loop import Logits, TokenModel, common_prefix
 
 if TYPE_CHECKING:
-    from localspec.speculative.sampler import Choice, Law
+    from localspec.speculative.sampler import ScoredToken, TokenDistribution
 
 MODEL = "draft model"  # the group of a model's candidates
 TAIL = 32  # tokens: from so many a draft shows whether it knows the text
@@ -28,7 +28,7 @@ class Candidate:
     token: int
     confidence: float
     group: str
-    law: "Law | None" = None
+    law: "TokenDistribution | None" = None
 
     @property
     def source(self) -> str:
@@ -36,10 +36,10 @@ class Candidate:
         return self.group.partition(" ")[0]
 
 
-class Chooser(Protocol):
+class Sampler(Protocol):
     """The rule that turns a row of logits into a token, with its lead over the runner-up."""
 
-    def choose(self, logits: Logits, position: int, history: list[int]) -> "Choice":
+    def choose(self, logits: Logits, position: int, history: list[int]) -> "ScoredToken":
         """The token at ``position``, and by how many logits (noise included) it leads."""
         ...
 
@@ -59,12 +59,12 @@ class ModelDrafter:
     def __init__(
         self,
         model: TokenModel,
-        chooser: Chooser,
+        sampler: Sampler,
         n_target_vocab: int,
         is_stop: Callable[[int], bool],
     ) -> None:
         self._model = model
-        self._chooser = chooser
+        self._sampler = sampler
         self._n_shared = min(model.n_vocab, n_target_vocab)
         self._is_stop = is_stop
 
@@ -90,7 +90,7 @@ class ModelDrafter:
         history = list(context)
         while True:
             # Ids that the target lacks are masked before the pick, not rejected after it.
-            chosen = self._chooser.choose(rows[0][: self._n_shared], len(history), history)
+            chosen = self._sampler.choose(rows[0][: self._n_shared], len(history), history)
             history.append(chosen.token)
             yield Candidate(chosen.token, chosen.lead, MODEL, chosen.law)
             if self._is_stop(chosen.token) or len(self._model.tokens) >= self._model.n_ctx:
@@ -119,7 +119,7 @@ class ModelDrafter:
         reviewed = []
         for row, position in zip(rows, range(begin, len(context)), strict=True):
             history = context[:position]
-            chosen = self._chooser.choose(row[: self._n_shared], position, history)
+            chosen = self._sampler.choose(row[: self._n_shared], position, history)
             candidate = Candidate(chosen.token, chosen.lead, MODEL)
             reviewed.append((candidate, context[position]))
         return reviewed

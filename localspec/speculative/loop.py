@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # `--help` imports this file, and need not wait for numpy
     import numpy as np
     from numpy.typing import NDArray
 
-    from localspec.speculative.sampler import Law
+    from localspec.speculative.sampler import TokenDistribution
 
 Logits: TypeAlias = "NDArray[np.float32]"
 Clock = Callable[[], float]
@@ -53,7 +53,7 @@ class TokenModel(Protocol):
         ...
 
 
-class Proposer(Protocol):
+class Controller(Protocol):
     """Whoever proposes tokens for the target to verify, and decides how many."""
 
     @property
@@ -83,7 +83,7 @@ class Proposer(Protocol):
         ...
 
 
-class Picker(Protocol):
+class Sampler(Protocol):
     """The rule that turns a row of logits into a token."""
 
     def pick(self, logits: Logits, position: int, history: Sequence[int]) -> int:
@@ -96,7 +96,7 @@ class Picker(Protocol):
         position: int,
         history: Sequence[int],
         token: int,
-        law: "Law | None",
+        law: "TokenDistribution | None",
     ) -> int:
         """The same where ``token`` was drafted, from ``law``; accepted if it is that token."""
         ...
@@ -112,7 +112,7 @@ class Proposal:
     tokens: tuple[int, ...] = ()
     sources: tuple[str, ...] = ()
     reading_seconds: float = 0.0
-    laws: tuple["Law | None", ...] = ()
+    laws: tuple["TokenDistribution | None", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +185,8 @@ def prefill(target: TokenModel, prompt: Sequence[int], clock: Clock) -> Prefill:
 
 def generate_rounds(
     target: TokenModel,
-    proposer: Proposer,
-    picker: Picker,
+    controller: Controller,
+    sampler: Sampler,
     prompt: Sequence[int],
     *,
     max_tokens: int,
@@ -196,7 +196,7 @@ def generate_rounds(
     """Emit tokens after ``prompt``, one Round at a time, on a target that `prefill` prepared.
 
     The first round drafts nothing, so that the first token does not wait for the draft's prompt.
-    A drafted token counts if the picker, shown it, says the same. `sampling` says what it would
+    A drafted token counts if the sampler, shown it, says the same. `sampling` says what it would
     have said anyway: sample-and-match, which leaves the target's law untouched for any proposal
     (arXiv 2211.17192 and 2302.01318 with a deterministic proposal, coupled as in 2408.07978).
     The consumer may abandon the generator at any yield: the target's cache then holds every
@@ -209,10 +209,10 @@ def generate_rounds(
     while len(context) < end:
         first = len(context) == len(prompt)
         limit = 0 if first else end - len(context) - 1
-        round = _one_round(target, proposer, picker, context, limit, is_stop, clock)
+        round = _one_round(target, controller, sampler, context, limit, is_stop, clock)
         if round.finish_reason is None and len(context) >= end:
             round = replace(round, finish_reason=ends)
-        proposer.observe(round)
+        controller.observe(round)
         yield round
         if round.finish_reason is not None:
             return
@@ -220,8 +220,8 @@ def generate_rounds(
 
 def _one_round(
     target: TokenModel,
-    proposer: Proposer,
-    picker: Picker,
+    controller: Controller,
+    sampler: Sampler,
     context: list[int],
     limit: int,
     is_stop: Callable[[int], bool],
@@ -230,11 +230,11 @@ def _one_round(
     """Draft, verify, extend ``context`` by what was emitted, forget what was rejected."""
     length = len(context)
     began = clock()
-    proposal = proposer.propose(context, limit) if limit > 0 else Proposal()
+    proposal = controller.propose(context, limit) if limit > 0 else Proposal()
     draft = _known(proposal.tokens, target.n_vocab)
     drafted_at = clock()
     rows = target.decode([context[-1], *draft], len(draft) + 1)
-    accepted, judged, stopped = _accept(rows, draft, proposal.laws, context, picker, is_stop)
+    accepted, judged, stopped = _accept(rows, draft, proposal.laws, context, sampler, is_stop)
     target.keep(len(context) - 1)  # before the yield: a consumer may stop there
     ended = clock()
     return Round(
@@ -263,9 +263,9 @@ def _known(draft: Sequence[int], n_vocab: int) -> Sequence[int]:
 def _accept(
     rows: Logits,
     draft: Sequence[int],
-    laws: Sequence["Law | None"],
+    laws: Sequence["TokenDistribution | None"],
     context: list[int],
-    picker: Picker,
+    sampler: Sampler,
     is_stop: Callable[[int], bool],
 ) -> tuple[int, int, bool]:
     """Append the target's tokens to ``context`` until one differs from the draft or stops.
@@ -276,9 +276,9 @@ def _accept(
     for i, row in enumerate(rows):
         if i < len(draft):
             law = laws[i] if laws else None
-            token = picker.verify(row, len(context), context, draft[i], law)
+            token = sampler.verify(row, len(context), context, draft[i], law)
         else:
-            token = picker.pick(row, len(context), context)
+            token = sampler.pick(row, len(context), context)
         context.append(token)
         agreed = i < len(draft) and token == draft[i]
         if is_stop(token):

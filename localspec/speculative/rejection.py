@@ -9,7 +9,13 @@ token is verified does not depend on that token: draft lengths must be fixed.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from localspec.speculative.sampler import Choice, Law, Sampler, gumbel_noise, uniform
+from localspec.speculative.sampler import (
+    Sampler,
+    ScoredToken,
+    TokenDistribution,
+    gumbel_noise,
+    uniform,
+)
 
 if TYPE_CHECKING:
     from localspec.speculative.loop import Logits
@@ -18,17 +24,17 @@ if TYPE_CHECKING:
 _TEST, _RESIDUAL = 2**32, 2**33
 
 
-def acceptance_probability(p: Law, q: Law, token: int) -> float:
+def acceptance_probability(p: TokenDistribution, q: TokenDistribution, token: int) -> float:
     """With which chance a token drawn from q is accepted: min(1, p / q)."""
     return min(1.0, p.of(token) / q.of(token))
 
 
-def residual(p: Law, q: Law) -> Law:
+def residual(p: TokenDistribution, q: TokenDistribution) -> TokenDistribution:
     """What is drawn from where a token was rejected: p - q where positive, normalised."""
     weights = (p.probabilities - q.at(p.ids)).clip(min=0.0)
     total = weights.sum()
     # Rounding may leave nothing: then p and q are one, and nothing should have been rejected.
-    return Law(p.ids, weights / total) if total > 0 else p
+    return TokenDistribution(p.ids, weights / total) if total > 0 else p
 
 
 class RejectionSampler(Sampler):
@@ -38,13 +44,18 @@ class RejectionSampler(Sampler):
     their own, so that they are independent of it.
     """
 
-    def choose(self, logits: "Logits", position: int, history: Sequence[int]) -> Choice:
+    def choose(self, logits: "Logits", position: int, history: Sequence[int]) -> ScoredToken:
         """As `Sampler.choose`, with the law that the token was drawn from."""
         chosen = super().choose(logits, position, history)
         return chosen._replace(law=self.law(logits, history))
 
     def verify(
-        self, logits: "Logits", position: int, history: Sequence[int], token: int, law: Law | None
+        self,
+        logits: "Logits",
+        position: int,
+        history: Sequence[int],
+        token: int,
+        law: TokenDistribution | None,
     ) -> int:
         """The drafted token where it passes the test, else one from the residual."""
         if law is None:

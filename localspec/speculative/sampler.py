@@ -22,7 +22,7 @@ _MASK = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class TokenDistribution:
     """Probabilities of the tokens that survive truncation: ``ids``, and theirs, summing to 1."""
 
     ids: NDArray[np.int64]
@@ -47,12 +47,12 @@ class Law:
             return int(self.ids[(np.log(self.probabilities) + noise).argmax()])
 
 
-class Choice(NamedTuple):
+class ScoredToken(NamedTuple):
     """A token, by how much it leads the runner-up, and if need be the law it was drawn from."""
 
     token: int
     lead: float
-    law: Law | None = None
+    law: TokenDistribution | None = None
 
 
 class Sampler:
@@ -87,12 +87,14 @@ class Sampler:
         position: int,
         history: Sequence[int],
         token: int,
-        law: Law | None,
+        law: TokenDistribution | None,
     ) -> int:
         """The token in the place of a drafted one: `pick`'s, whatever was drafted."""
         return self.pick(logits, position, history)
 
-    def choose(self, logits: NDArray[np.float32], position: int, history: Sequence[int]) -> Choice:
+    def choose(
+        self, logits: NDArray[np.float32], position: int, history: Sequence[int]
+    ) -> ScoredToken:
         """`pick`'s token, and by how much it leads the runner-up, in units of the noise.
 
         At temperature 0 in logits. Infinite when truncation leaves one token only.
@@ -104,13 +106,13 @@ class Sampler:
             best = float(logits[token])
             _require_number(best)
             rest = [part.max() for part in (logits[:token], logits[token + 1 :]) if len(part)]
-            return Choice(token, best - float(max(rest)) if rest else math.inf)
+            return ScoredToken(token, best - float(max(rest)) if rest else math.inf)
         ids, scores = self._noisy(logits, position)
         if len(ids) == 1:
-            return Choice(int(ids[0]), math.inf)
+            return ScoredToken(int(ids[0]), math.inf)
         i = int(scores.argmax())
         second = float(np.partition(scores, -2)[-2])
-        return Choice(int(ids[i]), float(scores[i]) - second)
+        return ScoredToken(int(ids[i]), float(scores[i]) - second)
 
     def margin(
         self, logits: NDArray[np.float32], position: int, history: Sequence[int]
@@ -142,14 +144,14 @@ class Sampler:
             return math.inf
         return float(scores.max() - found[0]) * self.params.temperature
 
-    def law(self, logits: NDArray[np.float32], history: Sequence[int]) -> Law:
+    def law(self, logits: NDArray[np.float32], history: Sequence[int]) -> TokenDistribution:
         """What `pick` draws from."""
         if self.params.penalises:
             logits = self._penalise(logits, history)
         if self.params.greedy:
-            return Law(np.array([logits.argmax()]), np.ones(1))
+            return TokenDistribution(np.array([logits.argmax()]), np.ones(1))
         ids, scores = self._truncate(logits)
-        return Law(ids, _softmax(scores / self.params.temperature))
+        return TokenDistribution(ids, _softmax(scores / self.params.temperature))
 
     def distribution(
         self, logits: NDArray[np.float32], history: Sequence[int]

@@ -27,7 +27,7 @@ def small(tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def measure() -> list[PairResult]:
-    return list(run_demo(draft_length=3, repeats=1, max_tokens=8, threads=1))
+    return list(run_demo(draft_tokens=3, repeats=1, max_tokens=8, threads=1))
 
 
 def test_both_quantizations_say_the_same_text(small: Path) -> None:
@@ -37,7 +37,7 @@ def test_both_quantizations_say_the_same_text(small: Path) -> None:
         plain, drafted = result.comparison.figures()
         assert drafted.text in ("same", "rounding")
         assert plain.drafted == 0 < drafted.drafted
-        assert drafted.draft_length == 3
+        assert drafted.draft_tokens == 3
         assert len(result.comparison.names) == len(QUESTIONS)
         assert not result.comparison.looping()
         assert result.target.quantization == result.draft.quantization == result.comparison.task
@@ -46,7 +46,7 @@ def test_both_quantizations_say_the_same_text(small: Path) -> None:
             assert one.parameters < other.parameters
         again = json.loads(json.dumps(result.as_json()))
         assert again["quantization"] == result.comparison.task
-        assert [each["draft_length"] for each in again["sides"]] == [0, 3]
+        assert [each["draft_tokens"] for each in again["sides"]] == [0, 3]
         assert again["target"]["parameters"] == result.target.parameters
 
 
@@ -74,7 +74,7 @@ def run_demo_labels(heard: list[str]) -> None:
         assert last.get(label, (0, total))[0] <= done <= total
         last[label] = (done, total)
 
-    for _ in run_demo(draft_length=2, repeats=2, max_tokens=2, threads=1, on_progress=on_progress):
+    for _ in run_demo(draft_tokens=2, repeats=2, max_tokens=2, threads=1, on_progress=on_progress):
         pass
     assert all(done == total for done, total in last.values())
     assert last["measuring the F16 pair"][1] == len(QUESTIONS) * 2 * 2

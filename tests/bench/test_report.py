@@ -13,12 +13,12 @@ import pytest
 from localspec import __version__
 from localspec.bench.prompts import Prompt
 from localspec.bench.report import Report, require_writable
-from localspec.bench.run import Plan, run_bench
+from localspec.bench.run import BenchPlan, run_bench
 from localspec.core.errors import FileProblem
 from localspec.engine.engine import Engine
 from tests.support.real_pair import GREEDY, options
 
-PLAN = Plan(GREEDY, (0, 2), repeats=1, max_tokens=8)
+PLAN = BenchPlan(GREEDY, (0, 2), repeats=1, max_tokens=8)
 PROMPTS = {
     task: [Prompt(task, ({"role": "user", "content": f"the {task}"},))] for task in ("one", "two")
 }
@@ -47,7 +47,7 @@ def test_a_document_tells_pair_machine_settings_and_memory(engine: Engine) -> No
     for role in ("target", "draft"):
         assert again[role]["quantization"] == "F16" and again[role]["file"].endswith(".gguf")
         assert again[role]["threads"] == 1
-    assert again["settings"]["draft_lengths"] == [0, 2]
+    assert again["settings"]["draft_tokens"] == [0, 2]
     assert again["settings"]["sampling"]["temperature"] == 0
     assert {"seed", "top_k"} <= set(again["settings"]["sampling"])
     assert again["machine"]["cpu"] and again["machine"]["devices"][0]["name"] == "CPU"
@@ -66,7 +66,7 @@ def test_a_document_tells_prompts_figures_and_every_answer(engine: Engine) -> No
     ]  # fmt: skip
     assert [task["task"] for task in again["tasks"]] == ["one", "two"]
     assert again["overall"]["prompts"] == ["one 1", "two 1"]
-    drafted = [one for one in again["answers"] if one["draft_length"] == 2]
+    drafted = [one for one in again["answers"] if one["draft_tokens"] == 2]
     assert [one["prompt"] for one in drafted] == ["one 1", "two 1"]
     assert again["overall"]["sides"][1]["tokens"] == sum(one["tokens"] for one in drafted)
     assert sum(task["sides"][1]["tokens"] for task in again["tasks"]) == 16

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.bench import run
-from localspec.bench.run import Comparison, Figures, Plan, run_bench, together
-from localspec.core.config import DraftLength, SamplingParams
+from localspec.bench.run import BenchPlan, Comparison, Figures, run_bench, together
+from localspec.core.config import DraftTokens, SamplingParams
 from localspec.core.errors import EngineError, PromptTooLong
 from localspec.engine import llama_library
 from localspec.engine.engine import Engine
@@ -61,14 +61,14 @@ class BenchToy(ToyEngine):
         target.min_width = before
 
 
-def compare(engine: Any, prompts: Sequence[Sequence[int]], plan: Plan) -> Comparison:
+def compare(engine: Any, prompts: Sequence[Sequence[int]], plan: BenchPlan) -> Comparison:
     """One task's comparison."""
     (comparison,) = run_bench(engine, {"code": prompts}, plan)
     return comparison
 
 
-def plan(*lengths: DraftLength, repeats: int = 1, max_tokens: int = 20, **params: Any) -> Plan:
-    return Plan(SamplingParams(**({"temperature": 0} | params)), lengths, repeats, max_tokens)
+def plan(*lengths: DraftTokens, repeats: int = 1, max_tokens: int = 20, **params: Any) -> BenchPlan:
+    return BenchPlan(SamplingParams(**({"temperature": 0} | params)), lengths, repeats, max_tokens)
 
 
 def drafted(comparison: Comparison) -> Figures:
@@ -80,9 +80,11 @@ def drafted(comparison: Comparison) -> Figures:
 
 
 def test_sides_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[int, DraftLength, int]] = []
+    calls: list[tuple[int, DraftTokens, int]] = []
 
-    def answer(engine: object, prompt: Sequence[int], plan: Plan, length: DraftLength) -> Answer:
+    def answer(
+        engine: object, prompt: Sequence[int], plan: BenchPlan, length: DraftTokens
+    ) -> Answer:
         calls.append((prompt[0], length, plan.max_tokens))
         return made_answer(1.0, [*prompt, 5])
 
@@ -96,7 +98,7 @@ def test_sides_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     )  # fmt: skip
     warm, rest = calls[:3], calls[3:]
     assert warm == [(7, 0, 16), (7, 4, 16), (7, "auto", 16)]
-    there: list[DraftLength] = [0, 4, "auto"]
+    there: list[DraftTokens] = [0, 4, "auto"]
     assert rest == [
         (prompt, length, 50)
         for prompt in (7, 8, 9)
@@ -107,7 +109,7 @@ def test_sides_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [comparison.task for comparison in found] == ["a", "b"]
     assert [comparison.names for comparison in found] == [("a 1", "a 2"), ("b 1",)]
     for comparison, prompts in zip(found, ([7, 8], [9]), strict=True):
-        assert [one.draft_length for one in comparison.sides] == there
+        assert [one.draft_tokens for one in comparison.sides] == there
         for one in comparison.sides:
             assert [[answer.tokens[0] for answer in row] for row in one.answers] == [prompts] * 3
 
@@ -119,7 +121,7 @@ def test_answers_are_counted_beforehand() -> None:
 @pytest.mark.parametrize(
     ("lengths", "width"), [((0,), 2), ((0, 1), 2), ((0, 4, 2), 5), ((0, "auto"), 33), ((0, 62), 63)]
 )
-def test_the_widest_pass(lengths: tuple[DraftLength, ...], width: int) -> None:
+def test_the_widest_pass(lengths: tuple[DraftTokens, ...], width: int) -> None:
     assert plan(*lengths).width == width
 
 
@@ -198,7 +200,7 @@ def test_speedup_comes_from_sums() -> None:
         [made_answer(4.0, rounds=10, ttft=3.0), made_answer(12.0, rounds=20, ttft=3.0)],
     )
     found = drafted(compared(plain, other))
-    assert found.draft_length == 3
+    assert found.draft_tokens == 3
     assert found.speedup == pytest.approx(80 / 40)  # the mean of ratios would be 2.64 or so
     assert found.speedup_by_repeat == pytest.approx((48 / 24, 32 / 16))
     assert (found.tokens, found.drafted, found.accepted) == (160, 60, 30)
@@ -266,14 +268,14 @@ def test_plain_data_is_json() -> None:
     comparison = made_comparison(differences=[difference(margin=None)])
     again = json.loads(json.dumps(comparison.as_json()))
     assert (again["task"], again["prompts"], again["left_out"]) == ("code", ["code 1"], [])
-    assert [each["draft_length"] for each in again["sides"]] == [0, 3]
+    assert [each["draft_tokens"] for each in again["sides"]] == [0, 3]
     assert again["sides"][1]["speedup_by_repeat"] == pytest.approx([1.25, 1.5])
     assert again["differences"] == [
-        {"prompt": "code 1", "draft_length": 3, "position": 7, "margin": None, "repeatable": True,
+        {"prompt": "code 1", "draft_tokens": 3, "position": 7, "margin": None, "repeatable": True,
          "proven_at": 2}
     ]  # fmt: skip
     answers = json.loads(json.dumps(comparison.answers_as_json()))
-    assert [(one["draft_length"], one["repeat"]) for one in answers] == [
+    assert [(one["draft_tokens"], one["repeat"]) for one in answers] == [
         (0, 0),
         (0, 1),
         (3, 0),
@@ -314,7 +316,7 @@ def test_an_audit_reads_every_drafted_answer(temperature: float) -> None:
     engine = BenchToy(quirk=0.3)
     planned = replace(plan(0, 4, "auto", repeats=2, temperature=temperature), audit=True)
     found = compare(engine, [engine.encode("abc"), engine.encode("bead")], planned)
-    assert [(each.prompt, each.draft_length) for each in found.audits[:4]] == [
+    assert [(each.prompt, each.draft_tokens) for each in found.audits[:4]] == [
         ("code 1", 4), ("code 1", 4), ("code 1", "auto"), ("code 1", "auto"),
     ]  # fmt: skip
     assert len(found.audits) == 8
@@ -327,7 +329,7 @@ def test_an_audit_reads_every_drafted_answer(temperature: float) -> None:
 def test_an_audit_tells_what_plain_would_not_have_said(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, honest = BenchToy(quirk=0.3), run.answer
 
-    def careless(engine: Any, prompt: Any, plan: Plan, length: DraftLength) -> Answer:
+    def careless(engine: Any, prompt: Any, plan: BenchPlan, length: DraftTokens) -> Answer:
         given = honest(engine, prompt, plan, length)
         if length == 4:
             given.tokens[5] = (given.tokens[5] + 1) % 200
@@ -419,7 +421,7 @@ def test_rounding_is_proven_by_passes_of_two(temperature: float) -> None:
         assert plain[: each.position] == other[: each.position]
         assert plain[each.position] != other[each.position]
         assert each.margin is not None and each.margin > 0
-        assert each.draft_length == 4 and each.repeatable
+        assert each.draft_tokens == 4 and each.repeatable
 
 
 def test_kernels_that_change_later_are_brought_to_one_width() -> None:
@@ -471,7 +473,7 @@ def fickle(engine: BenchToy, at: int) -> None:
 
 @pytest.mark.parametrize(("lengths", "at"), [((0, 4), 45), ((0,), 45), ((0, 4), 25)])
 def test_what_cannot_be_repeated_is_not_called_rounding(
-    lengths: tuple[DraftLength, ...], at: int
+    lengths: tuple[DraftTokens, ...], at: int
 ) -> None:
     engine = BenchToy(n_ctx=256)
     fickle(engine, at)
@@ -485,7 +487,7 @@ def test_what_cannot_be_repeated_is_not_called_rounding(
 def test_auto_need_not_repeat_what_rounding_decides() -> None:
     engine, drafted_texts = BenchToy(), iter([[1], [2], [3], [4]])
 
-    def answer(engine: BenchToy, prompt: object, plan: Plan, length: DraftLength) -> Answer:
+    def answer(engine: BenchToy, prompt: object, plan: BenchPlan, length: DraftTokens) -> Answer:
         narrow = engine.target.min_width == 1  # type: ignore[attr-defined]
         return made_answer(1.0, next(drafted_texts) if narrow and length == "auto" else VARIED)
 
@@ -512,7 +514,7 @@ def test_a_difference_in_any_repeat_is_told(repeat: int) -> None:
     rows = [[made_answer(1.0)] * 2, [made_answer(1.0, text) for text in texts]]
     finder = run._Differences(engine, "code 1", engine.encode("abc"), plan(0, 3))
     (found,) = finder.among(rows)
-    assert (found.draft_length, found.position) == (3, len(VARIED) - 1)
+    assert (found.draft_tokens, found.position) == (3, len(VARIED) - 1)
 
 
 # -- a real pair ---------------------------------------------------------------------------
@@ -521,7 +523,7 @@ def test_a_difference_in_any_repeat_is_told(repeat: int) -> None:
 @pytest.mark.parametrize("params", [GREEDY, SamplingParams(temperature=0.8, seed=5)])
 def test_a_real_pair_says_the_same(engine: Engine, params: SamplingParams) -> None:
     prompts = [engine.encode_text(text) for text in ("the thing", "another thing")]
-    found = compare(engine, prompts, Plan(params, (0, 3), repeats=2, max_tokens=20))
+    found = compare(engine, prompts, BenchPlan(params, (0, 3), repeats=2, max_tokens=20))
     plain, other = found.figures()
     assert all(each.repeatable and each.proven_at for each in found.differences)
     assert plain.drafted == 0 and other.drafted > 0

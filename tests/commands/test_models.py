@@ -622,7 +622,7 @@ def test_a_pairs_name_wherever_models_are_named(mine: list[Path], localspec: Com
     settings = run["settings"]
     assert settings["target"]["file"] == str(mine[0]) and run["drafted"] > 0
     assert settings["draft"]["file"] == str(mine[1])
-    assert settings["draft_length"] == 3 and settings["sampling"]["temperature"] == 0
+    assert settings["draft_tokens"] == 3 and settings["sampling"]["temperature"] == 0
     assert settings["target"]["ctx_size"] == 256 and settings["target"]["exact"] is True
     assert settings["target"]["threads"] == settings["draft"]["threads"] == 1
 
@@ -644,7 +644,7 @@ def test_a_pairs_name_in_bench(mine: list[Path], localspec: Command, tmp_path: P
     done = localspec("bench", "mine", "--prompts", prompts, "-r", "1", "-n", "6", "--json")
     document = json.loads(done.out)
     assert done.code == 0 and document["complete"] is True
-    assert document["settings"]["draft_lengths"] == [0, 3]
+    assert document["settings"]["draft_tokens"] == [0, 3]
     assert document["settings"]["sampling"]["temperature"] == 0
     assert document["target"]["ctx_size"] == 256 and document["draft"]["file"] == str(mine[1])
     lengths = json.loads(
@@ -652,7 +652,7 @@ def test_a_pairs_name_in_bench(mine: list[Path], localspec: Command, tmp_path: P
             *("bench", "mine", "--draft-tokens", "2", "--prompts", prompts, "-r", "1", "-n", "2"),
             "--json",
         ).out
-    )["settings"]["draft_lengths"]
+    )["settings"]["draft_tokens"]
     assert lengths == [0, 2]
 
 
@@ -660,7 +660,7 @@ def test_flags_win_over_a_pairs_settings(mine: list[Path], localspec: Command) -
     flags = ("--draft", "2", "-c", "128", "--temp", "0.5", "--seed", "7", "-n", "4")
     done = localspec("run", "-m", "mine", *flags, "Say the thing", "--json")
     settings = json.loads(done.out)["settings"]
-    assert settings["draft_length"] == 2 and settings["target"]["ctx_size"] == 128
+    assert settings["draft_tokens"] == 2 and settings["target"]["ctx_size"] == 128
     assert settings["sampling"]["temperature"] == 0.5 and settings["sampling"]["seed"] == 7
     assert settings["target"]["exact"] is True  # of this, nothing else was said
     off = json.loads(localspec("run", "-m", "mine", "--draft", "off", *FLAGS, "--json").out)

@@ -12,13 +12,13 @@ from localspec.core.config import (
     MAX_DRAFT_TOKENS,
     MAX_SEED,
     RECOMMENDED_KEYS,
-    DraftLength,
     DraftOptions,
+    DraftTokens,
     SamplingParams,
     change_sampling,
     choose_draft,
     choose_sampling,
-    parse_lengths,
+    parse_draft_tokens,
     sampling_fields,
 )
 from localspec.core.errors import UsageError
@@ -191,21 +191,21 @@ def test_every_setting_can_be_changed_to_what_it_is() -> None:
         ("\u00b2", None),
     ],
 )
-def test_parse_lengths(text: str, lengths: tuple[DraftLength, ...] | None) -> None:
-    assert parse_lengths(text) == lengths
+def test_parse_lengths(text: str, lengths: tuple[DraftTokens, ...] | None) -> None:
+    assert parse_draft_tokens(text) == lengths
 
 
 @pytest.mark.parametrize("text", ["63", "1,63", "99999999"])
 def test_a_draft_longer_than_we_verify_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=str(MAX_DRAFT_TOKENS)):
-        parse_lengths(text)
+        parse_draft_tokens(text)
     with pytest.raises(UsageError):
         choose_draft([text], None, None)
 
 
 @given(st.lists(st.one_of(st.integers(0, MAX_DRAFT_TOKENS), st.just("auto")), min_size=1))
-def test_lengths_are_read_as_written(lengths: list[DraftLength]) -> None:
-    assert parse_lengths(",".join(map(str, lengths))) == tuple(lengths)
+def test_lengths_are_read_as_written(lengths: list[DraftTokens]) -> None:
+    assert parse_draft_tokens(",".join(map(str, lengths))) == tuple(lengths)
 
 
 SMALL, OTHER = "small.gguf", "other.gguf"

@@ -183,7 +183,7 @@ def test_the_best_of_several_lengths_is_named(streams: Streams) -> None:
     ]
     (sentence,) = summed_up(streams, compared(*sides))
     assert sentence.startswith("Fastest here: --draft auto.")
-    mistaken = compared(*sides, differences=[difference(draft_length="auto", proven_at=None)])
+    mistaken = compared(*sides, differences=[difference(draft_tokens="auto", proven_at=None)])
     assert summed_up(streams, mistaken)[0].startswith("Fastest here: --draft 2.")
 
 

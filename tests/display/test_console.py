@@ -13,7 +13,7 @@ from localspec.bench.demo import PairResult
 from localspec.core.errors import LocalspecError
 from localspec.display import bench as scoreboard
 from localspec.display import console as display
-from localspec.engine.doctor import Examination
+from localspec.engine.doctor import DoctorReport
 from localspec.engine.stats import GenerationStats
 from localspec.metadata.header import read_header
 from localspec.pairing import check_pair
@@ -87,7 +87,7 @@ def test_what_drafting_gained(streams: Streams) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stats", "draft_length", "expected"),
+    ("stats", "draft_tokens", "expected"),
     [
         (GenerationStats(), 0, "– tok/s · draft off"),
         (made_stats(), 3, "2.0 tok/s · draft 3"),
@@ -95,8 +95,8 @@ def test_what_drafting_gained(streams: Streams) -> None:
         (made_stats(3, 0), 0, "2.0 tok/s · acceptance 0% · 1.00 tokens/round · draft off"),
     ],
 )
-def test_the_meter_in_words(stats: GenerationStats, draft_length: int, expected: str) -> None:
-    assert display.meter(stats, draft_length, 80) == expected
+def test_the_meter_in_words(stats: GenerationStats, draft_tokens: int, expected: str) -> None:
+    assert display.meter(stats, draft_tokens, 80) == expected
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def show_everything(tiny: TinyFiles) -> None:
     display.pair_report(check_pair(target, draft), target, draft)
     device = {"name": "CPU", "description": "A CPU", "kind": "CPU", "free": 2**30, "total": 2**31}
     display.examination(
-        Examination({"memory_total": 2**34, "devices": [device]}, ["Mend [it] " * 20])
+        DoctorReport({"memory_total": 2**34, "devices": [device]}, ["Mend [it] " * 20])
     )
     display.note(SENTENCE)
     display.error(LocalspecError(SENTENCE, "Hint."))
@@ -243,7 +243,7 @@ def test_an_examination_in_words(streams: Streams, monkeypatch: pytest.MonkeyPat
         "gpu_offload": True,
         "devices": [device | {"total": 3 * 2**30}],
     }
-    display.examination(Examination(facts, ["Close [all] other programs and windows, please."]))
+    display.examination(DoctorReport(facts, ["Close [all] other programs and windows, please."]))
     assert streams.read()[0].splitlines() == [
         "memory total      16.0 GiB",
         r"models folder     /a folder/\x1b[2J",

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.core.config import DraftLength, SamplingParams
+from localspec.core.config import DraftTokens, SamplingParams
 from localspec.core.errors import EngineError, FileProblem, LocalspecError, UsageError
 from localspec.engine import conversation as room
 from localspec.engine.chat_template import ROLES, Message
@@ -21,7 +21,7 @@ from localspec.engine.stats import GenerationStats
 from tests.support.chat_toys import ChatToy
 
 Typed = str | type[BaseException]
-LENGTHS: tuple[DraftLength, ...] = (0, 1, 4, "auto")
+LENGTHS: tuple[DraftTokens, ...] = (0, 1, 4, "auto")
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Person:
 
     def stream(self, response: GenerationResponse) -> None:
         self.streamed += response.text
-        self.lengths.append(response.draft_length)
+        self.lengths.append(response.draft_tokens)
         if self.interrupt is not None:
             self.interrupt -= 1
             if self.interrupt == 0:
@@ -75,7 +75,7 @@ class Person:
 
 
 def made(
-    *script: Typed, engine: ChatToy | None = None, length: DraftLength = 3, **more: object
+    *script: Typed, engine: ChatToy | None = None, length: DraftTokens = 3, **more: object
 ) -> tuple[Chat, Person, ChatToy]:
     person, engine = Person(list(script)), engine or ChatToy()
     params = SamplingParams(seed=7)
@@ -84,7 +84,7 @@ def made(
 
 
 def talked(
-    *script: Typed, engine: ChatToy | None = None, length: DraftLength = 3, **more: object
+    *script: Typed, engine: ChatToy | None = None, length: DraftTokens = 3, **more: object
 ) -> tuple[Chat, Person, ChatToy]:
     """A conversation that has run to its end, everything typed, nothing complained about."""
     chat, person, engine = made(*script, engine=engine, length=length, **more)
@@ -99,10 +99,10 @@ def said_turns(chat: Chat) -> list[tuple[str, str]]:
 
 def refused(chat: Chat, person: Person, line: str) -> LocalspecError:
     """The problem that a line gives; the conversation goes on, unchanged."""
-    before = (list(chat.turns), chat.system, chat.params, chat.draft_length)
+    before = (list(chat.turns), chat.system, chat.params, chat.draft_tokens)
     person.script, count = [line], len(person.answers)
     chat.run()
-    assert (list(chat.turns), chat.system, chat.params, chat.draft_length) == before
+    assert (list(chat.turns), chat.system, chat.params, chat.draft_tokens) == before
     assert len(person.answers) == count
     return person.problems.pop()
 
@@ -111,7 +111,7 @@ def refused(chat: Chat, person: Person, line: str) -> LocalspecError:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_turns_are_kept_and_sent_again(length: DraftLength) -> None:
+def test_turns_are_kept_and_sent_again(length: DraftTokens) -> None:
     chat, person, engine = talked("one", "two", length=length, system="Be brief")
     first, second = (answer.text for answer in person.answers)
     assert first and second and not person.problems
@@ -176,7 +176,7 @@ def test_a_turn_reads_only_what_is_new() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 4])
-def test_what_is_asked_again_is_not_read_again(length: DraftLength, tmp_path: Path) -> None:
+def test_what_is_asked_again_is_not_read_again(length: DraftTokens, tmp_path: Path) -> None:
     chat, person, engine = made(length=length)
     chat.handle("x" * 100)
     assert read_tokens(engine, lambda: chat.handle("/regen")) == 0
@@ -196,7 +196,7 @@ def test_what_is_asked_again_is_not_read_again(length: DraftLength, tmp_path: Pa
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_a_warm_cache_says_what_a_cold_one_says(length: DraftLength) -> None:
+def test_a_warm_cache_says_what_a_cold_one_says(length: DraftTokens) -> None:
     chat, person, engine = made(length=length)
     chat.handle("one")
     for line in ("two", "/undo", "three", "/regen", "/undo", "four"):
@@ -215,7 +215,7 @@ def test_a_warm_cache_says_what_a_cold_one_says(length: DraftLength) -> None:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_ctrl_c_keeps_what_was_said(length: DraftLength) -> None:
+def test_ctrl_c_keeps_what_was_said(length: DraftTokens) -> None:
     chat, person, engine = made(length=length, max_tokens=40)
     person.interrupt = 3
     person.script = ["one", "two"]
@@ -389,9 +389,9 @@ def test_undo_takes_back_one_question_each() -> None:
     ("rest", "length", "shown"),
     [("5", 5, "5"), ("auto", "auto", "auto"), ("off", 0, "off"), ("0", 0, "off"), ("", 3, "3")],
 )
-def test_draft_length(rest: str, length: DraftLength, shown: str) -> None:
+def test_draft_length(rest: str, length: DraftTokens, shown: str) -> None:
     chat, person, _ = talked(f"/draft {rest}")
-    assert chat.draft_length == length and person.said[-1] == f"Draft length: {shown}."
+    assert chat.draft_tokens == length and person.said[-1] == f"Draft length: {shown}."
     assert person.said[:-1] == (["Measuring."] if length == "auto" else [])
 
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.core import machine
-from localspec.core.config import MAX_DRAFT_TOKENS, DraftLength, SamplingParams
+from localspec.core.config import MAX_DRAFT_TOKENS, DraftTokens, SamplingParams
 from localspec.core.errors import (
     EngineError,
     FileProblem,
@@ -178,7 +178,7 @@ def shared_prefix(a: list[int], b: list[int]) -> int:
 @pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("length", [0, 1, 4, 9, MAX_DRAFT_TOKENS, "auto"])
 def test_the_context_is_filled_and_never_overrun(
-    tiny: TinyFiles, length: DraftLength, exact: bool
+    tiny: TinyFiles, length: DraftTokens, exact: bool
 ) -> None:
     # 256 is a whole number of llama.cpp's cells: one token more would not fit.
     target = options(tiny.target, ctx_size=256, exact=exact)
@@ -448,7 +448,7 @@ def test_a_sliding_target_drafts(sliding: Path, tmp_path: Path) -> None:
 
 def test_a_recurrent_model_is_found_out_and_rewound_by_replay(tiny: TinyFiles) -> None:
     model = load_model(tiny.recurrent)
-    assert not model.can_forget
+    assert not model.can_roll_back
     ids = random_ids(40)
     expected = by_pieces(model, ids, 10)
     model.decode(random_ids(5, seed=9), 5)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.core.config import DraftLength, SamplingParams
+from localspec.core.config import DraftTokens, SamplingParams
 from localspec.core.errors import PromptTooLong
 from localspec.engine.generate import GenerationResponse, collect, stream_generate
 from tests.support.toys import STOP_TOKEN, FakeClock, ToyEngine
@@ -21,7 +21,7 @@ def answer(
     engine: ToyEngine,
     prompt: str | Sequence[int] = "abc",
     params: SamplingParams = WARM,
-    length: DraftLength = 4,
+    length: DraftTokens = 4,
     *,
     max_tokens: int | None = None,
     stop: Sequence[str] = (),
@@ -56,7 +56,7 @@ stop_strings = st.lists(st.text("abc de\n\u00e9\u20ac\ufffd", min_size=1, max_si
 def test_an_answer_does_not_depend_on_the_draft(
     made: tuple[int, float | None],
     params: SamplingParams,
-    length: DraftLength,
+    length: DraftTokens,
     stop: list[str],
     max_tokens: int | None,
 ) -> None:
@@ -77,7 +77,7 @@ def test_an_answer_does_not_depend_on_the_draft(
 
 @given(st.integers(0, 30), lengths, stop_strings)
 def test_text_is_that_of_the_tokens_up_to_the_stop_string(
-    seed: int, length: DraftLength, stop: list[str]
+    seed: int, length: DraftTokens, stop: list[str]
 ) -> None:
     responses = answer(ToyEngine(seed=seed), length=length, stop=stop)
     tokens, text = tokens_of(responses), text_of(responses)
@@ -96,7 +96,7 @@ def test_text_is_that_of_the_tokens_up_to_the_stop_string(
 
 @given(st.integers(0, 30), lengths)
 def test_tokens_end_with_the_one_that_completed_the_stop_string(
-    seed: int, length: DraftLength
+    seed: int, length: DraftTokens
 ) -> None:
     whole = tokens_of(answer(ToyEngine(seed=seed)))
     text = bytes(token for token in whole if token != STOP_TOKEN).decode("utf-8", "replace")
@@ -108,7 +108,7 @@ def test_tokens_end_with_the_one_that_completed_the_stop_string(
 
 
 @pytest.mark.parametrize("length", [0, 4, "auto"])
-def test_the_next_turn_continues_from_a_cut_answer(length: DraftLength) -> None:
+def test_the_next_turn_continues_from_a_cut_answer(length: DraftTokens) -> None:
     engine = ToyEngine()
     first = answer(engine, "abc", length=length, stop=["a", "b"])
     assert first[-1].finish_reason == "stop"
@@ -197,13 +197,13 @@ def test_what_lies_behind_a_stop_string_is_neither_drafted_nor_accepted() -> Non
 
 
 def test_responses_tell_how_far_the_next_round_drafts() -> None:
-    assert {r.draft_length for r in answer(ToyEngine(), length=5, max_tokens=20)} == {5}
-    assert {r.draft_length for r in answer(ToyEngine(), length=0, max_tokens=20)} == {0}
+    assert {r.draft_tokens for r in answer(ToyEngine(), length=5, max_tokens=20)} == {5}
+    assert {r.draft_tokens for r in answer(ToyEngine(), length=0, max_tokens=20)} == {0}
     clock = FakeClock()
     engine = ToyEngine(quirk=0.0, clock=clock)
     prompt = engine.encode("abcd")
     perfect = stream_generate(engine, prompt, WARM, "auto", max_tokens=100, clock=clock)
-    assert max(r.draft_length for r in perfect) > 6
+    assert max(r.draft_tokens for r in perfect) > 6
 
 
 def test_collect_passes_each_response_on() -> None:

@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from localspec.core.config import LoadOptions
-from localspec.engine.memory_estimate import Footprint, footprint, sliding_layers, tensor_bytes
+from localspec.engine.memory_estimate import (
+    MemoryEstimate,
+    estimate_memory,
+    sliding_layers,
+    tensor_bytes,
+)
 from localspec.engine.memory_probe import would_allocate
 from localspec.engine.memory_use import MemoryUse
 from localspec.metadata.header import read_header
@@ -39,7 +44,7 @@ def test_the_demo_pair_takes_what_is_estimated(
     header = read_header(demo_files[part])
     model = load_model(demo_files[part], ctx_size=ctx_size)
     model.close()
-    assert_within(0.05, footprint(header, ctx_size, options(header.path)).use, model.memory)
+    assert_within(0.05, estimate_memory(header, ctx_size, options(header.path)).use, model.memory)
 
 
 @pytest.mark.parametrize("cache_type", ["f32", "q8_0"])
@@ -47,7 +52,7 @@ def test_cache_types_count(demo_files: tuple[Path, Path], cache_type: str) -> No
     changes = {"ctx_size": 1024, "cache_type_k": cache_type, "cache_type_v": cache_type}
     model = load_model(demo_files[0], **changes)
     model.close()
-    use = footprint(model.header, 1024, options(demo_files[0], **changes)).use
+    use = estimate_memory(model.header, 1024, options(demo_files[0], **changes)).use
     assert use.kv == pytest.approx(model.memory.kv, rel=0.01)
 
 
@@ -55,16 +60,20 @@ def test_a_sliding_window_keeps_less(tmp_path: Path) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", seed=1, layers=4, window=64, context_length=4096)
     model = load_model(path, ctx_size=4096)
     model.close()
-    use = footprint(model.header, 4096, options(path)).use
+    use = estimate_memory(model.header, 4096, options(path)).use
     assert use.kv == pytest.approx(model.memory.kv, rel=0.01)
-    everything = footprint(replace(model.header, sliding_window=None), 4096, options(path)).use
+    everything = estimate_memory(
+        replace(model.header, sliding_window=None), 4096, options(path)
+    ).use
     assert everything.kv > 2 * use.kv
 
 
 def test_a_recurrent_state_does_not_grow(tiny: TinyFiles) -> None:
     model = load_model(tiny.recurrent)
     model.close()
-    small, large = (footprint(model.header, n, options(tiny.recurrent)).use for n in (256, 4096))
+    small, large = (
+        estimate_memory(model.header, n, options(tiny.recurrent)).use for n in (256, 4096)
+    )
     assert small.kv == large.kv == pytest.approx(model.memory.kv, abs=2**14)  # it tells 0.01 MiB
 
 
@@ -74,13 +83,14 @@ def test_headers_of_big_models(tmp_path: Path, architecture: str) -> None:
     load = LoadOptions(path, ctx_size=8192, threads=1)
     exact = would_allocate(path, load)
     assert exact is not None and exact.total > 5 * 2**30
-    assert_within(0.05, footprint(read_header(path), 8192, load).use, exact)
+    assert_within(0.05, estimate_memory(read_header(path), 8192, load).use, exact)
 
 
 def test_exact_takes_one_more_cell(demo_files: tuple[Path, Path]) -> None:
     header = read_header(demo_files[0])
     plain, exact = (
-        footprint(header, 1024, options(header.path, exact=flag)).use.kv for flag in (False, True)
+        estimate_memory(header, 1024, options(header.path, exact=flag)).use.kv
+        for flag in (False, True)
     )
     assert exact == plain * 1280 // 1024  # rounded up to 256 cells
 
@@ -111,25 +121,25 @@ def test_layers_that_slide(
 
 
 def test_layers_move_to_the_gpu_from_the_end() -> None:
-    model = Footprint(100, (10, 20, 30), 7, (1, 2, 3), 5)
+    model = MemoryEstimate(100, (10, 20, 30), 7, (1, 2, 3), 5)
     assert model.use == MemoryUse(167, 6, 5)
     assert [model.on_gpu(n) for n in range(6)] == [0, 12, 45, 67, 78, 78]
     assert [model.in_ram(n) for n in range(5)] == [178, 171, 138, 116, 105]
 
 
 def test_a_tied_output_is_a_copy_on_the_gpu() -> None:
-    model = Footprint(100, (10,), 0, (1,), 5, copied=100)
+    model = MemoryEstimate(100, (10,), 0, (1,), 5, copied=100)
     assert model.use.weights == 110
     assert model.on_gpu(1) == 105 and model.in_ram(2) == 105
 
 
 def test_estimates_can_be_scaled() -> None:
-    model = Footprint(100, (10, 10), 7, (4, 8), 5).scaled(0.5, 2)
+    model = MemoryEstimate(100, (10, 10), 7, (4, 8), 5).scaled(0.5, 2)
     assert (model.kv, model.compute, model.layers) == ((2, 4), 10, (10, 10))
 
 
 def test_every_tensor_counts_once(demo_files: tuple[Path, Path]) -> None:
     for path in demo_files:
         header = read_header(path)
-        model = footprint(header, 512, options(path))
+        model = estimate_memory(header, 512, options(path))
         assert model.use.weights == tensor_bytes(header)

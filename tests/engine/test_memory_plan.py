@@ -10,35 +10,47 @@ from hypothesis import strategies as st
 
 from localspec.core import paths
 from localspec.core.errors import NotEnoughMemory
-from localspec.engine.memory_estimate import Footprint
-from localspec.engine.memory_plan import Free, Plan, Wish, default_ctx_size, draft_ctx_size, plan
+from localspec.engine.memory_estimate import MemoryEstimate
+from localspec.engine.memory_plan import (
+    FreeMemory,
+    MemoryPlan,
+    MemoryRequest,
+    default_ctx_size,
+    draft_ctx_size,
+    plan,
+)
 from localspec.metadata.header import ModelHeader, read_header
 
 MIB, GIB = 2**20, 2**30
 TARGET, DRAFT = (read_header(path) for path in paths.demo_pair())
-OPEN = Wish(None, None, None, None)
+OPEN = MemoryRequest(None, None, None, None)
 
 
-def big(ctx_size: int, draft_ctx: int) -> tuple[Footprint, Footprint | None]:
+def big(ctx_size: int, draft_ctx: int) -> tuple[MemoryEstimate, MemoryEstimate | None]:
     """A target of 4 GiB that takes 128 KiB a token, and a draft of 512 MiB that takes 16."""
-    target = Footprint(256 * MIB, (100 * MIB,) * 36, 240 * MIB, (ctx_size * 3641,) * 36, 0)
-    draft = Footprint(64 * MIB, (37 * MIB,) * 12, MIB, (draft_ctx * 1365,) * 12, 0)
+    target = MemoryEstimate(256 * MIB, (100 * MIB,) * 36, 240 * MIB, (ctx_size * 3641,) * 36, 0)
+    draft = MemoryEstimate(64 * MIB, (37 * MIB,) * 12, MIB, (draft_ctx * 1365,) * 12, 0)
     return target, draft if draft_ctx else None
 
 
-def chosen(wish: Wish, free: Free, trained: int = 131072, draft: ModelHeader | None = None) -> Plan:
-    return plan(replace(TARGET, context_length=trained), draft, wish, free, big)
+def chosen(
+    request: MemoryRequest,
+    free: FreeMemory,
+    trained: int = 131072,
+    draft: ModelHeader | None = None,
+) -> MemoryPlan:
+    return plan(replace(TARGET, context_length=trained), draft, request, free, big)
 
 
 def test_plenty_of_memory_changes_nothing() -> None:
-    result = chosen(OPEN, Free(64 * GIB))
+    result = chosen(OPEN, FreeMemory(64 * GIB))
     assert result.ctx_size == 8192 and result.notes == ()
     assert result.gpu_layers is None and result.on_gpu == 0
-    assert chosen(OPEN, Free(None)).ctx_size == 8192  # nothing is known: nothing is lowered
+    assert chosen(OPEN, FreeMemory(None)).ctx_size == 8192  # nothing is known: nothing is lowered
 
 
 def test_a_default_context_shrinks_and_says_so() -> None:
-    result = chosen(OPEN, Free(4 * GIB + 768 * MIB))
+    result = chosen(OPEN, FreeMemory(4 * GIB + 768 * MIB))
     assert 4096 <= result.ctx_size < 8192 and result.ctx_size % 256 == 0
     assert result.use.total <= 4 * GIB + 768 * MIB
     assert f"{result.ctx_size:,} tokens instead of 8,192" in result.notes[0]
@@ -46,47 +58,47 @@ def test_a_default_context_shrinks_and_says_so() -> None:
 
 def test_a_context_that_was_asked_for_is_not_lowered_but_refused() -> None:
     with pytest.raises(NotEnoughMemory) as caught:
-        chosen(replace(OPEN, ctx_size=131072), Free(8 * GIB))
+        chosen(replace(OPEN, ctx_size=131072), FreeMemory(8 * GIB))
     largest = int(caught.value.hint.split()[-1].rstrip("."))
     assert "131,072 tokens need 20" in caught.value.message
-    assert chosen(replace(OPEN, ctx_size=largest), Free(8 * GIB)).ctx_size == largest
+    assert chosen(replace(OPEN, ctx_size=largest), FreeMemory(8 * GIB)).ctx_size == largest
     with pytest.raises(NotEnoughMemory):
-        chosen(replace(OPEN, ctx_size=largest + 256), Free(8 * GIB))
+        chosen(replace(OPEN, ctx_size=largest + 256), FreeMemory(8 * GIB))
 
 
 def test_weights_beyond_the_memory_are_told_not_refused() -> None:
-    result = chosen(replace(OPEN, ctx_size=1024), Free(2 * GIB))
+    result = chosen(replace(OPEN, ctx_size=1024), FreeMemory(2 * GIB))
     assert "read from the disk again and again" in result.notes[0]
 
 
 def test_caches_that_nothing_could_hold_are_refused_with_advice() -> None:
     with pytest.raises(NotEnoughMemory) as caught:
-        chosen(OPEN, Free(64 * MIB))
+        chosen(OPEN, FreeMemory(64 * MIB))
     assert "stronger quantisation" in caught.value.hint or "--ctx-size" in caught.value.hint
 
 
 def test_the_draft_goes_to_the_gpu_first() -> None:
-    result = chosen(OPEN, Free(64 * GIB, (3 * GIB,)), draft=DRAFT)
+    result = chosen(OPEN, FreeMemory(64 * GIB, (3 * GIB,)), draft=DRAFT)
     assert result.draft_gpu_layers == 13  # 12 and the output
     assert result.gpu_layers is not None and 0 < result.gpu_layers < 37
     assert result.on_gpu <= 2 * GIB  # a GiB is left alone
-    more = chosen(OPEN, Free(64 * GIB, (3 * GIB, 3 * GIB)), draft=DRAFT)
+    more = chosen(OPEN, FreeMemory(64 * GIB, (3 * GIB, 3 * GIB)), draft=DRAFT)
     assert more.gpu_layers is not None and more.gpu_layers > result.gpu_layers
-    whole = chosen(OPEN, Free(64 * GIB, (80 * GIB,)), draft=DRAFT)
+    whole = chosen(OPEN, FreeMemory(64 * GIB, (80 * GIB,)), draft=DRAFT)
     assert (whole.gpu_layers, whole.draft_gpu_layers) == (37, 13)
 
 
 def test_a_gpu_too_small_for_anything_is_left_alone() -> None:
-    result = chosen(OPEN, Free(64 * GIB, (GIB,)), draft=DRAFT)
+    result = chosen(OPEN, FreeMemory(64 * GIB, (GIB,)), draft=DRAFT)
     assert (result.gpu_layers, result.draft_gpu_layers, result.on_gpu) == (0, 0, 0)
 
 
 def test_layers_asked_for_beyond_the_gpu_are_refused() -> None:
     with pytest.raises(NotEnoughMemory) as caught:
-        chosen(replace(OPEN, gpu_layers=99), Free(64 * GIB, (2 * GIB,)))
+        chosen(replace(OPEN, gpu_layers=99), FreeMemory(64 * GIB, (2 * GIB,)))
     assert "-ngl" in caught.value.hint
     assert "on the GPU, where 2.0 GiB are free" in caught.value.message
-    fine = chosen(replace(OPEN, gpu_layers=5), Free(64 * GIB, (2 * GIB,)))
+    fine = chosen(replace(OPEN, gpu_layers=5), FreeMemory(64 * GIB, (2 * GIB,)))
     assert fine.gpu_layers == 5
 
 
@@ -97,7 +109,7 @@ def test_layers_asked_for_beyond_the_gpu_are_refused() -> None:
     st.sampled_from([2048, 8192, 131072]),
 )
 def test_what_is_chosen_fits(ram: int, gpus: list[int], drafted: bool, trained: int) -> None:
-    free = Free(ram * MIB, tuple(each * MIB for each in gpus))
+    free = FreeMemory(ram * MIB, tuple(each * MIB for each in gpus))
     try:
         result = chosen(OPEN, free, trained, DRAFT if drafted else None)
     except NotEnoughMemory as problem:

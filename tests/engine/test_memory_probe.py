@@ -9,8 +9,8 @@ import pytest
 
 from localspec.core.errors import NotEnoughMemory
 from localspec.engine import memory_probe
-from localspec.engine.memory_estimate import footprint
-from localspec.engine.memory_plan import Free
+from localspec.engine.memory_estimate import estimate_memory
+from localspec.engine.memory_plan import FreeMemory
 from localspec.engine.memory_probe import announcement, free_memory, plan_here, would_allocate
 from localspec.engine.memory_use import MemoryUse
 from localspec.metadata.header import ModelHeader, read_header
@@ -45,9 +45,11 @@ def test_free_memory_is_told() -> None:
 
 def test_a_plan_leaves_a_small_pair_alone(tiny: TinyFiles) -> None:
     target, draft = read_header(tiny.target), read_header(tiny.draft)
-    chosen = plan_here(target, options(tiny.target), draft, options(tiny.draft), Free(8 * GIB))
+    chosen = plan_here(
+        target, options(tiny.target), draft, options(tiny.draft), FreeMemory(8 * GIB)
+    )
     assert (chosen.ctx_size, chosen.draft_ctx_size) == (1024, 1024)
-    assert chosen.notes == () and announcement(chosen, Free(8 * GIB)) is None
+    assert chosen.notes == () and announcement(chosen, FreeMemory(8 * GIB)) is None
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, int | None]]:
 
     def answer(path: Path, load: object) -> MemoryUse:
         calls.append((path, load.ctx_size))  # type: ignore[attr-defined]
-        use = footprint(read_header(path), load.ctx_size, load).use  # type: ignore[arg-type, attr-defined]
+        use = estimate_memory(read_header(path), load.ctx_size, load).use  # type: ignore[arg-type, attr-defined]
         return MemoryUse(use.weights, 2 * use.kv, use.compute)
 
     monkeypatch.setattr(memory_probe, "would_allocate", answer)
@@ -78,31 +80,31 @@ def test_llama_cpp_is_asked_only_where_it_is_tight(
 ) -> None:
     target = big_target(tmp_path)
     load = options(target.path, ctx_size=4096)
-    assert plan_here(target, load, free=Free(64 * GIB)).use.kv == 2 * GIB
+    assert plan_here(target, load, free=FreeMemory(64 * GIB)).use.kv == 2 * GIB
     assert not asked
-    assert plan_here(target, load, free=Free(8 * GIB)).use.kv == 4 * GIB
+    assert plan_here(target, load, free=FreeMemory(8 * GIB)).use.kv == 4 * GIB
     assert asked == [(target.path, 4096)]
 
 
 def test_the_hint_of_a_refusal_holds(tmp_path: Path, asked: object) -> None:
     target = big_target(tmp_path)
     with pytest.raises(NotEnoughMemory) as caught:
-        plan_here(target, options(target.path, ctx_size=8192), free=Free(6 * GIB))
+        plan_here(target, options(target.path, ctx_size=8192), free=FreeMemory(6 * GIB))
     largest = int(caught.value.hint.split()[-1].rstrip("."))
     again = options(target.path, ctx_size=largest)
-    assert plan_here(target, again, free=Free(6 * GIB)).ctx_size == largest
+    assert plan_here(target, again, free=FreeMemory(6 * GIB)).ctx_size == largest
 
 
 def test_who_places_tensors_by_hand_is_left_alone(tmp_path: Path) -> None:
     target = big_target(tmp_path)
     load = options(target.path, ctx_size=512, cpu_moe_layers=3)
-    chosen = plan_here(target, load, free=Free(64 * GIB, (2 * GIB,)))
+    chosen = plan_here(target, load, free=FreeMemory(64 * GIB, (2 * GIB,)))
     assert chosen.gpu_layers is None and chosen.on_gpu == 0
 
 
 def test_a_long_load_is_announced(tmp_path: Path) -> None:
     target = big_target(tmp_path)
-    free = Free(64 * GIB, (24 * GIB,))
+    free = FreeMemory(64 * GIB, (24 * GIB,))
     chosen = plan_here(target, options(target.path), free=free)
     line = announcement(chosen, free)
     assert line is not None and "on the GPU" in line and "8,192 tokens" in line

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from localspec.core.errors import DownloadProblem
 from localspec.hub import partial_file as room
 from localspec.hub.partial_file import (
-    Part,
+    PartialFile,
     TooLong,
     check_space,
     locked_part,
@@ -39,7 +39,7 @@ def never(looks: int) -> None:
 
 def opened(
     place: Path, size: int = len(DATA), wait: Callable[[int], None] = never
-) -> AbstractContextManager[Part]:
+) -> AbstractContextManager[PartialFile]:
     return locked_part(part_path(place, CONTENT), place, size, wait)
 
 
@@ -190,9 +190,9 @@ def test_a_second_one_waits_until_the_first_one_is_done(place: Path) -> None:
         assert second.done == 300 and waited == [1, 2, 3]
 
 
-@pytest.mark.parametrize("end", [Part.put_in_place, Part.remove])
+@pytest.mark.parametrize("end", [PartialFile.put_in_place, PartialFile.remove])
 def test_a_lock_on_what_lost_its_name_does_not_count(
-    end: Callable[[Part], None], place: Path
+    end: Callable[[PartialFile], None], place: Path
 ) -> None:
     first = opened(place)
     part = first.__enter__()

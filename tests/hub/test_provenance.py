@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from localspec.hub.provenance import (
     MAX_RECORD_BYTES,
-    Origin,
+    Provenance,
     Verdict,
     read_record,
     record_path,
@@ -28,9 +28,9 @@ DATA = b"GGUF" + bytes(range(256)) * 20
 COMMIT = "c0ffee" + "0" * 34
 
 
-def origin_of(data: bytes, path: str = "model.gguf", **others: Any) -> Origin:
+def origin_of(data: bytes, path: str = "model.gguf", **others: Any) -> Provenance:
     sha256 = hashlib.sha256(data).hexdigest()
-    return Origin("org/repo", "main", COMMIT, path, len(data), sha256, **others)
+    return Provenance("org/repo", "main", COMMIT, path, len(data), sha256, **others)
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_missing(path: Path) -> None:
 
 def test_the_hint_names_the_revision(path: Path) -> None:
     path.unlink()
-    origin = Origin("org/repo", "refs/pr/1", COMMIT, "a b.gguf", 1, "0" * 64)
+    origin = Provenance("org/repo", "refs/pr/1", COMMIT, "a b.gguf", 1, "0" * 64)
     write_record(path, origin)
     assert "'hf:org/repo@refs%2Fpr%2F1/a b.gguf'" in judged(path).hint
 

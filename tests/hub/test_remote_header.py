@@ -8,7 +8,7 @@ import pytest
 from localspec.core.errors import HubProblem, NotAGGUF
 from localspec.hub.client import DroppedConnection, RangeIgnored, RemoteModel, resolve
 from localspec.hub.reference import parse_reference
-from localspec.hub.remote_header import FIRST_BYTES, PIECE_BYTES, Comparison, compare, read_remote
+from localspec.hub.remote_header import FIRST_BYTES, PIECE_BYTES, PairCheck, compare, read_remote
 from localspec.metadata.header import HeaderStart, ModelHeader, read_header
 from localspec.pairing import check_pair, report_json
 from tests.support.fake_hub import FakeHub, drop, hub, status, whole
@@ -53,7 +53,7 @@ def served(hub: FakeHub, model: RemoteModel) -> int:
     return sum(hub.served[f"{model.reference.repo}/{file.path}"] for file in model.files)
 
 
-def compared(hub: FakeHub, target: bytes, draft: bytes, **options: bool) -> Comparison:
+def compared(hub: FakeHub, target: bytes, draft: bytes, **options: bool) -> PairCheck:
     """The comparison of two headers on the Hub; its count must be what the Hub sent."""
     models = put(hub, "target", target), put(hub, "draft", draft)
     result = compare(*models, **options)

@@ -27,13 +27,13 @@ from localspec.hub.provenance import Progress, read_record
 from localspec.hub.remote_header import FIRST_BYTES
 from localspec.library import acquire, user_pairs
 from localspec.library.acquire import (
-    Voice,
+    DownloadUI,
+    ensure_local,
     file_hashes,
     files_of,
     header_of,
     judge,
     models_of,
-    obtain,
 )
 from tests.support import zoo
 from tests.support.fake_hub import FakeHub, hub
@@ -54,14 +54,14 @@ NO_MODEL = gguf_bytes({"general.type": "mmproj", "general.architecture": "clip"}
 
 
 class Listener:
-    """Hears what a Voice says, answers its questions, and counts what is transferred."""
+    """Hears what a DownloadUI says, answers its questions, and counts what is transferred."""
 
     def __init__(self, answer: bool = False) -> None:
         self.sentences: list[str] = []
         self.questions: list[str] = []
         self.transferred: dict[str, tuple[int, int]] = {}
         self._answer = answer
-        self.voice = Voice(self.sentences.append, self._agree, self._transfer)
+        self.voice = DownloadUI(self.sentences.append, self._agree, self._transfer)
 
     def _agree(self, question: str) -> bool:
         self.questions.append(question)
@@ -161,7 +161,7 @@ def test_a_lenient_verdict(stocked: FakeHub, listener: Listener) -> None:
 
 
 def test_a_pair_is_told_of_fetched_and_recorded(stocked: FakeHub, listener: Listener) -> None:
-    files = obtain(["org/big-GGUF:Q4_K_M", "org/small-GGUF"], listener.voice)
+    files = ensure_local(["org/big-GGUF:Q4_K_M", "org/small-GGUF"], listener.voice)
     folder = paths.models_folder() / "org"
     assert files == [
         folder / "big-GGUF" / "big-Q4_K_M.gguf",
@@ -186,11 +186,11 @@ def test_a_pair_is_told_of_fetched_and_recorded(stocked: FakeHub, listener: List
 
 def test_what_is_here_is_not_asked_for(stocked: FakeHub, listener: Listener, local: Path) -> None:
     names = ["org/big-GGUF:Q4_K_M", "org/small-GGUF"]
-    files = obtain(names, listener.voice)
+    files = ensure_local(names, listener.voice)
     stocked.stop()
     again = Listener()
-    assert obtain(names, again.voice) == files
-    assert obtain([str(local / "big.gguf"), names[1]], again.voice) == [
+    assert ensure_local(names, again.voice) == files
+    assert ensure_local([str(local / "big.gguf"), names[1]], again.voice) == [
         local / "big.gguf",
         files[1],
     ]
@@ -202,12 +202,12 @@ def test_what_the_hubs_own_cache_has_is_used_there(
 ) -> None:
     cache = tmp_path / "huggingface" / "hub"
     link = zoo.put_in_hub_cache(cache, "org/small-GGUF", "small-Q8_0.gguf", SMALL)
-    assert obtain(["org/small-GGUF"], listener.voice) == [link]
+    assert ensure_local(["org/small-GGUF"], listener.voice) == [link]
     assert (stocked.requests, listener.sentences, stored()) == ([], [], [])
 
 
 def test_a_missing_half_is_fetched(stocked: FakeHub, listener: Listener, local: Path) -> None:
-    files = obtain([str(local / "big.gguf"), "org/small-GGUF"], listener.voice)
+    files = ensure_local([str(local / "big.gguf"), "org/small-GGUF"], listener.voice)
     assert files[0] == local / "big.gguf" and files[1].read_bytes() == SMALL
     assert len(listener.sentences) == 2 and "big" not in " ".join(listener.sentences)
 
@@ -233,7 +233,7 @@ def test_a_pair_that_cannot_work_is_refused_by_its_headers(
 ) -> None:
     given = [name.replace("LOCAL", str(local)) for name in names]
     with pytest.raises(IncompatiblePair) as caught:
-        obtain(given, listener.voice)
+        ensure_local(given, listener.voice)
     message, hint = caught.value.message, caught.value.hint
     assert words.replace("LOCAL", str(local)) in message and message.endswith(".")
     assert f"localspec check {given[0].replace('org/big', 'hf:org/big')} " in hint
@@ -244,9 +244,9 @@ def test_a_pair_that_cannot_work_is_refused_by_its_headers(
 def test_lenient_fetches_what_cannot_corrupt_text(stocked: FakeHub, listener: Listener) -> None:
     names = ["org/big-GGUF", "org/tuned-GGUF"]
     with pytest.raises(IncompatiblePair):
-        obtain(names, listener.voice)
+        ensure_local(names, listener.voice)
     assert stored() == []
-    assert obtain(names, listener.voice, lenient=True)[1].read_bytes() == TUNED
+    assert ensure_local(names, listener.voice, lenient=True)[1].read_bytes() == TUNED
 
 
 @pytest.mark.parametrize(
@@ -263,17 +263,17 @@ def test_what_is_no_model_is_not_fetched(
     stocked: FakeHub, listener: Listener, name: str, kind: type[LocalspecError], words: str
 ) -> None:
     with pytest.raises(kind, match=words) as caught:
-        obtain([name], listener.voice)
+        ensure_local([name], listener.voice)
     assert caught.value.hint
     assert sum(stocked.served.values()) <= FIRST_BYTES and stored() == []
 
 
 def test_several_single_models(stocked: FakeHub, listener: Listener) -> None:
     names = ["org/big-GGUF", "org/other-GGUF", "org/small-GGUF"]  # no pair, so no verdict
-    files = obtain(names, listener.voice)
+    files = ensure_local(names, listener.voice)
     assert [path.read_bytes() for path in files] == [BIG, OTHER, SMALL]
     with pytest.raises(FileProblem):
-        obtain(["org/tuned-GGUF", "org/other-GGUF", "org/eyes-GGUF"], listener.voice)
+        ensure_local(["org/tuned-GGUF", "org/other-GGUF", "org/eyes-GGUF"], listener.voice)
     assert "tuned-Q8_0.gguf" not in stored()
 
 
@@ -287,10 +287,10 @@ def test_what_is_large_is_asked_about(
     monkeypatch.setattr(acquire, "LARGE", len(BIG) + len(SMALL) - 1)
     listener = Listener(answer)
     if answer:
-        assert len(obtain(["org/big-GGUF", "org/small-GGUF"], listener.voice)) == 2
+        assert len(ensure_local(["org/big-GGUF", "org/small-GGUF"], listener.voice)) == 2
     else:
         with pytest.raises(DownloadProblem) as caught:
-            obtain(["org/big-GGUF", "org/small-GGUF"], listener.voice)
+            ensure_local(["org/big-GGUF", "org/small-GGUF"], listener.voice)
         assert caught.value.message == "Nothing was fetched." and "--yes" in caught.value.hint
         assert stored() == []
     assert listener.questions == [f"Fetch {size(len(BIG) + len(SMALL))}?"]
@@ -303,7 +303,7 @@ def test_only_what_is_missing_counts_as_large(
 ) -> None:
     monkeypatch.setattr(acquire, "LARGE", len(SMALL))
     listener = Listener()
-    obtain([str(local / "big.gguf"), "org/small-GGUF"], listener.voice)
+    ensure_local([str(local / "big.gguf"), "org/small-GGUF"], listener.voice)
     assert listener.questions == []
     assert acquire.LARGE < len(BIG)
 
@@ -329,7 +329,7 @@ def test_files_of_what_is_here(stocked: FakeHub, listener: Listener, local: Path
         files_of("mine")
     assert caught.value.message == "hf:org/small-GGUF is not on this disk."
     assert caught.value.hint == "Fetch it: localspec download hf:org/small-GGUF"
-    (small,) = obtain(["org/small-GGUF"], listener.voice)
+    (small,) = ensure_local(["org/small-GGUF"], listener.voice)
     assert files_of("mine") == [local / "big.gguf", small]
     assert files_of("org/small-GGUF:q8_0") == [small]
     assert files_of(str(local / "other.gguf")) == [local / "other.gguf"]

@@ -1,4 +1,4 @@
-"""Portrait: the facts of a file in words, and what speaks against it."""
+"""ModelInfo: the facts of a file in words, and what speaks against it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from localspec.library.model_info import paint
+from localspec.library.model_info import model_info
 from localspec.metadata.header import read_header
 from tests.support.real_pair import TinyFiles
 
 
 def facts(path: Path) -> dict[str, str]:
-    return dict(paint(read_header(path)).facts)
+    return dict(model_info(read_header(path)).facts)
 
 
 def test_the_bundled_target(demo_files: tuple[Path, Path]) -> None:
@@ -32,13 +32,13 @@ def test_the_bundled_target(demo_files: tuple[Path, Path]) -> None:
 
 
 def test_the_memory_it_would_take(demo_files: tuple[Path, Path]) -> None:
-    shown = paint(read_header(demo_files[0]))
+    shown = model_info(read_header(demo_files[0]))
     words = dict(shown.facts)["memory"]
     assert words.startswith("about ") and "for 2,048 tokens of context: weights 17 MiB" in words
     assert shown.as_json()["memory"] == shown.memory.as_json()
     assert shown.memory.total > 17 * 2**20
     for free, end in ((1 << 30, "; 1.0 GiB are free here"), (1 << 20, ", which is too little")):
-        assert dict(paint(read_header(demo_files[0]), free).facts)["memory"].endswith(end)
+        assert dict(model_info(read_header(demo_files[0]), free).facts)["memory"].endswith(end)
 
 
 def test_what_cannot_draft_is_said(tiny: TinyFiles) -> None:
@@ -54,7 +54,7 @@ def test_everything_a_header_may_say(tiny: TinyFiles) -> None:
         sliding_window=512, license="mit", sampling={"temp": 0.6, "top_k": 20},
         values={"general.base_model.0.name": "Base", "general.base_model.0.repo_url": "there"},
     )  # fmt: skip
-    found = dict(paint(header).facts)
+    found = dict(model_info(header).facts)
     assert found["file"].endswith("target.gguf in 3 parts")
     assert "\x1b" not in found["name"]
     assert found["architecture"] == "llama, 8 experts"
@@ -66,15 +66,15 @@ def test_everything_a_header_may_say(tiny: TinyFiles) -> None:
 @pytest.mark.parametrize("change", [{"context_length": None, "block_count": None}, {"vocab": None}])
 def test_what_is_not_said_is_left_out(tiny: TinyFiles, change: dict[str, object]) -> None:
     header = replace(read_header(tiny.target), name=None, **change)  # type: ignore[arg-type]
-    found = dict(paint(header).facts)
+    found = dict(model_info(header).facts)
     assert "name" not in found
     assert ("context" in found) == ("context_length" not in change)
     assert ("tokenizer" in found) == ("vocab" not in change)
-    assert paint(header).runs == ("vocab" not in change)
+    assert model_info(header).runs == ("vocab" not in change)
 
 
 def test_plain_data(tiny: TinyFiles) -> None:
-    document = json.loads(json.dumps(paint(read_header(tiny.target)).as_json()))
+    document = json.loads(json.dumps(model_info(read_header(tiny.target)).as_json()))
     assert document["runs"] is True and document["architecture"] == "llama"
     assert document["facts"]["licence"] == "not stated"
     assert {finding["level"] for finding in document["findings"]} <= {"info", "warning"}

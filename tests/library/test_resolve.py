@@ -11,7 +11,7 @@ from localspec.core.errors import UnknownPair, UsageError
 from localspec.hub import client
 from localspec.library import user_pairs
 from localspec.library.catalog import find_pair
-from localspec.library.resolve import FIND, Choice, choose, is_pair, on_disk
+from localspec.library.resolve import FIND, NamedModels, choose, is_pair, on_disk
 from localspec.metadata.header import read_header
 from tests.support import zoo
 from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
@@ -53,7 +53,7 @@ def test_models_stay_as_they_were_named() -> None:
         ("hf:org/big-GGUF:Q4_K_M", "small.gguf"),
         ("org/big:Q4_K_M", FIND),
     ):
-        assert choose(target, draft) == Choice(target, draft, {}, "")
+        assert choose(target, draft) == NamedModels(target, draft, {}, "")
 
 
 def test_no_target_is_told() -> None:
@@ -66,13 +66,15 @@ def test_no_target_is_told() -> None:
 @pytest.mark.usefixtures("mine")
 def test_a_pairs_name_stands_for_both_models_and_its_settings() -> None:
     small = "hf:org/small-GGUF:Q8_0"
-    assert choose("mine", None) == Choice("/models/big.gguf", small, SETTINGS, "")
+    assert choose("mine", None) == NamedModels("/models/big.gguf", small, SETTINGS, "")
     assert choose("Mine", None) == choose("mine", None)
     # Whatever else is named wins, and the settings stay.
-    assert choose("mine", "other.gguf") == Choice("/models/big.gguf", "other.gguf", SETTINGS, "")
+    assert choose("mine", "other.gguf") == NamedModels(
+        "/models/big.gguf", "other.gguf", SETTINGS, ""
+    )
     assert choose("mine", FIND).draft == FIND
     # As a draft it is the pair's draft, without the settings, which were made for the pair.
-    assert choose("other.gguf", "mine") == Choice("other.gguf", small, {}, "")
+    assert choose("other.gguf", "mine") == NamedModels("other.gguf", small, {}, "")
     assert choose("mine", "mine") == choose("mine", None)
 
 
@@ -133,7 +135,7 @@ def test_an_existing_path_comes_before_a_pair(here: Path) -> None:
     assert is_pair("mine")
     (here / "mine").write_bytes(MODEL)
     assert not is_pair("mine")
-    assert choose("mine", None) == Choice("mine")
+    assert choose("mine", None) == NamedModels("mine")
     assert on_disk("mine") == Path("mine")
 
 

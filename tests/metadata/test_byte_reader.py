@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from localspec.core.errors import NotAGGUF
 from localspec.metadata import byte_reader
-from localspec.metadata.byte_reader import Cursor
+from localspec.metadata.byte_reader import ByteReader
 from localspec.metadata.header import StagedHeader, read_header
 from tests.support.gguf_files import gguf_bytes, write_gguf
 from tests.support.header_toys import Bytes, refusal
@@ -66,7 +66,7 @@ def test_a_source_that_ends_too_early() -> None:
 def test_pieces_of_any_size_give_the_same_bytes(wanted: list[bytes], extra: list[int]) -> None:
     """However a source cuts its bytes, they come in order, none twice and none too many."""
     data = b"".join(wanted)
-    at = Cursor(Bytes(data, tuple(extra)))
+    at = ByteReader(Bytes(data, tuple(extra)))
     end = 0
     for piece in wanted:
         assert at.take(len(piece)) == piece
@@ -78,7 +78,7 @@ def test_pieces_of_any_size_give_the_same_bytes(wanted: list[bytes], extra: list
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 50), st.integers(1, 20))
 def test_a_count_is_within_its_limit_and_the_file(claimed: int, room: int, each: int) -> None:
-    at = Cursor(Bytes(claimed.to_bytes(8, "little") + bytes(room)))
+    at = ByteReader(Bytes(claimed.to_bytes(8, "little") + bytes(room)))
     if claimed > 30 or claimed * each > room:
         with pytest.raises(NotAGGUF):
             at.count("things", 30, each)
@@ -89,7 +89,7 @@ def test_a_count_is_within_its_limit_and_the_file(claimed: int, room: int, each:
 @given(st.lists(st.binary(max_size=40), max_size=30), st.integers(0, 60))
 def test_texts_in_a_row_are_those_read_one_by_one(texts: list[bytes], piece: int) -> None:
     data = b"".join(len(text).to_bytes(8, "little") + text for text in texts) + b"end"
-    together, skipping = (Cursor(Bytes(data, (piece,))) for _ in range(2))
+    together, skipping = (ByteReader(Bytes(data, (piece,))) for _ in range(2))
     assert together.strings(len(texts)) == texts
     skipping.skip_strings(len(texts))
     assert together.take(3) == skipping.take(3) == b"end"

@@ -153,7 +153,7 @@ def test_header_fields(tmp_path: Path) -> None:
     assert (header.license, header.chat_template) == ("mit", "{{ messages }}")
     assert header.sampling == {"temp": 0.5, "top_k": 20}
     assert header.get("rope.scaling") == (1.0, 2.0) and header.get("nothing") is None
-    assert header.has_output and header.rolls_back and header.is_causal
+    assert header.has_output and header.can_roll_back and header.is_causal
     assert not header.is_embedding and not header.is_diffusion
     assert len(header.vocab) == 10 and header.vocab.eot_id == 6 and header.vocab.n_merges == 1
     assert "tokenizer.ggml.tokens" not in header.values
@@ -197,7 +197,7 @@ def test_kind_of_model(
 ) -> None:
     keys = {"general.architecture": architecture} | extra
     header = read_header(write_gguf(tmp_path / "a.gguf", keys))
-    assert (header.rolls_back, header.is_causal, header.is_embedding) == expected
+    assert (header.can_roll_back, header.is_causal, header.is_embedding) == expected
 
 
 def test_a_sidecar_may_lack_an_architecture(tmp_path: Path) -> None:

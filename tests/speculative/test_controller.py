@@ -10,7 +10,7 @@ from localspec.core.config import SamplingParams
 from localspec.speculative.controller import Adaptive, FixedLength, Knowledge, NoDraft, longest
 from localspec.speculative.costs import PassCosts
 from localspec.speculative.drafters import MODEL, ModelDrafter
-from localspec.speculative.loop import Proposer, Round, generate_rounds, prefill
+from localspec.speculative.loop import Controller, Round, generate_rounds, prefill
 from localspec.speculative.sampler import Sampler
 from localspec.speculative.suffix import GROUPS, SuffixIndex
 from tests.support.toys import FakeClock, ToyModel, never_stop, toy_knowledge
@@ -51,7 +51,7 @@ def calibrated(verify: tuple[float, float], draft: tuple[float, float]) -> Knowl
 
 
 def answer(
-    make: Callable[[FakeClock], Proposer],
+    make: Callable[[FakeClock], Controller],
     costs: tuple[float, float],
     prompt: Sequence[int],
     tokens: int,
@@ -59,14 +59,14 @@ def answer(
 ) -> tuple[float, list[Round]]:
     """Seconds behind the prompt, and rounds."""
     clock = FakeClock()
-    proposer = make(clock)
+    controller = make(clock)
     target = kind(clock, costs)
     prefill(target, prompt, clock)
     began = clock()
     rounds = list(
         generate_rounds(
             target,
-            proposer,
+            controller,
             GREEDY,
             prompt,
             max_tokens=tokens,
@@ -79,8 +79,8 @@ def answer(
 
 def auto(
     quirk: float, draft: tuple[float, float], known: Knowledge, index: SuffixIndex | None = None
-) -> Callable[[FakeClock], Proposer]:
-    def make(clock: FakeClock) -> Proposer:
+) -> Callable[[FakeClock], Controller]:
+    def make(clock: FakeClock) -> Controller:
         model = Costly(clock, draft, quirk=quirk)
         return Adaptive(known, clock, ModelDrafter(model, GREEDY, 16, never_stop), index)
 
@@ -100,7 +100,7 @@ def plain_seconds(costs: tuple[float, float], tokens: int) -> float:
 
 @pytest.mark.parametrize("length", [1, 4, 9])
 def test_a_fixed_length_stays(length: int) -> None:
-    def make(clock: FakeClock) -> Proposer:
+    def make(clock: FakeClock) -> Controller:
         model = Costly(clock, (1, 0), quirk=9)
         return FixedLength(ModelDrafter(model, GREEDY, 16, never_stop), length, clock)
 
@@ -252,7 +252,7 @@ def test_quick_plain_passes_are_no_credit() -> None:
         def _ask_model(self, context: list[int], limit: int, value: float) -> None:
             return
 
-    def plain(clock: FakeClock) -> Proposer:
+    def plain(clock: FakeClock) -> Controller:
         model = ModelDrafter(Costly(clock, draft, quirk=9.0), GREEDY, 16, never_stop)
         made.append(Plain(known, clock, model))
         return made[-1]
@@ -274,7 +274,7 @@ def test_plain_decoding_is_tried_now_and_then() -> None:
 
 
 def test_a_draft_that_lacks_a_token_teaches_nothing_of_reading() -> None:
-    def make(clock: FakeClock) -> Proposer:
+    def make(clock: FakeClock) -> Controller:
         model = Costly(clock, (0.05, 0.05), n_vocab=10)
         return Adaptive(known, clock, ModelDrafter(model, GREEDY, 16, never_stop))
 

@@ -18,22 +18,22 @@ GREEDY = Sampler(SamplingParams(temperature=0))
 WARM = Sampler(SamplingParams(temperature=1, repeat_penalty=1.2, seed=5))
 
 
-def drafter(model: ToyModel, picker: Sampler = GREEDY, n_target_vocab: int = 16) -> ModelDrafter:
-    return ModelDrafter(model, picker, n_target_vocab, never_stop)
+def drafter(model: ToyModel, sampler: Sampler = GREEDY, n_target_vocab: int = 16) -> ModelDrafter:
+    return ModelDrafter(model, sampler, n_target_vocab, never_stop)
 
 
 def continuation(
-    model: ToyModel, context: Sequence[int], count: int, picker: Sampler, n_shared: int
+    model: ToyModel, context: Sequence[int], count: int, sampler: Sampler, n_shared: int
 ) -> list[int]:
     """What the model says next, row by row and without a cache."""
     text = list(context)
     for _ in range(count):
-        text.append(picker.pick(model.row(text)[:n_shared], len(text), text))
+        text.append(sampler.pick(model.row(text)[:n_shared], len(text), text))
     return text[len(context) :]
 
 
-def proposals(proposer: ModelDrafter, context: Sequence[int], limit: int) -> list[int]:
-    return [each.token for each in islice(proposer.propose(list(context)), limit)]
+def proposals(controller: ModelDrafter, context: Sequence[int], limit: int) -> list[int]:
+    return [each.token for each in islice(controller.propose(list(context)), limit)]
 
 
 contexts = st.lists(st.integers(0, 9), min_size=1, max_size=12)
@@ -46,18 +46,18 @@ contexts = st.lists(st.integers(0, 9), min_size=1, max_size=12)
     st.sampled_from([GREEDY, WARM]),
 )
 def test_proposals_depend_on_the_context_alone(
-    asked: list[tuple[list[int], int, bool]], n_vocab: int, n_target_vocab: int, picker: Sampler
+    asked: list[tuple[list[int], int, bool]], n_vocab: int, n_target_vocab: int, sampler: Sampler
 ) -> None:
     model = ToyModel(n_vocab=n_vocab)
-    proposer = drafter(model, picker, n_target_vocab)
+    controller = drafter(model, sampler, n_target_vocab)
     for context, limit, prepared in asked:
         if prepared:
-            proposer.read(context)
+            controller.read(context)
             assert list(model.tokens) == context[:-1]
-            assert proposer.unread(context) == 1
-        proposed = proposals(proposer, context, limit)
+            assert controller.unread(context) == 1
+        proposed = proposals(controller, context, limit)
         shared = min(n_vocab, n_target_vocab)
-        assert proposed == continuation(model, context, limit, picker, shared)
+        assert proposed == continuation(model, context, limit, sampler, shared)
         if proposed:
             assert list(model.tokens) == [*context, *proposed[:-1]]
 
@@ -82,16 +82,16 @@ def test_confidence_is_the_lead_over_the_runner_up() -> None:
 
 def test_accepted_tokens_stay_in_the_cache() -> None:
     model = ToyModel()
-    proposer = drafter(model)
-    draft = proposals(proposer, [1, 2, 3], 4)
+    controller = drafter(model)
+    draft = proposals(controller, [1, 2, 3], 4)
     model.calls.clear()
     # All four accepted and a bonus token: the fourth was never decoded, the bonus is pending.
-    assert proposer.unread([1, 2, 3, *draft, 7]) == 2
-    proposals(proposer, [1, 2, 3, *draft, 7], 1)
+    assert controller.unread([1, 2, 3, *draft, 7]) == 2
+    proposals(controller, [1, 2, 3, *draft, 7], 1)
     assert model.calls == [(2, 1)]
     model.calls.clear()
     # Two accepted, then the target disagreed: only its own token is new.
-    proposals(proposer, [1, 2, 3, *draft[:2], (draft[2] + 1) % 16], 1)
+    proposals(controller, [1, 2, 3, *draft[:2], (draft[2] + 1) % 16], 1)
     assert model.calls == [(1, 1)]
 
 
@@ -113,12 +113,12 @@ def test_ids_beyond_the_target_are_never_picked() -> None:
 @pytest.mark.parametrize("context", [[12], [1, 12, 2], [1, 2, 12], [12, 1, 2, 3]])
 def test_an_id_that_the_draft_lacks_keeps_it_silent(context: list[int]) -> None:
     model = ToyModel(n_vocab=10)
-    proposer = drafter(model)
-    proposer.read(context)
-    assert proposals(proposer, context, 4) == []
-    assert proposer.review(context, 9) == []
+    controller = drafter(model)
+    controller.read(context)
+    assert proposals(controller, context, 4) == []
+    assert controller.review(context, 9) == []
     assert model.calls == []
-    assert len(proposals(proposer, [1, 2], 4)) == 4
+    assert len(proposals(controller, [1, 2], 4)) == 4
 
 
 # -- watching ------------------------------------------------------------------------------
@@ -126,18 +126,18 @@ def test_an_id_that_the_draft_lacks_keeps_it_silent(context: list[int]) -> None:
 
 @given(contexts, st.integers(1, 12), st.integers(1, 12), st.sampled_from([GREEDY, WARM]))
 def test_a_review_says_what_would_have_been_proposed(
-    context: list[int], read: int, longest: int, picker: Sampler
+    context: list[int], read: int, longest: int, sampler: Sampler
 ) -> None:
     model = ToyModel()
-    proposer = drafter(model, picker)
-    proposer.read(context[:read])
-    reviewed = proposer.review(context, longest)
+    controller = drafter(model, sampler)
+    controller.read(context[:read])
+    reviewed = controller.review(context, longest)
     held = len(context[:read]) - 1
     assert len(reviewed) == min(longest, max(0, len(context) - 1 - held))
     for i, (candidate, came) in enumerate(reviewed):
         position = len(context) - len(reviewed) + i
         assert came == context[position]
-        assert [candidate.token] == continuation(model, context[:position], 1, picker, 16)
+        assert [candidate.token] == continuation(model, context[:position], 1, sampler, 16)
     if reviewed:
         assert list(model.tokens) == context[:-1]
 
@@ -145,17 +145,17 @@ def test_a_review_says_what_would_have_been_proposed(
 @pytest.mark.parametrize(("known", "reads"), [(1, 37), (150, 36), (250, 150), (397, 3)])
 def test_a_look_at_a_draft_does_not_cost_a_long_prompt(known: int, reads: int) -> None:
     model = ToyModel(n_ctx=1024)
-    proposer = drafter(model)
+    controller = drafter(model)
     context = [(i * i) % 16 for i in range(400)]
-    proposer.read(context[:known])
+    controller.read(context[:known])
     model.calls.clear()
-    assert reads < proposer.to_review(context, 6) <= reads + 2
-    reviewed = proposer.review(context, 6)
+    assert reads < controller.to_review(context, 6) <= reads + 2
+    reviewed = controller.review(context, 6)
     assert model.calls == [(reads, min(6, reads))]
     for i, (candidate, came) in enumerate(reversed(reviewed), start=1):
         assert came == context[-i]
         assert [candidate.token] == continuation(model, context[:-i], 1, GREEDY, 16)
-    assert proposals(proposer, context, 3) == continuation(model, context, 3, GREEDY, 16)
+    assert proposals(controller, context, 3) == continuation(model, context, 3, GREEDY, 16)
     assert list(model.tokens[:400]) == context  # the tail was a look, no more
 
 
@@ -165,10 +165,12 @@ def test_a_look_at_a_draft_does_not_cost_a_long_prompt(known: int, reads: int) -
 @given(st.integers(10, 24), st.integers(0, 5), st.integers(1, 90))
 def test_a_long_context_is_seen_through_a_window(n_ctx: int, seed: int, length: int) -> None:
     model = ToyModel(n_ctx=n_ctx, seed=seed)
-    proposer = drafter(model)
+    controller = drafter(model)
     text = [(i * i + seed) % 16 for i in range(length)]
     for end in range(1, length + 1):
-        assert proposals(proposer, text[:end], 1) == continuation(model, text[:end], 1, GREEDY, 16)
+        assert proposals(controller, text[:end], 1) == continuation(
+            model, text[:end], 1, GREEDY, 16
+        )
         held = list(model.tokens)
         assert held[0] == text[0] and len(held) <= n_ctx
         if end >= 4:  # the toy looks at three tokens
@@ -177,10 +179,10 @@ def test_a_long_context_is_seen_through_a_window(n_ctx: int, seed: int, length: 
 
 def test_the_window_moves_seldom() -> None:
     model = ToyModel(n_ctx=64)
-    proposer = drafter(model)
+    controller = drafter(model)
     text = [i % 16 for i in range(600)]
     for end in range(1, 601):
-        proposals(proposer, text[:end], 1)
+        proposals(controller, text[:end], 1)
     read = sum(tokens for tokens, _ in model.calls)
     assert read < 600 * 2.5
 

@@ -70,10 +70,10 @@ def test_the_loop_takes_as_long_as_foretold(length: int) -> None:
     draft = ToyModel(n_ctx=256, quirk=0.5, clock=clock, seconds=2.0)
     drafter = ModelDrafter(draft, greedy, 16, never_stop)
     prefill(target, prompt, clock)
-    proposer = FixedLength(drafter, length, clock) if length else NoDraft()
+    controller = FixedLength(drafter, length, clock) if length else NoDraft()
     rounds = list(
         generate_rounds(
-            target, proposer, greedy, prompt, max_tokens=80, is_stop=never_stop, clock=clock
+            target, controller, greedy, prompt, max_tokens=80, is_stop=never_stop, clock=clock
         )
     )
     text = [token for round in rounds for token in round.tokens]

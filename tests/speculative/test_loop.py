@@ -15,8 +15,8 @@ from localspec.core.config import SamplingParams
 from localspec.speculative.controller import Adaptive, FixedLength, Knowledge, NoDraft
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import (
+    Controller,
     Proposal,
-    Proposer,
     Round,
     catch_up,
     common_prefix,
@@ -90,7 +90,7 @@ class Scene:
     def target(self) -> ToyModel:
         return ToyModel(n_vocab=self.n_vocab, n_ctx=self.n_ctx, seed=self.seed)
 
-    def draft(self, target: ToyModel) -> tuple[Proposer, ToyModel | None]:
+    def draft(self, target: ToyModel) -> tuple[Controller, ToyModel | None]:
         rng = random.Random(self.seed)
         length = self.length if isinstance(self.length, int) else 4
         if self.quirk is None:
@@ -116,7 +116,7 @@ class Scene:
         return token in self.stops
 
     def start(
-        self, target: ToyModel, drafter: Proposer, prompt: Sequence[int] | None = None
+        self, target: ToyModel, drafter: Controller, prompt: Sequence[int] | None = None
     ) -> Iterator[Round]:
         """Prefill and rounds on a target that may hold anything."""
         prompt = list(self.prompt if prompt is None else prompt)
@@ -242,14 +242,14 @@ def test_an_edited_prompt_reuses_what_is_equal(scene: Scene, data: st.DataObject
 @given(scenes(), st.integers(1, 9))
 def test_a_perfect_draft_is_always_accepted(scene: Scene, length: int) -> None:
     target, twin = scene.target(), scene.target()
-    picker = Sampler(scene.params)
-    drafter = ModelDrafter(twin, picker, target.n_vocab, scene.is_stop)
+    sampler = Sampler(scene.params)
+    drafter = ModelDrafter(twin, sampler, target.n_vocab, scene.is_stop)
     prefill(target, scene.prompt, float)
     rounds = list(
         generate_rounds(
             target,
             FixedLength(drafter, length, float),
-            picker,
+            sampler,
             scene.prompt,
             max_tokens=scene.max_tokens,
             is_stop=scene.is_stop,
@@ -262,7 +262,7 @@ def test_a_perfect_draft_is_always_accepted(scene: Scene, length: int) -> None:
 
 def run(
     target: ToyModel,
-    proposer: Proposer,
+    controller: Controller,
     prompt: Sequence[int],
     *,
     max_tokens: int = 30,
@@ -274,7 +274,7 @@ def run(
     return list(
         generate_rounds(
             target,
-            proposer,
+            controller,
             GREEDY,
             prompt,
             max_tokens=max_tokens,

@@ -21,7 +21,7 @@ from localspec.speculative.controller import FixedLength
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import generate_rounds, prefill
 from localspec.speculative.rejection import RejectionSampler, acceptance_probability, residual
-from localspec.speculative.sampler import Law, Sampler
+from localspec.speculative.sampler import Sampler, TokenDistribution
 from tests.support.real_pair import options
 from tests.support.toys import ToyModel, never_stop
 
@@ -29,15 +29,15 @@ WARM = SamplingParams(temperature=1.0, top_k=0, top_p=1, min_p=0, acceptance="re
 
 
 @st.composite
-def laws(draw: st.DrawFn) -> Law:
+def laws(draw: st.DrawFn) -> TokenDistribution:
     """Up to six of eight tokens, in any order."""
     ids = draw(st.lists(st.integers(0, 7), min_size=1, max_size=6, unique=True))
     weights = np.array(draw(st.lists(st.floats(1e-3, 1), min_size=len(ids), max_size=len(ids))))
-    return Law(np.array(ids), weights / weights.sum())
+    return TokenDistribution(np.array(ids), weights / weights.sum())
 
 
 @given(laws(), laws())
-def test_one_token_has_the_targets_law(p: Law, q: Law) -> None:
+def test_one_token_has_the_targets_law(p: TokenDistribution, q: TokenDistribution) -> None:
     emitted = np.zeros(8)
     rejected = 0.0
     for token, chance in zip(q.ids.tolist(), q.probabilities.tolist(), strict=True):
@@ -86,13 +86,13 @@ def toy_texts(
 ) -> Iterator[tuple[tuple[int, ...], int]]:
     """Three tokens behind a prompt for many seeds, drafted by two, and how many were accepted."""
     for seed in range(draws):
-        picker = make(seed)
+        sampler = make(seed)
         target, draft = ToyModel(n_vocab=4), ToyModel(n_vocab=4, quirk=quirk)
         prefill(target, [1, 2], float)
-        proposer = FixedLength(ModelDrafter(draft, picker, 4, never_stop), 2, float)
+        controller = FixedLength(ModelDrafter(draft, sampler, 4, never_stop), 2, float)
         rounds = list(
             generate_rounds(
-                target, proposer, picker, [1, 2], max_tokens=4, is_stop=never_stop, clock=float
+                target, controller, sampler, [1, 2], max_tokens=4, is_stop=never_stop, clock=float
             )
         )
         tokens = tuple(token for round in rounds for token in round.tokens)

@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 
 from localspec.core.config import SamplingParams
 from localspec.core.errors import EngineError
-from localspec.speculative.sampler import _ROWS, Law, Sampler, _largest, gumbel_noise, uniform
+from localspec.speculative.sampler import (
+    _ROWS,
+    Sampler,
+    TokenDistribution,
+    _largest,
+    gumbel_noise,
+    uniform,
+)
 
 PLAIN = SamplingParams(temperature=1, top_k=0, top_p=1, min_p=0)
 
@@ -366,11 +373,13 @@ def test_the_margin_knows_the_penalty() -> None:
 
 
 def test_a_law_by_token() -> None:
-    law = Law(np.array([7, 2, 5]), np.array([0.5, 0.25, 0.25]))
+    law = TokenDistribution(np.array([7, 2, 5]), np.array([0.5, 0.25, 0.25]))
     assert (law.of(7), law.of(2), law.of(3)) == (0.5, 0.25, 0.0)
     assert law.at(np.array([0, 2, 7, 9])).tolist() == [0.0, 0.25, 0.5, 0.0]
     assert law.draw(np.array([0.0, 3.0, 0.0])) == 2
-    assert Law(np.array([1, 2]), np.array([0.0, 1.0])).draw(np.array([99.0, 0.0])) == 2
+    assert (
+        TokenDistribution(np.array([1, 2]), np.array([0.0, 1.0])).draw(np.array([99.0, 0.0])) == 2
+    )
 
 
 @given(params_strategy, rows, histories)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from localspec.bench.run import Comparison, Difference, Side
-from localspec.core.config import DraftLength
+from localspec.core.config import DraftTokens
 from localspec.engine.generate import Answer
 from localspec.engine.stats import GenerationStats
 
@@ -32,7 +32,7 @@ def made_answer(
     return Answer("", list(tokens), stats, "length")
 
 
-def side(length: DraftLength, *repeats: Sequence[Answer]) -> Side:
+def side(length: DraftTokens, *repeats: Sequence[Answer]) -> Side:
     return Side(length, tuple(map(tuple, repeats)))
 
 

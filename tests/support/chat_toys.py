@@ -42,7 +42,7 @@ class ChatToy:
     def introduce(self, say: Callable[[str], None]) -> None:
         say("Measuring.")
 
-    can_rewind = True
+    can_roll_back = True
 
     def is_stop(self, token: int) -> bool:
         return token == STOP

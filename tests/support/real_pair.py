@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from localspec.core import paths
-from localspec.core.config import DraftLength, LoadOptions, SamplingParams
+from localspec.core.config import DraftTokens, LoadOptions, SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import Answer, collect, stream_generate
 from localspec.engine.model import LlamaModel
@@ -21,7 +21,7 @@ from localspec.metadata.header import read_header
 from tests.support.tiny_models import CHATML, _add_tokenizer, vocabulary, write_tiny_model
 
 GREEDY = SamplingParams(temperature=0)
-LENGTHS: tuple[DraftLength, ...] = (0, 1, 4, 9, "auto")
+LENGTHS: tuple[DraftTokens, ...] = (0, 1, 4, 9, "auto")
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def generate(
     engine: Engine,
     prompt: Sequence[int],
     params: SamplingParams = GREEDY,
-    length: DraftLength = 0,
+    length: DraftTokens = 0,
     max_tokens: int | None = 24,
 ) -> Answer:
     """One answer, from whatever the caches hold."""
@@ -98,7 +98,7 @@ def fresh(
     engine: Engine,
     prompt: Sequence[int],
     params: SamplingParams = GREEDY,
-    length: DraftLength = 0,
+    length: DraftTokens = 0,
     max_tokens: int | None = 24,
 ) -> Answer:
     """One answer from empty caches."""

@@ -168,7 +168,7 @@ class ToyEngine:
     def learnt(self, clock: Clock) -> Knowledge:
         return self._learnt
 
-    can_rewind = True
+    can_roll_back = True
 
     def is_stop(self, token: int) -> bool:
         return token == STOP_TOKEN
