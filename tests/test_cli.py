@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from localspec import __version__, cli
+from localspec.commands import run as run_command
 from localspec.core import paths
 from localspec.core.errors import EngineError, FileProblem
 from localspec.engine import doctor, llama_library
@@ -298,7 +299,7 @@ def test_a_bug_keeps_its_traceback(run: Command, monkeypatch: pytest.MonkeyPatch
     def broken(*arguments: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(cli, "_read_prompt", broken)
+    monkeypatch.setattr(run_command, "_read_prompt", broken)
     with pytest.raises(ZeroDivisionError):
         run(HELLO)
 

@@ -25,6 +25,10 @@ from localspec.core.config import (
 from localspec.library.pair_schema import SETTINGS
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+NameArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[MODEL]", help="A pair's name, or the target instead of --target."),
+]
 _DRAFTING, _LOADING, _SAMPLING = "Drafting", "Loading", "Sampling"
 
 
@@ -411,13 +415,10 @@ _FLAG_OF = {
 def settle(
     models: ModelFlags, sampling: SamplingFlags, settings: Mapping[str, object]
 ) -> tuple[ModelFlags, SamplingFlags]:
-    """Flags over a pair's settings: what was given stays."""
+    """Flags over a pair's settings, the draft length left out: what was given stays."""
     for name, value in settings.items():
         flag = _FLAG_OF.get(name, name)
-        if name == "draft_tokens":
-            if not models.draft_options().lengths:
-                models = replace(models, draft_tokens=str(value))
-        elif hasattr(models, flag):
+        if hasattr(models, flag):
             given = getattr(models, flag)
             if given is None or given is False:
                 models = replace(models, **{flag: value})  # type: ignore[arg-type]

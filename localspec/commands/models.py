@@ -7,6 +7,7 @@ This room joins others for `check`, `inspect`, `list`, `suggest`, `pairs`, `pair
 import shlex
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +22,8 @@ from localspec.commands.flags import (
     unkept_flags,
 )
 from localspec.core.errors import IncompatiblePair, UsageError
-from localspec.display import console as display
+from localspec.display import console, reports
+from localspec.display.progress import progress
 
 if TYPE_CHECKING:
     from localspec.library.acquire import DownloadUI
@@ -36,13 +38,12 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before 
 
 def voice(yes: bool = False) -> "DownloadUI":
     """Speak with the user on stderr; without a terminal, large downloads need ``yes``."""
-    from localspec.display.models import transfer
     from localspec.library.acquire import DownloadUI
 
     def agree(question: str) -> bool:
-        return yes or (sys.stdin is not None and sys.stdin.isatty() and display.ask(question))
+        return yes or (sys.stdin is not None and sys.stdin.isatty() and console.ask(question))
 
-    return DownloadUI(display.note, agree, transfer)
+    return DownloadUI(console.note, agree, partial(progress, in_bytes=True))
 
 
 def check(
@@ -87,9 +88,9 @@ def check(
     verdict = judge(first, given[0], voice(), lenient=lenient, weights_needed=False)
     if as_json:
         document = report_json(verdict.report, verdict.target, verdict.draft)
-        display.json_line(document | {"bytes_read": verdict.bytes_read})
+        console.json_line(document | {"bytes_read": verdict.bytes_read})
     else:
-        display.pair_report(verdict.report, verdict.target, verdict.draft)
+        reports.pair_report(verdict.report, verdict.target, verdict.draft)
     raise typer.Exit(0 if verdict.report.compatible else 1)
 
 
@@ -104,9 +105,9 @@ def inspect(
 
     shown = model_info(header_of(name, voice()), memory_for_models())
     if as_json:
-        display.json_line(shown.as_json())
+        console.json_line(shown.as_json())
     else:
-        display.portrait(shown)
+        reports.model_report(shown)
     raise typer.Exit(0 if shown.runs else 1)
 
 
@@ -129,7 +130,7 @@ def list_models(
     inventory = find_models(chosen, folder or ())
     if as_json:
         models = [listing.model_json(model) for model in inventory.models]
-        display.json_line({"models": models, "notes": list(inventory.notes)})
+        console.json_line({"models": models, "notes": list(inventory.notes)})
     else:
         listing.models(inventory)
 
@@ -154,7 +155,7 @@ def suggest(
         )
     found = drafts_for(header, folder or ())
     if as_json:
-        display.json_line(
+        console.json_line(
             {
                 "drafts": [draft.as_json(name) for draft in found.drafts],
                 "refused": [refusal.as_json() for refusal in found.refused],
@@ -179,10 +180,10 @@ def pairs(
 
     rows = [row for row in pair_rows(family) if not fits or row.fits]
     if not rows and not as_json:
-        display.note("No known pair fits this machine's memory.")
+        console.note("No known pair fits this machine's memory.")
         return
     if as_json:
-        display.json_line({"pairs": [row.as_json() for row in rows]})
+        console.json_line({"pairs": [row.as_json() for row in rows]})
     else:
         listing.pairs(rows)
 
@@ -208,13 +209,13 @@ def download(
             for path in ensure_local(group, voice(yes), lenient=lenient)
         ]
     except KeyboardInterrupt:
-        display.note("Stopped. What came is kept: the same command goes on from there.")
+        console.note("Stopped. What came is kept: the same command goes on from there.")
         raise typer.Exit(130) from None
     if as_json:
-        display.json_line({"files": [str(path) for path in files]})
+        console.json_line({"files": [str(path) for path in files]})
     else:
         for path in files:
-            display.text(f"{path}\n")
+            console.text(f"{path}\n")
 
 
 def verify(
@@ -234,13 +235,13 @@ def verify(
     kept = kept_hashes(names)
     folders = [folder for folder in (paths.models_folder(),) if folder.is_dir()]
     folders += [path for path in kept if not path.is_relative_to(paths.models_folder())]
-    with listing.transfer() as on_progress:
+    with progress(in_bytes=True) as on_progress:
         coming = provenance.verify(wanted or folders, on_progress, kept)
         found = list(coming) if as_json else listing.verdicts(coming)
     if as_json:
-        display.json_line({"files": [listing.verdict_json(verdict) for verdict in found]})
+        console.json_line({"files": [listing.verdict_json(verdict) for verdict in found]})
     elif not found:
-        display.note("Nothing was downloaded yet; fetch a pair with: localspec download NAME")
+        console.note("Nothing was downloaded yet; fetch a pair with: localspec download NAME")
     raise typer.Exit(0 if all(verdict.state == "right" for verdict in found) else 1)
 
 
@@ -260,7 +261,6 @@ def pair_add(
 
     The pair is checked, and the hashes of its files are kept for verify.
     """
-    from localspec.display import models as listing
     from localspec.library import user_pairs
     from localspec.library.acquire import file_hashes, judge
     from localspec.library.resolve import FIND, canonical_name, choose
@@ -282,13 +282,13 @@ def pair_add(
         )
     verdict = judge(models.target, draft, voice(), lenient=models.lenient)
     if not verdict.report.compatible:
-        display.pair_report(verdict.report, verdict.target, verdict.draft)
+        reports.pair_report(verdict.report, verdict.target, verdict.draft)
         raise typer.Exit(1)
     target, draft = canonical_name(models.target), canonical_name(draft)
-    with listing.transfer() as on_progress:
+    with progress(in_bytes=True) as on_progress:
         hashes = file_hashes([target, draft], on_progress)
     user_pairs.add(name, target, draft, kept_settings(models, sampling), hashes)
-    display.note(f"Kept. Talk with it: localspec chat {name}")
+    console.note(f"Kept. Talk with it: localspec chat {name}")
 
 
 @pair_app.command("show")
@@ -302,7 +302,7 @@ def pair_show(
 
     row, settings = pair_row(name), user_pairs.find(name).settings
     if as_json:
-        display.json_line(row.as_json() | {"settings": dict(settings)})
+        console.json_line(row.as_json() | {"settings": dict(settings)})
     else:
         listing.pair(row, settings)
 
@@ -313,7 +313,7 @@ def pair_remove(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
     from localspec.library import user_pairs
 
     user_pairs.remove(name)
-    display.note(f"Forgotten: {name}. Its models stay where they are.")
+    console.note(f"Forgotten: {name}. Its models stay where they are.")
 
 
 def register(app: typer.Typer) -> None:

@@ -1,10 +1,8 @@
-"""Bytes to printable text: whole characters, stop strings held back, no control sequences.
+"""How names, numbers and sizes are written, and text whose control characters are shown.
 
-This room owns what happens between a token's bytes and the text a person or a pipe receives, and
-how sizes of models are written. It knows no model and prints nothing.
+Text that a model or a file gives must not move the cursor or retitle the window.
 """
 
-import codecs
 import re
 from collections.abc import Sequence
 
@@ -42,45 +40,6 @@ def _picture(match: re.Match[str]) -> str:
     return "\u2421" if code == 0x7F else "\ufffd"
 
 
-class TextStream:
-    """Turns the bytes of tokens into text that ends before the first stop string.
-
-    Text that may be the beginning of a stop string, or the first bytes of a character, is held
-    back until it is decided.
-    """
-
-    def __init__(self, stop: Sequence[str] = ()) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._stop = [text for text in stop if text]
-        self._held = ""
-        self.stopped = False
-
-    def push(self, data: bytes, final: bool = False) -> str:
-        """Text that can be shown now; ``final`` releases what was held back.
-
-        After a stop string was found, ``stopped`` is true and nothing more comes.
-        """
-        if self.stopped:
-            return ""
-        self._held += self._decoder.decode(data, final)
-        starts = [(self._held.find(text), len(text)) for text in self._stop]
-        found = [(at + length, at) for at, length in starts if at >= 0]
-        if found:
-            # The one that ends first, as if the text had come character by character.
-            self.stopped = True
-            ready, self._held = self._held[: min(found)[1]], ""
-            return ready
-        keep = 0 if final else max((self._overlap(text) for text in self._stop), default=0)
-        split = len(self._held) - keep
-        ready, self._held = self._held[:split], self._held[split:]
-        return ready
-
-    def _overlap(self, stop: str) -> int:
-        """Length of the longest end of the held text that begins ``stop``."""
-        most = min(len(stop) - 1, len(self._held))
-        return next((n for n in range(most, 0, -1) if stop.startswith(self._held[-n:])), 0)
-
-
 def repeated_share(tokens: Sequence[int], n: int = 8) -> float:
     """Share of the n-grams of ``tokens`` that occurred before: how much the text loops, 0 to 1."""
     grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
@@ -104,3 +63,13 @@ def size(n_bytes: int | None) -> str:
         if n_bytes >= 2**power:
             return f"{n_bytes / 2**power:.{1 if unit == 'GiB' else 0}f} {unit}"
     return f"{n_bytes} byte{'' if n_bytes == 1 else 's'}"
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    """A figure, or a dash for None."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def percent(value: float | None) -> str:
+    """A share in whole percent, or a dash for None."""
+    return "–" if value is None else f"{100 * value:.0f}%"

@@ -1,7 +1,4 @@
-"""Comparisons drawn: a table whose rows come with the results, and the sentences that judge it.
-
-This room owns how a comparison looks in a terminal of any width. It measures and decides nothing.
-"""
+"""A bench run in the terminal: a table that grows with the results, and sentences that judge it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -10,8 +7,8 @@ from rich.cells import cell_len, set_cell_size
 
 from localspec.bench.run import Audit, Comparison, Difference, Figures, Limits, together
 from localspec.core.config import DraftTokens
-from localspec.core.formatting import count, one_line
-from localspec.display.console import console, note, number, percent
+from localspec.core.formatting import count, number, one_line, percent
+from localspec.display.console import make_console, note
 from localspec.engine.memory_use import MemoryUse
 
 if TYPE_CHECKING:
@@ -29,7 +26,7 @@ _TEXT = {"same": "same", "rounding": "rounding", "different": "DIFFERENT", "redr
 
 
 class Scoreboard:
-    """A table that grows by the rows of one comparison after the other."""
+    """A table that grows by the rows of one comparison after the other, a line at a time."""
 
     def __init__(self, out: "Console", tasks: Iterable[str]) -> None:
         self._out = out
@@ -206,20 +203,8 @@ def _audited(audits: Sequence[Audit]) -> str:
 
 def memory_line(target: MemoryUse, draft: MemoryUse | None) -> str:
     """Memory of the target, and of the pair, on one line."""
-    line = f"memory: target {_parts(target)}"
-    return line if draft is None else f"{line}; with the draft {_parts(target + draft)}"
-
-
-def _parts(use: MemoryUse) -> str:
-    return (
-        f"{_mib(use.total)} (weights {_mib(use.weights)}, KV {_mib(use.kv)}, "
-        f"compute {_mib(use.compute)})"
-    )
-
-
-def _mib(size: int) -> str:
-    mib = size / 2**20
-    return f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib:.0f} MiB"
+    line = f"memory: target {target}"
+    return line if draft is None else f"{line}; with the draft {target + draft}"
 
 
 def demo_intro(draft_tokens: object) -> None:
@@ -233,7 +218,7 @@ def demo_intro(draft_tokens: object) -> None:
 
 def demo_result(result: "PairResult") -> None:
     """One quantisation as a small table with sentences around it, on stdout."""
-    out = console(False)
+    out = make_console(stderr=False)
     comparison = result.comparison
     target, draft = result.bundled
     out.print(

@@ -16,7 +16,8 @@ from localspec.core import paths
 from localspec.core.errors import FileProblem, LocalspecError
 from localspec.core.formatting import printable
 from localspec.core.interrupt import held_interrupt
-from localspec.display import console as display
+from localspec.display import console
+from localspec.display.answer import figures, meter
 from localspec.engine.conversation import ALIASES, COMMANDS, read_message
 from localspec.engine.generate import Answer, GenerationResponse
 from localspec.engine.stats import GenerationStats
@@ -77,22 +78,22 @@ class PlainChat:
 
     def stream(self, response: GenerationResponse) -> None:
         """The text alone."""
-        display.text(response.text)
+        console.text(response.text)
 
     def end_answer(self, answer: Answer) -> None:
         """A line end after the text, the figures on stderr."""
         if not answer.text.endswith("\n"):
-            display.text("\n")
-        display.figures(answer.stats, answer.finish_reason, None, answer.status)
+            console.text("\n")
+        figures(answer.stats, answer.finish_reason, None, answer.status)
 
     def show_stats(self, stats: GenerationStats) -> None:
-        display.figures(stats, "stop", None)
+        figures(stats, "stop", None)
 
     def say(self, sentence: str) -> None:
-        display.note(sentence)
+        console.note(sentence)
 
     def complain(self, problem: LocalspecError) -> None:
-        display.error(problem)
+        console.error(problem)
 
 
 class ChatScreen:
@@ -103,7 +104,7 @@ class ChatScreen:
     """
 
     def __init__(self, commands: Sequence[str], history: Path) -> None:
-        self._console: Console = display.console(stderr=False)
+        self._console: Console = console.make_console(stderr=False)
         self._history = history
         self._live: Live | None = None
         self._line = ""
@@ -137,21 +138,21 @@ class ChatScreen:
     def end_answer(self, answer: Answer) -> None:
         """Print what is unfinished, take the meter away, show the figures."""
         self._settle()
-        display.figures(answer.stats, answer.finish_reason, None, answer.status)
+        figures(answer.stats, answer.finish_reason, None, answer.status)
 
     def show_stats(self, stats: GenerationStats) -> None:
         """The sums of the conversation."""
-        display.figures(stats, "stop", None)
+        figures(stats, "stop", None)
 
     def say(self, sentence: str) -> None:
         """A line that is no answer."""
         self._settle()
-        display.note(sentence)
+        console.note(sentence)
 
     def complain(self, problem: LocalspecError) -> None:
         """A problem and the next step; it may have cut an answer short."""
         self._settle()
-        display.error(problem)
+        console.error(problem)
 
     def close(self) -> None:
         """Keep the input history for the next time."""
@@ -164,7 +165,7 @@ class ChatScreen:
             readline.write_history_file(self._history)
             self._history.chmod(0o600)
         except OSError:
-            display.note(f"The input history could not be saved to {self._history}.")
+            console.note(f"The input history could not be saved to {self._history}.")
 
     def _settle(self) -> None:
         """Take the meter away and print what is unfinished."""
@@ -199,11 +200,10 @@ class ChatScreen:
         lines = wrapped[len(wrapped) - rows :] if rows < len(wrapped) else wrapped
         # A terminal without termios writes ^C behind the meter: in the last column it would wrap.
         room = max(1, self._console.width - 2)
-        meter = Text(
-            display.meter(response.stats, response.draft_tokens, room, response.status), style="dim"
-        )
-        meter.truncate(room, overflow="ellipsis")
-        return Group(*lines, meter)
+        figures_so_far = meter(response.stats, response.draft_tokens, room, response.status)
+        last = Text(figures_so_far, style="dim")
+        last.truncate(room, overflow="ellipsis")
+        return Group(*lines, last)
 
     def _load_history(self, commands: Sequence[str]) -> None:
         if readline is None:

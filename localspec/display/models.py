@@ -1,24 +1,24 @@
-"""Lists drawn: models on this disk, known pairs, drafts for a target, what a check of files found.
+"""Lists on stdout: models on this disk, known pairs, drafts for a target, verified files.
 
-This room owns how lists look: a table on a terminal, lines of tab-separated fields in a pipe. It
-decides nothing; figures of answers and comparisons are drawn elsewhere.
+A table on a terminal, lines of tab-separated fields in a pipe.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 
 from rich.cells import cell_len, set_cell_size
+from rich.table import Table
+from rich.text import Text
 
 from localspec.core.formatting import one_line, size
-from localspec.display.console import console, labelled, note
-from localspec.hub.provenance import Progress, Verdict
+from localspec.display.console import labelled, make_console, note
+from localspec.hub.provenance import Verdict
 from localspec.library.catalog import PairSpec
 from localspec.library.local_models import Inventory, LocalModel
 from localspec.library.pairs import PairRow
 from localspec.library.suggest import Suggestions
 
 _SHOWN_REFUSALS = 5
-_GAP = "  "
+_GAP = 2  # columns between two columns
 _MOST_GAIN = 24  # columns
 _STATE_STYLES = {"right": "green", "wrong": "bold red", "missing": "red"}
 
@@ -30,34 +30,46 @@ def table(
 
     In a pipe no names, nothing cut, and tabs between the fields.
     """
-    out = console(False)
+    out = make_console(stderr=False)
     lines = [[one_line(cell) for cell in row] for row in rows]
     if not out.is_terminal:  # not through rich, which would turn tabs into spaces
         for line in lines:
             out.file.write("\t".join(line) + "\n")
         return
-    widths = [max(map(cell_len, column)) for column in zip(names, *lines, strict=True)]
-    shown = list(range(len(names)))
-    for name in first_to_go:
-        if _total(widths, shown) > out.width:
-            shown.remove(names.index(name))
-    excess = _total(widths, shown) - out.width
-    if excess > 0:  # the widest column gives way
-        widest = max(shown, key=lambda i: widths[i])
-        widths[widest] = max(len(names[widest]), widths[widest] - excess)
+    widths = _column_widths([names, *lines], first_to_go, out.width)
+    grid = Table.grid(padding=(0, _GAP, 0, 0))
+    for width in widths.values():
+        grid.add_column(width=width, no_wrap=True)
     for i, line in enumerate([list(names), *lines]):
-        text = _GAP.join(_fit(line[column], widths[column]) for column in shown).rstrip()
-        out.print(text, style="bold" if i == 0 else None, markup=False, no_wrap=True)
+        cells = (Text(_fit(line[column], width)) for column, width in widths.items())
+        grid.add_row(*cells, style="bold" if i == 0 else None)
+    out.print(grid)
 
 
-def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
-    return sum(widths[i] for i in shown) + len(_GAP) * (len(shown) - 1)
+def _column_widths(
+    lines: Sequence[Sequence[str]], first_to_go: Sequence[str], room: int
+) -> dict[int, int]:
+    """Columns that are shown, with the width of each; the widest gives way where all do not fit."""
+    names = lines[0]
+    widths = {i: max(map(cell_len, column)) for i, column in enumerate(zip(*lines, strict=True))}
+    for name in first_to_go:
+        if _total(widths) > room:
+            del widths[names.index(name)]
+    if (excess := _total(widths) - room) > 0:
+        widest = max(widths, key=lambda i: widths[i])
+        widths[widest] = max(len(names[widest]), widths[widest] - excess)
+    return widths
+
+
+def _total(widths: Mapping[int, int]) -> int:
+    return sum(widths.values()) + _GAP * (len(widths) - 1)
 
 
 def _fit(cell: str, width: int) -> str:
+    """The cell, cut in its middle: a name's end tells its quantisation."""
     if cell_len(cell) <= width:
-        return set_cell_size(cell, width)
-    head = width - 1 - (width - 1) // 3  # a name's end tells its quantisation
+        return cell
+    head = width - 1 - (width - 1) // 3
     tail = cell[len(cell) - (width - 1 - head) :] if width > 1 + head else ""
     return set_cell_size(set_cell_size(cell, head) + "…" + tail, width)
 
@@ -115,7 +127,7 @@ def _pair_cells(row: PairRow) -> tuple[str, ...]:
     gain = "" if row.gain is None else row.gain.what
     if row.gain is not None and row.gain.standing != "reported":
         gain += " (?)"
-    if console(False).is_terminal and cell_len(gain) > _MOST_GAIN:
+    if make_console(stderr=False).is_terminal and cell_len(gain) > _MOST_GAIN:
         gain = _fit(gain, _MOST_GAIN)
     return (
         row.name,
@@ -124,13 +136,13 @@ def _pair_cells(row: PairRow) -> tuple[str, ...]:
         {True: "yes", False: "no", None: "?"}[row.fits],
         gain,
         row.family,
-        "/".join(dict.fromkeys(license for license in row.licenses if license)),
+        "/".join(dict.fromkeys(name for name in row.licenses if name)),
     )
 
 
 def pair(row: PairRow, settings: Mapping[str, object]) -> None:
     """Everything about one pair, a fact a line."""
-    out = console(False)
+    out = make_console(stderr=False)
     facts = [("pair", row.name), ("family", row.family), ("target", row.target)]
     facts.append(("draft", row.draft))
     if row.size is not None:
@@ -169,7 +181,7 @@ def _known_facts(spec: PairSpec) -> Iterator[tuple[str, str]]:
 
 def suggestions(found: Suggestions, target: str) -> None:
     """Drafts for a target, the best first, each with its reasons and the command to type next."""
-    out = console(False)
+    out = make_console(stderr=False)
     for i, draft in enumerate(found.drafts, 1):
         out.print(f"{i}. {draft.name}", style="bold", markup=False)
         out.print(one_line(f"   {'; '.join(draft.reasons)}"), markup=False)
@@ -204,46 +216,9 @@ def verdict_json(verdict: Verdict) -> dict[str, object]:
 
 def verdicts(found: Iterable[Verdict]) -> list[Verdict]:
     """A line for each file as it is judged; hands them back."""
-    out, told = console(False), []
+    out, told = make_console(stderr=False), []
     for verdict in found:
         style = _STATE_STYLES.get(verdict.state, "yellow")
         labelled(out, f"{verdict.state:<14}", style, f"{verdict.message} {verdict.hint}")
         told.append(verdict)
     return told
-
-
-@contextmanager
-def transfer() -> Iterator[Progress]:
-    """A bar for bytes on stderr, with speed and the time left; nothing without a terminal."""
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        TaskID,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-    from rich.progress import (
-        Progress as Bars,
-    )
-
-    out = console(True)
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Bars(*columns, console=out, transient=True, disable=not out.is_terminal) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def report(name: str, done: int, total: int) -> None:
-            name = one_line(name)
-            if name not in tasks:
-                for other in tasks.values():
-                    bars.update(other, visible=False)
-                tasks[name] = bars.add_task(name, total=total)
-            bars.update(tasks[name], completed=done, total=total)
-
-        yield report

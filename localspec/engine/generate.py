@@ -11,8 +11,8 @@ from typing import Literal, Protocol
 
 from localspec.core.config import DraftTokens, SamplingParams, require_fixed_length
 from localspec.core.errors import PromptTooLong
-from localspec.core.formatting import TextStream
 from localspec.engine.stats import GenerationStats
+from localspec.engine.text_stream import TextStream
 from localspec.speculative.controller import Adaptive, FixedLength, Knowledge, NoDraft
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import (

@@ -198,11 +198,9 @@ def _refuse(
         hint = f"The largest context that fits is --ctx-size {largest.ctx_size}."
     else:
         hint = "Close other programs, or choose a smaller model or a stronger quantisation."
-    use = wanted.use
     raise NotEnoughMemory(
         f"{target.path.name}{' with its draft' if wanted.draft_ctx_size else ''} and a context of "
-        f"{wanted.ctx_size:,} tokens need {size(use.total)} (weights {size(use.weights)}, KV "
-        f"{size(use.kv)}, compute {size(use.compute)}), but {'' if short else 'only '}{where}.",
+        f"{wanted.ctx_size:,} tokens need {wanted.use}, but {'' if short else 'only '}{where}.",
         hint,
     )
 

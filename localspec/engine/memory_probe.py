@@ -1,8 +1,7 @@
-"""What a pair takes on this machine: estimated from headers, asked of llama.cpp where it is tight.
+"""Memory of a pair on this machine: estimated from headers, asked of llama.cpp where it is tight.
 
-This room joins the estimate of `estimate_memory`, the choice of `fit` and what machine and devices have
-free. It also is the child process in which llama.cpp plans a load without weights: a file that
-makes it abort ends that process only.
+It is also the child process in which llama.cpp plans a load without weights: a file that makes
+llama.cpp abort ends that process only.
 """
 
 import json
@@ -110,11 +109,10 @@ def announcement(chosen: MemoryPlan, free: FreeMemory) -> str | None:
     """A line for before the weights are read, where reading them takes a while."""
     if chosen.use.total < _WORTH_TELLING:
         return None
-    use = chosen.use
     where = f", {size(chosen.on_gpu)} of it on the GPU" if chosen.on_gpu else ""
     return (
-        f"Loading {size(use.total)}{where}: weights {size(use.weights)}, KV {size(use.kv)} for "
-        f"{chosen.ctx_size:,} tokens, compute {size(use.compute)}; {size(free.ram)} of RAM free."
+        f"Loading {size(chosen.use.total)}{where}: {chosen.use.parts} for a context of "
+        f"{chosen.ctx_size:,} tokens; {size(free.ram)} of RAM free."
     )
 
 

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from localspec.core.formatting import size
+
 _MIB = 2**20
 _CACHE = re.compile(r"size = +(?P<size>\d+\.\d+) MiB \( *\d+ cells")
 _REPORT = re.compile(
@@ -26,6 +28,15 @@ class MemoryUse:
     def total(self) -> int:
         """All bytes."""
         return self.weights + self.kv + self.compute
+
+    def __str__(self) -> str:
+        """The total, and what it is made of."""
+        return f"{size(self.total)} ({self.parts})"
+
+    @property
+    def parts(self) -> str:
+        """What the total is made of, in words."""
+        return f"weights {size(self.weights)}, KV {size(self.kv)}, compute {size(self.compute)}"
 
     def __add__(self, other: "MemoryUse") -> "MemoryUse":
         return MemoryUse(

@@ -88,11 +88,13 @@ def _model(header: ModelHeader) -> Iterator[tuple[str, str]]:
 
 def _memory(use: MemoryUse, ctx_size: int, free: int | None) -> Iterator[tuple[str, str]]:
     if use.weights:
-        parts = f"weights {size(use.weights)}, KV {size(use.kv)}, compute {size(use.compute)}"
         here = "" if free is None else f"; {size(free)} are free here"
         if free is not None and use.total > free:
             here += ", which is too little"
-        yield "memory", f"about {size(use.total)} for {ctx_size:,} tokens of context: {parts}{here}"
+        yield (
+            "memory",
+            f"about {size(use.total)} for {ctx_size:,} tokens of context: {use.parts}{here}",
+        )
 
 
 def _text(header: ModelHeader) -> Iterator[tuple[str, str]]:

@@ -25,7 +25,7 @@ MIB = 2**20
 
 
 def shown(streams: Streams, *comparisons: Comparison, tasks: Sequence[str] = ("code",)) -> str:
-    board = Scoreboard(display.console(False), tasks)
+    board = Scoreboard(display.make_console(stderr=False), tasks)
     for comparison in comparisons:
         board.add(comparison)
     out, err = streams.read()
@@ -34,7 +34,7 @@ def shown(streams: Streams, *comparisons: Comparison, tasks: Sequence[str] = ("c
 
 
 def summed_up(streams: Streams, comparison: Comparison) -> list[str]:
-    scoreboard.summary(display.console(False), comparison)
+    scoreboard.summary(display.make_console(stderr=False), comparison)
     return streams.read()[0].splitlines()
 
 

@@ -40,8 +40,8 @@ def drawn(columns: int, draw: Callable[[], object]) -> Window:
         file=out, width=columns, force_terminal=True, highlight=False, emoji=False, height=50
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listing, "console", lambda stderr: console)
-        patch.setattr(display, "console", lambda stderr: console)
+        patch.setattr(listing, "make_console", lambda stderr: console)
+        patch.setattr(display, "make_console", lambda stderr: console)
         draw()
     window = Window(columns, 200)
     window.write(out.getvalue().replace("\n", "\r\n"))
@@ -280,33 +280,6 @@ def test_verdicts_are_told_as_they_come(streams: Streams) -> None:
     with pytest.raises(KeyboardInterrupt):
         listing.verdicts(broken())  # type: ignore[arg-type]
     assert streams.read()[0] == "right         a.gguf is right.\n"
-
-
-# --- the bar ---
-
-
-def test_a_pipe_has_no_bar(streams: Streams) -> None:
-    with listing.transfer() as on_progress:
-        on_progress("a.gguf", 1, 2)
-        on_progress("a.gguf", 2, 2)
-    assert "\x1b" not in "".join(streams.read())
-
-
-@pytest.mark.parametrize("columns", [60, 120])
-def test_a_bar_for_each_file_that_leaves_no_trace(columns: int) -> None:
-    out = io.StringIO()
-    console = Console(file=out, width=columns, force_terminal=True, height=20)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listing, "console", lambda stderr: console)
-        with listing.transfer() as on_progress:
-            for name in ("big.gguf", HOSTILE):
-                for done in range(0, 11 << 20, 1 << 20):
-                    on_progress(name, done, 10 << 20)
-    raw = out.getvalue()
-    window = Window(columns, 20)
-    window.write(raw.replace("\n", "\r\n"))  # it fails at other control sequences
-    assert "big.gguf" in raw and "/10.0 MiB" in raw and one_line(HOSTILE)[:20] in raw
-    assert window.text == "" and window.cursor_visible and not window.wrapped
 
 
 # --- names of strangers ---

@@ -10,6 +10,7 @@ from localspec.bench.run import Comparison, Difference, Side
 from localspec.core.config import DraftTokens
 from localspec.engine.generate import Answer
 from localspec.engine.stats import GenerationStats
+from localspec.speculative.loop import Prefill, Round
 
 VARIED = list(range(40))
 LOOP = [1, 2, 3, 4] * 10
@@ -72,3 +73,11 @@ def difference(prompt: str = "code 1", **changes: Any) -> Difference:
     """One proven to be rounding, unless said otherwise."""
     found = Difference(prompt, 3, position=7, margin=0.1, repeatable=True, proven_at=2)
     return replace(found, **changes)
+
+
+def made_stats(drafted: int = 0, accepted: int = 0) -> GenerationStats:
+    stats = GenerationStats()
+    stats.start(Prefill(tokens=20, cached=0, seconds=0.5))
+    stats.add(Round((1,), 0, 0, 0.25))
+    stats.add(Round(tuple(range(accepted + 1)), drafted, accepted, 0.75))
+    return stats

@@ -1,0 +1,172 @@
+"""The command ``bench``: plain decoding against draft lengths, measured and compared."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from localspec.commands.flags import ModelFlags, NameArgument, SamplingFlags, spread_groups
+from localspec.commands.session import (
+    Request,
+    make_request,
+    open_engine,
+    sampling_for,
+    usable_length,
+)
+from localspec.core.config import DraftTokens, default_length, require_fixed_length
+from localspec.core.errors import LocalspecError, TemplateError, UsageError
+from localspec.core.interrupt import held_interrupt
+from localspec.display import console
+from localspec.display.progress import progress
+
+if TYPE_CHECKING:
+    from localspec.bench.prompts import Prompt
+    from localspec.bench.report import Report
+    from localspec.bench.run import BenchPlan, Comparison
+    from localspec.engine.engine import Engine
+
+DEFAULT_LENGTHS: tuple[DraftTokens, ...] = (2, 4, 8)
+_SAMPLING = {"temperature": 0, "seed": 0}
+
+
+@spread_groups
+def bench(
+    models: ModelFlags,
+    sampling: SamplingFlags,
+    name: NameArgument = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompts",
+            help='Prompts of your own, one JSON object a line: {"task": "code", "prompt": "..."}.',
+        ),
+    ] = None,
+    tasks: Annotated[
+        str | None, typer.Option("--tasks", help="Only these, comma-separated: code,edit.")
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option("--repeats", "-r", min=1, help="Interleaved repeats.")
+    ] = 3,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", "-n", min=1, help="Tokens an answer.")
+    ] = 64,
+    audit: Annotated[
+        bool,
+        typer.Option(
+            "--audit", help="Read every drafted answer again by plain decoding, token by token."
+        ),
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Keep the JSON document in this file.")
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="One JSON document on stdout; the table goes to stderr."),
+    ] = False,
+) -> None:
+    """Measure plain decoding against draft lengths, task by task, and compare the texts.
+
+    Plain is always measured; --draft-tokens 2,4,8,auto unless given. Greedy and with seed 0
+    unless flags say otherwise. Exit code 1 if a text differs from plain for no proven reason.
+    """
+    from localspec.bench.prompts import SHIPPED, by_task, read_prompts
+    from localspec.bench.report import Report, require_writable
+    from localspec.bench.run import BenchPlan, require_room
+
+    groups = by_task(read_prompts(prompts or SHIPPED), tasks)
+    request = make_request(name, models, sampling, _SAMPLING)
+    lengths = _sides(request)
+    if output is not None:
+        require_writable(output)
+    with open_engine(request) as engine:
+        params = sampling_for(engine, request)
+        sides = tuple(dict.fromkeys(usable_length(engine, each, request) for each in lengths))
+        if audit and not params.seed_decides:
+            raise UsageError(
+                "--audit checks tokens against what the seed decides, which rejection does not.",
+                "Use --acceptance coupled or match, or leave --audit out.",
+            )
+        plan = BenchPlan(params, sides, repeats, max_tokens, request.suffix, audit)
+        ids = _encode_prompts(engine, groups)
+        require_room(engine, ids, plan)
+        report = Report(engine, plan, groups, output)
+        found, problem = _measure(engine, ids, plan, report, stderr=as_json)
+        with held_interrupt():  # a second Ctrl-C must not lose what the first one kept
+            try:
+                report.keep(found, complete=problem is None)
+            finally:
+                if as_json:
+                    console.json_line(report.document)
+    if isinstance(problem, LocalspecError):
+        raise problem
+    unexplained = any(d.proven_at is None for one in found for d in one.differences)
+    raise typer.Exit(130 if problem is not None else 1 if unexplained else 0)
+
+
+def _sides(request: Request) -> tuple[DraftTokens, ...]:
+    """The draft lengths to compare, plain first, each once; bad flags are told."""
+    default = default_length(request.params)
+    usual = tuple(dict.fromkeys((*DEFAULT_LENGTHS, default))) if request.draft.model else (default,)
+    lengths = request.draft.lengths or usual
+    for length in lengths:
+        require_fixed_length(length, request.params)
+    return (0, *dict.fromkeys(length for length in lengths if length != 0))
+
+
+def _encode_prompts(
+    engine: "Engine", groups: "Mapping[str, Sequence[Prompt]]"
+) -> dict[str, list[list[int]]]:
+    """Token ids by task; a template's complaint names the prompt."""
+    ids: dict[str, list[list[int]]] = {task: [] for task in groups}
+    for task, group in groups.items():
+        for i, prompt in enumerate(group):
+            try:
+                ids[task].append(engine.encode_chat(prompt.messages))
+            except TemplateError as problem:
+                raise TemplateError(f"{task} {i + 1}: {problem.message}", problem.hint) from problem
+    return ids
+
+
+def _measure(
+    engine: "Engine",
+    tasks: dict[str, list[list[int]]],
+    plan: "BenchPlan",
+    report: "Report",
+    *,
+    stderr: bool,
+) -> "tuple[list[Comparison], BaseException | None]":
+    """Fill the table and say what it means, each result kept first; also what ended it early."""
+    from localspec.bench.run import run_bench
+    from localspec.display.bench import Scoreboard
+
+    board = Scoreboard(console.make_console(stderr), [*tasks, "all"])
+    found: list[Comparison] = []
+    done = Counter[str]()
+    problem: BaseException | None = None
+    try:
+        with progress() as on_progress:
+
+            def on_answer(task: str) -> None:
+                done[task] += 1
+                label = f"{task} ({len(found) + 1} of {len(tasks)})"
+                on_progress(label, done[task], plan.answers(len(tasks[task])))
+
+            for comparison in run_bench(engine, tasks, plan, on_answer):
+                found.append(comparison)
+                report.keep(found, complete=False)
+                board.add(comparison)
+    except (KeyboardInterrupt, LocalspecError) as error:
+        problem = error
+    with held_interrupt():
+        if problem is not None:
+            console.note(f"Stopped early: {sum(len(one.names) for one in found)} prompts measured.")
+        draft = None if engine.draft is None else engine.draft.memory
+        board.finish(found, engine.target.memory, draft)
+    return found, problem
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command to the program."""
+    app.command()(bench)

@@ -1,0 +1,64 @@
+"""The command ``demo``: the bundled pair, plain beside drafted."""
+
+from typing import Annotated
+
+import typer
+
+from localspec import __version__
+from localspec.commands.flags import JsonFlag
+from localspec.core import machine
+from localspec.core.config import choose_draft
+from localspec.core.errors import UsageError
+from localspec.display import console
+from localspec.display.progress import progress
+
+
+def demo(
+    draft_tokens: Annotated[
+        str, typer.Option("--draft-tokens", "--draft", metavar="N|auto", help="Draft length.")
+    ] = "auto",
+    repeats: Annotated[int, typer.Option(min=1, help="Interleaved repeats.")] = 3,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", "-n", min=1, max=256, help="Tokens an answer.")
+    ] = 64,
+    threads: Annotated[
+        int | None, typer.Option("--threads", "-t", min=1, help="Default: physical cores.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """See the bundled pair at work: plain beside drafted, no network."""
+    from localspec.bench.demo import run_demo
+    from localspec.display import bench as scoreboard
+    from localspec.engine.engine import missing_gpu
+
+    length = choose_draft([], None, draft_tokens).one_length("auto")
+    if length == 0:
+        raise UsageError("The demo shows drafting.", "Give a draft length from 1 on, or auto.")
+    for sentence in missing_gpu():
+        console.note(sentence)
+    if not as_json:
+        scoreboard.demo_intro(length)
+    results = []
+    with progress() as on_progress:
+        for result in run_demo(
+            draft_tokens=length,
+            repeats=repeats,
+            max_tokens=max_tokens,
+            threads=threads,
+            on_progress=on_progress,
+        ):
+            results.append(result)
+            if not as_json:
+                scoreboard.demo_result(result)
+    if as_json:
+        settings = {"repeats": repeats, "max_tokens": max_tokens, "temperature": 0}
+        machine_facts = {"cpu": machine.cpu_name(), "threads": threads or machine.physical_cores()}
+        pairs = [result.as_json() for result in results]
+        console.json_line(
+            {"version": __version__, "settings": settings | machine_facts, "pairs": pairs}
+        )
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command to the program."""
+    app.command()(demo)

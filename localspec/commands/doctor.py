@@ -1,0 +1,25 @@
+"""The command ``doctor``: what is installed here, and whether it works."""
+
+from dataclasses import asdict
+
+import typer
+
+from localspec.commands.flags import JsonFlag
+from localspec.display import console, reports
+
+
+def doctor(as_json: JsonFlag = False) -> None:
+    """Look at build, devices, cores, memory and folders, and run the demo pair once."""
+    from localspec.engine.doctor import examine
+
+    result = examine()
+    if as_json:
+        console.json_line(asdict(result))
+    else:
+        reports.doctor_report(result)
+    raise typer.Exit(0 if result.healthy else 1)
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command to the program."""
+    app.command()(doctor)

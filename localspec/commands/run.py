@@ -1,0 +1,184 @@
+"""The command ``run``: one prompt, one answer."""
+
+import select
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from localspec import __version__
+from localspec.commands.flags import (
+    AnswerFlags,
+    JsonFlag,
+    ModelFlags,
+    SamplingFlags,
+    spread_groups,
+)
+from localspec.commands.session import (
+    make_request,
+    open_engine,
+    sampling_for,
+    usable_length,
+)
+from localspec.core.config import DraftTokens, SamplingParams
+from localspec.core.errors import FileProblem, UsageError
+from localspec.display import answer as answers
+from localspec.display import console
+
+if TYPE_CHECKING:
+    from localspec.engine.chat_template import Message
+    from localspec.engine.engine import Engine
+    from localspec.engine.generate import Answer, GenerationResponse
+
+
+@spread_groups
+def run(
+    models: ModelFlags,
+    sampling: SamplingFlags,
+    answering: AnswerFlags,
+    prompt: Annotated[
+        str | None, typer.Argument(help="The prompt; what is piped in is added below it.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Read the prompt from a file, not a pipe.")
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Complete the text as it is, without chat template.")
+    ] = False,
+    compare: Annotated[
+        bool,
+        typer.Option("--compare", help="Answer again without drafting, and say what that gained."),
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Answer one prompt: the text on stdout, the figures on stderr."""
+    if raw and answering.system is not None:
+        raise UsageError("--raw uses no template, so --system has no place.", "Leave one out.")
+    request = make_request(None, models, sampling)
+    text = _read_prompt(prompt, file)
+    length = request.draft_tokens
+    with open_engine(request) as engine:
+        params = sampling_for(engine, request)
+        messages = _messages(answering.system, text)
+        ids = engine.encode_text(text) if raw else engine.encode_chat(messages)
+        length = usable_length(engine, length, request)
+        ask = partial(_ask, engine, ids, params, request.suffix, answering)
+        answer = ask(length, _quiet if as_json else _show)
+        if not as_json:
+            _show_figures(answer, params)
+        plain = ask(0, _quiet) if compare and answer.finish_reason != "cancelled" else None
+        if as_json:
+            document = {"seed": params.seed, "settings": _settings(engine, params, length)}
+            compared = {} if plain is None else {"plain": plain.as_json()}
+            console.json_line(answer.as_json() | document | compared)
+        elif plain is not None and plain.finish_reason != "cancelled":
+            answers.compared(answer, plain, params.seed_decides)
+    ended = {answer.finish_reason, None if plain is None else plain.finish_reason}
+    raise typer.Exit(130 if "cancelled" in ended else 0)
+
+
+def _ask(
+    engine: "Engine",
+    prompt: list[int],
+    params: SamplingParams,
+    suffix: bool,
+    answering: AnswerFlags,
+    length: DraftTokens,
+    on_response: "Callable[[GenerationResponse], None]",
+) -> "Answer":
+    """One answer, with this draft length."""
+    from localspec.engine.generate import collect, stream_generate
+
+    responses = stream_generate(
+        engine,
+        prompt,
+        params,
+        length,
+        suffix=suffix,
+        max_tokens=answering.max_tokens,
+        stop=answering.stop,
+    )
+    return collect(responses, on_response)
+
+
+def _quiet(response: "GenerationResponse") -> None:
+    """For --json, where the text comes at the end."""
+
+
+def _show(response: "GenerationResponse") -> None:
+    console.text(response.text)
+
+
+def _show_figures(answer: "Answer", params: SamplingParams) -> None:
+    """The figures below an answer, and advice where they give a reason for it."""
+    from localspec.engine.advice import advise
+
+    console.end_text(answer.text)
+    seed = None if params.greedy else params.seed
+    answers.figures(answer.stats, answer.finish_reason, seed, answer.status)
+    advice = advise(answer.stats, params)
+    if advice is not None:
+        console.note(advice)
+
+
+def _settings(engine: "Engine", params: SamplingParams, length: DraftTokens) -> dict[str, object]:
+    """What an answer depends on, for ``--json``."""
+    return {
+        "target": engine.target.settings(),
+        "draft": None if engine.draft is None else engine.draft.settings(),
+        "draft_tokens": length,
+        "sampling": asdict(params),
+        "version": __version__,
+    }
+
+
+def _messages(system: str | None, text: str) -> "list[Message]":
+    user: Message = {"role": "user", "content": text}
+    return [user] if system is None else [{"role": "system", "content": system}, user]
+
+
+def _read_prompt(argument: str | None, file: Path | None) -> str:
+    """The prompt from argument, file and standard input, joined by blank lines."""
+    parts = [] if argument is None else [argument]
+    if file is not None:
+        try:
+            parts.append(file.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise FileProblem(
+                f"The prompt file {file} cannot be read: {reason}.", "Give a UTF-8 text file."
+            ) from error
+    if file is None and sys.stdin is not None and not sys.stdin.isatty():
+        try:
+            parts.append(_read_stdin())
+        except UnicodeDecodeError as error:
+            raise FileProblem(
+                f"What was piped in is not UTF-8 text: {error}.", "Pipe UTF-8 text in."
+            ) from error
+    text = "\n\n".join(part for part in parts if part.strip())
+    if not text:
+        raise UsageError(
+            "There is no prompt.",
+            'Type: localspec run --target FILE.gguf "your question", or pipe text in.',
+        )
+    return text
+
+
+def _read_stdin() -> str:
+    """All of standard input; a pipe that stays silent gets a note, since it may never end."""
+    try:
+        silent = not select.select([sys.stdin], [], [], 1)[0]
+    except (OSError, ValueError):
+        silent = False  # nothing that can be waited for
+    if silent:
+        console.note("Waiting for the end of standard input (none wanted: add </dev/null).")
+    return sys.stdin.read()
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command to the program."""
+    app.command()(run)

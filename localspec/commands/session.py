@@ -1,0 +1,155 @@
+"""From command-line flags to a loaded pair: names resolved, files fetched, sampling chosen."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from localspec.commands.flags import ModelFlags, SamplingFlags, settle
+from localspec.core.config import (
+    DraftOptions,
+    DraftTokens,
+    SamplingParams,
+    choose_sampling,
+    default_length,
+    parse_draft_tokens,
+    require_fixed_length,
+)
+from localspec.core.errors import IncompatiblePair, UsageError
+from localspec.display import console
+
+if TYPE_CHECKING:
+    from localspec.engine.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a command line asks for, a pair's own settings included.
+
+    ``target`` and ``draft.model`` are models as they were named, ``sampling`` the parameters that
+    were given, by the names of SamplingParams; ``flags`` say how to load both models.
+    """
+
+    target: str
+    draft: DraftOptions
+    flags: ModelFlags
+    sampling: Mapping[str, float | int | str]
+
+    @property
+    def params(self) -> SamplingParams:
+        """The sampling asked for, before the model's own recommendation is known."""
+        return choose_sampling(self.sampling, {})[0]
+
+    @property
+    def suffix(self) -> bool:
+        """Whether auto may use prompt lookup."""
+        return self.flags.suffix == "on"
+
+    @property
+    def draft_tokens(self) -> DraftTokens:
+        """The one draft length asked for, or the default; raises UsageError for what cannot be."""
+        length = self.draft.one_length(default_length(self.params))
+        require_fixed_length(length, self.params)
+        return length
+
+
+def make_request(
+    name: str | None,
+    models: ModelFlags,
+    sampling: SamplingFlags,
+    defaults: Mapping[str, float | int | str] | None = None,
+) -> Request:
+    """Resolve a pair's name, or ``name`` in place of --target; its settings fill in for flags.
+
+    ``defaults`` are a command's own values of sampling parameters that nobody gave. Raises
+    UsageError for two targets or none, UnknownPair for a name that nothing has.
+    """
+    from localspec.library.resolve import choose
+
+    if name is not None and models.target is not None:
+        raise UsageError(f"Two targets were given: {name} and {models.target}.", "Name one.")
+    options = models.draft_options()
+    named = choose(name or models.target, options.model)
+    if named.note:
+        console.note(named.note)
+    settings = dict(named.settings)
+    kept = settings.pop("draft_tokens", None)
+    lengths = options.lengths or (() if kept is None else parse_draft_tokens(str(kept)) or ())
+    models, sampling = settle(models, sampling, settings)
+    given = {name: value for name, value in sampling.given().items() if value is not None}
+    draft = DraftOptions(named.draft, lengths)
+    return Request(named.target, draft, models, {**(defaults or {}), **given})
+
+
+def open_engine(request: Request) -> "Engine":
+    """Load what was asked for, and say what the user should know about it."""
+    target, draft = request.flags.load_options(*_files(request))
+    from localspec.engine import llama_library
+    from localspec.engine.engine import Engine
+
+    llama_library.log.verbose = request.flags.verbose
+    engine = Engine.load(target, draft, lenient=request.flags.lenient, say=console.note)
+    for sentence in engine.notes:
+        console.note(sentence)
+    return engine
+
+
+def usable_length(engine: "Engine", length: DraftTokens, request: Request) -> DraftTokens:
+    """The draft length that what was loaded allows; auto measures a pair that is new here."""
+    if engine.draft is None and not (
+        length == "auto" and request.suffix and engine.target.can_roll_back
+    ):
+        return 0
+    if length == "auto":
+        if request.flags.recalibrate:
+            engine.forget()
+        engine.introduce(console.note)
+    return length
+
+
+def sampling_for(engine: "Engine", request: Request) -> SamplingParams:
+    """What was given over the model's own recommendation, which is shown when it decides."""
+    params, recommended = choose_sampling(request.sampling, engine.target.header.sampling)
+    if recommended:
+        values = ", ".join(f"{name} {getattr(params, name):g}" for name in recommended)
+        console.note(f"Sampling recommended by the model: {values}.")
+    return params
+
+
+def _files(request: Request) -> tuple[Path, Path | None]:
+    """The files of target and draft, fetched from the Hub where they are named but missing."""
+    from localspec.commands.models import voice
+    from localspec.library.acquire import ensure_local
+    from localspec.library.resolve import FIND
+
+    lengths = request.draft.lengths
+    if request.draft.model is None and any(length not in (0, "auto") for length in lengths):
+        raise UsageError(
+            "A draft length was given, but no draft model.",
+            "Name one with --draft FILE.gguf, or leave the length out.",
+        )
+    draft = None if lengths == (0,) else request.draft.model
+    lenient = request.flags.lenient
+    if draft == FIND:
+        (target,) = ensure_local([request.target], voice())
+        return target, _find_draft(target, lenient)
+    names = [request.target, *([] if draft is None else [draft])]
+    target, *rest = ensure_local(names, voice(), lenient=lenient)
+    return target, rest[0] if rest else None
+
+
+def _find_draft(target: Path, lenient: bool) -> Path:
+    """The best draft on this disk that is worth using, named."""
+    from localspec.library.pairs import drafts_for
+    from localspec.metadata.header import read_header
+
+    found = drafts_for(read_header(target), lenient=lenient).drafts
+    if not found or found[0].worth <= 1:
+        raise IncompatiblePair(
+            f"No model on this disk can draft for {target}.",
+            "See why, and what there is elsewhere: "
+            + shlex.join(["localspec", "suggest", str(target)]),
+        )
+    console.note(f"Draft: {found[0].path} ({', '.join(found[0].reasons)}).")
+    return found[0].path

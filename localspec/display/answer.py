@@ -1,0 +1,69 @@
+"""The figures of an answer: the live meter, the closing line, the comparison with plain."""
+
+from typing import TYPE_CHECKING
+
+from localspec.core.formatting import number, percent
+from localspec.display.console import make_console, note
+from localspec.engine.stats import GenerationStats
+
+if TYPE_CHECKING:
+    from localspec.engine.generate import Answer
+
+
+def figures(stats: GenerationStats, finish_reason: str, seed: int | None, status: str = "") -> None:
+    """The last line of an answer, on stderr; ``status`` says why nothing was drafted in the end."""
+    if stats.rounds == 0:
+        note("cancelled while reading the prompt")
+        return
+    parts = [f"{stats.tokens} tokens", f"{number(stats.generation_tps)} tok/s"]
+    if stats.drafted:
+        parts.append(
+            f"acceptance {percent(stats.acceptance_rate)} "
+            f"({stats.accepted} of {stats.drafted} drafted)"
+        )
+        parts.append(f"{number(stats.mean_accepted_length, 2)} tokens/round")
+    if status not in ("", "off"):
+        parts.append(f"draft off ({status})")
+    if stats.estimated_speedup is not None:
+        parts.append(f"about {stats.estimated_speedup:.2f}x plain")
+    prompt = f"prompt {stats.prompt_tokens} tokens"
+    if stats.prompt_tps is not None:
+        prompt += f" at {number(stats.prompt_tps)} tok/s"
+    parts.append(prompt)
+    if stats.ttft_s is not None:
+        parts.append(f"TTFT {stats.ttft_s:.2f} s")
+    if seed is not None:
+        parts.append(f"seed {seed}")
+    if finish_reason == "context":
+        parts.append("stopped at the end of the context (--ctx-size)")
+    elif finish_reason != "stop":
+        parts.append({"length": "stopped at --max-tokens"}.get(finish_reason, finish_reason))
+    make_console(stderr=True).print(" · ".join(parts), style="dim", markup=False)
+
+
+def compared(answer: "Answer", plain: "Answer", seed_decides: bool = True) -> None:
+    """What drafting gained against the plain answer to the same prompt, as measured; on stderr."""
+    ours, theirs = answer.stats, plain.stats
+    if not (ours.tokens and theirs.tokens):
+        return
+    seconds = ours.seconds + ours.draft_prompt_seconds
+    gain = (theirs.seconds / theirs.tokens) / (seconds / ours.tokens) if seconds else 0.0
+    text = (
+        "the same text" if answer.tokens == plain.tokens
+        else "another text; localspec bench finds out why" if seed_decides
+        else "another text, as rejection draws"
+    )  # fmt: skip
+    note(f"Without drafting {number(theirs.generation_tps)} tok/s: {gain:.2f}x, {text}.")
+
+
+def meter(stats: GenerationStats, draft_tokens: int, width: int, status: str = "") -> str:
+    """The figures so far, on one line; in few words where ``width`` columns do not hold them."""
+    speed = f"{number(stats.generation_tps)} tok/s"
+    draft = f"draft {draft_tokens or 'off'}"
+    if status and status != "off":
+        draft += f" ({status})"
+    if not stats.drafted:
+        return f"{speed} · {draft}"
+    rate, length = percent(stats.acceptance_rate), number(stats.mean_accepted_length, 2)
+    full = f"{speed} · acceptance {rate} · {length} tokens/round · {draft}"
+    return full if len(full) <= width else f"{speed} {rate} {length}/round {draft}"

@@ -1,0 +1,57 @@
+"""The progress bar on stderr, for steps or for bytes; silent without a terminal."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from localspec.core.formatting import one_line
+from localspec.display.console import make_console
+
+if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
+
+Report = Callable[[str, int, int], None]  # label, done, total
+
+
+@contextmanager
+def progress(*, in_bytes: bool = False) -> Iterator[Report]:
+    """A bar that is fed with (label, done, total), one label at a time.
+
+    With ``in_bytes`` it shows sizes, speed and the time left. A bar that is full vanishes: whatever
+    is printed next must not land on its line.
+    """
+    from rich.progress import Progress, TaskID
+
+    out = make_console(stderr=True)
+    columns = _columns(in_bytes)
+    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def report(label: str, done: int, total: int) -> None:
+            label = one_line(label)
+            if label not in tasks:
+                for other in tasks.values():
+                    bar.update(other, visible=False)
+                tasks[label] = bar.add_task(label, total=total)
+            bar.update(tasks[label], completed=done, total=total)
+            if done >= total:
+                bar.remove_task(tasks.pop(label))
+                bar.refresh()
+
+        yield report
+
+
+def _columns(in_bytes: bool) -> "list[ProgressColumn]":
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    label = TextColumn("{task.description}", markup=False)
+    if not in_bytes:
+        return [label, BarColumn(), TextColumn("{task.percentage:.0f}%")]
+    sizes = DownloadColumn(binary_units=True)
+    return [label, BarColumn(), sizes, TransferSpeedColumn(), TimeRemainingColumn()]

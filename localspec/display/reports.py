@@ -1,0 +1,84 @@
+"""Facts and findings as labelled lines on stdout: check, inspect, doctor."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from localspec.core.formatting import count, one_line, size
+from localspec.display.console import labelled, make_console
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from localspec.engine.doctor import DoctorReport
+    from localspec.library.model_info import ModelInfo
+    from localspec.metadata.header import HeaderStart, ModelHeader
+    from localspec.pairing import Finding, PairReport
+
+_LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
+
+
+def pair_report(
+    report: "PairReport",
+    target: "ModelHeader | HeaderStart",
+    draft: "ModelHeader | HeaderStart",
+) -> None:
+    """The verdict of ``check`` and its findings, on stdout."""
+    out = make_console(stderr=False)
+    for role, header in (("target", target), ("draft", draft)):
+        out.print(one_line(f"{role:<7} {_headline(header)}"), markup=False)
+    _findings(out, report.findings)
+    verdict = "compatible" if report.compatible else "not compatible"
+    theirs = "accepts" if report.llama_cpp_accepts else f"refuses ({report.llama_cpp_rule})"
+    out.print(
+        f"{verdict}; llama.cpp's own rule {theirs} this pair",
+        style="bold green" if report.compatible else "bold red",
+        markup=False,
+    )
+
+
+def model_report(shown: "ModelInfo") -> None:
+    """The facts of a model file and the findings on it, on stdout."""
+    out = make_console(stderr=False)
+    width = max(len(label) for label, _ in shown.facts)
+    for label, words in shown.facts:
+        labelled(out, f"{label:<{width}}  ", "", words)
+    _findings(out, shown.findings)
+
+
+def _findings(out: "Console", findings: "Iterable[Finding]") -> None:
+    for finding in findings:
+        style = _LEVEL_STYLES[finding.level]
+        labelled(out, f"{finding.level:<8}", style, f"{finding.message} {finding.hint}")
+
+
+def _headline(header: "ModelHeader | HeaderStart") -> str:
+    from localspec.metadata.header import HeaderStart
+
+    if isinstance(header, HeaderStart):
+        tokens = "" if header.n_tokens is None else f", {header.n_tokens} tokens"
+        return f"{header.path.name}: {header.architecture}{tokens}; read no further"
+    n_vocab = len(header.vocab) if header.vocab else 0
+    return (
+        f"{header.path.name}: {header.architecture}, {count(header.parameters)} parameters, "
+        f"{header.quantization}, {n_vocab} tokens, context {header.context_length}"
+    )
+
+
+def doctor_report(result: "DoctorReport") -> None:
+    """The facts of ``doctor`` on stdout, the advice below them."""
+    out = make_console(stderr=False)
+    for name, value in result.facts.items():
+        label = name.replace("_", " ")
+        if name == "devices" and isinstance(value, list):
+            for device in value:
+                out.print(
+                    f"{'device':<17} {device['name']}: {device['description']} "
+                    f"({device['kind']}, {size(device['free'])} of "
+                    f"{size(device['total'])} free)",
+                    markup=False,
+                )
+            continue
+        shown = size(value) if name.startswith("memory") and isinstance(value, int) else value
+        out.print(f"{label:<17} {one_line(str(shown))}", markup=False)
+    for sentence in result.advice:
+        out.print(f"advice: {one_line(sentence)}", style="yellow", markup=False)

@@ -1,0 +1,121 @@
+"""Progress: a bar on stderr that leaves no trace, silent without a terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+
+import pytest
+from rich.console import Console
+
+from localspec.bench.demo import PairResult
+from localspec.core.formatting import one_line
+from localspec.display import bench as scoreboard
+from localspec.display import progress as bars
+from localspec.display.progress import progress
+from localspec.metadata.header import read_header
+from tests.support.answers import made_comparison
+from tests.support.real_pair import TinyFiles
+from tests.support.streams import Streams
+from tests.support.terminal import Window
+
+HOSTILE = "evil\x1b]0;pwned\x07\x1b[2J\x9b31m\u202e\x7f\r\n\tname"
+
+
+def made_result(tiny: TinyFiles) -> PairResult:
+    target, draft = read_header(tiny.target), read_header(tiny.draft)
+    return PairResult((target, draft), target, draft, made_comparison(task="Q4_0"))
+
+
+def test_progress_is_silent_without_a_terminal(streams: Streams) -> None:
+    with progress() as report:
+        report("padding", 1, 2)
+        report("padding", 2, 2)
+    assert streams.read() == ("", "")
+
+
+def test_progress_is_a_bar_on_stderr(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
+    streams.make_terminals(monkeypatch, sys.stdout, sys.stderr)
+    with progress() as report:
+        report("padding", 1, 2)
+    out, err = streams.read()
+    assert out == "" and "padding" in err and "50%" in err
+
+
+def test_labels_cannot_steer_the_terminal(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams.make_terminals(monkeypatch, sys.stdout, sys.stderr)
+    with progress() as report:
+        report("a[/b] \x1b]0;title\x07", 1, 2)
+    err = streams.read()[1]
+    assert r"a[/b] \x1b]0;title\x07" in err and "\x1b]0" not in err
+
+
+def screen(written: str) -> list[str]:
+    """The lines a terminal shows after what was written, styles left out."""
+    lines = [""]
+    for part in re.findall(r"\x1b\[[\d;?]*[a-zA-Z]|\n|\r|[^\x1b\n\r]+", written):
+        if part == "\n":
+            lines.append("")
+        elif part == "\x1b[2K":
+            lines[-1] = ""
+        elif part == "\x1b[1A":
+            lines.pop()
+        elif part[0] not in "\r\x1b":
+            lines[-1] += part
+    return lines
+
+
+def test_results_do_not_land_on_the_line_of_a_bar(
+    tiny: TinyFiles, streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scoreboard.demo_result(made_result(tiny))
+    expected = streams.read()[0].splitlines()
+    monkeypatch.setenv("COLUMNS", "200")  # wide enough that no sentence is wrapped
+    monkeypatch.setattr(sys, "stderr", sys.stdout)  # one terminal for both
+    streams.make_terminals(monkeypatch, sys.stdout)
+    with progress() as report:
+        for step in (1, 2):
+            report("measuring", step, 2)
+        scoreboard.demo_result(made_result(tiny))
+        report("measuring more", 1, 1)
+        scoreboard.demo_result(made_result(tiny))
+    assert screen(streams.read()[0]) == [*expected, *expected, ""]
+
+
+def test_results_in_a_file_do_not_follow_the_bar(
+    tiny: TinyFiles, streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams.make_terminals(monkeypatch, sys.stderr)
+    with progress() as report:
+        report("measuring", 1, 2)
+        scoreboard.demo_result(made_result(tiny))
+    out, err = streams.read()
+    assert "tok/rnd" in out and "\x1b" not in out
+    assert "measuring" in err and "tok/rnd" not in err
+
+
+def test_a_pipe_has_no_bar(streams: Streams) -> None:
+    with progress(in_bytes=True) as on_progress:
+        on_progress("a.gguf", 1, 2)
+        on_progress("a.gguf", 2, 2)
+    assert "\x1b" not in "".join(streams.read())
+
+
+@pytest.mark.parametrize("columns", [60, 120])
+def test_a_bar_for_each_file_that_leaves_no_trace(columns: int) -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=columns, force_terminal=True, height=20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bars, "make_console", lambda stderr: console)
+        with progress(in_bytes=True) as on_progress:
+            for name in ("big.gguf", HOSTILE):
+                for done in range(0, 11 << 20, 1 << 20):
+                    on_progress(name, done, 10 << 20)
+    raw = out.getvalue()
+    window = Window(columns, 20)
+    window.write(raw.replace("\n", "\r\n"))  # it fails at other control sequences
+    assert "big.gguf" in raw and "/10.0 MiB" in raw and one_line(HOSTILE)[:20] in raw
+    assert window.text == "" and window.cursor_visible and not window.wrapped
