@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from localspec import cli
+from localspec.engine import llama_library
+from tests.support.real_pair import TinyFiles
+from tests.support.tiny_models import write_tiny_model
+
+HELLO = "Say the thing"
 
 
 @dataclass(frozen=True)
@@ -46,3 +52,71 @@ def localspec(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
         return Done(caught.value.code or 0, out, err)
 
     return call
+
+
+def plainly(arguments: Sequence[str | Path]) -> Sequence[str]:
+    """Flags for plain decoding, unless the arguments say something of drafting."""
+    said = {"--draft", "-md", "--draft-model", "--draft-tokens", "--suffix"} & {
+        *map(str, arguments)
+    }
+    return () if said else ("--draft", "off")
+
+
+@pytest.fixture
+def run(localspec: Command, tiny: TinyFiles) -> Command:
+    """`localspec run` on the tiny target, one thread, eight tokens, plain unless told to draft."""
+
+    def call(*arguments: str | Path, stdin: str | None = None) -> Done:
+        flags = ("-m", tiny.target, "-t", "1", "-n", "8", *plainly(arguments))
+        return localspec("run", *flags, *arguments, stdin=stdin)
+
+    return call
+
+
+def process(*arguments: str | Path, **more: object) -> subprocess.CompletedProcess[str]:
+    """`python -m localspec` as a process of its own."""
+    keywords = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL} | more
+    return subprocess.run([sys.executable, "-m", "localspec", *arguments], **keywords)  # type: ignore[call-overload, no-any-return]
+
+
+@pytest.fixture
+def chat(localspec: Command, tiny: TinyFiles) -> Command:
+    """`localspec chat`, like `run`, with messages piped in."""
+
+    def call(*arguments: str | Path, stdin: str = HELLO + "\n") -> Done:
+        flags = ("-m", tiny.target, "-t", "1", "-n", "8", *plainly(arguments))
+        return localspec("chat", *flags, *arguments, stdin=stdin)
+
+    return call
+
+
+def interrupt_decode(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+    """Press Ctrl-C in the nth llama_decode from now on."""
+    real = llama_library.library().llama_decode
+    calls = iter(range(1, 10_000))
+
+    def decode(*arguments: object) -> object:
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(llama_library.library(), "llama_decode", decode)
+
+
+def endless(tiny: TinyFiles) -> list[str]:
+    """A command that talks for many seconds."""
+    settings = ["-t", "1", "-c", "60000", "--temp", "0.8", "--seed", "1", "--draft", "off"]
+    settings += ["--raw", "ab"]
+    return [sys.executable, "-m", "localspec", "run", "-m", str(tiny.target), *settings]
+
+
+@pytest.fixture(scope="module")
+def bad_files(tiny: TinyFiles, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bad files")
+    (folder / "cut.gguf").write_bytes(tiny.target.read_bytes()[:9000])
+    (folder / "text.gguf").write_text("words " * 100)
+    (folder / "empty.txt").write_text(" \n")
+    (folder / "latin1.txt").write_bytes("größer".encode("latin-1"))
+    (folder / "folder.gguf").mkdir()
+    write_tiny_model(folder / "other.gguf", seed=0, extra_tokens=["more"])
+    return folder

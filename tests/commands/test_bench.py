@@ -1,0 +1,217 @@
+"""The command bench: a table, one JSON document, and what ends it early."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec.core.errors import EngineError, FileProblem
+from tests.support.command import Command, Done
+from tests.support.real_pair import TinyFiles
+
+
+@pytest.fixture
+def bench(localspec: Command, tiny: TinyFiles, tmp_path: Path) -> Command:
+    """`localspec bench` on the tiny pair, two tasks, one thread, four tokens, two repeats."""
+    prompts = tmp_path / "prompts.jsonl"
+    lines = [{"task": task, "prompt": f"the {word}"} for task in ("one", "two") for word in "ab"]
+    prompts.write_text("\n".join(map(json.dumps, lines)))
+    pair = ("-m", tiny.target, "-md", tiny.draft)
+
+    def call(*arguments: str | Path, pair: Sequence[str | Path] = pair) -> Done:
+        flags = ("-t", "1", "-n", "4", "--repeats", "2", "--prompts", prompts)
+        return localspec("bench", *pair, *flags, *arguments)
+
+    return call
+
+
+def test_bench_shows_a_table_and_what_it_means(bench: Command) -> None:
+    done = bench("--draft-tokens", "3,0,auto")
+    assert done.code == 0
+    assert "New on this machine" in done.err and "localspec bench" not in done.err
+    head, *rest, memory = done.out.splitlines()
+    rows, (verdict, limits, *_) = rest[:9], rest[9:]
+    assert limits.startswith("Limits here: ")
+    assert head.split()[:3] == ["task", "draft", "tok/s"]
+    assert [row.split()[:2] for row in rows if row[0] != " "] == [
+        ["one", "off"], ["two", "off"], ["all", "off"],
+    ]  # fmt: skip
+    assert [row.split()[0] for row in rows if row[0] == " "] == ["3", "auto"] * 3
+    assert all(row.endswith(("same", "rounding")) for row in rows if row[0] == " ")
+    assert verdict.startswith("Fastest here: --draft ")
+    assert re.fullmatch(r"memory: target \d+ MiB \(weights .*; with the draft .*\)", memory)
+
+
+def test_bench_ends_with_one_json_document(bench: Command, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    flags = ("--draft", "2", "--temp", "0.8", "--seed", "9", "--audit")
+    done = bench(*flags, "--json", "--output", path)
+    assert done.code == 0
+    document = json.loads(done.out)
+    assert done.out.count("\n") == 1 and "\ntask " in done.err
+    assert json.loads(path.read_text()) == document
+    assert document["complete"] is True
+    assert document["settings"]["draft_tokens"] == [0, 2]
+    assert document["settings"]["sampling"]["seed"] == 9
+    assert document["settings"]["sampling"]["temperature"] == 0.8
+    assert [task["task"] for task in document["tasks"]] == ["one", "two"]
+    for task in document["tasks"]:
+        assert [side["draft_tokens"] for side in task["sides"]] == [0, 2]
+        assert len(task["sides"][1]["speedup_by_repeat"]) == 2
+        assert [audit["tokens"] for audit in task["audits"]] == [4] * 4
+    assert "\nAudit: 32 tokens of 8 drafted answers" in done.err
+
+
+def test_bench_of_rejection_explains_no_text(bench: Command) -> None:
+    done = bench("--acceptance", "rejection", "--temp", "0.8", "-n", "20")
+    assert done.code == 0
+    rows = [row for row in done.out.splitlines() if row[0] == " "]
+    assert [row.split()[0] for row in rows] == ["2", "4", "8"] * 3
+    assert all(row.endswith("redrawn") for row in rows)
+    refused = bench("--acceptance", "rejection", "--temp", "0.8", "--audit")
+    assert refused.code == 2 and "which rejection does not" in refused.sentences
+
+
+def test_bench_measures_our_own_prompts_greedily(localspec: Command, tiny: TinyFiles) -> None:
+    pair = ("-m", tiny.target, "-md", tiny.draft)
+    flags = ("-t", "1", "-n", "2", "-r", "1", "-c", "1024", "--json", "--tasks", "edit,code")
+    done = localspec("bench", *pair, *flags)
+    document = json.loads(done.out)
+    names = [prompt["name"] for prompt in document["prompts"]]
+    assert names == ["code 1", "code 2", "edit 1", "edit 2"]
+    assert document["settings"]["draft_tokens"] == [0, 2, 4, 8, "auto"]
+    assert document["settings"]["sampling"]["temperature"] == 0
+    assert document["settings"]["sampling"]["seed"] == 0
+
+
+def test_bench_without_a_draft(bench: Command, tiny: TinyFiles) -> None:
+    done = bench("--suffix", "off", pair=("-m", tiny.target))
+    assert done.code == 0 and "Name a draft to compare it" in done.out
+    assert len(done.out.splitlines()) == 6
+    done = bench(pair=("-m", tiny.target))
+    assert done.code == 0 and "auto found nothing worth drafting" in done.out
+    assert len(done.out.splitlines()) == 9
+    refused = bench("--draft", "4", pair=("-m", tiny.target))
+    assert refused.code == 2 and "no draft model" in refused.err and refused.out == ""
+
+
+def test_bench_of_a_target_that_cannot_forget(bench: Command, tiny: TinyFiles) -> None:
+    done = bench("--json", pair=("-m", tiny.recurrent, "-md", tiny.draft))
+    assert done.code == 0 and "running plain" in done.err
+    assert json.loads(done.out)["settings"]["draft_tokens"] == [0]
+
+
+def test_an_unexplained_difference_is_a_failure(
+    bench: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from localspec.engine.model import LlamaModel
+
+    honest = LlamaModel.decode
+
+    def moody(self: LlamaModel, tokens: Sequence[int], rows: int) -> object:
+        logits = honest(self, tokens, rows)
+        return -logits if rows > 1 else logits
+
+    monkeypatch.setattr(LlamaModel, "decode", moody)
+    done = bench("--draft", "3", "--json")
+    assert done.code == 1
+    assert "DIFFERENT" in done.err and "NOT rounding" in done.err
+    document = json.loads(done.out)
+    assert document["overall"]["sides"][1]["text"] == "different"
+    assert document["overall"]["differences"][0]["proven_at"] is None
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "sentence"),
+    [
+        (KeyboardInterrupt(), 130, "Stopped"),
+        (EngineError("Out of memory.", "Buy some."), 1, "Error: Out of memory."),
+    ],
+)
+def test_what_ends_a_bench_early_keeps_what_was_measured(
+    bench: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    problem: BaseException, code: int, sentence: str,
+) -> None:  # fmt: skip
+    from localspec.bench import run as room
+
+    left = iter(range(2 + 3 * 4 + 1))  # warm-up, three prompts, and one answer of the fourth
+    answer = room.answer
+
+    def interrupted(*arguments: Any) -> object:
+        if next(left, None) is None:
+            raise problem
+        return answer(*arguments)
+
+    monkeypatch.setattr(room, "answer", interrupted)
+    path = tmp_path / "result.json"
+    done = bench("--draft", "2", "--output", path, "--json")
+    assert done.code == code and "Traceback" not in done.err
+    assert "Stopped early: 3 prompts measured." in done.err and sentence in done.err
+    document = json.loads(path.read_text())
+    assert document["complete"] is False
+    assert document["overall"]["prompts"] == ["one 1", "one 2", "two 1"]
+    assert json.loads(done.out) == document
+
+
+def test_results_survive_a_file_that_cannot_be_written(
+    bench: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    from localspec.bench import report
+
+    done = iter([True, True])
+    write = report._write
+
+    def full(path: Path, document: Any) -> None:
+        if next(done, None) is None:
+            raise FileProblem("No room.", "Make some.")
+        write(path, document)
+
+    monkeypatch.setattr(report, "_write", full)
+    finished = bench("--draft", "2", "--output", folder / "result.json", "--json")
+    assert finished.code == 1 and "No room." in finished.err
+    assert json.loads(finished.out)["complete"] is True
+
+
+def test_results_survive_a_reader_that_leaves(tiny: TinyFiles, tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    flags = ("-t", "1", "-n", "64", "-r", "2", "-c", "1024", "--tasks", "code,edit", "-o", path)
+    pair = ("-m", tiny.target, "-md", tiny.draft)
+    arguments = [str(argument) for argument in ("bench", *pair, *flags)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "localspec", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
+    ) as running:  # fmt: skip
+        assert running.stdout is not None and running.stderr is not None
+        assert running.stdout.readline().startswith("task")
+        running.stdout.close()
+        assert "Traceback" not in running.stderr.read()
+    assert json.loads(path.read_text())["tasks"][0]["task"] == "code"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["--tasks", ","], 2, "There is no task ','. Tasks here: one, two."),
+        (["--tasks", "one,three"], 2, "There is no task 'three'. Tasks here: one, two."),
+        (["--prompts", "none.jsonl"], 1, "none.jsonl cannot be read: No such file"),
+        (["--output", "none/result.json"], 1, "cannot be written to none/result.json"),
+        (["--repeats", "0"], 2, "greater than or equal to 1"),
+        (["--temp", "-1"], 2, "temperature is -1.0, expected a value from 0 to 100."),
+        (["--draft", "99"], 2, "exceeds what we verify"),
+        (["-n", "9999"], 1, "it needs a context of"),
+        (["-c", "8"], 1, "it needs a context of"),
+    ],
+)
+def test_bench_of_bad_input(bench: Command, arguments: list[str], code: int, sentence: str) -> None:
+    done = bench(*arguments)
+    assert done.code == code and "Traceback" not in done.err
+    assert sentence in " ".join(done.sentences.split())

@@ -1,0 +1,115 @@
+"""The command chat: a conversation through pipes, and what goes wrong in it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import HELLO, Command, interrupt_decode
+from tests.support.real_pair import TinyFiles
+from tests.support.tiny_models import write_tiny_model
+
+
+def test_a_conversation_through_pipes(chat: Command, run: Command) -> None:
+    done = chat("--seed", "5", stdin=f"{HELLO}\nand again\n")
+    assert done.code == 0
+    first = run(HELLO, "--seed", "5").out
+    assert done.out.startswith(first + "\n") and len(done.out) > len(first) + 8
+    one, two = done.err.splitlines()
+    assert one.startswith("8 tokens · ") and two.startswith("8 tokens · ")
+
+
+def test_a_turn_reads_only_what_is_new(chat: Command) -> None:
+    long = "many words " * 30
+    done = chat("--temp", "0", "--draft", "off", stdin=f"{long}\nshort\n/regen\n")
+    counts = [int(count) for count in re.findall(r"prompt (\d+) tokens", done.err)]
+    assert len(counts) == 3 and counts[0] > 200
+    assert counts[1] < 100 and counts[2] == 1
+
+
+def test_the_same_seed_talks_the_same_with_any_draft(chat: Command, tiny: TinyFiles) -> None:
+    script = f"{HELLO}\nzwei\n/undo\ndrei\n/set seed 4\nvier\n/clear\nfünf\n"
+    seeded = ("--seed", "11", "-n", "30", "--system", "Be brief")
+    plain = chat(*seeded, stdin=script)
+    assert plain.code == 0 and plain.err.count("30 tokens · ") == 5
+    for length in ("off", "1", "4", "9", "auto"):
+        done = chat(*seeded, "-md", tiny.draft, "--draft", length, stdin=script)
+        assert done.out == plain.out
+        if length != "auto":  # which need not draft: that follows what passes cost here
+            assert ("acceptance" in done.err) == (length != "off")
+    assert chat("--seed", "12", "-n", "30", "--system", "Be brief", stdin=script).out != plain.out
+    middle = script.replace("zwei", "zwei\n/draft 4").replace("drei", "/draft off\ndrei")
+    assert chat(*seeded, "-md", tiny.draft, "--draft", "1", stdin=middle).out == plain.out
+
+
+@pytest.mark.parametrize(("flags", "tokens"), [((), 2), (("--think",), 5), (("--no-think",), 9)])
+def test_thinking_reaches_the_template(
+    localspec: Command, tmp_path: Path, flags: tuple[str, ...], tokens: int
+) -> None:
+    template = (
+        "{% if enable_thinking is not defined %}b{% elif enable_thinking %}bcde"
+        "{% else %}bcdefghi{% endif %}"
+    )
+    path = write_tiny_model(tmp_path / "thinks.gguf", seed=1, chat_template=template)
+    done = localspec("chat", "-m", path, "-t", "1", "-n", "2", *flags, stdin="hi\n")
+    assert done.code == 0 and f"prompt {tokens} tokens" in done.err
+
+
+def test_what_goes_wrong_in_a_chat_is_told_and_the_chat_goes_on(
+    chat: Command, tmp_path: Path
+) -> None:
+    file = tmp_path / "talk.json"
+    long = "words " * 100
+    script = f"{long}\n/draft 3\n/load {file}\n/set seed x\n/what\n{HELLO}\n/save {file}\n"
+    done = chat("-c", "100", "--temp", "0", stdin=script)
+    assert done.code == 0 and "Traceback" not in done.err
+    problems = re.findall("Error: (.*)", done.err)
+    words = ("context holds 100", "No draft model", "talk.json", "no value for seed", "/what")
+    assert len(problems) == len(words)
+    assert all(word in problem for word, problem in zip(words, problems, strict=True))
+    assert done.out == chat("--temp", "0").out
+    assert [turn["role"] for turn in json.loads(file.read_text("utf-8"))["messages"]] == [
+        "user",
+        "assistant",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["--temp", "-1"], 2, "temperature is -1"),
+        (["--draft", "3"], 2, "no draft model"),
+        (["-md", "DRAFT", "--draft", "0,2"], 2, "one draft length, not a list"),
+        (["-md", "BAD/other.gguf"], 1, "other.gguf cannot draft for"),
+        (["-n", "0"], 2, "Invalid value for '--max-tokens'"),
+        (["--json"], 2, "No such option"),
+        (["a prompt"], 2, "Two targets were given: a prompt and"),
+    ],
+)
+def test_a_chat_that_cannot_begin(
+    chat: Command, tiny: TinyFiles, bad_files: Path, arguments: list[str], code: int, words: str
+) -> None:
+    given = [text.replace("BAD", str(bad_files)) for text in arguments]
+    given = [str(tiny.draft) if text == "DRAFT" else text for text in given]
+    done = chat(*given)
+    assert (done.code, done.out) == (code, "")
+    assert words in done.sentences and "Traceback" not in done.err
+
+
+def test_ctrl_c_ends_an_answer_and_not_the_chat(
+    chat: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f"{HELLO}\n/undo\n{HELLO}\n"
+    whole = chat("--temp", "0", "-n", "40", stdin=HELLO + "\n")
+    with monkeypatch.context() as patch:
+        interrupt_decode(patch, 20)
+        done = chat("--temp", "0", "-n", "40", stdin=script)
+    assert done.code == 0
+    first, _, rest = done.err.partition("\n")
+    assert first.startswith("17 tokens") and first.endswith(" · cancelled")
+    assert "cancelled" not in rest
+    assert done.out.endswith(whole.out) and done.out != whole.out
+    assert whole.out.startswith(done.out.removesuffix(whole.out).removesuffix("\n"))

@@ -1,0 +1,45 @@
+"""The command demo: both padded pairs, as a table and as JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from localspec.core import paths
+from tests.support.command import Command, interrupt_decode
+from tests.support.real_pair import TinyFiles
+
+
+@pytest.fixture
+def small_demo(tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    from localspec.bench.demo import padded_pair
+    from localspec.bench.padding import PaddedShape
+
+    shapes = (PaddedShape(128, 2, 128, 3), PaddedShape(128, 2, 96, 2))
+    monkeypatch.setattr(paths, "demo_pair", lambda: (tiny.target, tiny.draft))
+    monkeypatch.setattr(padded_pair, "__defaults__", (shapes,))
+
+
+@pytest.mark.usefixtures("small_demo")
+def test_demo(localspec: Command) -> None:
+    flags = ("--repeats", "1", "-n", "4", "-t", "1", "--draft", "2")
+    done = localspec("demo", *flags)
+    assert done.code == 0
+    assert "Draft length 2" in done.err and done.err.count("\n") == 1
+    assert "F16: the 87k target" in done.out and "Q4_0: the 87k target" in done.out
+    done = localspec("demo", *flags, "--json")
+    assert (done.code, done.err) == (0, "")
+    pairs = json.loads(done.out)["pairs"]
+    assert [pair["quantization"] for pair in pairs] == ["F16", "Q4_0"]
+    assert all(pair["sides"][1]["text"] in ("same", "rounding") for pair in pairs)
+    for nonsense in (("--draft", "0"), ("--repeats", "0"), ("-n", "257"), ("-t", "none")):
+        assert localspec("demo", *nonsense).code == 2
+    assert "shows drafting" in localspec("demo", "--draft", "off").err
+
+
+@pytest.mark.usefixtures("small_demo")
+def test_ctrl_c_ends_the_demo(localspec: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt_decode(monkeypatch, 20)
+    done = localspec("demo", "--repeats", "1", "-n", "4", "-t", "1", "--json")
+    assert (done.code, done.out) == (130, "") and "Traceback" not in done.err

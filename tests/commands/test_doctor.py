@@ -1,0 +1,28 @@
+"""The command doctor: the facts of this machine, healthy or not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from localspec import __version__
+from localspec.engine import doctor
+from localspec.engine.doctor import DoctorReport
+from tests.support.command import Command
+
+
+def test_doctor(localspec: Command) -> None:
+    done = localspec("doctor")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("localspec") and "\ndemo              runs: " in done.out
+    facts = json.loads(localspec("doctor", "--json").out)
+    assert facts["healthy"] is True and facts["facts"]["localspec"] == __version__
+
+
+def test_an_unhealthy_doctor(localspec: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    ill = DoctorReport({"demo": "fails: so it is"}, ["Mend it."], healthy=False)
+    monkeypatch.setattr(doctor, "examine", lambda: ill)
+    done = localspec("doctor")
+    assert (done.code, done.out) == (1, "demo              fails: so it is\nadvice: Mend it.\n")
+    assert localspec("doctor", "--json").code == 1

@@ -1,0 +1,394 @@
+"""The command run: text on stdout, figures on stderr, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from localspec import __version__
+from localspec.commands import run as run_command
+from localspec.engine import llama_library
+from tests.support.command import HELLO, Command, endless, interrupt_decode
+from tests.support.real_pair import TinyFiles
+from tests.support.tiny_models import write_tiny_model
+
+
+def test_text_on_stdout_and_figures_on_stderr(run: Command) -> None:
+    done = run(HELLO, "--seed", "5")
+    assert done.code == 0 and done.out
+    assert re.fullmatch(
+        r"8 tokens · [\d.]+ tok/s · prompt \d+ tokens at [\d.]+ tok/s · TTFT [\d.]+ s · "
+        r"seed 5 · stopped at --max-tokens\n",
+        done.err,
+    )
+    answer = json.loads(run(HELLO, "--seed", "5", "--json").out)
+    assert done.out == answer["text"]
+
+
+def test_a_greedy_answer_names_no_seed(run: Command) -> None:
+    assert "seed" not in run(HELLO, "--temp", "0").err
+
+
+def test_the_prompt_comes_from_argument_file_or_pipe(run: Command, tmp_path: Path) -> None:
+    file = tmp_path / "prompt.txt"
+    file.write_text("Größe: 3 €\nSay the thing", encoding="utf-8")
+    prompt = file.read_text(encoding="utf-8")
+    expected = run(prompt, "--temp", "0").out
+    assert run("-f", file, "--temp", "0").out == expected
+    assert run("--temp", "0", stdin=prompt).out == expected
+    assert run("Größe: 3 €\nSay the thing", "--temp", "0", stdin="").out == expected
+    assert run("Größe: 3 €\nSay the thing", "--temp", "0", stdin=" \n").out == expected
+    joined = run(f"Explain\n\n{prompt}", "--temp", "0").out
+    assert joined != expected
+    assert run("Explain", "--temp", "0", stdin=prompt).out == joined
+    assert run("Explain", "-f", file, "--temp", "0").out == joined
+    assert run("Explain", "-f", file, "--temp", "0", stdin="not read beside -f").out == joined
+
+
+def test_raw_text_has_no_template(run: Command) -> None:
+    chat, raw = (json.loads(run("ab", "--json", *more).out) for more in ((), ("--raw",)))
+    assert raw["prompt_tokens"] == 3  # BOS and two bytes
+    assert chat["prompt_tokens"] > 10
+    system = json.loads(run("ab", "--json", "--system", "Be brief").out)
+    assert system["prompt_tokens"] > chat["prompt_tokens"] + 5
+
+
+def test_json_holds_everything(run: Command, tiny: TinyFiles) -> None:
+    done = run(HELLO, "-md", tiny.draft, "--draft", "4", "--seed", "3", "--json", "-n", "20")
+    assert done.code == 0 and done.out.count("\n") == 1
+    answer = json.loads(done.out)
+    assert answer.keys() >= {
+        "text", "tokens", "finish_reason", "prompt_tps", "generation_tps", "ttft_s", "drafted",
+        "accepted", "acceptance_rate", "mean_accepted_length", "rounds", "seed", "settings",
+    }  # fmt: skip
+    assert answer["tokens"] == len(answer["token_ids"]) == 20
+    assert answer["finish_reason"] == "length" and answer["seed"] == 3
+    assert answer["drafted"] >= answer["accepted"] >= 0 and answer["drafted"] > 0
+    assert answer["acceptance_rate"] == answer["accepted"] / answer["drafted"]
+    assert answer["mean_accepted_length"] == 20 / answer["rounds"]
+    settings = answer["settings"]
+    assert settings["draft_tokens"] == 4 and settings["version"] == __version__
+    assert settings["target"]["file"] == str(tiny.target)
+    assert settings["draft"]["file"] == str(tiny.draft)
+    assert settings["sampling"]["seed"] == 3 and settings["sampling"]["temperature"] == 0.8
+    plain = json.loads(run(HELLO, "--json").out)
+    assert plain["acceptance_rate"] is None and plain["settings"]["draft"] is None
+    assert plain["settings"]["draft_tokens"] == 0
+
+
+def test_the_same_seed_says_the_same_with_any_draft(run: Command, tiny: TinyFiles) -> None:
+    seeded = (HELLO, "--seed", "11", "-n", "40", "--exact")
+    plain = run(*seeded)
+    assert run(*seeded, "--draft", "off").out == plain.out
+    for length in ("off", "1", "4", "9", "auto"):
+        done = run(*seeded, "--draft", tiny.draft, "--draft", length)
+        assert done.out == plain.out
+        if length != "auto":  # which need not draft: that follows what passes cost here
+            assert ("acceptance" in done.err) == (length != "off")
+    assert run(HELLO, "--seed", "12", "-n", "40").out != plain.out
+
+
+@pytest.mark.parametrize(
+    ("flags", "length"),
+    [
+        (("--draft", "DRAFT"), "auto"),
+        (("-md", "DRAFT"), "auto"),
+        (("--draft-model", "DRAFT", "--draft-tokens", "5"), 5),
+        (("--draft", "7", "--draft", "DRAFT"), 7),
+        (("--draft", "DRAFT", "--draft", "auto"), "auto"),
+        (("--draft", "DRAFT", "--draft", "off"), 0),
+        (("--draft", "0"), 0),
+        (("--draft", "off"), 0),
+    ],
+)
+def test_every_way_to_name_the_draft(
+    run: Command, tiny: TinyFiles, flags: tuple[str, ...], length: int | str
+) -> None:
+    given = [str(tiny.draft) if flag == "DRAFT" else flag for flag in flags]
+    settings = json.loads(run(HELLO, "--json", *given).out)["settings"]
+    assert settings["draft_tokens"] == length
+    assert (settings["draft"] is None) == (length == 0)
+
+
+def test_stop_ends_before_the_text(run: Command) -> None:
+    whole = run(HELLO, "--temp", "0", "-n", "30").out
+    middle = whole[len(whole) // 2 :][:2]
+    done = run(HELLO, "--temp", "0", "-n", "30", "--stop", "never said", "--stop", middle)
+    assert done.out == whole[: whole.index(middle)]
+    assert done.code == 0 and "stopped" not in done.err
+
+
+def test_the_end_of_the_context_is_told(run: Command) -> None:
+    done = run("ab", "--raw", "-c", "16", "-n", "100")
+    assert done.code == 0
+    assert done.err.startswith("13 tokens")
+    assert done.err.endswith("stopped at the end of the context (--ctx-size)\n")
+
+
+def test_the_models_own_sampling_is_told(run: Command, localspec: Command, tmp_path: Path) -> None:
+    import gguf
+
+    path = write_tiny_model(tmp_path / "advice.gguf", seed=1)
+    copy = tmp_path / "with advice.gguf"
+    reader, writer = gguf.GGUFReader(path), gguf.GGUFWriter(copy, "llama")
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            kinds = (field.types[0], field.types[-1] if len(field.types) > 1 else None)
+            writer.add_key_value(key, field.contents(), *kinds)
+    writer.add_float32("general.sampling.temp", 0.25)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    flags = ("-t", "1", "-n", "2", "--json", HELLO)
+    done = localspec("run", "-m", copy, *flags)
+    assert "Sampling recommended by the model: temperature 0.25." in done.err
+    assert json.loads(done.out)["settings"]["sampling"]["temperature"] == 0.25
+    over = localspec("run", "-m", copy, "--temp", "0.5", *flags)
+    assert "recommended" not in over.err
+    assert json.loads(over.out)["settings"]["sampling"]["temperature"] == 0.5
+
+
+def test_notes_go_to_stderr(localspec: Command, tiny: TinyFiles) -> None:
+    flags = ("-t", "1", "-n", "4", "--temp", "0", "ab", "--raw")
+    plain = localspec("run", "-m", tiny.recurrent, *flags)
+    noted = localspec("run", "-m", tiny.recurrent, "-md", tiny.draft, *flags)
+    assert noted.out == plain.out and noted.code == 0
+    assert "running plain, the draft is not used" in noted.err
+
+
+def test_verbose_shows_llama_cpps_log(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llama_library.log, "verbose", False)
+    assert "llama_model_loader" not in run(HELLO).err
+    done = run(HELLO, "--verbose")
+    assert "llama_model_loader" in done.err and "llama_model_loader" not in done.out
+    assert "llama_model_loader" not in run(HELLO).err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["-m", "BAD/none.gguf"], 1, "There is no file"),
+        (["-m", "BAD/cut.gguf"], 1, "cut short"),
+        (["-m", "BAD/folder.gguf"], 1, "is a directory"),
+        (["-m", "BAD/text.gguf"], 1, "it is a text file"),
+        (["-md", "BAD/none.gguf"], 1, "There is no file"),
+        (["-md", "BAD/cut.gguf"], 1, "cut short"),
+        (["-md", "BAD/other.gguf"], 1, "other.gguf cannot draft for"),
+        (["-c", "8"], 1, "the context holds 8, answer included"),
+        (["-f", "BAD/none.txt"], 1, "none.txt cannot be read"),
+        (["-f", "BAD/latin1.txt"], 1, "Give a UTF-8 text file"),
+        (["-f", "BAD/folder.gguf"], 1, "cannot be read"),
+        (["-fa", "off", "-ctv", "q8_0"], 1, "cannot make a context"),
+        (["--draft", "3"], 2, "no draft model"),
+        (["--draft", "DRAFT", "--draft", "0,2"], 2, "one draft length, not a list"),
+        (["--draft", "DRAFT", "--draft", "DRAFT"], 2, "Two draft models"),
+        (["--draft", "DRAFT", "--draft", "1", "--draft", "2"], 2, "Two draft lengths"),
+        (["--draft", "DRAFT", "--draft", "99"], 2, "draft of 99 tokens"),
+        (["-md", "DRAFT", "--draft-tokens", "few"], 2, "no draft length"),
+        (["--raw", "--system", "x"], 2, "--raw uses no template"),
+        (["--temp", "-1"], 2, "temperature is -1"),
+        (["--temp", "nan"], 2, "temperature is nan"),
+        (["--temp", "warm"], 2, "Invalid value for '--temperature'"),
+        (["--top-p", "1.5"], 2, "top-p is 1.5"),
+        (["--top-k", "-1"], 2, "top-k is -1"),
+        (["--seed", "-1"], 2, "seed is -1"),
+        (["-n", "0"], 2, "Invalid value for '--max-tokens'"),
+        (["-c", "1"], 2, "Invalid value for '--ctx-size'"),
+        (["-t", "0"], 2, "Invalid value for '--threads'"),
+        (["-dev", "TPU7"], 2, "There is no device 'TPU7'"),
+        (["-ctk", "q3"], 2, "'q3' is not one of"),
+        (["-ot", "x=TPU7"], 2, "no buffer type 'TPU7'"),
+        (["--frobnicate"], 2, "No such option: --frobnicate"),
+    ],
+)
+def test_what_the_user_can_mend_is_told_in_a_sentence(
+    run: Command, tiny: TinyFiles, bad_files: Path, arguments: list[str], code: int, words: str
+) -> None:
+    given = [text.replace("BAD", str(bad_files)) for text in arguments]
+    given = [str(tiny.draft) if text == "DRAFT" else text for text in given]
+    for more in ((), ("--json",)):
+        done = run(*given, HELLO, *more)
+        assert (done.code, done.out) == (code, "")
+        assert words in done.sentences and "Traceback" not in done.err
+        if done.err.startswith("Error: "):
+            message, hint = done.err.splitlines()
+            assert message.endswith(".") and hint
+
+
+def test_nothing_to_answer(run: Command, localspec: Command, bad_files: Path) -> None:
+    for done in (run(), run(""), run(stdin=" \n"), run("-f", bad_files / "empty.txt")):
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith("Error: There is no prompt.\nType: localspec run --target")
+    done = localspec("run", HELLO)
+    assert done.code == 2 and done.err.startswith("Error: No target model was given.\n")
+
+
+def test_a_broken_template_is_told(localspec: Command, tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "broken.gguf", seed=0, chat_template="{% if %}")
+    done = localspec("run", "-m", path, "-t", "1", HELLO)
+    assert done.code == 1 and "chat template cannot be rendered" in done.err
+    assert "--raw" in done.err and "Traceback" not in done.err
+    assert localspec("run", "-m", path, "-t", "1", "-n", "2", "--raw", HELLO).code == 0
+
+
+def test_a_bug_keeps_its_traceback(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(run_command, "_read_prompt", broken)
+    with pytest.raises(ZeroDivisionError):
+        run(HELLO)
+
+
+@pytest.mark.parametrize("rule", ["coupled", "match"])
+def test_the_seed_decides_with_these_rules(run: Command, tiny: TinyFiles, rule: str) -> None:
+    seeded = (HELLO, "--seed", "11", "-n", "40", "--exact", "--acceptance", rule)
+    plain = run(*seeded)
+    for length in ("4", "auto"):
+        assert run(*seeded, "-md", tiny.draft, "--draft", length).out == plain.out
+
+
+def test_rejection_drafts_a_fixed_length(run: Command, tiny: TinyFiles, chat: Command) -> None:
+    rejecting = (HELLO, "-md", tiny.draft, "--acceptance", "rejection", "--seed", "3", "-n", "40")
+    answer = json.loads(run(*rejecting, "--json").out)
+    assert answer["settings"]["draft_tokens"] == 4 and answer["drafted"] > 0
+    assert answer["settings"]["sampling"]["acceptance"] == "rejection"
+    assert run(*rejecting).out == answer["text"]  # the same pair, length and seed
+    refused = run(*rejecting, "--draft", "auto")
+    assert refused.code == 2 and "the draft length must be fixed" in refused.sentences
+    assert run(*rejecting, "--draft", "auto", "--temp", "0").code == 0
+    assert run(*rejecting, "--acceptance", "perhaps").code == 2
+    done = chat(
+        "-md",
+        tiny.draft,
+        stdin="/set acceptance rejection\n/draft 4\n/set acceptance rejection\n/draft auto\n",
+    )
+    assert done.err.count("must be fixed") == 2
+
+
+def test_what_drafting_gained_is_measured_on_demand(run: Command, tiny: TinyFiles) -> None:
+    flags = (HELLO, "--seed", "3", "-n", "30", "-md", tiny.draft, "--draft", "4", "--compare")
+    done = run(*flags)
+    figures, compared = done.err.splitlines()[-2:]
+    assert figures.startswith("30 tokens") and "acceptance" in figures
+    assert re.fullmatch(r"Without drafting [\d.]+ tok/s: [\d.]+x, the same text\.", compared)
+    answer = json.loads(run(*flags, "--json").out)
+    assert answer["plain"]["token_ids"] == answer["token_ids"] and answer["plain"]["drafted"] == 0
+    other = json.loads(run(*flags, "--json", "--acceptance", "rejection").out)
+    assert other["plain"]["text"] == answer["text"]
+
+
+def test_auto_measures_a_pair_once(run: Command, tiny: TinyFiles, tmp_path: Path) -> None:
+    flags = (HELLO, "-md", tiny.draft, "--draft", "auto", "--temp", "0")
+    first, second = run(*flags), run(*flags)
+    assert "New on this machine" in first.err and "New on this machine" not in second.err
+    assert first.out == second.out == run(HELLO, "--temp", "0").out
+    assert "New on this machine" in run(*flags, "--recalibrate").err
+    (profile,) = (tmp_path / "cache" / "profiles").iterdir()
+    profile.write_text("{")
+    again = run(*flags)
+    assert again.code == 0 and "profile of this pair is discarded" in again.err
+    assert json.loads(profile.read_text())["verify"]
+
+
+def test_auto_needs_no_draft_model(run: Command) -> None:
+    text = "one two three four five six seven " * 8
+    plain = json.loads(run(text, "--raw", "--temp", "0", "--json", "-n", "40").out)
+    auto = json.loads(
+        run(text, "--raw", "--temp", "0", "--json", "-n", "40", "--draft", "auto").out
+    )
+    assert auto["text"] == plain["text"]
+    assert auto["settings"]["draft_tokens"] == "auto" and auto["settings"]["draft"] is None
+    assert set(auto["sources"]) <= {"suffix"} and auto["estimated_speedup"] > 0
+    off = run(text, "--raw", "--temp", "0", "--json", "--draft", "auto", "--suffix", "off")
+    assert json.loads(off.out)["settings"]["draft_tokens"] == 0
+    assert run(HELLO, "--suffix", "perhaps").code == 2
+
+
+def test_a_target_alone_is_measured_once(localspec: Command, tiny: TinyFiles) -> None:
+    flags = ("run", "-m", tiny.target, "-t", "1", "-n", "4", HELLO)
+    assert "New on this machine" in localspec(*flags).err
+    again = localspec(*flags).err
+    assert "New on this machine" not in again and "discarded" not in again
+
+
+def test_auto_is_the_default(localspec: Command, tiny: TinyFiles) -> None:
+    flags = ("-m", tiny.target, "-t", "1", "-n", "4", HELLO)
+    alone, paired = (
+        localspec("run", *flags, "--json", *more) for more in ((), ("-md", tiny.draft))
+    )
+    for done in (alone, paired):
+        assert json.loads(done.out)["settings"]["draft_tokens"] == "auto"
+        assert "New on this machine" in done.err
+    assert (
+        localspec("run", *flags, "-c", "16").code == 1
+    )  # measured, and then the prompt is too long
+
+
+def test_ctrl_c_keeps_what_was_said(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(HELLO, "--temp", "0", "-n", "40")
+    with monkeypatch.context() as patch:
+        interrupt_decode(patch, 20)  # one of them probes, one reads the prompt
+        done = run(HELLO, "--temp", "0", "-n", "40")
+    assert done.code == 130
+    assert done.out and whole.out.startswith(done.out) and done.out != whole.out
+    assert done.err.startswith("17 tokens") and done.err.endswith(" · cancelled\n")
+    with monkeypatch.context() as patch:
+        interrupt_decode(patch, 20)
+        done = run(HELLO, "--temp", "0", "-n", "40", "--json")
+    answer = json.loads(done.out)
+    assert (done.code, answer["finish_reason"], answer["tokens"]) == (130, "cancelled", 17)
+
+
+@pytest.mark.parametrize("call", [1, 2, 3])
+def test_ctrl_c_before_the_first_token(
+    run: Command, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    interrupt_decode(monkeypatch, call)  # while loading, while reading the prompt
+    done = run(HELLO)
+    assert (done.code, done.out) == (130, "") and "Traceback" not in done.err
+
+
+def test_a_real_ctrl_c(tiny: TinyFiles, localspec: Command) -> None:
+    with subprocess.Popen(
+        endless(tiny),
+        bufsize=0,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as started:
+        assert started.stdout is not None
+        first = started.stdout.read(1)
+        started.send_signal(signal.SIGINT)
+        rest, err = started.communicate()
+    said, figures = (first + rest).decode(), err.decode().splitlines()[-1]
+    assert started.returncode == 130
+    assert figures.endswith(" · cancelled") and "Traceback" not in err.decode()
+    again = localspec(*endless(tiny)[3:], "-n", figures.split()[0])
+    assert again.out.startswith(said)
+    assert len(again.out) - len(said) < 20  # the piece that was just being written
+
+
+def test_a_reader_that_leaves(tiny: TinyFiles) -> None:
+    with subprocess.Popen(
+        endless(tiny),
+        bufsize=0,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as started:
+        assert started.stdout is not None and started.stderr is not None
+        assert started.stdout.read(1)
+        started.stdout.close()
+        err = started.stderr.read().decode()
+        started.wait()
+    assert started.returncode != 0
+    assert "Traceback" not in err and "Error" not in err
