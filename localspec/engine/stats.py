@@ -1,11 +1,16 @@
-"""Fold rounds into the figures people compare: tokens per second, acceptance, time to first token.
+"""Figures of answers: tokens per second, acceptance, time to the first token, from rounds."""
 
-This room owns what each figure means. It measures nothing itself: seconds arrive in the rounds.
-"""
-
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from localspec.speculative.loop import Prefill, Round
+
+# Fields of GenerationStats that are sums over answers.
+_SUMS = (
+    *("answers", "prompt_tokens", "cached_tokens", "prompt_seconds", "draft_prompt_seconds"),
+    *("tokens", "rounds", "drafted", "accepted", "seconds", "draft_seconds", "verify_seconds"),
+    "plain_seconds",
+)
 
 
 @dataclass(slots=True)
@@ -15,6 +20,12 @@ class SourceStats:
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
+
+    def merge(self, other: "SourceStats") -> None:
+        """Add what the same source contributed to another answer."""
+        self.rounds += other.rounds
+        self.drafted += other.drafted
+        self.accepted += other.accepted
 
 
 @dataclass(slots=True)
@@ -96,29 +107,19 @@ class GenerationStats:
         What plain decoding would have taken is known of both answers, or of neither.
         """
         known = all(side.plain_seconds or not side.tokens for side in (self, other))
-        for item in fields(self):
-            ours, theirs = getattr(self, item.name), getattr(other, item.name)
-            if item.name == "accepted_at":
-                longest = max(len(ours), len(theirs))
-                pad = [[*side, *[0] * (longest - len(side))] for side in (ours, theirs)]
-                self.accepted_at = [a + b for a, b in zip(*pad, strict=True)]
-            elif item.name == "sources":
-                for source, theirs_of in theirs.items():
-                    ours_of = ours.setdefault(source, SourceStats())
-                    ours_of.rounds += theirs_of.rounds
-                    ours_of.drafted += theirs_of.drafted
-                    ours_of.accepted += theirs_of.accepted
-            elif item.name == "passes":
-                for width, passes in theirs.items():
-                    ours.setdefault(width, PassStats()).add(passes.count, passes.seconds)
-            elif item.name == "slowest_round":
-                self.slowest_round = max(ours, theirs)
-            elif item.name == "ttft_s":
-                self.ttft_s = theirs if ours is None else ours
-            else:
-                setattr(self, item.name, ours + theirs)
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         if not known:
             self.plain_seconds = 0.0
+        self.slowest_round = max(self.slowest_round, other.slowest_round)
+        if self.ttft_s is None:
+            self.ttft_s = other.ttft_s
+        both = zip_longest(self.accepted_at, other.accepted_at, fillvalue=0)
+        self.accepted_at = [ours + theirs for ours, theirs in both]
+        for source, contribution in other.sources.items():
+            self.sources.setdefault(source, SourceStats()).merge(contribution)
+        for width, passes in other.passes.items():
+            self.passes.setdefault(width, PassStats()).add(passes.count, passes.seconds)
 
     @property
     def generation_tps(self) -> float | None:
