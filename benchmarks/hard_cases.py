@@ -26,7 +26,8 @@ from pathlib import Path
 import numpy as np
 
 from localspec.bench.demo import padded_pair
-from localspec.bench.run import BenchPlan, run_bench
+from localspec.bench.plan import BenchPlan
+from localspec.bench.run import run_bench
 from localspec.core import machine, paths
 from localspec.core.config import DraftTokens, LoadOptions, SamplingParams
 from localspec.engine.engine import Engine

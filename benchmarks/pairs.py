@@ -20,7 +20,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from localspec.bench import run
+from localspec.bench.comparison import Comparison, together
+from localspec.bench.figures import Side
 from localspec.bench.padding import (
     DEMO_DRAFT_SHAPE,
     DEMO_TARGET_SHAPE,
@@ -28,8 +29,9 @@ from localspec.bench.padding import (
     Quantization,
     padded_copy,
 )
+from localspec.bench.plan import BenchPlan
 from localspec.bench.prompts import by_task, read_prompts
-from localspec.bench.run import BenchPlan, Comparison, Side
+from localspec.bench.run import run_bench
 from localspec.core import machine, paths
 from localspec.core.config import DraftTokens, LoadOptions, SamplingParams
 from localspec.engine.engine import Engine
@@ -119,8 +121,8 @@ def measure(engine: Engine, prompts: Path, plan: BenchPlan) -> list[Comparison]:
         task: [engine.encode_chat(each.messages) for each in group]
         for task, group in by_task(read_prompts(prompts)).items()
     }
-    found = list(run.run_bench(engine, tasks, plan))
-    return [*found, run.together(found)]
+    found = list(run_bench(engine, tasks, plan))
+    return [*found, together(found)]
 
 
 def main() -> None:

@@ -13,9 +13,9 @@ import json
 from itertools import islice
 from pathlib import Path
 
+from localspec.bench.comparison import repeated_share
 from localspec.bench.prompts import read_prompts
 from localspec.core.config import LoadOptions, SamplingParams
-from localspec.core.formatting import repeated_share
 from localspec.engine.engine import Engine
 from localspec.engine.generate import collect, stream_generate
 from localspec.speculative.drafters import ModelDrafter

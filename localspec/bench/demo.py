@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from localspec.bench import run
+from localspec.bench.comparison import Comparison
 from localspec.bench.padding import (
     DEMO_DRAFT_SHAPE,
     DEMO_TARGET_SHAPE,
@@ -17,6 +17,8 @@ from localspec.bench.padding import (
     Quantization,
     padded_copy,
 )
+from localspec.bench.plan import BenchPlan
+from localspec.bench.run import run_bench
 from localspec.core import paths
 from localspec.core.config import DraftTokens, LoadOptions, SamplingParams
 from localspec.engine.engine import Engine
@@ -49,7 +51,7 @@ class PairResult:
     bundled: tuple[ModelHeader, ModelHeader]
     target: ModelHeader
     draft: ModelHeader
-    comparison: run.Comparison
+    comparison: Comparison
 
     def as_json(self) -> dict[str, object]:
         """Plain data for ``--json``."""
@@ -108,7 +110,7 @@ def _measure(
     on_progress: Progress,
 ) -> PairResult:
     assert engine.draft is not None
-    plan = run.BenchPlan(SamplingParams(temperature=0), (0, draft_tokens), repeats, max_tokens)
+    plan = BenchPlan(SamplingParams(temperature=0), (0, draft_tokens), repeats, max_tokens)
     prompts = [engine.encode_chat([{"role": "user", "content": q}]) for q in QUESTIONS]
     total = plan.answers(len(prompts))
     done = 0
@@ -118,7 +120,7 @@ def _measure(
         done += 1
         on_progress(f"measuring the {task} pair", done, total)
 
-    (comparison,) = run.run_bench(engine, {quantization: prompts}, plan, on_answer)
+    (comparison,) = run_bench(engine, {quantization: prompts}, plan, on_answer)
     return PairResult(
         bundled=(read_header(paths.demo_pair()[0]), read_header(paths.demo_pair()[1])),
         target=engine.target.header,

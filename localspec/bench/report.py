@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec import __version__
+from localspec.bench.comparison import Comparison, together
+from localspec.bench.plan import BenchPlan
 from localspec.bench.prompts import Prompt
-from localspec.bench.run import BenchPlan, Comparison, together
 from localspec.core import machine
 from localspec.core.errors import FileProblem
 from localspec.core.files import appearing_when_complete

@@ -22,9 +22,10 @@ from localspec.display import console
 from localspec.display.progress import progress
 
 if TYPE_CHECKING:
+    from localspec.bench.comparison import Comparison
+    from localspec.bench.plan import BenchPlan
     from localspec.bench.prompts import Prompt
     from localspec.bench.report import Report
-    from localspec.bench.run import BenchPlan, Comparison
     from localspec.engine.engine import Engine
 
 DEFAULT_LENGTHS: tuple[DraftTokens, ...] = (2, 4, 8)
@@ -71,9 +72,9 @@ def bench(
     Plain is always measured; --draft-tokens 2,4,8,auto unless given. Greedy and with seed 0
     unless flags say otherwise. Exit code 1 if a text differs from plain for no proven reason.
     """
+    from localspec.bench.plan import BenchPlan, require_room
     from localspec.bench.prompts import SHIPPED, by_task, read_prompts
     from localspec.bench.report import Report, require_writable
-    from localspec.bench.run import BenchPlan, require_room
 
     groups = by_task(read_prompts(prompts or SHIPPED), tasks)
     request = make_request(name, models, sampling, _SAMPLING)

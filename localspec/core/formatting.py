@@ -4,7 +4,6 @@ Text that a model or a file gives must not move the cursor or retitle the window
 """
 
 import re
-from collections.abc import Sequence
 
 # C0 and C1 controls (but tab and newline) and the marks that reorder a line (Trojan Source,
 # CVE-2021-42574): a model's text must not move the cursor, retitle the window or hide itself.
@@ -38,12 +37,6 @@ def _picture(match: re.Match[str]) -> str:
     if code < 0x20:
         return chr(0x2400 + code)
     return "\u2421" if code == 0x7F else "\ufffd"
-
-
-def repeated_share(tokens: Sequence[int], n: int = 8) -> float:
-    """Share of the n-grams of ``tokens`` that occurred before: how much the text loops, 0 to 1."""
-    grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
-    return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def count(number: int) -> str:

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 
-from localspec.bench.run import Audit, Comparison, Difference, Figures, Limits, together
+from localspec.bench.comparison import Comparison, together
+from localspec.bench.equality import Audit, Difference
+from localspec.bench.figures import Figures, Limits
 from localspec.core.config import DraftTokens
 from localspec.core.formatting import count, number, one_line, percent
 from localspec.display.console import make_console, note

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.core.formatting import count, printable, repeated_share, size
+from localspec.core.formatting import count, printable, size
 
 
 @given(st.text())
@@ -40,23 +40,6 @@ def test_printable_does_not_depend_on_chunks(text: str, at: int) -> None:
 )
 def test_printable(text: str, shown: str) -> None:
     assert printable(text) == shown
-
-
-@pytest.mark.parametrize(
-    ("tokens", "n", "share"),
-    [
-        ([], 8, 0.0),
-        ([1, 2, 3], 8, 0.0),
-        (list(range(20)), 8, 0.0),
-        ([1] * 8, 8, 0.0),
-        ([1] * 9, 8, 0.5),
-        ([1] * 107, 8, 0.99),
-        ([1, 2] * 4, 2, 5 / 7),
-        ([1, 2, 1, 3], 1, 0.25),
-    ],
-)
-def test_repeated_share(tokens: list[int], n: int, share: float) -> None:
-    assert repeated_share(tokens, n) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(

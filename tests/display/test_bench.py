@@ -10,8 +10,10 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
+from localspec.bench.comparison import Comparison
 from localspec.bench.demo import PairResult
-from localspec.bench.run import Audit, Comparison, Limits
+from localspec.bench.equality import Audit
+from localspec.bench.figures import Limits
 from localspec.display import bench as scoreboard
 from localspec.display import console as display
 from localspec.display.bench import Scoreboard

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from localspec.bench.run import Comparison, Difference, Side
+from localspec.bench.comparison import Comparison
+from localspec.bench.equality import Difference
+from localspec.bench.figures import Side
 from localspec.core.config import DraftTokens
 from localspec.engine.generate import Answer
 from localspec.engine.stats import GenerationStats

@@ -1,0 +1,150 @@
+"""Benchmark comparisons: prompts of one kind answered with every draft length, and as JSON.
+
+Answers whose text repeats itself are left out of the figures: drafting is too easy there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from localspec.bench.equality import Audit, Difference
+from localspec.bench.figures import (
+    Figures,
+    Limits,
+    SameText,
+    Side,
+    hindsight_limits,
+    side_figures,
+)
+from localspec.engine.generate import Answer
+
+REPEATED_TOO_MUCH = 0.30  # share of repeated 8-grams from which a text counts as a loop
+
+
+def repeated_share(tokens: Sequence[int], n: int = 8) -> float:
+    """Share of the n-grams of ``tokens`` that occurred before: how much the text loops, 0 to 1."""
+    grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Prompts of one kind, by name, answered by every side; the first side is plain.
+
+    ``agreed`` says for each prompt, if there is a draft, at which tokens of the first plain answer
+    the draft agrees, given the text before. ``seed_decides`` is that of the sampling parameters:
+    if not, other texts are no difference to be explained.
+    """
+
+    task: str
+    names: tuple[str, ...]
+    sides: tuple[Side, ...]
+    differences: tuple[Difference, ...] = ()
+    agreed: tuple[tuple[bool, ...], ...] = ()
+    seed_decides: bool = True
+    audits: tuple[Audit, ...] = ()
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data: seconds end in ``_s``, tokens per second in ``_tps``."""
+        return {
+            "task": self.task,
+            "prompts": list(self.names),
+            "left_out": self.looping(),
+            "sides": [asdict(row) for row in self.figures()],
+            "limits": None if (limits := self.limits()) is None else asdict(limits),
+            "differences": [asdict(each) for each in self.differences],
+            "audits": [asdict(each) for each in self.audits],
+        }
+
+    def answers_as_json(self) -> list[dict[str, object]]:
+        """Every measured answer as plain data, without its text."""
+        return [
+            {
+                "prompt": name,
+                "draft_tokens": side.draft_tokens,
+                "repeat": repeat,
+                **_measured_as_json(one),
+            }
+            for side in self.sides
+            for repeat, row in enumerate(side.answers)
+            for name, one in zip(self.names, row, strict=True)
+        ]
+
+    def looping(self) -> list[str]:
+        """The prompts with an answer, on any side, that repeats itself too much to be measured."""
+        return [
+            name
+            for i, name in enumerate(self.names)
+            if any(
+                repeated_share(row[i].tokens) > REPEATED_TOO_MUCH
+                for side in self.sides
+                for row in side.answers
+            )
+        ]
+
+    def figures(self, *, loops: bool = False) -> list[Figures]:
+        """One for each side, over the prompts whose text does not loop; empty when all do.
+
+        ``loops`` counts those that do as well.
+        """
+        used = list(range(len(self.names))) if loops else self._used()
+        if not used:
+            return []
+        plain = self.sides[0]
+        return [side_figures(side, plain, used, self._text(side)) for side in self.sides]
+
+    def limits(self) -> Limits | None:
+        """What drafting could reach here, from measured costs; None where nothing was drafted."""
+        used = self._used()
+        if not (used and self.agreed):
+            return None
+        return hindsight_limits(self.sides, used, [self.agreed[i] for i in used])
+
+    def _used(self) -> list[int]:
+        left_out = set(self.looping())
+        return [i for i, name in enumerate(self.names) if name not in left_out]
+
+    def _text(self, side: Side) -> SameText:
+        if not self.seed_decides and side.draft_tokens != 0:
+            return "redrawn"
+        ours = [d for d in self.differences if d.draft_tokens == side.draft_tokens]
+        if not ours:
+            return "same"
+        return "different" if any(d.proven_at is None for d in ours) else "rounding"
+
+
+def _measured_as_json(answer: Answer) -> dict[str, object]:
+    stats = answer.stats
+    return {
+        "tokens": stats.tokens,
+        "rounds": stats.rounds,
+        "drafted": stats.drafted,
+        "accepted": stats.accepted,
+        "accepted_at": stats.accepted_at,
+        "generation_s": stats.seconds,
+        "draft_s": stats.draft_seconds,
+        "verify_s": stats.verify_seconds,
+        "draft_prompt_s": stats.draft_prompt_seconds,
+        "ttft_s": stats.ttft_s,
+    }
+
+
+def together(comparisons: Sequence[Comparison], task: str = "all") -> Comparison:
+    """Several comparisons with the same sides and repeats as one over all their prompts."""
+    return Comparison(
+        task,
+        tuple(name for comparison in comparisons for name in comparison.names),
+        tuple(map(_joined, zip(*(comparison.sides for comparison in comparisons), strict=True))),
+        tuple(each for comparison in comparisons for each in comparison.differences),
+        tuple(one for comparison in comparisons for one in comparison.agreed),
+        all(comparison.seed_decides for comparison in comparisons),
+        tuple(each for comparison in comparisons for each in comparison.audits),
+    )
+
+
+def _joined(sides: Sequence[Side]) -> Side:
+    """The same side of several comparisons, repeat by repeat."""
+    repeats = zip(*(side.answers for side in sides), strict=True)
+    return Side(
+        sides[0].draft_tokens,
+        tuple(tuple(answer for row in rows for answer in row) for rows in repeats),
+    )

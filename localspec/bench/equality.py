@@ -1,0 +1,163 @@
+"""Text equality: where drafted text leaves plain text, and whether rounding explains it.
+
+Kernels round differently by the width of a pass, so both texts are generated again with passes of
+one width: if they are equal then, nothing but rounding told them apart.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from localspec.bench.plan import BenchEngine, BenchPlan, PromptIds, widest_pass
+from localspec.core.config import DraftTokens
+from localspec.engine.generate import Answer
+from localspec.speculative.loop import catch_up, common_prefix
+from localspec.speculative.sampler import Sampler
+
+Miss = tuple[int, float | None]  # see `Audit.misses`
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where an answer leaves the plain one: after ``position`` equal tokens.
+
+    ``margin`` is the lead of the plain pick over the runner-up there, in logits (None: there was
+    none). ``repeatable`` says whether both sides (of auto: plain) gave their texts again. If so,
+    ``proven_at`` is the width of pass at which they give one text, so that only the kernels'
+    rounding told them apart. None means that no such width was found: the difference is a mistake
+    until somebody shows otherwise.
+    """
+
+    prompt: str
+    draft_tokens: DraftTokens
+    position: int
+    margin: float | None
+    repeatable: bool
+    proven_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """A drafted answer read again by plain decoding, token by token.
+
+    ``misses`` holds, for each token that is not what plain decoding picks behind the same text, its
+    position in the answer and by how many logits, noise included, it falls short of that pick;
+    None where plain decoding would never pick it.
+    """
+
+    prompt: str
+    draft_tokens: DraftTokens
+    tokens: int
+    identical: bool
+    misses: tuple[Miss, ...]
+
+
+class DifferenceFinder:
+    """Finds where the answers to one prompt leave the plain one, and why.
+
+    ``regenerate`` answers the prompt once more with a draft length.
+    """
+
+    def __init__(
+        self,
+        engine: BenchEngine,
+        name: str,
+        prompt: PromptIds,
+        plan: BenchPlan,
+        regenerate: Callable[[DraftTokens], Answer],
+    ) -> None:
+        self._engine = engine
+        self._name = name
+        self._prompt = prompt
+        self._plan = plan
+        self._regenerate = regenerate
+        self._replayed: dict[tuple[DraftTokens, int], list[int]] = {}
+
+    def among(self, rows: Sequence[Sequence[Answer]]) -> Iterator[Difference]:
+        """One for each text of a side that is not the first plain one; ``rows[side][repeat]``."""
+        plain = rows[0][0].tokens
+        if not self._plan.params.seed_decides:
+            return
+        for length, answers in zip(self._plan.lengths, rows, strict=True):
+            others = {tuple(one.tokens) for one in answers} - {tuple(plain)}
+            for other in sorted(others):
+                yield self._explain(length, plain, list(other))
+
+    def _explain(self, length: DraftTokens, plain: list[int], other: list[int]) -> Difference:
+        position = common_prefix(plain, other)
+        width = self._engine.target.min_width
+        # How wide auto's passes are depends on the clock: where rounding decides, so does its text.
+        again = other if length == "auto" else self._replay(length, width)
+        repeatable = self._replay(0, width) == plain and again == other
+        return Difference(
+            prompt=self._name,
+            draft_tokens=length,
+            position=position,
+            margin=self._margin(plain[:position]),
+            repeatable=repeatable,
+            proven_at=self._proven_at(length) if repeatable else None,
+        )
+
+    def _proven_at(self, length: DraftTokens) -> int | None:
+        """The width of pass at which plain and drafted text are one: two, or the side's widest.
+
+        Two suffices on a CPU, where all wider passes round alike; GPU kernels change again at
+        larger widths, so there both sides are brought to the same one.
+        """
+        for width in sorted({2, widest_pass(length)}):
+            if width > self._engine.target.min_width:
+                if self._replay(0, width) == self._replay(length, width):
+                    return width
+        return None
+
+    def _replay(self, length: DraftTokens, width: int) -> list[int]:
+        """The tokens of a side with passes of at least this width."""
+        key = (length, width)
+        if key not in self._replayed:
+            with self._engine.widened(width):
+                self._replayed[key] = self._regenerate(length).tokens
+        return self._replayed[key]
+
+    def _margin(self, tokens: list[int]) -> float | None:
+        """The lead of the plain pick behind these tokens, on logits computed as plain does."""
+        context, target = list(self._prompt), self._engine.target
+        target.keep(0)
+        catch_up(target, context)
+        row = target.decode(context[-1:], 1)[0]
+        for token in tokens:
+            context.append(token)
+            row = target.decode([token], 1)[0]
+        return Sampler(self._plan.params).margin(row, len(context), context)
+
+
+def audit_answers(
+    engine: BenchEngine,
+    name: str,
+    prompt: PromptIds,
+    plan: BenchPlan,
+    rows: Sequence[Sequence[Answer]],
+) -> Iterator[Audit]:
+    """One for every drafted answer of ``rows[side][repeat]``; equal texts are read once."""
+    known: dict[tuple[int, ...], tuple[Miss, ...]] = {}
+    plain = rows[0][0].tokens
+    for length, answers in zip(plan.lengths[1:], rows[1:], strict=True):
+        for one in answers:
+            text = tuple(one.tokens)
+            if text not in known:
+                known[text] = tuple(_misses(engine, prompt, plan, text))
+            yield Audit(name, length, len(text), one.tokens == plain, known[text])
+
+
+def _misses(
+    engine: BenchEngine, prompt: PromptIds, plan: BenchPlan, text: Sequence[int]
+) -> Iterator[Miss]:
+    """Where plain decoding, given the text so far, would have said another token."""
+    context, sampler = list(prompt), Sampler(plan.params)
+    engine.target.keep(0)
+    catch_up(engine.target, context)
+    for i, token in enumerate(text):
+        row = engine.target.decode(context[-1:], 1)[0]
+        short = sampler.shortfall(row, len(context), context, token)
+        if short > 0:
+            yield i, short if math.isfinite(short) else None
+        context.append(token)

@@ -1,0 +1,175 @@
+"""Text equality: rounding is proven, a mistake is never called that, audits tell what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localspec.bench import run
+from localspec.bench.comparison import Comparison
+from localspec.bench.equality import DifferenceFinder
+from localspec.bench.plan import BenchPlan
+from localspec.core.config import DraftTokens
+from localspec.engine.generate import Answer
+from tests.support.answers import VARIED, made_answer
+from tests.support.bench_toys import BenchToy, compare, drafted, plan
+
+
+def test_one_text_has_no_difference() -> None:
+    engine = BenchToy()
+    found = compare(engine, [engine.encode("abc")], plan(0, 4, "auto", repeats=2))
+    assert found.differences == ()
+    assert [row.text for row in found.figures()] == ["same"] * 3
+
+
+def rounded(noise: Sequence[float], length: int = 4, **params: Any) -> tuple[BenchToy, Comparison]:
+    engine = BenchToy(noise=noise, n_ctx=256)
+    prompts = [engine.encode(text) for text in ("abc", "cab", "bead")]
+    return engine, compare(engine, prompts, plan(0, length, max_tokens=60, **params))
+
+
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_rounding_is_proven_by_passes_of_two(temperature: float) -> None:
+    engine, found = rounded([0.05, 0.0], temperature=temperature)
+    assert found.differences  # else the test shows nothing
+    assert {each.proven_at for each in found.differences} == {2}
+    assert drafted(found).text == "rounding" and found.figures()[0].text == "same"
+    for each in found.differences:
+        i = found.names.index(each.prompt)
+        plain, other = (one.answers[0][i].tokens for one in found.sides)
+        assert plain[: each.position] == other[: each.position]
+        assert plain[each.position] != other[each.position]
+        assert each.margin is not None and each.margin > 0
+        assert each.draft_tokens == 4 and each.repeatable
+
+
+def test_kernels_that_change_later_are_brought_to_one_width() -> None:
+    _, found = rounded([0.05, 0.1, 0.15, 0.2, 0.0])
+    assert found.differences
+    assert {each.proven_at for each in found.differences} == {5}
+
+
+def test_a_mistake_is_not_called_rounding() -> None:
+    engine = BenchToy(n_ctx=256)
+    seen: list[int] = []
+    honest = engine.target.decode
+
+    def moody(tokens: Sequence[int], rows: int) -> object:
+        seen.append(rows)
+        logits = honest(tokens, rows)
+        return -logits if rows > 1 else logits
+
+    engine.target.decode = moody  # type: ignore[method-assign, assignment]
+    found = compare(engine, [engine.encode("abc")], plan(0, 4))
+    (difference,) = found.differences
+    assert difference.proven_at is None
+    assert drafted(found).text == "different"
+
+
+def test_the_margin_is_the_lead_of_the_plain_pick() -> None:
+    engine, found = rounded([0.05, 0.0])
+    first = found.differences[0]
+    i = found.names.index(first.prompt)
+    prompt = engine.encode(("abc", "cab", "bead")[i])
+    plain = found.sides[0].answers[0][i].tokens
+    engine.target.keep(0)
+    engine.target.decode([*prompt, *plain[: first.position]][:-1], 0)
+    row = engine.target.decode([*prompt, *plain][len(prompt) + first.position - 1 :][:1], 1)[0]
+    lead = row[plain[first.position]] - np.delete(row, plain[first.position]).max()
+    assert first.margin == pytest.approx(float(lead)) and lead > 0
+
+
+def fickle(engine: BenchToy, at: int) -> None:
+    """Let one pass of the target, and only this one, be wrong."""
+    honest, calls = engine.target.decode, iter(range(10**6))
+
+    def decode(tokens: Sequence[int], rows: int) -> object:
+        logits = honest(tokens, rows)
+        return -logits if rows and next(calls) == at else logits
+
+    engine.target.decode = decode  # type: ignore[method-assign, assignment]
+
+
+@pytest.mark.parametrize(("lengths", "at"), [((0, 4), 45), ((0,), 45), ((0, 4), 25)])
+def test_what_cannot_be_repeated_is_not_called_rounding(
+    lengths: tuple[DraftTokens, ...], at: int
+) -> None:
+    engine = BenchToy(n_ctx=256)
+    fickle(engine, at)
+    found = compare(engine, [engine.encode("abc")], plan(*lengths, repeats=2))
+    assert found.differences  # else the test shows nothing
+    for each in found.differences:
+        assert not each.repeatable and each.proven_at is None
+    assert "different" in {row.text for row in found.figures()}
+
+
+def test_auto_need_not_repeat_what_rounding_decides() -> None:
+    engine, drafted_texts = BenchToy(), iter([[1], [2], [3], [4]])
+
+    def answer(engine: BenchToy, prompt: object, plan: BenchPlan, length: DraftTokens) -> Answer:
+        narrow = engine.target.min_width == 1  # type: ignore[attr-defined]
+        return made_answer(1.0, next(drafted_texts) if narrow and length == "auto" else VARIED)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "answer", answer)
+        found = compare(engine, [engine.encode("abc")], plan(0, "auto", repeats=3))
+    assert len(found.differences) == 3
+    assert {(each.repeatable, each.proven_at) for each in found.differences} == {(True, 2)}
+
+
+def test_with_wide_passes_from_the_start_two_prove_nothing() -> None:
+    engine = BenchToy(noise=[0.0, 0.05, 0.1, 0.15, 0.0], n_ctx=256)
+    engine.target.min_width = 2  # type: ignore[attr-defined]
+    prompts = [engine.encode(text) for text in ("abc", "cab", "bead")]
+    found = compare(engine, prompts, plan(0, 4, max_tokens=60))
+    assert {each.proven_at for each in found.differences} == {5}
+
+
+@pytest.mark.parametrize("repeat", [0, 1])
+def test_a_difference_in_any_repeat_is_told(repeat: int) -> None:
+    engine = BenchToy()
+    texts = [VARIED, VARIED]
+    texts[repeat] = [*VARIED[:-1], 99]
+    rows = [[made_answer(1.0)] * 2, [made_answer(1.0, text) for text in texts]]
+    prompt, planned = engine.encode("abc"), plan(0, 3)
+    regenerate = partial(run.answer, engine, prompt, planned)
+    finder = DifferenceFinder(engine, "code 1", prompt, planned, regenerate)
+    (found,) = finder.among(rows)
+    assert (found.draft_tokens, found.position) == (3, len(VARIED) - 1)
+
+
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_an_audit_reads_every_drafted_answer(temperature: float) -> None:
+    engine = BenchToy(quirk=0.3)
+    planned = replace(plan(0, 4, "auto", repeats=2, temperature=temperature), audit=True)
+    found = compare(engine, [engine.encode("abc"), engine.encode("bead")], planned)
+    assert [(each.prompt, each.draft_tokens) for each in found.audits[:4]] == [
+        ("code 1", 4), ("code 1", 4), ("code 1", "auto"), ("code 1", "auto"),
+    ]  # fmt: skip
+    assert len(found.audits) == 8
+    assert all(each.identical and each.misses == () for each in found.audits)
+    assert sum(each.tokens for each in found.audits) == sum(
+        len(answer.tokens) for side in found.sides[1:] for row in side.answers for answer in row
+    )
+
+
+def test_an_audit_tells_what_plain_would_not_have_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, honest = BenchToy(quirk=0.3), run.answer
+
+    def careless(engine: Any, prompt: Any, plan: BenchPlan, length: DraftTokens) -> Answer:
+        given = honest(engine, prompt, plan, length)
+        if length == 4:
+            given.tokens[5] = (given.tokens[5] + 1) % 200
+        return given
+
+    monkeypatch.setattr(run, "answer", careless)
+    found = compare(engine, [engine.encode("abc")], replace(plan(0, 4), audit=True))
+    (audit,) = found.audits
+    (position, short), *_ = audit.misses
+    assert not audit.identical and position == 5 and short > 0
+    assert found.as_json()["audits"][0]["misses"][0][0] == 5  # type: ignore[index]
