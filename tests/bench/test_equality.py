@@ -112,7 +112,7 @@ def test_auto_need_not_repeat_what_rounding_decides() -> None:
     engine, drafted_texts = BenchToy(), iter([[1], [2], [3], [4]])
 
     def answer(engine: BenchToy, prompt: object, plan: BenchPlan, length: DraftTokens) -> Answer:
-        narrow = engine.target.min_width == 1  # type: ignore[attr-defined]
+        narrow = engine.target.min_width == 1
         return made_answer(1.0, next(drafted_texts) if narrow and length == "auto" else VARIED)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -124,7 +124,7 @@ def test_auto_need_not_repeat_what_rounding_decides() -> None:
 
 def test_with_wide_passes_from_the_start_two_prove_nothing() -> None:
     engine = BenchToy(noise=[0.0, 0.05, 0.1, 0.15, 0.0], n_ctx=256)
-    engine.target.min_width = 2  # type: ignore[attr-defined]
+    engine.target.min_width = 2
     prompts = [engine.encode(text) for text in ("abc", "cab", "bead")]
     found = compare(engine, prompts, plan(0, 4, max_tokens=60))
     assert {each.proven_at for each in found.differences} == {5}
@@ -171,5 +171,6 @@ def test_an_audit_tells_what_plain_would_not_have_said(monkeypatch: pytest.Monke
     found = compare(engine, [engine.encode("abc")], replace(plan(0, 4), audit=True))
     (audit,) = found.audits
     (position, short), *_ = audit.misses
-    assert not audit.identical and position == 5 and short > 0
+    assert not audit.identical and position == 5
+    assert short is not None and short > 0
     assert found.as_json()["audits"][0]["misses"][0][0] == 5  # type: ignore[index]

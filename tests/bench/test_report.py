@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from localspec import __version__
+from localspec.bench.plan import BenchPlan
 from localspec.bench.prompts import Prompt
 from localspec.bench.report import Report, require_writable
-from localspec.bench.run import BenchPlan, run_bench
+from localspec.bench.run import run_bench
 from localspec.core.errors import FileProblem
 from localspec.engine.engine import Engine
 from tests.support.real_pair import GREEDY, options

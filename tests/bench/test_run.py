@@ -60,10 +60,10 @@ def test_what_does_not_fit_is_told_before_anything_is_measured() -> None:
     engine = BenchToy(n_ctx=64)
     fits = {"a": [[97]], "b": [[97] * 41]}  # 41 + 19 that are decoded + 4 more in a pass of 5
     assert len(list(run_bench(engine, fits, plan(0, 4)))) == 2
-    engine.widths.clear()
+    engine.target.widths.clear()
     with pytest.raises(PromptTooLong, match="has 42 tokens.* of 65 tokens, and there are 64"):
         next(run_bench(engine, {"a": [[97]], "b": [[97] * 42]}, plan(0, 4)))
-    assert engine.widths == []
+    assert engine.target.widths == []
 
 
 def test_every_answer_starts_from_empty_caches() -> None:
@@ -120,6 +120,7 @@ def test_agreement_is_that_of_the_draft_given_the_true_text() -> None:
     text = found.sides[0].answers[0][0].tokens
     context = [*prompt, *text]
     draft = engine.draft
+    assert draft is not None
     picks = [int(draft.row(context[: len(prompt) + i]).argmax()) for i in range(len(text))]
     assert found.agreed == (tuple(a == b for a, b in zip(picks, text, strict=True)),)
     assert True in found.agreed[0] and False in found.agreed[0]

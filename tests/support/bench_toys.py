@@ -7,40 +7,54 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localspec.bench.comparison import Comparison
 from localspec.bench.figures import Figures
 from localspec.bench.plan import BenchPlan
 from localspec.bench.run import run_bench
 from localspec.core.config import DraftTokens, SamplingParams
-from tests.support.toys import ToyEngine
+from tests.support.toys import ToyEngine, ToyModel
+
+
+class RoundingTarget:
+    """A toy target that rounds: ``noise`` is added by width of pass, the last also beyond."""
+
+    def __init__(self, exact: ToyModel, noise: Sequence[float]) -> None:
+        self.min_width = 1
+        self.widths: list[int] = []
+        self.n_ctx, self.n_vocab = exact.n_ctx, exact.n_vocab
+        self.keep = exact.keep
+        self._exact = exact
+        self._noise = noise
+
+    @property
+    def tokens(self) -> list[int]:
+        return self._exact.tokens
+
+    def decode(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
+        width = max(len(tokens), self.min_width)
+        self.widths.append(width)
+        logits = self._exact.decode(tokens, rows)
+        shift = self._noise[min(width, len(self._noise)) - 1] if self._noise else 0.0
+        turned = np.array([np.roll(row, 1) for row in logits], np.float32).reshape(logits.shape)
+        return logits + np.float32(shift) * turned
 
 
 class BenchToy(ToyEngine):
-    """A toy engine that rounds: `noise` by width of pass; `widened` as the real one means it."""
+    """A toy engine over a `RoundingTarget`; `widened` as the real one means it."""
+
+    target: RoundingTarget  # type: ignore[assignment]
 
     def __init__(self, *, noise: Sequence[float] = (), **options: Any) -> None:
         super().__init__(**options)
-        self.target.min_width = 1  # type: ignore[attr-defined]
-        self.widths: list[int] = []
-        exact = self.target.decode
-
-        def decode(tokens: Sequence[int], rows: int) -> object:
-            width = max(len(tokens), self.target.min_width)  # type: ignore[attr-defined]
-            self.widths.append(width)
-            logits = exact(tokens, rows)
-            shift = noise[min(width, len(noise)) - 1] if noise else 0.0
-            turned = np.array([np.roll(row, 1) for row in logits]).reshape(logits.shape)
-            return logits + np.float32(shift) * turned
-
-        self.target.decode = decode  # type: ignore[method-assign, assignment]
+        self.target = RoundingTarget(self.target, noise)  # type: ignore[arg-type]
 
     @contextmanager
     def widened(self, width: int) -> Iterator[None]:
-        target: Any = self.target
-        before, target.min_width = target.min_width, width
+        before, self.target.min_width = self.target.min_width, width
         yield
-        target.min_width = before
+        self.target.min_width = before
 
 
 def compare(engine: Any, prompts: Sequence[Sequence[int]], plan: BenchPlan) -> Comparison:
