@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from localspec.bench.demo import padded_pair
-from localspec.bench.padding import Quantization
+from localspec.bench.tensor_encoder import Quantization
 from localspec.core import machine
 
 COUNTS = "300000,100000,10000,1000,100"  # libgomp's own default comes first

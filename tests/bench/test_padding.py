@@ -16,14 +16,9 @@ import llama_cpp
 import numpy as np
 import pytest
 
-from localspec.bench.padding import (
-    DEMO_DRAFT_SHAPE,
-    DEMO_TARGET_SHAPE,
-    PaddedShape,
-    Quantization,
-    pad_model,
-    padded_copy,
-)
+from localspec.bench.llama_source import PaddedShape
+from localspec.bench.padding import DEMO_DRAFT_SHAPE, DEMO_TARGET_SHAPE, pad_model, padded_copy
+from localspec.bench.tensor_encoder import Quantization
 from localspec.core.errors import FileProblem, LocalspecError, NotAGGUF
 from localspec.engine import llama_library
 from tests.support.tiny_models import write_tiny_model
@@ -148,7 +143,7 @@ def test_a_twin_agrees_more_the_less_noise_it_has(source: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("quantization", QUANTIZATIONS)
-def test_four_times_the_width_gives_the_same_logits_to_the_last_bit(
+def test_four_times_the_width_keeps_logits_to_the_last_bit(
     source: Path, tmp_path: Path, quantization: Quantization
 ) -> None:
     padded, plain = padded_and_plain(source, tmp_path, FOURFOLD, quantization)
@@ -160,7 +155,7 @@ def test_four_times_the_width_gives_the_same_logits_to_the_last_bit(
 
 
 @pytest.mark.parametrize("quantization", QUANTIZATIONS)
-def test_any_other_width_gives_the_same_text_and_logits_but_for_rounding(
+def test_any_other_width_keeps_text_and_logits_but_for_rounding(
     source: Path, tmp_path: Path, quantization: Quantization
 ) -> None:
     padded, plain = padded_and_plain(source, tmp_path, UNEVEN, quantization)

@@ -1,0 +1,75 @@
+"""Tensor encoder: float matrices as rows of one GGUF type, quantised by the `gguf` library."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from localspec.core.errors import LocalspecError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Quantization = Literal["F32", "F16", "Q8_0", "Q4_0"]
+
+BLOCK = 32  # weights that share one scale in Q8_0 and Q4_0; every width is a multiple of it
+NOISE_SEED = 1
+
+
+class TensorEncoder:
+    """Matrices as one file type's rows; what is asked for often is made once and kept."""
+
+    def __init__(self, quantization: Quantization) -> None:
+        from gguf import GGMLQuantizationType, quants
+
+        if quantization not in get_args(Quantization):
+            raise LocalspecError(
+                f"Padded models cannot be written as {quantization}.",
+                f"Choose one of {', '.join(get_args(Quantization))}.",
+            )
+        self.quantization = quantization
+        self.type = GGMLQuantizationType[quantization]
+        self._quantize = quants.quantize
+        # The writer's own zero: in Q4_0 a zero block is not all zero bytes.
+        self._zero_block = self.encode(np.zeros((1, BLOCK), np.float32))
+        self._kept: dict[tuple[str, int, int], NDArray[Any]] = {}
+
+    def encode(self, matrix: NDArray[Any]) -> NDArray[Any]:
+        """A float matrix in the file's type: float rows, or rows of blocks as bytes."""
+        encoded: NDArray[Any] = self._quantize(matrix, self.type)
+        return encoded
+
+    def num_bytes(self, dimensions: tuple[int, ...]) -> int:
+        """What a tensor of that shape takes; norms have one dimension and are F32."""
+        if len(dimensions) == 1:
+            return dimensions[0] * 4
+        return math.prod(dimensions) // BLOCK * self._zero_block.nbytes
+
+    def zeros(self, rows: int, columns: int) -> NDArray[Any]:
+        """A matrix of zeros."""
+        key = ("zeros", rows, columns)
+        if key not in self._kept:
+            self._kept[key] = np.tile(self._zero_block, (rows, columns // BLOCK))
+        return self._kept[key]
+
+    def noise(self, rows: int, columns: int) -> NDArray[Any]:
+        """Weights of the size that trained ones have, the same on every call.
+
+        Drawn as small integers: none is denormal, which would cost time on some processors.
+        """
+        key = ("noise", rows, columns)
+        if key not in self._kept:
+            steps = np.random.default_rng(NOISE_SEED).integers(-127, 128, (rows, columns), np.int8)
+            deviation = 127 / math.sqrt(3)
+            step = np.float32(1 / (deviation * math.sqrt(columns)))
+            self._kept[key] = self.encode(steps * step)
+        return self._kept[key]
+
+    def pad(self, matrix: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:
+        """`matrix` in the upper left corner, zeros elsewhere; only the corner is converted."""
+        corner = self.encode(matrix)
+        padded = self.zeros(rows, columns).copy()
+        padded[: corner.shape[0], : corner.shape[1]] = corner
+        return padded
