@@ -1,8 +1,4 @@
-"""The bundled pair, padded to the cost of a bigger model, plain beside drafted.
-
-This room owns the demonstration: which shapes and types, which prompts, and what is reported. The
-padding itself is `padding`, the measurement `bench`.
-"""
+"""Demo: the bundled pair, padded to the cost of bigger models, measured plain beside drafted."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -88,25 +84,20 @@ def run_demo(
     on_progress: Progress = lambda label, done, total: None,
 ) -> Iterator[PairResult]:
     """Measure every quantisation of the padded pair, greedily; one result at a time."""
+    plan = BenchPlan(SamplingParams(temperature=0), (0, draft_tokens), repeats, max_tokens)
     for quantization in QUANTIZATIONS:
         target, draft = padded_pair(quantization, on_progress)
         options = [
             LoadOptions(path, ctx_size=CTX_SIZE, threads=threads) for path in (target, draft)
         ]
         with Engine.load(*options) as engine:
-            yield _measure(engine, quantization, draft_tokens, repeats, max_tokens, on_progress)
+            yield _measure(engine, quantization, plan, on_progress)
 
 
 def _measure(
-    engine: Engine,
-    quantization: str,
-    draft_tokens: DraftTokens,
-    repeats: int,
-    max_tokens: int,
-    on_progress: Progress,
+    engine: Engine, quantization: str, plan: BenchPlan, on_progress: Progress
 ) -> PairResult:
     assert engine.draft is not None
-    plan = BenchPlan(SamplingParams(temperature=0), (0, draft_tokens), repeats, max_tokens)
     prompts = [engine.encode_chat([{"role": "user", "content": q}]) for q in QUESTIONS]
     total = plan.answers(len(prompts))
     done = 0

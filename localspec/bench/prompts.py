@@ -1,7 +1,4 @@
-"""Prompts to measure with, by kind of task: ours, or a file's.
-
-This room owns the prompts that are shipped and the format of a prompt file. It knows no model:
-which template wraps a prompt, and whether it fits, is decided elsewhere.
+"""Benchmark prompts by kind of task: those that are shipped, or a JSON Lines file's.
 
 A file holds one JSON object on each line: ``{"task": "code", "prompt": "..."}``, or ``messages``
 (a list of ``{"role": ..., "content": ...}``) in place of ``prompt``. ``task`` may be left out.
@@ -19,7 +16,7 @@ from localspec.engine.chat_template import Message, parse_message
 SHIPPED = Path(__file__).with_name("prompts.jsonl")
 MAX_BYTES = 64 * 2**20
 _NO_TASK = "prompts"
-_FORMAT = 'Expected on each line: {"task": "code", "prompt": "Write ..."}'
+_EXAMPLE = 'Expected on each line: {"task": "code", "prompt": "Write ..."}'
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +37,16 @@ def read_prompts(path: Path = SHIPPED) -> list[Prompt]:
         lines = data.decode("utf-8-sig").split("\n")  # other line separators may stand in a text
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise FileProblem(f"The prompt file {path} cannot be read: {reason}.", _FORMAT) from error
+        raise FileProblem(f"The prompt file {path} cannot be read: {reason}.", _EXAMPLE) from error
     prompts = []
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
                 prompts.append(_read_line(line))
             except (ValueError, RecursionError) as error:
-                raise FileProblem(f"{path}, line {number}: {error}", _FORMAT) from error
+                raise FileProblem(f"{path}, line {number}: {error}", _EXAMPLE) from error
     if not prompts:
-        raise FileProblem(f"The prompt file {path} holds no prompts.", _FORMAT)
+        raise FileProblem(f"The prompt file {path} holds no prompts.", _EXAMPLE)
     return prompts
 
 

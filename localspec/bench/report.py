@@ -1,6 +1,6 @@
-"""A bench run as one JSON document: what was measured, with what, on what.
+"""Benchmark report: one JSON document of what was measured, with which settings, on which machine.
 
-This room owns the document's shape and the file it is kept in. It measures nothing.
+Kept in a file that is complete or untouched at any time.
 """
 
 import json
