@@ -27,7 +27,7 @@ def demo_pair() -> tuple[Path, Path]:
         if not path.is_file():
             raise FileProblem(
                 f"The bundled demo model {path} is missing.",
-                "Reinstall localspec, or make the pair again with scripts/train_demo_pair.py.",
+                "Reinstall localspec, or make the pair again: python -m scripts.train_demo_pair",
             )
     return target, draft
 

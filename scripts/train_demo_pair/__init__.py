@@ -1,0 +1,1 @@
+"""Training of the demo pair, two tiny Llama models that share one tokenizer."""
