@@ -1,70 +1,65 @@
-"""How often each rule of acceptance accepts, by temperature.
+"""Measures the acceptance rate of each acceptance rule, by temperature.
 
     python benchmarks/acceptance.py --prompts benchmarks/python.jsonl [--draft 4] [TARGET DRAFT]
 
-Without files, on the bundled pair. Counts, no seconds: a slow or busy machine gives the same table.
+Without files it measures the bundled pair. It counts tokens and no seconds, so a slow or busy
+machine gives the same table.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
+
+from common import Parser, load
 
 from localspec.bench.prompts import read_prompts
 from localspec.core import paths
-from localspec.core.config import ACCEPTANCE_RULES, LoadOptions, SamplingParams
+from localspec.core.config import ACCEPTANCE_RULES, SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import collect, stream_generate
 from localspec.engine.stats import GenerationStats
 
 
 def measure(
-    engine: Engine, prompts: list[list[int]], params: SamplingParams, length: int, max_tokens: int
-) -> GenerationStats:
-    """The sums over all prompts, each with a seed of its own."""
-    total = GenerationStats()
-    for seed, prompt in enumerate(prompts):
-        seeded = replace(params, seed=seed)
-        responses = stream_generate(engine, prompt, seeded, length, max_tokens=max_tokens)
-        total.merge(collect(responses).stats)
-    return total
+    engine: Engine, prompts: list[list[int]], args: argparse.Namespace
+) -> Iterator[dict[str, object]]:
+    """Print and yield a row for each temperature and rule; each prompt has a seed of its own."""
+    for temperature, rule in itertools.product(args.temperatures, ACCEPTANCE_RULES):
+        stats = GenerationStats()
+        for seed, prompt in enumerate(prompts):
+            params = SamplingParams(temperature=temperature, seed=seed, acceptance=rule)
+            answer = stream_generate(engine, prompt, params, args.draft, max_tokens=args.max_tokens)
+            stats.merge(collect(answer).stats)
+        rate, length = stats.acceptance_rate, stats.mean_accepted_length
+        print(f"{temperature:11g}  {rule:9}  {rate or 0:8.1%}  {length:12.2f}", flush=True)
+        yield {
+            "temperature": temperature,
+            "rule": rule,
+            "drafted": stats.drafted,
+            "acceptance_rate": rate,
+            "mean_accepted_length": length,
+        }
 
 
 def main() -> None:
-    """A table of acceptance rates and mean accepted lengths, and the same as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Print a table of acceptance rates and mean accepted lengths, and the same as JSON."""
+    parser = Parser(__doc__)
     parser.add_argument("files", type=Path, nargs="*", metavar="TARGET DRAFT")
     parser.add_argument("--prompts", type=Path, required=True)
     parser.add_argument("--draft", type=int, default=4, help="draft length")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.6, 0.8, 1.0])
-    parser.add_argument("--max-tokens", type=int, default=128)
+    parser.integers(max_tokens=128)
     parser.add_argument("--seeds", type=int, default=4, help="answers to each prompt")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.integers(threads=1)
     args = parser.parse_args()
-    files = args.files or paths.demo_pair()
-    rows = []
-    with Engine.load(*(LoadOptions(path, threads=args.threads) for path in files)) as engine:
+    with load(args.files or paths.demo_pair(), args.threads, ctx_size=None) as engine:
         prompts = [engine.encode_chat(p.messages) for p in read_prompts(args.prompts)] * args.seeds
         print("temperature  rule       accepted  tokens/round")
-        for temperature in args.temperatures:
-            for rule in ACCEPTANCE_RULES:
-                params = SamplingParams(temperature=temperature, acceptance=rule)
-                stats = measure(engine, prompts, params, args.draft, args.max_tokens)
-                row = {
-                    "temperature": temperature,
-                    "rule": rule,
-                    "drafted": stats.drafted,
-                    "acceptance_rate": stats.acceptance_rate,
-                    "mean_accepted_length": stats.mean_accepted_length,
-                }
-                rows.append(row)
-                print(
-                    f"{temperature:11g}  {rule:9}  {stats.acceptance_rate or 0:8.1%}  "
-                    f"{stats.mean_accepted_length:12.2f}",
-                    flush=True,
-                )
+        rows = list(measure(engine, prompts, args))
     print(json.dumps({"draft_tokens": args.draft, "max_tokens": args.max_tokens, "rows": rows}))
 
 

@@ -1,4 +1,4 @@
-"""What localspec itself takes per round, outside llama.cpp, by size of vocabulary.
+"""Measures localspec's own time per round, outside llama.cpp, by vocabulary size.
 
     python benchmarks/overhead.py
 
@@ -13,37 +13,31 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from common import Parser, empty_caches
 from numpy.typing import NDArray
 
 from localspec.core.config import DraftTokens, SamplingParams
 from localspec.engine.generate import collect, stream_generate
-from localspec.engine.stats import GenerationStats
 from localspec.speculative.controller import Knowledge
 from localspec.speculative.loop import Clock
 
 PERIOD = 61  # positions after which the rows begin again
-
-
-PassCost = Callable[[int], float]
-VERIFY: PassCost = lambda width: 0.02 * (1 + 0.02 * width)  # noqa: E731
-STEP: PassCost = lambda width: 1e-3  # noqa: E731
-PRETENDED = [0.0]  # seconds that passes would have taken
-
-
-def pretended_clock() -> float:
-    """What the controller is shown: as if passes took time."""
-    return time.perf_counter() + PRETENDED[0]
+PROMPT = list(range(1, 40))
+LENGTHS: tuple[DraftTokens, ...] = (0, 4, "auto")
 
 
 class InstantModel:
     """A TokenModel that has all its logits already; the likeliest token leads by 2 to 8."""
 
-    def __init__(self, n_vocab: int, agreeing: float, seed: int, cost: PassCost) -> None:
-        self._cost = cost
+    def __init__(
+        self, n_vocab: int, agreeing: float, seed: int, seconds: float, share: float
+    ) -> None:
+        self._seconds, self._share = seconds, share
+        self.spent = 0.0  # seconds that passes would have taken
         self.n_vocab, self.n_ctx = n_vocab, 10**6
         self.tokens: list[int] = []
         text, own = np.random.default_rng(0), np.random.default_rng(seed)
@@ -54,8 +48,12 @@ class InstantModel:
             token = likeliest[i % PERIOD] if mine else own.integers(1, n_vocab)
             self._rows[i, token] = 8 + 6 * own.random()
 
+    def seconds(self, width: int) -> float:
+        """What a pass of this width would take; each of its tokens adds a share."""
+        return self._seconds * (1 + self._share * width)
+
     def decode(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
-        PRETENDED[0] += self._cost(len(tokens))
+        self.spent += self.seconds(len(tokens))
         self.tokens.extend(tokens)
         first = (len(self.tokens) - rows) % PERIOD
         return self._rows[first : first + rows]
@@ -70,14 +68,18 @@ class InstantEngine:
     can_roll_back = True
 
     def __init__(self, n_vocab: int) -> None:
-        self.target = InstantModel(n_vocab, 1.0, 1, VERIFY)
-        self.draft = InstantModel(n_vocab, 0.7, 2, STEP)
+        self.target = InstantModel(n_vocab, agreeing=1.0, seed=1, seconds=0.02, share=0.02)
+        self.draft = InstantModel(n_vocab, agreeing=0.7, seed=2, seconds=1e-3, share=0.0)
+
+    def clock(self) -> float:
+        """What the controller is shown: as if passes took time."""
+        return time.perf_counter() + self.target.spent + self.draft.spent
 
     def learnt(self, clock: Clock) -> Knowledge:
         known = Knowledge(reading=1e-7)
         for width in (1, 4, 8, 16, 33):
-            known.verify.observe(width, 0, VERIFY(width))
-            known.draft.observe(width, 0, STEP(width))
+            known.verify.observe(width, 0, self.target.seconds(width))
+            known.draft.observe(width, 0, self.draft.seconds(width))
         return known
 
     def is_stop(self, token: int) -> bool:
@@ -99,59 +101,56 @@ class Row:
     per_token: float
     allowed: float
 
+    def line(self) -> str:
+        """This row of the table."""
+        return (
+            f"{self.vocabulary:10,}  {self.temperature:4}  {str(self.draft or 'off'):>5}"
+            f"  {self.per_round:8.0f}  {self.drafted:13.2f}  {self.per_token:8.0f}"
+            f"  {self.allowed:8.0f}"
+        )
+
 
 def measure(engine: InstantEngine, params: SamplingParams, length: DraftTokens, n: int) -> Row:
-    """One run, warmed up."""
-    prompt = list(range(1, 40))
-
-    def run(tokens: int) -> tuple[float, GenerationStats]:
-        engine.target.keep(0)
-        engine.draft.keep(0)
+    """One run of ``n`` tokens, after a short one that warms up."""
+    for tokens in (32, n):
+        empty_caches(engine.target, engine.draft)
         began = time.perf_counter()
         responses = stream_generate(
-            engine, prompt, params, length, max_tokens=tokens, clock=pretended_clock
+            engine, PROMPT, params, length, max_tokens=tokens, clock=engine.clock
         )
-        answer = collect(responses)
-        return time.perf_counter() - began, answer.stats
-
-    run(32)
-    seconds, stats = run(n)
+        stats = collect(responses).stats
+        microseconds = 1e6 * (time.perf_counter() - began)
     drafted = stats.drafted / stats.rounds
     return Row(
-        engine.target.n_vocab,
-        params.temperature,
-        length,
-        1e6 * seconds / stats.rounds,
-        drafted,
-        1e6 * seconds / stats.tokens,
-        150 + 25 * drafted + 25 * (drafted + 1),
+        vocabulary=engine.target.n_vocab,
+        temperature=params.temperature,
+        draft=length,
+        per_round=microseconds / stats.rounds,
+        drafted=drafted,
+        per_token=microseconds / stats.tokens,
+        allowed=150 + 25 * drafted + 25 * (drafted + 1),
     )
 
 
+def measure_all(engine: InstantEngine, args: argparse.Namespace) -> Iterator[dict[str, object]]:
+    """Print and yield the median row for each temperature and draft length."""
+    for params in (SamplingParams(temperature=0.0), SamplingParams(temperature=0.8)):
+        for length in LENGTHS:
+            runs = [measure(engine, params, length, args.tokens) for _ in range(args.repeats)]
+            row = sorted(runs, key=lambda one: one.per_round)[len(runs) // 2]
+            print(row.line(), flush=True)
+            yield vars(row) | {"spread": statistics.pstdev(one.per_round for one in runs)}
+
+
 def main() -> None:
-    """A table, then the same as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tokens", type=int, default=400)
-    parser.add_argument("--repeats", type=int, default=5)
+    """Print a table, then the same as JSON."""
+    parser = Parser(__doc__)
+    parser.integers(tokens=400, repeats=5)
     args = parser.parse_args()
     print("vocabulary  temp  draft  µs/round  drafted/round  µs/token  150 + 25/drafted + 25/row")
-    rows = []
-    lengths: tuple[DraftTokens, ...] = (0, 4, "auto")
+    rows: list[dict[str, object]] = []
     for n_vocab in (32_000, 152_000, 262_000):
-        engine = InstantEngine(n_vocab)
-        for temperature in (0.0, 0.8):
-            params = SamplingParams(temperature=temperature)
-            for length in lengths:
-                runs = [measure(engine, params, length, args.tokens) for _ in range(args.repeats)]
-                row = sorted(runs, key=lambda one: one.per_round)[len(runs) // 2]
-                spread = statistics.pstdev(one.per_round for one in runs)
-                rows.append(vars(row) | {"spread": spread})
-                print(
-                    f"{n_vocab:10,}  {temperature:4}  {str(length or 'off'):>5}"
-                    f"  {row.per_round:8.0f}  {row.drafted:13.2f}  {row.per_token:8.0f}"
-                    f"  {row.allowed:8.0f}",
-                    flush=True,
-                )
+        rows += measure_all(InstantEngine(n_vocab), args)
     print(json.dumps(rows))
 
 

@@ -1,10 +1,11 @@
-"""auto against plain and the best fixed length, on padded demo pairs of several sizes and types.
+"""Measures automatic draft lengths against plain decoding and the best fixed length, by pair.
 
     python benchmarks/pairs.py [--quantizations F16 Q4_0] [--targets small big] [--cpu-time]
 
-Each pair answers the same questions plainly, with fixed lengths and with auto, taking turns. The
-best fixed length is chosen on the even repeats and compared on the odd ones, so that it cannot be
-the luckiest; auto is compared on the odd ones too. Padded models are kept in the cache folder.
+The pairs are the demo pair, padded to several sizes and types, kept in the cache folder. Each
+answers the same questions plainly, with fixed lengths and with auto, taking turns. The best fixed
+length is chosen on the even repeats and compared on the odd ones, so that it cannot be the
+luckiest; auto is compared on the odd ones too.
 
 With --cpu-time seconds are those of the processor, on one thread: for a machine whose neighbours
 take its cores away every now and then, where the time on the wall says little.
@@ -14,11 +15,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import math
-import time
-from dataclasses import asdict, dataclass
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+
+from common import Parser, conditions, load, printed, span, timing, unheard
 
 from localspec.bench.comparison import Comparison, together
 from localspec.bench.figures import Side
@@ -28,29 +30,24 @@ from localspec.bench.plan import BenchPlan
 from localspec.bench.prompts import by_task, read_prompts
 from localspec.bench.run import run_bench
 from localspec.bench.tensor_encoder import Quantization
-from localspec.core import machine, paths
-from localspec.core.config import DraftTokens, LoadOptions, SamplingParams
+from localspec.core import paths
+from localspec.core.config import DraftTokens, SamplingParams
 from localspec.engine.engine import Engine
 
 TARGETS = {"small": PaddedShape(640, 10, 1792, 10), "big": DEMO_TARGET_SHAPE}
 DRAFTS = {"1M": None, "20M": DEMO_DRAFT_SHAPE}
 FIXED: tuple[DraftTokens, ...] = (1, 2, 3, 4, 6, 8)
-CTX_SIZE = 512
 
 
-def pair(
-    target: str, draft: str, quantization: Quantization, threads: int | None
-) -> tuple[LoadOptions, LoadOptions]:
-    """Both models, padded when they are not there yet."""
+def padded(target: str, draft: str, quantization: Quantization) -> Iterator[Path]:
+    """The files of both models, padded when they are not there yet."""
     folder = paths.cache_folder() / "demo"
-    sources, shapes = paths.demo_pair(), (TARGETS[target], DRAFTS[draft])
-    found = [
-        source if shape is None
-        else padded_copy(source, folder, shape, quantization, lambda done, total: None)
-        for source, shape in zip(sources, shapes, strict=True)
-    ]  # fmt: skip
-    options = [LoadOptions(path, ctx_size=CTX_SIZE, threads=threads) for path in found]
-    return options[0], options[1]
+    shapes = (TARGETS[target], DRAFTS[draft])
+    for source, shape in zip(paths.demo_pair(), shapes, strict=True):
+        if shape is None:
+            yield source
+        else:
+            yield padded_copy(source, folder, shape, quantization, unheard)
 
 
 def half(comparison: Comparison, odd: bool) -> Comparison:
@@ -81,11 +78,10 @@ class Row:
     def line(self) -> str:
         """This row of the table."""
         share = f"{self.auto / self.oracle:9.0%}" if self.oracle else f"{'':9}"
-        spread = f"{min(self.auto_by_repeat):.2f}-{max(self.auto_by_repeat):.2f}"
         return (
             f"{self.pair:16}  {self.task:9}  {self.plain_tps:6.1f}  {self.fixed:5.2f} "
-            f"({self.best_fixed})  {self.auto:6.2f}  {spread:>9}  {self.over_fixed:10.3f}  {share}"
-            f"  {', '.join(sorted(set(self.texts.values())))}"
+            f"({self.best_fixed})  {self.auto:6.2f}  {span(self.auto_by_repeat, 2, '-'):>9}  "
+            f"{self.over_fixed:10.3f}  {share}  {', '.join(sorted(set(self.texts.values())))}"
         )
 
 
@@ -121,48 +117,50 @@ def measure(engine: Engine, prompts: Path, plan: BenchPlan) -> list[Comparison]:
     return [*found, together(found)]
 
 
-def main() -> None:
-    """One table of all pairs."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add = parser.add_argument
-    add("--quantizations", nargs="+", default=["F32", "F16", "Q8_0", "Q4_0"])
-    add("--targets", nargs="+", choices=TARGETS, default=list(TARGETS))
-    add("--drafts", nargs="+", choices=DRAFTS, default=list(DRAFTS))
-    add("--prompts", type=Path, default=Path(__file__).parent / "python.jsonl")
-    add("--temperature", type=float, default=0.0)
-    add("--repeats", type=int, default=4)
-    add("--max-tokens", type=int, default=64)
-    add("--threads", type=int)
-    add("--cpu-time", action="store_true", help="processor seconds, on one thread")
-    add("--output", type=Path)
+def measure_all(args: argparse.Namespace) -> Iterator[Row]:
+    """A row for each task of each pair."""
+    clock, threads = timing(args)
+    params = SamplingParams(temperature=args.temperature, seed=1)
+    lengths = (0, *FIXED, "auto")
+    plan = BenchPlan(params, lengths, args.repeats, args.max_tokens, clock=clock)
+    for chosen in itertools.product(args.targets, args.drafts, args.quantizations):
+        with load(padded(*chosen), threads) as engine:
+            for comparison in measure(engine, args.prompts, plan):
+                row = judge("/".join(chosen), comparison)
+                if row is not None:
+                    yield row
+
+
+def parse() -> argparse.Namespace:
+    """The options; ends the process where they make no sense."""
+    parser = Parser(__doc__)
+    parser.add_argument("--quantizations", nargs="+", default=["F32", "F16", "Q8_0", "Q4_0"])
+    parser.add_argument("--targets", nargs="+", choices=TARGETS, default=list(TARGETS))
+    parser.add_argument("--drafts", nargs="+", choices=DRAFTS, default=list(DRAFTS))
+    prompts = Path(__file__).parent / "python.jsonl"
+    parser.add_argument("--prompts", type=Path, default=prompts)
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.integers(repeats=4, max_tokens=64, threads=None)
+    parser.cpu_time()
+    parser.output()
     args = parser.parse_args()
-    if args.cpu_time:
-        args.threads = 1
     if args.repeats < 2:
         parser.error("--repeats must be 2 or more: half of them choose, the others compare")
-    print(f"{machine.cpu_name()}, {args.threads or machine.physical_cores()} threads")
+    return args
+
+
+def main() -> None:
+    """Print one table of all pairs."""
+    args = parse()
+    _, threads = timing(args)
+    print(conditions(threads))
     print(
         "target/draft/type  task       plain  fixed        auto     spread  auto/fixed  of oracle"
         "  text"
     )
-    plan = BenchPlan(
-        SamplingParams(temperature=args.temperature, seed=1),
-        (0, *FIXED, "auto"), args.repeats, args.max_tokens,
-        clock=time.process_time if args.cpu_time else time.perf_counter,
-    )  # fmt: skip
-    rows: list[Row] = []
-    for chosen in itertools.product(args.targets, args.drafts, args.quantizations):
-        with Engine.load(*pair(*chosen, args.threads)) as engine:
-            for comparison in measure(engine, args.prompts, plan):
-                row = judge("/".join(chosen), comparison)
-                if row is None:
-                    continue
-                rows.append(row)
-                print(row.line(), flush=True)
-                if args.output is not None:
-                    args.output.write_text(json.dumps([asdict(r) for r in rows], indent=1) + "\n")
+    rows = printed(measure_all(args), args.output)
     ratios = [row.over_fixed for row in rows if row.task != "all"]
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+    mean = statistics.geometric_mean(ratios)
     print(f"auto over the best fixed length: {mean:.3f} (geometric mean), {min(ratios):.3f} least")
 
 

@@ -1,9 +1,10 @@
-"""Ask llama.cpp which pairs of `tests/support/edge_pairs.py` it accepts, and keep its answers.
+"""Records which model pairs llama.cpp's speculative decoding accepts, as expected values of tests.
 
     python scripts/record_verdicts.py --bin FOLDER
 
-FOLDER holds llama-speculative-simple, built as `benchmarks/plain.py` says for llama-completion. The
-answers go to `tests/data/llama_cpp_verdicts.json`, which `tests/test_verdicts.py` compares with
+The pairs are those of `tests/support/edge_pairs.py`. FOLDER holds llama-speculative-simple, built
+as `benchmarks/plain.py` says for llama-completion. The verdicts go to
+`tests/data/llama_cpp_verdicts.json`, which `tests/test_verdicts.py` compares with
 `localspec.pairing`. Run it again when llama-cpp-python or a case changes; it takes ten seconds.
 """
 
@@ -97,6 +98,7 @@ def version(folder: Path) -> str:
 
 
 def main() -> None:
+    """Ask llama.cpp about every pair and write down its verdicts."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

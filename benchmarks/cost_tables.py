@@ -1,0 +1,83 @@
+"""What passes cost on several machines, as `benchmarks/replay.py` plays controllers on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from localspec.speculative.controller import Knowledge
+
+UNIT = 0.05  # seconds of a plain token
+
+
+@dataclass
+class CostTable:
+    """Costs of a machine and pair, in plain tokens: verify by width, a draft step, a token read."""
+
+    name: str
+    widths: dict[int, float]
+    step: float
+    reading: float = 0.0
+
+    def verify(self, width: int) -> float:
+        """Seconds of a pass of the target."""
+        known = sorted(self.widths)
+        value = float(np.interp(width, known, [self.widths[n] for n in known]))
+        if width > known[-1]:
+            value = self.widths[known[-1]] * width / known[-1]
+        return value * UNIT
+
+    def draft(self, width: int) -> float:
+        """Seconds of a pass of the draft."""
+        return self.step * (1 + 0.15 * (width - 1)) * UNIT
+
+    def read(self, tokens: int) -> float:
+        """Seconds in which the draft reads tokens of a prompt."""
+        return self.reading * UNIT * tokens
+
+    def calibrated(self) -> Knowledge:
+        """What a short calibration would have found."""
+        known = Knowledge(reading=self.reading * UNIT)
+        for width in (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 33):
+            for _ in range(2):
+                known.verify.observe(width, 0, self.verify(width))
+        for width in (1, 2, 4, 8):
+            known.draft.observe(width, 0, self.draft(width))
+        return known
+
+
+def curve(text: str) -> dict[int, float]:
+    """Costs of the widths 1, 2, ... in this order."""
+    return {i: float(value) for i, value in enumerate(text.split(), start=1)}
+
+
+COST_TABLES = (
+    CostTable(
+        "3090 8B Q4_0",
+        curve("1 1.12 1.20 1.33 1.54 1.74 1.96 2.15") | {16: 2.15, 33: 3.0},
+        0.06,
+        0.01,
+    ),
+    CostTable(
+        "V100 8B Q2_K",
+        curve("1 1.14 1.43 1.78 2.00 2.20 2.19 2.17") | {16: 3.5, 33: 6.0},
+        0.1,
+        0.02,
+    ),
+    CostTable(
+        "MI50 27B Q8_0", {1: 1, 2: 1.2, 4: 1.34, 8: 1.99, 9: 3.2, 16: 3.3, 32: 3.5}, 0.08, 0.02
+    ),
+    CostTable(
+        "NUMA CPU", curve("1 1.21 1.42 1.63 1.87 2.1 2.34 2.56") | {16: 4.3, 33: 8.0}, 0.1, 0.04
+    ),
+    CostTable(
+        "core F16", curve("1 1.99 2.23 2.30 2.51 2.71 3.50 3.74") | {16: 6.2, 33: 12.0}, 0.08, 0.04
+    ),
+    CostTable(
+        "core Q8_0", curve("1 2.05 2.35 2.55 3.95 4.25 4.71 4.18") | {16: 7.35, 33: 14.0}, 0.1, 0.05
+    ),
+    CostTable(
+        "core Q4_K", curve("1 1.95 2.91 3.66 4.61 5.54 6.47 7.08") | {16: 9.9, 33: 20.0}, 0.1, 0.05
+    ),
+)
