@@ -5,13 +5,28 @@ from typing import TYPE_CHECKING
 from localspec.core.formatting import number, percent
 from localspec.display.console import make_console, note
 from localspec.engine.stats import GenerationStats
+from localspec.speculative.status import DraftStatus
 
 if TYPE_CHECKING:
     from localspec.engine.generate import Answer
 
+_STATUS_WORDS = {
+    DraftStatus.DRAFTING: "",
+    DraftStatus.OFF: "",  # as asked for: nothing to explain
+    DraftStatus.RECENTLY_SLOWER: "recently slower than plain",
+    DraftStatus.VERIFICATION_TOO_SLOW: "verification too slow here",
+    DraftStatus.DRAFT_TOO_OFTEN_WRONG: "draft too often wrong",
+    DraftStatus.ANSWER_TOO_SHORT: "answer too short for its prompt",
+}
 
-def figures(stats: GenerationStats, finish_reason: str, seed: int | None, status: str = "") -> None:
-    """The last line of an answer, on stderr; ``status`` says why nothing was drafted in the end."""
+
+def figures(
+    stats: GenerationStats,
+    finish_reason: str,
+    seed: int | None,
+    status: DraftStatus = DraftStatus.DRAFTING,
+) -> None:
+    """The last line of an answer, on stderr; ``status`` is that of its end."""
     if stats.rounds == 0:
         note("cancelled while reading the prompt")
         return
@@ -22,8 +37,8 @@ def figures(stats: GenerationStats, finish_reason: str, seed: int | None, status
             f"({stats.accepted} of {stats.drafted} drafted)"
         )
         parts.append(f"{number(stats.mean_accepted_length, 2)} tokens/round")
-    if status not in ("", "off"):
-        parts.append(f"draft off ({status})")
+    if reason := status_words(status):
+        parts.append(f"draft off ({reason})")
     if stats.estimated_speedup is not None:
         parts.append(f"about {stats.estimated_speedup:.2f}x plain")
     prompt = f"prompt {stats.prompt_tokens} tokens"
@@ -56,12 +71,22 @@ def compared(answer: "Answer", plain: "Answer", seed_decides: bool = True) -> No
     note(f"Without drafting {number(theirs.generation_tps)} tok/s: {gain:.2f}x, {text}.")
 
 
-def meter(stats: GenerationStats, draft_tokens: int, width: int, status: str = "") -> str:
+def status_words(status: DraftStatus) -> str:
+    """Why nothing is drafted, in a few words; empty where there is nothing to explain."""
+    return _STATUS_WORDS[status]
+
+
+def meter(
+    stats: GenerationStats,
+    draft_tokens: int,
+    width: int,
+    status: DraftStatus = DraftStatus.DRAFTING,
+) -> str:
     """The figures so far, on one line; in few words where ``width`` columns do not hold them."""
     speed = f"{number(stats.generation_tps)} tok/s"
     draft = f"draft {draft_tokens or 'off'}"
-    if status and status != "off":
-        draft += f" ({status})"
+    if reason := status_words(status):
+        draft += f" ({reason})"
     if not stats.drafted:
         return f"{speed} · {draft}"
     rate, length = percent(stats.acceptance_rate), number(stats.mean_accepted_length, 2)

@@ -26,6 +26,7 @@ from localspec.speculative.loop import (
 )
 from localspec.speculative.rejection import RejectionSampler
 from localspec.speculative.sampler import Sampler
+from localspec.speculative.status import DraftStatus
 from localspec.speculative.suffix import SuffixIndex
 
 
@@ -68,7 +69,7 @@ class GenerationResponse:
     stats: GenerationStats
     finish_reason: FinishReason | None
     draft_tokens: int
-    status: str = ""
+    status: DraftStatus = DraftStatus.DRAFTING
 
 
 @dataclass(slots=True)
@@ -82,7 +83,7 @@ class Answer:
     tokens: list[int]
     stats: GenerationStats
     finish_reason: FinishReason | Literal["cancelled"]
-    status: str = ""
+    status: DraftStatus = DraftStatus.DRAFTING
 
     def as_json(self) -> dict[str, object]:
         """Plain data: seconds end in ``_s``, tokens per second in ``_tps``."""
@@ -92,7 +93,7 @@ class Answer:
             "tokens": stats.tokens,
             "token_ids": self.tokens,
             "finish_reason": self.finish_reason,
-            "status": self.status,
+            "status": self.status.value,
             "prompt_tokens": stats.prompt_tokens,
             "prompt_tps": stats.prompt_tps,
             "generation_tps": stats.generation_tps,

@@ -16,6 +16,7 @@ from localspec.speculative.drafters import MODEL, Candidate
 from localspec.speculative.limits import usual_gain
 from localspec.speculative.loop import Clock, Proposal, Round
 from localspec.speculative.policy import Policy, solve
+from localspec.speculative.status import DraftStatus
 from localspec.speculative.suffix import SuffixIndex
 
 LONGEST_AUTO = 16  # most tokens that auto drafts from the model
@@ -69,7 +70,7 @@ class NoDraft:
     """Proposes nothing: plain decoding."""
 
     length = 0
-    status = "off"
+    status = DraftStatus.OFF
     plain_seconds = 0.0
 
     def propose(self, context: list[int], limit: int) -> Proposal:
@@ -83,7 +84,7 @@ class NoDraft:
 class FixedLength:
     """The same number of drafted tokens in every round."""
 
-    status = ""
+    status = DraftStatus.DRAFTING
     plain_seconds = 0.0
 
     def __init__(self, drafter: Drafter, length: int, clock: Clock) -> None:
@@ -220,7 +221,7 @@ class Adaptive:
         self._length = 0
         self._round = _RoundPlan()
         self.plain_seconds = 0.0
-        self.status = ""
+        self.status = DraftStatus.DRAFTING
 
     @property
     def length(self) -> int:
@@ -237,7 +238,7 @@ class Adaptive:
         if self._known.drafted_on >= _LAST_PROBE:  # what plain decoding costs must be known too
             self._length = 0
             return Proposal()
-        self.status = "it lost time of late"
+        self.status = DraftStatus.RECENTLY_SLOWER
         if self._ledger.may_spend(0.0, self._table[0], max(0.0, self._policy.gain)):
             plan.verified, value = self._best(guessed)
             if self._drafter is not None:
@@ -246,7 +247,7 @@ class Adaptive:
                 plan.verified = max(plan.verified, min(_TRIAL, len(guessed)))
         self._length = plan.verified
         if plan.verified or self._drafter is None:
-            self.status = ""
+            self.status = DraftStatus.DRAFTING
         kept = plan.candidates[: plan.verified]
         return Proposal(
             tuple(each.token for each in kept),
@@ -262,11 +263,15 @@ class Adaptive:
         # The policy counts its first step as any other; what it must read besides costs more.
         first = self._first_step(unread, past) - self._first_step(1, past)
         better = value - self._value(0.0, 0) + self._rate() * first
-        self.status = "verify too dear here" if self._ideal <= 0 else "draft too often wrong"
+        self.status = (
+            DraftStatus.VERIFICATION_TOO_SLOW
+            if self._ideal <= 0
+            else DraftStatus.DRAFT_TOO_OFTEN_WRONG
+        )
         if self._policy.gain > better:
-            self.status = ""
+            self.status = DraftStatus.DRAFTING
             if not self._worth_reading(unread, limit):
-                self.status = "answer too short for its prompt"
+                self.status = DraftStatus.ANSWER_TOO_SHORT
                 if self._since_probe >= self._probe_every:
                     self._watch(context)
                 return

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from localspec.speculative.status import DraftStatus
+
 if TYPE_CHECKING:  # `--help` imports this file, and need not wait for numpy
     import numpy as np
     from numpy.typing import NDArray
@@ -62,8 +64,8 @@ class Controller(Protocol):
         ...
 
     @property
-    def status(self) -> str:
-        """Why nothing is drafted at present, in a few words; empty while it is, or may be."""
+    def status(self) -> DraftStatus:
+        """Whether it drafts at present, and if not, why."""
         ...
 
     @property

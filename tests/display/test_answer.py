@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.display.answer import compared, figures, meter
+from localspec.display.answer import compared, figures, meter, status_words
 from localspec.engine.stats import GenerationStats
+from localspec.speculative.status import DraftStatus
 from tests.support.answers import made_answer, made_stats
 from tests.support.streams import Streams
 
@@ -45,11 +46,16 @@ def test_figures_in_words(
 
 
 def test_why_nothing_is_drafted_is_said(streams: Streams) -> None:
-    figures(made_stats(), "stop", None, "verify too dear here")
-    figures(made_stats(), "stop", None, "off")  # as asked for
+    figures(made_stats(), "stop", None, DraftStatus.VERIFICATION_TOO_SLOW)
+    figures(made_stats(), "stop", None, DraftStatus.OFF)  # as asked for
     drafted, off = streams.read()[1].splitlines()
-    assert " · draft off (verify too dear here) · prompt 21" in drafted
+    assert " · draft off (verification too slow here) · prompt 21" in drafted
     assert "draft" not in off
+
+
+def test_each_status_has_words_or_needs_none() -> None:
+    silent = {DraftStatus.DRAFTING, DraftStatus.OFF}
+    assert {status for status in DraftStatus if not status_words(status)} == silent
 
 
 def test_what_drafting_gained(streams: Streams) -> None:
