@@ -49,7 +49,7 @@ class SamplingParams:
     ``acceptance`` is the rule for drafted tokens: "coupled", where target and draft draw with the
     same noise; "match", where the draft's likeliest token must be the one the target draws;
     "rejection", the p/q test, by which the text for a seed depends on the draft. Each leaves the
-    law of the text the target's own. Raises UsageError for a value outside its range.
+    distribution of the text the target's own. Raises UsageError for a value outside its range.
     """
 
     temperature: float = 0.8

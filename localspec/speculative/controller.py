@@ -4,15 +4,14 @@ This room owns the decisions. What passes cost is learnt in `costs`, how likely 
 `acceptance`; candidates come from `drafters` and `suffix`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
 
 from localspec.core.config import DraftTokens
 from localspec.speculative.acceptance import Acceptance
 from localspec.speculative.costs import PassCosts
-from localspec.speculative.drafters import MODEL, Candidate
+from localspec.speculative.drafters import MODEL, Candidate, Drafter
 from localspec.speculative.limits import usual_gain
 from localspec.speculative.loop import Clock, Proposal, Round
 from localspec.speculative.policy import Policy, solve
@@ -40,30 +39,6 @@ _FAR_BEHIND = 8  # unread tokens from which reading them is an investment, not p
 def longest(length: DraftTokens) -> int:
     """Most tokens that a round of this length drafts."""
     return WIDEST - 1 if length == "auto" else length
-
-
-class Drafter(Protocol):
-    """A model that proposes candidates; see `drafters.ModelDrafter`."""
-
-    def unread(self, context: list[int]) -> int:
-        """Tokens a proposal must read first, the pending one included."""
-        ...
-
-    def read(self, context: list[int]) -> None:
-        """Read all but the pending token."""
-        ...
-
-    def propose(self, context: list[int]) -> Iterator[Candidate]:
-        """Candidates, each computed when asked for."""
-        ...
-
-    def to_review(self, context: list[int], longest: int) -> int:
-        """Tokens that a review reads."""
-        ...
-
-    def review(self, context: list[int], longest: int) -> list[tuple[Candidate, int]]:
-        """What would have been proposed of late, beside what came."""
-        ...
 
 
 class NoDraft:
@@ -106,7 +81,7 @@ class FixedLength:
             tuple(each.token for each in found),
             ("draft",) * len(found),
             reading,
-            tuple(each.law for each in found),
+            tuple(each.distribution for each in found),
         )
 
     def observe(self, round: Round) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from localspec.speculative.loop import Logits, TokenModel, common_prefix
+from localspec.speculative.loop import TokenModel, common_prefix
 
 if TYPE_CHECKING:
-    from localspec.speculative.sampler import ScoredToken, TokenDistribution
+    from localspec.speculative.sampler import Sampler, TokenDistribution
 
 MODEL = "draft model"  # the group of a model's candidates
 TAIL = 32  # tokens: from so many a draft shows whether it knows the text
@@ -22,13 +22,13 @@ class Candidate:
     """A token that may come next, if those before it were right.
 
     ``confidence`` is in log-odds; ``group`` names candidates whose confidence means the same;
-    ``law`` is what the token was drawn from, where the rule of acceptance asks for it.
+    ``distribution`` is what the token was drawn from, where the rule of acceptance asks for it.
     """
 
     token: int
     confidence: float
     group: str
-    law: "TokenDistribution | None" = None
+    distribution: "TokenDistribution | None" = None
 
     @property
     def source(self) -> str:
@@ -36,11 +36,30 @@ class Candidate:
         return self.group.partition(" ")[0]
 
 
-class Sampler(Protocol):
-    """The rule that turns a row of logits into a token, with its lead over the runner-up."""
+class Drafter(Protocol):
+    """Whoever proposes candidates for a context; it synchronises itself with what it is shown.
 
-    def choose(self, logits: Logits, position: int, history: list[int]) -> "ScoredToken":
-        """The token at ``position``, and by how many logits (noise included) it leads."""
+    "Unread" are the tokens of a context that it must read before it can propose.
+    """
+
+    def unread(self, context: list[int]) -> int:
+        """How many tokens a proposal must read first, the pending one included."""
+        ...
+
+    def read(self, context: list[int]) -> None:
+        """Read all of ``context`` but its last token, which is pending."""
+        ...
+
+    def propose(self, context: list[int]) -> Iterator[Candidate]:
+        """Candidates one after the other, each computed when it is asked for."""
+        ...
+
+    def to_review(self, context: list[int], longest: int) -> int:
+        """How many tokens a review reads."""
+        ...
+
+    def review(self, context: list[int], longest: int) -> list[tuple[Candidate, int]]:
+        """What would have been proposed for the last ``longest`` tokens, beside what came."""
         ...
 
 
@@ -59,7 +78,7 @@ class ModelDrafter:
     def __init__(
         self,
         model: TokenModel,
-        sampler: Sampler,
+        sampler: "Sampler",
         n_target_vocab: int,
         is_stop: Callable[[int], bool],
     ) -> None:
@@ -92,7 +111,7 @@ class ModelDrafter:
             # Ids that the target lacks are masked before the pick, not rejected after it.
             chosen = self._sampler.choose(rows[0][: self._n_shared], len(history), history)
             history.append(chosen.token)
-            yield Candidate(chosen.token, chosen.lead, MODEL, chosen.law)
+            yield Candidate(chosen.token, chosen.lead, MODEL, chosen.distribution)
             if self._is_stop(chosen.token) or len(self._model.tokens) >= self._model.n_ctx:
                 return
             rows = self._model.decode([chosen.token], 1)

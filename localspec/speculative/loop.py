@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # `--help` imports this file, and need not wait for numpy
     import numpy as np
     from numpy.typing import NDArray
 
-    from localspec.speculative.sampler import TokenDistribution
+    from localspec.speculative.sampler import Sampler, TokenDistribution
 
 Logits: TypeAlias = "NDArray[np.float32]"
 Clock = Callable[[], float]
@@ -85,28 +85,9 @@ class Controller(Protocol):
         ...
 
 
-class Sampler(Protocol):
-    """The rule that turns a row of logits into a token."""
-
-    def pick(self, logits: Logits, position: int, history: Sequence[int]) -> int:
-        """The token at ``position`` of the stream, after ``history`` (its last tokens)."""
-        ...
-
-    def verify(
-        self,
-        logits: Logits,
-        position: int,
-        history: Sequence[int],
-        token: int,
-        law: "TokenDistribution | None",
-    ) -> int:
-        """The same where ``token`` was drafted, from ``law``; accepted if it is that token."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Tokens to verify, what proposed each of them, and the laws they were drawn from, if known.
+    """Tokens to verify, what proposed each of them, and what it was drawn from, if known.
 
     ``reading_seconds`` is what the draft model took to read a prompt it had not seen.
     """
@@ -114,7 +95,7 @@ class Proposal:
     tokens: tuple[int, ...] = ()
     sources: tuple[str, ...] = ()
     reading_seconds: float = 0.0
-    laws: tuple["TokenDistribution | None", ...] = ()
+    distributions: tuple["TokenDistribution | None", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +169,7 @@ def prefill(target: TokenModel, prompt: Sequence[int], clock: Clock) -> Prefill:
 def generate_rounds(
     target: TokenModel,
     controller: Controller,
-    sampler: Sampler,
+    sampler: "Sampler",
     prompt: Sequence[int],
     *,
     max_tokens: int,
@@ -198,9 +179,10 @@ def generate_rounds(
     """Emit tokens after ``prompt``, one Round at a time, on a target that `prefill` prepared.
 
     The first round drafts nothing, so that the first token does not wait for the draft's prompt.
-    A drafted token counts if the sampler, shown it, says the same. `sampling` says what it would
-    have said anyway: sample-and-match, which leaves the target's law untouched for any proposal
-    (arXiv 2211.17192 and 2302.01318 with a deterministic proposal, coupled as in 2408.07978).
+    A drafted token counts if the sampler, shown it, says the same. `Sampler` says what it would
+    have said anyway: sample-and-match, which leaves the target's distribution untouched for any
+    proposal (arXiv 2211.17192 and 2302.01318 with a deterministic proposal, coupled as in
+    2408.07978).
     The consumer may abandon the generator at any yield: the target's cache then holds every
     emitted token but the last.
     """
@@ -223,7 +205,7 @@ def generate_rounds(
 def _one_round(
     target: TokenModel,
     controller: Controller,
-    sampler: Sampler,
+    sampler: "Sampler",
     context: list[int],
     limit: int,
     is_stop: Callable[[int], bool],
@@ -236,7 +218,7 @@ def _one_round(
     draft = _known(proposal.tokens, target.n_vocab)
     drafted_at = clock()
     rows = target.decode([context[-1], *draft], len(draft) + 1)
-    accepted, judged, stopped = _accept(rows, draft, proposal.laws, context, sampler, is_stop)
+    accepted, judged, stopped = _accept(rows, draft, proposal, context, sampler, is_stop)
     target.keep(len(context) - 1)  # before the yield: a consumer may stop there
     ended = clock()
     return Round(
@@ -265,9 +247,9 @@ def _known(draft: Sequence[int], n_vocab: int) -> Sequence[int]:
 def _accept(
     rows: Logits,
     draft: Sequence[int],
-    laws: Sequence["TokenDistribution | None"],
+    proposal: Proposal,
     context: list[int],
-    sampler: Sampler,
+    sampler: "Sampler",
     is_stop: Callable[[int], bool],
 ) -> tuple[int, int, bool]:
     """Append the target's tokens to ``context`` until one differs from the draft or stops.
@@ -277,8 +259,8 @@ def _accept(
     """
     for i, row in enumerate(rows):
         if i < len(draft):
-            law = laws[i] if laws else None
-            token = sampler.verify(row, len(context), context, draft[i], law)
+            drawn_from = proposal.distributions[i] if proposal.distributions else None
+            token = sampler.verify(row, len(context), context, draft[i], drawn_from)
         else:
             token = sampler.pick(row, len(context), context)
         context.append(token)

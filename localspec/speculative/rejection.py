@@ -1,9 +1,9 @@
-"""Rejection sampling: the textbook rule for a drafted token that was itself sampled.
+"""Speculative sampling by rejection: the p/q test and the residual distribution.
 
-This room owns the p/q test and what is said in a rejected token's place (Leviathan et al., arXiv
-2211.17192; Chen et al., arXiv 2302.01318). It accepts as often as any rule for single tokens can,
-but the text for a seed then depends on the draft. The law stays the target's own only if whether a
-token is verified does not depend on that token: draft lengths must be fixed.
+Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318. It accepts as often as any rule
+for single tokens can, but the text for a seed then depends on the draft. The distribution stays the
+target's own only if whether a token is verified does not depend on that token: draft lengths must
+be fixed.
 """
 
 from collections.abc import Sequence
@@ -45,9 +45,9 @@ class RejectionSampler(Sampler):
     """
 
     def choose(self, logits: "Logits", position: int, history: Sequence[int]) -> ScoredToken:
-        """As `Sampler.choose`, with the law that the token was drawn from."""
+        """As `Sampler.choose`, with the distribution that the token was drawn from."""
         chosen = super().choose(logits, position, history)
-        return chosen._replace(law=self.law(logits, history))
+        return chosen._replace(distribution=self.distribution(logits, history))
 
     def verify(
         self,
@@ -55,13 +55,15 @@ class RejectionSampler(Sampler):
         position: int,
         history: Sequence[int],
         token: int,
-        law: TokenDistribution | None,
+        distribution: TokenDistribution | None,
     ) -> int:
         """The drafted token where it passes the test, else one from the residual."""
-        if law is None:
-            raise ValueError("a token to be tested must come with the law it was drawn from")
-        p = self.law(logits, history)
-        if uniform(self.params.seed + _TEST, position) < acceptance_probability(p, law, token):
+        if distribution is None:
+            raise ValueError(
+                "a token to be tested must come with the distribution it was drawn from"
+            )
+        p, q = self.distribution(logits, history), distribution
+        if uniform(self.params.seed + _TEST, position) < acceptance_probability(p, q, token):
             return token
-        rest = residual(p, law)
+        rest = residual(p, q)
         return rest.draw(gumbel_noise(self.params.seed + _RESIDUAL, position, rest.ids))

@@ -48,18 +48,18 @@ class TokenDistribution:
 
 
 class ScoredToken(NamedTuple):
-    """A token, by how much it leads the runner-up, and if need be the law it was drawn from."""
+    """A token, by how much it leads the runner-up, and if need be what it was drawn from."""
 
     token: int
     lead: float
-    law: TokenDistribution | None = None
+    distribution: TokenDistribution | None = None
 
 
 class Sampler:
     """Picks a token by the steps of llama.cpp's sampler chain, in its order.
 
     Penalties, top-k, top-p, min-p, temperature (`common_sampler_init`); the final draw is the
-    Gumbel-max trick, argmax of log p + noise, whose law is exactly p.
+    Gumbel-max trick, argmax of log p + noise, whose distribution is exactly p.
     """
 
     def __init__(self, params: SamplingParams) -> None:
@@ -87,7 +87,7 @@ class Sampler:
         position: int,
         history: Sequence[int],
         token: int,
-        law: TokenDistribution | None,
+        distribution: TokenDistribution | None,
     ) -> int:
         """The token in the place of a drafted one: `pick`'s, whatever was drafted."""
         return self.pick(logits, position, history)
@@ -144,7 +144,9 @@ class Sampler:
             return math.inf
         return float(scores.max() - found[0]) * self.params.temperature
 
-    def law(self, logits: NDArray[np.float32], history: Sequence[int]) -> TokenDistribution:
+    def distribution(
+        self, logits: NDArray[np.float32], history: Sequence[int]
+    ) -> TokenDistribution:
         """What `pick` draws from."""
         if self.params.penalises:
             logits = self._penalise(logits, history)
@@ -152,14 +154,6 @@ class Sampler:
             return TokenDistribution(np.array([logits.argmax()]), np.ones(1))
         ids, scores = self._truncate(logits)
         return TokenDistribution(ids, _softmax(scores / self.params.temperature))
-
-    def distribution(
-        self, logits: NDArray[np.float32], history: Sequence[int]
-    ) -> NDArray[np.float64]:
-        """The law `pick` draws from: probabilities of shape (n_vocab,), summing to 1."""
-        law, dense = self.law(logits, history), np.zeros(len(logits))
-        dense[law.ids] = law.probabilities
-        return dense
 
     def _penalise(self, logits: NDArray[np.float32], history: Sequence[int]) -> NDArray[np.float32]:
         """Lower recent tokens as llama.cpp's `llama_sampler_penalties_apply` does."""

@@ -184,7 +184,7 @@ def test_stats_are_live_and_complete() -> None:
     assert clock() == stats.prompt_seconds + stats.draft_prompt_seconds + stats.seconds
 
 
-def test_what_lies_behind_a_stop_string_is_neither_drafted_nor_accepted() -> None:
+def test_nothing_behind_a_stop_string_counts_as_drafted() -> None:
     whole = text_of(answer(ToyEngine(seed=3, quirk=0.0), length=9, max_tokens=40))
     stop = whole[10:13]
     for length in (1, 4, 9):

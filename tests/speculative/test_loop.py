@@ -296,7 +296,7 @@ def test_acceptance_follows_the_quality_of_the_draft(quirk: float, low: float, h
     assert low <= rate <= high
 
 
-def test_the_first_round_drafts_nothing_and_does_not_wait_for_the_draft() -> None:
+def test_the_first_round_does_not_wait_for_the_draft() -> None:
     target, draft = ToyModel(), ToyModel()
     prefill(target, [1, 2, 3], float)
     rounds = generate_rounds(
@@ -323,7 +323,7 @@ def test_nothing_follows_a_stop_token_inside_a_draft(length: int) -> None:
     assert all(round.accepted == round.drafted for round in rounds)
 
 
-def test_a_wrong_draft_behind_which_the_target_stops_counts_as_drafted() -> None:
+def test_a_wrong_draft_where_the_target_stops_counts_as_drafted() -> None:
     plain = emitted(run(ToyModel(seed=1), NoDraft(), [1, 2]))
     stop = plain[1]
     assert stop != plain[0]

@@ -28,10 +28,12 @@ def value(
 
 
 costs = st.lists(st.floats(1.0, 3.0), min_size=4, max_size=4)
-laws = st.lists(st.tuples(st.floats(0.05, 0.99), st.floats(0.1, 1)), min_size=1, max_size=3)
+weighted_chances = st.lists(
+    st.tuples(st.floats(0.05, 0.99), st.floats(0.1, 1)), min_size=1, max_size=3
+)
 
 
-@given(costs, st.floats(0.0, 0.5), st.floats(0.4, 1.2), laws)
+@given(costs, st.floats(0.0, 0.5), st.floats(0.4, 1.2), weighted_chances)
 def test_the_gain_is_that_of_the_recursion(
     verify: list[float], step: float, rate: float, chances: list[tuple[float, float]]
 ) -> None:
@@ -41,7 +43,7 @@ def test_the_gain_is_that_of_the_recursion(
     assert len(found.thresholds) == 4 and found.thresholds[3] == float("inf")
 
 
-@given(costs, st.floats(0.0, 0.5), st.floats(0.4, 1.2), laws)
+@given(costs, st.floats(0.0, 0.5), st.floats(0.4, 1.2), weighted_chances)
 def test_above_a_threshold_going_on_is_better(
     verify: list[float], step: float, rate: float, chances: list[tuple[float, float]]
 ) -> None:

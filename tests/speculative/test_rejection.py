@@ -1,4 +1,4 @@
-"""Rejection: the law of what is emitted is the target's own, exactly and as counted."""
+"""Rejection: the distribution of what is emitted is the target's own, exactly and as counted."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import generate_rounds, prefill
 from localspec.speculative.rejection import RejectionSampler, acceptance_probability, residual
 from localspec.speculative.sampler import Sampler, TokenDistribution
+from tests.support.distributions import probabilities
 from tests.support.real_pair import options
 from tests.support.toys import ToyModel, never_stop
 
@@ -29,15 +30,15 @@ WARM = SamplingParams(temperature=1.0, top_k=0, top_p=1, min_p=0, acceptance="re
 
 
 @st.composite
-def laws(draw: st.DrawFn) -> TokenDistribution:
+def distributions(draw: st.DrawFn) -> TokenDistribution:
     """Up to six of eight tokens, in any order."""
     ids = draw(st.lists(st.integers(0, 7), min_size=1, max_size=6, unique=True))
     weights = np.array(draw(st.lists(st.floats(1e-3, 1), min_size=len(ids), max_size=len(ids))))
     return TokenDistribution(np.array(ids), weights / weights.sum())
 
 
-@given(laws(), laws())
-def test_one_token_has_the_targets_law(p: TokenDistribution, q: TokenDistribution) -> None:
+@given(distributions(), distributions())
+def test_one_token_has_the_targets_distribution(p: TokenDistribution, q: TokenDistribution) -> None:
     emitted = np.zeros(8)
     rejected = 0.0
     for token, chance in zip(q.ids.tolist(), q.probabilities.tolist(), strict=True):
@@ -49,16 +50,18 @@ def test_one_token_has_the_targets_law(p: TokenDistribution, q: TokenDistributio
     expected = np.zeros(8)
     expected[p.ids] = p.probabilities
     assert np.abs(emitted - expected).max() < 1e-9
-    # No rule for one token accepts more often than what the two laws share.
+    # No rule for one token accepts more often than what the two distributions share.
     assert 1 - rejected == pytest.approx(np.minimum(expected[q.ids], q.probabilities).sum())
 
 
-def chi_squared(counts: Counter[tuple[int, ...]], law: dict[tuple[int, ...], float]) -> float:
+def chi_squared(
+    counts: Counter[tuple[int, ...]], distribution: dict[tuple[int, ...], float]
+) -> float:
     """How many standard deviations the statistic lies above its mean; rare outcomes together."""
     total = sum(counts.values())
-    assert set(counts) <= set(law)
-    often = [outcome for outcome, chance in law.items() if chance * total >= 8]
-    cells = [(counts[outcome], law[outcome] * total) for outcome in often]
+    assert set(counts) <= set(distribution)
+    often = [outcome for outcome, chance in distribution.items() if chance * total >= 8]
+    cells = [(counts[outcome], distribution[outcome] * total) for outcome in often]
     seen, expected = (sum(column) for column in zip(*cells, strict=True))
     if total - expected > 1:
         cells.append((total - seen, total - expected))
@@ -68,17 +71,19 @@ def chi_squared(counts: Counter[tuple[int, ...]], law: dict[tuple[int, ...], flo
     return (statistic - freedom) / math.sqrt(2 * freedom)
 
 
-def toy_law(target: ToyModel, prompt: Sequence[int], count: int) -> dict[tuple[int, ...], float]:
+def toy_distribution(
+    target: ToyModel, prompt: Sequence[int], count: int
+) -> dict[tuple[int, ...], float]:
     """The probability of every continuation of this many tokens."""
-    law: dict[tuple[int, ...], float] = {(): 1.0}
+    distribution: dict[tuple[int, ...], float] = {(): 1.0}
     sampler = Sampler(WARM)
     for _ in range(count):
-        law = {
+        distribution = {
             (*text, token): chance * float(p)
-            for text, chance in law.items()
-            for token, p in enumerate(sampler.distribution(target.row([*prompt, *text]), []))
+            for text, chance in distribution.items()
+            for token, p in enumerate(probabilities(sampler, target.row([*prompt, *text]), []))
         }
-    return law
+    return distribution
 
 
 def toy_texts(
@@ -100,14 +105,14 @@ def toy_texts(
 
 
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
-def test_texts_of_a_toy_have_the_targets_law(rule: str) -> None:
+def test_texts_of_a_toy_have_the_targets_distribution(rule: str) -> None:
     def make(seed: int) -> Sampler:
         params = replace(WARM, seed=seed)
         return RejectionSampler(params) if rule == "rejection" else Sampler(params)
 
     found = list(toy_texts(make, quirk=0.8, draws=6000))
-    law = toy_law(ToyModel(n_vocab=4), [1, 2], 4)
-    assert chi_squared(Counter(text for text, _ in found), law) < 4
+    distribution = toy_distribution(ToyModel(n_vocab=4), [1, 2], 4)
+    assert chi_squared(Counter(text for text, _ in found), distribution) < 4
     assert 0.3 < sum(accepted for _, accepted in found) / len(found) < 1.9  # both ways were met
 
 
@@ -115,12 +120,12 @@ def test_a_wrong_rule_would_be_noticed() -> None:
     class Greedy(RejectionSampler):
         """Takes every drafted token."""
 
-        def verify(self, logits, position, history, token, law):  # type: ignore[no-untyped-def]
+        def verify(self, logits, position, history, token, distribution):  # type: ignore[no-untyped-def]
             return token
 
     found = toy_texts(lambda seed: Greedy(replace(WARM, seed=seed)), quirk=0.8, draws=3000)
-    law = toy_law(ToyModel(n_vocab=4), [1, 2], 4)
-    assert chi_squared(Counter(text for text, _ in found), law) > 8
+    distribution = toy_distribution(ToyModel(n_vocab=4), [1, 2], 4)
+    assert chi_squared(Counter(text for text, _ in found), distribution) > 8
 
 
 def test_a_draft_that_is_the_target_is_always_accepted() -> None:
@@ -130,8 +135,8 @@ def test_a_draft_that_is_the_target_is_always_accepted() -> None:
     assert all(accepted == 2 for _, accepted in found)
 
 
-def test_a_token_without_its_law_cannot_be_tested() -> None:
-    with pytest.raises(ValueError, match="must come with the law"):
+def test_a_token_without_its_distribution_cannot_be_tested() -> None:
+    with pytest.raises(ValueError, match="must come with the distribution"):
         RejectionSampler(WARM).verify(np.zeros(4, np.float32), 0, [], 1, None)
 
 
@@ -139,7 +144,7 @@ def test_a_token_without_its_law_cannot_be_tested() -> None:
 
 
 @pytest.mark.parametrize("rule", ["coupled", "match", "rejection"])
-def test_texts_of_the_demo_pair_have_the_targets_law(
+def test_texts_of_the_demo_pair_have_the_targets_distribution(
     demo_files: tuple[Path, Path], rule: AcceptanceRule
 ) -> None:
     draws = 1500
@@ -147,23 +152,23 @@ def test_texts_of_the_demo_pair_have_the_targets_law(
     with Engine.load(*(options(path, ctx_size=64) for path in demo_files)) as engine:
         assert engine.draft is not None
         prompt = engine.encode_text("def add(a, b):\n    return")
-        law: dict[tuple[int, ...], float] = {(): 1.0}
+        distribution: dict[tuple[int, ...], float] = {(): 1.0}
         for _ in range(2):
             longer = {}
-            for text, chance in law.items():
+            for text, chance in distribution.items():
                 engine.target.keep(0)
                 row = engine.target.decode([*prompt, *text], 1)[0]
-                for token, p in enumerate(Sampler(params).distribution(row, [])):
+                for token, p in enumerate(probabilities(Sampler(params), row, [])):
                     if p:
                         longer[(*text, token)] = chance * float(p)
-            law = longer
+            distribution = longer
         counts, accepted = Counter[tuple[int, ...]](), 0
         for seed in range(draws):
             responses = stream_generate(engine, prompt, replace(params, seed=seed), 2, max_tokens=3)
             answer = collect(responses)
             counts[tuple(answer.tokens[:2])] += 1
             accepted += answer.stats.accepted
-    assert chi_squared(counts, law) < 4
+    assert chi_squared(counts, distribution) < 4
     assert accepted > 0.2 * draws
 
 

@@ -22,6 +22,7 @@ from localspec.speculative.sampler import (
     gumbel_noise,
     uniform,
 )
+from tests.support.distributions import probabilities
 
 PLAIN = SamplingParams(temperature=1, top_k=0, top_p=1, min_p=0)
 
@@ -45,7 +46,7 @@ histories = st.lists(st.integers(0, 30), max_size=8)
 def reference(
     params: SamplingParams, logits: Sequence[np.float32], history: Sequence[int]
 ) -> dict[int, float]:
-    """The law of llama.cpp's chain, step by step as in llama-sampler.cpp."""
+    """The distribution of llama.cpp's chain, step by step as in llama-sampler.cpp."""
     score = [float(logit) for logit in logits]
     if params.repeat_penalty != 1 and params.repeat_last_n != 0:
         window = history if params.repeat_last_n < 0 else history[-params.repeat_last_n :]
@@ -78,19 +79,19 @@ def reference(
 
 
 @given(params_strategy, rows, histories)
-def test_the_law_is_that_of_the_reference(
+def test_the_distribution_is_that_of_the_reference(
     params: SamplingParams, logits: NDArray[np.float32], history: list[int]
 ) -> None:
-    law = Sampler(params).distribution(logits, history)
+    distribution = probabilities(Sampler(params), logits, history)
     expected = reference(params, list(logits), history)
-    assert set(np.flatnonzero(law).tolist()) == set(expected)
-    assert law.sum() == pytest.approx(1)
+    assert set(np.flatnonzero(distribution).tolist()) == set(expected)
+    assert distribution.sum() == pytest.approx(1)
     for token, probability in expected.items():
-        assert law[token] == pytest.approx(probability)
+        assert distribution[token] == pytest.approx(probability)
 
 
 @given(params_strategy, rows, histories, st.integers(0, 10_000))
-def test_a_pick_lies_in_the_law_and_changes_nothing(
+def test_a_pick_lies_in_the_distribution_and_changes_nothing(
     params: SamplingParams, logits: NDArray[np.float32], history: list[int], position: int
 ) -> None:
     sampler = Sampler(params)
@@ -98,7 +99,7 @@ def test_a_pick_lies_in_the_law_and_changes_nothing(
     before = list(history)
     token = sampler.pick(logits, position, history)
     assert type(token) is int
-    assert sampler.distribution(logits, history)[token] > 0
+    assert probabilities(sampler, logits, history)[token] > 0
     assert token == sampler.pick(logits, position, history)
     assert history == before
 
@@ -110,7 +111,7 @@ def test_greedy_is_the_lowest_id_of_the_best(logits: NDArray[np.float32]) -> Non
     assert Sampler(SamplingParams(temperature=0, seed=3)).pick(logits, 0, []) == lowest
 
 
-LAW = np.log(np.array([0.5, 0.25, 0.125, 0.125], np.float32))
+LOGITS = np.log(np.array([0.5, 0.25, 0.125, 0.125], np.float32))
 
 
 @pytest.mark.parametrize(
@@ -141,15 +142,17 @@ LAW = np.log(np.array([0.5, 0.25, 0.125, 0.125], np.float32))
 )
 def test_what_survives_each_step(changes: dict[str, float], survivors: list[int]) -> None:
     params = replace(PLAIN, **changes)  # type: ignore[arg-type]
-    law = Sampler(params).distribution(LAW, [3, 0, 77])
-    assert np.flatnonzero(law).tolist() == survivors
+    distribution = probabilities(Sampler(params), LOGITS, [3, 0, 77])
+    assert np.flatnonzero(distribution).tolist() == survivors
 
 
 def test_the_penalty_lowers_negative_and_positive_logits() -> None:
     params = replace(PLAIN, repeat_penalty=2.0)
-    law = Sampler(params).distribution(np.array([4, -4, 0, 4, -4], np.float32), [0, 0, 1, 2])
+    distribution = probabilities(
+        Sampler(params), np.array([4, -4, 0, 4, -4], np.float32), [0, 0, 1, 2]
+    )
     expected = np.exp([2.0, -8, 0, 4, -4])  # once, however often a token occurred
-    assert law == pytest.approx(expected / expected.sum())
+    assert distribution == pytest.approx(expected / expected.sum())
 
 
 @given(params_strategy, rows, histories, st.integers(0, 99))
@@ -192,20 +195,20 @@ def test_largest_is_a_full_sort_cut_short(n: int, kind: str) -> None:
     ],
 )
 @pytest.mark.parametrize("by_seed", [False, True])
-def test_picks_follow_the_law(changes: dict[str, float], by_seed: bool) -> None:
+def test_picks_follow_the_distribution(changes: dict[str, float], by_seed: bool) -> None:
     params = replace(PLAIN, **changes)  # type: ignore[arg-type]
     logits = np.random.default_rng(1).standard_normal(12).astype(np.float32) * 1.5
     history, draws = [2, 7], 4000
-    law = Sampler(params).distribution(logits, history)
+    distribution = probabilities(Sampler(params), logits, history)
     if by_seed:
         samplers = (Sampler(replace(params, seed=seed)) for seed in range(draws))
         picks = [sampler.pick(logits, 5, history) for sampler in samplers]
     else:
         picks = [Sampler(params).pick(logits, position, history) for position in range(draws)]
     seen = np.bincount(picks, minlength=12)
-    possible = law > 0
+    possible = distribution > 0
     assert not seen[~possible].any()
-    expected = law[possible] * draws
+    expected = distribution[possible] * draws
     chi_squared = float(((seen[possible] - expected) ** 2 / expected).sum())
     freedom = int(possible.sum()) - 1
     assert chi_squared < freedom + 4 * math.sqrt(2 * freedom)
@@ -219,7 +222,7 @@ def test_truncation_that_keeps_the_pick_does_not_change_it() -> None:
         token = Sampler(PLAIN).pick(logits, position, [])
         for changes in ({"top_k": 40}, {"top_p": 0.9}, {"min_p": 0.05}):
             sampler = Sampler(replace(PLAIN, **changes))
-            if sampler.distribution(logits, [])[token] > 0:
+            if probabilities(sampler, logits, [])[token] > 0:
                 assert sampler.pick(logits, position, []) == token
                 kept += 1
     assert kept > 200
@@ -237,8 +240,8 @@ def test_shared_noise_raises_the_share_of_matches() -> None:
         matches["shared"] += token == sampler.pick(draft, position, [])
         matches["greedy"] += token == int(draft.argmax())
         matches["independent"] += token == other.pick(draft, position, [])
-        laws = [sampler.distribution(row, []) for row in (target, draft)]
-        overlap += float(np.minimum(*laws).sum())
+        found = [probabilities(sampler, row, []) for row in (target, draft)]
+        overlap += float(np.minimum(*found).sum())
     assert matches["shared"] > 1.2 * matches["greedy"] > 1.2 * matches["independent"]
     # Never above the optimum 1 - TV but for chance, and near it (arXiv 2408.07978).
     assert 0.85 * overlap < matches["shared"] < 1.05 * overlap
@@ -372,11 +375,11 @@ def test_the_margin_knows_the_penalty() -> None:
     assert sampler.margin(logits, 0, [2]) == 1.0
 
 
-def test_a_law_by_token() -> None:
-    law = TokenDistribution(np.array([7, 2, 5]), np.array([0.5, 0.25, 0.25]))
-    assert (law.of(7), law.of(2), law.of(3)) == (0.5, 0.25, 0.0)
-    assert law.at(np.array([0, 2, 7, 9])).tolist() == [0.0, 0.25, 0.5, 0.0]
-    assert law.draw(np.array([0.0, 3.0, 0.0])) == 2
+def test_a_distribution_by_token() -> None:
+    distribution = TokenDistribution(np.array([7, 2, 5]), np.array([0.5, 0.25, 0.25]))
+    assert (distribution.of(7), distribution.of(2), distribution.of(3)) == (0.5, 0.25, 0.0)
+    assert distribution.at(np.array([0, 2, 7, 9])).tolist() == [0.0, 0.25, 0.5, 0.0]
+    assert distribution.draw(np.array([0.0, 3.0, 0.0])) == 2
     assert (
         TokenDistribution(np.array([1, 2]), np.array([0.0, 1.0])).draw(np.array([99.0, 0.0])) == 2
     )

@@ -35,7 +35,7 @@ def test_the_longer_match_wins() -> None:
     assert proposed(text, 1) == [4]
 
 
-def test_among_equal_matches_the_most_frequent_wins_then_the_latest() -> None:
+def test_of_equal_matches_the_most_frequent_then_the_latest_wins() -> None:
     assert proposed([1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3], 1) == [4]
     assert proposed([1, 2, 3, 4, 0, 1, 2, 3, 5, 0, 1, 2, 3], 1) == [5]
 
