@@ -166,14 +166,14 @@ def stream_generate(
         clock=clock,
     )
     stream = TextStream(stop)
-    for round in rounds:
-        text, round = _read(round, stream, engine)
-        stats.add(round)
+    for outcome in rounds:
+        text, outcome = _read(outcome, stream, engine)
+        stats.add(outcome)
         stats.plain_seconds = controller.plain_seconds
         yield GenerationResponse(
-            text, round.tokens, stats, round.finish_reason, controller.length, controller.status
+            text, outcome.tokens, stats, outcome.finish_reason, controller.length, controller.status
         )
-        if round.finish_reason is not None:
+        if outcome.finish_reason is not None:
             return
 
 
@@ -217,28 +217,28 @@ def _make_controller(
     return FixedLength(drafter, length, clock)
 
 
-def _read(round: Round, stream: TextStream, engine: Engine) -> tuple[str, Round]:
+def _read(outcome: Round, stream: TextStream, engine: Engine) -> tuple[str, Round]:
     """The text of a round, and the round cut behind the token that completed a stop string.
 
     Cutting by token keeps the answer independent of how many tokens a round verified.
     """
     parts = []
-    for i, token in enumerate(round.tokens):
-        if round.finish_reason == "stop" and i == len(round.tokens) - 1:
+    for i, token in enumerate(outcome.tokens):
+        if outcome.finish_reason == "stop" and i == len(outcome.tokens) - 1:
             break  # the stop token itself is no text
         parts.append(stream.push(engine.piece(token)))
         if stream.stopped:
             cut = replace(
-                round,
-                tokens=round.tokens[: i + 1],
-                drafted=min(round.drafted, i + 1),
-                accepted=min(round.accepted, i + 1),
-                sources=round.sources[: i + 1],
+                outcome,
+                tokens=outcome.tokens[: i + 1],
+                drafted=min(outcome.drafted, i + 1),
+                accepted=min(outcome.accepted, i + 1),
+                sources=outcome.sources[: i + 1],
                 finish_reason="stop",
             )
             return "".join(parts), cut
-    if round.finish_reason is not None:
+    if outcome.finish_reason is not None:
         parts.append(stream.push(b"", final=True))
         if stream.stopped:
-            round = replace(round, finish_reason="stop")
-    return "".join(parts), round
+            outcome = replace(outcome, finish_reason="stop")
+    return "".join(parts), outcome

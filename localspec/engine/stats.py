@@ -77,29 +77,29 @@ class GenerationStats:
         self.cached_tokens += prefill.cached
         self.prompt_seconds += prefill.seconds
 
-    def add(self, round: Round) -> None:
+    def add(self, outcome: Round) -> None:
         """Count one round."""
         self.rounds += 1
-        self.tokens += len(round.tokens)
-        self.drafted += round.drafted
-        self.accepted += round.accepted
-        self.seconds += round.seconds
-        self.draft_seconds += round.draft_seconds
-        self.verify_seconds += round.verify_seconds
-        self.draft_prompt_seconds += round.draft_prompt_seconds
-        self.slowest_round = max(self.slowest_round, round.seconds)
+        self.tokens += len(outcome.tokens)
+        self.drafted += outcome.drafted
+        self.accepted += outcome.accepted
+        self.seconds += outcome.seconds
+        self.draft_seconds += outcome.draft_seconds
+        self.verify_seconds += outcome.verify_seconds
+        self.draft_prompt_seconds += outcome.draft_prompt_seconds
+        self.slowest_round = max(self.slowest_round, outcome.seconds)
         if self.ttft_s is None:
-            self.ttft_s = self.prompt_seconds + round.seconds
-        if round.drafted:
-            missing = round.accepted + 1 - len(self.accepted_at)
+            self.ttft_s = self.prompt_seconds + outcome.seconds
+        if outcome.drafted:
+            missing = outcome.accepted + 1 - len(self.accepted_at)
             self.accepted_at.extend([0] * missing)
-            self.accepted_at[round.accepted] += 1
-        self.passes.setdefault(round.width, PassStats()).add(1, round.verify_seconds)
-        for source in set(round.sources):
+            self.accepted_at[outcome.accepted] += 1
+        self.passes.setdefault(outcome.width, PassStats()).add(1, outcome.verify_seconds)
+        for source in set(outcome.sources):
             self.sources.setdefault(source, SourceStats()).rounds += 1
-        for i, source in enumerate(round.sources):
+        for i, source in enumerate(outcome.sources):
             self.sources[source].drafted += 1
-            self.sources[source].accepted += i < round.accepted
+            self.sources[source].accepted += i < outcome.accepted
 
     def merge(self, other: "GenerationStats") -> None:
         """Add the sums of another answer; the time to the first token stays the first one's.

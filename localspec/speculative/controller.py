@@ -52,7 +52,7 @@ class NoDraft:
         """No tokens."""
         return Proposal()
 
-    def observe(self, round: Round) -> None:
+    def observe(self, outcome: Round) -> None:
         """Plain decoding learns nothing."""
 
 
@@ -84,7 +84,7 @@ class FixedLength:
             tuple(each.distribution for each in found),
         )
 
-    def observe(self, round: Round) -> None:
+    def observe(self, outcome: Round) -> None:
         """A fixed length learns nothing."""
 
 
@@ -273,34 +273,34 @@ class Adaptive:
         else:
             plan.verified, plan.candidates, plan.other = verified, chain, guessed
 
-    def observe(self, round: Round) -> None:
+    def observe(self, outcome: Round) -> None:
         """Learn what the passes cost and who was right."""
-        self._known.verify.observe(round.width, round.past, round.verify_seconds)
-        known, tokens = self._known, len(round.tokens)
-        known.unproven = 0 if round.width > 1 else known.unproven + tokens
-        known.drafted_on = 0 if round.width == 1 else known.drafted_on + tokens
+        self._known.verify.observe(outcome.width, outcome.past, outcome.verify_seconds)
+        known, tokens = self._known, len(outcome.tokens)
+        known.unproven = 0 if outcome.width > 1 else known.unproven + tokens
+        known.drafted_on = 0 if outcome.width == 1 else known.drafted_on + tokens
         if not self._table:
-            self._refresh(round.past)
-        self._ledger.add(self._cost(round), len(round.tokens), self._table[0])
-        self.plain_seconds += len(round.tokens) * self._table[0]
-        self._recent[0] = self._recent[0] * _RECENT + len(round.tokens)
-        self._recent[1] = self._recent[1] * _RECENT + round.seconds
-        self._emitted += len(round.tokens)
-        self._since_probe += len(round.tokens)
+            self._refresh(outcome.past)
+        self._ledger.add(self._cost(outcome), len(outcome.tokens), self._table[0])
+        self.plain_seconds += len(outcome.tokens) * self._table[0]
+        self._recent[0] = self._recent[0] * _RECENT + len(outcome.tokens)
+        self._recent[1] = self._recent[1] * _RECENT + outcome.seconds
+        self._emitted += len(outcome.tokens)
+        self._since_probe += len(outcome.tokens)
         plan = self._round
-        self._learn(plan.candidates, round.tokens)
-        self._learn(plan.other, round.tokens)
+        self._learn(plan.candidates, outcome.tokens)
+        self._learn(plan.other, outcome.tokens)
         self._round = _RoundPlan()
 
-    def _cost(self, round: Round) -> float:
+    def _cost(self, outcome: Round) -> float:
         """Seconds of a round for the ledger: what delays plain decoding as well is no loss.
 
         A plain pass counts as what it costs usually, be it quick or slow: a quick one is no gain of
         drafting. A wide one that took far longer than usual was held up by something else.
         """
-        usual = self._table[min(round.width, WIDEST) - 1]
-        verify = usual if round.width == 1 else min(round.verify_seconds, _HELD_UP * usual)
-        return round.seconds - round.verify_seconds + verify
+        usual = self._table[min(outcome.width, WIDEST) - 1]
+        verify = usual if outcome.width == 1 else min(outcome.verify_seconds, _HELD_UP * usual)
+        return outcome.seconds - outcome.verify_seconds + verify
 
     def _learn(self, candidates: Sequence[Candidate], tokens: Sequence[int]) -> None:
         """Each candidate up to the first wrong one teaches; the one that was refused does too."""

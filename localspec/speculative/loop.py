@@ -80,7 +80,7 @@ class Controller(Protocol):
         """
         ...
 
-    def observe(self, round: "Round") -> None:
+    def observe(self, outcome: "Round") -> None:
         """Learn from the round that the last proposal led to."""
         ...
 
@@ -193,12 +193,12 @@ def generate_rounds(
     while len(context) < end:
         first = len(context) == len(prompt)
         limit = 0 if first else end - len(context) - 1
-        round = _one_round(target, controller, sampler, context, limit, is_stop, clock)
-        if round.finish_reason is None and len(context) >= end:
-            round = replace(round, finish_reason=ends)
-        controller.observe(round)
-        yield round
-        if round.finish_reason is not None:
+        outcome = _one_round(target, controller, sampler, context, limit, is_stop, clock)
+        if outcome.finish_reason is None and len(context) >= end:
+            outcome = replace(outcome, finish_reason=ends)
+        controller.observe(outcome)
+        yield outcome
+        if outcome.finish_reason is not None:
             return
 
 

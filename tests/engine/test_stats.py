@@ -21,8 +21,8 @@ ROUNDS = (
 def answered() -> GenerationStats:
     stats = GenerationStats()
     stats.start(Prefill(tokens=8, cached=20, seconds=4.0))
-    for round in ROUNDS:
-        stats.add(round)
+    for each in ROUNDS:
+        stats.add(each)
     return stats
 
 
@@ -73,9 +73,9 @@ def test_merged_sums_are_those_of_all_rounds() -> None:
         prefill = Prefill(tokens=8, cached=20, seconds=4.0)
         stats.start(prefill)
         both.start(prefill)
-        for round in rounds:
-            stats.add(round)
-            both.add(round)
+        for each in rounds:
+            stats.add(each)
+            both.add(each)
     assert (first.ttft_s, second.ttft_s) == (4.5, 5.0)
     total, before = GenerationStats(), asdict(second)
     total.merge(second)

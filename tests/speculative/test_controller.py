@@ -88,7 +88,7 @@ def auto(
 
 
 def drafted(rounds: Sequence[Round]) -> int:
-    return sum(round.drafted for round in rounds)
+    return sum(each.drafted for each in rounds)
 
 
 def plain_seconds(costs: tuple[float, float], tokens: int) -> float:
@@ -105,8 +105,8 @@ def test_a_fixed_length_stays(length: int) -> None:
         return FixedLength(ModelDrafter(model, GREEDY, 16, never_stop), length, clock)
 
     _, rounds = answer(make, FLAT, [1, 2], 60)
-    assert {round.drafted for round in rounds[1:-9]} == {length}
-    assert {source for round in rounds for source in round.sources} == {"draft"}
+    assert {each.drafted for each in rounds[1:-9]} == {length}
+    assert {source for each in rounds for source in each.sources} == {"draft"}
     assert longest(length) == length
 
 
@@ -121,8 +121,8 @@ def test_a_good_cheap_draft_is_used_far() -> None:
     draft = (0.02, 0.0)
     seconds, rounds = answer(auto(0.02, draft, calibrated(FLAT, draft)), FLAT, [1, 2], 300)
     assert plain_seconds(FLAT, 300) / seconds > 2.5
-    assert max(round.drafted for round in rounds) > 6
-    assert longest("auto") >= max(round.drafted for round in rounds)
+    assert max(each.drafted for each in rounds) > 6
+    assert longest("auto") >= max(each.drafted for each in rounds)
 
 
 @pytest.mark.parametrize("tokens", [64, 300])
@@ -181,7 +181,7 @@ def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
     seconds, rounds = answer(auto(0.05, draft, known), FLAT, prompt, 40)
     assert drafted(rounds) == 0
     _, rounds = answer(auto(0.05, draft, known), FLAT, prompt, 1500)
-    reading = [round.draft_prompt_seconds for round in rounds if round.draft_prompt_seconds]
+    reading = [each.draft_prompt_seconds for each in rounds if each.draft_prompt_seconds]
     assert len(reading) == 1 and reading[0] > 90
     assert drafted(rounds) > 500
 
@@ -191,7 +191,7 @@ def test_a_useless_draft_is_found_out_without_a_long_prompt() -> None:
     known = calibrated(FLAT, draft)
     seconds, rounds = answer(auto(9.0, draft, known), FLAT, prompt, 300)
     assert known.of(f"{MODEL}, greedy").observations > 5
-    assert not any(round.draft_prompt_seconds for round in rounds)
+    assert not any(each.draft_prompt_seconds for each in rounds)
     assert seconds <= answer(lambda clock: NoDraft(), FLAT, prompt, 300)[0] * 1.01 + 4 * sum(FLAT)
 
 
@@ -325,7 +325,7 @@ def test_text_that_repeats_needs_no_draft_model() -> None:
         FLAT, prompt, 320, Copyist,
     )  # fmt: skip
     assert 320 * 1.05 / seconds > 3
-    assert {source for round in rounds for source in round.sources} == {"suffix"}
+    assert {source for each in rounds for source in each.sources} == {"suffix"}
 
 
 def test_prose_loses_nothing_to_the_index() -> None:

@@ -76,7 +76,7 @@ def test_the_loop_takes_as_long_as_foretold(length: int) -> None:
             target, controller, greedy, prompt, max_tokens=80, is_stop=never_stop, clock=clock
         )
     )
-    text = [token for round in rounds for token in round.tokens]
+    text = [token for each in rounds for token in each.tokens]
     context = [*prompt, *text]
     oracle = ToyModel(n_ctx=256, quirk=0.5)
     agreed = [int(oracle.row(context[: 2 + i]).argmax()) == text[i] for i in range(len(text))]

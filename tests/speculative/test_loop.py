@@ -55,7 +55,7 @@ class Guesser:
             tuple(self._ids(len(context) + i) for i in range(count)), ("guess",) * count
         )
 
-    def observe(self, round: Round) -> None:
+    def observe(self, outcome: Round) -> None:
         """Guessing learns nothing."""
 
 
@@ -162,7 +162,7 @@ def scenes(draw: st.DrawFn) -> Scene:
 
 
 def emitted(rounds: Sequence[Round]) -> list[int]:
-    return [token for round in rounds for token in round.tokens]
+    return [token for each in rounds for token in each.tokens]
 
 
 @given(scenes())
@@ -172,27 +172,27 @@ def test_drafting_never_changes_the_text(scene: Scene) -> None:
     tokens, reason = scene.expected()
     assert emitted(rounds) == tokens
     assert rounds[-1].finish_reason == reason
-    assert all(round.finish_reason is None for round in rounds[:-1])
-    assert all(round.tokens for round in rounds)
+    assert all(each.finish_reason is None for each in rounds[:-1])
+    assert all(each.tokens for each in rounds)
 
 
 @given(scenes())
 def test_at_every_yield_the_cache_holds_all_but_the_last_token(scene: Scene) -> None:
     target = scene.target()
     context = list(scene.prompt)
-    for round in scene.start(target, scene.draft(target)[0]):
-        context += round.tokens
+    for each in scene.start(target, scene.draft(target)[0]):
+        context += each.tokens
         assert list(target.tokens) == context[:-1]
 
 
 @given(scenes())
 def test_figures_of_a_round_agree_with_its_tokens(scene: Scene) -> None:
     target = scene.target()
-    for round in scene.start(target, scene.draft(target)[0]):
-        stopped_early = round.finish_reason == "stop" and len(round.tokens) == round.accepted
-        assert len(round.tokens) == round.accepted + (0 if stopped_early else 1)
-        assert 0 <= round.accepted <= round.drafted <= 32
-        assert len(round.sources) == round.drafted < round.width or round.drafted == 0
+    for each in scene.start(target, scene.draft(target)[0]):
+        stopped_early = each.finish_reason == "stop" and len(each.tokens) == each.accepted
+        assert len(each.tokens) == each.accepted + (0 if stopped_early else 1)
+        assert 0 <= each.accepted <= each.drafted <= 32
+        assert len(each.sources) == each.drafted < each.width or each.drafted == 0
 
 
 @given(scenes())
@@ -256,8 +256,8 @@ def test_a_perfect_draft_is_always_accepted(scene: Scene, length: int) -> None:
             clock=float,
         )  # fmt: skip
     )
-    assert all(round.accepted == round.drafted for round in rounds)
-    assert all(round.drafted == length for round in rounds[1:-1])
+    assert all(each.accepted == each.drafted for each in rounds)
+    assert all(each.drafted == length for each in rounds[1:-1])
 
 
 def run(
@@ -292,7 +292,7 @@ def fixed(model: ToyModel, length: int = 4, clock: Callable[[], float] = float) 
 def test_acceptance_follows_the_quality_of_the_draft(quirk: float, low: float, high: float) -> None:
     rounds = run(ToyModel(n_ctx=512), fixed(ToyModel(n_ctx=512, quirk=quirk)), [1],
                  max_tokens=400)  # fmt: skip
-    rate = sum(round.accepted for round in rounds) / sum(round.drafted for round in rounds)
+    rate = sum(each.accepted for each in rounds) / sum(each.drafted for each in rounds)
     assert low <= rate <= high
 
 
@@ -320,7 +320,7 @@ def test_nothing_follows_a_stop_token_inside_a_draft(length: int) -> None:
     assert emitted(rounds) == expected
     assert rounds[-1].finish_reason == "stop"
     assert list(target.tokens) == [1, 2, *expected][:-1]
-    assert all(round.accepted == round.drafted for round in rounds)
+    assert all(each.accepted == each.drafted for each in rounds)
 
 
 def test_a_wrong_draft_where_the_target_stops_counts_as_drafted() -> None:
@@ -344,8 +344,8 @@ def test_ids_that_the_target_lacks_are_cut() -> None:
 
     rounds = run(ToyModel(), Guesser(ids, 4), [1], max_tokens=12)
     assert emitted(rounds) == plain
-    assert all(round.accepted == round.drafted < 4 for round in rounds)
-    assert sum(round.drafted for round in rounds) > 0
+    assert all(each.accepted == each.drafted < 4 for each in rounds)
+    assert sum(each.drafted for each in rounds) > 0
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_a_draft_is_never_longer_than_what_may_still_be_emitted() -> None:
     draft = ToyModel()
     rounds = run(ToyModel(), fixed(draft, 9), [1, 2], max_tokens=6)
     # One token, then four drafted and the bonus token.
-    assert [len(round.tokens) for round in rounds] == [1, 5]
+    assert [len(each.tokens) for each in rounds] == [1, 5]
     assert rounds[1].drafted == 4
 
 
@@ -391,13 +391,13 @@ def test_seconds_are_told_apart() -> None:
             clock=clock,
         )  # fmt: skip
     )
-    assert all(round.verify_seconds == 100 for round in rounds)
-    assert all(round.seconds == round.draft_seconds + round.verify_seconds for round in rounds)
+    assert all(each.verify_seconds == 100 for each in rounds)
+    assert all(each.seconds == each.draft_seconds + each.verify_seconds for each in rounds)
     # The draft reads five tokens of prompt once: the sixth is pending.
-    assert [round.draft_prompt_seconds for round in rounds] == [0, 1.625, 0]
+    assert [each.draft_prompt_seconds for each in rounds] == [0, 1.625, 0]
     # Four decodes a round; the one after an all-accepted draft reads two tokens.
-    assert [round.draft_seconds for round in rounds] == [0, 4.5, 4.625]
-    total = sum(round.seconds + round.draft_prompt_seconds for round in rounds)
+    assert [each.draft_seconds for each in rounds] == [0, 4.5, 4.625]
+    total = sum(each.seconds + each.draft_prompt_seconds for each in rounds)
     assert clock() == report.seconds + total
 
 

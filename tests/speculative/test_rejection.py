@@ -100,8 +100,8 @@ def toy_texts(
                 target, controller, sampler, [1, 2], max_tokens=4, is_stop=never_stop, clock=float
             )
         )
-        tokens = tuple(token for round in rounds for token in round.tokens)
-        yield tokens[:4], sum(round.accepted for round in rounds)
+        tokens = tuple(token for each in rounds for token in each.tokens)
+        yield tokens[:4], sum(each.accepted for each in rounds)
 
 
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
