@@ -20,8 +20,9 @@ from common import GREEDY, Parser, printed
 from cost_tables import COST_TABLES, CostTable
 from traces import Trace, read_traces
 
-from localspec.speculative.controller import Adaptive, FixedLength, Knowledge, NoDraft
+from localspec.speculative.controller import Adaptive, FixedLength, NoDraft
 from localspec.speculative.drafters import MODEL, TAIL, Candidate
+from localspec.speculative.knowledge import Knowledge
 from localspec.speculative.limits import best_seconds
 from localspec.speculative.loop import Controller, Logits, common_prefix, generate_rounds
 from localspec.speculative.sampler import Sampler
@@ -114,9 +115,11 @@ Make = Callable[[TraceDrafter, Clock], Controller]
 def play(trace: Trace, costs: CostTable, make: Make) -> float:
     """Seconds of one answer."""
     clock = Clock()
+    controller = make(TraceDrafter(trace, costs, clock), clock)
+    controller.begin_answer()
     rounds = generate_rounds(
         TraceTarget(trace, costs, clock),
-        make(TraceDrafter(trace, costs, clock), clock),
+        controller,
         Sampler(GREEDY),
         trace.prompt,
         max_tokens=len(trace.tokens),

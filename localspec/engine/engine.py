@@ -27,9 +27,10 @@ from localspec.engine.model import LlamaModel
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import Finding, check_model, check_pair
 from localspec.speculative.calibration import calibrate, still_holds
-from localspec.speculative.controller import LONGEST_AUTO, Knowledge
+from localspec.speculative.knowledge import Knowledge
 from localspec.speculative.limits import ceiling
 from localspec.speculative.loop import Clock
+from localspec.speculative.valuation import LONGEST_AUTO
 
 _CANNOT_FORGET = (
     "{} cannot drop rejected tokens (recurrent or hybrid): running plain, the draft is not used."

@@ -13,8 +13,9 @@ from localspec.core.config import DraftTokens, SamplingParams, require_fixed_len
 from localspec.core.errors import PromptTooLong
 from localspec.engine.stats import GenerationStats
 from localspec.engine.text_stream import TextStream
-from localspec.speculative.controller import Adaptive, FixedLength, Knowledge, NoDraft
+from localspec.speculative.controller import Adaptive, FixedLength, NoDraft
 from localspec.speculative.drafters import ModelDrafter
+from localspec.speculative.knowledge import Knowledge
 from localspec.speculative.loop import (
     Clock,
     Controller,
@@ -154,6 +155,7 @@ def stream_generate(
     sampler = make_sampler(params)
     # Before the prompt is read: a pair that is new here is measured on empty caches.
     controller = _make_controller(engine, sampler, draft_tokens, suffix, clock)
+    controller.begin_answer()
     stats = GenerationStats()
     stats.start(prefill(engine.target, prompt, clock))
     rounds = generate_rounds(

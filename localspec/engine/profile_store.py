@@ -15,8 +15,8 @@ from localspec.core import paths
 from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.acceptance import Acceptance
-from localspec.speculative.controller import Knowledge
 from localspec.speculative.costs import PassCosts
+from localspec.speculative.knowledge import Knowledge
 
 FORMAT = 3
 _HEADER_BYTES = 2**20

@@ -22,7 +22,7 @@ from localspec.library.scan import names_a_model
 from localspec.library.suggest import Suggestions, suggest
 from localspec.metadata.filenames import parts_of
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.speculative.controller import LONGEST_AUTO
+from localspec.speculative.valuation import LONGEST_AUTO
 
 MAX_BESIDE = 10_000  # files in a target's folder
 _CACHES = 1.15  # of the size of the files: what contexts and buffers add, roughly

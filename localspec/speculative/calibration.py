@@ -4,8 +4,8 @@ This room owns which passes are measured, and for how long. What is not measured
 from the answers themselves.
 """
 
-from localspec.speculative.controller import Knowledge
 from localspec.speculative.costs import PassCosts
+from localspec.speculative.knowledge import Knowledge
 from localspec.speculative.loop import Clock, TokenModel
 
 BUDGET = 2.0  # seconds

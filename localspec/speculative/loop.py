@@ -73,6 +73,10 @@ class Controller(Protocol):
         """What plain decoding would have taken for the tokens so far, if costs are known; or 0."""
         ...
 
+    def begin_answer(self) -> None:
+        """Go on with another answer; called once, before its first round."""
+        ...
+
     def propose(self, context: list[int], limit: int) -> "Proposal":
         """At most ``limit`` tokens that may follow ``context``; possibly none.
 

@@ -1,4 +1,4 @@
-"""Control: fixed lengths stay, auto drafts where it pays, stops where it does not, and learns."""
+"""Controllers: a fixed length stays, auto drafts where it pays, else stops, and learns."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from localspec.core.config import SamplingParams
-from localspec.speculative.controller import Adaptive, FixedLength, Knowledge, NoDraft, longest
+from localspec.speculative.controller import Adaptive, FixedLength, NoDraft, longest
 from localspec.speculative.costs import PassCosts
 from localspec.speculative.drafters import MODEL, ModelDrafter
+from localspec.speculative.knowledge import Knowledge
 from localspec.speculative.loop import Controller, Round, generate_rounds, prefill
 from localspec.speculative.sampler import Sampler
+from localspec.speculative.status import DraftStatus
 from localspec.speculative.suffix import GROUPS, SuffixIndex
-from tests.support.toys import FakeClock, ToyModel, never_stop, toy_knowledge
+from tests.support.toys import FakeClock, ToyModel, never_stop
 
 GREEDY = Sampler(SamplingParams(temperature=0))
 FLAT = (1.0, 0.05)  # seconds of a pass, and more for each token in it
@@ -60,6 +62,7 @@ def answer(
     """Seconds behind the prompt, and rounds."""
     clock = FakeClock()
     controller = make(clock)
+    controller.begin_answer()
     target = kind(clock, costs)
     prefill(target, prompt, clock)
     began = clock()
@@ -244,21 +247,19 @@ def test_quick_plain_passes_are_no_credit() -> None:
 
     draft, verify = (0.3, 0.0), (0.6, 0.4)
     known = calibrated(verify, draft)
-    made: list[Adaptive] = []
 
     class Plain(Adaptive):
         """Never drafts, as where nothing seems to pay."""
 
-        def _ask_model(self, context: list[int], limit: int, value: float) -> None:
-            return
+        def _ask_model(self, *asked: object) -> DraftStatus:
+            return DraftStatus.DRAFTING
 
     def plain(clock: FakeClock) -> Controller:
         model = ModelDrafter(Costly(clock, draft, quirk=9.0), GREEDY, 16, never_stop)
-        made.append(Plain(known, clock, model))
-        return made[-1]
+        return Plain(known, clock, model)
 
     answer(plain, verify, [1, 2], 64, Jittery)
-    assert made[-1]._ledger._debt == pytest.approx(0.0, abs=1e-6)
+    assert known.loss_budget._debt == pytest.approx(0.0, abs=1e-6)
 
 
 def test_plain_decoding_is_tried_now_and_then() -> None:
@@ -315,6 +316,51 @@ def test_costs_are_learnt_while_it_runs() -> None:
     assert known.verify.seconds(4, 100) > 1.7
 
 
+@pytest.mark.parametrize(
+    ("quirk", "draft", "verify", "prompt", "expected"),
+    [
+        (0.02, (0.02, 0.0), FLAT, 2, DraftStatus.DRAFTING),
+        (0.05, (0.05, 0.0), STEEP, 2, DraftStatus.VERIFICATION_TOO_SLOW),
+        (9.0, (0.3, 0.0), (0.6, 0.4), 2, DraftStatus.DRAFT_TOO_OFTEN_WRONG),
+        (0.05, (0.05, 0.05), FLAT, 2000, DraftStatus.ANSWER_TOO_SHORT),
+    ],
+)
+def test_the_status_at_the_end_of_an_answer(
+    quirk: float,
+    draft: tuple[float, float],
+    verify: tuple[float, float],
+    prompt: int,
+    expected: DraftStatus,
+) -> None:
+    made: list[Controller] = []
+
+    def make(clock: FakeClock) -> Controller:
+        made.append(auto(quirk, draft, calibrated(verify, draft))(clock))
+        return made[-1]
+
+    answer(make, verify, [i % 16 for i in range(prompt)], 60)
+    assert made[-1].status == expected
+
+
+def test_a_debt_from_before_is_the_reason_not_to_draft() -> None:
+    known = calibrated(FLAT, (0.02, 0.0))
+    known.loss_budget.add(1000.0, 1, 1.0)
+    clock = FakeClock()
+    controller = auto(0.02, (0.02, 0.0), known)(clock)
+    controller.begin_answer()
+    assert controller.propose([1, 2, 3], 9).tokens == ()
+    assert controller.status == DraftStatus.RECENTLY_SLOWER
+
+
+def test_other_answers_count_less_from_the_beginning_of_one() -> None:
+    known = calibrated(FLAT, FLAT)
+    known.of("draft model, greedy").observe(2.0, True)
+    controller = auto(0.02, FLAT, known)(FakeClock())
+    assert known.of("draft model, greedy").observations == 1  # making one changes nothing
+    controller.begin_answer()
+    assert known.of("draft model, greedy").observations == pytest.approx(0.9)
+
+
 # -- the suffix index ----------------------------------------------------------------------
 
 
@@ -342,18 +388,6 @@ def test_every_source_is_learnt_from_whoever_was_chosen() -> None:
     answer(auto(0.02, draft, known, SuffixIndex()), FLAT, [1, 2, 3] * 4, 300)
     assert known.of(f"{MODEL}, greedy").observations > 20
     assert any(known.of(f"{group}, greedy").observations > 0 for group in GROUPS)
-
-
-def test_what_a_pair_usually_gains() -> None:
-    known = toy_knowledge()
-    assert known.usual_gain(16) is None
-    for i in range(200):
-        known.of(f"{MODEL}, greedy").observe(2.0, i % 4 != 0)
-    found = known.usual_gain(16)
-    assert found is not None
-    gain, acceptance = found
-    assert 0.6 < acceptance < 0.85
-    assert 1.5 < gain < 4  # passes cost the same at any width, steps a tenth
 
 
 def test_many_short_answers_do_not_lose_many_beginnings() -> None:

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.core.config import SamplingParams
-from localspec.speculative.controller import Adaptive, FixedLength, Knowledge, NoDraft
+from localspec.speculative.controller import Adaptive, FixedLength, NoDraft
 from localspec.speculative.drafters import ModelDrafter
+from localspec.speculative.knowledge import Knowledge
 from localspec.speculative.loop import (
     Controller,
     Proposal,
@@ -24,6 +25,7 @@ from localspec.speculative.loop import (
     prefill,
 )
 from localspec.speculative.sampler import Sampler
+from localspec.speculative.status import DraftStatus
 from localspec.speculative.suffix import SuffixIndex
 from tests.support.toys import FakeClock, ToyModel, never_stop
 
@@ -48,6 +50,12 @@ class Guesser:
         self._ids = ids
         self._fewer = fewer
         self.length = length
+
+    status = DraftStatus.DRAFTING
+    plain_seconds = 0.0
+
+    def begin_answer(self) -> None:
+        """Every answer is alike."""
 
     def propose(self, context: Sequence[int], limit: int) -> Proposal:
         count = max(0, min(limit, self.length) - self._fewer * (len(context) % 2))
@@ -120,6 +128,7 @@ class Scene:
     ) -> Iterator[Round]:
         """Prefill and rounds on a target that may hold anything."""
         prompt = list(self.prompt if prompt is None else prompt)
+        drafter.begin_answer()
         prefill(target, prompt, float)
         return generate_rounds(
             target, drafter, Sampler(self.params), prompt,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from localspec.engine.chat_template import Message
-from localspec.speculative.controller import Knowledge
+from localspec.speculative.knowledge import Knowledge
 from localspec.speculative.loop import Clock
 from tests.support.toys import ToyModel, toy_knowledge
 

@@ -1,0 +1,102 @@
+"""What was learnt about a pair on a machine: costs of passes and acceptance of candidates."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from localspec.speculative.acceptance import Acceptance
+from localspec.speculative.costs import PassCosts
+from localspec.speculative.drafters import MODEL, Candidate
+from localspec.speculative.limits import usual_gain
+from localspec.speculative.loop import Round
+from localspec.speculative.loss_budget import LossBudget
+
+_FADE = 0.9  # of what other answers taught, at the start of one
+_ENOUGH_SEEN = 50.0  # candidates from which a usual acceptance may be told
+
+
+@dataclass(slots=True)
+class Knowledge:
+    """Costs of passes, acceptance by group of candidates, and what drafting may still lose."""
+
+    verify: PassCosts = field(default_factory=PassCosts)
+    draft: PassCosts = field(default_factory=PassCosts)
+    reading: float = 0.0  # seconds of the draft for each token of a prompt
+    acceptance: dict[str, Acceptance] = field(default_factory=dict)
+    since_wide: int = 0  # tokens said since a pass of the target was wider than one
+    since_plain: int = 0  # tokens said since one was as wide as one
+    loss_budget: LossBudget = field(default_factory=LossBudget)
+
+    def begin_answer(self) -> None:
+        """Another answer may be another kind of text: what was learnt counts a little less."""
+        for acceptance in self.acceptance.values():
+            acceptance.fade(_FADE)
+        self.loss_budget.begin_answer()
+
+    def observe_pass(self, outcome: Round) -> None:
+        """Learn what the target's pass cost."""
+        self.verify.observe(outcome.width, outcome.past, outcome.verify_seconds)
+        tokens = len(outcome.tokens)
+        self.since_wide = 0 if outcome.width > 1 else self.since_wide + tokens
+        self.since_plain = 0 if outcome.width == 1 else self.since_plain + tokens
+
+    def observe_reading(self, tokens: int, seconds: float) -> None:
+        """Learn from a reading: a short one says little, a disturbed one is bounded."""
+        found = seconds / tokens
+        if self.reading:
+            found = min(found, 3 * self.reading)
+        self.reading += (found - self.reading) * (min(1.0, tokens / 32) if self.reading else 1.0)
+
+    def reading_seconds(self, tokens: int) -> float:
+        """Seconds of the draft to read so many: many at once are cheaper than one by one."""
+        return self.reading * tokens
+
+    def of(self, group: str) -> Acceptance:
+        """What is known of a group of candidates."""
+        if group not in self.acceptance:
+            self.acceptance[group] = Acceptance()
+        return self.acceptance[group]
+
+    def usual_gain(self, longest: int) -> tuple[float, float] | None:
+        """Times plain speed that the draft model usually gives, and its acceptance; None if new.
+
+        Of the texts sampled like those it was used for most.
+        """
+        groups = [each for group, each in self.acceptance.items() if group.startswith(MODEL)]
+        best = max(groups, key=lambda each: each.observations, default=None)
+        if best is None or best.observations < _ENOUGH_SEEN or not self.draft.knows(1):
+            return None
+        chances = best.chances()
+        chance = sum(p * weight for p, weight in chances) / sum(weight for _, weight in chances)
+        verify = [self.verify.seconds(1 + k, 0) for k in range(longest + 1)]
+        return usual_gain(verify, self.draft.seconds(1, 0), chance), chance
+
+
+class GroupAcceptance:
+    """Acceptance by group of candidates, for texts that are sampled alike.
+
+    ``bucket`` names the way of sampling, which decides much: greedy, or a rule and a temperature.
+    """
+
+    def __init__(self, knowledge: Knowledge, bucket: str) -> None:
+        self._known = knowledge
+        self._bucket = bucket
+
+    def of(self, group: str) -> Acceptance:
+        """What is known of a group at this temperature."""
+        return self._known.of(f"{group}, {self._bucket}")
+
+    def probability(self, candidate: Candidate) -> float:
+        """The chance that a candidate is right, given that those before it were."""
+        return self.of(candidate.group).probability(candidate.confidence)
+
+    def observe(self, candidate: Candidate, token: int) -> bool:
+        """Learn from the token that came in a candidate's place; whether it was that one."""
+        right = candidate.token == token
+        self.of(candidate.group).observe(candidate.confidence, right)
+        return right
+
+    def observe_all(self, candidates: Sequence[Candidate], tokens: Sequence[int]) -> None:
+        """Each candidate up to the first wrong one teaches; the one that was refused does too."""
+        for candidate, token in zip(candidates, tokens, strict=False):
+            if not self.observe(candidate, token):
+                return

@@ -1,0 +1,34 @@
+"""Budget for what drafting may lose against plain decoding."""
+
+_SHARE = 0.01  # of the time elapsed that drafting may lose
+_MOST_CREDIT = 16  # plain tokens
+
+
+class LossBudget:
+    """What drafting has cost more than plain decoding would have, against what it may.
+
+    The allowance is one per cent of the time elapsed and one plain token, up to four where a round
+    is expected to gain much: a streak of bad luck soon comes back there. Gains are credit, but not
+    without end, so that a text that turns hard is noticed soon. What the draft's reading of a
+    prompt cost is not counted: drafting less would not bring it back. What an answer lost, the next
+    one still owes: many short answers must not lose the tokens of many beginnings.
+    """
+
+    def __init__(self) -> None:
+        self._debt = 0.0
+        self._elapsed = 0.0
+
+    def begin_answer(self) -> None:
+        """Go on with another answer: a debt stays, a credit does not."""
+        self._debt = max(0.0, self._debt - _SHARE * self._elapsed)
+        self._elapsed = 0.0
+
+    def add(self, seconds: float, tokens: int, plain: float) -> None:
+        """Count a round against the plain time of its tokens; ``plain`` is seconds of one token."""
+        self._elapsed += seconds
+        self._debt = max(self._debt + seconds - tokens * plain, -_MOST_CREDIT * plain)
+
+    def may_spend(self, seconds: float, plain: float, gain: float) -> bool:
+        """Whether a loss of this size is allowed, where a round is to gain so many tokens."""
+        allowed = (1 + min(3.0, 6 * gain)) * plain + _SHARE * self._elapsed
+        return self._debt + seconds <= allowed

@@ -1,0 +1,141 @@
+"""Probing of a draft model that is not used, on timed steps and readings."""
+
+from collections.abc import Iterator
+from itertools import islice
+
+from localspec.speculative.drafters import Candidate, Drafter
+from localspec.speculative.knowledge import GroupAcceptance, Knowledge
+from localspec.speculative.loop import Clock
+from localspec.speculative.valuation import WIDEST, Valuation
+
+FAR_BEHIND = 8  # unread tokens from which reading them is an investment, not part of a step
+TRIAL = 3  # tokens drafted only to see what that costs
+LONGEST_INTERVAL = 256  # tokens between two looks at what is not used
+_FIRST_INTERVAL = 12
+
+
+class TimedDrafter:
+    """A drafter of which each step, reading and review teaches costs, and a review acceptance."""
+
+    def __init__(
+        self, drafter: Drafter, knowledge: Knowledge, acceptance: GroupAcceptance, clock: Clock
+    ) -> None:
+        self._drafter = drafter
+        self._known = knowledge
+        self._acceptance = acceptance
+        self._clock = clock
+
+    def unread(self, context: list[int]) -> int:
+        """How many tokens a proposal must read first, the pending one included."""
+        return self._drafter.unread(context)
+
+    def to_review(self, context: list[int], longest: int) -> int:
+        """How many tokens a review reads."""
+        return self._drafter.to_review(context, longest)
+
+    def extra_seconds(self, unread: int, past: int) -> float:
+        """By how much a step that reads so many tokens exceeds a usual one; far behind, by 0."""
+        step = self._known.draft.seconds(unread if unread <= FAR_BEHIND else 1, past)
+        return step - self._known.draft.seconds(1, past)
+
+    def candidates(self, context: list[int]) -> Iterator[Candidate]:
+        """The drafter's candidates, each step timed."""
+        proposals = self._drafter.propose(context)
+        width, past = self._drafter.unread(context), len(context) - 1
+        while True:
+            began = self._clock()
+            candidate = next(proposals, None)
+            if candidate is None:
+                return
+            self._known.draft.observe(width, past, self._clock() - began)
+            width = 1
+            yield candidate
+
+    def read(self, context: list[int], unread: int) -> float:
+        """Catch up with the context where it is far behind; the seconds that took."""
+        if unread <= FAR_BEHIND:
+            return 0.0
+        began = self._clock()
+        self._drafter.read(context)
+        seconds = self._clock() - began
+        if self._drafter.unread(context) < unread:  # else it lacks a token, and read nothing
+            self._known.observe_reading(unread, seconds)
+        return seconds
+
+    def review(self, context: list[int], longest: int, count: int) -> bool:
+        """Compare what would have been proposed with what came; False if nothing would have been.
+
+        ``count`` is what `to_review` said.
+        """
+        began = self._clock()
+        reviewed = self._drafter.review(context, longest)
+        if not reviewed:
+            return False
+        for candidate, token in reviewed:
+            self._acceptance.observe(candidate, token)
+        self._known.observe_reading(count, self._clock() - began)
+        return True
+
+
+class DraftProbe:
+    """Looks at a draft model that is not used, at growing intervals and within the loss budget."""
+
+    def __init__(self, drafter: TimedDrafter, knowledge: Knowledge, value: Valuation) -> None:
+        self.drafter = drafter
+        self.emitted = 0  # tokens of this answer
+        self._known = knowledge
+        self._value = value
+        self._since = 0  # tokens since the last look, or the last use
+        self._interval = _FIRST_INTERVAL
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the last look is long enough ago."""
+        return self._since >= self._interval
+
+    def count(self, tokens: int) -> None:
+        """So many tokens were emitted."""
+        self.emitted += tokens
+        self._since += tokens
+
+    def restart(self) -> None:
+        """The draft is used: begin again with short intervals behind that."""
+        self._since, self._interval = 0, _FIRST_INTERVAL
+
+    def may_gain(self, past: int) -> float:
+        """What the draft may well gain; what a good one would, once the last look is long ago."""
+        hopeful = self._value.hopeful_gain(past)
+        overdue = self._since >= LONGEST_INTERVAL
+        return max(hopeful, self._value.ideal_gain if overdue else 0.0)
+
+    def watch(self, context: list[int]) -> None:
+        """See whether the draft would have been right, while it is not used: no target pays."""
+        self.review(context)
+        if self._since == 0:
+            self._interval = min(2 * self._interval, LONGEST_INTERVAL)
+
+    def review(self, context: list[int]) -> None:
+        """Learn from what the draft would have said, had it been asked; and what reading costs."""
+        longest = min(self.emitted, WIDEST)
+        count = self.drafter.to_review(context, longest)
+        if self._affords(self._known.reading_seconds(count), max(0.0, self._value.gain)):
+            self._since = 0
+            if self.drafter.review(context, longest, count):
+                self._value.expire()
+
+    def doubt_costs(
+        self, context: list[int], limit: int, unread: int
+    ) -> tuple[float, list[Candidate]] | None:
+        """Draft a little though costs forbid it: they may come from a moment of another's work.
+
+        Returns seconds of reading and the candidates; None where the loss budget forbids it.
+        """
+        loss = self._value.loss_of_trial(TRIAL, len(context) - 1)
+        if not self._affords(loss + self._known.reading_seconds(unread), 0.0):
+            return None
+        seconds = self.drafter.read(context, unread)
+        self._known.loss_budget.add(seconds, 0, self._value.plain)
+        return seconds, list(islice(self.drafter.candidates(context), min(limit, TRIAL)))
+
+    def _affords(self, seconds: float, gain: float) -> bool:
+        return self._known.loss_budget.may_spend(seconds, self._value.plain, gain)

@@ -1,0 +1,130 @@
+"""Value of a round in tokens, from measured pass costs, calibrated acceptance and present speed."""
+
+from collections.abc import Sequence
+
+from localspec.speculative.drafters import MODEL, Candidate
+from localspec.speculative.knowledge import GroupAcceptance, Knowledge
+from localspec.speculative.loop import Round
+from localspec.speculative.policy import Policy, solve
+
+LONGEST_AUTO = 16  # most tokens that auto drafts from the model
+WIDEST = 33  # tokens of the widest pass that auto makes
+_REFRESH = 8  # rounds between two looks at costs and policy
+_CALM = 4  # times as many while drafting does not pay: a look costs a quarter of a small pass
+_HOPE = 1.0  # standard deviations
+_GOOD = 0.9  # the chance of a candidate of a good draft on an easy text
+_RECENT = 1 - 1 / 64  # of earlier rounds, at each new one
+_HELD_UP = 3.0  # times what a pass costs usually
+
+
+class Valuation:
+    """What a round is worth: the tokens it is expected to give, less what its seconds would give.
+
+    Seconds count at the present rate, at least that of plain decoding. Renewal-reward: the policy
+    that maximises this at the best attainable rate maximises tokens per second.
+    """
+
+    def __init__(
+        self, knowledge: Knowledge, acceptance: GroupAcceptance, *, has_draft: bool
+    ) -> None:
+        self._known = knowledge
+        self._acceptance = acceptance
+        self._has_draft = has_draft
+        self._verify: list[float] = []  # seconds by width, for contexts of about this length
+        self._policy = Policy((), 0.0)
+        self._hopeful: float | None = None  # the gain that may well be; solved for when asked
+        self._recent = [0.0, 0.0]  # tokens and seconds, decayed over about 64 rounds
+        self._age = self._refreshes = 0
+        self.ideal_gain = 0.0
+
+    @property
+    def gain(self) -> float:
+        """Tokens that a round of the draft model is worth over a plain one; may be negative."""
+        return self._policy.gain
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """The chance that all drafted tokens are right from which to draft on, by their number."""
+        return self._policy.thresholds
+
+    @property
+    def plain(self) -> float:
+        """Seconds of a plain pass, which gives one token."""
+        return self._verify[0]
+
+    def hopeful_gain(self, past: int) -> float:
+        """The gain where the chances are as good as they may well be."""
+        if self._hopeful is None:
+            self._hopeful = self._solve(self._acceptance.of(MODEL).chances(_HOPE), past).gain
+        return self._hopeful
+
+    def rate(self) -> float:
+        """Tokens that a second is worth at present: at least those of plain decoding."""
+        tokens, seconds = self._recent
+        plain = 1.0 / self.plain
+        return max(tokens / seconds, plain) if seconds > 0 else plain
+
+    def worth(self, survivals: float, drafted: int) -> float:
+        """Value of verifying ``drafted`` candidates of which ``survivals`` are expected to pass."""
+        return 1.0 + survivals - self.rate() * self._verify[drafted]
+
+    def best(self, candidates: Sequence[Candidate]) -> tuple[int, float]:
+        """How many of the candidates to verify, and the worth of that; none is an answer."""
+        best, survival, survivals = (0, self.worth(0.0, 0)), 1.0, 0.0
+        for i, candidate in enumerate(candidates):
+            survival *= self._acceptance.probability(candidate)
+            survivals += survival
+            worth = self.worth(survivals, i + 1)
+            if worth > best[1]:
+                best = (i + 1, worth)
+        return best
+
+    def loss_of_trial(self, drafted: int, past: int) -> float:
+        """Seconds that drafting and verifying so many tokens takes longer than a plain pass."""
+        step = self._known.draft.seconds(1, past)
+        return self._verify[drafted] - self.plain + drafted * step
+
+    def counted_seconds(self, outcome: Round) -> float:
+        """Seconds of a round for the loss budget: what delays plain decoding as well is no loss.
+
+        A plain pass counts as what it costs usually, be it quick or slow: a quick one is no gain of
+        drafting. A wide one that took far longer than usual was held up by something else.
+        """
+        usual = self._verify[min(outcome.width, WIDEST) - 1]
+        held = min(outcome.verify_seconds, _HELD_UP * usual)
+        verify = usual if outcome.width == 1 else held
+        return outcome.seconds - outcome.verify_seconds + verify
+
+    def observe(self, outcome: Round) -> None:
+        """Follow the present rate."""
+        self._recent[0] = self._recent[0] * _RECENT + len(outcome.tokens)
+        self._recent[1] = self._recent[1] * _RECENT + outcome.seconds
+
+    def prepare(self, past: int) -> None:
+        """Take up costs and policy, if that was never done."""
+        if not self._verify:
+            self.refresh(past, drafting=False)
+
+    def expire(self) -> None:
+        """Let the next refresh be a real one: much was learnt at once."""
+        self._age = 0
+
+    def refresh(self, past: int, *, drafting: bool) -> None:
+        """Bring costs and policy up to date, every few rounds."""
+        self._age -= 1
+        if self._age > 0:
+            return
+        self._verify = [self._known.verify.seconds(n, past) for n in range(1, WIDEST + 1)]
+        if self._has_draft:
+            chances = self._acceptance.of(MODEL).chances()
+            self._policy, self._hopeful = self._solve(chances, past), None
+            if self._refreshes % _REFRESH == 0:  # costs alone decide it, and they change slowly
+                self.ideal_gain = self._solve([(_GOOD, 1.0)], past).gain
+        calm = self.gain <= 0 and not drafting
+        self._refreshes += 1
+        self._age = min(_REFRESH, self._refreshes) * (_CALM if calm else 1)
+
+    def _solve(self, chances: Sequence[tuple[float, float]], past: int) -> Policy:
+        """The best policy at present costs, for candidates with these chances."""
+        step = self._known.draft.seconds(1, past)
+        return solve(self._verify, step, self.rate(), chances, LONGEST_AUTO)
