@@ -1,7 +1,6 @@
-"""Text in, a stream of text and figures out: the loop, the drafter and the text joined.
+"""Streaming generation: text, tokens and figures of one answer, round by round.
 
-This room owns one answer: the check that the prompt fits, stop strings, and the figures so far.
-It names what it needs of an engine as a Protocol and knows neither llama.cpp nor the terminal.
+What it needs of an engine is a Protocol; it knows neither llama.cpp nor the terminal.
 """
 
 import time
@@ -145,9 +144,9 @@ def stream_generate(
 ) -> Iterator[GenerationResponse]:
     """Generate after the token ids of ``prompt``; the last response carries the finish reason.
 
-    ``suffix`` lets "auto" also propose what followed before in the text, with a draft model or
-    without. Without ``max_tokens`` the answer may fill the context. The text for a seed does not
-    depend on ``draft_tokens`` or on the draft (up to the rounding of llama.cpp's kernels; see
+    ``suffix`` lets "auto" also draft by prompt lookup, with a draft model or without. Without
+    ``max_tokens`` the answer may fill the context. The text for a seed does not depend on
+    ``draft_tokens`` or on the draft (up to the rounding of llama.cpp's kernels; see
     `LoadOptions.exact`), but with the rule "rejection". Raises PromptTooLong when no room is left
     for an answer, UsageError for "auto" with "rejection".
     """
@@ -168,8 +167,8 @@ def stream_generate(
         clock=clock,
     )
     stream = TextStream(stop)
-    for outcome in rounds:
-        text, outcome = _read(outcome, stream, engine)
+    for whole in rounds:
+        text, outcome = _read(whole, stream, engine)
         stats.add(outcome)
         stats.plain_seconds = controller.plain_seconds
         yield GenerationResponse(

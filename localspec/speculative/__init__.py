@@ -1,1 +1,1 @@
-"""Speculative decoding on token ids: the loop, who drafts, and how far."""
+"""Speculative decoding on token ids and rows of logits."""

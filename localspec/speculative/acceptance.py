@@ -1,8 +1,4 @@
-"""How likely a candidate is to be right, learnt from what the target said.
-
-This room owns the calibration: from a drafter's own confidence to a probability, per group of
-candidates. It proposes nothing and knows no costs.
-"""
+"""Calibrated acceptance: the probability that a drafted token is right, given its confidence."""
 
 import math
 from dataclasses import dataclass, field

@@ -1,7 +1,6 @@
-"""A short measurement of what passes cost, for a pair that was never used on this machine.
+"""Calibration: a short measurement of pass costs, for a pair that is new on this machine.
 
-This room owns which passes are measured, and for how long. What is not measured here is learnt
-from the answers themselves.
+What is not measured here is learnt from the answers themselves.
 """
 
 from localspec.speculative.costs import PassCosts

@@ -1,7 +1,4 @@
-"""What a pass costs: seconds by its width and by the tokens before it, learnt from passes.
-
-This room owns the table and its arithmetic. It measures nothing and decides nothing.
-"""
+"""Cost model: seconds of a pass by its width and the tokens before it, learnt from passes."""
 
 from bisect import bisect_left
 from dataclasses import dataclass, field

@@ -1,7 +1,6 @@
-"""Who proposes: a draft model.
+"""Drafters: the seam for whoever proposes tokens, and the draft model behind it.
 
-This room owns the candidates of a model and the model's cache. It does not decide how far to draft
-(`control`) nor what is accepted (`loop`).
+How many are drafted is the controller's decision.
 """
 
 from collections.abc import Callable, Iterator

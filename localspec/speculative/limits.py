@@ -1,12 +1,4 @@
-"""What drafting could reach in hindsight, from where a draft agrees and what passes cost.
-
-This room owns the arithmetic of limits. Agreement and costs come from whoever measured them.
-
-``agreed[i]`` says whether the draft, given the true text before it, picks token i of an answer as
-the target did; a draft of k tokens from there passes as far as agreement lasts. ``verify[k]`` is
-the seconds of a pass that verifies k drafted tokens, ``step`` those of a draft step. As in the
-loop, the first round drafts nothing, and none drafts beyond the end.
-"""
+"""Limits of speculative decoding: bounds and estimates from agreement and measured pass costs."""
 
 from collections.abc import Sequence
 
@@ -23,7 +15,13 @@ def runs(agreed: Sequence[bool]) -> list[int]:
 def fixed_seconds(
     agreed: Sequence[bool], verify: Sequence[float], step: float, length: int
 ) -> float:
-    """Seconds of the answer if every round drafts this many tokens; 0 is plain decoding."""
+    """Seconds of the answer if every round drafts this many tokens; 0 is plain decoding.
+
+    ``agreed[i]`` says whether the draft, given the true text before it, picks token i as the target
+    did; a draft of k tokens from there passes as far as agreement lasts. ``verify[k]`` is the
+    seconds of a pass that verifies k drafted tokens, ``step`` those of a draft step. As in the
+    loop, the first round drafts nothing, and none drafts beyond the end.
+    """
     right, n = runs(agreed), len(agreed)
     seconds, i = 0.0, 0
     while i < n:
@@ -36,7 +34,8 @@ def fixed_seconds(
 def best_seconds(agreed: Sequence[bool], verify: Sequence[float], step: float) -> float:
     """Seconds with the best length in every round, known beforehand (dynamic programming).
 
-    DISCO (arXiv 2405.04304) calls a length chosen this way the oracle's.
+    The arguments are those of `fixed_seconds`. DISCO (arXiv 2405.04304) calls a length chosen this
+    way the oracle's.
     """
     right, n = runs(agreed), len(agreed)
     best = [0.0] * (n + 1)

@@ -1,8 +1,6 @@
-"""The algorithm: draft a few tokens, verify them in one pass of the target, keep what agrees.
+"""Speculative decoding loop: draft tokens, verify them in one pass of the target, keep what agrees.
 
-This room owns the loop on token ids and rows of logits, and the Protocols it needs. It knows no
-text, no llama.cpp and no clock but the one it is given. Plain decoding is the same loop with a
-drafter that never proposes, so the two cannot be measured differently.
+It knows no text, no llama.cpp and no clock but the one it is given.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -56,7 +54,7 @@ class TokenModel(Protocol):
 
 
 class Controller(Protocol):
-    """Whoever proposes tokens for the target to verify, and decides how many."""
+    """Proposes tokens for the target to verify, and decides how many: the draft length."""
 
     @property
     def length(self) -> int:
@@ -182,6 +180,7 @@ def generate_rounds(
 ) -> Iterator[Round]:
     """Emit tokens after ``prompt``, one Round at a time, on a target that `prefill` prepared.
 
+    Plain decoding is the same loop with `NoDraft`, so the two cannot be measured differently.
     The first round drafts nothing, so that the first token does not wait for the draft's prompt.
     A drafted token counts if the sampler, shown it, says the same. `Sampler` says what it would
     have said anyway: sample-and-match, which leaves the target's distribution untouched for any

@@ -1,14 +1,4 @@
-"""When to draft on: thresholds on the chance that all that was drafted is right.
-
-This room owns the optimal stopping problem of one round. What passes cost, what a second is worth
-and how candidates turn out come from its caller.
-
-    F(k, S) = max(-r t(k+1),  -r d + E[max(S p + F(k+1, S p), -r t(k+1))])
-
-is the value, in tokens, of having drafted k candidates that are all right with chance S: either
-they are verified, or another step is taken, whose candidate is right with a chance p that is seen
-before it must be verified. Values beyond the tokens expected already; r is what a second is worth.
-"""
+"""Stopping policy for draft lengths: thresholds on the chance that all drafted tokens are right."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,7 +29,14 @@ def solve(
     chances: Sequence[tuple[float, float]],
     longest: int,
 ) -> Policy:
-    """The best policy for these costs and chances.
+    """The best policy for these costs and chances, by optimal stopping.
+
+        F(k, S) = max(-r t(k+1),  -r d + E[max(S p + F(k+1, S p), -r t(k+1))])
+
+    is the value, in tokens, of having drafted k candidates that are all right with chance S: either
+    they are verified, or another step is taken, whose candidate is right with a chance p that is
+    seen before it must be verified. Values are beyond the tokens expected already; r is ``rate``,
+    t a pass of ``verify``, d ``step``.
 
     ``verify[n - 1]`` and ``step`` are seconds of a pass of n tokens and of a draft step, ``rate``
     is tokens per second, ``chances`` are pairs of a probability of being right and its weight.

@@ -1,9 +1,4 @@
-"""Temperature, top-k, top-p, min-p and repetition penalty, with noise keyed by position.
-
-This room owns the rule that turns logits into a token, the same for target and draft. It keeps no
-random state: the noise of a token depends on seed, position and token id alone, so for given
-logits a seed gives the same text with any draft or none (arXiv 2408.07978).
-"""
+"""Sampler: temperature, top-k, top-p, min-p and repetition penalty, with counter-based noise."""
 
 import math
 from collections.abc import Sequence
@@ -56,10 +51,12 @@ class ScoredToken(NamedTuple):
 
 
 class Sampler:
-    """Picks a token by the steps of llama.cpp's sampler chain, in its order.
+    """Picks a token by the steps of llama.cpp's sampler chain, in its order; same for both models.
 
     Penalties, top-k, top-p, min-p, temperature (`common_sampler_init`); the final draw is the
-    Gumbel-max trick, argmax of log p + noise, whose distribution is exactly p.
+    Gumbel-max trick, argmax of log p + noise, whose distribution is exactly p. No random state is
+    kept: the noise of a token depends on seed, position and token id alone, so for given logits a
+    seed gives the same text with any draft or none (arXiv 2408.07978).
     """
 
     def __init__(self, params: SamplingParams) -> None:

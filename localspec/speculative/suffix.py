@@ -1,8 +1,4 @@
-"""What followed before: an index over the text so far that proposes its own continuations.
-
-This room owns the index and the walk through it (after SuffixDecoding, arXiv 2411.04975, on a
-table of short n-grams in place of a tree). It needs no model and costs microseconds.
-"""
+"""Prompt-lookup drafter: proposes the tokens that followed the same n-gram earlier in the text."""
 
 import math
 from collections import defaultdict
@@ -20,7 +16,11 @@ GROUPS = tuple(name for _, name in _GROUPS)
 
 
 class SuffixIndex:
-    """Where each run of three tokens occurred in one growing text."""
+    """N-gram index of one growing text, for prompt lookup by the longest matching suffix.
+
+    After SuffixDecoding (arXiv 2411.04975), on a table of n-grams of three tokens in place of a
+    suffix tree. It needs no model and costs microseconds.
+    """
 
     def __init__(self) -> None:
         self._text: list[int] = []

@@ -1,4 +1,4 @@
-"""Generate: the same answer for any draft, ended by stop strings, bounds and stop tokens."""
+"""Generation: the same answer for any draft, ended by stop strings, bounds and stop tokens."""
 
 from __future__ import annotations
 

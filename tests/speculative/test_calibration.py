@@ -1,4 +1,4 @@
-"""Calibrate: the widths that decide most, within the budget, on caches left empty."""
+"""Calibration: the widths that decide most, within the budget, on caches left empty."""
 
 from __future__ import annotations
 

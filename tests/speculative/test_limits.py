@@ -1,4 +1,4 @@
-"""Oracle: limits are what an exhaustive search and the real loop find."""
+"""Limits: they are what an exhaustive search and the real loop find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policy: the stopping rule against the obvious recursion, and how it follows costs and chances."""
+"""Stopping policy: the rule against the obvious recursion, and how it follows costs and chances."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def value(
     k: int, chance: float, verify: Sequence[float], step: float, rate: float,
     chances: Sequence[tuple[float, float]], longest: int,
 ) -> tuple[float, float]:  # fmt: skip
-    """F(k, S) of the docstring by recursion: the values of stopping and of going on."""
+    """F(k, S) of `solve` by recursion: the values of stopping and of going on."""
     stop = -rate * verify[k]
     if k == longest:
         return stop, float("-inf")

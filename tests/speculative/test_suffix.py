@@ -1,4 +1,4 @@
-"""Suffix: what followed before is proposed again, however the text grew and shrank."""
+"""Prompt lookup: what followed an n-gram is proposed again, however the text grew and shrank."""
 
 from __future__ import annotations
 
