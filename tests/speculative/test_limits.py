@@ -100,8 +100,10 @@ def test_more_in_a_row_is_never_more_frequent(agreed: list[list[bool]], longest:
 
 def test_the_ceiling() -> None:
     costs = [1.0, 2.0, 2.0, 2.0, 3.5, 5.0, 6.5, 8.0]
-    assert ceiling(costs, 0.0) == (pytest.approx(2.0), 3)
-    assert ceiling(costs, 1.0) == (pytest.approx(1.0), 0)
+    most, length = ceiling(costs, 0.0)
+    assert most == pytest.approx(2.0) and length == 3
+    most, length = ceiling(costs, 1.0)
+    assert most == pytest.approx(1.0) and length == 0
 
 
 @given(texts, st.floats(0, 2))
