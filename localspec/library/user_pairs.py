@@ -1,12 +1,10 @@
 """The user's own pairs: two models and their settings under a name, in one small TOML file each.
 
-This room owns these files: their folder and their names, adding, finding and removing them. What
-may stand in one is `manifest`'s matter. It opens, judges and deletes no model. Pairs that everybody
-has are in `catalog`.
+No model is opened, judged or deleted here. Pairs that everybody has are in `catalog`.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -154,6 +152,13 @@ def find(name: str) -> NamedPair:
         raise unknown_pair(name, [*own, *(known.name for known in load_catalog())]) from None
     target, draft = str(spec.target.reference), str(spec.draft.reference)
     return NamedPair(spec.name, target, draft, {}, "")
+
+
+def kept_hashes(wanted: Sequence[str] | None) -> dict[Path, str]:
+    """The sha256 of local files that were kept when their pairs were added; None: of all pairs."""
+    folded = None if wanted is None else {name.lower() for name in wanted}
+    own = [name for name in names() if folded is None or name.lower() in folded]
+    return {Path(file.path): file.sha256 for name in own for file in load(name).files}
 
 
 def _path(name: str) -> Path:

@@ -14,7 +14,7 @@ import pytest
 from localspec.core.errors import FileProblem, UnknownPair
 from localspec.hub.reference import Reference, parse_reference
 from localspec.library import catalog
-from localspec.library.catalog import PairSpec, describe, find_pair, load_catalog, of_family
+from localspec.library.catalog import PairSpec, find_pair, load_catalog, of_family
 from localspec.library.user_pairs import is_name
 
 # Target and draft of every pair that must be in the list.
@@ -108,7 +108,7 @@ def test_what_is_said_is_said_in_sentences(pair: PairSpec) -> None:
     assert all(re.fullmatch(source, each) for each in pair.sources)
 
 
-def test_a_model_whose_file_was_renamed_is_found_by_its_quantization() -> None:
+def test_a_renamed_file_is_found_by_its_quantization() -> None:
     pair = find_pair("gpt-oss-120b")
     assert pair.target.reference == Reference("ggml-org/gpt-oss-120b-GGUF", tag="MXFP4")
     assert str(find_pair("qwen3-14b").draft.reference) == (
@@ -165,7 +165,7 @@ def test_families() -> None:
 
 @each_pair
 def test_a_pair_as_json(pair: PairSpec) -> None:
-    document = json.loads(json.dumps(describe(pair)))
+    document = json.loads(json.dumps(pair.as_json()))
     assert document["name"] == pair.name
     assert document["target"]["reference"] == str(pair.target.reference)
     assert document["draft"]["license"] == pair.draft.license

@@ -1,4 +1,4 @@
-"""Locate: every meaning that a name has, and which one wins."""
+"""Resolving names: every meaning that a name has, and which one wins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from localspec.core.errors import UnknownPair, UsageError
 from localspec.hub import client
 from localspec.library import user_pairs
 from localspec.library.catalog import find_pair
-from localspec.library.resolve import FIND, NamedModels, choose, is_pair, on_disk
+from localspec.library.resolve import FIND, NamedModels, Resolver
 from localspec.metadata.header import read_header
 from tests.support import zoo
 from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
@@ -19,6 +19,18 @@ from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, word
 MODEL = gguf_bytes(model_keys(words(20)), model_tensors())
 SETTINGS = {"draft_tokens": 3, "temperature": 0.5}
 LISTED = [(source, name) for source, names in zoo.SHOWN.items() for name in names]
+
+
+def choose(target: str | None, draft: str | None) -> NamedModels:
+    return Resolver().choose(target, draft)
+
+
+def is_pair(name: str) -> bool:
+    return Resolver().is_pair(name)
+
+
+def on_disk(name: str) -> Path | None:
+    return Resolver().on_disk(name)
 
 
 @pytest.fixture(autouse=True)
