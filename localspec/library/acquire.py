@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from localspec.core import paths
 from localspec.core.errors import DownloadProblem, FileProblem, IncompatiblePair, UsageError
@@ -19,10 +20,12 @@ from localspec.hub.client import RemoteModel, resolve
 from localspec.hub.provenance import Progress, sha256_of
 from localspec.hub.reference import parse_reference
 from localspec.hub.remote_header import PairCheck, compare, read_remote
-from localspec.library.pair_schema import FileHash
 from localspec.library.resolve import Resolver
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import check_model
+
+if TYPE_CHECKING:
+    from localspec.library.pair_schema import FileHash
 
 _HUB_PATH = re.compile(r"[\w.-]+/[\w.-]+/.+\.gguf", re.IGNORECASE)
 LARGE = 10 * 10**9  # bytes; above it a download waits for a yes
@@ -71,7 +74,7 @@ def judge(
     return check
 
 
-def file_hashes(check: PairCheck, on_progress: Progress) -> list[FileHash]:
+def file_hashes(check: PairCheck, on_progress: Progress) -> "list[FileHash]":
     """Size and sha256 of every file of a judged pair that is on this disk, split ones included."""
     headers = [side for side in (check.target, check.draft) if isinstance(side, ModelHeader)]
     return [
@@ -108,7 +111,9 @@ def ensure_local(
         ]
 
 
-def _hashed(path: Path, on_progress: Progress) -> FileHash:
+def _hashed(path: Path, on_progress: Progress) -> "FileHash":
+    from localspec.library.pair_schema import FileHash
+
     n_bytes = path.stat().st_size
 
     def report(done: int) -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from localspec.core import paths
 from localspec.core.errors import FileProblem, UnknownPair, UsageError
@@ -14,7 +15,9 @@ from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.core.formatting import one_line
 from localspec.hub.reference import parse_reference
 from localspec.library.catalog import find_pair, load_catalog, unknown_pair
-from localspec.library.pair_schema import FileHash, OwnPair, Setting, as_toml, own_pair
+
+if TYPE_CHECKING:
+    from localspec.library.pair_schema import FileHash, Setting, UserPair
 
 MAX_BYTES = 2**20
 MAX_NAME = 64
@@ -35,7 +38,7 @@ class NamedPair:
     name: str
     target: str
     draft: str
-    settings: Mapping[str, Setting]
+    settings: "Mapping[str, Setting]"
     note: str
 
 
@@ -55,13 +58,15 @@ def add(
     target: str,
     draft: str,
     settings: Mapping[str, object],
-    hashes: Iterable[FileHash] = (),
+    hashes: "Iterable[FileHash]" = (),
 ) -> Path:
     """Keep a pair, and return its file. Models are paths, made absolute, or Hub references.
 
     Settings that are None are left out. Raises UsageError for a name that is taken or none, and
     for a setting that is unknown or out of its bounds; FileProblem when nothing can be written.
     """
+    from localspec.library.pair_schema import as_toml, parse_pair
+
     require_free(name)
     document = {
         "target": _place(target),
@@ -70,7 +75,7 @@ def add(
         "files": tuple(hashes),
     }
     try:
-        data = as_toml(own_pair(name, document)).encode()
+        data = as_toml(parse_pair(name, document)).encode()
         if len(data) > MAX_BYTES:
             raise ValueError(f"its file would be larger than {MAX_BYTES} bytes")
     except ValueError as error:
@@ -92,17 +97,19 @@ def require_free(name: str) -> None:
         )
 
 
-def load(name: str) -> OwnPair:
+def load(name: str) -> "UserPair":
     """The user's pair of this name, in any case.
 
     Raises UnknownPair when there is none, FileProblem naming file and key when its file is wrong.
     """
     import tomllib
 
+    from localspec.library.pair_schema import parse_pair
+
     name = _stored(name)
     path = _path(name)
     try:
-        return own_pair(name, tomllib.loads(read_at_most(path, MAX_BYTES).decode("utf-8-sig")))
+        return parse_pair(name, tomllib.loads(read_at_most(path, MAX_BYTES).decode("utf-8-sig")))
     except (OSError, ValueError, RecursionError) as error:
         raise FileProblem(
             f"The pair file {path} cannot be used: {_reason(error)}.",

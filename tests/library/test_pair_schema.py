@@ -1,23 +1,27 @@
-"""The manifest of a pair: what is written reads the same, what is wrong is told in one clause."""
+"""The schema of a pair file: what is written reads the same, what is wrong is told in a clause."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localspec.commands.flags import ModelFlags
 from localspec.core.config import SamplingParams, sampling_fields
 from localspec.library.pair_schema import (
     SETTINGS,
     FileHash,
-    OwnPair,
     Setting,
+    UserPair,
     as_toml,
-    own_pair,
+    parse_pair,
     toml_value,
 )
 
@@ -28,7 +32,7 @@ SHA = "0123456789abcdef" * 4
 def refusal(document: Mapping[str, object]) -> str:
     """The sentence that a clause about the document makes."""
     with pytest.raises(ValueError) as caught:
-        own_pair("mine", document)
+        parse_pair("mine", document)
     clause = str(caught.value)
     assert clause.isprintable() and not clause.endswith(".")
     return f"{clause}."
@@ -37,8 +41,8 @@ def refusal(document: Mapping[str, object]) -> str:
 def test_what_is_written_reads_the_same() -> None:
     settings: dict[str, Setting] = {"draft_tokens": 4, "temperature": 0.5, "lenient": True}
     files = (FileHash(TARGET, SHA, 2**40), FileHash("/models/part 2 \U0001f600.gguf", SHA, 0))
-    pair = OwnPair("mine", TARGET, DRAFT, settings, files)
-    assert own_pair("mine", tomllib.loads(as_toml(pair))) == pair
+    pair = UserPair("mine", TARGET, DRAFT, settings, files)
+    assert parse_pair("mine", tomllib.loads(as_toml(pair))) == pair
 
 
 @pytest.mark.parametrize(
@@ -107,11 +111,42 @@ def test_a_wrong_document_is_told(text: str, sentence: str) -> None:
     assert len(message) < 900
 
 
+FLAGS = {
+    "ctx_size": "--ctx-size",
+    "draft_ctx_size": "--draft-ctx-size",
+    "gpu_layers": "--n-gpu-layers",
+    "draft_gpu_layers": "--draft-n-gpu-layers",
+    "cpu_moe_layers": "--n-cpu-moe",
+    "threads": "--threads",
+    "threads_batch": "--threads-batch",
+    "draft_threads": "--draft-threads",
+}
+
+
+@pytest.mark.parametrize(("name", "flag"), FLAGS.items())
+def test_a_pair_keeps_what_its_flag_takes(name: str, flag: str) -> None:
+    hints = get_type_hints(ModelFlags, include_extras=True).values()
+    options = [hint.__metadata__[0] for hint in hints]
+    (option,) = [each for each in options if each.default == flag]  # Typer takes the name for it
+    least, most = option.min, option.max or 2**31 - 1
+    for value in (least, most):
+        document = {"target": TARGET, "draft": DRAFT, "settings": {name: value}}
+        assert parse_pair("mine", document).settings == {name: value}
+    for value in (least - 1, most + 1):
+        document = {"target": TARGET, "draft": DRAFT, "settings": {name: value}}
+        assert f"{name}: expected a whole number from {least} to {most}." in refusal(document)
+
+
+def test_starting_imports_no_pydantic() -> None:
+    code = "import sys, localspec.cli; assert 'pydantic' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_settings_are_named_as_in_config() -> None:
     assert set(sampling_fields()) <= set(SETTINGS)
     defaults = asdict(SamplingParams())
-    pair = OwnPair("mine", TARGET, DRAFT, defaults)
-    assert own_pair("mine", tomllib.loads(as_toml(pair))) == pair
+    pair = UserPair("mine", TARGET, DRAFT, defaults)
+    assert parse_pair("mine", tomllib.loads(as_toml(pair))) == pair
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
@@ -130,7 +165,7 @@ def test_a_file_of_nonsense_is_told_in_one_sentence(
 ) -> None:
     document = {"target": TARGET, "draft": "/" + extra, "settings": settings}
     try:
-        pair = own_pair("mine", document)
+        pair = parse_pair("mine", document)
     except ValueError as error:
         assert str(error).isprintable() and "expected" in str(error) or "no " in str(error)
     else:

@@ -1,4 +1,4 @@
-"""The pair book: what was kept comes back, and what cannot be kept is refused in a sentence."""
+"""The user's pairs: what was kept comes back, and what cannot be kept is refused in a sentence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from localspec.core.errors import FileProblem, LocalspecError, UnknownPair, UsageError
 from localspec.library import user_pairs
 from localspec.library.catalog import find_pair
-from localspec.library.pair_schema import FileHash, OwnPair, Setting
+from localspec.library.pair_schema import FileHash, Setting, UserPair
 from localspec.library.user_pairs import is_name
 
 TARGET, DRAFT = "/models/big.gguf", "hf:org/small-GGUF/small-Q8_0.gguf"
@@ -34,7 +34,7 @@ def test_what_was_kept_comes_back() -> None:
     path = user_pairs.add("mine", TARGET, DRAFT, settings, hashes)
     assert path == user_pairs.folder() / "mine.toml"
     kept = {key: value for key, value in settings.items() if value is not None}
-    assert user_pairs.load("mine") == OwnPair("mine", TARGET, DRAFT, kept, tuple(hashes))
+    assert user_pairs.load("mine") == UserPair("mine", TARGET, DRAFT, kept, tuple(hashes))
     assert json.loads(json.dumps(asdict(user_pairs.load("mine"))))["files"][0]["size"] == 2**40
     assert user_pairs.names() == ["mine"]
     assert [each.name for each in path.parent.iterdir()] == ["mine.toml"]
@@ -203,7 +203,7 @@ def test_a_pair_of_too_many_files_is_not_kept() -> None:
         user_pairs.add("mine", TARGET, DRAFT, {}, [FileHash("/" + "a" * 4000, SHA, 1)] * 300)
 
 
-def test_an_own_pair_wins_over_the_catalogue_and_says_so() -> None:
+def test_an_parse_pair_wins_over_the_catalogue_and_says_so() -> None:
     known = user_pairs.find("Qwen3-14B")
     assert (known.name, known.note, known.settings) == ("qwen3-14b", "", {})
     assert known.target == str(find_pair("qwen3-14b").target.reference)
@@ -215,13 +215,13 @@ def test_an_own_pair_wins_over_the_catalogue_and_says_so() -> None:
     assert user_pairs.find("mine").note == ""
 
 
-def test_an_own_pair_that_is_damaged_does_not_give_way() -> None:
+def test_an_parse_pair_that_is_damaged_does_not_give_way() -> None:
     write("[", "qwen3-14b")
     with pytest.raises(FileProblem, match="qwen3-14b.toml cannot be used"):
         user_pairs.find("qwen3-14b")
 
 
-def test_near_names_are_of_both_books() -> None:
+def test_near_names_are_of_both_lists() -> None:
     user_pairs.add("smollm-mine", TARGET, DRAFT, {})
     with pytest.raises(UnknownPair, match="near it: smollm-mine, smollm2-1.7b"):
         user_pairs.find("smollm")
