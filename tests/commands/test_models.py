@@ -522,27 +522,29 @@ def test_no_draft_can_be_found(localspec: Command, lonely: zoo.Zoo) -> None:
 # --- one search and one reading a command ---------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("command", "searched"),
-    [
-        ("suggest TARGET", 1),
-        ("suggest llama3:8b", 1),
-        ("suggest hf:Qwen/Qwen3-8B-GGUF --folder FOLDER", 1),
-        ("check hf:Qwen/Qwen3-8B-GGUF hf:Qwen/Qwen3-0.6B-GGUF", 1),
-        ("check TARGET DRAFT", 0),
-        ("inspect TARGET", 0),
-        ("verify llama3:8b llama3.1-8b", 1),
-        ("download llama3.1-8b", 1),
-        ("pairs", 1),
-        ("pair show llama3.1-8b", 1),
-    ],
-)
+SEARCHES: list[tuple[str, int]] = [
+    ("suggest TARGET", 1),
+    ("suggest llama3:8b", 1),
+    ("suggest hf:Qwen/Qwen3-8B-GGUF --folder FOLDER", 1),
+    ("check hf:Qwen/Qwen3-8B-GGUF hf:Qwen/Qwen3-0.6B-GGUF", 1),
+    ("check TARGET DRAFT", 0),
+    ("inspect TARGET", 0),
+    ("verify llama3:8b llama3.1-8b", 1),
+    ("download llama3.1-8b", 1),
+    ("pairs", 1),
+    ("pair show llama3.1-8b", 1),
+]
+
+
 def test_a_command_searches_the_disk_once_at_most(
-    localspec: Command, lonely: zoo.Zoo, pair: Pair, reads: Reads, command: str, searched: int
+    localspec: Command, lonely: zoo.Zoo, pair: Pair, reads: Reads, subtests: pytest.Subtests
 ) -> None:
     names = {"TARGET": pair.target, "DRAFT": pair.draft, "FOLDER": pair.target.parent}
-    assert localspec(*(names.get(word, word) for word in command.split())).code in (0, 1)
-    assert reads.searches == searched
+    for command, searched in SEARCHES:
+        with subtests.test(command):
+            reads.searches = 0
+            assert localspec(*(names.get(word, word) for word in command.split())).code in (0, 1)
+            assert reads.searches == searched
 
 
 def test_suggest_reads_each_header_once(
@@ -557,128 +559,127 @@ def test_suggest_reads_each_header_once(
 # --- errors ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("command", "code", "words"),
-    [
-        ("list --source nosuch", 2, "No source of models is called 'nosuch'"),
-        ("list --folder nosuch", 1, "nosuch is not a folder"),
-        ("inspect nosuch.gguf", 1, "There is no file nosuch.gguf"),
-        ("inspect org/junk-GGUF", 1, "it is a text file"),
-        ("inspect org/nosuch-GGUF", 1, "There is no public repository org/nosuch-GGUF"),
-        ("suggest nosuch", 1, "There is no file and no pair named 'nosuch'"),
-        ("suggest nosuch.gguf", 1, "There is no file nosuch.gguf"),
-        ("suggest org/junk-GGUF", 1, "it is a text file"),
-        ("check", 2, "check compares two models, not 0"),
-        ("check TARGET", 2, "check compares two models"),
-        ("check nosuch", 1, "There is no file and no pair named 'nosuch'"),
-        ("check TARGET nosuch.gguf", 1, "There is no file nosuch.gguf"),
-        ("check org/big-GGUF:Q2_K DRAFT", 1, "no model with the quantisation Q2_K; it has Q4_K_M"),
-        ("check org/big-GGUF@dev DRAFT", 1, "org/big-GGUF has no revision dev"),
-        ("check TARGET org/gated-GGUF", 1, "org/gated-GGUF is gated"),
-        ("pairs --family nosuch", 1, "No known pair is of the family 'nosuch'"),
-        ("download nosuch", 1, "There is no file and no pair named 'nosuch'"),
-        ("download qwen3-14", 1, "near it: qwen3-14b"),
-        ("download hf:bad", 2, "'hf:bad' names no model on the Hub"),
-        ("download https://example.org/x", 2, "none of the Hugging Face Hub"),
-        ("download org/nosuch-GGUF:Q8_0", 1, "There is no public repository org/nosuch-GGUF"),
-        ("download org/gated-GGUF", 1, "org/gated-GGUF is gated: its terms must be accepted"),
-        ("download org/none-GGUF", 1, "org/none-GGUF holds no GGUF file"),
-        ("download org/eyes-GGUF", 1, "holds only what lies beside a model: mmproj-eyes-F16.gguf"),
-        ("download org/two-GGUF:Q8_0", 1, "one-Q8_0.gguf, another-Q8_0.gguf"),
-        ("download hf:org/big-GGUF/big-Q2_K.gguf", 1, "has no file big-Q2_K.gguf; the nearest are"),
-        ("download org/junk-GGUF", 1, "it is a text file"),
-        ("download qwen3-14b", 1, "There is no public repository Qwen/Qwen3-14B-GGUF"),
-        ("verify nosuch", 1, "There is no file and no pair named 'nosuch'"),
-        ("verify org/small-GGUF", 1, "org/small-GGUF is not on this disk"),
-        ("pair add mine -m TARGET", 2, "A pair needs a target and a draft"),
-        ("pair add mine -m TARGET --draft 3", 2, "A pair needs a target and a draft"),
-        ("pair add mine -m TARGET -md DRAFT --draft 0,2", 2, "one draft length, not a list"),
-        ("pair add a/b -m TARGET -md DRAFT", 2, "A pair cannot be named 'a/b'"),
-        ("pair add mine -m TARGET -md DRAFT --top-p 7", 2, "The pair mine cannot be kept"),
-        ("pair add mine -m TARGET -md nosuch.gguf", 1, "There is no file nosuch.gguf"),
-        ("pair show nosuch", 1, "There is no pair named 'nosuch'"),
-        ("pair show ../nosuch", 1, "There is no pair named '../nosuch'"),
-        ("pair remove nosuch", 1, "There is no pair named 'nosuch'"),
-        ("run -m nosuch hello", 1, "There is no file and no pair named 'nosuch'"),
-        ("run -m TARGET -md nosuch --draft 2 hello", 1, "There is no file and no pair named"),
-        ("run -m org/nosuch-GGUF hello", 1, "There is no public repository org/nosuch-GGUF"),
-        ("run -m TARGET --draft find --draft 2 hello", 1, "No model on this disk can draft for"),
-        ("chat nosuch", 1, "There is no file and no pair named 'nosuch'"),
-        ("chat qwen3-14b -m TARGET", 2, "Two targets were given: qwen3-14b and "),
-        ("bench nosuch", 1, "There is no file and no pair named 'nosuch'"),
-    ],
-)
+PROBLEMS: list[tuple[str, int, str]] = [
+    ("list --source nosuch", 2, "No source of models is called 'nosuch'"),
+    ("list --folder nosuch", 1, "nosuch is not a folder"),
+    ("inspect nosuch.gguf", 1, "There is no file nosuch.gguf"),
+    ("inspect org/junk-GGUF", 1, "it is a text file"),
+    ("inspect org/nosuch-GGUF", 1, "There is no public repository org/nosuch-GGUF"),
+    ("suggest nosuch", 1, "There is no file and no pair named 'nosuch'"),
+    ("suggest nosuch.gguf", 1, "There is no file nosuch.gguf"),
+    ("suggest org/junk-GGUF", 1, "it is a text file"),
+    ("check", 2, "check compares two models, not 0"),
+    ("check TARGET", 2, "check compares two models"),
+    ("check nosuch", 1, "There is no file and no pair named 'nosuch'"),
+    ("check TARGET nosuch.gguf", 1, "There is no file nosuch.gguf"),
+    ("check org/big-GGUF:Q2_K DRAFT", 1, "no model with the quantisation Q2_K; it has Q4_K_M"),
+    ("check org/big-GGUF@dev DRAFT", 1, "org/big-GGUF has no revision dev"),
+    ("check TARGET org/gated-GGUF", 1, "org/gated-GGUF is gated"),
+    ("pairs --family nosuch", 1, "No known pair is of the family 'nosuch'"),
+    ("download nosuch", 1, "There is no file and no pair named 'nosuch'"),
+    ("download qwen3-14", 1, "near it: qwen3-14b"),
+    ("download hf:bad", 2, "'hf:bad' names no model on the Hub"),
+    ("download https://example.org/x", 2, "none of the Hugging Face Hub"),
+    ("download org/nosuch-GGUF:Q8_0", 1, "There is no public repository org/nosuch-GGUF"),
+    ("download org/gated-GGUF", 1, "org/gated-GGUF is gated: its terms must be accepted"),
+    ("download org/none-GGUF", 1, "org/none-GGUF holds no GGUF file"),
+    ("download org/eyes-GGUF", 1, "holds only what lies beside a model: mmproj-eyes-F16.gguf"),
+    ("download org/two-GGUF:Q8_0", 1, "one-Q8_0.gguf, another-Q8_0.gguf"),
+    ("download hf:org/big-GGUF/big-Q2_K.gguf", 1, "has no file big-Q2_K.gguf; the nearest are"),
+    ("download org/junk-GGUF", 1, "it is a text file"),
+    ("download qwen3-14b", 1, "There is no public repository Qwen/Qwen3-14B-GGUF"),
+    ("verify nosuch", 1, "There is no file and no pair named 'nosuch'"),
+    ("verify org/small-GGUF", 1, "org/small-GGUF is not on this disk"),
+    ("pair add mine -m TARGET", 2, "A pair needs a target and a draft"),
+    ("pair add mine -m TARGET --draft 3", 2, "A pair needs a target and a draft"),
+    ("pair add mine -m TARGET -md DRAFT --draft 0,2", 2, "one draft length, not a list"),
+    ("pair add a/b -m TARGET -md DRAFT", 2, "A pair cannot be named 'a/b'"),
+    ("pair add mine -m TARGET -md DRAFT --top-p 7", 2, "The pair mine cannot be kept"),
+    ("pair add mine -m TARGET -md nosuch.gguf", 1, "There is no file nosuch.gguf"),
+    ("pair show nosuch", 1, "There is no pair named 'nosuch'"),
+    ("pair show ../nosuch", 1, "There is no pair named '../nosuch'"),
+    ("pair remove nosuch", 1, "There is no pair named 'nosuch'"),
+    ("run -m nosuch hello", 1, "There is no file and no pair named 'nosuch'"),
+    ("run -m TARGET -md nosuch --draft 2 hello", 1, "There is no file and no pair named"),
+    ("run -m org/nosuch-GGUF hello", 1, "There is no public repository org/nosuch-GGUF"),
+    ("run -m TARGET --draft find --draft 2 hello", 1, "No model on this disk can draft for"),
+    ("chat nosuch", 1, "There is no file and no pair named 'nosuch'"),
+    ("chat qwen3-14b -m TARGET", 2, "Two targets were given: qwen3-14b and "),
+    ("bench nosuch", 1, "There is no file and no pair named 'nosuch'"),
+]
+
+
 def test_every_problem_is_a_sentence_and_what_to_type_next(
     stocked: FakeHub,
     localspec: Command,
     pair: Pair,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    command: str,
-    code: int,
-    words: str,
+    subtests: pytest.Subtests,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names = {"TARGET": str(pair.target), "DRAFT": str(pair.draft)}
-    given = [names.get(word, word) for word in command.split()]
-    done = localspec(*given)
-    message, _ = told(done)
-    assert done.code == code and words in message
-    assert not any(paths.models_folder().rglob("*.gguf"))
+    for command, code, words in PROBLEMS:
+        with subtests.test(command):
+            given = [names.get(word, word) for word in command.split()]
+            done = localspec(*given)
+            message, _ = told(done)
+            assert done.code == code and words in message
+            assert not any(paths.models_folder().rglob("*.gguf"))
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *("list --source nosuch", "inspect nosuch.gguf", "suggest nosuch", "check nosuch"),
-        *("pairs --family nosuch", "download org/none-GGUF", "pair show nosuch", "run -m nosuch x"),
-    ],
-)
-def test_a_problem_is_no_document(stocked: FakeHub, localspec: Command, command: str) -> None:
-    assert told(localspec(*command.split(), "--json")) == told(localspec(*command.split()))
+NO_DOCUMENTS: list[str] = [
+    *("list --source nosuch", "inspect nosuch.gguf", "suggest nosuch", "check nosuch"),
+    *("pairs --family nosuch", "download org/none-GGUF", "pair show nosuch", "run -m nosuch x"),
+]
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("download", "Missing argument 'MODEL...'"),
-        ("inspect", "Missing argument 'MODEL'"),
-        ("suggest", "Missing argument 'TARGET'"),
-        ("pair show", "Missing argument 'NAME'"),
-        ("pair frobnicate", "No such command 'frobnicate'"),
-        ("list --frobnicate", "No such option: --frobnicate"),
-        ("check TARGET TARGET TARGET", "unexpected extra argument"),
-    ],
-)
-def test_what_cannot_be_parsed(localspec: Command, command: str, words: str) -> None:
-    done = localspec(*command.split())
-    assert (done.code, done.out) == (2, "")
-    assert words in done.sentences and "-h' for help" in done.sentences
-
-
-@pytest.mark.parametrize(
-    ("variables", "words", "hint"),
-    [
-        ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE forbids to ask the Hub", "unset HF_HUB_OFFLINE"),
-        ({"HF_TOKEN": "hf_bad"}, "refuses your access token", "HF_TOKEN"),
-        ({"HF_ENDPOINT": NOBODY}, f"The Hub at {NOBODY} cannot be reached", "HF_ENDPOINT"),
-        ({"HF_ENDPOINT": "nonsense"}, "'nonsense' is no address of a Hub", "HF_ENDPOINT"),
-    ],
-)
-def test_what_keeps_the_hub_away_is_told(
-    stocked: FakeHub,
-    localspec: Command,
-    monkeypatch: pytest.MonkeyPatch,
-    variables: dict[str, str],
-    words: str,
-    hint: str,
+def test_a_problem_is_no_document(
+    stocked: FakeHub, localspec: Command, subtests: pytest.Subtests
 ) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    for command in ("download", "inspect", "suggest"):
-        done = localspec(command, "org/big-GGUF")
-        message, next_step = told(done)
-        assert done.code == 1 and words in message and hint in next_step
+    for command in NO_DOCUMENTS:
+        with subtests.test(command):
+            assert told(localspec(*command.split(), "--json")) == told(localspec(*command.split()))
+
+
+NOT_PARSED: list[tuple[str, str]] = [
+    ("download", "Missing argument 'MODEL...'"),
+    ("inspect", "Missing argument 'MODEL'"),
+    ("suggest", "Missing argument 'TARGET'"),
+    ("pair show", "Missing argument 'NAME'"),
+    ("pair frobnicate", "No such command 'frobnicate'"),
+    ("list --frobnicate", "No such option: --frobnicate"),
+    ("check TARGET TARGET TARGET", "unexpected extra argument"),
+]
+
+
+def test_what_cannot_be_parsed(localspec: Command, subtests: pytest.Subtests) -> None:
+    for command, words in NOT_PARSED:
+        with subtests.test(command):
+            done = localspec(*command.split())
+            assert (done.code, done.out) == (2, "")
+            assert words in done.sentences and "-h' for help" in done.sentences
+
+
+OBSTACLES: list[tuple[dict[str, str], str, str]] = [
+    ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE forbids to ask the Hub", "unset HF_HUB_OFFLINE"),
+    ({"HF_TOKEN": "hf_bad"}, "refuses your access token", "HF_TOKEN"),
+    ({"HF_ENDPOINT": NOBODY}, f"The Hub at {NOBODY} cannot be reached", "HF_ENDPOINT"),
+    ({"HF_ENDPOINT": "nonsense"}, "'nonsense' is no address of a Hub", "HF_ENDPOINT"),
+]
+
+
+def test_what_keeps_the_hub_away_is_told(
+    stocked: FakeHub, localspec: Command, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    for variables, words, hint in OBSTACLES:
+        with subtests.test(words), monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            for command in ("download", "inspect", "suggest"):
+                done = localspec(command, "org/big-GGUF")
+                message, next_step = told(done)
+                assert done.code == 1 and words in message and hint in next_step
 
 
 def test_a_token_opens_what_is_gated(
@@ -694,22 +695,23 @@ def test_a_token_opens_what_is_gated(
 # --- documents and tables --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *("list", "pairs", "pairs --family qwen --fits", "pair show llama3.1-8b"),
-        *("suggest llama3:8b", "suggest hf:Qwen/Qwen3-8B-GGUF", "check llama3.1-8b"),
-        f"check llama3:8b {LLAMA_1B}",
-        *("inspect llama3:8b", "inspect nomic-embed-text:latest", "download llama3.1-8b"),
-    ],
-)
+DOCUMENTS: list[str] = [
+    *("list", "pairs", "pairs --family qwen --fits", "pair show llama3.1-8b"),
+    *("suggest llama3:8b", "suggest hf:Qwen/Qwen3-8B-GGUF", "check llama3.1-8b"),
+    f"check llama3:8b {LLAMA_1B}",
+    *("inspect llama3:8b", "inspect nomic-embed-text:latest", "download llama3.1-8b"),
+]
+
+
 def test_every_document_parses_and_agrees_with_the_text(
-    localspec: Command, lonely: zoo.Zoo, command: str
+    localspec: Command, lonely: zoo.Zoo, subtests: pytest.Subtests
 ) -> None:
-    done = localspec(*command.split(), "--json")
-    assert done.out.count("\n") == 1 and isinstance(json.loads(done.out), dict)
-    assert "Error" not in done.err
-    assert localspec(*command.split()).code == done.code
+    for command in DOCUMENTS:
+        with subtests.test(command):
+            done = localspec(*command.split(), "--json")
+            assert done.out.count("\n") == 1 and isinstance(json.loads(done.out), dict)
+            assert "Error" not in done.err
+            assert localspec(*command.split()).code == done.code
 
 
 @pytest.mark.parametrize("columns", [60, 120])
@@ -746,24 +748,23 @@ def test_a_table_on_a_terminal(
 HOSTILE = "evil\x1b]0;pwned\x07\x1b[2J\x9b31m\u202e\x7f\rname"
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *("list", "list --json", "list --folder FOLDER", "inspect DRAFT", "inspect DRAFT --json"),
-        *("suggest TARGET", "suggest DRAFT", "suggest mine", "suggest TARGET --json"),
-        *("check TARGET DRAFT", "check TARGET OTHER", "check TARGET OTHER --json", "check mine"),
-        *("verify TARGET", "verify mine", "download TARGET", "download mine", "pair show mine"),
-        *("pairs --family mine", "pair show HOSTILE", "pairs --family HOSTILE", "suggest HOSTILE"),
-        *("run -m TARGET --draft find --draft 2 hello", "run -m DRAFT --draft find hello"),
-        *("chat HOSTILE -m TARGET", "list --source HOSTILE", "inspect HOSTILE.gguf"),
-    ],
-)
+SHOWN_NAMES: list[str] = [
+    *("list", "list --json", "list --folder FOLDER", "inspect DRAFT", "inspect DRAFT --json"),
+    *("suggest TARGET", "suggest DRAFT", "suggest mine", "suggest TARGET --json"),
+    *("check TARGET DRAFT", "check TARGET OTHER", "check TARGET OTHER --json", "check mine"),
+    *("verify TARGET", "verify mine", "download TARGET", "download mine", "pair show mine"),
+    *("pairs --family mine", "pair show HOSTILE", "pairs --family HOSTILE", "suggest HOSTILE"),
+    *("run -m TARGET --draft find --draft 2 hello", "run -m DRAFT --draft find hello"),
+    *("chat HOSTILE -m TARGET", "list --source HOSTILE", "inspect HOSTILE.gguf"),
+]
+
+
 def test_no_name_of_a_stranger_moves_the_cursor(
     localspec: Command,
     streams: Streams,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    command: str,
+    subtests: pytest.Subtests,
 ) -> None:
     folder = paths.models_folder() / HOSTILE
     owl = {"general.basename": f"Owl{HOSTILE}", "general.license": HOSTILE}
@@ -781,11 +782,13 @@ def test_no_name_of_a_stranger_moves_the_cursor(
     monkeypatch.chdir(tmp_path)
     streams.make_terminals(monkeypatch, sys.stdout, sys.stderr)
     names = files | {"FOLDER": str(folder)}
-    given = [names.get(word, word.replace("HOSTILE", HOSTILE)) for word in command.split()]
-    done = localspec(*given)
-    for text in (done.out, done.err):
-        Window(100, 100).write(text.replace("\n", "\r\n"))  # it fails at what it must not see
-    assert "Traceback" not in done.err and done.out + done.err
+    for command in SHOWN_NAMES:
+        given = [names.get(word, word.replace("HOSTILE", HOSTILE)) for word in command.split()]
+        with subtests.test(command):
+            done = localspec(*given)
+            for text in (done.out, done.err):
+                Window(100, 100).write(text.replace("\n", "\r\n"))  # fails at what it must not see
+            assert "Traceback" not in done.err and done.out + done.err
 
 
 # --- help -----------------------------------------------------------------------------------

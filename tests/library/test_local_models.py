@@ -96,31 +96,35 @@ def test_the_repository_is_known_by_a_folder_or_a_record(in_zoo: zoo.Zoo) -> Non
     )
 
 
-@pytest.mark.parametrize(
-    ("target", "draft", "reasons"),
-    [
-        ("tiny-target", "tiny-draft", set()),
-        ("Llama-3.1-8B", "Llama-3.2-1B", set()),
-        ("llama3:8b", "Llama-3.2-1B", {"token-text-unused"}),
-        ("Qwen2.5-14B", "Qwen2.5-0.5B", set()),
-        ("Qwen2.5-14B", "Qwen3-0.6B", {"token-text-padding"}),
-        ("Jan-v1-4B", "Qwen3-0.6B", set()),
-        ("gemma-2-27b", "gemma-2-2b", set()),
-        ("gemma-2-27b", "gemma-3-1b", {"vocab-size"}),
-        ("llama-2-13b", "tinyllama", set()),
-        ("Mistral-Small", "Mistral-7B", {"vocab-type"}),
-        ("Qwen3-8B", "nomic", {"not-autoregressive", "vocab-type"}),
-    ],
-)
+FAMILIES: list[tuple[str, str, set[str]]] = [
+    ("tiny-target", "tiny-draft", set()),
+    ("Llama-3.1-8B", "Llama-3.2-1B", set()),
+    ("llama3:8b", "Llama-3.2-1B", {"token-text-unused"}),
+    ("Qwen2.5-14B", "Qwen2.5-0.5B", set()),
+    ("Qwen2.5-14B", "Qwen3-0.6B", {"token-text-padding"}),
+    ("Jan-v1-4B", "Qwen3-0.6B", set()),
+    ("gemma-2-27b", "gemma-2-2b", set()),
+    ("gemma-2-27b", "gemma-3-1b", {"vocab-size"}),
+    ("llama-2-13b", "tinyllama", set()),
+    ("Mistral-Small", "Mistral-7B", {"vocab-type"}),
+    ("Qwen3-8B", "nomic", {"not-autoregressive", "vocab-type"}),
+]
+
+
 def test_families_of_the_zoo_agree_where_the_real_ones_do(
-    in_zoo: zoo.Zoo, target: str, draft: str, reasons: set[str]
+    in_zoo: zoo.Zoo, subtests: pytest.Subtests
 ) -> None:
     paths = {model.name: model.path for model in find_models().models}
-    pair = [
-        read_header(paths[name]) for wanted in (target, draft) for name in paths if wanted in name
-    ]
-    report = check_pair(*pair)
-    assert {f.rule for f in report.findings if f.level == "error"} == reasons
+    for target, draft, reasons in FAMILIES:
+        with subtests.test(f"{target}, {draft}"):
+            pair = [
+                read_header(paths[name])
+                for wanted in (target, draft)
+                for name in paths
+                if wanted in name
+            ]
+            report = check_pair(*pair)
+            assert {f.rule for f in report.findings if f.level == "error"} == reasons
 
 
 def test_the_script_prints_an_environment_that_hides_the_rest(
@@ -151,28 +155,33 @@ def test_an_empty_inventory_says_where_it_looked(home: Path) -> None:
     assert home / ".lmstudio" / "models" in inventory.folders
 
 
-@pytest.mark.parametrize(
-    ("text", "source"),
-    [
-        ("ollama", "ollama"),
-        ("LM-Studio", "lm studio"),
-        ("lmstudio", "lm studio"),
-        ("huggingface", "hugging face"),
-        ("Hugging Face", "hugging face"),
-        ("llama-cpp", "llama.cpp"),
-    ],
-)
-def test_a_source_may_be_spelt_as_people_do(text: str, source: Source) -> None:
-    assert parse_source(text) == source
+SPELLINGS: list[tuple[str, Source]] = [
+    ("ollama", "ollama"),
+    ("LM-Studio", "lm studio"),
+    ("lmstudio", "lm studio"),
+    ("huggingface", "hugging face"),
+    ("Hugging Face", "hugging face"),
+    ("llama-cpp", "llama.cpp"),
+]
 
 
-@pytest.mark.parametrize("text", ["", "folder", "vllm", "a\nb"])
-def test_an_unknown_source_is_refused_with_the_known_ones(text: str) -> None:
-    with pytest.raises(UsageError, match="No source of models is called") as caught:
-        parse_source(text)
-    assert "hugging-face" in caught.value.hint and "\n" not in caught.value.message
-    named = caught.value.hint.removeprefix("There are: ").removesuffix(".").split(", ")
-    assert [parse_source(name) for name in named] == list(local_models.SOURCES[:-1])
+def test_a_source_may_be_spelt_as_people_do(subtests: pytest.Subtests) -> None:
+    for text, source in SPELLINGS:
+        with subtests.test(text):
+            assert parse_source(text) == source
+
+
+NO_SOURCES: list[str] = ["", "folder", "vllm", "a\nb"]
+
+
+def test_an_unknown_source_is_refused_with_the_known_ones(subtests: pytest.Subtests) -> None:
+    for text in NO_SOURCES:
+        with subtests.test(text):
+            with pytest.raises(UsageError, match="No source of models is called") as caught:
+                parse_source(text)
+            assert "hugging-face" in caught.value.hint and "\n" not in caught.value.message
+            named = caught.value.hint.removeprefix("There are: ").removesuffix(".").split(", ")
+            assert [parse_source(name) for name in named] == list(local_models.SOURCES[:-1])
 
 
 def test_a_given_folder_is_searched_as_well(ours: Path, tmp_path: Path) -> None:

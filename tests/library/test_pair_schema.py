@@ -45,70 +45,72 @@ def test_what_is_written_reads_the_same() -> None:
     assert parse_pair("mine", tomllib.loads(as_toml(pair))) == pair
 
 
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"ctx_size": 4}, "settings.ctx_size: expected a whole number from 8 to 2147483647."),
-        ({"ctx_size": True}, "settings.ctx_size: expected a whole number"),
-        ({"ctx_size": 8.0}, "settings.ctx_size: expected a whole number"),
-        ({"ctx_size": [8]}, "settings.ctx_size: expected a whole number"),
-        ({"draft_tokens": 63}, 'draft_tokens: expected a whole number from 0 to 62 or "auto" or'),
-        ({"draft_tokens": "some"}, "settings.draft_tokens: expected a whole number"),
-        ({"flash_attention": 1}, 'settings.flash_attention: expected "auto" or "on" or "off".'),
-        ({"cache_type_v": "q9"}, 'settings.cache_type_v: expected "f16" or'),
-        ({"lenient": 1}, "settings.lenient: expected true or false."),
-        ({"temperature": "hot"}, "settings.temperature: expected a number."),
-        ({"temperature": 101}, "temperature is 101, expected a value from 0 to 100."),
-        ({"min_p": float("nan")}, "min-p is nan, expected a value from 0 to 1."),
-        ({"acceptance": "maybe"}, "'maybe' is no rule of acceptance."),
-        ({"acceptance": "rejection", "draft_tokens": "auto"}, "the draft length must be fixed"),
-        ({"context": 8}, "there is no key settings.context; known are draft_tokens, ctx_size,"),
-        ({"\x1b": 8}, "there is no key settings.\\x1b; known are"),
-    ],
-)
-def test_a_setting_that_cannot_be_kept(settings: dict[str, object], sentence: str) -> None:
-    assert sentence in refusal({"target": TARGET, "draft": DRAFT, "settings": settings})
+WRONG_SETTINGS: list[tuple[dict[str, object], str]] = [
+    ({"ctx_size": 4}, "settings.ctx_size: expected a whole number from 8 to 2147483647."),
+    ({"ctx_size": True}, "settings.ctx_size: expected a whole number"),
+    ({"ctx_size": 8.0}, "settings.ctx_size: expected a whole number"),
+    ({"ctx_size": [8]}, "settings.ctx_size: expected a whole number"),
+    ({"draft_tokens": 63}, 'draft_tokens: expected a whole number from 0 to 62 or "auto" or'),
+    ({"draft_tokens": "some"}, "settings.draft_tokens: expected a whole number"),
+    ({"flash_attention": 1}, 'settings.flash_attention: expected "auto" or "on" or "off".'),
+    ({"cache_type_v": "q9"}, 'settings.cache_type_v: expected "f16" or'),
+    ({"lenient": 1}, "settings.lenient: expected true or false."),
+    ({"temperature": "hot"}, "settings.temperature: expected a number."),
+    ({"temperature": 101}, "temperature is 101, expected a value from 0 to 100."),
+    ({"min_p": float("nan")}, "min-p is nan, expected a value from 0 to 1."),
+    ({"acceptance": "maybe"}, "'maybe' is no rule of acceptance."),
+    ({"acceptance": "rejection", "draft_tokens": "auto"}, "the draft length must be fixed"),
+    ({"context": 8}, "there is no key settings.context; known are draft_tokens, ctx_size,"),
+    ({"\x1b": 8}, "there is no key settings.\\x1b; known are"),
+]
+
+
+def test_a_setting_that_cannot_be_kept(subtests: pytest.Subtests) -> None:
+    for settings, sentence in WRONG_SETTINGS:
+        with subtests.test(sentence):
+            assert sentence in refusal({"target": TARGET, "draft": DRAFT, "settings": settings})
 
 
 MODELS = f'target = "{TARGET}"\ndraft = "{DRAFT}"\n'
 FILE = f'[[files]]\npath = "/a"\nsha256 = "{SHA}"\nsize = 1\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("", "target is missing: expected an absolute path"),
-        (f'target = "{TARGET}"', "draft is missing: expected an absolute path"),
-        ('target = "big.gguf"\ndraft = "/a"', "target: expected an absolute path"),
-        ('target = "/a"\ndraft = "org/repo:Q4"', "draft: expected an absolute path"),
-        ('target = "/a"\ndraft = "hf:org"', "draft: expected an absolute path"),
-        ('target = "/a"\ndraft = 3', "draft: expected an absolute path"),
-        (r'target = "/a\u0000"' + "\ndraft = '/a'", "target: expected an absolute path"),
-        (f"{MODELS}name = 'x'", "there is no key name; known are target, draft, settings, files."),
-        (f"{MODELS}speed = 3", "there is no key speed; known are target, draft"),
-        (f"{MODELS}settings = 3", "settings: expected a table."),
-        (f"{MODELS}[settings]\ncontext = 3", "there is no key settings.context; known are"),
-        (f"{MODELS}[settings]\ncontext = [3]", "there is no key settings.context; known are"),
-        (f"{MODELS}[settings]\nctx_size = '8'", "settings.ctx_size: expected a whole number"),
-        (f"{MODELS}[settings]\nctx_size.a = 8", "settings.ctx_size: expected a whole number"),
-        (f"{MODELS}[settings]\nctx_size = 2020-01-01", "settings.ctx_size: expected a whole"),
-        (f"{MODELS}[settings]\nctx_size = 0x{'f' * 9999}", "settings.ctx_size: expected a whole"),
-        (f"{MODELS}[settings]\ntop_p = inf", "top-p is inf, expected a value from 0 to 1."),
-        (f"{MODELS}files = 3", "files: expected a list of tables."),
-        (f"{MODELS}files = [3]", "files: expected a list of tables."),
-        (f"{MODELS}{FILE.replace('/a', 'a')}", "files.path: expected an absolute path."),
-        (f"{MODELS}{FILE.replace('f', 'F')}", "there is no key Files"),
-        (f"{MODELS}{FILE.replace('abc', 'ABC')}", "files.sha256: expected 64 hexadecimal"),
-        (f"{MODELS}{FILE.replace('= 1', '= -1')}", "files.size: expected a whole number of bytes"),
-        (f"{MODELS}{FILE.replace('= 1', '= 1.5')}", "files.size: expected a whole number of"),
-        (f"{MODELS}{FILE}date = 3", "there is no key files.date; known are path, sha256, size."),
-        (f"{MODELS}[[files]]\npath = '/a'", "files.sha256 is missing: expected 64 hex"),
-    ],
-)
-def test_a_wrong_document_is_told(text: str, sentence: str) -> None:
-    message = refusal(tomllib.loads(text))
-    assert sentence in message
-    assert len(message) < 900
+WRONG_DOCUMENTS: list[tuple[str, str]] = [
+    ("", "target is missing: expected an absolute path"),
+    (f'target = "{TARGET}"', "draft is missing: expected an absolute path"),
+    ('target = "big.gguf"\ndraft = "/a"', "target: expected an absolute path"),
+    ('target = "/a"\ndraft = "org/repo:Q4"', "draft: expected an absolute path"),
+    ('target = "/a"\ndraft = "hf:org"', "draft: expected an absolute path"),
+    ('target = "/a"\ndraft = 3', "draft: expected an absolute path"),
+    (r'target = "/a\u0000"' + "\ndraft = '/a'", "target: expected an absolute path"),
+    (f"{MODELS}name = 'x'", "there is no key name; known are target, draft, settings, files."),
+    (f"{MODELS}speed = 3", "there is no key speed; known are target, draft"),
+    (f"{MODELS}settings = 3", "settings: expected a table."),
+    (f"{MODELS}[settings]\ncontext = 3", "there is no key settings.context; known are"),
+    (f"{MODELS}[settings]\ncontext = [3]", "there is no key settings.context; known are"),
+    (f"{MODELS}[settings]\nctx_size = '8'", "settings.ctx_size: expected a whole number"),
+    (f"{MODELS}[settings]\nctx_size.a = 8", "settings.ctx_size: expected a whole number"),
+    (f"{MODELS}[settings]\nctx_size = 2020-01-01", "settings.ctx_size: expected a whole"),
+    (f"{MODELS}[settings]\nctx_size = 0x{'f' * 9999}", "settings.ctx_size: expected a whole"),
+    (f"{MODELS}[settings]\ntop_p = inf", "top-p is inf, expected a value from 0 to 1."),
+    (f"{MODELS}files = 3", "files: expected a list of tables."),
+    (f"{MODELS}files = [3]", "files: expected a list of tables."),
+    (f"{MODELS}{FILE.replace('/a', 'a')}", "files.path: expected an absolute path."),
+    (f"{MODELS}{FILE.replace('f', 'F')}", "there is no key Files"),
+    (f"{MODELS}{FILE.replace('abc', 'ABC')}", "files.sha256: expected 64 hexadecimal"),
+    (f"{MODELS}{FILE.replace('= 1', '= -1')}", "files.size: expected a whole number of bytes"),
+    (f"{MODELS}{FILE.replace('= 1', '= 1.5')}", "files.size: expected a whole number of"),
+    (f"{MODELS}{FILE}date = 3", "there is no key files.date; known are path, sha256, size."),
+    (f"{MODELS}[[files]]\npath = '/a'", "files.sha256 is missing: expected 64 hex"),
+]
+
+
+def test_a_wrong_document_is_told(subtests: pytest.Subtests) -> None:
+    for text, sentence in WRONG_DOCUMENTS:
+        with subtests.test(sentence):
+            message = refusal(tomllib.loads(text))
+            assert sentence in message
+            assert len(message) < 900
 
 
 FLAGS = {

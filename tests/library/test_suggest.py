@@ -152,35 +152,34 @@ def test_the_rule_of_thumb_is_sane(cost: float, ratio: float) -> None:
 # --- drafts on this disk ---
 
 
-@pytest.mark.parametrize(
-    ("target", "expected", "known"),
-    [
-        ("Llama-3.1-8B", [LLAMA_1B], ["llama3.1-8b"]),
-        ("Qwen2.5-14B", [QWEN25_SMALL], ["qwen2.5-14b"]),
-        ("Qwen3-8B", [QWEN3_SMALL, QWEN25_SMALL, "janhq/Jan-v1-4B-Q4_K_M"], []),
-        ("Jan-v1-4B", [QWEN3_SMALL, QWEN25_SMALL], []),
-        ("gemma-3-27b", ["ggml-org/gemma-3-1b-it-GGUF/gemma-3-1b-it-Q8_0.gguf"], ["gemma3-27b"]),
-        (
-            "Llama-2-13B",
-            ["TheBloke/TinyLlama-1.1B-Chat-v1.0-GGUF/tinyllama-1.1b-chat-v1.0.Q8_0.gguf"],
-            ["llama2-13b"],
-        ),
-        ("tiny-target", [TINY], []),
-        ("llama3:8b", [], []),
-        ("Mistral-Small", [], []),
-        ("mamba", [], []),
-        (QWEN3_SMALL, [], []),
-    ],
-)
-def test_the_right_drafts_in_the_right_order(
-    in_zoo: zoo.Zoo, target: str, expected: list[str], known: list[str]
-) -> None:
-    found = drafts_for(zoo_header(target), models_here())
-    assert [draft.name for draft in found.drafts] == expected
-    assert [pair.name for pair in found.known] == known
-    shown = {name for names in in_zoo.shown.values() for name in names}
-    offered = [*expected, *(refusal.name for refusal in found.refused)]
-    assert set(offered) <= shown and len(set(offered)) == len(offered)
+DRAFTS: list[tuple[str, list[str], list[str]]] = [
+    ("Llama-3.1-8B", [LLAMA_1B], ["llama3.1-8b"]),
+    ("Qwen2.5-14B", [QWEN25_SMALL], ["qwen2.5-14b"]),
+    ("Qwen3-8B", [QWEN3_SMALL, QWEN25_SMALL, "janhq/Jan-v1-4B-Q4_K_M"], []),
+    ("Jan-v1-4B", [QWEN3_SMALL, QWEN25_SMALL], []),
+    ("gemma-3-27b", ["ggml-org/gemma-3-1b-it-GGUF/gemma-3-1b-it-Q8_0.gguf"], ["gemma3-27b"]),
+    (
+        "Llama-2-13B",
+        ["TheBloke/TinyLlama-1.1B-Chat-v1.0-GGUF/tinyllama-1.1b-chat-v1.0.Q8_0.gguf"],
+        ["llama2-13b"],
+    ),
+    ("tiny-target", [TINY], []),
+    ("llama3:8b", [], []),
+    ("Mistral-Small", [], []),
+    ("mamba", [], []),
+    (QWEN3_SMALL, [], []),
+]
+
+
+def test_the_right_drafts_in_the_right_order(in_zoo: zoo.Zoo, subtests: pytest.Subtests) -> None:
+    for target, expected, known in DRAFTS:
+        with subtests.test(target):
+            found = drafts_for(zoo_header(target), models_here())
+            assert [draft.name for draft in found.drafts] == expected
+            assert [pair.name for pair in found.known] == known
+            shown = {name for names in in_zoo.shown.values() for name in names}
+            offered = [*expected, *(refusal.name for refusal in found.refused)]
+            assert set(offered) <= shown and len(set(offered)) == len(offered)
 
 
 def test_each_draft_has_its_reasons(in_zoo: zoo.Zoo) -> None:
@@ -190,25 +189,26 @@ def test_each_draft_has_its_reasons(in_zoo: zoo.Zoo) -> None:
     assert all(each[-1].startswith("both need ") for each in reasons.values())
 
 
-@pytest.mark.parametrize(
-    ("target", "draft", "words", "harmless"),
-    [
-        ("llama3:8b", LLAMA_1B, "1 unused or reserved token differs: 503: ", True),
-        ("Qwen2.5-14B", QWEN3_SMALL, "2 padding tokens differ: 603: '[PAD603]' against ", True),
-        ("gemma-3-27b", "gemma-2-2b", "the target has 703 tokens, the draft 403", True),
-        ("mamba", QWEN3_SMALL, "the target has 302 tokens, the draft 605", False),
-        ("Mistral-7B", QWEN3_SMALL, "is SPM (llama), the draft's BPE (gpt2)", False),
-        ("Llama-3.1-8B", QWEN3_SMALL, "add_bos is true (default) for the target but false", False),
-    ],
-)
-def test_each_refusal_has_the_right_reason(
-    in_zoo: zoo.Zoo, target: str, draft: str, words: str, harmless: bool
-) -> None:
-    (refusal,) = [
-        each for each in drafts_for(zoo_header(target), models_here()).refused if draft in each.name
-    ]
-    assert words in refusal.reason and refusal.hint
-    assert refusal.harmless is harmless
+REFUSALS: list[tuple[str, str, str, bool]] = [
+    ("llama3:8b", LLAMA_1B, "1 unused or reserved token differs: 503: ", True),
+    ("Qwen2.5-14B", QWEN3_SMALL, "2 padding tokens differ: 603: '[PAD603]' against ", True),
+    ("gemma-3-27b", "gemma-2-2b", "the target has 703 tokens, the draft 403", True),
+    ("mamba", QWEN3_SMALL, "the target has 302 tokens, the draft 605", False),
+    ("Mistral-7B", QWEN3_SMALL, "is SPM (llama), the draft's BPE (gpt2)", False),
+    ("Llama-3.1-8B", QWEN3_SMALL, "add_bos is true (default) for the target but false", False),
+]
+
+
+def test_each_refusal_has_the_right_reason(in_zoo: zoo.Zoo, subtests: pytest.Subtests) -> None:
+    for target, draft, reason, harmless in REFUSALS:
+        with subtests.test(f"{target}, {draft}"):
+            (refusal,) = [
+                each
+                for each in drafts_for(zoo_header(target), models_here()).refused
+                if draft in each.name
+            ]
+            assert reason in refusal.reason and refusal.hint
+            assert refusal.harmless is harmless
 
 
 def test_the_nearest_refusal_comes_first(in_zoo: zoo.Zoo) -> None:

@@ -60,28 +60,35 @@ def test_models_are_kept_so_that_any_folder_finds_them(
     assert user_pairs.load("two").draft == "hf:org/repo/a/b.gguf"
 
 
-@pytest.mark.parametrize("name", ["a", "qwen", "r1-qwen_32b.v2", "8b", "A" * 64, "gguf", "1e5"])
-def test_names(name: str) -> None:
-    assert is_name(name)
-    user_pairs.add(name, TARGET, DRAFT, {})
-    assert user_pairs.load(name).name == name
+NAMES: list[str] = ["a", "qwen", "r1-qwen_32b.v2", "8b", "A" * 64, "gguf", "1e5"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["", "4", "1.5", "-3", "auto", "OFF", "find", ".", "..", ".hidden", "-m", "_x", "a b", "a/b",
-     "../a", "a\n", "ä", "a\0", "x.gguf", "x.GGUF", "A" * 65, "hf:a", "0,2", "١a"],
-)  # fmt: skip
-def test_what_is_no_name(name: str) -> None:
-    assert not is_name(name)
-    with pytest.raises(UsageError, match="cannot be named") as caught:
-        user_pairs.add(name, TARGET, DRAFT, {})
-    assert caught.value.message.isprintable()
-    assert "letters" in caught.value.hint
-    for use in (user_pairs.load, user_pairs.remove, user_pairs.find):
-        with pytest.raises(UnknownPair):
-            use(name)
-    assert not user_pairs.folder().exists()
+def test_names(subtests: pytest.Subtests) -> None:
+    for name in NAMES:
+        with subtests.test(name):
+            assert is_name(name)
+            user_pairs.add(name, TARGET, DRAFT, {})
+            assert user_pairs.load(name).name == name
+
+
+NO_NAMES: list[str] = [
+    *("", "4", "1.5", "-3", "auto", "OFF", "find", ".", "..", ".hidden", "-m", "_x", "a b", "a/b"),
+    *("../a", "a\n", "ä", "a\0", "x.gguf", "x.GGUF", "A" * 65, "hf:a", "0,2", "١a"),
+]
+
+
+def test_what_is_no_name(subtests: pytest.Subtests) -> None:
+    for name in NO_NAMES:
+        with subtests.test(name):
+            assert not is_name(name)
+            with pytest.raises(UsageError, match="cannot be named") as caught:
+                user_pairs.add(name, TARGET, DRAFT, {})
+            assert caught.value.message.isprintable()
+            assert "letters" in caught.value.hint
+            for use in (user_pairs.load, user_pairs.remove, user_pairs.find):
+                with pytest.raises(UnknownPair):
+                    use(name)
+            assert not user_pairs.folder().exists()
 
 
 def test_a_name_is_given_once() -> None:
@@ -147,27 +154,28 @@ def test_a_model_that_cannot_be_kept(target: str, draft: str, sentence: str) -> 
 MODELS = f'target = "{TARGET}"\ndraft = "{DRAFT}"\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("", "target is missing: expected an absolute path"),
-        (f"{MODELS}speed = 3", "there is no key speed; known are target, draft"),
-        (f"{MODELS}{MODELS}", "Cannot overwrite a value"),
-        ("target = [" * 200_000, "larger than 1048576 bytes"),
-        ("a = " + "[" * 50_000, "cannot be used"),
-        ("x" * 2**20, "Expected '='"),
-        ("'\x1b[2J' = '", "line 1"),
-    ],
-)
-def test_a_wrong_file_is_told(text: str, sentence: str) -> None:
-    path = write(text)
-    with pytest.raises(FileProblem) as caught:
-        user_pairs.load("mine")
-    message = caught.value.message
-    assert sentence in message
-    assert str(path) in message and message.endswith(".")
-    assert message.isprintable() and len(message) < 900
-    assert "localspec pair remove mine" in caught.value.hint
+WRONG_FILES: list[tuple[str, str]] = [
+    ("", "target is missing: expected an absolute path"),
+    (f"{MODELS}speed = 3", "there is no key speed; known are target, draft"),
+    (f"{MODELS}{MODELS}", "Cannot overwrite a value"),
+    ("target = [" * 200_000, "larger than 1048576 bytes"),
+    ("a = " + "[" * 50_000, "cannot be used"),
+    ("x" * 2**20, "Expected '='"),
+    ("'\x1b[2J' = '", "line 1"),
+]
+
+
+def test_a_wrong_file_is_told(subtests: pytest.Subtests) -> None:
+    for text, sentence in WRONG_FILES:
+        with subtests.test(sentence):
+            path = write(text)
+            with pytest.raises(FileProblem) as caught:
+                user_pairs.load("mine")
+            message = caught.value.message
+            assert sentence in message
+            assert str(path) in message and message.endswith(".")
+            assert message.isprintable() and len(message) < 900
+            assert "localspec pair remove mine" in caught.value.hint
 
 
 def test_a_file_that_is_no_text() -> None:
