@@ -1,5 +1,5 @@
 # ruff: noqa: F401, F811  (fixtures are imported)
-"""The library: every model once and whole, under its tool's name, with the facts that are known."""
+"""The inventory: every model once and whole, under its tool's name, with the facts that are known."""
 
 from __future__ import annotations
 
