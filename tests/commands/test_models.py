@@ -547,6 +547,23 @@ def test_a_command_searches_the_disk_once_at_most(
             assert reads.searches == searched
 
 
+def test_an_answer_searches_the_disk_once_at_most(
+    localspec: Command, pair: Pair, home: Path, reads: Reads, subtests: pytest.Subtests
+) -> None:
+    cache = home / ".cache" / "huggingface" / "hub"
+    zoo.put_in_hub_cache(cache, "org/big-GGUF", "big-Q4_K_M.gguf", pair.target.read_bytes())
+    zoo.put_in_hub_cache(cache, "org/small-GGUF", "small-Q8_0.gguf", pair.draft.read_bytes())
+    for models, searched in (
+        (("-m", *PAIR[:1], "-md", *PAIR[1:]), 1),
+        (("-m", *PAIR[:1], "--draft", "find"), 1),
+        (("-m", pair.target, "-md", pair.draft), 0),
+    ):
+        with subtests.test(" ".join(map(str, models))):
+            reads.searches = 0
+            assert localspec("run", *models, *DRAFTED, *FLAGS).code == 0
+            assert reads.searches == searched
+
+
 def test_suggest_reads_each_header_once(
     localspec: Command, lonely: zoo.Zoo, pair: Pair, reads: Reads
 ) -> None:

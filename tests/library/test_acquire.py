@@ -139,13 +139,14 @@ def test_of_a_file_on_the_hub_only_the_header_is_read(stocked: FakeHub, listener
 def test_a_pair_is_judged_alike_wherever_it_is(
     stocked: FakeHub, listener: Listener, local: Path, target: str, draft: str, remote: int
 ) -> None:
-    names = [name.replace("LOCAL", str(local)) for name in (target, draft)]
-    verdict = judge(*names, Resolver(), listener.ui)
+    target, draft = target.replace("LOCAL", str(local)), draft.replace("LOCAL", str(local))
+    verdict = judge(target, draft, Resolver(), listener.ui)
     fits = "other" not in draft
     assert verdict.report.compatible is verdict.report.llama_cpp_accepts is fits
     assert [finding.rule for finding in verdict.report.errors] == [] if fits else ["vocab-size"]
     assert verdict.bytes_read == sum(stocked.served.values())
-    assert verdict.bytes_read <= FIRST_BYTES * sum(name.startswith(("org", "hf")) for name in names)
+    n_remote = sum(name.startswith(("org", "hf")) for name in (target, draft))
+    assert verdict.bytes_read <= FIRST_BYTES * n_remote
     told = f"Read {verdict.bytes_read:,} of {remote:,} bytes on the Hub."
     assert listener.sentences[-1:] == ([told] if remote else [])
     assert stored() == []

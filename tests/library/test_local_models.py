@@ -1,5 +1,5 @@
 # ruff: noqa: F401, F811  (fixtures are imported)
-"""The inventory: every model once and whole, under its tool's name, with the facts that are known."""
+"""The inventory: every model once, whole, under its tool's name, with the facts that are known."""
 
 from __future__ import annotations
 
@@ -306,7 +306,7 @@ def test_a_reference_means_the_same_here_as_on_the_hub(tmp_path: Path) -> None:
         reference = parse_reference(name)
         assert reference is not None
         found = model_of(reference, models)
-        return found and found.path.name
+        return None if found is None else found.path.name
 
     assert meant("org/repo:q8_0") == "model-Q8_0.gguf"
     assert meant("org/repo") == "model-Q4_K_M.gguf"

@@ -1,5 +1,5 @@
 # ruff: noqa: F401, F811  (fixtures are imported)
-"""Tool caches: where each tool keeps its models, what it calls them, and that nothing misleads us."""
+"""Tool caches: where each tool keeps its models, what it calls them; nothing misleads us."""
 
 from __future__ import annotations
 

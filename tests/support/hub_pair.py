@@ -17,7 +17,7 @@ import typer.main
 
 from localspec import download
 from localspec.library import local_models, resolve
-from localspec.metadata import header
+from localspec.metadata import header, splits
 from localspec.metadata.gguf_file import PartHeader
 from tests.support import zoo
 from tests.support.command import Command, Done
@@ -105,7 +105,7 @@ class Reads:
 def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     """Counts them from here on."""
     counted = Reads()
-    find, read = local_models.find_models, header.read_parts
+    find, read = local_models.find_models, splits.read_parts
 
     def find_models(*arguments: Any, **named: Any) -> local_models.Inventory:
         counted.searches += 1
