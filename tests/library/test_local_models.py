@@ -37,7 +37,7 @@ from tests.support.model_folders import (  # noqa: F401  fixtures
 # The zoo
 
 
-def test_each_model_of_the_zoo_is_shown_once_as_its_tool_names_it(in_zoo: zoo.Zoo) -> None:
+def test_each_model_of_the_zoo_is_shown_once_by_its_tools_name(in_zoo: zoo.Zoo) -> None:
     models = find_models().models
     assert len(models) == 20
     shown: dict[str, list[str]] = {}
