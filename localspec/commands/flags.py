@@ -17,12 +17,13 @@ import typer
 from localspec.core.config import (
     ACCEPTANCE_RULES,
     CACHE_TYPES,
-    MAX_THREADS,
+    CTX_SIZE,
+    LAYERS,
+    THREADS,
     DraftOptions,
     LoadOptions,
     choose_draft,
 )
-from localspec.library.pair_schema import SETTINGS
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 NameArgument = Annotated[
@@ -123,8 +124,8 @@ class ModelFlags:
         typer.Option(
             "--draft-ctx-size",
             "-cd",
-            min=8,
-            max=2**31 - 1,
+            min=CTX_SIZE.low,
+            max=CTX_SIZE.high,
             help="Context of the draft in tokens: of a longer text it sees the most recent part. "
             "Default: as the target's, at most 4096 and what the draft was trained for.",
             rich_help_panel=_DRAFTING,
@@ -135,8 +136,8 @@ class ModelFlags:
         typer.Option(
             "--draft-threads",
             "-td",
-            min=1,
-            max=MAX_THREADS,
+            min=THREADS.low,
+            max=THREADS.high,
             help="Threads of the draft. Default: as --threads.",
             rich_help_panel=_DRAFTING,
         ),
@@ -146,8 +147,8 @@ class ModelFlags:
         typer.Option(
             "--draft-n-gpu-layers",
             "-ngld",
-            min=0,
-            max=2**31 - 1,
+            min=LAYERS.low,
+            max=LAYERS.high,
             help="Layers of the draft on the GPU. Default: as many as fit, before the target's.",
             rich_help_panel=_DRAFTING,
         ),
@@ -166,8 +167,8 @@ class ModelFlags:
         typer.Option(
             "--ctx-size",
             "-c",
-            min=8,
-            max=2**31 - 1,
+            min=CTX_SIZE.low,
+            max=CTX_SIZE.high,
             help="Context in tokens. Default: the smaller of 8192 and what the model was "
             "trained for, or less where memory is short.",
             rich_help_panel=_LOADING,
@@ -178,8 +179,8 @@ class ModelFlags:
         typer.Option(
             "--threads",
             "-t",
-            min=1,
-            max=MAX_THREADS,
+            min=THREADS.low,
+            max=THREADS.high,
             help="Default: physical cores.",
             rich_help_panel=_LOADING,
         ),
@@ -189,8 +190,8 @@ class ModelFlags:
         typer.Option(
             "--threads-batch",
             "-tb",
-            min=1,
-            max=MAX_THREADS,
+            min=THREADS.low,
+            max=THREADS.high,
             help="Threads for more than one token at a time. Default: as --threads.",
             rich_help_panel=_LOADING,
         ),
@@ -200,8 +201,8 @@ class ModelFlags:
         typer.Option(
             "--n-gpu-layers",
             "-ngl",
-            min=0,
-            max=2**31 - 1,
+            min=LAYERS.low,
+            max=LAYERS.high,
             help="Layers on the GPU. Default: as many as fit.",
             rich_help_panel=_LOADING,
         ),
@@ -220,7 +221,7 @@ class ModelFlags:
         typer.Option(
             "--n-cpu-moe",
             "-ncmoe",
-            min=0,
+            min=LAYERS.low,
             help="Keep the experts of the first N layers in RAM. Default: 0.",
             rich_help_panel=_LOADING,
         ),
@@ -429,6 +430,8 @@ def settle(
 
 def kept_settings(models: ModelFlags, sampling: SamplingFlags) -> dict[str, object]:
     """What `settle` would restore: settings that were given, by the names a pair keeps them."""
+    from localspec.library.pair_schema import SETTINGS
+
     settings: dict[str, object] = {}
     if models.draft_options().lengths:
         length = models.draft_options().one_length("auto")

@@ -1,8 +1,10 @@
 """From command-line flags to a loaded pair: names resolved, files fetched, sampling chosen."""
 
 import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,19 +20,24 @@ from localspec.core.config import (
 )
 from localspec.core.errors import IncompatiblePair, UsageError
 from localspec.display import console
+from localspec.display.progress import progress
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
+    from localspec.library.acquire import DownloadUI
+    from localspec.library.resolve import Resolver
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a command line asks for, a pair's own settings included.
 
-    ``target`` and ``draft.model`` are models as they were named, ``sampling`` the parameters that
-    were given, by the names of SamplingParams; ``flags`` say how to load both models.
+    ``target`` and ``draft.model`` are models as they were named, which ``resolver`` finds;
+    ``sampling`` are the parameters that were given, by the names of SamplingParams; ``flags`` say
+    how to load both models.
     """
 
+    resolver: "Resolver"
     target: str
     draft: DraftOptions
     flags: ModelFlags
@@ -65,12 +72,13 @@ def make_request(
     ``defaults`` are a command's own values of sampling parameters that nobody gave. Raises
     UsageError for two targets or none, UnknownPair for a name that nothing has.
     """
-    from localspec.library.resolve import choose
+    from localspec.library.resolve import Resolver
 
     if name is not None and models.target is not None:
         raise UsageError(f"Two targets were given: {name} and {models.target}.", "Name one.")
     options = models.draft_options()
-    named = choose(name or models.target, options.model)
+    resolver = Resolver()
+    named = resolver.choose(name or models.target, options.model)
     if named.note:
         console.note(named.note)
     settings = dict(named.settings)
@@ -79,7 +87,17 @@ def make_request(
     models, sampling = settle(models, sampling, settings)
     given = {name: value for name, value in sampling.given().items() if value is not None}
     draft = DraftOptions(named.draft, lengths)
-    return Request(named.target, draft, models, {**(defaults or {}), **given})
+    return Request(resolver, named.target, draft, models, {**(defaults or {}), **given})
+
+
+def download_ui(yes: bool = False) -> "DownloadUI":
+    """Speak with the user on stderr; without a terminal, large downloads need ``yes``."""
+    from localspec.library.acquire import DownloadUI
+
+    def agree(question: str) -> bool:
+        return yes or (sys.stdin is not None and sys.stdin.isatty() and console.ask(question))
+
+    return DownloadUI(console.note, agree, partial(progress, in_bytes=True))
 
 
 def open_engine(request: Request) -> "Engine":
@@ -119,7 +137,6 @@ def sampling_for(engine: "Engine", request: Request) -> SamplingParams:
 
 def _files(request: Request) -> tuple[Path, Path | None]:
     """The files of target and draft, fetched from the Hub where they are named but missing."""
-    from localspec.commands.models import voice
     from localspec.library.acquire import ensure_local
     from localspec.library.resolve import FIND
 
@@ -130,21 +147,21 @@ def _files(request: Request) -> tuple[Path, Path | None]:
             "Name one with --draft FILE.gguf, or leave the length out.",
         )
     draft = None if lengths == (0,) else request.draft.model
-    lenient = request.flags.lenient
+    resolver, ui, lenient = request.resolver, download_ui(), request.flags.lenient
     if draft == FIND:
-        (target,) = ensure_local([request.target], voice())
-        return target, _find_draft(target, lenient)
+        (target,) = ensure_local([request.target], resolver, ui)
+        return target, _find_draft(target, resolver, lenient)
     names = [request.target, *([] if draft is None else [draft])]
-    target, *rest = ensure_local(names, voice(), lenient=lenient)
+    target, *rest = ensure_local(names, resolver, ui, lenient=lenient)
     return target, rest[0] if rest else None
 
 
-def _find_draft(target: Path, lenient: bool) -> Path:
+def _find_draft(target: Path, resolver: "Resolver", lenient: bool) -> Path:
     """The best draft on this disk that is worth using, named."""
-    from localspec.library.pairs import drafts_for
+    from localspec.library.suggest import drafts_for
     from localspec.metadata.header import read_header
 
-    found = drafts_for(read_header(target), lenient=lenient).drafts
+    found = drafts_for(read_header(target), resolver.inventory.models, lenient=lenient).drafts
     if not found or found[0].worth <= 1:
         raise IncompatiblePair(
             f"No model on this disk can draft for {target}.",

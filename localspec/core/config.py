@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from localspec.core.errors import UsageError
 
@@ -25,7 +25,22 @@ DraftTokens = int | Literal["auto"]  # 0 is "off"
 AcceptanceRule = Literal["coupled", "match", "rejection"]
 ACCEPTANCE_RULES: tuple[AcceptanceRule, ...] = get_args(AcceptanceRule)
 FlashAttention = Literal["auto", "on", "off"]
-CACHE_TYPES = ("f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+CacheType = Literal["f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
+CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
+
+
+class Bounds(NamedTuple):
+    """The least and the largest value that a setting may have."""
+
+    low: int
+    high: int
+
+
+# Of the command line and of the file of a pair.
+DRAFT_TOKENS = Bounds(0, MAX_DRAFT_TOKENS)
+CTX_SIZE = Bounds(8, 2**31 - 1)
+LAYERS = Bounds(0, 2**31 - 1)
+THREADS = Bounds(1, MAX_THREADS)
 
 _ODD_NUMBER = re.compile(r"-[\d.,]+|\d*\.\d+")  # meant as a length, and never a file
 

@@ -42,6 +42,15 @@ def free_memory(device: str | None = None) -> FreeMemory:
     return FreeMemory(None if ram is None else ram[0], tuple(g.free for g in gpus) if known else ())
 
 
+def memory_for_models(*, total: bool = False) -> int | None:
+    """Bytes for models: RAM that is free, or all of it, and what GPUs have; None where unknown."""
+    memory = machine.memory()
+    if memory is None:
+        return None
+    on_gpus = free_memory().gpu if machine.has_nvidia_gpu() else 0
+    return memory[1 if total else 0] + on_gpus
+
+
 def would_allocate(path: Path, options: LoadOptions) -> MemoryUse | None:
     """What llama.cpp says it would take for a file, None when it does not say; no weights load."""
     asked = json.dumps(asdict(replace(options, path=path)), default=str)

@@ -1,7 +1,6 @@
-"""What is named but not here, fetched: judged by its header first, with licence and size told.
+"""Fetches models that are named but missing, judged by their headers before any weights come.
 
-This room owns the order of things before a download: look on the disk, ask the Hub, read headers,
-refuse a pair that cannot work, ask about what is large. The transfer is `download`'s.
+The transfer itself is in `localspec.download`.
 """
 
 import os
@@ -11,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from localspec.core import paths
 from localspec.core.errors import DownloadProblem, FileProblem, IncompatiblePair, UsageError
@@ -20,11 +20,12 @@ from localspec.hub.client import RemoteModel, resolve
 from localspec.hub.provenance import Progress, sha256_of
 from localspec.hub.reference import parse_reference
 from localspec.hub.remote_header import PairCheck, compare, read_remote
-from localspec.library import user_pairs
-from localspec.library.pair_schema import FileHash
-from localspec.library.resolve import choose, is_pair, on_disk
+from localspec.library.resolve import Resolver
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import check_model
+
+if TYPE_CHECKING:
+    from localspec.library.pair_schema import FileHash
 
 _HUB_PATH = re.compile(r"[\w.-]+/[\w.-]+/.+\.gguf", re.IGNORECASE)
 LARGE = 10 * 10**9  # bytes; above it a download waits for a yes
@@ -39,115 +40,80 @@ class DownloadUI:
     transfer: Callable[[], AbstractContextManager[Progress]]
 
 
-def header_of(name: str, voice: DownloadUI) -> ModelHeader:
+def header_of(name: str, resolver: Resolver, ui: DownloadUI) -> ModelHeader:
     """The header of a model on the disk or on the Hub, of which nothing else is read."""
-    if is_pair(name):
+    if resolver.is_pair(name):
         raise UsageError(
             f"{name} is the name of a pair, which has two models.",
-            "Name one of them: " + " or ".join(models_of([name])),
+            "Name one of them: " + " or ".join(resolver.models_of([name])),
         )
-    place = _place(name, voice)
+    place = _place(name, resolver, ui)
     if isinstance(place, Path):
         return read_header(place)
     header, n_bytes = read_remote(place)
-    voice.say(f"Read {n_bytes:,} of {place.size:,} bytes of {place.reference}.")
+    ui.say(f"Read {n_bytes:,} of {place.size:,} bytes of {place.reference}.")
     return header
 
 
 def judge(
     target: str,
     draft: str,
-    voice: DownloadUI,
+    resolver: Resolver,
+    ui: DownloadUI,
     *,
     lenient: bool = False,
     weights_needed: bool = True,
 ) -> PairCheck:
     """The verdict on a pair, wherever its models are, from as little of them as it takes."""
-    choice = choose(target, draft)
-    places = _place(choice.target, voice), _place(choice.draft or draft, voice)
-    verdict = compare(*places, lenient=lenient, weights_needed=weights_needed)
+    named = resolver.choose(target, draft)
+    places = _place(named.target, resolver, ui), _place(named.draft or draft, resolver, ui)
+    check = compare(*places, lenient=lenient, weights_needed=weights_needed)
     total = sum(place.size for place in places if isinstance(place, RemoteModel))
     if total:
-        voice.say(f"Read {verdict.bytes_read:,} of {total:,} bytes on the Hub.")
-    return verdict
+        ui.say(f"Read {check.bytes_read:,} of {total:,} bytes on the Hub.")
+    return check
 
 
-def ensure_local(names: Sequence[str], voice: DownloadUI, *, lenient: bool = False) -> list[Path]:
+def file_hashes(check: PairCheck, on_progress: Progress) -> "list[FileHash]":
+    """Size and sha256 of every file of a judged pair that is on this disk, split ones included."""
+    headers = [side for side in (check.target, check.draft) if isinstance(side, ModelHeader)]
+    return [
+        _hashed(path, on_progress)
+        for header in headers
+        for path in header.paths
+        if path.is_file()  # the path of a header on the Hub is its reference
+    ]
+
+
+def ensure_local(
+    names: Sequence[str], resolver: Resolver, ui: DownloadUI, *, lenient: bool = False
+) -> list[Path]:
     """The files (part 1 of a split one) that names stand for, fetched where they are missing.
 
     Two names are a pair, judged before anything is fetched: raises IncompatiblePair. Raises
     FileProblem for what is no model, DownloadProblem when the user does not agree to a large
     download.
     """
-    places = [_existing(name, _place(name, voice)) for name in names]
+    places = [_existing(name, _place(name, resolver, ui)) for name in names]
     missing = [place for place in places if isinstance(place, RemoteModel)]
     if missing:
         if len(places) == 2:
             _require_compatible(places[0], places[1], lenient)
         else:
             _require_model(missing)
-        _tell_and_ask(missing, voice)
-    with voice.transfer() as on_progress:
+        _tell_and_ask(missing, ui)
+    with ui.transfer() as on_progress:
         return [
             place
             if isinstance(place, Path)
-            else fetch(place, paths.models_folder(), on_progress, on_note=voice.say)[0]
+            else fetch(place, paths.models_folder(), on_progress, on_note=ui.say)[0]
             for place in places
         ]
 
 
-def groups_of(names: Sequence[str]) -> list[tuple[list[str], bool]]:
-    """Models to fetch, those of a pair together, each with whether the pair is a lenient one.
+def _hashed(path: Path, on_progress: Progress) -> "FileHash":
+    from localspec.library.pair_schema import FileHash
 
-    Two models without a pair's name are taken for a pair.
-    """
-    choices = [choose(name, None) for name in names]
-    pairs = [
-        (choice.models, bool(choice.settings.get("lenient"))) for choice in choices if choice.draft
-    ]
-    loose = [choice.target for choice in choices if not choice.draft]
-    singles = [loose] if len(loose) == 2 and not pairs else [[name] for name in loose]
-    return [*pairs, *((each, False) for each in singles)]
-
-
-def models_of(names: Sequence[str]) -> list[str]:
-    """Models that names stand for; a pair's name stands for two."""
-    return [model for name in names for model in choose(name, None).models]
-
-
-def files_of(name: str) -> list[Path]:
-    """The files on this disk that a path, a reference or a pair's name stands for.
-
-    Raises FileProblem for what was not fetched.
-    """
-    found = []
-    for model in models_of([name]):
-        path = on_disk(model)
-        if path is None:
-            raise FileProblem(
-                f"{one_line(model)} is not on this disk.", f"Fetch it: localspec download {model}"
-            )
-        found.append(path)
-    return found
-
-
-def kept_hashes(names: Sequence[str] | None) -> dict[Path, str]:
-    """The sha256 of local files that were kept when their pairs were added; None: of all pairs."""
-    wanted = None if names is None else {name.lower() for name in names}
-    own = [name for name in user_pairs.names() if wanted is None or name.lower() in wanted]
-    pairs = [user_pairs.load(name) for name in own]
-    return {Path(file.path): file.sha256 for pair in pairs for file in pair.files}
-
-
-def file_hashes(models: Sequence[str], on_progress: Progress) -> list[FileHash]:
-    """Size and sha256 of every file of the models that are on this disk."""
-    here = [path for model in models if (path := on_disk(model)) is not None]
-    return [
-        _hashed(part, on_progress) for path in here for part in (path, *read_header(path).paths[1:])
-    ]
-
-
-def _hashed(path: Path, on_progress: Progress) -> FileHash:
     n_bytes = path.stat().st_size
 
     def report(done: int) -> None:
@@ -156,12 +122,12 @@ def _hashed(path: Path, on_progress: Progress) -> FileHash:
     return FileHash(str(path.absolute()), sha256_of(path, report), n_bytes)
 
 
-def _place(name: str, voice: DownloadUI) -> Path | RemoteModel:
+def _place(name: str, resolver: Resolver, ui: DownloadUI) -> Path | RemoteModel:
     """Where a model is: on the disk, else on the Hub."""
-    here, reference = on_disk(name), parse_reference(name)
+    here, reference = resolver.on_disk(name), parse_reference(name)
     if here is not None or reference is None:
         return here or Path(name)
-    voice.say(f"Asking the Hub for {reference}.")
+    ui.say(f"Asking the Hub for {reference}.")
     return resolve(reference)
 
 
@@ -177,10 +143,10 @@ def _existing(name: str, place: Path | RemoteModel) -> Path | RemoteModel:
 def _require_compatible(
     target: Path | RemoteModel, draft: Path | RemoteModel, lenient: bool
 ) -> None:
-    verdict = compare(target, draft, lenient=lenient)
-    if verdict.report.compatible:
+    check = compare(target, draft, lenient=lenient)
+    if check.report.compatible:
         return
-    first = verdict.report.errors[0]
+    first = check.report.errors[0]
     names = [
         str(place) if isinstance(place, Path) else str(place.reference) for place in (target, draft)
     ]
@@ -198,12 +164,12 @@ def _require_model(places: Sequence[RemoteModel]) -> None:
                 raise FileProblem(f"{place.reference}: {finding.message}", finding.hint)
 
 
-def _tell_and_ask(models: Sequence[RemoteModel], voice: DownloadUI) -> None:
+def _tell_and_ask(models: Sequence[RemoteModel], ui: DownloadUI) -> None:
     for model in models:
-        license = one_line(model.license or "not stated")
-        voice.say(f"{model.reference}: {size(model.size)}, licence {license}.")
+        licence = one_line(model.license or "not stated")
+        ui.say(f"{model.reference}: {size(model.size)}, licence {licence}.")
     total = sum(model.size for model in models)
-    if total > LARGE and not voice.agree(f"Fetch {size(total)}?"):
+    if total > LARGE and not ui.agree(f"Fetch {size(total)}?"):
         names = shlex.join(str(model.reference) for model in models)
         raise DownloadProblem(
             "Nothing was fetched.", f"Fetch it with: localspec download --yes {names}"

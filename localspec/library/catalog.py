@@ -1,8 +1,7 @@
-"""Known pairs of target and draft: where they lie, what they are licensed under, what to expect.
+"""The catalogue of known pairs, `pairs.toml`: models on the Hub, licences, and what to expect.
 
-This room owns `pairs.toml` and is the door to pydantic for it. It reads no header and asks no Hub:
-what the list says of a pair's vocabularies is hearsay, and only `pairing` judges. A user's own
-pairs are kept in `pairbook`.
+What it says of a pair's vocabularies is hearsay, and only `pairing` judges. A user's own pairs are
+in `user_pairs`.
 """
 
 from collections.abc import Iterable
@@ -83,6 +82,14 @@ class PairSpec:
         """Both models, in GB of 10^9 bytes."""
         return self.target.size_gb + self.draft.size_gb
 
+    def as_json(self) -> dict[str, object]:
+        """Plain data, with the references that fetch its models."""
+        target, draft = (
+            {"reference": str(model.reference), **asdict(model)}
+            for model in (self.target, self.draft)
+        )
+        return {**asdict(self), "target": target, "draft": draft, "size_gb": round(self.size_gb, 3)}
+
 
 @cache
 def load_catalog() -> tuple[PairSpec, ...]:
@@ -139,14 +146,6 @@ def unknown_pair(name: str, known: Iterable[str]) -> UnknownPair:
         f"{message}; near it: {names}." if names else f"{message}.",
         "See all pairs with: localspec pairs",
     )
-
-
-def describe(pair: PairSpec) -> dict[str, object]:
-    """The pair as JSON-ready data, with the references that fetch its models."""
-    target, draft = (
-        {"reference": str(model.reference), **asdict(model)} for model in (pair.target, pair.draft)
-    )
-    return {**asdict(pair), "target": target, "draft": draft, "size_gb": round(pair.size_gb, 3)}
 
 
 def _folded(text: str) -> str:

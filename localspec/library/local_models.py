@@ -1,7 +1,6 @@
-"""GGUF models that are already on the disk: ours, and those of other tools, read in place.
+"""Inventory of GGUF models on this disk, ours and other tools', each content once, read in place.
 
-This room owns the list of them: which files make one model, and each content once. Where the files
-are is `caches`' matter, how folders are walked `scan`'s; what a header says is `metadata`'s.
+Where the tools keep their files is in `tool_caches`; no header is read.
 """
 
 import os

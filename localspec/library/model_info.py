@@ -1,8 +1,4 @@
-"""A model file as a person wants to see it: its facts in order, and what speaks against it.
-
-This room owns which facts of a header are shown, and in which words. Reading is `metadata`'s,
-judging `pairing`'s, drawing `display`'s.
-"""
+"""Facts of a model file for `localspec inspect`: what its header says, in words, and findings."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,7 +44,7 @@ class ModelInfo:
 
 
 def model_info(header: ModelHeader, free: int | None = None) -> ModelInfo:
-    """The portrait of a file, every text in it fit for one line of a terminal.
+    """The facts of a file and the findings on it, every text fit for one line of a terminal.
 
     ``free`` is in bytes of memory that models may have here, None where that is not known.
     """

@@ -1,21 +1,23 @@
-"""From what was typed to files on this disk: a path, a pair's name, a reference to the Hub.
+"""Resolves what was typed to models on this disk: a path, a Hub reference, a name, a pair's name.
 
-This room owns what a model may be called, and in which order its meanings are tried: an existing
-path, a reference, a name as `localspec list` shows it, the name of a pair. It fetches nothing.
+The meanings are tried in this order: an existing path, a reference, a name as `localspec list`
+shows it, the name of a pair. Nothing is fetched.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from localspec.core import paths
-from localspec.core.errors import UnknownPair, UsageError
+from localspec.core.errors import FileProblem, UnknownPair, UsageError
+from localspec.core.formatting import one_line
 from localspec.download import downloaded
 from localspec.hub.reference import parse_reference
 from localspec.library import user_pairs
 from localspec.library.catalog import load_catalog
-from localspec.library.local_models import find_models, model_of
+from localspec.library.local_models import Inventory, LocalModel, find_models, model_of
 
 FIND = "find"  # in place of a draft: the best one on this disk
 
@@ -35,66 +37,113 @@ class NamedModels:
         return [self.target] if self.draft is None else [self.target, self.draft]
 
 
-def choose(target: str | None, draft: str | None) -> NamedModels:
-    """What the names of a command line mean together: a pair's name names both models.
+class Resolver:
+    """What names mean here, for one command: the disk is searched once, if a name needs it at all.
 
-    Raises UsageError without a target, UnknownPair for a name that nothing has.
+    ``folders`` are searched with the rest for `inventory`. No name is looked up in them, since
+    other commands would not find it.
     """
-    if target is None:
-        raise UsageError(
-            "No target model was given.",
-            "Name a GGUF file with --target, or see the bundled pair at work: localspec demo",
-        )
-    wanted = NamedModels(target, draft)
-    if is_pair(target):
-        wanted = _pair(target)
-        if draft is not None:
-            wanted = NamedModels(wanted.target, draft, wanted.settings, wanted.note)
-    if wanted.draft is not None and wanted.draft != FIND and is_pair(wanted.draft):
-        drafted = _pair(wanted.draft).draft
-        wanted = NamedModels(wanted.target, drafted, wanted.settings, wanted.note)
-    return wanted
 
+    def __init__(self, folders: Sequence[Path] = ()) -> None:
+        self._folders = folders
 
-def is_pair(name: str) -> bool:
-    """Whether a name can only be a pair's: nothing on the disk has it, and it is no reference."""
-    if not user_pairs.is_name(name) or os.path.isfile(name):
-        return False
-    # A known pair's name wins over a folder or a listed model that happens to be called so.
-    return parse_reference(name) is None and (_is_known(name) or _listed(name) is None)
+    @cached_property
+    def inventory(self) -> Inventory:
+        """The models on this disk. Raises FileProblem as `find_models` does."""
+        return find_models(extra=self._folders)
+
+    def choose(self, target: str | None, draft: str | None) -> NamedModels:
+        """What the names of a command line mean together: a pair's name names both models.
+
+        Raises UsageError without a target, UnknownPair for a name that nothing has.
+        """
+        if target is None:
+            raise UsageError(
+                "No target model was given.",
+                "Name a GGUF file with --target, or see the bundled pair at work: localspec demo",
+            )
+        wanted = NamedModels(target, draft)
+        if self.is_pair(target):
+            wanted = _pair(target)
+            if draft is not None:
+                wanted = NamedModels(wanted.target, draft, wanted.settings, wanted.note)
+        if wanted.draft is not None and wanted.draft != FIND and self.is_pair(wanted.draft):
+            drafted = _pair(wanted.draft).draft
+            wanted = NamedModels(wanted.target, drafted, wanted.settings, wanted.note)
+        return wanted
+
+    def models_of(self, names: Sequence[str]) -> list[str]:
+        """Models that names stand for; a pair's name stands for two."""
+        return [model for name in names for model in self.choose(name, None).models]
+
+    def groups_of(self, names: Sequence[str]) -> list[tuple[list[str], bool]]:
+        """Models to fetch, those of a pair together, each with whether the pair is a lenient one.
+
+        Two models without a pair's name are taken for a pair.
+        """
+        chosen = [self.choose(name, None) for name in names]
+        pairs = [(each.models, bool(each.settings.get("lenient"))) for each in chosen if each.draft]
+        loose = [each.target for each in chosen if not each.draft]
+        singles = [loose] if len(loose) == 2 and not pairs else [[name] for name in loose]
+        return [*pairs, *((each, False) for each in singles)]
+
+    def is_pair(self, name: str) -> bool:
+        """Whether a name can only be a pair's: nothing on the disk has it, and it is no reference.
+
+        A pair's name wins over a folder or a listed model that happens to be called so.
+        """
+        if not user_pairs.is_name(name) or os.path.isfile(name):
+            return False
+        return parse_reference(name) is None and (_is_known(name) or self._listed(name) is None)
+
+    def on_disk(self, name: str) -> Path | None:
+        """The file (part 1 of a split one) that a name stands for; None for one still to fetch.
+
+        A path is handed back as it is: whoever opens it tells what is wrong with it.
+        """
+        reference = parse_reference(name)
+        if reference is None:
+            return Path(name) if os.path.exists(name) else self._listed(name) or Path(name)
+        files = downloaded(reference, paths.models_folder())
+        if files:
+            return files[0]
+        model = model_of(reference, self._nameable())
+        return self._listed(name) if model is None else model.path
+
+    def files_of(self, name: str) -> list[Path]:
+        """The files on this disk that a path, a reference or a pair's name stands for.
+
+        Raises FileProblem for what was not fetched.
+        """
+        found = []
+        for model in self.models_of([name]):
+            path = self.on_disk(model)
+            if path is None:
+                raise FileProblem(
+                    f"{one_line(model)} is not on this disk.",
+                    f"Fetch it: localspec download {model}",
+                )
+            found.append(path)
+        return found
+
+    def canonical_name(self, name: str) -> str:
+        """A name that means the same model tomorrow: a reference, or an absolute path."""
+        reference, here = parse_reference(name), self.on_disk(name)
+        if reference is None or (here is not None and here == self._listed(name)):
+            return str((here or Path(name)).absolute())
+        return str(reference)
+
+    def _listed(self, name: str) -> Path | None:
+        """The model that the list of this disk shows under this name."""
+        return next((model.path for model in self._nameable() if model.name == name), None)
+
+    def _nameable(self) -> list[LocalModel]:
+        return [model for model in self.inventory.models if model.source != "folder"]
 
 
 def _is_known(name: str) -> bool:
     known = {each.lower() for each in user_pairs.names()}
     return name.lower() in known or any(pair.name == name.lower() for pair in load_catalog())
-
-
-def on_disk(name: str) -> Path | None:
-    """The file (part 1 of a split one) that a name stands for; None for what was not fetched yet.
-
-    A path is handed back as it is: whoever opens it tells what is wrong with it.
-    """
-    reference = parse_reference(name)
-    if reference is None:
-        return Path(name) if os.path.exists(name) else _listed(name) or Path(name)
-    files = downloaded(reference, paths.models_folder())
-    if files:
-        return files[0]
-    model = model_of(reference, find_models().models)
-    return _listed(name) if model is None else model.path
-
-
-def canonical_name(name: str) -> str:
-    """A name that means the same model tomorrow: a reference, or an absolute path."""
-    reference, here = parse_reference(name), on_disk(name)
-    if reference is None or (here is not None and here == _listed(name)):
-        return str((here or Path(name)).absolute())
-    return str(reference)
-
-
-def _listed(name: str) -> Path | None:
-    """The model that the list of this disk shows under this name."""
-    return next((model.path for model in find_models().models if model.name == name), None)
 
 
 def _pair(name: str) -> NamedModels:

@@ -1,8 +1,6 @@
-"""A folder that is not trusted, walked within bounds: which GGUF files it holds, what was left out.
+"""Searches untrusted folders for GGUF files, within bounds, and notes what was left out.
 
-This room owns depth, number of files, sizes and links of a search, its notes, and how small files
-of other tools are read. It opens a model only to see that it begins as GGUF does. Where the folders
-are is `caches`' matter.
+A file is opened only to see that it begins as GGUF does.
 """
 
 import itertools

@@ -1,28 +1,32 @@
-"""Drafts for a target, ranked: those on the disk that fit, and the nearest that do not.
-
-This room owns the ranking and its reasons. The judgement of a pair is `pairing`'s, the list of
-models `library`'s and `catalog`'s, the memory `estimate_memory`'s; headers arrive read.
-"""
+"""Ranks draft models for a target: those on this disk that fit, and the nearest that do not."""
 
 import math
+import os
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Protocol
 
 from localspec.core.config import LoadOptions
+from localspec.core.errors import LocalspecError
 from localspec.core.formatting import size
+from localspec.engine import profile_store
 from localspec.engine.memory_estimate import estimate_memory, tensor_bytes
 from localspec.engine.memory_plan import default_ctx_size, draft_ctx_size
-from localspec.library.catalog import PairSpec
+from localspec.engine.memory_probe import memory_for_models
+from localspec.library.catalog import PairSpec, load_catalog
+from localspec.library.local_models import LocalModel
+from localspec.library.scan import names_a_model
 from localspec.metadata.filenames import stem_of, tag_of
 from localspec.metadata.findings import LENIENT
-from localspec.metadata.header import ModelHeader
+from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import MIN_RATIO, PairReport, check_pair
 from localspec.speculative.limits import usual_gain
+from localspec.speculative.valuation import LONGEST_AUTO
 
+MAX_BESIDE = 10_000  # files in a target's folder
 _FAR = 4.0
 _DISTANCES = dict.fromkeys(LENIENT, 1.0) | {  # of a finding, in steps away from a pair that fits
     "token-text-user-defined": 1.0, "token-text-normal": 2.0, "token-text-byte": 2.0,
@@ -30,11 +34,8 @@ _DISTANCES = dict.fromkeys(LENIENT, 1.0) | {  # of a finding, in steps away from
 }  # fmt: skip
 _LONGEST = 16  # tokens a round, for the rule of thumb
 
-
-class Measured(Protocol):
-    """What an earlier run learnt: how many times faster than plain, None if never measured."""
-
-    def __call__(self, target: ModelHeader, draft: ModelHeader) -> float | None: ...
+# What an earlier run learnt of a target and a draft: how many times faster than plain, if anything.
+Measured = Callable[[ModelHeader, ModelHeader], float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,51 @@ class Suggestions:
     drafts: tuple[Suggestion, ...]
     refused: tuple[Refusal, ...]
     known: tuple[PairSpec, ...]
+
+
+def drafts_for(
+    target: ModelHeader, local: Sequence[LocalModel], *, lenient: bool = False
+) -> Suggestions:
+    """Every draft for ``target`` on this disk, and known pairs of it.
+
+    Looked through are the models ``local``, and those in the target's own folder.
+    """
+    found = _headers(_candidates(target.path, local))
+    return suggest(target, found, load_catalog(), memory_for_models(), _measured, lenient=lenient)
+
+
+def _candidates(target: Path, local: Sequence[LocalModel]) -> Iterator[tuple[str, Path]]:
+    """Shown names and paths, each file once, the target left out."""
+    named = [(str(m.path) if m.source == "folder" else m.name, m.path) for m in local]
+    seen = {os.path.realpath(target)}
+    for name, path in (*named, *((str(path), path) for path in _beside(target))):
+        real = os.path.realpath(path)
+        if real not in seen:
+            seen.add(real)
+            yield name, path
+
+
+def _beside(path: Path) -> list[Path]:
+    """Models in the folder of a file on this disk; not below it."""
+    if not os.path.isfile(path):
+        return []
+    return sorted(
+        other for other in islice(path.parent.iterdir(), MAX_BESIDE) if names_a_model(other)
+    )
+
+
+def _headers(candidates: Iterable[tuple[str, Path]]) -> Iterator[tuple[str, ModelHeader]]:
+    for name, path in candidates:
+        try:
+            yield name, read_header(path)
+        except LocalspecError:
+            continue  # a broken file is no draft; `list` and `inspect` tell of it
+
+
+def _measured(target: ModelHeader, draft: ModelHeader) -> float | None:
+    known = profile_store.latest([target, draft])
+    usual = None if known is None else known.usual_gain(LONGEST_AUTO)
+    return None if usual is None else usual[0]
 
 
 def suggest(

@@ -1,8 +1,6 @@
-"""Where each tool keeps its models on this disk, and what it calls them.
+"""Model folders of other tools (Hugging Face, llama.cpp, LM Studio, Ollama, Jan, GPT4All) and ours.
 
-This room owns the folders, manifests and settings of every source, our own too; all is read in
-place, and nothing is written or moved. What may be read of it at all is `scan`'s rule; which files
-make one model, and which models are the same, is `library`'s.
+Folders, manifests and settings are read in place; nothing is written or moved.
 """
 
 import os

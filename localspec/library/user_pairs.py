@@ -1,14 +1,13 @@
 """The user's own pairs: two models and their settings under a name, in one small TOML file each.
 
-This room owns these files: their folder and their names, adding, finding and removing them. What
-may stand in one is `manifest`'s matter. It opens, judges and deletes no model. Pairs that everybody
-has are in `catalog`.
+No model is opened, judged or deleted here. Pairs that everybody has are in `catalog`.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from localspec.core import paths
 from localspec.core.errors import FileProblem, UnknownPair, UsageError
@@ -16,7 +15,9 @@ from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.core.formatting import one_line
 from localspec.hub.reference import parse_reference
 from localspec.library.catalog import find_pair, load_catalog, unknown_pair
-from localspec.library.pair_schema import FileHash, OwnPair, Setting, as_toml, own_pair
+
+if TYPE_CHECKING:
+    from localspec.library.pair_schema import FileHash, Setting, UserPair
 
 MAX_BYTES = 2**20
 MAX_NAME = 64
@@ -37,7 +38,7 @@ class NamedPair:
     name: str
     target: str
     draft: str
-    settings: Mapping[str, Setting]
+    settings: "Mapping[str, Setting]"
     note: str
 
 
@@ -57,13 +58,15 @@ def add(
     target: str,
     draft: str,
     settings: Mapping[str, object],
-    hashes: Iterable[FileHash] = (),
+    hashes: "Iterable[FileHash]" = (),
 ) -> Path:
     """Keep a pair, and return its file. Models are paths, made absolute, or Hub references.
 
     Settings that are None are left out. Raises UsageError for a name that is taken or none, and
     for a setting that is unknown or out of its bounds; FileProblem when nothing can be written.
     """
+    from localspec.library.pair_schema import as_toml, parse_pair
+
     require_free(name)
     document = {
         "target": _place(target),
@@ -72,7 +75,7 @@ def add(
         "files": tuple(hashes),
     }
     try:
-        data = as_toml(own_pair(name, document)).encode()
+        data = as_toml(parse_pair(name, document)).encode()
         if len(data) > MAX_BYTES:
             raise ValueError(f"its file would be larger than {MAX_BYTES} bytes")
     except ValueError as error:
@@ -94,17 +97,19 @@ def require_free(name: str) -> None:
         )
 
 
-def load(name: str) -> OwnPair:
+def load(name: str) -> "UserPair":
     """The user's pair of this name, in any case.
 
     Raises UnknownPair when there is none, FileProblem naming file and key when its file is wrong.
     """
     import tomllib
 
+    from localspec.library.pair_schema import parse_pair
+
     name = _stored(name)
     path = _path(name)
     try:
-        return own_pair(name, tomllib.loads(read_at_most(path, MAX_BYTES).decode("utf-8-sig")))
+        return parse_pair(name, tomllib.loads(read_at_most(path, MAX_BYTES).decode("utf-8-sig")))
     except (OSError, ValueError, RecursionError) as error:
         raise FileProblem(
             f"The pair file {path} cannot be used: {_reason(error)}.",
@@ -154,6 +159,13 @@ def find(name: str) -> NamedPair:
         raise unknown_pair(name, [*own, *(known.name for known in load_catalog())]) from None
     target, draft = str(spec.target.reference), str(spec.draft.reference)
     return NamedPair(spec.name, target, draft, {}, "")
+
+
+def kept_hashes(wanted: Sequence[str] | None) -> dict[Path, str]:
+    """The sha256 of local files that were kept when their pairs were added; None: of all pairs."""
+    folded = None if wanted is None else {name.lower() for name in wanted}
+    own = [name for name in names() if folded is None or name.lower() in folded]
+    return {Path(file.path): file.sha256 for name in own for file in load(name).files}
 
 
 def _path(name: str) -> Path:

@@ -1,119 +1,46 @@
 # ruff: noqa: F401, F811  (fixtures are imported)
-"""The commands about models as a user meets them: find, judge, fetch, verify and name a pair."""
+"""The commands about models as a user meets them: find, judge, fetch and verify."""
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import json
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import typer.main
 
-from localspec import download
-from localspec.core import machine, paths
-from localspec.hub import client as hub_room
+from localspec.core import paths
+from localspec.hub import client as hub_client
 from localspec.hub.remote_header import FIRST_BYTES
 from localspec.library import acquire, user_pairs
-from localspec.library.catalog import load_catalog
 from tests.support import zoo
 from tests.support.command import Command, Done
 from tests.support.fake_hub import GOOD_TOKEN, FakeHub, drop, flip, hub
 from tests.support.gguf_files import gguf_bytes, model_tensors
-from tests.support.real_pair import TinyFiles, retuned
+from tests.support.hub_pair import (
+    DRAFTED,
+    FLAGS,
+    NOBODY,
+    PAIR,
+    Pair,
+    Reads,
+    commands_are_built_once,
+    fetched,
+    lonely,
+    pair,
+    reads,
+    states,
+    stocked,
+    told,
+)
 from tests.support.streams import Streams
 from tests.support.terminal import Terminal, Window
-from tests.support.tiny_models import write_tiny_model
 
-PAIR = ("org/big-GGUF:Q4_K_M", "org/small-GGUF")
-NOBODY = "http://127.0.0.1:9"  # where no Hub answers
 CLI = "from localspec.cli import main; main()"
-FLAGS = ("-t", "1", "-n", "8", "Say the thing")  # one thread, eight tokens
-DRAFTED = ("--draft-tokens", "3", "--exact", "--temp", "0")
 LLAMA_1B = "bartowski/Llama-3.2-1B-Instruct-GGUF/Llama-3.2-1B-Instruct-Q8_0.gguf"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def commands_are_built_once() -> Iterator[None]:
-    """Typer reads all signatures again for every call, which is most of what a test would take."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
-        yield
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Paths of a target, a smaller draft, and two that may not draft for it."""
-
-    target: Path
-    draft: Path
-    other: Path  # has 200 tokens more
-    tuned: Path  # has other control tokens
-
-
-@pytest.fixture(scope="module")
-def pair(tiny: TinyFiles, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    folder = tmp_path_factory.mktemp("pair")
-    draft = write_tiny_model(folder / "draft.gguf", seed=1, layers=1)
-    more = [f"more{index}" for index in range(200)]
-    other = write_tiny_model(folder / "other.gguf", seed=1, layers=1, extra_tokens=more)
-    return Pair(tiny.target, draft, other, retuned(draft))
-
-
-@pytest.fixture
-def stocked(hub: FakeHub, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
-    """A Hub that has the pair, and much that is none."""
-    big, small = pair.target.read_bytes(), pair.draft.read_bytes()
-    hub.add("org/big-GGUF", "big-Q4_K_M.gguf", big, license="mit")
-    hub.add("org/big-GGUF", "big-Q8_0.gguf", big + bytes(32))
-    hub.add("org/small-GGUF", "small-Q8_0.gguf", small, license="apache-2.0")
-    hub.add("org/other-GGUF", "other-Q8_0.gguf", pair.other.read_bytes())
-    hub.add("org/tuned-GGUF", "tuned-Q8_0.gguf", pair.tuned.read_bytes())
-    hub.add("org/gated-GGUF", "gated-Q8_0.gguf", small, gated=True)
-    hub.add("org/eyes-GGUF", "mmproj-eyes-F16.gguf", small)
-    hub.add("org/two-GGUF", "one-Q8_0.gguf", small)
-    hub.add("org/two-GGUF", "another-Q8_0.gguf", small)
-    hub.add("org/junk-GGUF", "junk-Q8_0.gguf", b"words " * 1000)
-    hub.add("org/none-GGUF", "README.md", b"nothing here")
-    monkeypatch.setattr(download, "FIRST_PAUSE", 0.0)
-    return hub
-
-
-@pytest.fixture
-def fetched(stocked: FakeHub, localspec: Command) -> list[Path]:
-    """The pair, downloaded; the Hub is gone."""
-    done = localspec("download", *PAIR)
-    assert done.code == 0
-    stocked.stop()
-    return [Path(line) for line in done.out.splitlines()]
-
-
-@pytest.fixture
-def lonely(in_zoo: zoo.Zoo, monkeypatch: pytest.MonkeyPatch) -> zoo.Zoo:
-    """The zoo, without a Hub."""
-    monkeypatch.setenv("HF_ENDPOINT", NOBODY)
-    return in_zoo
-
-
-def told(done: Done) -> tuple[str, str]:
-    """The sentence of an error and its hint: the last two lines of stderr, and nothing else."""
-    *notes, message, hint = done.err.splitlines()
-    assert message.startswith("Error: ") and message.endswith(".") and hint
-    assert done.out == "" and "Traceback" not in done.err
-    assert all(note.startswith(("Asking the Hub for ", "hf:", "Read ")) for note in notes)
-    return message.removeprefix("Error: "), hint
-
-
-def states(done: Done) -> list[str]:
-    """What verify says of each file."""
-    return [line[:14].rstrip() for line in done.out.splitlines()]
 
 
 # --- the zoo: list and suggest ------------------------------------------------------------
@@ -355,7 +282,7 @@ import httpx2, rich.progress  # once for all
 from huggingface_hub import HfApi, hf_hub_url, try_to_load_from_cache
 from localspec import cli, download
 from localspec.display import models as listing
-from localspec.library import acquire as supply
+from localspec.library import acquire
 from localspec.hub import client as hub
 
 real = hub.stream
@@ -402,7 +329,7 @@ def test_a_pair_survives_ten_kills(stocked: FakeHub, localspec: Command, pair: P
 def test_ctrl_c_keeps_what_came(
     stocked: FakeHub, localspec: Command, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = hub_room.stream
+    real = hub_client.stream
 
     def interrupted(*arguments: object) -> object:
         for piece in real(*arguments):  # type: ignore[arg-type]
@@ -410,7 +337,7 @@ def test_ctrl_c_keeps_what_came(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(hub_room, "stream", interrupted)
+        patch.setattr(hub_client, "stream", interrupted)
         done = localspec("download", PAIR[0])
     assert (done.code, done.out) == (130, "") and "Traceback" not in done.err
     assert [p.suffix for p in paths.models_folder().rglob("*") if p.is_file()] == [".part"]
@@ -550,7 +477,7 @@ def test_a_command_that_cannot_be_told_yes_names_one_that_can(
 
 @pytest.mark.parametrize("answer", ["y", "n"])
 def test_the_question_on_a_terminal(large: FakeHub, pair: Pair, answer: str) -> None:
-    code = f"from localspec.library import acquire as supply; supply.LARGE = 150_000\n{CLI}"
+    code = f"from localspec.library import acquire; acquire.LARGE = 150_000\n{CLI}"
     with Terminal(code, "download", *PAIR, columns=60, rows=12) as terminal:
         terminal.wait(lambda window: window.text.endswith("? [y/N]"), 60)
         terminal.type(f"{answer}\n")
@@ -566,196 +493,6 @@ def test_the_question_on_a_terminal(large: FakeHub, pair: Pair, answer: str) -> 
     else:
         assert left != 0 and files == [] and "Error: Nothing was fetched.\n" in text
     assert "licence mit." in text and "Traceback" not in text
-
-
-# --- pairs of one's own --------------------------------------------------------------------
-
-
-@pytest.fixture
-def mine(fetched: list[Path], localspec: Command) -> list[Path]:
-    """A pair of references under a name, with settings; the Hub is gone."""
-    done = localspec(
-        *("pair", "add", "mine", "-m", PAIR[0], "-md", PAIR[1], "--draft-tokens", "3", "--exact"),
-        *("--temp", "0", "-c", "256", "-t", "1"),
-    )
-    assert (done.code, done.out) == (0, "")
-    assert done.err == "Kept. Talk with it: localspec chat mine\n"
-    return fetched
-
-
-def test_a_pair_is_added_shown_and_removed(mine: list[Path], localspec: Command) -> None:
-    shown = localspec("pair", "show", "MINE")
-    assert (shown.code, shown.err) == (0, "")
-    facts = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in shown.out.splitlines())
-    assert facts["pair"] == "mine" and facts["on this disk"] == "target, draft"
-    assert facts["target"] == "hf:org/big-GGUF:Q4_K_M" and facts["draft"] == "hf:org/small-GGUF"
-    for setting in ("draft_tokens = 3", "exact = True", "temperature = 0.0", "ctx_size = 256"):
-        assert f"setting       {setting}\n" in shown.out
-    document = json.loads(localspec("pair", "show", "mine", "--json").out)
-    assert document["settings"] == {
-        "draft_tokens": 3, "exact": True, "temperature": 0.0, "ctx_size": 256, "threads": 1,
-    }  # fmt: skip
-    assert document["size"] == sum(path.stat().st_size for path in mine)
-    kept = user_pairs.load("mine").files
-    assert [(Path(each.path), each.size) for each in kept] == [
-        (path, path.stat().st_size) for path in mine
-    ]
-    assert [each.sha256 for each in kept] == [
-        hashlib.sha256(path.read_bytes()).hexdigest() for path in mine
-    ]
-    row = localspec("pairs").out.splitlines()[0]
-    assert row.startswith("mine") and "both" in row and "your own" in row
-    document = json.loads(localspec("pairs", "--json").out)
-    assert [each["name"] for each in document["pairs"]] == [
-        *("mine", *(pair.name for pair in load_catalog()))
-    ]
-
-    removed = localspec("pair", "remove", "mine")
-    assert (removed.code, removed.out) == (0, "")
-    assert removed.err == "Forgotten: mine. Its models stay where they are.\n"
-    assert all(path.exists() for path in mine)
-    assert told(localspec("pair", "show", "mine"))[0].startswith("There is no pair named 'mine'")
-
-
-def test_a_pairs_name_wherever_models_are_named(mine: list[Path], localspec: Command) -> None:
-    run = json.loads(localspec("run", "-m", "mine", "-n", "8", "Say the thing", "--json").out)
-    settings = run["settings"]
-    assert settings["target"]["file"] == str(mine[0]) and run["drafted"] > 0
-    assert settings["draft"]["file"] == str(mine[1])
-    assert settings["draft_tokens"] == 3 and settings["sampling"]["temperature"] == 0
-    assert settings["target"]["ctx_size"] == 256 and settings["target"]["exact"] is True
-    assert settings["target"]["threads"] == settings["draft"]["threads"] == 1
-
-    check = localspec("check", "mine")
-    assert check.code == 0 and check.out == localspec("check", *PAIR).out
-    assert localspec("suggest", "mine").out.startswith("1. org/small-GGUF/small-Q8_0.gguf\n")
-    verified = localspec("verify", "mine")
-    assert verified.code == 0 and states(verified) == ["right", "right"]
-    done = localspec("download", "mine")
-    assert done.out.splitlines() == [str(path) for path in mine]
-
-    chat = localspec("chat", "mine", "-n", "8", stdin="Say the thing\n")
-    assert chat.code == 0 and run["text"] in chat.out and "acceptance" in chat.err
-
-
-def test_a_pairs_name_in_bench(mine: list[Path], localspec: Command, tmp_path: Path) -> None:
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text('{"task": "say", "prompt": "Say the thing"}\n')
-    done = localspec("bench", "mine", "--prompts", prompts, "-r", "1", "-n", "6", "--json")
-    document = json.loads(done.out)
-    assert done.code == 0 and document["complete"] is True
-    assert document["settings"]["draft_tokens"] == [0, 3]
-    assert document["settings"]["sampling"]["temperature"] == 0
-    assert document["target"]["ctx_size"] == 256 and document["draft"]["file"] == str(mine[1])
-    lengths = json.loads(
-        localspec(
-            *("bench", "mine", "--draft-tokens", "2", "--prompts", prompts, "-r", "1", "-n", "2"),
-            "--json",
-        ).out
-    )["settings"]["draft_tokens"]
-    assert lengths == [0, 2]
-
-
-def test_flags_win_over_a_pairs_settings(mine: list[Path], localspec: Command) -> None:
-    flags = ("--draft", "2", "-c", "128", "--temp", "0.5", "--seed", "7", "-n", "4")
-    done = localspec("run", "-m", "mine", *flags, "Say the thing", "--json")
-    settings = json.loads(done.out)["settings"]
-    assert settings["draft_tokens"] == 2 and settings["target"]["ctx_size"] == 128
-    assert settings["sampling"]["temperature"] == 0.5 and settings["sampling"]["seed"] == 7
-    assert settings["target"]["exact"] is True  # of this, nothing else was said
-    off = json.loads(localspec("run", "-m", "mine", "--draft", "off", *FLAGS, "--json").out)
-    assert off["settings"]["draft"] is None and off["drafted"] == 0
-    other = localspec("run", "-m", "mine", "-md", mine[0], *FLAGS, "--json")
-    assert json.loads(other.out)["settings"]["draft"]["file"] == str(mine[0])
-
-
-def test_a_flag_wins_though_it_is_the_default(
-    pair: Pair, localspec: Command, streams: Streams
-) -> None:
-    models = ("-m", pair.target, "-md", pair.draft)
-    assert localspec("pair", "add", "small", *models, "--draft", "2", "-ctk", "q8_0").code == 0
-    assert user_pairs.find("small").settings["cache_type_k"] == "q8_0"
-    done = localspec("run", "-m", "small", "-ctk", "f16", *FLAGS, "--json")
-    assert json.loads(done.out)["settings"]["target"]["cache_type_k"] == "f16"
-
-
-def test_a_zero_wins_over_a_pairs_setting(pair: Pair, localspec: Command) -> None:
-    models = ("-m", pair.target, "-md", pair.draft)
-    assert localspec("pair", "add", "small", *models, "--draft", "2", "-ngl", "3").code == 0
-    done = localspec("run", "-m", "small", "-ngl", "0", *FLAGS, "--json")
-    assert json.loads(done.out)["settings"]["target"]["gpu_layers"] == 0
-
-
-def test_a_pair_can_be_made_from_a_pair(mine: list[Path], localspec: Command) -> None:
-    assert localspec("pair", "add", "copy", "-m", "mine").code == 0
-    assert localspec("pair", "add", "half", "-m", "mine", "-md", mine[1]).code == 0
-    found = [user_pairs.load(name) for name in ("mine", "copy", "half")]
-    assert found[0].target == found[1].target == found[2].target
-    assert found[1].draft == found[0].draft and found[2].draft == str(mine[1])
-
-
-def test_a_pair_of_files_is_verified_by_what_was_kept(
-    pair: Pair, localspec: Command, tmp_path: Path
-) -> None:
-    files = []
-    for name, source in (("big", pair.target), ("small", pair.draft)):
-        files.append(zoo.put(tmp_path / "mine" / f"{name}.gguf", source.read_bytes()))
-    added = localspec("pair", "add", "mine", "-m", files[0], "-md", files[1])
-    assert added.code == 0 and len(user_pairs.load("mine").files) == 2
-    done = localspec("verify", "mine")
-    assert done.code == 0 and states(done) == ["right", "right"]
-    data = bytearray(files[1].read_bytes())
-    data[90_000] ^= 1
-    files[1].write_bytes(data)
-    wrong = localspec("verify", "mine")
-    assert wrong.code == 1 and states(wrong) == ["right", "wrong"]
-
-
-def test_a_pair_that_was_added_leniently_is_used_so(stocked: FakeHub, localspec: Command) -> None:
-    models = ("-m", "org/big-GGUF", "-md", "org/tuned-GGUF")
-    assert localspec("pair", "add", "strict", *models).code == 1
-    assert user_pairs.names() == []
-    assert localspec("pair", "add", "mild", *models, "--lenient", *DRAFTED).code == 0
-    assert user_pairs.find("mild").settings["lenient"] is True
-    assert localspec("run", "-m", "mild", *FLAGS).code == 0
-    assert localspec("check", "mild").code == 0
-
-
-def test_a_pair_that_was_added_leniently_can_be_fetched(
-    stocked: FakeHub, localspec: Command
-) -> None:
-    models = ("-m", "org/big-GGUF", "-md", "org/tuned-GGUF")
-    assert localspec("pair", "add", "mild", *models, "--lenient").code == 0
-    done = localspec("download", "mild")
-    assert done.code == 0 and len(done.out.splitlines()) == 2
-
-
-def test_a_pair_of_names_from_the_list(fetched: list[Path], localspec: Command) -> None:
-    names = [line.split()[0] for line in localspec("list").out.splitlines()]
-    assert localspec("pair", "add", "listed", "-m", names[0], "-md", names[1]).code == 0
-    assert localspec("check", "listed").out == localspec("check", *names).out
-    assert localspec("verify", "listed").code == 0
-
-
-def test_adding_a_pair_runs_the_check(stocked: FakeHub, localspec: Command) -> None:
-    done = localspec("pair", "add", "bad", "-m", "org/big-GGUF", "-md", "org/other-GGUF")
-    assert done.code == 1 and done.out.splitlines()[-1].startswith("not compatible; ")
-    assert user_pairs.names() == []
-    assert sum(stocked.served.values()) == 2 * FIRST_BYTES
-    good = localspec("pair", "add", "good", "-m", "org/big-GGUF", "-md", "org/small-GGUF")
-    assert good.code == 0 and user_pairs.load("good").files == ()  # nothing is here to be hashed
-    assert localspec("download", "good").code == 0
-
-
-def test_a_name_that_is_no_good_is_told_before_anything_is_read(
-    stocked: FakeHub, localspec: Command
-) -> None:
-    user_pairs.add("taken", "/a.gguf", "/b.gguf", {})
-    for name in ("taken", "find", "x.gguf"):
-        done = localspec("pair", "add", name, "-m", "org/big-GGUF", "-md", "org/small-GGUF")
-        told(done)
-        assert done.code == 2
-    assert stocked.requests == []
 
 
 # --- a draft that is found ------------------------------------------------------------------
@@ -782,143 +519,184 @@ def test_no_draft_can_be_found(localspec: Command, lonely: zoo.Zoo) -> None:
     assert hint.endswith(shlex.join(["localspec", "suggest", message.split()[-1].rstrip(".")]))
 
 
-def test_pairs_that_fit_this_memory(localspec: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "memory", lambda: (4 * 10**9, 16 * 10**9))
-    fitting = [
-        row["name"] for row in json.loads(localspec("pairs", "--fits", "--json").out)["pairs"]
-    ]
-    rows = json.loads(localspec("pairs", "--json").out)["pairs"]
-    assert fitting == [row["name"] for row in rows if row["fits"]]
-    assert "llama3.1-8b" in fitting and "llama3.1-70b" not in fitting
-    family = localspec("pairs", "--family", "qwen2.5", "--fits").out
-    assert family.startswith("qwen2.5-7b") and "72b" not in family
+# --- one search and one reading a command ---------------------------------------------------
+
+
+SEARCHES: list[tuple[str, int]] = [
+    ("suggest TARGET", 1),
+    ("suggest llama3:8b", 1),
+    ("suggest hf:Qwen/Qwen3-8B-GGUF --folder FOLDER", 1),
+    ("check hf:Qwen/Qwen3-8B-GGUF hf:Qwen/Qwen3-0.6B-GGUF", 1),
+    ("check TARGET DRAFT", 0),
+    ("inspect TARGET", 0),
+    ("verify llama3:8b llama3.1-8b", 1),
+    ("download llama3.1-8b", 1),
+    ("pairs", 1),
+    ("pair show llama3.1-8b", 1),
+]
+
+
+def test_a_command_searches_the_disk_once_at_most(
+    localspec: Command, lonely: zoo.Zoo, pair: Pair, reads: Reads, subtests: pytest.Subtests
+) -> None:
+    names = {"TARGET": pair.target, "DRAFT": pair.draft, "FOLDER": pair.target.parent}
+    for command, searched in SEARCHES:
+        with subtests.test(command):
+            reads.searches = 0
+            assert localspec(*(names.get(word, word) for word in command.split())).code in (0, 1)
+            assert reads.searches == searched
+
+
+def test_an_answer_searches_the_disk_once_at_most(
+    localspec: Command, pair: Pair, home: Path, reads: Reads, subtests: pytest.Subtests
+) -> None:
+    cache = home / ".cache" / "huggingface" / "hub"
+    zoo.put_in_hub_cache(cache, "org/big-GGUF", "big-Q4_K_M.gguf", pair.target.read_bytes())
+    zoo.put_in_hub_cache(cache, "org/small-GGUF", "small-Q8_0.gguf", pair.draft.read_bytes())
+    for models, searched in (
+        (("-m", *PAIR[:1], "-md", *PAIR[1:]), 1),
+        (("-m", *PAIR[:1], "--draft", "find"), 1),
+        (("-m", pair.target, "-md", pair.draft), 0),
+    ):
+        with subtests.test(" ".join(map(str, models))):
+            reads.searches = 0
+            assert localspec("run", *models, *DRAFTED, *FLAGS).code == 0
+            assert reads.searches == searched
+
+
+def test_suggest_reads_each_header_once(
+    localspec: Command, lonely: zoo.Zoo, pair: Pair, reads: Reads
+) -> None:
+    for target in ("hf:Qwen/Qwen3-8B-GGUF", str(pair.target)):
+        reads.headers.clear()
+        assert localspec("suggest", target, "--folder", pair.target.parent).code in (0, 1)
+        assert len(reads.headers) > 20 and set(reads.headers.values()) == {1}
 
 
 # --- errors ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("command", "code", "words"),
-    [
-        ("list --source nosuch", 2, "No source of models is called 'nosuch'"),
-        ("list --folder nosuch", 1, "nosuch is not a folder"),
-        ("inspect nosuch.gguf", 1, "There is no file nosuch.gguf"),
-        ("inspect org/junk-GGUF", 1, "it is a text file"),
-        ("inspect org/nosuch-GGUF", 1, "There is no public repository org/nosuch-GGUF"),
-        ("suggest nosuch", 1, "There is no file and no pair named 'nosuch'"),
-        ("suggest nosuch.gguf", 1, "There is no file nosuch.gguf"),
-        ("suggest org/junk-GGUF", 1, "it is a text file"),
-        ("check", 2, "check compares two models, not 0"),
-        ("check TARGET", 2, "check compares two models"),
-        ("check nosuch", 1, "There is no file and no pair named 'nosuch'"),
-        ("check TARGET nosuch.gguf", 1, "There is no file nosuch.gguf"),
-        ("check org/big-GGUF:Q2_K DRAFT", 1, "no model with the quantisation Q2_K; it has Q4_K_M"),
-        ("check org/big-GGUF@dev DRAFT", 1, "org/big-GGUF has no revision dev"),
-        ("check TARGET org/gated-GGUF", 1, "org/gated-GGUF is gated"),
-        ("pairs --family nosuch", 1, "No known pair is of the family 'nosuch'"),
-        ("download nosuch", 1, "There is no file and no pair named 'nosuch'"),
-        ("download qwen3-14", 1, "near it: qwen3-14b"),
-        ("download hf:bad", 2, "'hf:bad' names no model on the Hub"),
-        ("download https://example.org/x", 2, "none of the Hugging Face Hub"),
-        ("download org/nosuch-GGUF:Q8_0", 1, "There is no public repository org/nosuch-GGUF"),
-        ("download org/gated-GGUF", 1, "org/gated-GGUF is gated: its terms must be accepted"),
-        ("download org/none-GGUF", 1, "org/none-GGUF holds no GGUF file"),
-        ("download org/eyes-GGUF", 1, "holds only what lies beside a model: mmproj-eyes-F16.gguf"),
-        ("download org/two-GGUF:Q8_0", 1, "one-Q8_0.gguf, another-Q8_0.gguf"),
-        ("download hf:org/big-GGUF/big-Q2_K.gguf", 1, "has no file big-Q2_K.gguf; the nearest are"),
-        ("download org/junk-GGUF", 1, "it is a text file"),
-        ("download qwen3-14b", 1, "There is no public repository Qwen/Qwen3-14B-GGUF"),
-        ("verify nosuch", 1, "There is no file and no pair named 'nosuch'"),
-        ("verify org/small-GGUF", 1, "org/small-GGUF is not on this disk"),
-        ("pair add mine -m TARGET", 2, "A pair needs a target and a draft"),
-        ("pair add mine -m TARGET --draft 3", 2, "A pair needs a target and a draft"),
-        ("pair add mine -m TARGET -md DRAFT --draft 0,2", 2, "one draft length, not a list"),
-        ("pair add a/b -m TARGET -md DRAFT", 2, "A pair cannot be named 'a/b'"),
-        ("pair add mine -m TARGET -md DRAFT --top-p 7", 2, "The pair mine cannot be kept"),
-        ("pair add mine -m TARGET -md nosuch.gguf", 1, "There is no file nosuch.gguf"),
-        ("pair show nosuch", 1, "There is no pair named 'nosuch'"),
-        ("pair show ../nosuch", 1, "There is no pair named '../nosuch'"),
-        ("pair remove nosuch", 1, "There is no pair named 'nosuch'"),
-        ("run -m nosuch hello", 1, "There is no file and no pair named 'nosuch'"),
-        ("run -m TARGET -md nosuch --draft 2 hello", 1, "There is no file and no pair named"),
-        ("run -m org/nosuch-GGUF hello", 1, "There is no public repository org/nosuch-GGUF"),
-        ("run -m TARGET --draft find --draft 2 hello", 1, "No model on this disk can draft for"),
-        ("chat nosuch", 1, "There is no file and no pair named 'nosuch'"),
-        ("chat qwen3-14b -m TARGET", 2, "Two targets were given: qwen3-14b and "),
-        ("bench nosuch", 1, "There is no file and no pair named 'nosuch'"),
-    ],
-)
+PROBLEMS: list[tuple[str, int, str]] = [
+    ("list --source nosuch", 2, "No source of models is called 'nosuch'"),
+    ("list --folder nosuch", 1, "nosuch is not a folder"),
+    ("inspect nosuch.gguf", 1, "There is no file nosuch.gguf"),
+    ("inspect org/junk-GGUF", 1, "it is a text file"),
+    ("inspect org/nosuch-GGUF", 1, "There is no public repository org/nosuch-GGUF"),
+    ("suggest nosuch", 1, "There is no file and no pair named 'nosuch'"),
+    ("suggest nosuch.gguf", 1, "There is no file nosuch.gguf"),
+    ("suggest org/junk-GGUF", 1, "it is a text file"),
+    ("check", 2, "check compares two models, not 0"),
+    ("check TARGET", 2, "check compares two models"),
+    ("check nosuch", 1, "There is no file and no pair named 'nosuch'"),
+    ("check TARGET nosuch.gguf", 1, "There is no file nosuch.gguf"),
+    ("check org/big-GGUF:Q2_K DRAFT", 1, "no model with the quantisation Q2_K; it has Q4_K_M"),
+    ("check org/big-GGUF@dev DRAFT", 1, "org/big-GGUF has no revision dev"),
+    ("check TARGET org/gated-GGUF", 1, "org/gated-GGUF is gated"),
+    ("pairs --family nosuch", 1, "No known pair is of the family 'nosuch'"),
+    ("download nosuch", 1, "There is no file and no pair named 'nosuch'"),
+    ("download qwen3-14", 1, "near it: qwen3-14b"),
+    ("download hf:bad", 2, "'hf:bad' names no model on the Hub"),
+    ("download https://example.org/x", 2, "none of the Hugging Face Hub"),
+    ("download org/nosuch-GGUF:Q8_0", 1, "There is no public repository org/nosuch-GGUF"),
+    ("download org/gated-GGUF", 1, "org/gated-GGUF is gated: its terms must be accepted"),
+    ("download org/none-GGUF", 1, "org/none-GGUF holds no GGUF file"),
+    ("download org/eyes-GGUF", 1, "holds only what lies beside a model: mmproj-eyes-F16.gguf"),
+    ("download org/two-GGUF:Q8_0", 1, "one-Q8_0.gguf, another-Q8_0.gguf"),
+    ("download hf:org/big-GGUF/big-Q2_K.gguf", 1, "has no file big-Q2_K.gguf; the nearest are"),
+    ("download org/junk-GGUF", 1, "it is a text file"),
+    ("download qwen3-14b", 1, "There is no public repository Qwen/Qwen3-14B-GGUF"),
+    ("verify nosuch", 1, "There is no file and no pair named 'nosuch'"),
+    ("verify org/small-GGUF", 1, "org/small-GGUF is not on this disk"),
+    ("pair add mine -m TARGET", 2, "A pair needs a target and a draft"),
+    ("pair add mine -m TARGET --draft 3", 2, "A pair needs a target and a draft"),
+    ("pair add mine -m TARGET -md DRAFT --draft 0,2", 2, "one draft length, not a list"),
+    ("pair add a/b -m TARGET -md DRAFT", 2, "A pair cannot be named 'a/b'"),
+    ("pair add mine -m TARGET -md DRAFT --top-p 7", 2, "The pair mine cannot be kept"),
+    ("pair add mine -m TARGET -md nosuch.gguf", 1, "There is no file nosuch.gguf"),
+    ("pair show nosuch", 1, "There is no pair named 'nosuch'"),
+    ("pair show ../nosuch", 1, "There is no pair named '../nosuch'"),
+    ("pair remove nosuch", 1, "There is no pair named 'nosuch'"),
+    ("run -m nosuch hello", 1, "There is no file and no pair named 'nosuch'"),
+    ("run -m TARGET -md nosuch --draft 2 hello", 1, "There is no file and no pair named"),
+    ("run -m org/nosuch-GGUF hello", 1, "There is no public repository org/nosuch-GGUF"),
+    ("run -m TARGET --draft find --draft 2 hello", 1, "No model on this disk can draft for"),
+    ("chat nosuch", 1, "There is no file and no pair named 'nosuch'"),
+    ("chat qwen3-14b -m TARGET", 2, "Two targets were given: qwen3-14b and "),
+    ("bench nosuch", 1, "There is no file and no pair named 'nosuch'"),
+]
+
+
 def test_every_problem_is_a_sentence_and_what_to_type_next(
     stocked: FakeHub,
     localspec: Command,
     pair: Pair,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    command: str,
-    code: int,
-    words: str,
+    subtests: pytest.Subtests,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names = {"TARGET": str(pair.target), "DRAFT": str(pair.draft)}
-    given = [names.get(word, word) for word in command.split()]
-    done = localspec(*given)
-    message, _ = told(done)
-    assert done.code == code and words in message
-    assert not any(paths.models_folder().rglob("*.gguf"))
+    for command, code, words in PROBLEMS:
+        with subtests.test(command):
+            given = [names.get(word, word) for word in command.split()]
+            done = localspec(*given)
+            message, _ = told(done)
+            assert done.code == code and words in message
+            assert not any(paths.models_folder().rglob("*.gguf"))
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *("list --source nosuch", "inspect nosuch.gguf", "suggest nosuch", "check nosuch"),
-        *("pairs --family nosuch", "download org/none-GGUF", "pair show nosuch", "run -m nosuch x"),
-    ],
-)
-def test_a_problem_is_no_document(stocked: FakeHub, localspec: Command, command: str) -> None:
-    assert told(localspec(*command.split(), "--json")) == told(localspec(*command.split()))
+NO_DOCUMENTS: list[str] = [
+    *("list --source nosuch", "inspect nosuch.gguf", "suggest nosuch", "check nosuch"),
+    *("pairs --family nosuch", "download org/none-GGUF", "pair show nosuch", "run -m nosuch x"),
+]
 
 
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        ("download", "Missing argument 'MODEL...'"),
-        ("inspect", "Missing argument 'MODEL'"),
-        ("suggest", "Missing argument 'TARGET'"),
-        ("pair show", "Missing argument 'NAME'"),
-        ("pair frobnicate", "No such command 'frobnicate'"),
-        ("list --frobnicate", "No such option: --frobnicate"),
-        ("check TARGET TARGET TARGET", "unexpected extra argument"),
-    ],
-)
-def test_what_cannot_be_parsed(localspec: Command, command: str, words: str) -> None:
-    done = localspec(*command.split())
-    assert (done.code, done.out) == (2, "")
-    assert words in done.sentences and "-h' for help" in done.sentences
-
-
-@pytest.mark.parametrize(
-    ("variables", "words", "hint"),
-    [
-        ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE forbids to ask the Hub", "unset HF_HUB_OFFLINE"),
-        ({"HF_TOKEN": "hf_bad"}, "refuses your access token", "HF_TOKEN"),
-        ({"HF_ENDPOINT": NOBODY}, f"The Hub at {NOBODY} cannot be reached", "HF_ENDPOINT"),
-        ({"HF_ENDPOINT": "nonsense"}, "'nonsense' is no address of a Hub", "HF_ENDPOINT"),
-    ],
-)
-def test_what_keeps_the_hub_away_is_told(
-    stocked: FakeHub,
-    localspec: Command,
-    monkeypatch: pytest.MonkeyPatch,
-    variables: dict[str, str],
-    words: str,
-    hint: str,
+def test_a_problem_is_no_document(
+    stocked: FakeHub, localspec: Command, subtests: pytest.Subtests
 ) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    for command in ("download", "inspect", "suggest"):
-        done = localspec(command, "org/big-GGUF")
-        message, next_step = told(done)
-        assert done.code == 1 and words in message and hint in next_step
+    for command in NO_DOCUMENTS:
+        with subtests.test(command):
+            assert told(localspec(*command.split(), "--json")) == told(localspec(*command.split()))
+
+
+NOT_PARSED: list[tuple[str, str]] = [
+    ("download", "Missing argument 'MODEL...'"),
+    ("inspect", "Missing argument 'MODEL'"),
+    ("suggest", "Missing argument 'TARGET'"),
+    ("pair show", "Missing argument 'NAME'"),
+    ("pair frobnicate", "No such command 'frobnicate'"),
+    ("list --frobnicate", "No such option: --frobnicate"),
+    ("check TARGET TARGET TARGET", "unexpected extra argument"),
+]
+
+
+def test_what_cannot_be_parsed(localspec: Command, subtests: pytest.Subtests) -> None:
+    for command, words in NOT_PARSED:
+        with subtests.test(command):
+            done = localspec(*command.split())
+            assert (done.code, done.out) == (2, "")
+            assert words in done.sentences and "-h' for help" in done.sentences
+
+
+OBSTACLES: list[tuple[dict[str, str], str, str]] = [
+    ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE forbids to ask the Hub", "unset HF_HUB_OFFLINE"),
+    ({"HF_TOKEN": "hf_bad"}, "refuses your access token", "HF_TOKEN"),
+    ({"HF_ENDPOINT": NOBODY}, f"The Hub at {NOBODY} cannot be reached", "HF_ENDPOINT"),
+    ({"HF_ENDPOINT": "nonsense"}, "'nonsense' is no address of a Hub", "HF_ENDPOINT"),
+]
+
+
+def test_what_keeps_the_hub_away_is_told(
+    stocked: FakeHub, localspec: Command, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    for variables, words, hint in OBSTACLES:
+        with subtests.test(words), monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            for command in ("download", "inspect", "suggest"):
+                done = localspec(command, "org/big-GGUF")
+                message, next_step = told(done)
+                assert done.code == 1 and words in message and hint in next_step
 
 
 def test_a_token_opens_what_is_gated(
@@ -934,22 +712,23 @@ def test_a_token_opens_what_is_gated(
 # --- documents and tables --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *("list", "pairs", "pairs --family qwen --fits", "pair show llama3.1-8b"),
-        *("suggest llama3:8b", "suggest hf:Qwen/Qwen3-8B-GGUF", "check llama3.1-8b"),
-        f"check llama3:8b {LLAMA_1B}",
-        *("inspect llama3:8b", "inspect nomic-embed-text:latest", "download llama3.1-8b"),
-    ],
-)
+DOCUMENTS: list[str] = [
+    *("list", "pairs", "pairs --family qwen --fits", "pair show llama3.1-8b"),
+    *("suggest llama3:8b", "suggest hf:Qwen/Qwen3-8B-GGUF", "check llama3.1-8b"),
+    f"check llama3:8b {LLAMA_1B}",
+    *("inspect llama3:8b", "inspect nomic-embed-text:latest", "download llama3.1-8b"),
+]
+
+
 def test_every_document_parses_and_agrees_with_the_text(
-    localspec: Command, lonely: zoo.Zoo, command: str
+    localspec: Command, lonely: zoo.Zoo, subtests: pytest.Subtests
 ) -> None:
-    done = localspec(*command.split(), "--json")
-    assert done.out.count("\n") == 1 and isinstance(json.loads(done.out), dict)
-    assert "Error" not in done.err
-    assert localspec(*command.split()).code == done.code
+    for command in DOCUMENTS:
+        with subtests.test(command):
+            done = localspec(*command.split(), "--json")
+            assert done.out.count("\n") == 1 and isinstance(json.loads(done.out), dict)
+            assert "Error" not in done.err
+            assert localspec(*command.split()).code == done.code
 
 
 @pytest.mark.parametrize("columns", [60, 120])
@@ -986,24 +765,23 @@ def test_a_table_on_a_terminal(
 HOSTILE = "evil\x1b]0;pwned\x07\x1b[2J\x9b31m\u202e\x7f\rname"
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *("list", "list --json", "list --folder FOLDER", "inspect DRAFT", "inspect DRAFT --json"),
-        *("suggest TARGET", "suggest DRAFT", "suggest mine", "suggest TARGET --json"),
-        *("check TARGET DRAFT", "check TARGET OTHER", "check TARGET OTHER --json", "check mine"),
-        *("verify TARGET", "verify mine", "download TARGET", "download mine", "pair show mine"),
-        *("pairs --family mine", "pair show HOSTILE", "pairs --family HOSTILE", "suggest HOSTILE"),
-        *("run -m TARGET --draft find --draft 2 hello", "run -m DRAFT --draft find hello"),
-        *("chat HOSTILE -m TARGET", "list --source HOSTILE", "inspect HOSTILE.gguf"),
-    ],
-)
+SHOWN_NAMES: list[str] = [
+    *("list", "list --json", "list --folder FOLDER", "inspect DRAFT", "inspect DRAFT --json"),
+    *("suggest TARGET", "suggest DRAFT", "suggest mine", "suggest TARGET --json"),
+    *("check TARGET DRAFT", "check TARGET OTHER", "check TARGET OTHER --json", "check mine"),
+    *("verify TARGET", "verify mine", "download TARGET", "download mine", "pair show mine"),
+    *("pairs --family mine", "pair show HOSTILE", "pairs --family HOSTILE", "suggest HOSTILE"),
+    *("run -m TARGET --draft find --draft 2 hello", "run -m DRAFT --draft find hello"),
+    *("chat HOSTILE -m TARGET", "list --source HOSTILE", "inspect HOSTILE.gguf"),
+]
+
+
 def test_no_name_of_a_stranger_moves_the_cursor(
     localspec: Command,
     streams: Streams,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    command: str,
+    subtests: pytest.Subtests,
 ) -> None:
     folder = paths.models_folder() / HOSTILE
     owl = {"general.basename": f"Owl{HOSTILE}", "general.license": HOSTILE}
@@ -1021,11 +799,13 @@ def test_no_name_of_a_stranger_moves_the_cursor(
     monkeypatch.chdir(tmp_path)
     streams.make_terminals(monkeypatch, sys.stdout, sys.stderr)
     names = files | {"FOLDER": str(folder)}
-    given = [names.get(word, word.replace("HOSTILE", HOSTILE)) for word in command.split()]
-    done = localspec(*given)
-    for text in (done.out, done.err):
-        Window(100, 100).write(text.replace("\n", "\r\n"))  # it fails at what it must not see
-    assert "Traceback" not in done.err and done.out + done.err
+    for command in SHOWN_NAMES:
+        given = [names.get(word, word.replace("HOSTILE", HOSTILE)) for word in command.split()]
+        with subtests.test(command):
+            done = localspec(*given)
+            for text in (done.out, done.err):
+                Window(100, 100).write(text.replace("\n", "\r\n"))  # fails at what it must not see
+            assert "Traceback" not in done.err and done.out + done.err
 
 
 # --- help -----------------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from localspec.hub.provenance import Verdict
 from localspec.library import user_pairs
 from localspec.library.catalog import load_catalog
 from localspec.library.local_models import Inventory, LocalModel, find_models
-from localspec.library.pairs import PairRow, drafts_for, pair_row, pair_rows
-from localspec.library.suggest import Refusal, Suggestion, Suggestions
+from localspec.library.pairs import PairRow, pair_row, pair_rows
+from localspec.library.suggest import Refusal, Suggestion, Suggestions, drafts_for
 from localspec.metadata.header import ModelHeader, read_header
 from tests.support import zoo
 from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
@@ -161,7 +161,7 @@ def test_a_model_as_json(in_zoo: zoo.Zoo) -> None:
 
 @pytest.mark.parametrize("columns", [60, 120])
 def test_pairs_on_a_terminal(in_zoo: zoo.Zoo, columns: int) -> None:
-    rows = pair_rows()
+    rows = pair_rows(find_models().models)
     window = drawn(columns, lambda: listing.pairs(rows))
     lines = shown(window)[1 : 1 + len(rows)]
     assert not window.wrapped and shown(window)[0].startswith("PAIR ")
@@ -173,7 +173,7 @@ def test_pairs_on_a_terminal(in_zoo: zoo.Zoo, columns: int) -> None:
 
 def test_pairs_in_a_pipe(streams: Streams) -> None:
     user_pairs.add("mine", "hf:org/a", "hf:org/b", {})
-    rows = pair_rows()
+    rows = pair_rows(find_models().models)
     listing.pairs([*rows, replace(rows[1], fits=None)])
     out, err = streams.read()
     fields = [line.split("\t") for line in out.splitlines()]
@@ -188,7 +188,7 @@ def test_pairs_in_a_pipe(streams: Streams) -> None:
 
 
 def test_everything_about_a_known_pair(streams: Streams) -> None:
-    row = pair_row("qwen2.5-coder-32b")
+    row = pair_row("qwen2.5-coder-32b", find_models().models)
     listing.pair(row, {})
     out, err = streams.read()
     facts = [line.split("  ", 1) for line in out.splitlines()]
@@ -204,14 +204,14 @@ def test_everything_about_a_known_pair(streams: Streams) -> None:
 
 def test_everything_about_every_known_pair(streams: Streams) -> None:
     for pair in load_catalog():
-        listing.pair(pair_row(pair.name), {})
+        listing.pair(pair_row(pair.name, find_models().models), {})
         out, _ = streams.read()
         assert f"hf:{pair.target.repo}" in out and f"hf:{pair.draft.repo}" in out
 
 
 def test_everything_about_an_own_pair(streams: Streams) -> None:
     user_pairs.add("mine", "/models/big.gguf", "hf:org/b", {"draft_tokens": 4, "exact": True})
-    listing.pair(pair_row("mine"), user_pairs.find("mine").settings)
+    listing.pair(pair_row("mine", find_models().models), user_pairs.find("mine").settings)
     out, _ = streams.read()
     assert [line.split(None, 1)[0] for line in out.splitlines()] == [
         *("pair", "family", "target", "draft", "on", "setting", "setting")
@@ -225,7 +225,7 @@ def test_everything_about_an_own_pair(streams: Streams) -> None:
 
 def found_for(name: str) -> Suggestions:
     (path,) = [model.path for model in find_models().models if name in model.name]
-    return drafts_for(read_header(path))
+    return drafts_for(read_header(path), find_models().models)
 
 
 def test_drafts_with_reasons_and_the_command_to_type(in_zoo: zoo.Zoo, streams: Streams) -> None:

@@ -1,5 +1,5 @@
 # ruff: noqa: F401, F811  (`hub` is a fixture)
-"""Supply: what is judged, told and asked before a download, and when nothing need be fetched."""
+"""Acquiring models: what is judged, told and asked before a download, and when none is needed."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from localspec.library.acquire import (
     DownloadUI,
     ensure_local,
     file_hashes,
-    files_of,
     header_of,
     judge,
-    models_of,
 )
+from localspec.library.resolve import Resolver
+from localspec.metadata.header import read_header
 from tests.support import zoo
 from tests.support.fake_hub import FakeHub, hub
 from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
@@ -61,7 +61,7 @@ class Listener:
         self.questions: list[str] = []
         self.transferred: dict[str, tuple[int, int]] = {}
         self._answer = answer
-        self.voice = DownloadUI(self.sentences.append, self._agree, self._transfer)
+        self.ui = DownloadUI(self.sentences.append, self._agree, self._transfer)
 
     def _agree(self, question: str) -> bool:
         self.questions.append(question)
@@ -108,14 +108,14 @@ def stored() -> list[str]:
 def test_the_header_of_a_file_here_asks_nobody(
     stocked: FakeHub, listener: Listener, local: Path
 ) -> None:
-    assert header_of(str(local / "big.gguf"), listener.voice).parameters == 200_000
+    assert header_of(str(local / "big.gguf"), Resolver(), listener.ui).parameters == 200_000
     assert (listener.sentences, stocked.requests) == ([], [])
     with pytest.raises(FileProblem, match="There is no file"):
-        header_of(str(local / "nosuch.gguf"), listener.voice)
+        header_of(str(local / "nosuch.gguf"), Resolver(), listener.ui)
 
 
 def test_of_a_file_on_the_hub_only_the_header_is_read(stocked: FakeHub, listener: Listener) -> None:
-    assert header_of("org/big-GGUF", listener.voice).parameters == 200_000
+    assert header_of("org/big-GGUF", Resolver(), listener.ui).parameters == 200_000
     assert sum(stocked.served.values()) == FIRST_BYTES < len(BIG) / 10
     assert listener.sentences == [
         "Asking the Hub for hf:org/big-GGUF.",
@@ -139,20 +139,21 @@ def test_of_a_file_on_the_hub_only_the_header_is_read(stocked: FakeHub, listener
 def test_a_pair_is_judged_alike_wherever_it_is(
     stocked: FakeHub, listener: Listener, local: Path, target: str, draft: str, remote: int
 ) -> None:
-    names = [name.replace("LOCAL", str(local)) for name in (target, draft)]
-    verdict = judge(*names, listener.voice)
+    target, draft = target.replace("LOCAL", str(local)), draft.replace("LOCAL", str(local))
+    verdict = judge(target, draft, Resolver(), listener.ui)
     fits = "other" not in draft
     assert verdict.report.compatible is verdict.report.llama_cpp_accepts is fits
     assert [finding.rule for finding in verdict.report.errors] == [] if fits else ["vocab-size"]
     assert verdict.bytes_read == sum(stocked.served.values())
-    assert verdict.bytes_read <= FIRST_BYTES * sum(name.startswith(("org", "hf")) for name in names)
+    n_remote = sum(name.startswith(("org", "hf")) for name in (target, draft))
+    assert verdict.bytes_read <= FIRST_BYTES * n_remote
     told = f"Read {verdict.bytes_read:,} of {remote:,} bytes on the Hub."
     assert listener.sentences[-1:] == ([told] if remote else [])
     assert stored() == []
 
 
 def test_a_lenient_verdict(stocked: FakeHub, listener: Listener) -> None:
-    pair = ("org/big-GGUF", "org/tuned-GGUF", listener.voice)
+    pair = ("org/big-GGUF", "org/tuned-GGUF", Resolver(), listener.ui)
     assert not judge(*pair).report.compatible
     assert judge(*pair, lenient=True).report.compatible
 
@@ -161,7 +162,7 @@ def test_a_lenient_verdict(stocked: FakeHub, listener: Listener) -> None:
 
 
 def test_a_pair_is_told_of_fetched_and_recorded(stocked: FakeHub, listener: Listener) -> None:
-    files = ensure_local(["org/big-GGUF:Q4_K_M", "org/small-GGUF"], listener.voice)
+    files = ensure_local(["org/big-GGUF:Q4_K_M", "org/small-GGUF"], Resolver(), listener.ui)
     folder = paths.models_folder() / "org"
     assert files == [
         folder / "big-GGUF" / "big-Q4_K_M.gguf",
@@ -186,11 +187,11 @@ def test_a_pair_is_told_of_fetched_and_recorded(stocked: FakeHub, listener: List
 
 def test_what_is_here_is_not_asked_for(stocked: FakeHub, listener: Listener, local: Path) -> None:
     names = ["org/big-GGUF:Q4_K_M", "org/small-GGUF"]
-    files = ensure_local(names, listener.voice)
+    files = ensure_local(names, Resolver(), listener.ui)
     stocked.stop()
     again = Listener()
-    assert ensure_local(names, again.voice) == files
-    assert ensure_local([str(local / "big.gguf"), names[1]], again.voice) == [
+    assert ensure_local(names, Resolver(), again.ui) == files
+    assert ensure_local([str(local / "big.gguf"), names[1]], Resolver(), again.ui) == [
         local / "big.gguf",
         files[1],
     ]
@@ -202,12 +203,12 @@ def test_what_the_hubs_own_cache_has_is_used_there(
 ) -> None:
     cache = tmp_path / "huggingface" / "hub"
     link = zoo.put_in_hub_cache(cache, "org/small-GGUF", "small-Q8_0.gguf", SMALL)
-    assert ensure_local(["org/small-GGUF"], listener.voice) == [link]
+    assert ensure_local(["org/small-GGUF"], Resolver(), listener.ui) == [link]
     assert (stocked.requests, listener.sentences, stored()) == ([], [], [])
 
 
 def test_a_missing_half_is_fetched(stocked: FakeHub, listener: Listener, local: Path) -> None:
-    files = ensure_local([str(local / "big.gguf"), "org/small-GGUF"], listener.voice)
+    files = ensure_local([str(local / "big.gguf"), "org/small-GGUF"], Resolver(), listener.ui)
     assert files[0] == local / "big.gguf" and files[1].read_bytes() == SMALL
     assert len(listener.sentences) == 2 and "big" not in " ".join(listener.sentences)
 
@@ -233,7 +234,7 @@ def test_a_pair_that_cannot_work_is_refused_by_its_headers(
 ) -> None:
     given = [name.replace("LOCAL", str(local)) for name in names]
     with pytest.raises(IncompatiblePair) as caught:
-        ensure_local(given, listener.voice)
+        ensure_local(given, Resolver(), listener.ui)
     message, hint = caught.value.message, caught.value.hint
     assert words.replace("LOCAL", str(local)) in message and message.endswith(".")
     assert f"localspec check {given[0].replace('org/big', 'hf:org/big')} " in hint
@@ -244,9 +245,9 @@ def test_a_pair_that_cannot_work_is_refused_by_its_headers(
 def test_lenient_fetches_what_cannot_corrupt_text(stocked: FakeHub, listener: Listener) -> None:
     names = ["org/big-GGUF", "org/tuned-GGUF"]
     with pytest.raises(IncompatiblePair):
-        ensure_local(names, listener.voice)
+        ensure_local(names, Resolver(), listener.ui)
     assert stored() == []
-    assert ensure_local(names, listener.voice, lenient=True)[1].read_bytes() == TUNED
+    assert ensure_local(names, Resolver(), listener.ui, lenient=True)[1].read_bytes() == TUNED
 
 
 @pytest.mark.parametrize(
@@ -263,17 +264,17 @@ def test_what_is_no_model_is_not_fetched(
     stocked: FakeHub, listener: Listener, name: str, kind: type[LocalspecError], words: str
 ) -> None:
     with pytest.raises(kind, match=words) as caught:
-        ensure_local([name], listener.voice)
+        ensure_local([name], Resolver(), listener.ui)
     assert caught.value.hint
     assert sum(stocked.served.values()) <= FIRST_BYTES and stored() == []
 
 
 def test_several_single_models(stocked: FakeHub, listener: Listener) -> None:
     names = ["org/big-GGUF", "org/other-GGUF", "org/small-GGUF"]  # no pair, so no verdict
-    files = ensure_local(names, listener.voice)
+    files = ensure_local(names, Resolver(), listener.ui)
     assert [path.read_bytes() for path in files] == [BIG, OTHER, SMALL]
     with pytest.raises(FileProblem):
-        ensure_local(["org/tuned-GGUF", "org/other-GGUF", "org/eyes-GGUF"], listener.voice)
+        ensure_local(["org/tuned-GGUF", "org/other-GGUF", "org/eyes-GGUF"], Resolver(), listener.ui)
     assert "tuned-Q8_0.gguf" not in stored()
 
 
@@ -287,10 +288,10 @@ def test_what_is_large_is_asked_about(
     monkeypatch.setattr(acquire, "LARGE", len(BIG) + len(SMALL) - 1)
     listener = Listener(answer)
     if answer:
-        assert len(ensure_local(["org/big-GGUF", "org/small-GGUF"], listener.voice)) == 2
+        assert len(ensure_local(["org/big-GGUF", "org/small-GGUF"], Resolver(), listener.ui)) == 2
     else:
         with pytest.raises(DownloadProblem) as caught:
-            ensure_local(["org/big-GGUF", "org/small-GGUF"], listener.voice)
+            ensure_local(["org/big-GGUF", "org/small-GGUF"], Resolver(), listener.ui)
         assert caught.value.message == "Nothing was fetched." and "--yes" in caught.value.hint
         assert stored() == []
     assert listener.questions == [f"Fetch {size(len(BIG) + len(SMALL))}?"]
@@ -303,7 +304,7 @@ def test_only_what_is_missing_counts_as_large(
 ) -> None:
     monkeypatch.setattr(acquire, "LARGE", len(SMALL))
     listener = Listener()
-    ensure_local([str(local / "big.gguf"), "org/small-GGUF"], listener.voice)
+    ensure_local([str(local / "big.gguf"), "org/small-GGUF"], Resolver(), listener.ui)
     assert listener.questions == []
     assert acquire.LARGE < len(BIG)
 
@@ -313,34 +314,40 @@ def test_only_what_is_missing_counts_as_large(
 
 def test_a_pairs_name_stands_for_two_models() -> None:
     user_pairs.add("mine", "/big.gguf", "hf:org/small-GGUF", {})
-    assert models_of(["mine"]) == ["/big.gguf", "hf:org/small-GGUF"]
-    assert models_of(["a.gguf", "mine", "org/repo:Q8_0"]) == [
+    assert Resolver().models_of(["mine"]) == ["/big.gguf", "hf:org/small-GGUF"]
+    assert Resolver().models_of(["a.gguf", "mine", "org/repo:Q8_0"]) == [
         *("a.gguf", "/big.gguf", "hf:org/small-GGUF", "org/repo:Q8_0")
     ]
-    assert models_of(["qwen3-14b"])[0].startswith("hf:Qwen/Qwen3-14B-GGUF")
-    assert models_of([]) == []
+    assert Resolver().models_of(["qwen3-14b"])[0].startswith("hf:Qwen/Qwen3-14B-GGUF")
+    assert Resolver().models_of([]) == []
     with pytest.raises(UnknownPair, match="There is no file and no pair named 'nosuch'"):
-        models_of(["mine", "nosuch"])
+        Resolver().models_of(["mine", "nosuch"])
 
 
 def test_files_of_what_is_here(stocked: FakeHub, listener: Listener, local: Path) -> None:
     user_pairs.add("mine", str(local / "big.gguf"), "hf:org/small-GGUF", {})
     with pytest.raises(FileProblem) as caught:
-        files_of("mine")
+        Resolver().files_of("mine")
     assert caught.value.message == "hf:org/small-GGUF is not on this disk."
     assert caught.value.hint == "Fetch it: localspec download hf:org/small-GGUF"
-    (small,) = ensure_local(["org/small-GGUF"], listener.voice)
-    assert files_of("mine") == [local / "big.gguf", small]
-    assert files_of("org/small-GGUF:q8_0") == [small]
-    assert files_of(str(local / "other.gguf")) == [local / "other.gguf"]
+    (small,) = ensure_local(["org/small-GGUF"], Resolver(), listener.ui)
+    assert Resolver().files_of("mine") == [local / "big.gguf", small]
+    assert Resolver().files_of("org/small-GGUF:q8_0") == [small]
+    assert Resolver().files_of(str(local / "other.gguf")) == [local / "other.gguf"]
 
 
-def test_hashes_of_all_files_that_are_here(animals: zoo.Zoo, local: Path) -> None:
+def test_hashes_of_all_files_that_are_here(
+    animals: zoo.Zoo, stocked: FakeHub, listener: Listener, local: Path
+) -> None:
     folder = Path(animals.environment["LOCALSPEC_MODELS"])
     parts = sorted(folder.rglob("Qwen2.5-14B*.gguf"))
     told: list[tuple[str, int, int]] = []
-    names = [str(parts[0]), "hf:org/nosuch-GGUF", str(local / "small.gguf")]
-    hashes = file_hashes(names, lambda *progress: told.append(progress))
+    for draft in ("org/small-GGUF", "org/other-GGUF"):  # on the Hub, read whole and in part
+        check = judge(str(local / "big.gguf"), draft, Resolver(), listener.ui)
+        (alone,) = file_hashes(check, lambda *progress: None)
+        assert alone.path == str(local / "big.gguf")
+    check = judge(str(parts[0]), str(local / "small.gguf"), Resolver(), listener.ui)
+    hashes = file_hashes(check, lambda *progress: told.append(progress))
     assert [Path(each.path) for each in hashes] == [*parts, local / "small.gguf"]
     for each in hashes:
         data = Path(each.path).read_bytes()

@@ -14,7 +14,7 @@ import pytest
 from localspec.core.errors import FileProblem, UnknownPair
 from localspec.hub.reference import Reference, parse_reference
 from localspec.library import catalog
-from localspec.library.catalog import PairSpec, describe, find_pair, load_catalog, of_family
+from localspec.library.catalog import find_pair, load_catalog, of_family
 from localspec.library.user_pairs import is_name
 
 # Target and draft of every pair that must be in the list.
@@ -60,7 +60,6 @@ bartowski/Falcon3-10B-Instruct-GGUF bartowski/Falcon3-1B-Instruct-GGUF
 bartowski/EXAONE-3.5-32B-Instruct-GGUF bartowski/EXAONE-3.5-2.4B-Instruct-GGUF
 """
 PAIRS = load_catalog()
-each_pair = pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
 
 
 def test_every_confirmed_pair_is_there_once() -> None:
@@ -74,41 +73,44 @@ def test_names_are_unique_whatever_their_case() -> None:
     assert len({name.lower() for name in names}) == len(names)
 
 
-@each_pair
-def test_a_name_can_be_typed(pair: PairSpec) -> None:
-    assert is_name(pair.name)
-    assert pair.name == pair.name.lower()
-    assert len(pair.name) <= 24
-    assert find_pair(pair.name) is find_pair(pair.name.upper()) is pair
+def test_a_name_can_be_typed(subtests: pytest.Subtests) -> None:
+    for pair in PAIRS:
+        with subtests.test(pair.name):
+            assert is_name(pair.name)
+            assert pair.name == pair.name.lower()
+            assert len(pair.name) <= 24
+            assert find_pair(pair.name) is find_pair(pair.name.upper()) is pair
 
 
-@each_pair
-def test_a_pair_is_plausible(pair: PairSpec) -> None:
-    assert pair.target.size_gb > 2 * pair.draft.size_gb > 0
-    assert pair.size_gb == pytest.approx(pair.target.size_gb + pair.draft.size_gb)
-    assert abs(pair.target.n_vocab - pair.draft.n_vocab) <= 128  # llama.cpp's limit
-    for model in (pair.target, pair.draft):
-        assert model.license and model.n_vocab > 30_000
-        if model.file is not None:
-            assert model.quantization.lower() in model.file.lower()
-            split = re.search(r"-00001-of-(\d{5})\.gguf$", model.file)
-            assert model.parts == (int(split[1]) if split else 1)
-        assert parse_reference(str(model.reference)) == model.reference
+def test_a_pair_is_plausible(subtests: pytest.Subtests) -> None:
+    for pair in PAIRS:
+        with subtests.test(pair.name):
+            assert pair.target.size_gb > 2 * pair.draft.size_gb > 0
+            assert pair.size_gb == pytest.approx(pair.target.size_gb + pair.draft.size_gb)
+            assert abs(pair.target.n_vocab - pair.draft.n_vocab) <= 128  # llama.cpp's limit
+            for model in (pair.target, pair.draft):
+                assert model.license and model.n_vocab > 30_000
+                if model.file is not None:
+                    assert model.quantization.lower() in model.file.lower()
+                    split = re.search(r"-00001-of-(\d{5})\.gguf$", model.file)
+                    assert model.parts == (int(split[1]) if split else 1)
+                assert parse_reference(str(model.reference)) == model.reference
 
 
-@each_pair
-def test_what_is_said_is_said_in_sentences(pair: PairSpec) -> None:
-    for sentence in (pair.advice, *pair.gotchas):
-        assert re.fullmatch(r"\S[^\n]{10,125}\.", sentence), sentence
-        assert sentence[0].isupper() or sentence.startswith(("llama.cpp", "unsloth"))
-    if pair.gain is not None:
-        assert not pair.gain.what.endswith(".")
-        assert (pair.gain.source is not None) == (pair.gain.standing == "reported")
-    source = r"[\w.-]+/[\w.-]+#\d+|[\w.-]+/[\w.-]+/[\w./-]+\.\w+|https://\S+"
-    assert all(re.fullmatch(source, each) for each in pair.sources)
+def test_what_is_said_is_said_in_sentences(subtests: pytest.Subtests) -> None:
+    for pair in PAIRS:
+        with subtests.test(pair.name):
+            for sentence in (pair.advice, *pair.gotchas):
+                assert re.fullmatch(r"\S[^\n]{10,125}\.", sentence), sentence
+                assert sentence[0].isupper() or sentence.startswith(("llama.cpp", "unsloth"))
+            if pair.gain is not None:
+                assert not pair.gain.what.endswith(".")
+                assert (pair.gain.source is not None) == (pair.gain.standing == "reported")
+            source = r"[\w.-]+/[\w.-]+#\d+|[\w.-]+/[\w.-]+/[\w./-]+\.\w+|https://\S+"
+            assert all(re.fullmatch(source, each) for each in pair.sources)
 
 
-def test_a_model_whose_file_was_renamed_is_found_by_its_quantization() -> None:
+def test_a_renamed_file_is_found_by_its_quantization() -> None:
     pair = find_pair("gpt-oss-120b")
     assert pair.target.reference == Reference("ggml-org/gpt-oss-120b-GGUF", tag="MXFP4")
     assert str(find_pair("qwen3-14b").draft.reference) == (
@@ -122,24 +124,28 @@ def test_non_commercial_and_hybrid_pairs_say_so() -> None:
     assert hybrid == ["qwen3.5-27b", "qwen3.6-27b"]
 
 
-@pytest.mark.parametrize(
-    ("name", "near"),
-    [
-        ("llama-3.1-8b", "llama3.1-8b"),
-        ("llama3.3", "llama3.3-70b, llama3.3-70b-3b"),
-        ("Qwen25-14B", "qwen2.5-14b"),
-        ("mistral", "mistral-small-3.1, mistral-small-3.2."),
-        ("coder", "qwen2.5-coder-7b-base, qwen2.5-coder-14b-base, qwen2.5-coder-32b, "
-                  "qwen3-coder-30b, qwen3-coder-480b."),
-        ("qwen", "qwen2.5-7b, qwen2.5-14b, qwen2.5-32b, qwen2.5-72b, qwen2.5-coder-7b-base and 1"),
-    ],
-)  # fmt: skip
-def test_an_unknown_name_shows_what_is_near(name: str, near: str) -> None:
-    with pytest.raises(UnknownPair) as caught:
-        find_pair(name)
-    assert f"no pair named '{name}'; near it: {near}" in caught.value.message
-    assert caught.value.message.endswith(".")
-    assert "localspec pairs" in caught.value.hint
+NEAR: list[tuple[str, str]] = [
+    ("llama-3.1-8b", "llama3.1-8b"),
+    ("llama3.3", "llama3.3-70b, llama3.3-70b-3b"),
+    ("Qwen25-14B", "qwen2.5-14b"),
+    ("mistral", "mistral-small-3.1, mistral-small-3.2."),
+    (
+        "coder",
+        "qwen2.5-coder-7b-base, qwen2.5-coder-14b-base, qwen2.5-coder-32b, qwen3-coder-30b, "
+        "qwen3-coder-480b.",
+    ),
+    ("qwen", "qwen2.5-7b, qwen2.5-14b, qwen2.5-32b, qwen2.5-72b, qwen2.5-coder-7b-base and 1"),
+]
+
+
+def test_an_unknown_name_shows_what_is_near(subtests: pytest.Subtests) -> None:
+    for name, near in NEAR:
+        with subtests.test(name):
+            with pytest.raises(UnknownPair) as caught:
+                find_pair(name)
+            assert f"no pair named '{name}'; near it: {near}" in caught.value.message
+            assert caught.value.message.endswith(".")
+            assert "localspec pairs" in caught.value.hint
 
 
 @pytest.mark.parametrize("name", ["", "?", "\x1b[2J" * 99, "z" * 10**6])
@@ -163,13 +169,14 @@ def test_families() -> None:
     assert "Gemma 3" in caught.value.hint
 
 
-@each_pair
-def test_a_pair_as_json(pair: PairSpec) -> None:
-    document = json.loads(json.dumps(describe(pair)))
-    assert document["name"] == pair.name
-    assert document["target"]["reference"] == str(pair.target.reference)
-    assert document["draft"]["license"] == pair.draft.license
-    assert document["size_gb"] == pytest.approx(pair.size_gb, abs=1e-3)
+def test_a_pair_as_json(subtests: pytest.Subtests) -> None:
+    for pair in PAIRS:
+        with subtests.test(pair.name):
+            document = json.loads(json.dumps(pair.as_json()))
+            assert document["name"] == pair.name
+            assert document["target"]["reference"] == str(pair.target.reference)
+            assert document["draft"]["license"] == pair.draft.license
+            assert document["size_gb"] == pytest.approx(pair.size_gb, abs=1e-3)
 
 
 @pytest.mark.parametrize(

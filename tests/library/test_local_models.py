@@ -1,5 +1,5 @@
 # ruff: noqa: F401, F811  (fixtures are imported)
-"""The library: every model once and whole, under its tool's name, with the facts that are known."""
+"""The inventory: every model once, whole, under its tool's name, with the facts that are known."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ from pathlib import Path
 import pytest
 
 from localspec.core.errors import FileProblem, UsageError
+from localspec.hub.reference import parse_reference
 from localspec.library import local_models
-from localspec.library.local_models import Source, find_models, parse_source
+from localspec.library.local_models import (
+    LocalModel,
+    Source,
+    find_models,
+    model_of,
+    parse_source,
+)
 from localspec.metadata.header import read_header
 from localspec.pairing import check_pair
 from tests.support import zoo
@@ -30,9 +37,7 @@ from tests.support.model_folders import (  # noqa: F401  fixtures
 # The zoo
 
 
-def test_every_model_of_the_zoo_is_shown_once_under_the_name_its_tool_gives_it(
-    in_zoo: zoo.Zoo,
-) -> None:
+def test_each_model_of_the_zoo_is_shown_once_by_its_tools_name(in_zoo: zoo.Zoo) -> None:
     models = find_models().models
     assert len(models) == 20
     shown: dict[str, list[str]] = {}
@@ -43,7 +48,7 @@ def test_every_model_of_the_zoo_is_shown_once_under_the_name_its_tool_gives_it(
     assert {m.name: m.also_in for m in models if m.also_in} == in_zoo.shared
 
 
-def test_every_model_of_the_zoo_can_be_read_and_its_facts_are_true(in_zoo: zoo.Zoo) -> None:
+def test_each_model_of_the_zoo_is_read_and_its_facts_are_true(in_zoo: zoo.Zoo) -> None:
     hashed = 0
     for model in find_models().models:
         header = read_header(model.path)
@@ -76,7 +81,7 @@ def test_what_is_left_out_of_the_zoo_is_said(in_zoo: zoo.Zoo) -> None:
         assert name not in notes
 
 
-def test_the_repository_is_known_where_a_folder_or_a_record_names_it(in_zoo: zoo.Zoo) -> None:
+def test_the_repository_is_known_by_a_folder_or_a_record(in_zoo: zoo.Zoo) -> None:
     repos = {model.name: model.repo for model in find_models().models}
     assert repos["zoo/tiny-GGUF/tiny-draft-F16.gguf"] == "zoo/tiny-GGUF"
     assert repos["Qwen/Qwen3-8B-GGUF/Qwen3-8B-Q4_K_M.gguf"] == "Qwen/Qwen3-8B-GGUF"
@@ -91,34 +96,38 @@ def test_the_repository_is_known_where_a_folder_or_a_record_names_it(in_zoo: zoo
     )
 
 
-@pytest.mark.parametrize(
-    ("target", "draft", "reasons"),
-    [
-        ("tiny-target", "tiny-draft", set()),
-        ("Llama-3.1-8B", "Llama-3.2-1B", set()),
-        ("llama3:8b", "Llama-3.2-1B", {"token-text-unused"}),
-        ("Qwen2.5-14B", "Qwen2.5-0.5B", set()),
-        ("Qwen2.5-14B", "Qwen3-0.6B", {"token-text-padding"}),
-        ("Jan-v1-4B", "Qwen3-0.6B", set()),
-        ("gemma-2-27b", "gemma-2-2b", set()),
-        ("gemma-2-27b", "gemma-3-1b", {"vocab-size"}),
-        ("llama-2-13b", "tinyllama", set()),
-        ("Mistral-Small", "Mistral-7B", {"vocab-type"}),
-        ("Qwen3-8B", "nomic", {"not-autoregressive", "vocab-type"}),
-    ],
-)
+FAMILIES: list[tuple[str, str, set[str]]] = [
+    ("tiny-target", "tiny-draft", set()),
+    ("Llama-3.1-8B", "Llama-3.2-1B", set()),
+    ("llama3:8b", "Llama-3.2-1B", {"token-text-unused"}),
+    ("Qwen2.5-14B", "Qwen2.5-0.5B", set()),
+    ("Qwen2.5-14B", "Qwen3-0.6B", {"token-text-padding"}),
+    ("Jan-v1-4B", "Qwen3-0.6B", set()),
+    ("gemma-2-27b", "gemma-2-2b", set()),
+    ("gemma-2-27b", "gemma-3-1b", {"vocab-size"}),
+    ("llama-2-13b", "tinyllama", set()),
+    ("Mistral-Small", "Mistral-7B", {"vocab-type"}),
+    ("Qwen3-8B", "nomic", {"not-autoregressive", "vocab-type"}),
+]
+
+
 def test_families_of_the_zoo_agree_where_the_real_ones_do(
-    in_zoo: zoo.Zoo, target: str, draft: str, reasons: set[str]
+    in_zoo: zoo.Zoo, subtests: pytest.Subtests
 ) -> None:
     paths = {model.name: model.path for model in find_models().models}
-    pair = [
-        read_header(paths[name]) for wanted in (target, draft) for name in paths if wanted in name
-    ]
-    report = check_pair(*pair)
-    assert {f.rule for f in report.findings if f.level == "error"} == reasons
+    for target, draft, reasons in FAMILIES:
+        with subtests.test(f"{target}, {draft}"):
+            pair = [
+                read_header(paths[name])
+                for wanted in (target, draft)
+                for name in paths
+                if wanted in name
+            ]
+            report = check_pair(*pair)
+            assert {f.rule for f in report.findings if f.level == "error"} == reasons
 
 
-def test_the_script_prints_an_environment_that_hides_everything_else(
+def test_the_script_prints_an_environment_that_hides_the_rest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert zoo.main([str(tmp_path / "new")]) == 0
@@ -138,7 +147,7 @@ def test_only_the_chosen_sources_are_searched(in_zoo: zoo.Zoo) -> None:
     assert inventory.folders == (in_zoo.folder / "ollama",)
 
 
-def test_nothing_anywhere_is_an_empty_inventory_that_says_where_it_looked(home: Path) -> None:
+def test_an_empty_inventory_says_where_it_looked(home: Path) -> None:
     inventory = find_models()
     assert (inventory.models, inventory.notes) == ((), ())
     assert home / ".ollama" / "models" in inventory.folders
@@ -146,28 +155,33 @@ def test_nothing_anywhere_is_an_empty_inventory_that_says_where_it_looked(home: 
     assert home / ".lmstudio" / "models" in inventory.folders
 
 
-@pytest.mark.parametrize(
-    ("text", "source"),
-    [
-        ("ollama", "ollama"),
-        ("LM-Studio", "lm studio"),
-        ("lmstudio", "lm studio"),
-        ("huggingface", "hugging face"),
-        ("Hugging Face", "hugging face"),
-        ("llama-cpp", "llama.cpp"),
-    ],
-)
-def test_a_source_may_be_spelt_as_people_do(text: str, source: Source) -> None:
-    assert parse_source(text) == source
+SPELLINGS: list[tuple[str, Source]] = [
+    ("ollama", "ollama"),
+    ("LM-Studio", "lm studio"),
+    ("lmstudio", "lm studio"),
+    ("huggingface", "hugging face"),
+    ("Hugging Face", "hugging face"),
+    ("llama-cpp", "llama.cpp"),
+]
 
 
-@pytest.mark.parametrize("text", ["", "folder", "vllm", "a\nb"])
-def test_an_unknown_source_is_refused_with_the_known_ones(text: str) -> None:
-    with pytest.raises(UsageError, match="No source of models is called") as caught:
-        parse_source(text)
-    assert "hugging-face" in caught.value.hint and "\n" not in caught.value.message
-    named = caught.value.hint.removeprefix("There are: ").removesuffix(".").split(", ")
-    assert [parse_source(name) for name in named] == list(local_models.SOURCES[:-1])
+def test_a_source_may_be_spelt_as_people_do(subtests: pytest.Subtests) -> None:
+    for text, source in SPELLINGS:
+        with subtests.test(text):
+            assert parse_source(text) == source
+
+
+NO_SOURCES: list[str] = ["", "folder", "vllm", "a\nb"]
+
+
+def test_an_unknown_source_is_refused_with_the_known_ones(subtests: pytest.Subtests) -> None:
+    for text in NO_SOURCES:
+        with subtests.test(text):
+            with pytest.raises(UsageError, match="No source of models is called") as caught:
+                parse_source(text)
+            assert "hugging-face" in caught.value.hint and "\n" not in caught.value.message
+            named = caught.value.hint.removeprefix("There are: ").removesuffix(".").split(", ")
+            assert [parse_source(name) for name in named] == list(local_models.SOURCES[:-1])
 
 
 def test_a_given_folder_is_searched_as_well(ours: Path, tmp_path: Path) -> None:
@@ -263,3 +277,54 @@ def test_files_of_one_size_are_not_taken_for_one_another(ours: Path) -> None:
     for name, data in (("a.gguf", MODEL), ("b.gguf", other)):
         zoo.put_record(zoo.put(ours / name, data), "o/r")
     assert found("localspec") == ["a.gguf", "b.gguf"]
+
+
+# A reference among the models of this disk
+
+
+def local(repo: str | None, *files: str, folder: Path) -> LocalModel:
+    paths = tuple(zoo.put(folder / (repo or "none") / file, MODEL) for file in files)
+    name = f"{repo}/{files[0]}" if repo else files[0]
+    return LocalModel(paths[0], "localspec", name, len(MODEL), paths, repo=repo)
+
+
+def test_a_reference_means_the_same_here_as_on_the_hub(tmp_path: Path) -> None:
+    models = [
+        local("org/repo", "model-Q8_0.gguf", folder=tmp_path),
+        local("org/repo", "model-Q4_K_M.gguf", folder=tmp_path),
+        local(
+            "org/repo",
+            "BF16/model-BF16-00001-of-00002.gguf",
+            "BF16/model-BF16-00002-of-00002.gguf",
+            folder=tmp_path,
+        ),
+        local("org/other", "model-F16.gguf", folder=tmp_path),
+        local(None, "model-F32.gguf", folder=tmp_path),
+    ]
+
+    def meant(name: str) -> str | None:
+        reference = parse_reference(name)
+        assert reference is not None
+        found = model_of(reference, models)
+        return None if found is None else found.path.name
+
+    assert meant("org/repo:q8_0") == "model-Q8_0.gguf"
+    assert meant("org/repo") == "model-Q4_K_M.gguf"
+    assert meant("org/other") == "model-F16.gguf"
+    assert meant("hf:org/repo/BF16/model-BF16-00001-of-00002.gguf") == (
+        "model-BF16-00001-of-00002.gguf"
+    )
+    assert meant("hf:org/repo/bf16/model-bf16-00002-of-00002.gguf") == (
+        "model-BF16-00001-of-00002.gguf"
+    )
+    for name in ("org/repo:F32", "org/repo:F16", "org/nosuch", "hf:org/repo@dev", "org/other:Q8_0"):
+        assert meant(name) is None
+
+
+def test_a_reference_that_fits_two_models_means_none(tmp_path: Path) -> None:
+    reference = parse_reference("org/repo:Q8_0")
+    assert reference is not None
+    models = [local("org/repo", f"{size}-Q8_0.gguf", folder=tmp_path) for size in ("big", "small")]
+    assert model_of(reference, models) is None
+    assert model_of(reference, models[:1]) == models[0]
+    assert model_of(reference, []) is None

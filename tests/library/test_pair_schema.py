@@ -1,23 +1,27 @@
-"""The manifest of a pair: what is written reads the same, what is wrong is told in one clause."""
+"""The schema of a pair file: what is written reads the same, what is wrong is told in a clause."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localspec.commands.flags import ModelFlags
 from localspec.core.config import SamplingParams, sampling_fields
 from localspec.library.pair_schema import (
     SETTINGS,
     FileHash,
-    OwnPair,
     Setting,
+    UserPair,
     as_toml,
-    own_pair,
+    parse_pair,
     toml_value,
 )
 
@@ -28,7 +32,7 @@ SHA = "0123456789abcdef" * 4
 def refusal(document: Mapping[str, object]) -> str:
     """The sentence that a clause about the document makes."""
     with pytest.raises(ValueError) as caught:
-        own_pair("mine", document)
+        parse_pair("mine", document)
     clause = str(caught.value)
     assert clause.isprintable() and not clause.endswith(".")
     return f"{clause}."
@@ -37,81 +41,114 @@ def refusal(document: Mapping[str, object]) -> str:
 def test_what_is_written_reads_the_same() -> None:
     settings: dict[str, Setting] = {"draft_tokens": 4, "temperature": 0.5, "lenient": True}
     files = (FileHash(TARGET, SHA, 2**40), FileHash("/models/part 2 \U0001f600.gguf", SHA, 0))
-    pair = OwnPair("mine", TARGET, DRAFT, settings, files)
-    assert own_pair("mine", tomllib.loads(as_toml(pair))) == pair
+    pair = UserPair("mine", TARGET, DRAFT, settings, files)
+    assert parse_pair("mine", tomllib.loads(as_toml(pair))) == pair
 
 
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"ctx_size": 4}, "settings.ctx_size: expected a whole number from 8 to 2147483647."),
-        ({"ctx_size": True}, "settings.ctx_size: expected a whole number"),
-        ({"ctx_size": 8.0}, "settings.ctx_size: expected a whole number"),
-        ({"ctx_size": [8]}, "settings.ctx_size: expected a whole number"),
-        ({"draft_tokens": 63}, 'draft_tokens: expected a whole number from 0 to 62 or "auto" or'),
-        ({"draft_tokens": "some"}, "settings.draft_tokens: expected a whole number"),
-        ({"flash_attention": 1}, 'settings.flash_attention: expected "auto" or "on" or "off".'),
-        ({"cache_type_v": "q9"}, 'settings.cache_type_v: expected "f16" or'),
-        ({"lenient": 1}, "settings.lenient: expected true or false."),
-        ({"temperature": "hot"}, "settings.temperature: expected a number."),
-        ({"temperature": 101}, "temperature is 101, expected a value from 0 to 100."),
-        ({"min_p": float("nan")}, "min-p is nan, expected a value from 0 to 1."),
-        ({"acceptance": "maybe"}, "'maybe' is no rule of acceptance."),
-        ({"acceptance": "rejection", "draft_tokens": "auto"}, "the draft length must be fixed"),
-        ({"context": 8}, "there is no key settings.context; known are draft_tokens, ctx_size,"),
-        ({"\x1b": 8}, "there is no key settings.\\x1b; known are"),
-    ],
-)
-def test_a_setting_that_cannot_be_kept(settings: dict[str, object], sentence: str) -> None:
-    assert sentence in refusal({"target": TARGET, "draft": DRAFT, "settings": settings})
+WRONG_SETTINGS: list[tuple[dict[str, object], str]] = [
+    ({"ctx_size": 4}, "settings.ctx_size: expected a whole number from 8 to 2147483647."),
+    ({"ctx_size": True}, "settings.ctx_size: expected a whole number"),
+    ({"ctx_size": 8.0}, "settings.ctx_size: expected a whole number"),
+    ({"ctx_size": [8]}, "settings.ctx_size: expected a whole number"),
+    ({"draft_tokens": 63}, 'draft_tokens: expected a whole number from 0 to 62 or "auto" or'),
+    ({"draft_tokens": "some"}, "settings.draft_tokens: expected a whole number"),
+    ({"flash_attention": 1}, 'settings.flash_attention: expected "auto" or "on" or "off".'),
+    ({"cache_type_v": "q9"}, 'settings.cache_type_v: expected "f16" or'),
+    ({"lenient": 1}, "settings.lenient: expected true or false."),
+    ({"temperature": "hot"}, "settings.temperature: expected a number."),
+    ({"temperature": 101}, "temperature is 101, expected a value from 0 to 100."),
+    ({"min_p": float("nan")}, "min-p is nan, expected a value from 0 to 1."),
+    ({"acceptance": "maybe"}, "'maybe' is no rule of acceptance."),
+    ({"acceptance": "rejection", "draft_tokens": "auto"}, "the draft length must be fixed"),
+    ({"context": 8}, "there is no key settings.context; known are draft_tokens, ctx_size,"),
+    ({"\x1b": 8}, "there is no key settings.\\x1b; known are"),
+]
+
+
+def test_a_setting_that_cannot_be_kept(subtests: pytest.Subtests) -> None:
+    for settings, sentence in WRONG_SETTINGS:
+        with subtests.test(sentence):
+            assert sentence in refusal({"target": TARGET, "draft": DRAFT, "settings": settings})
 
 
 MODELS = f'target = "{TARGET}"\ndraft = "{DRAFT}"\n'
 FILE = f'[[files]]\npath = "/a"\nsha256 = "{SHA}"\nsize = 1\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("", "target is missing: expected an absolute path"),
-        (f'target = "{TARGET}"', "draft is missing: expected an absolute path"),
-        ('target = "big.gguf"\ndraft = "/a"', "target: expected an absolute path"),
-        ('target = "/a"\ndraft = "org/repo:Q4"', "draft: expected an absolute path"),
-        ('target = "/a"\ndraft = "hf:org"', "draft: expected an absolute path"),
-        ('target = "/a"\ndraft = 3', "draft: expected an absolute path"),
-        (r'target = "/a\u0000"' + "\ndraft = '/a'", "target: expected an absolute path"),
-        (f"{MODELS}name = 'x'", "there is no key name; known are target, draft, settings, files."),
-        (f"{MODELS}speed = 3", "there is no key speed; known are target, draft"),
-        (f"{MODELS}settings = 3", "settings: expected a table."),
-        (f"{MODELS}[settings]\ncontext = 3", "there is no key settings.context; known are"),
-        (f"{MODELS}[settings]\ncontext = [3]", "there is no key settings.context; known are"),
-        (f"{MODELS}[settings]\nctx_size = '8'", "settings.ctx_size: expected a whole number"),
-        (f"{MODELS}[settings]\nctx_size.a = 8", "settings.ctx_size: expected a whole number"),
-        (f"{MODELS}[settings]\nctx_size = 2020-01-01", "settings.ctx_size: expected a whole"),
-        (f"{MODELS}[settings]\nctx_size = 0x{'f' * 9999}", "settings.ctx_size: expected a whole"),
-        (f"{MODELS}[settings]\ntop_p = inf", "top-p is inf, expected a value from 0 to 1."),
-        (f"{MODELS}files = 3", "files: expected a list of tables."),
-        (f"{MODELS}files = [3]", "files: expected a list of tables."),
-        (f"{MODELS}{FILE.replace('/a', 'a')}", "files.path: expected an absolute path."),
-        (f"{MODELS}{FILE.replace('f', 'F')}", "there is no key Files"),
-        (f"{MODELS}{FILE.replace('abc', 'ABC')}", "files.sha256: expected 64 hexadecimal"),
-        (f"{MODELS}{FILE.replace('= 1', '= -1')}", "files.size: expected a whole number of bytes"),
-        (f"{MODELS}{FILE.replace('= 1', '= 1.5')}", "files.size: expected a whole number of"),
-        (f"{MODELS}{FILE}date = 3", "there is no key files.date; known are path, sha256, size."),
-        (f"{MODELS}[[files]]\npath = '/a'", "files.sha256 is missing: expected 64 hex"),
-    ],
-)
-def test_a_wrong_document_is_told(text: str, sentence: str) -> None:
-    message = refusal(tomllib.loads(text))
-    assert sentence in message
-    assert len(message) < 900
+WRONG_DOCUMENTS: list[tuple[str, str]] = [
+    ("", "target is missing: expected an absolute path"),
+    (f'target = "{TARGET}"', "draft is missing: expected an absolute path"),
+    ('target = "big.gguf"\ndraft = "/a"', "target: expected an absolute path"),
+    ('target = "/a"\ndraft = "org/repo:Q4"', "draft: expected an absolute path"),
+    ('target = "/a"\ndraft = "hf:org"', "draft: expected an absolute path"),
+    ('target = "/a"\ndraft = 3', "draft: expected an absolute path"),
+    (r'target = "/a\u0000"' + "\ndraft = '/a'", "target: expected an absolute path"),
+    (f"{MODELS}name = 'x'", "there is no key name; known are target, draft, settings, files."),
+    (f"{MODELS}speed = 3", "there is no key speed; known are target, draft"),
+    (f"{MODELS}settings = 3", "settings: expected a table."),
+    (f"{MODELS}[settings]\ncontext = 3", "there is no key settings.context; known are"),
+    (f"{MODELS}[settings]\ncontext = [3]", "there is no key settings.context; known are"),
+    (f"{MODELS}[settings]\nctx_size = '8'", "settings.ctx_size: expected a whole number"),
+    (f"{MODELS}[settings]\nctx_size.a = 8", "settings.ctx_size: expected a whole number"),
+    (f"{MODELS}[settings]\nctx_size = 2020-01-01", "settings.ctx_size: expected a whole"),
+    (f"{MODELS}[settings]\nctx_size = 0x{'f' * 9999}", "settings.ctx_size: expected a whole"),
+    (f"{MODELS}[settings]\ntop_p = inf", "top-p is inf, expected a value from 0 to 1."),
+    (f"{MODELS}files = 3", "files: expected a list of tables."),
+    (f"{MODELS}files = [3]", "files: expected a list of tables."),
+    (f"{MODELS}{FILE.replace('/a', 'a')}", "files.path: expected an absolute path."),
+    (f"{MODELS}{FILE.replace('f', 'F')}", "there is no key Files"),
+    (f"{MODELS}{FILE.replace('abc', 'ABC')}", "files.sha256: expected 64 hexadecimal"),
+    (f"{MODELS}{FILE.replace('= 1', '= -1')}", "files.size: expected a whole number of bytes"),
+    (f"{MODELS}{FILE.replace('= 1', '= 1.5')}", "files.size: expected a whole number of"),
+    (f"{MODELS}{FILE}date = 3", "there is no key files.date; known are path, sha256, size."),
+    (f"{MODELS}[[files]]\npath = '/a'", "files.sha256 is missing: expected 64 hex"),
+]
+
+
+def test_a_wrong_document_is_told(subtests: pytest.Subtests) -> None:
+    for text, sentence in WRONG_DOCUMENTS:
+        with subtests.test(sentence):
+            message = refusal(tomllib.loads(text))
+            assert sentence in message
+            assert len(message) < 900
+
+
+FLAGS = {
+    "ctx_size": "--ctx-size",
+    "draft_ctx_size": "--draft-ctx-size",
+    "gpu_layers": "--n-gpu-layers",
+    "draft_gpu_layers": "--draft-n-gpu-layers",
+    "cpu_moe_layers": "--n-cpu-moe",
+    "threads": "--threads",
+    "threads_batch": "--threads-batch",
+    "draft_threads": "--draft-threads",
+}
+
+
+@pytest.mark.parametrize(("name", "flag"), FLAGS.items())
+def test_a_pair_keeps_what_its_flag_takes(name: str, flag: str) -> None:
+    hints = get_type_hints(ModelFlags, include_extras=True).values()
+    options = [hint.__metadata__[0] for hint in hints]
+    (option,) = [each for each in options if each.default == flag]  # Typer takes the name for it
+    least, most = option.min, option.max or 2**31 - 1
+    for value in (least, most):
+        document = {"target": TARGET, "draft": DRAFT, "settings": {name: value}}
+        assert parse_pair("mine", document).settings == {name: value}
+    for value in (least - 1, most + 1):
+        document = {"target": TARGET, "draft": DRAFT, "settings": {name: value}}
+        assert f"{name}: expected a whole number from {least} to {most}." in refusal(document)
+
+
+def test_starting_imports_no_pydantic() -> None:
+    code = "import sys, localspec.cli; assert 'pydantic' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_settings_are_named_as_in_config() -> None:
     assert set(sampling_fields()) <= set(SETTINGS)
     defaults = asdict(SamplingParams())
-    pair = OwnPair("mine", TARGET, DRAFT, defaults)
-    assert own_pair("mine", tomllib.loads(as_toml(pair))) == pair
+    pair = UserPair("mine", TARGET, DRAFT, defaults)
+    assert parse_pair("mine", tomllib.loads(as_toml(pair))) == pair
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
@@ -130,7 +167,7 @@ def test_a_file_of_nonsense_is_told_in_one_sentence(
 ) -> None:
     document = {"target": TARGET, "draft": "/" + extra, "settings": settings}
     try:
-        pair = own_pair("mine", document)
+        pair = parse_pair("mine", document)
     except ValueError as error:
         assert str(error).isprintable() and "expected" in str(error) or "no " in str(error)
     else:

@@ -1,4 +1,4 @@
-"""Locate: every meaning that a name has, and which one wins."""
+"""Resolving names: every meaning that a name has, and which one wins."""
 
 from __future__ import annotations
 
@@ -11,14 +11,26 @@ from localspec.core.errors import UnknownPair, UsageError
 from localspec.hub import client
 from localspec.library import user_pairs
 from localspec.library.catalog import find_pair
-from localspec.library.resolve import FIND, NamedModels, choose, is_pair, on_disk
+from localspec.library.resolve import FIND, NamedModels, Resolver
 from localspec.metadata.header import read_header
 from tests.support import zoo
 from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
 
 MODEL = gguf_bytes(model_keys(words(20)), model_tensors())
 SETTINGS = {"draft_tokens": 3, "temperature": 0.5}
-LISTED = [(source, name) for source, names in zoo.SHOWN.items() for name in names]
+LISTED = [name for names in zoo.SHOWN.values() for name in names]
+
+
+def choose(target: str | None, draft: str | None) -> NamedModels:
+    return Resolver().choose(target, draft)
+
+
+def is_pair(name: str) -> bool:
+    return Resolver().is_pair(name)
+
+
+def on_disk(name: str) -> Path | None:
+    return Resolver().on_disk(name)
 
 
 @pytest.fixture(autouse=True)
@@ -114,20 +126,25 @@ def test_a_name_that_nothing_has(names: tuple[str, str | None], words: str) -> N
 # --- what is a pair's name ---
 
 
-@pytest.mark.parametrize("name", ["mine", "Qwen3-14b", "nosuch", "a.b", "7b"])
-def test_what_can_only_be_a_pair(name: str) -> None:
-    assert is_pair(name)
+PAIR_NAMES: list[str] = ["mine", "Qwen3-14b", "nosuch", "a.b", "7b"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("mine.gguf", "./mine", "folder/mine", "/mine", "", "find", "auto", "7", "mine/", "m i"),
-        *("org/repo", "org/repo:Q8_0", "hf:org/repo", "llama3:8b", "m\x1bine", "m" * 65),
-    ],
-)
-def test_what_cannot_be_a_pair(name: str) -> None:
-    assert not is_pair(name)
+def test_what_can_only_be_a_pair(subtests: pytest.Subtests) -> None:
+    for name in PAIR_NAMES:
+        with subtests.test(name):
+            assert is_pair(name)
+
+
+OTHER_NAMES: list[str] = [
+    *("mine.gguf", "./mine", "folder/mine", "/mine", "", "find", "auto", "7", "mine/", "m i"),
+    *("org/repo", "org/repo:Q8_0", "hf:org/repo", "llama3:8b", "m\x1bine", "m" * 65),
+]
+
+
+def test_what_cannot_be_a_pair(subtests: pytest.Subtests) -> None:
+    for name in OTHER_NAMES:
+        with subtests.test(name):
+            assert not is_pair(name)
 
 
 @pytest.mark.usefixtures("mine")
@@ -170,54 +187,57 @@ def test_a_path_is_handed_back_as_it_is(here: Path) -> None:
 # --- a name of the list ---
 
 
-@pytest.mark.parametrize(("source", "name"), LISTED, ids=[name for _, name in LISTED])
-def test_every_name_of_the_list_is_found(in_zoo: zoo.Zoo, source: str, name: str) -> None:
-    found = on_disk(name)
-    assert found is not None and found.is_absolute()
-    assert found.is_relative_to(in_zoo.folder) and read_header(found).n_bytes > 0
-    assert not is_pair(name)
+def test_every_name_of_the_list_is_found(in_zoo: zoo.Zoo, subtests: pytest.Subtests) -> None:
+    for name in LISTED:
+        with subtests.test(name):
+            found = on_disk(name)
+            assert found is not None and found.is_absolute()
+            assert found.is_relative_to(in_zoo.folder) and read_header(found).n_bytes > 0
+            assert not is_pair(name)
 
 
 # --- a reference ---
 
 
-@pytest.mark.parametrize(
-    ("name", "file"),
-    [
-        ("Qwen/Qwen3-8B-GGUF", "Qwen3-8B-Q4_K_M.gguf"),
-        ("hf:Qwen/Qwen3-8B-GGUF", "Qwen3-8B-Q4_K_M.gguf"),
-        ("Qwen/Qwen3-8B-GGUF:q4_k_m", "Qwen3-8B-Q4_K_M.gguf"),
-        ("hf:Qwen/Qwen3-8B-GGUF/Qwen3-8B-Q4_K_M.gguf", "Qwen3-8B-Q4_K_M.gguf"),
-        ("https://huggingface.co/Qwen/Qwen3-8B-GGUF", "Qwen3-8B-Q4_K_M.gguf"),
-        ("Qwen/Qwen3-0.6B-GGUF:Q8_0", "Qwen3-0.6B-Q8_0.gguf"),  # llama.cpp's cache
-        (
-            "lmstudio-community/Qwen2.5-0.5B-Instruct-GGUF:Q8_0",
-            "Qwen2.5-0.5B-Instruct-Q8_0.gguf",
-        ),
-        # Ours by its name, in LM Studio's folder under that of its repository.
-        ("bartowski/Mistral-7B-Instruct-v0.3-GGUF", "Mistral-7B-Instruct-v0.3-Q4_K_M.gguf"),
-        ("hf:zoo/tiny-GGUF/tiny-draft-F16.gguf", "tiny-draft-F16.gguf"),  # by its record
-    ],
-)
-def test_a_reference_is_found_on_the_disk(in_zoo: zoo.Zoo, name: str, file: str) -> None:
-    found = on_disk(name)
-    assert found is not None and found.name == file
+REFERENCES: list[tuple[str, str]] = [
+    ("Qwen/Qwen3-8B-GGUF", "Qwen3-8B-Q4_K_M.gguf"),
+    ("hf:Qwen/Qwen3-8B-GGUF", "Qwen3-8B-Q4_K_M.gguf"),
+    ("Qwen/Qwen3-8B-GGUF:q4_k_m", "Qwen3-8B-Q4_K_M.gguf"),
+    ("hf:Qwen/Qwen3-8B-GGUF/Qwen3-8B-Q4_K_M.gguf", "Qwen3-8B-Q4_K_M.gguf"),
+    ("https://huggingface.co/Qwen/Qwen3-8B-GGUF", "Qwen3-8B-Q4_K_M.gguf"),
+    ("Qwen/Qwen3-0.6B-GGUF:Q8_0", "Qwen3-0.6B-Q8_0.gguf"),  # llama.cpp's cache
+    (
+        "lmstudio-community/Qwen2.5-0.5B-Instruct-GGUF:Q8_0",
+        "Qwen2.5-0.5B-Instruct-Q8_0.gguf",
+    ),
+    # Ours by its name, in LM Studio's folder under that of its repository.
+    ("bartowski/Mistral-7B-Instruct-v0.3-GGUF", "Mistral-7B-Instruct-v0.3-Q4_K_M.gguf"),
+    ("hf:zoo/tiny-GGUF/tiny-draft-F16.gguf", "tiny-draft-F16.gguf"),  # by its record
+]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "Qwen/Qwen3-8B-GGUF:Q8_0",  # only another quantisation is here
-        "Qwen/Qwen3-8B-GGUF@dev:Q4_K_M",  # nobody knows of which revision this one is
-        "hf:Qwen/Qwen3-8B-GGUF/Qwen3-8B-Q8_0.gguf",
-        "Qwen/Qwen3-80B-GGUF",
-        "zoo/tiny-GGUF:F16",  # two models have this quantisation
-        "gone/gone-GGUF",
-        "hf:ggml-org/gemma-3-27b-it-GGUF/mmproj-model-f16.gguf",
-    ],
-)
-def test_a_reference_that_must_be_fetched(in_zoo: zoo.Zoo, name: str) -> None:
-    assert on_disk(name) is None
+def test_a_reference_is_found_on_the_disk(in_zoo: zoo.Zoo, subtests: pytest.Subtests) -> None:
+    for name, file in REFERENCES:
+        with subtests.test(name):
+            found = on_disk(name)
+            assert found is not None and found.name == file
+
+
+MISSING: list[str] = [
+    "Qwen/Qwen3-8B-GGUF:Q8_0",  # only another quantisation is here
+    "Qwen/Qwen3-8B-GGUF@dev:Q4_K_M",  # nobody knows of which revision this one is
+    "hf:Qwen/Qwen3-8B-GGUF/Qwen3-8B-Q8_0.gguf",
+    "Qwen/Qwen3-80B-GGUF",
+    "zoo/tiny-GGUF:F16",  # two models have this quantisation
+    "gone/gone-GGUF",
+    "hf:ggml-org/gemma-3-27b-it-GGUF/mmproj-model-f16.gguf",
+]
+
+
+def test_a_reference_that_must_be_fetched(in_zoo: zoo.Zoo, subtests: pytest.Subtests) -> None:
+    for name in MISSING:
+        with subtests.test(name):
+            assert on_disk(name) is None
 
 
 def test_a_download_is_found_by_its_revision_and_its_commit() -> None:

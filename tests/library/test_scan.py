@@ -137,9 +137,9 @@ def test_a_folder_that_may_not_be_read_is_named(
     def refusing(folder: Path) -> Iterator[os.DirEntry[str]]:
         if Path(folder) == closed:
             raise PermissionError(13, "Permission denied", str(folder))
-        return scandir(folder)  # type: ignore[return-value]
+        return scandir(folder)
 
-    monkeypatch.setattr(scan.os, "scandir", refusing)
+    monkeypatch.setattr(os, "scandir", refusing)
     assert find_models().notes == (f"Left out of ollama, not readable by this user: {closed}.",)
 
 
@@ -162,10 +162,11 @@ def test_a_file_that_vanishes_meanwhile_is_forgotten(
 ) -> None:
     for name in ("a.gguf", "b.gguf"):
         zoo.put(ours / name, some_model(ord(name[0])))
-    monkeypatch.setattr(
-        tool_caches,
-        "_origin",
-        lambda path: (ours / "b.gguf").unlink(missing_ok=True) or (None, None),
-    )
+
+    def vanishing(path: Path) -> tuple[None, None]:
+        (ours / "b.gguf").unlink(missing_ok=True)
+        return None, None
+
+    monkeypatch.setattr(tool_caches, "_origin", vanishing)
     inventory = find_models()
     assert (names(inventory), inventory.notes) == (["a.gguf"], ())

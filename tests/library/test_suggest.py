@@ -10,12 +10,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localspec.core import machine
+from localspec.core.errors import FileProblem
+from localspec.engine import profile_store
 from localspec.library.catalog import load_catalog
-from localspec.library.suggest import is_target_of, rule_of_thumb, suggest
+from localspec.library.resolve import Resolver
+from localspec.library.suggest import (
+    Suggestions,
+    drafts_for,
+    is_target_of,
+    rule_of_thumb,
+    suggest,
+)
 from localspec.metadata.header import ModelHeader, read_header
+from tests.support import zoo
 from tests.support.gguf_files import model_keys, model_tensors, words, write_gguf
+from tests.support.model_folders import models_here, zoo_header
+from tests.support.toys import toy_knowledge
 
 WORDS = words(300)
+GB = 10**9
+LLAMA_1B = "bartowski/Llama-3.2-1B-Instruct-GGUF/Llama-3.2-1B-Instruct-Q8_0.gguf"
+QWEN3_SMALL = "Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf"
+QWEN25_SMALL = "lmstudio-community/Qwen2.5-0.5B-Instruct-GGUF/Qwen2.5-0.5B-Instruct-Q8_0.gguf"
+TINY = "zoo/tiny-GGUF/tiny-draft-F16.gguf"
+
+
+@pytest.fixture(autouse=True)
+def memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """8 GB of it, half of them free."""
+    monkeypatch.setattr(machine, "memory", lambda: (4 * GB, 8 * GB))
 
 
 def never(target: ModelHeader, draft: ModelHeader) -> float | None:
@@ -33,6 +57,10 @@ def model(
 @pytest.fixture
 def target(tmp_path: Path) -> ModelHeader:
     return model(tmp_path, "Big", 1 << 20)
+
+
+def drafts(found: Suggestions) -> dict[str, tuple[str, ...]]:
+    return {draft.name: draft.reasons for draft in found.drafts}
 
 
 def names(found: Sequence[object]) -> list[str]:
@@ -119,3 +147,128 @@ def test_the_rule_of_thumb_is_sane(cost: float, ratio: float) -> None:
     assert 1 <= rule_of_thumb(cost, ratio) < 8
     assert rule_of_thumb(cost / 2, ratio) >= rule_of_thumb(cost, ratio)
     assert rule_of_thumb(cost, ratio * 2) <= rule_of_thumb(cost, ratio)
+
+
+# --- drafts on this disk ---
+
+
+DRAFTS: list[tuple[str, list[str], list[str]]] = [
+    ("Llama-3.1-8B", [LLAMA_1B], ["llama3.1-8b"]),
+    ("Qwen2.5-14B", [QWEN25_SMALL], ["qwen2.5-14b"]),
+    ("Qwen3-8B", [QWEN3_SMALL, QWEN25_SMALL, "janhq/Jan-v1-4B-Q4_K_M"], []),
+    ("Jan-v1-4B", [QWEN3_SMALL, QWEN25_SMALL], []),
+    ("gemma-3-27b", ["ggml-org/gemma-3-1b-it-GGUF/gemma-3-1b-it-Q8_0.gguf"], ["gemma3-27b"]),
+    (
+        "Llama-2-13B",
+        ["TheBloke/TinyLlama-1.1B-Chat-v1.0-GGUF/tinyllama-1.1b-chat-v1.0.Q8_0.gguf"],
+        ["llama2-13b"],
+    ),
+    ("tiny-target", [TINY], []),
+    ("llama3:8b", [], []),
+    ("Mistral-Small", [], []),
+    ("mamba", [], []),
+    (QWEN3_SMALL, [], []),
+]
+
+
+def test_the_right_drafts_in_the_right_order(in_zoo: zoo.Zoo, subtests: pytest.Subtests) -> None:
+    for target, expected, known in DRAFTS:
+        with subtests.test(target):
+            found = drafts_for(zoo_header(target), models_here())
+            assert [draft.name for draft in found.drafts] == expected
+            assert [pair.name for pair in found.known] == known
+            shown = {name for names in in_zoo.shown.values() for name in names}
+            offered = [*expected, *(refusal.name for refusal in found.refused)]
+            assert set(offered) <= shown and len(set(offered)) == len(offered)
+
+
+def test_each_draft_has_its_reasons(in_zoo: zoo.Zoo) -> None:
+    reasons = drafts(drafts_for(zoo_header("Qwen3-8B"), models_here()))
+    assert reasons[QWEN3_SMALL][:2] == ("8.0 times smaller", "Q8_0")
+    assert reasons["janhq/Jan-v1-4B-Q4_K_M"][:2] == ("2.0 times smaller", "too large to gain much")
+    assert all(each[-1].startswith("both need ") for each in reasons.values())
+
+
+REFUSALS: list[tuple[str, str, str, bool]] = [
+    ("llama3:8b", LLAMA_1B, "1 unused or reserved token differs: 503: ", True),
+    ("Qwen2.5-14B", QWEN3_SMALL, "2 padding tokens differ: 603: '[PAD603]' against ", True),
+    ("gemma-3-27b", "gemma-2-2b", "the target has 703 tokens, the draft 403", True),
+    ("mamba", QWEN3_SMALL, "the target has 302 tokens, the draft 605", False),
+    ("Mistral-7B", QWEN3_SMALL, "is SPM (llama), the draft's BPE (gpt2)", False),
+    ("Llama-3.1-8B", QWEN3_SMALL, "add_bos is true (default) for the target but false", False),
+]
+
+
+def test_each_refusal_has_the_right_reason(in_zoo: zoo.Zoo, subtests: pytest.Subtests) -> None:
+    for target, draft, reason, harmless in REFUSALS:
+        with subtests.test(f"{target}, {draft}"):
+            (refusal,) = [
+                each
+                for each in drafts_for(zoo_header(target), models_here()).refused
+                if draft in each.name
+            ]
+            assert reason in refusal.reason and refusal.hint
+            assert refusal.harmless is harmless
+
+
+def test_the_nearest_refusal_comes_first(in_zoo: zoo.Zoo) -> None:
+    refused = drafts_for(zoo_header("llama3:8b"), models_here()).refused
+    assert refused[0].name == LLAMA_1B
+    flags = [i for i, each in enumerate(refused) if each.reason.startswith("add_bos")]
+    kinds = [i for i, each in enumerate(refused) if "SPM" in each.reason]
+    assert flags and kinds and 0 < min(flags) and max(flags) < min(kinds)
+    assert refused[-1].name == "nomic-embed-text:latest"  # which continues no text at all
+
+
+def test_only_smaller_models_that_can_be_read_are_looked_at(
+    in_zoo: zoo.Zoo, tmp_path: Path
+) -> None:
+    target = zoo_header("Llama-3.1-8B")
+    folder = tmp_path / "more"
+    small = (Resolver().on_disk(LLAMA_1B) or Path()).read_bytes()
+    zoo.put(folder / "copy-Q8_0.gguf", small + b"\0")
+    zoo.put(folder / "cut.gguf", small[:600])
+    zoo.put(folder / "large-Q8_0.gguf", small + bytes(target.n_bytes))
+    zoo.put(folder / "itself.gguf", target.path.read_bytes())
+    found = drafts_for(target, models_here(folder))
+    assert {draft.name for draft in found.drafts} == {
+        *(LLAMA_1B, str(folder / "copy-Q8_0.gguf")),
+        str(folder / "large-Q8_0.gguf"),  # fewer parameters in a larger file
+    }
+    assert folder / "copy-Q8_0.gguf" in [draft.path for draft in found.drafts]
+    names = {Path(refusal.name).name for refusal in found.refused}
+    assert not names & {"cut.gguf", "itself.gguf"}
+    with pytest.raises(FileProblem, match="is not a folder"):
+        drafts_for(target, models_here(folder / "nosuch"))
+
+
+def test_what_was_measured_here_counts(in_zoo: zoo.Zoo) -> None:
+    target, draft = zoo_header("Qwen3-8B"), zoo_header("Jan-v1-4B")
+    known = toy_knowledge()
+    for _ in range(200):
+        known.of("draft model, greedy").observe(1.5, True)
+    profile_store.save(profile_store.profile_path([target, draft], {}), known)
+    found = drafts_for(target, models_here())
+    assert found.drafts[0].path == draft.path  # else the last one
+    assert found.drafts[0].reasons[-1].startswith("measured here: ")
+    assert "measured" not in " ".join(found.drafts[1].reasons)
+
+
+def test_free_memory_is_told_where_it_is_known(
+    in_zoo: zoo.Zoo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = zoo_header("tiny-target")
+    assert "free" not in drafts(drafts_for(target, models_here()))[TINY][-1]
+    monkeypatch.setattr(machine, "memory", lambda: (1 << 20, 8 * GB))
+    assert drafts(drafts_for(target, models_here()))[TINY][-1].endswith(", 1 MiB are free")
+    monkeypatch.setattr(machine, "memory", lambda: None)
+    assert "free" not in drafts(drafts_for(target, models_here()))[TINY][-1]
+
+
+def test_a_disk_without_models_has_no_drafts(animals: zoo.Zoo) -> None:
+    path = Path(animals.environment["LOCALSPEC_MODELS"]) / TINY.replace("draft", "target")
+    found = drafts_for(read_header(path), models_here())
+    # Nothing is listed here; the target's own folder is looked through all the same.
+    assert [draft.path for draft in found.drafts] == [path.with_name("tiny-draft-F16.gguf")]
+    alone = path.rename(path.parent.parent / "alone.gguf")
+    assert drafts_for(read_header(alone), models_here()) == Suggestions((), (), ())

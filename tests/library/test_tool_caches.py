@@ -1,5 +1,5 @@
 # ruff: noqa: F401, F811  (fixtures are imported)
-"""Caches: where each tool keeps its models, what it calls them, and that nothing misleads us."""
+"""Tool caches: where each tool keeps its models, what it calls them; nothing misleads us."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_llama_cpp_shares_the_hub_cache_and_that_is_said_once(home: Path) -> Non
     assert found("llama.cpp") == ["o/r/m.gguf", "o_r_old.gguf"]
 
 
-def test_llama_cpp_keeps_everything_in_its_own_folder_if_one_is_set(
+def test_llama_cpp_keeps_everything_in_its_own_folder_if_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "c"))

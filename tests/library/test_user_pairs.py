@@ -1,4 +1,4 @@
-"""The pair book: what was kept comes back, and what cannot be kept is refused in a sentence."""
+"""The user's pairs: what was kept comes back, and what cannot be kept is refused in a sentence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from localspec.core.errors import FileProblem, LocalspecError, UnknownPair, UsageError
 from localspec.library import user_pairs
 from localspec.library.catalog import find_pair
-from localspec.library.pair_schema import FileHash, OwnPair, Setting
+from localspec.library.pair_schema import FileHash, Setting, UserPair
 from localspec.library.user_pairs import is_name
 
 TARGET, DRAFT = "/models/big.gguf", "hf:org/small-GGUF/small-Q8_0.gguf"
@@ -34,7 +34,7 @@ def test_what_was_kept_comes_back() -> None:
     path = user_pairs.add("mine", TARGET, DRAFT, settings, hashes)
     assert path == user_pairs.folder() / "mine.toml"
     kept = {key: value for key, value in settings.items() if value is not None}
-    assert user_pairs.load("mine") == OwnPair("mine", TARGET, DRAFT, kept, tuple(hashes))
+    assert user_pairs.load("mine") == UserPair("mine", TARGET, DRAFT, kept, tuple(hashes))
     assert json.loads(json.dumps(asdict(user_pairs.load("mine"))))["files"][0]["size"] == 2**40
     assert user_pairs.names() == ["mine"]
     assert [each.name for each in path.parent.iterdir()] == ["mine.toml"]
@@ -60,28 +60,35 @@ def test_models_are_kept_so_that_any_folder_finds_them(
     assert user_pairs.load("two").draft == "hf:org/repo/a/b.gguf"
 
 
-@pytest.mark.parametrize("name", ["a", "qwen", "r1-qwen_32b.v2", "8b", "A" * 64, "gguf", "1e5"])
-def test_names(name: str) -> None:
-    assert is_name(name)
-    user_pairs.add(name, TARGET, DRAFT, {})
-    assert user_pairs.load(name).name == name
+NAMES: list[str] = ["a", "qwen", "r1-qwen_32b.v2", "8b", "A" * 64, "gguf", "1e5"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["", "4", "1.5", "-3", "auto", "OFF", "find", ".", "..", ".hidden", "-m", "_x", "a b", "a/b",
-     "../a", "a\n", "ä", "a\0", "x.gguf", "x.GGUF", "A" * 65, "hf:a", "0,2", "١a"],
-)  # fmt: skip
-def test_what_is_no_name(name: str) -> None:
-    assert not is_name(name)
-    with pytest.raises(UsageError, match="cannot be named") as caught:
-        user_pairs.add(name, TARGET, DRAFT, {})
-    assert caught.value.message.isprintable()
-    assert "letters" in caught.value.hint
-    for use in (user_pairs.load, user_pairs.remove, user_pairs.find):
-        with pytest.raises(UnknownPair):
-            use(name)
-    assert not user_pairs.folder().exists()
+def test_names(subtests: pytest.Subtests) -> None:
+    for name in NAMES:
+        with subtests.test(name):
+            assert is_name(name)
+            user_pairs.add(name, TARGET, DRAFT, {})
+            assert user_pairs.load(name).name == name
+
+
+NO_NAMES: list[str] = [
+    *("", "4", "1.5", "-3", "auto", "OFF", "find", ".", "..", ".hidden", "-m", "_x", "a b", "a/b"),
+    *("../a", "a\n", "ä", "a\0", "x.gguf", "x.GGUF", "A" * 65, "hf:a", "0,2", "١a"),
+]
+
+
+def test_what_is_no_name(subtests: pytest.Subtests) -> None:
+    for name in NO_NAMES:
+        with subtests.test(name):
+            assert not is_name(name)
+            with pytest.raises(UsageError, match="cannot be named") as caught:
+                user_pairs.add(name, TARGET, DRAFT, {})
+            assert caught.value.message.isprintable()
+            assert "letters" in caught.value.hint
+            for use in (user_pairs.load, user_pairs.remove, user_pairs.find):
+                with pytest.raises(UnknownPair):
+                    use(name)
+            assert not user_pairs.folder().exists()
 
 
 def test_a_name_is_given_once() -> None:
@@ -147,27 +154,28 @@ def test_a_model_that_cannot_be_kept(target: str, draft: str, sentence: str) -> 
 MODELS = f'target = "{TARGET}"\ndraft = "{DRAFT}"\n'
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("", "target is missing: expected an absolute path"),
-        (f"{MODELS}speed = 3", "there is no key speed; known are target, draft"),
-        (f"{MODELS}{MODELS}", "Cannot overwrite a value"),
-        ("target = [" * 200_000, "larger than 1048576 bytes"),
-        ("a = " + "[" * 50_000, "cannot be used"),
-        ("x" * 2**20, "Expected '='"),
-        ("'\x1b[2J' = '", "line 1"),
-    ],
-)
-def test_a_wrong_file_is_told(text: str, sentence: str) -> None:
-    path = write(text)
-    with pytest.raises(FileProblem) as caught:
-        user_pairs.load("mine")
-    message = caught.value.message
-    assert sentence in message
-    assert str(path) in message and message.endswith(".")
-    assert message.isprintable() and len(message) < 900
-    assert "localspec pair remove mine" in caught.value.hint
+WRONG_FILES: list[tuple[str, str]] = [
+    ("", "target is missing: expected an absolute path"),
+    (f"{MODELS}speed = 3", "there is no key speed; known are target, draft"),
+    (f"{MODELS}{MODELS}", "Cannot overwrite a value"),
+    ("target = [" * 200_000, "larger than 1048576 bytes"),
+    ("a = " + "[" * 50_000, "cannot be used"),
+    ("x" * 2**20, "Expected '='"),
+    ("'\x1b[2J' = '", "line 1"),
+]
+
+
+def test_a_wrong_file_is_told(subtests: pytest.Subtests) -> None:
+    for text, sentence in WRONG_FILES:
+        with subtests.test(sentence):
+            path = write(text)
+            with pytest.raises(FileProblem) as caught:
+                user_pairs.load("mine")
+            message = caught.value.message
+            assert sentence in message
+            assert str(path) in message and message.endswith(".")
+            assert message.isprintable() and len(message) < 900
+            assert "localspec pair remove mine" in caught.value.hint
 
 
 def test_a_file_that_is_no_text() -> None:
@@ -203,7 +211,7 @@ def test_a_pair_of_too_many_files_is_not_kept() -> None:
         user_pairs.add("mine", TARGET, DRAFT, {}, [FileHash("/" + "a" * 4000, SHA, 1)] * 300)
 
 
-def test_an_own_pair_wins_over_the_catalogue_and_says_so() -> None:
+def test_an_parse_pair_wins_over_the_catalogue_and_says_so() -> None:
     known = user_pairs.find("Qwen3-14B")
     assert (known.name, known.note, known.settings) == ("qwen3-14b", "", {})
     assert known.target == str(find_pair("qwen3-14b").target.reference)
@@ -215,13 +223,13 @@ def test_an_own_pair_wins_over_the_catalogue_and_says_so() -> None:
     assert user_pairs.find("mine").note == ""
 
 
-def test_an_own_pair_that_is_damaged_does_not_give_way() -> None:
+def test_an_parse_pair_that_is_damaged_does_not_give_way() -> None:
     write("[", "qwen3-14b")
     with pytest.raises(FileProblem, match="qwen3-14b.toml cannot be used"):
         user_pairs.find("qwen3-14b")
 
 
-def test_near_names_are_of_both_books() -> None:
+def test_near_names_are_of_both_lists() -> None:
     user_pairs.add("smollm-mine", TARGET, DRAFT, {})
     with pytest.raises(UnknownPair, match="near it: smollm-mine, smollm2-1.7b"):
         user_pairs.find("smollm")

@@ -1,4 +1,4 @@
-"""Folders of models for the tests of scan, caches and library, without any of this machine's own.
+"""Folders of models for the tests of the library, without any of this machine's own.
 
 Who imports `nothing_of_this_machine` gets it in every test.
 """
@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from localspec.library import tool_caches
-from localspec.library.local_models import Inventory, Source, find_models
+from localspec.library.local_models import Inventory, LocalModel, Source, find_models
+from localspec.metadata.header import ModelHeader, read_header
 from tests.support import zoo
 from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
 
@@ -53,6 +54,17 @@ def ours(tmp_path: Path) -> Path:
 
 def names(inventory: Inventory) -> list[str]:
     return [model.name for model in inventory.models]
+
+
+def models_here(*folders: Path) -> tuple[LocalModel, ...]:
+    """Those on this disk, and in the folders given."""
+    return find_models(extra=folders).models
+
+
+def zoo_header(name: str) -> ModelHeader:
+    """The header of a model of the zoo, by a part of its name."""
+    (path,) = [model.path for model in find_models().models if name in model.name]
+    return read_header(path)
 
 
 def found(*sources: Source) -> list[str]:

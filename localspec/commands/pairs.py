@@ -1,0 +1,132 @@
+"""The commands about pairs: the list of known ones, and adding, showing and removing one's own."""
+
+import shlex
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from localspec.commands.flags import (
+    JsonFlag,
+    ModelFlags,
+    SamplingFlags,
+    kept_settings,
+    spread_groups,
+    unkept_flags,
+)
+from localspec.commands.session import download_ui
+from localspec.core.errors import UsageError
+from localspec.display import console, reports
+from localspec.display.progress import progress
+
+if TYPE_CHECKING:
+    from localspec.library.resolve import Resolver
+
+PANEL = "Models and pairs"  # of the help
+
+pair_app = typer.Typer(
+    help="Keep pairs of your own under a name; show and forget them.", no_args_is_help=True
+)
+
+
+def pairs(
+    family: Annotated[
+        str | None, typer.Option("--family", help="Only pairs of this family, such as qwen.")
+    ] = None,
+    fits: Annotated[bool, typer.Option("--fits", help="Only what fits this machine.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """List known pairs of target and draft, your own first."""
+    from localspec.display import models as listing
+    from localspec.library.local_models import find_models
+    from localspec.library.pairs import pair_rows
+
+    rows = [row for row in pair_rows(find_models().models, family) if not fits or row.fits]
+    if not rows and not as_json:
+        console.note("No known pair fits this machine's memory.")
+        return
+    if as_json:
+        console.json_line({"pairs": [row.as_json() for row in rows]})
+    else:
+        listing.pairs(rows)
+
+
+@pair_app.command("add")
+@spread_groups
+def pair_add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, . - and _.")],
+    models: ModelFlags,
+    sampling: SamplingFlags,
+) -> None:
+    """Name a pair, with its settings: localspec pair add mine --target big.gguf --draft small.gguf.
+
+    The pair is checked, and the hashes of its files are kept for verify.
+    """
+    from localspec.library import user_pairs
+    from localspec.library.acquire import file_hashes, judge
+    from localspec.library.resolve import Resolver
+
+    user_pairs.require_free(name)
+    resolver = Resolver()
+    target, draft = _both_models(name, models, resolver)
+    verdict = judge(target, draft, resolver, download_ui(), lenient=models.lenient)
+    if not verdict.report.compatible:
+        reports.pair_report(verdict.report, verdict.target, verdict.draft)
+        raise typer.Exit(1)
+    target, draft = resolver.canonical_name(target), resolver.canonical_name(draft)
+    with progress(in_bytes=True) as on_progress:
+        hashes = file_hashes(verdict, on_progress)
+    user_pairs.add(name, target, draft, kept_settings(models, sampling), hashes)
+    console.note(f"Kept. Talk with it: localspec chat {name}")
+
+
+def _both_models(name: str, models: ModelFlags, resolver: "Resolver") -> tuple[str, str]:
+    """Target and draft for a pair of this name; raises UsageError for what it cannot keep."""
+    from localspec.library.resolve import FIND
+
+    target, draft = models.target, models.draft_options().model
+    if target is not None:
+        named = resolver.choose(target, draft)
+        target, draft = named.target, named.draft
+    if unkept := unkept_flags(models):
+        raise UsageError(
+            f"A pair cannot keep {', '.join(unkept)}: they belong to a machine or a run.",
+            "Leave them out here, and give them to run, chat or bench.",
+        )
+    if target is None or draft is None or draft == FIND:
+        raise UsageError(
+            "A pair needs a target and a draft.",
+            f"Type: localspec pair add {shlex.quote(name)} --target BIG.gguf --draft SMALL.gguf",
+        )
+    return target, draft
+
+
+@pair_app.command("show")
+def pair_show(
+    name: Annotated[str, typer.Argument(metavar="NAME")], as_json: JsonFlag = False
+) -> None:
+    """Everything known about a pair, yours or a known one."""
+    from localspec.display import models as listing
+    from localspec.library import user_pairs
+    from localspec.library.local_models import find_models
+    from localspec.library.pairs import pair_row
+
+    row, settings = pair_row(name, find_models().models), user_pairs.find(name).settings
+    if as_json:
+        console.json_line(row.as_json() | {"settings": dict(settings)})
+    else:
+        listing.pair(row, settings)
+
+
+@pair_app.command("remove")
+def pair_remove(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
+    """Forget a pair of yours; its models stay where they are."""
+    from localspec.library import user_pairs
+
+    user_pairs.remove(name)
+    console.note(f"Forgotten: {name}. Its models stay where they are.")
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the program, in the panel of its help for models and pairs."""
+    app.command(rich_help_panel=PANEL)(pairs)
+    app.add_typer(pair_app, name="pair", rich_help_panel=PANEL)
