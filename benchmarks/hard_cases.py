@@ -108,10 +108,10 @@ def measure(case: Case, repeats: int, threads: int | None, clock: Clock) -> Iter
     params = SamplingParams(temperature=case.temperature, seed=1)
     plan = BenchPlan(params, LENGTHS, repeats, case.max_tokens, clock=clock)
     with load(case.pair, threads, 2048) as engine, busy_processes(case.busy):
-        engine.forget()
+        engine.profile.forget()
         prompts = [engine.encode_chat([{"role": "user", "content": text}]) for text in case.prompts]
         (found,) = run_bench(engine, {case.name: prompts}, plan)
-        engine.forget()  # what was learnt under hardship is of no use elsewhere
+        engine.profile.forget()  # what was learnt under hardship is of no use elsewhere
     plain = [one.stats for row in found.sides[0].answers for one in row]
     usual = sum(s.verify_seconds for s in plain) / sum(s.rounds for s in plain)
     for figures, side in zip(found.figures(loops=True), found.sides, strict=True):

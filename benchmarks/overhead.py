@@ -13,7 +13,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,6 +62,23 @@ class InstantModel:
         del self.tokens[length:]
 
 
+class InstantProfile:
+    """Costs of passes as they are said to be, whatever the clock shows."""
+
+    def __init__(self, target: InstantModel, draft: InstantModel) -> None:
+        self._models = target, draft
+
+    def knowledge(self, clock: Clock) -> Knowledge:
+        known, (target, draft) = Knowledge(reading=1e-7), self._models
+        for width in (1, 4, 8, 16, 33):
+            known.verify.observe(width, 0, target.seconds(width))
+            known.draft.observe(width, 0, draft.seconds(width))
+        return known
+
+    def introduce(self, say: Callable[[str], None]) -> None:
+        """Nothing is measured."""
+
+
 class InstantEngine:
     """An Engine over two such models, whose passes are said to cost as on a GPU."""
 
@@ -70,17 +87,11 @@ class InstantEngine:
     def __init__(self, n_vocab: int) -> None:
         self.target = InstantModel(n_vocab, agreeing=1.0, seed=1, seconds=0.02, share=0.02)
         self.draft = InstantModel(n_vocab, agreeing=0.7, seed=2, seconds=1e-3, share=0.0)
+        self.profile = InstantProfile(self.target, self.draft)
 
     def clock(self) -> float:
         """What the controller is shown: as if passes took time."""
         return time.perf_counter() + self.target.spent + self.draft.spent
-
-    def learnt(self, clock: Clock) -> Knowledge:
-        known = Knowledge(reading=1e-7)
-        for width in (1, 4, 8, 16, 33):
-            known.verify.observe(width, 0, self.target.seconds(width))
-            known.draft.observe(width, 0, self.draft.seconds(width))
-        return known
 
     def is_stop(self, token: int) -> bool:
         return token == 0

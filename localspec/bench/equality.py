@@ -85,7 +85,7 @@ class DifferenceFinder:
 
     def _explain(self, length: DraftTokens, plain: list[int], other: list[int]) -> Difference:
         position = common_prefix(plain, other)
-        width = self._engine.target.min_width
+        width = self._engine.min_width
         # How wide auto's passes are depends on the clock: where rounding decides, so does its text.
         again = other if length == "auto" else self._replay(length, width)
         repeatable = self._replay(0, width) == plain and again == other
@@ -105,7 +105,7 @@ class DifferenceFinder:
         larger widths, so there both sides are brought to the same one.
         """
         for width in sorted({2, widest_pass(length)}):
-            if width > self._engine.target.min_width:
+            if width > self._engine.min_width:
                 if self._replay(0, width) == self._replay(length, width):
                     return width
         return None

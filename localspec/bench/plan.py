@@ -11,27 +11,20 @@ from typing import Protocol
 
 from localspec.core.config import DraftTokens, SamplingParams
 from localspec.core.errors import PromptTooLong
-from localspec.engine import generate
+from localspec.engine.generate import TextEngine
 from localspec.speculative.controller import longest
-from localspec.speculative.loop import Clock, TokenModel
+from localspec.speculative.loop import Clock
 
 PromptIds = Sequence[int]
 
 
-class BenchTarget(TokenModel, Protocol):
-    """A target that says how wide its passes are at least."""
-
-    @property
-    def min_width(self) -> int:
-        """Tokens of the narrowest pass."""
-        ...
-
-
-class BenchEngine(generate.Engine, Protocol):
+class BenchEngine(TextEngine, Protocol):
     """An engine whose passes can be widened, to tell rounding from a mistake."""
 
     @property
-    def target(self) -> BenchTarget: ...
+    def min_width(self) -> int:
+        """Tokens of the target's narrowest pass."""
+        ...
 
     def widened(self, width: int) -> AbstractContextManager[None]:
         """Let no pass of the target be narrower than ``width`` tokens inside the block."""

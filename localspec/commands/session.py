@@ -121,8 +121,8 @@ def usable_length(engine: "Engine", length: DraftTokens, request: Request) -> Dr
         return 0
     if length == "auto":
         if request.flags.recalibrate:
-            engine.forget()
-        engine.introduce(console.note)
+            engine.profile.forget()
+        engine.profile.introduce(console.note)
     return length
 
 

@@ -23,18 +23,20 @@ from localspec.core.config import (
 from localspec.core.errors import FileProblem, LocalspecError, UsageError
 from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.engine.chat_template import Message, parse_message
-from localspec.engine.generate import Answer, Engine, GenerationResponse, collect, stream_generate
+from localspec.engine.generate import (
+    Answer,
+    GenerationResponse,
+    TextEngine,
+    collect,
+    stream_generate,
+)
 from localspec.engine.stats import GenerationStats
 
 MAX_SAVED_BYTES = 64 * 2**20
 
 
-class ChatEngine(Engine, Protocol):
+class ChatEngine(TextEngine, Protocol):
     """An engine that also knows the model's chat template."""
-
-    def introduce(self, say: Callable[[str], None]) -> None:
-        """Get to know the pair, as auto needs to; say what that takes and shows."""
-        ...
 
     def encode_chat(
         self, messages: Sequence[Message], *, thinking: bool | None = None
@@ -248,7 +250,7 @@ def _draft(chat: Chat, rest: str) -> None:
     if chat.draft_tokens == "auto" and (
         chat.engine.draft or (chat.suffix and chat.engine.can_roll_back)
     ):
-        chat.engine.introduce(chat.ui.say)
+        chat.engine.profile.introduce(chat.ui.say)
     chat.ui.say(f"Draft length: {chat.draft_tokens or 'off'}.")
 
 

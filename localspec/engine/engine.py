@@ -1,41 +1,31 @@
-"""A loaded pair: tokenizer, template and two token models on llama.cpp.
+"""A loaded pair: tokenizer, chat template and two token models on llama.cpp.
 
-This room owns the joining of target and draft: they are checked from their headers before any
-weight is read, because some bad files trip assertions in llama.cpp that end the process, and
-because what does not fit should be said before it is tried. One model alone is `model`'s; drafting
-and text streams are unknown here.
+Both headers are checked before any weight is read: some bad files trip assertions in llama.cpp that
+end the process, and what does not fit should be said before it is tried.
 """
 
-import copy
-import functools
 import shlex
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 
 from localspec.core import machine
 from localspec.core.config import LoadOptions
 from localspec.core.errors import FileProblem, IncompatiblePair
-from localspec.engine import llama_library, profile_store
+from localspec.engine import llama_library
 from localspec.engine.chat_template import Message, render
+from localspec.engine.memory_plan import MemoryPlan
 from localspec.engine.memory_probe import announcement, free_memory, plan_here
 from localspec.engine.model import LlamaModel
+from localspec.engine.profile_store import PairProfile
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import Finding, check_model, check_pair
-from localspec.speculative.calibration import calibrate, still_holds
-from localspec.speculative.knowledge import Knowledge
-from localspec.speculative.limits import ceiling
-from localspec.speculative.loop import Clock
-from localspec.speculative.valuation import LONGEST_AUTO
 
-_CANNOT_FORGET = (
+_CANNOT_ROLL_BACK = (
     "{} cannot drop rejected tokens (recurrent or hybrid): running plain, the draft is not used."
 )
-_LEAST_CEILING = 1.05
 
 
 class Engine:
@@ -50,8 +40,13 @@ class Engine:
     ) -> None:
         self.target = target
         self.draft = draft
-        self._learnt: Knowledge | None = None
-        self.notes = [*notes, *_stretched(target)]
+        self.profile = PairProfile(target, draft)
+        self._notes = list(notes)
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know, in sentences."""
+        return [*self._notes, *self.profile.notes]
 
     @classmethod
     def load(
@@ -71,46 +66,24 @@ class Engine:
         """
         header = read_header(target.path)
         draft_header = None if draft is None else read_header(draft.path)
-        if draft_header is None:
-            notes = require_model(header)
-        else:
-            notes = require_pair(header, draft_header, lenient=lenient)
+        notes = _require(header, draft_header, lenient)
         if draft_header is not None and (stuck := _stuck(header, draft_header)):
             notes.append(stuck)
             draft = draft_header = None
-        free = free_memory(target.device)
-        chosen = plan_here(header, target, draft_header, draft, free)
-        announced = announcement(chosen, free)
-        told = [*chosen.notes, *([announced] if announced else [])]
-        if say is None:
-            notes += chosen.notes
-        else:
-            for sentence in told:
-                say(sentence)
+        plan = _plan(header, target, draft_header, draft, notes, say)
         notes += missing_gpu()
-        target = replace(target, ctx_size=chosen.ctx_size, gpu_layers=chosen.gpu_layers)
-        engine = cls(LlamaModel(header, target), None, notes)
+        model = LlamaModel(
+            header, replace(target, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
+        )
+        notes += _stretched(model)
         if draft is None or draft_header is None:
-            return engine
-        draft = replace(draft, ctx_size=chosen.draft_ctx_size, gpu_layers=chosen.draft_gpu_layers)
+            return cls(model, None, notes)
+        draft = replace(draft, ctx_size=plan.draft_ctx_size, gpu_layers=plan.draft_gpu_layers)
         try:
-            engine._add_draft(draft_header, draft)
+            return cls(model, _load_draft(model, draft_header, draft, notes), notes)
         except BaseException:
-            engine.close()
+            model.close()
             raise
-        return engine
-
-    def _add_draft(self, header: ModelHeader, options: LoadOptions) -> None:
-        if not self.target.can_roll_back:
-            self.notes.append(_CANNOT_FORGET.format(self.target.header.path.name))
-            return
-        draft = LlamaModel(header, options)
-        if not draft.can_roll_back:
-            draft.close()
-            self.notes.append(_CANNOT_FORGET.format(header.path.name))
-            return
-        self.draft = draft
-        self.notes += _stretched(draft)
 
     def is_stop(self, token: int) -> bool:
         """True for the target's end-of-generation tokens."""
@@ -141,69 +114,6 @@ class Engine:
         doubled = bool(bos) and text.startswith(bos)
         return self.target.tokenize(text, add_special=not doubled, parse_special=True)
 
-    def learnt(self, clock: Clock) -> Knowledge:
-        """What is known of this pair on this machine; measured first if nothing is.
-
-        Kept between runs; what is damaged is discarded, and costs that no longer hold are measured
-        again, each with a note. The caches must be empty.
-        """
-        if self._learnt is None:
-            try:
-                self._learnt = profile_store.load(self._profile)
-            except ValueError as error:
-                self.notes.append(f"The kept profile of this pair is discarded: {error}.")
-            if self._learnt and not still_holds(self._learnt, self.target, self.draft, clock):
-                self.notes.append("Passes cost something else here than before: measured again.")
-                kept = self._learnt.acceptance
-                self._learnt = calibrate(self.target, self.draft, clock)
-                self._learnt.acceptance = kept
-        if self._learnt is None:
-            self._learnt = calibrate(self.target, self.draft, clock)
-        return self._learnt
-
-    def introduce(self, say: Callable[[str], None]) -> None:
-        """Let auto know this pair, measured if it is new here; ``say`` what a user should know."""
-        if self._learnt is not None:
-            return
-        if not self._profile.exists():
-            say("New on this machine: measuring for about two seconds what drafting costs.")
-        told = len(self.notes)
-        self.learnt(time.perf_counter)
-        for sentence in [*self.notes[told:], *self._verdict()]:
-            say(sentence)
-
-    def forget(self) -> None:
-        """Let the pair be measured anew."""
-        self._learnt = None
-        self._profile.unlink(missing_ok=True)
-
-    def _verdict(self) -> list[str]:
-        """One line when no draft could pay on this machine, with the figures."""
-        if self._learnt is None or self.draft is None:
-            return []
-        step = self._learnt.draft.seconds(1, 0)
-        verify = [self._learnt.verify.seconds(1 + k, 0) for k in range(LONGEST_AUTO + 1)]
-        most, length = ceiling(verify, step)
-        if most >= _LEAST_CEILING:
-            return []
-        return [
-            f"Even a draft that is always right would gain no more than {most:.2f}x here (with "
-            f"{length} tokens a round): running plain, but for what the text repeats."
-        ]
-
-    @functools.cached_property
-    def _profile(self) -> Path:
-        """Where what is learnt is kept; found before it is written, when a file may be gone."""
-        models = [model for model in (self.target, self.draft) if model is not None]
-        return profile_store.profile_path(
-            [model.header for model in models],
-            {
-                "cpu": machine.cpu_name(),
-                "devices": [device.name for device in llama_library.devices()],
-                "models": [_circumstances(model) for model in models],
-            },
-        )
-
     @property
     def can_roll_back(self) -> bool:
         """Whether the target's last tokens can be forgotten."""
@@ -216,17 +126,22 @@ class Engine:
         The context must have room for ``width`` more tokens than are generated. Nothing is learnt
         meanwhile: such passes cost more than their tokens.
         """
-        before, learnt = self.target.min_width, self._learnt
-        self.target.min_width, self._learnt = width, copy.deepcopy(learnt)
+        before = self.target.min_width
+        self.target.min_width = width
         try:
-            yield
+            with self.profile.learning_nothing():
+                yield
         finally:
-            self.target.min_width, self._learnt = before, learnt
+            self.target.min_width = before
+
+    @property
+    def min_width(self) -> int:
+        """Tokens of the target's narrowest pass."""
+        return self.target.min_width
 
     def close(self) -> None:
         """Keep what was learnt, and free both models."""
-        if self._learnt is not None:
-            profile_store.save(self._profile, self._learnt)
+        self.profile.keep()
         if self.draft is not None:
             self.draft.close()
         self.target.close()
@@ -243,10 +158,47 @@ class Engine:
         self.close()
 
 
-def _circumstances(model: LlamaModel) -> dict[str, object]:
-    """What costs depend on: not where a file lies, what it is called, how much context there is."""
-    left_out = ("file", "name", "ctx_size")
-    return {name: value for name, value in model.settings().items() if name not in left_out}
+def _require(target: ModelHeader, draft: ModelHeader | None, lenient: bool) -> list[str]:
+    """Refuse what must not be loaded; else what the user should know of the files."""
+    if draft is None:
+        return require_model(target)
+    return require_pair(target, draft, lenient=lenient)
+
+
+def _plan(
+    header: ModelHeader,
+    target: LoadOptions,
+    draft_header: ModelHeader | None,
+    draft: LoadOptions | None,
+    notes: list[str],
+    say: Callable[[str], None] | None,
+) -> MemoryPlan:
+    """Contexts and GPU layers that fit, told to ``say``, or else noted."""
+    free = free_memory(target.device)
+    plan = plan_here(header, target, draft_header, draft, free)
+    if say is None:
+        notes += plan.notes
+        return plan
+    announced = announcement(plan, free)
+    for sentence in (*plan.notes, *([announced] if announced else [])):
+        say(sentence)
+    return plan
+
+
+def _load_draft(
+    target: LlamaModel, header: ModelHeader, options: LoadOptions, notes: list[str]
+) -> LlamaModel | None:
+    """The draft, with its notes; None, with the reason noted, where either cannot roll back."""
+    if not target.can_roll_back:
+        notes.append(_CANNOT_ROLL_BACK.format(target.header.path.name))
+        return None
+    draft = LlamaModel(header, options)
+    if not draft.can_roll_back:
+        draft.close()
+        notes.append(_CANNOT_ROLL_BACK.format(header.path.name))
+        return None
+    notes += _stretched(draft)
+    return draft
 
 
 def require_model(header: ModelHeader) -> list[str]:
@@ -291,7 +243,7 @@ def _stuck(*headers: ModelHeader) -> str | None:
     """Why a pair runs plain, where an architecture is known not to roll back."""
     for header in headers:
         if not header.can_roll_back:
-            return _CANNOT_FORGET.format(header.path.name)
+            return _CANNOT_ROLL_BACK.format(header.path.name)
     return None
 
 

@@ -30,8 +30,20 @@ from localspec.speculative.status import DraftStatus
 from localspec.speculative.suffix import SuffixIndex
 
 
-class Engine(Protocol):
-    """A loaded target, perhaps with a draft, and the target's vocabulary."""
+class Profile(Protocol):
+    """What is known of a pair on this machine; see `profile_store.PairProfile`."""
+
+    def knowledge(self, clock: Clock) -> Knowledge:
+        """What was learnt of this pair; measured first if nothing was."""
+        ...
+
+    def introduce(self, say: Callable[[str], None]) -> None:
+        """Get to know the pair, as auto needs to; say what that takes and shows."""
+        ...
+
+
+class TextEngine(Protocol):
+    """A loaded target, perhaps with a draft, and the target's vocabulary; see `engine.Engine`."""
 
     @property
     def target(self) -> TokenModel: ...
@@ -44,9 +56,8 @@ class Engine(Protocol):
         """Whether the target's last tokens can be forgotten, as every wrong draft must be."""
         ...
 
-    def learnt(self, clock: Clock) -> Knowledge:
-        """What is known of this pair on this machine; measured first if nothing is."""
-        ...
+    @property
+    def profile(self) -> Profile: ...
 
     def is_stop(self, token: int) -> bool:
         """True for tokens that end an answer."""
@@ -132,7 +143,7 @@ def collect(
 
 
 def stream_generate(
-    engine: Engine,
+    engine: TextEngine,
     prompt: Sequence[int],
     params: SamplingParams,
     draft_tokens: DraftTokens,
@@ -194,7 +205,7 @@ def make_sampler(params: SamplingParams) -> Sampler:
     return RejectionSampler(params) if rejects else Sampler(params)
 
 
-def model_drafter(engine: Engine, params: SamplingParams) -> ModelDrafter | None:
+def model_drafter(engine: TextEngine, params: SamplingParams) -> ModelDrafter | None:
     """The draft model as a drafter that chooses as the rule of acceptance wants; None without."""
     if engine.draft is None:
         return None
@@ -204,7 +215,7 @@ def model_drafter(engine: Engine, params: SamplingParams) -> ModelDrafter | None
 
 
 def _make_controller(
-    engine: Engine, sampler: Sampler, length: DraftTokens, suffix: bool, clock: Clock
+    engine: TextEngine, sampler: Sampler, length: DraftTokens, suffix: bool, clock: Clock
 ) -> Controller:
     params = sampler.params
     require_fixed_length(length, params)
@@ -212,13 +223,13 @@ def _make_controller(
     if length == "auto" and (drafter is not None or (suffix and engine.can_roll_back)):
         bucket = "greedy" if params.greedy else f"{params.acceptance} at {params.temperature:.1f}"
         index = SuffixIndex() if suffix else None
-        return Adaptive(engine.learnt(clock), clock, drafter, index, bucket=bucket)
+        return Adaptive(engine.profile.knowledge(clock), clock, drafter, index, bucket=bucket)
     if drafter is None or length == 0 or length == "auto":
         return NoDraft()
     return FixedLength(drafter, length, clock)
 
 
-def _read(outcome: Round, stream: TextStream, engine: Engine) -> tuple[str, Round]:
+def _read(outcome: Round, stream: TextStream, engine: TextEngine) -> tuple[str, Round]:
     """The text of a round, and the round cut behind the token that completed a stop string.
 
     Cutting by token keeps the answer independent of how many tokens a round verified.

@@ -1,26 +1,36 @@
-"""What was learnt about a pair on this machine, kept between runs.
+"""What was learnt about a pair on this machine: read, measured where it is new, kept between runs.
 
-This room owns the files in the cache folder and what makes them valid. What is in them is
-`speculative.control.Knowledge`; measuring it is `speculative.calibrate`.
+A profile is a JSON file in the cache folder.
 """
 
+import copy
+import functools
 import hashlib
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from localspec import __version__
-from localspec.core import paths
+from localspec.core import machine, paths
 from localspec.core.files import appearing_when_complete, read_at_most
+from localspec.engine import llama_library
+from localspec.engine.model import LlamaModel
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.acceptance import Acceptance
+from localspec.speculative.calibration import calibrate, still_holds
 from localspec.speculative.costs import PassCosts
 from localspec.speculative.knowledge import Knowledge
+from localspec.speculative.limits import ceiling
+from localspec.speculative.loop import Clock
+from localspec.speculative.valuation import LONGEST_AUTO
 
 FORMAT = 3
 _HEADER_BYTES = 2**20
 _MAX_BYTES = 2**20
+_LEAST_CEILING = 1.05  # times plain speed: below it not even a perfect draft pays
 
 
 def profile_path(headers: list[ModelHeader], circumstances: Mapping[str, object]) -> Path:
@@ -102,3 +112,104 @@ def _knowledge(document: dict[str, Any]) -> Knowledge:
     if document["draft"]["widths"] and not known.draft.knows(1):
         raise ValueError("no draft step was measured")
     return known
+
+
+class PairProfile:
+    """What is known of a loaded pair on this machine, measured when it is first asked for.
+
+    ``notes`` tells what a user should know: a damaged profile, or costs that hold no longer.
+    """
+
+    def __init__(self, target: LlamaModel, draft: LlamaModel | None) -> None:
+        self.notes: list[str] = []
+        self._target = target
+        self._draft = draft
+        self._knowledge: Knowledge | None = None
+
+    def knowledge(self, clock: Clock) -> Knowledge:
+        """What was learnt, read or else measured first; both caches must be empty then.
+
+        What is damaged is discarded, and costs that no longer hold are measured again, each with a
+        note.
+        """
+        if self._knowledge is None:
+            self._knowledge = self._read(clock) or calibrate(self._target, self._draft, clock)
+        return self._knowledge
+
+    def introduce(self, say: Callable[[str], None]) -> None:
+        """Measure the pair if it is new here; ``say`` hears what a user should know of that."""
+        if self._knowledge is not None:
+            return
+        if not self.path.exists():
+            say("New on this machine: measuring for about two seconds what drafting costs.")
+        told = len(self.notes)
+        known = self.knowledge(time.perf_counter)
+        for sentence in [*self.notes[told:], *self._verdict(known)]:
+            say(sentence)
+
+    def forget(self) -> None:
+        """Let the pair be measured anew."""
+        self._knowledge = None
+        self.path.unlink(missing_ok=True)
+
+    def keep(self) -> None:
+        """Write down what was learnt."""
+        if self._knowledge is not None:
+            save(self.path, self._knowledge)
+
+    @contextmanager
+    def learning_nothing(self) -> Iterator[None]:
+        """Let what is learnt inside the block be lost."""
+        before = self._knowledge
+        self._knowledge = copy.deepcopy(before)
+        try:
+            yield
+        finally:
+            self._knowledge = before
+
+    @functools.cached_property
+    def path(self) -> Path:
+        """Where it is kept; found before it is written, when a model's file may be gone."""
+        models = [model for model in (self._target, self._draft) if model is not None]
+        return profile_path(
+            [model.header for model in models],
+            {
+                "cpu": machine.cpu_name(),
+                "devices": [device.name for device in llama_library.devices()],
+                "models": [_circumstances(model) for model in models],
+            },
+        )
+
+    def _read(self, clock: Clock) -> Knowledge | None:
+        """The kept profile, its costs measured again where they no longer hold; None without."""
+        try:
+            known = load(self.path)
+        except ValueError as error:
+            self.notes.append(f"The kept profile of this pair is discarded: {error}.")
+            return None
+        if known is None or still_holds(known, self._target, self._draft, clock):
+            return known
+        self.notes.append("Passes cost something else here than before: measured again.")
+        again = calibrate(self._target, self._draft, clock)
+        again.acceptance = known.acceptance
+        return again
+
+    def _verdict(self, known: Knowledge) -> list[str]:
+        """One line when no draft could pay on this machine, with the figures."""
+        if self._draft is None:
+            return []
+        step = known.draft.seconds(1, 0)
+        verify = [known.verify.seconds(1 + k, 0) for k in range(LONGEST_AUTO + 1)]
+        most, length = ceiling(verify, step)
+        if most >= _LEAST_CEILING:
+            return []
+        return [
+            f"Even a draft that is always right would gain no more than {most:.2f}x here (with "
+            f"{length} tokens a round): running plain, but for what the text repeats."
+        ]
+
+
+def _circumstances(model: LlamaModel) -> dict[str, object]:
+    """What costs depend on: not where a file lies, what it is called, how much context there is."""
+    left_out = ("file", "name", "ctx_size")
+    return {name: value for name, value in model.settings().items() if name not in left_out}

@@ -397,11 +397,11 @@ def test_the_drafts_context(tiny: TinyFiles, target_ctx: int, trained: int, expe
 
 def test_nothing_is_learnt_while_passes_are_widened(tiny: TinyFiles) -> None:
     with Engine.load(options(tiny.target), options(tiny.draft)) as engine:
-        known = engine.learnt(time.perf_counter)
+        known = engine.profile.knowledge(time.perf_counter)
         before = known.verify.as_json()
         with engine.widened(33):
             generate(engine, random_ids(20), length="auto", max_tokens=20)
-        assert engine.learnt(time.perf_counter) is known
+        assert engine.profile.knowledge(time.perf_counter) is known
         assert known.verify.as_json() == before
         generate(engine, random_ids(20), length="auto", max_tokens=20)
         assert known.verify.as_json() != before

@@ -101,13 +101,13 @@ def test_the_latest_of_two_models_is_found(tiny: TinyFiles) -> None:
 def test_an_engine_keeps_what_it_learnt(tiny: TinyFiles) -> None:
     pair = options(tiny.target), options(tiny.draft)
     with Engine.load(*pair) as engine:
-        known = engine.learnt(float)
-        assert engine.learnt(float) is known
+        known = engine.profile.knowledge(float)
+        assert engine.profile.knowledge(float) is known
         known.of("draft model, greedy").observe(1.5, False)
-        path = engine._profile
+        path = engine.profile.path
     assert path.exists()
     with Engine.load(*pair) as engine:
-        again = engine.learnt(float)
+        again = engine.profile.knowledge(float)
         assert again.of("draft model, greedy").observations == pytest.approx(1)
     disturbed = json.loads(path.read_text())
     for width, (_, seconds, _) in disturbed["verify"]["widths"].items():
@@ -115,10 +115,10 @@ def test_an_engine_keeps_what_it_learnt(tiny: TinyFiles) -> None:
             disturbed["verify"]["widths"][width][1] = 50 * seconds
     path.write_text(json.dumps(disturbed))
     with Engine.load(*pair) as engine:
-        measured = engine.learnt(time.perf_counter)
+        measured = engine.profile.knowledge(time.perf_counter)
         assert any("measured again" in note for note in engine.notes)
         assert measured.of("draft model, greedy").observations == pytest.approx(1)
     path.write_text("{")
     with Engine.load(*pair) as engine:
-        assert engine.learnt(float).of("draft model, greedy").observations == 0
+        assert engine.profile.knowledge(float).of("draft model, greedy").observations == 0
         assert any("discarded" in note for note in engine.notes)

@@ -50,6 +50,10 @@ class BenchToy(ToyEngine):
         super().__init__(**options)
         self.target = RoundingTarget(self.target, noise)  # type: ignore[arg-type]
 
+    @property
+    def min_width(self) -> int:
+        return self.target.min_width
+
     @contextmanager
     def widened(self, width: int) -> Iterator[None]:
         before, self.target.min_width = self.target.min_width, width

@@ -7,12 +7,10 @@ turn can serve the next one.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from localspec.engine.chat_template import Message
-from localspec.speculative.knowledge import Knowledge
-from localspec.speculative.loop import Clock
-from tests.support.toys import ToyModel, toy_knowledge
+from tests.support.toys import ToyModel, ToyProfile
 
 STOP = 128
 
@@ -30,17 +28,11 @@ class ChatToy:
         def model(quirk: float) -> ToyModel:
             return ToyModel(n_vocab=STOP + 1, n_ctx=n_ctx, quirk=quirk, favoured=[*common])
 
-        self._learnt = toy_knowledge()
+        self.profile = ToyProfile()
         self.target = model(0.0)
         self.draft = None if quirk is None else model(quirk)
         self.asked: list[list[Message]] = []
         self.thinking: list[bool | None] = []
-
-    def learnt(self, clock: Clock) -> Knowledge:
-        return self._learnt
-
-    def introduce(self, say: Callable[[str], None]) -> None:
-        say("Measuring.")
 
     can_roll_back = True
 

@@ -7,7 +7,7 @@ ContractBroken, so that every test which drives the loop also tests how it treat
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -135,6 +135,19 @@ def toy_knowledge() -> Knowledge:
     return known
 
 
+class ToyProfile:
+    """A profile that knows toys from the start, or what it is given."""
+
+    def __init__(self) -> None:
+        self._knowledge = toy_knowledge()
+
+    def knowledge(self, clock: Clock) -> Knowledge:
+        return self._knowledge
+
+    def introduce(self, say: Callable[[str], None]) -> None:
+        say("Measuring.")
+
+
 STOP_TOKEN = 256
 COMMON = b"abc de\n\xc3\xa9\xe2\x82\xac"
 
@@ -161,12 +174,9 @@ class ToyEngine:
                 clock=clock, seconds=seconds,
             )  # fmt: skip
 
-        self._learnt = toy_knowledge()
+        self.profile = ToyProfile()
         self.target = model(0.0, n_ctx, 10.0)
         self.draft = None if quirk is None else model(quirk, draft_n_ctx or n_ctx, 1.0)
-
-    def learnt(self, clock: Clock) -> Knowledge:
-        return self._learnt
 
     can_roll_back = True
 
