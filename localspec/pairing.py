@@ -22,7 +22,7 @@ from localspec.metadata.findings import (
     show_text,
 )
 from localspec.metadata.findings import Finding as Finding
-from localspec.metadata.header import HeaderStart, ModelHeader
+from localspec.metadata.header import ModelHeader
 from localspec.metadata.model_checks import (
     BYTE,
     certain_sidecar,
@@ -31,7 +31,7 @@ from localspec.metadata.model_checks import (
     check_template,
     loads_without_texts,
 )
-from localspec.metadata.vocab import Vocab, VocabType
+from localspec.metadata.vocab import Tokenizer, Vocab
 
 # Whose rule this room repeats (`common_speculative_are_compatible`), shown beside the verdict.
 RULE_VERSION = "llama.cpp 0c1e570 (October 2026)"
@@ -135,7 +135,7 @@ def check_pair(
 
 
 def certain_refusal(
-    target: HeaderStart, draft: HeaderStart, *, lenient: bool = False
+    target: ModelHeader, draft: ModelHeader, *, lenient: bool = False
 ) -> tuple[Finding, ...]:
     """Errors that `check_pair` would find too, whatever the unread rest of the headers says.
 
@@ -144,7 +144,7 @@ def certain_refusal(
     sidecars = certain_sidecar(target, "target"), certain_sidecar(draft, "draft")
     findings = [finding for finding in sidecars if finding is not None]
     if target.n_tokens and draft.n_tokens and target.tokenizer and draft.tokenizer:
-        kinds = target.tokenizer[0], draft.tokenizer[0]
+        kinds = target.tokenizer.type, draft.tokenizer.type
         if kinds[0] == kinds[1] != "NONE":
             findings += _check_sizes(target.n_tokens, draft.n_tokens)
             if target.vocab and draft.vocab:
@@ -160,37 +160,7 @@ def refused(findings: tuple[Finding, ...]) -> PairReport:
     return PairReport(findings, False, _rule_of(findings[0]))
 
 
-def describe(header: ModelHeader | HeaderStart) -> dict[str, object]:
-    """The facts of a header that a JSON reader wants, with every value JSON can hold."""
-    if isinstance(header, HeaderStart):
-        return {
-            "path": str(header.path),
-            "name": header.name,
-            "architecture": header.architecture,
-            "parameters": None,
-            "quantization": None,
-            "n_vocab": header.n_tokens,
-            "tokenizer_model": header.tokenizer and header.tokenizer[1],
-            "tokenizer_pre": header.pre,
-            "context_length": header.context_length,
-        }
-    vocab = header.vocab
-    return {
-        "path": str(header.path),
-        "name": header.name,
-        "architecture": header.architecture,
-        "parameters": header.parameters,
-        "quantization": header.quantization,
-        "n_vocab": None if vocab is None else len(vocab),
-        "tokenizer_model": None if vocab is None else vocab.model,
-        "tokenizer_pre": None if vocab is None else vocab.pre,
-        "context_length": header.context_length,
-    }
-
-
-def report_json(
-    report: PairReport, target: ModelHeader | HeaderStart, draft: ModelHeader | HeaderStart
-) -> dict[str, object]:
+def report_json(report: PairReport, target: ModelHeader, draft: ModelHeader) -> dict[str, object]:
     """The whole report as JSON-ready data."""
     return {
         "compatible": report.compatible,
@@ -203,8 +173,8 @@ def report_json(
             {"level": f.level, "rule": f.rule, "message": f.message, "hint": f.hint}
             for f in report.findings
         ],
-        "target": describe(target),
-        "draft": describe(draft),
+        "target": target.as_json(),
+        "draft": draft.as_json(),
     }
 
 
@@ -216,7 +186,7 @@ def _rule_of(finding: Finding) -> str:
 def _check_vocabs(target: Vocab, draft: Vocab) -> Iterator[Finding]:
     """The tests of `common_speculative_are_compatible`, in its order, then what it ignores."""
     if target.type != draft.type:
-        yield _vocab_type_differs((target.type, target.model), (draft.type, draft.model))
+        yield _vocab_type_differs(target.tokenizer, draft.tokenizer)
         return  # further differences would only repeat this one
     yield from _check_added(target, draft, "bos")
     yield from _check_added(target, draft, "eos")
@@ -232,7 +202,7 @@ def _check_vocabs(target: Vocab, draft: Vocab) -> Iterator[Finding]:
         yield find("end-tokens", f"The end-of-turn tokens differ: {eot_ids[0]} and {eot_ids[1]}.")
 
 
-def _vocab_type_differs(target: tuple[VocabType, str], draft: tuple[VocabType, str]) -> Finding:
+def _vocab_type_differs(target: Tokenizer, draft: Tokenizer) -> Finding:
     ours, theirs = (f"{kind} ({one_line(model)})" for kind, model in (target, draft))
     return find("vocab-type", f"The target's vocabulary is {ours}, the draft's {theirs}.")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from localspec import pairing
 from localspec.metadata.findings import LENIENT, RULES
-from localspec.metadata.header import HeaderStart, ModelHeader, StagedHeader, read_header, start_of
+from localspec.metadata.header import ModelHeader, StagedHeader, read_header
 from localspec.pairing import (
     Finding,
     PairReport,
@@ -19,7 +19,6 @@ from localspec.pairing import (
     certain_refusal,
     check_model,
     check_pair,
-    describe,
     refused,
     report_json,
 )
@@ -604,13 +603,13 @@ def test_report_as_json(make: Make) -> None:
 def test_describe_an_empty_vocabulary(
     make: Make, options: dict[str, object], n_vocab: int, model: str
 ) -> None:
-    facts = describe(make(**options))
+    facts = make(**options).as_json()
     assert (facts["n_vocab"], facts["tokenizer_model"]) == (n_vocab, model)
 
 
 def test_describe_no_vocabulary(tmp_path: Path) -> None:
     header = read_header(write_gguf(tmp_path / "a.gguf", {"general.architecture": "clip"}))
-    assert describe(header)["n_vocab"] is None
+    assert header.as_json()["n_vocab"] is None
 
 
 def test_every_rule_has_a_hint_and_is_known_to_the_table() -> None:
@@ -674,8 +673,8 @@ def test_what_is_certain_early_is_found_in_the_end(
         starts = [stage(side) for side in staged]
         for first, second in (
             (starts[0], starts[1]),
-            (start_of(full[0]), starts[1]),
-            (starts[0], start_of(full[1])),
+            (full[0], starts[1]),
+            (starts[0], full[1]),
         ):
             found = certain_refusal(first, second, lenient=lenient)
             assert set(found) <= set(report.errors)
@@ -685,11 +684,10 @@ def test_what_is_certain_early_is_found_in_the_end(
                 assert not early.compatible and early.errors == found
             seen |= set(found)
         assert set(certain_refusal(*starts, lenient=lenient)) <= seen
-    ends = start_of(full[0]), start_of(full[1])
-    assert seen <= set(certain_refusal(*ends, lenient=lenient)) <= set(report.errors)
+    assert seen <= set(certain_refusal(*full, lenient=lenient)) <= set(report.errors)
 
 
-def stages(**options: object) -> tuple[HeaderStart, HeaderStart]:
+def stages(**options: object) -> tuple[ModelHeader, ModelHeader]:
     """What is known of a model before its tokens, and after them."""
     tokens = options.pop("tokens", words(N_WORDS))
     keys = model_keys(tokens, **{"types": [1] * N_WORDS, **options})  # type: ignore[arg-type]
@@ -697,7 +695,7 @@ def stages(**options: object) -> tuple[HeaderStart, HeaderStart]:
     return staged.start(), staged.vocabulary()
 
 
-def early_rules(target: HeaderStart, draft: HeaderStart, lenient: bool = False) -> list[str]:
+def early_rules(target: ModelHeader, draft: ModelHeader, lenient: bool = False) -> list[str]:
     return [finding.rule for finding in certain_refusal(target, draft, lenient=lenient)]
 
 
@@ -719,8 +717,8 @@ def test_what_each_stage_makes_certain() -> None:
 
 def test_a_header_read_in_part_as_json(make: Make) -> None:
     start, _ = stages()
-    described = describe(start)
-    assert described.keys() == describe(make()).keys()
+    described = start.as_json()
+    assert described.keys() == make().as_json().keys()
     assert described["n_vocab"] == N_WORDS and described["tokenizer_model"] == "gpt2"
     assert described["parameters"] is None
     json.dumps(described)

@@ -15,7 +15,7 @@ from localspec.core.errors import NotAGGUF
 from localspec.hub.client import DroppedConnection, RemoteModel, stream
 from localspec.hub.reference import RemoteFile
 from localspec.metadata.byte_reader import AGAIN
-from localspec.metadata.header import HeaderStart, ModelHeader, StagedHeader, read_header, start_of
+from localspec.metadata.header import ModelHeader, StagedHeader, read_header
 from localspec.pairing import PairReport, certain_refusal, check_pair, refused
 
 FIRST_BYTES = 64 << 10  # type, architecture and number of tokens are in there
@@ -30,13 +30,13 @@ Sleep = Callable[[float], None]
 class PairCheck:
     """The judgement of a pair, and what it took: `bytes_read` from the Hub.
 
-    A side is a `HeaderStart` where the refusal was certain before its header ended; the report then
-    holds no more than what made it certain.
+    A header is not complete where the refusal was certain before its end; the report then holds no
+    more than what made it certain.
     """
 
     report: PairReport
-    target: ModelHeader | HeaderStart
-    draft: ModelHeader | HeaderStart
+    target: ModelHeader
+    draft: ModelHeader
     bytes_read: int
 
 
@@ -51,12 +51,12 @@ class RemoteHeader:
     def bytes_read(self) -> int:
         return sum(source.bytes_read for source in self._sources)
 
-    def start(self) -> HeaderStart:
+    def start(self) -> ModelHeader:
         """The kind of model and of tokenizer, and how many tokens it has."""
         with _damage_is_theirs():
             return self._header.start()
 
-    def vocabulary(self) -> HeaderStart:
+    def vocabulary(self) -> ModelHeader:
         """What `start` gave, and the texts and types of the tokens."""
         with _damage_is_theirs():
             return self._header.vocabulary()
@@ -99,19 +99,16 @@ def compare(
     def n_read() -> int:
         return sum(side.bytes_read for side in remote)
 
+    def known(stage: Callable[[RemoteHeader], ModelHeader]) -> list[ModelHeader]:
+        return [stage(side) if isinstance(side, RemoteHeader) else side for side in sides]
+
     for stage in (RemoteHeader.start, RemoteHeader.vocabulary) if remote else ():
-        ours, theirs = (
-            stage(side) if isinstance(side, RemoteHeader) else start_of(side) for side in sides
-        )
+        ours, theirs = known(stage)
         if found := certain_refusal(ours, theirs, lenient=lenient):
-            known = [
-                start if isinstance(side, RemoteHeader) else side
-                for side, start in zip(sides, (ours, theirs), strict=True)
-            ]
-            return PairCheck(refused(found), known[0], known[1], n_read())
-    first, second = (side.whole() if isinstance(side, RemoteHeader) else side for side in sides)
-    report = check_pair(first, second, weights_needed=weights_needed, lenient=lenient)
-    return PairCheck(report, first, second, n_read())
+            return PairCheck(refused(found), ours, theirs, n_read())
+    ours, theirs = known(RemoteHeader.whole)
+    report = check_pair(ours, theirs, weights_needed=weights_needed, lenient=lenient)
+    return PairCheck(report, ours, theirs, n_read())
 
 
 class _RemoteSource:

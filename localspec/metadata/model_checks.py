@@ -12,7 +12,7 @@ from typing import Literal
 
 from localspec.core.formatting import one_line
 from localspec.metadata.findings import PRE_GROUPS, Finding, Level, counted, find, show_text
-from localspec.metadata.header import HeaderStart, ModelHeader
+from localspec.metadata.header import ModelHeader
 from localspec.metadata.vocab import Vocab
 
 Role = Literal["target", "draft", "file"]
@@ -77,11 +77,12 @@ def check_template(header: ModelHeader, role: Role) -> Iterator[Finding]:
         yield find("no-chat-template", f"The {role} has no chat template.")
 
 
-def certain_sidecar(start: HeaderStart, role: Role) -> Finding | None:
+def certain_sidecar(header: ModelHeader, role: Role) -> Finding | None:
     """A sidecar by what is known of its header, if the rest can change nothing."""
-    known = _sidecar_by_name(start.architecture, start.type)
+    known = _sidecar_by_name(header)
     # A type that is still to come might say it in other words.
-    settled = start.architecture in _SIDECARS or None not in (start.architecture, start.type)
+    named = header.architecture and header.type is not None
+    settled = header.complete or header.architecture in _SIDECARS or named
     return _sidecar(role, *known) if known and settled else None
 
 
@@ -103,14 +104,15 @@ def _check_sizes_of(header: ModelHeader, role: Role) -> Iterator[Finding]:
 def _find_sidecar(header: ModelHeader, role: Role) -> Finding | None:
     """Files that lie beside a model and are taken for one by a loose pattern."""
     names = {tensor.name for tensor in header.tensors}
-    known = _sidecar_by_name(header.architecture, header.type)
+    kind = header.type or "model"
+    known = _sidecar_by_name(header)
     if known:
         what, hint = known
     # Heads for multi-token prediction are stored as the model with its ordinary layers left out.
     elif header.get("nextn_predict_layers") and names and "blk.0.attn_norm.weight" not in names:
         what, hint = "a multi-token prediction head", _HEAD_HINT
-    elif header.type != "model":
-        what, hint = f"a file of type '{one_line(header.type)}'", ""
+    elif kind != "model":
+        what, hint = f"a file of type '{one_line(kind)}'", ""
     else:
         return None
     return _sidecar(role, what, hint)
@@ -120,11 +122,11 @@ def _sidecar(role: Role, what: str, hint: str) -> Finding:
     return find("sidecar", f"The {role} is not a model but {what}.", hint)
 
 
-def _sidecar_by_name(architecture: str | None, kind: str | None) -> tuple[str, str] | None:
+def _sidecar_by_name(header: ModelHeader) -> tuple[str, str] | None:
     """What a sidecar is and what to do about it, where its architecture or type is known as one."""
-    known = _SIDECARS.get(architecture or "") or _SIDECARS.get(kind or "")
-    if known is None and architecture in _HEADS:
-        return _HEADS[architecture], _HEAD_HINT
+    known = _SIDECARS.get(header.architecture) or _SIDECARS.get(header.type or "")
+    if known is None and header.architecture in _HEADS:
+        return _HEADS[header.architecture], _HEAD_HINT
     return known
 
 

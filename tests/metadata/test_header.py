@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from localspec.core.errors import FileProblem, NotAGGUF
 from localspec.metadata import gguf_file, header
-from localspec.metadata.header import ModelHeader, StagedHeader, read_header, start_of
+from localspec.metadata.header import ModelHeader, StagedHeader, read_header
 from tests.support.gguf_files import (
     ARRAY,
     BOOL,
@@ -489,9 +489,9 @@ def test_each_stage_reads_no_further_than_it_must() -> None:
     assert source.given < at + 50
     header = staged.whole()
     assert source.given < len(STAGED) - 4 * 4096  # no weights
-    end = start_of(header)
-    assert end.vocab is header.vocab and end.tokenizer == start.tokenizer
-    assert (end.n_tokens, end.pre, end.type) == (300, "qwen2", "model")
+    assert header.complete and not start.complete and not vocabulary.complete
+    assert header.vocab is not None and header.tokenizer == start.tokenizer
+    assert (header.n_tokens, header.pre, header.type) == (300, "qwen2", "model")
 
 
 def test_stages_of_a_header_without_tokens() -> None:
