@@ -1,12 +1,9 @@
-"""The part file of a download: locked, hashed as it grows, recovered after an interruption.
+"""Partial file of a download: locked, hashed as it grows, resumed after an interruption.
 
-This room owns the hidden file in which a download grows: which process may write it, how much of
-what an earlier one left is believed, how it gets its name, and what is said when the disk or its
-folder does not take it. Where bytes come from, and whether they are right, is `download`'s matter.
+Where its bytes come from, and whether they are right, is decided in `localspec.download`.
 """
 
 import errno
-import fcntl
 import hashlib
 import os
 import re
@@ -127,6 +124,7 @@ def locked_part(
     system frees it when its process dies. Who had it renames or removes it at the end, so a lock
     counts only while the name still leads to the file that was locked. Raises DownloadProblem.
     """
+    _lock_call()  # before anything is written: a system without locks has no O_NOFOLLOW either
     with writing(place):
         place.parent.mkdir(parents=True, exist_ok=True)
     while True:
@@ -200,9 +198,22 @@ def writing(path: Path) -> Iterator[None]:
         raise DownloadProblem(sentence, hint) from error
 
 
-def _take_lock(file: FileIO) -> bool:
+def _lock_call() -> Callable[[FileIO], None]:
+    """What locks a file or raises BlockingIOError; a DownloadProblem where the system has none."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        from fcntl import LOCK_EX, LOCK_NB, flock
+    except ImportError:
+        raise DownloadProblem(
+            "This system cannot lock files as localspec does, so two downloads could mix.",
+            "Download the file in another way, and give its path; on Windows, use WSL.",
+        ) from None
+    return lambda file: flock(file, LOCK_EX | LOCK_NB)
+
+
+def _take_lock(file: FileIO) -> bool:
+    lock = _lock_call()
+    try:
+        lock(file)
     except BlockingIOError:
         return False
     except OSError as error:

@@ -158,12 +158,12 @@ class StagedHeader:
         self._readers[0].advance(lambda key: TOKENS in part.arrays and key not in TOKEN_KEYS)
         return self._so_far()
 
-    def _so_far(self) -> ModelHeader:
-        return _build_header([reader.part for reader in self._readers], complete=False)
-
     def whole(self) -> ModelHeader:
         """Everything, of all parts."""
         return _build_header(finish_parts(self._readers))
+
+    def _so_far(self) -> ModelHeader:
+        return _build_header([reader.part for reader in self._readers], complete=False)
 
 
 def read_header(path: Path) -> ModelHeader:
