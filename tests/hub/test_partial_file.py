@@ -1,4 +1,4 @@
-"""The partial file: one process at a time, no byte lost or believed without reason, clear errors."""
+"""Partial files: one process at a time, no byte lost or believed without reason, clear errors."""
 
 from __future__ import annotations
 
