@@ -36,10 +36,7 @@ class ModelInfo:
             "runs": self.runs,
             "facts": dict(self.facts),
             "memory": self.memory.as_json(),
-            "findings": [
-                {"level": f.level, "rule": f.rule, "message": f.message, "hint": f.hint}
-                for f in self.findings
-            ],
+            "findings": [finding.as_json() for finding in self.findings],
         }
 
 
