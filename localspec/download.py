@@ -1,8 +1,7 @@
-"""Downloads that survive interruption: what came is kept, and only right files get their name.
+"""Resumable downloads from the Hub into the models folder, and verification by sha256.
 
-This room owns the way of a file from the Hub into the models folder: when to try again, and what is
-right. A complete part is compared with the hash that the Hub listed, gets its name, and is recorded
-(`origin`). How the Hub is asked is `hub`'s, how bytes are kept until they are complete is `part`'s.
+A partial file is kept; a complete one is compared with the hash that the Hub listed, and only then
+gets its name and a record of where it came from.
 """
 
 import os
@@ -34,6 +33,7 @@ from localspec.hub.provenance import (
     write_record,
 )
 from localspec.hub.provenance import Progress as Progress
+from localspec.hub.provenance import verify as verify
 from localspec.hub.reference import Reference, RemoteFile, choose_files, is_safe
 
 Note = Callable[[str], None]
