@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from localspec.core.config import CACHE_TYPES
 from localspec.core.errors import FileProblem, NotAGGUF
 from localspec.metadata import gguf_file, header
 from localspec.metadata.header import ModelHeader, StagedHeader, read_header
@@ -52,8 +53,13 @@ EXTREMES = {
 
 def test_tensor_types_match_the_gguf_library() -> None:
     for type_id, sizes in gguf.GGML_QUANT_SIZES.items():
-        name, block, block_bytes = gguf_file.GGML_TYPES[int(type_id)]
-        assert (name, block, block_bytes) == (type_id.name, *sizes)
+        assert gguf_file.GGML_TYPES[int(type_id)] == (int(type_id), type_id.name, *sizes)
+
+
+def test_every_cache_type_is_a_tensor_type() -> None:
+    for name in CACHE_TYPES:
+        known = gguf.GGMLQuantizationType[name.upper()]
+        assert gguf_file.GGML_TYPES_BY_NAME[name].type_id == known
 
 
 def test_file_types_match_the_gguf_library() -> None:
