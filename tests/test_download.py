@@ -51,7 +51,7 @@ ONE = listed({"model.gguf": DATA})
 
 
 class ToyHub:
-    """Stands in for `hub.stream`: sends `files`, each answer ended as the next of `ends` says.
+    """Stands in for `client.stream`: sends `files`, each answer ended as the next of `ends` says.
 
     An end is a number of bytes after which the connection breaks, or an exception to raise at once,
     or such a pair; behind the last one answers are whole. `starts` keeps what was asked for.
@@ -505,7 +505,7 @@ def test_what_took_the_place_of_a_download_is_not_replaced(
 def in_cache(
     monkeypatch: pytest.MonkeyPatch, folder: Path, files: dict[str, bytes]
 ) -> dict[str, Path]:
-    """Put files into what `hub.cached` looks at."""
+    """Put files into what `client.cached` looks at."""
     paths = {name: folder / name for name in files}
     for name, path in paths.items():
         path.parent.mkdir(parents=True, exist_ok=True)

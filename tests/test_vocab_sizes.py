@@ -1,4 +1,4 @@
-"""Pairs whose vocabularies differ in size, on real llama.cpp: safe, and the same text.
+"""Pairs whose vocabularies differ in size, on llama.cpp: safe, and the same text.
 
 One model of the pair has tokens added at its end, as a fine-tune adds them, and likes to say them.
 """

@@ -1,8 +1,6 @@
-"""A model on the Hub as the user names it, and which files of a repository that means.
+"""Hub references such as hf:org/repo:Q4_K_M: their spellings, and which files of a repository fit.
 
-This room owns the spellings of a reference and the choice among a repository's files: by name or
-by quantisation, whole split models, never a sidecar. It is pure: it asks no Hub, and apart from one
-look whether a path exists it reads nothing.
+Files are chosen by name or quantisation: whole split models, never a sidecar. No request is made.
 """
 
 import os

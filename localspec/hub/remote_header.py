@@ -1,8 +1,7 @@
-"""Headers of models on the Hub, read by range requests; weights are never fetched.
+"""GGUF headers on the Hub, read by range requests, and a pair's check on as few bytes as it takes.
 
-This room owns how few bytes a judgement takes: a small first piece, larger ones as far as the
-header goes, and an end as soon as a refusal of a pair is certain. What the bytes mean is
-`metadata`'s, the verdict `pairing`'s, the requests `hub`'s.
+A small first piece is asked for, then larger ones as far as the header goes, and no more as soon as
+a refusal of the pair is certain. Weights are never fetched.
 """
 
 import time
@@ -71,7 +70,7 @@ def read_remote(model: RemoteModel, sleep: Sleep = time.sleep) -> tuple[ModelHea
     """The header of a model on the Hub, and how many bytes were read for it.
 
     Raises HubProblem when the Hub refuses or the connection drops again and again, and NotAGGUF as
-    `metadata.read_header` does.
+    `read_header` does.
     """
     header = RemoteHeader(model, sleep)
     return header.whole(), header.bytes_read
@@ -85,10 +84,10 @@ def compare(
     lenient: bool = False,
     sleep: Sleep = time.sleep,
 ) -> PairCheck:
-    """Judge a pair of which either side may be on the Hub, as `pairing.check_pair` does.
+    """Judge a pair of which either side may be on the Hub, as `check_pair` does.
 
     Of remote headers only so much is read as the verdict takes. Raises what `read_remote` and
-    `metadata.read_header` raise.
+    `read_header` raise.
     """
     sides = [
         read_header(side) if isinstance(side, Path) else RemoteHeader(side, sleep)

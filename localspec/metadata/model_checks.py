@@ -1,7 +1,6 @@
-"""May llama.cpp load this file and continue a text with it, and would it survive that.
+"""Checks of one model file by its header: would llama.cpp load it, and survive the first prompt.
 
-This room owns what a header says against its own file, whatever it is paired with. It opens no
-file; the rules' words are `pairing_rules`', pairs are `pairing`'s.
+Pairs of files are compared in `localspec.pairing`.
 """
 
 import math

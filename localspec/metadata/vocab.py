@@ -1,9 +1,4 @@
-"""The vocabulary in a GGUF header, as llama.cpp would load it.
-
-This room owns what the keys of the tokenizer mean, llama.cpp's hidden defaults, and which types of
-values it insists on. The bytes are `gguf_file`'s; what the vocabulary is good for is `soundness`'s
-and `pairing`'s to judge.
-"""
+"""Vocabulary of a GGUF file as llama.cpp loads it: token texts and types, special ids, defaults."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

@@ -180,7 +180,7 @@ class FakeHub:
         path: str,
         data: bytes,
         *,
-        license: str | None = None,
+        licence: str | None = None,
         gated: bool | str = False,
         size: int | None = None,
     ) -> File:
@@ -189,7 +189,7 @@ class FakeHub:
         The hash of a file made larger by `size` is made up.
         """
         found = self.repos.setdefault(repo, Repo(repo))
-        found.license = license or found.license
+        found.license = licence or found.license
         found.gated = gated or found.gated
         lfs = path.endswith(LFS_SUFFIXES)
         end = b"" if size is None else b"%d" % size
@@ -232,7 +232,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: _Server
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, *_: object) -> None:
         """Silence."""
 
     def do_HEAD(self) -> None:
