@@ -24,9 +24,9 @@ from localspec.hub.partial_file import (
     PartialFile,
     TooLong,
     check_space,
-    locked_part,
-    part_path,
-    remove_part,
+    locked_partial,
+    partial_path,
+    remove_partial,
     size_of,
     writing,
 )
@@ -42,7 +42,7 @@ def never(looks: int) -> None:
 def opened(
     place: Path, size: int = len(DATA), wait: Callable[[int], None] = never
 ) -> AbstractContextManager[PartialFile]:
-    return locked_part(part_path(place, CONTENT), place, size, wait)
+    return locked_partial(partial_path(place, CONTENT), place, size, wait)
 
 
 def nothing(done: int) -> None:
@@ -66,14 +66,14 @@ def place(tmp_path: Path) -> Path:
 def left(place: Path) -> Path:
     """Where an earlier process may have left something."""
     place.parent.mkdir()
-    return part_path(place, CONTENT)
+    return partial_path(place, CONTENT)
 
 
 # --- bytes ---
 
 
 def test_a_part_lies_hidden_beside_its_place(tmp_path: Path) -> None:
-    assert part_path(tmp_path / "a.gguf", "0123456789abcdef" * 4) == (
+    assert partial_path(tmp_path / "a.gguf", "0123456789abcdef" * 4) == (
         tmp_path / ".a.gguf.0123456789abcdef.part"
     )
 
@@ -97,7 +97,7 @@ def test_what_is_there_is_read_again(data: bytes, cut: int, zeros: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "model.gguf"
         found = data[:cut] + bytes(zeros)
-        part_path(place, CONTENT).write_bytes(found)
+        partial_path(place, CONTENT).write_bytes(found)
         heard: list[int] = []
         with opened(place, len(data)) as part:
             part.recover(heard.append)
@@ -213,11 +213,11 @@ def test_a_lock_on_what_lost_its_name_does_not_count(
 
 def test_a_part_is_removed_only_when_nobody_has_it(place: Path) -> None:
     with opened(place) as part:
-        remove_part(part.path)
+        remove_partial(part.path)
         assert part.path.exists()
-    remove_part(part.path)
+    remove_partial(part.path)
     assert not part.path.exists()
-    remove_part(part.path)  # nor is its absence a matter
+    remove_partial(part.path)  # nor is its absence a matter
 
 
 def test_a_link_in_place_of_a_part_is_not_followed(place: Path, left: Path) -> None:
@@ -260,7 +260,7 @@ def test_a_system_without_locks(place: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delattr(os, "O_NOFOLLOW")
     with pytest.raises(DownloadProblem, match="cannot lock files"), opened(place):
         pass
-    remove_part(part_path(place, CONTENT))
+    remove_partial(partial_path(place, CONTENT))
     assert not place.parent.exists()
 
 
