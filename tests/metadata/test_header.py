@@ -1,5 +1,7 @@
+# ruff: noqa: F401, F811  (`make` is a fixture)
 """The GGUF reader: agrees with the gguf library, refuses everything else in one sentence."""
 
+import json
 import struct
 import time
 import tracemalloc
@@ -39,7 +41,7 @@ from tests.support.gguf_files import (
     write_gguf,
     write_with_gguf,
 )
-from tests.support.header_toys import Bytes, refusal
+from tests.support.header_toys import N_WORDS, Bytes, Make, make, refusal
 
 ARCH = {"general.architecture": "llama"}
 EXTREMES = {
@@ -510,6 +512,26 @@ def test_stages_of_a_header_without_tokens() -> None:
         None,
     )
     assert staged.vocabulary().vocab is None and staged.whole().vocab is None
+
+
+def test_a_header_read_in_part_as_json(make: Make) -> None:
+    started = StagedHeader([Bytes(STAGED)]).start().as_json()
+    assert started.keys() == make().as_json().keys()
+    assert started["n_vocab"] == N_WORDS and started["tokenizer_model"] == "gpt2"
+    assert started["parameters"] is None
+    assert started["architecture"] == "llama" and started["quantization"] is None
+    json.dumps(started)
+
+
+def test_an_empty_vocabulary_as_json(make: Make) -> None:
+    for empty, model in ((make(model="none"), "none"), (make(tokens=0), "gpt2")):
+        told = empty.as_json()
+        assert (told["n_vocab"], told["tokenizer_model"]) == (0, model)
+
+
+def test_no_vocabulary_as_json(tmp_path: Path) -> None:
+    header = read_header(write_gguf(tmp_path / "a.gguf", {"general.architecture": "clip"}))
+    assert header.as_json()["n_vocab"] is None
 
 
 def test_types_that_do_not_follow_the_tokens_are_not_waited_for() -> None:
