@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -579,7 +580,7 @@ def test_worst_findings_come_first(make: Make) -> None:
 def test_report_as_json(make: Make) -> None:
     target, draft = make(310), make(pre="tekken", keys={"general.name": None})
     report = check_pair(target, draft)
-    data = report_json(report, target, draft)
+    data: dict[str, Any] = report_json(report, target, draft)
     assert json.loads(json.dumps(data)) == data
     assert set(data) == {"compatible", "llama_cpp", "findings", "target", "draft"}
     assert data["compatible"] is False

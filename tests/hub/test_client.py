@@ -1,11 +1,13 @@
 # ruff: noqa: F401, F811  (`hub` is a fixture)
 """The door to the Hub: what it says, byte ranges, the cache, and each refusal as one sentence."""
 
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
@@ -359,10 +361,17 @@ def test_the_whole_file_and_its_request(hub: FakeHub, model: RemoteModel) -> Non
     assert "authorization" not in request.headers
 
 
-def test_connections_are_used_again(hub: FakeHub, model: RemoteModel) -> None:
+def test_connections_are_used_again(
+    hub: FakeHub, model: RemoteModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = []
     accept = hub._server.get_request
-    hub._server.get_request = lambda: opened.append(1) or accept()  # type: ignore[method-assign]
+
+    def count() -> tuple[socket.socket, Any]:
+        opened.append(1)
+        return accept()
+
+    monkeypatch.setattr(hub._server, "get_request", count)
     huggingface_hub.close_session()
     for start in range(0, 5000, 1000):
         read(model, start, start + 1000)

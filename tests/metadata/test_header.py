@@ -6,12 +6,14 @@ import struct
 import time
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from localspec.core.config import CACHE_TYPES
 from localspec.core.errors import FileProblem, NotAGGUF
@@ -41,7 +43,7 @@ from tests.support.gguf_files import (
     write_gguf,
     write_with_gguf,
 )
-from tests.support.header_toys import N_WORDS, Bytes, Make, make, refusal
+from tests.support.header_toys import N_WORDS, Bytes, Make, make, refusal, types_of, vocab_of
 
 ARCH = {"general.architecture": "llama"}
 EXTREMES = {
@@ -102,7 +104,7 @@ def test_bad_utf8_is_escaped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("alignment", [None, 8, 64, 4096])
 def test_tensors_written_by_the_gguf_library(tmp_path: Path, alignment: int | None) -> None:
     keys = model_keys(words(20), types=[1] * 20, bos=3, add_bos=True)
-    tensors = {
+    tensors: dict[str, NDArray[Any]] = {
         "a.weight": np.ones((3, 5), dtype=np.float32),
         "b.weight": np.ones((2, 64), dtype=np.float16),
         "c.weight": np.ones(7, dtype=np.int8),
@@ -126,13 +128,13 @@ def test_the_gguf_library_reads_what_we_read(tmp_path: Path, version: int) -> No
     path = write_gguf(tmp_path / "a.gguf", keys, tensors, version=version)
     header, reader = read_header(path), gguf.GGUFReader(path)
     assert header.version == version
-    assert [token.decode() for token in header.vocab.tokens] == reader.get_field(
-        "tokenizer.ggml.tokens"
-    ).contents()
-    assert header.vocab.token_types.dtype == np.int32
-    assert header.vocab.token_types.tolist() == list(range(45))
+    theirs = {name: field.contents() for name, field in reader.fields.items()}
+    ours = [token.decode() for token in vocab_of(header).tokens]
+    assert ours == theirs["tokenizer.ggml.tokens"]
+    assert types_of(header).dtype == np.int32
+    assert types_of(header).tolist() == list(range(45))
     for key, value in header.values.items():
-        assert reader.get_field(key).contents() == value
+        assert theirs[key] == value
     assert [t.name for t in header.tensors] == [t.name for t in reader.tensors]
     assert [t.n_bytes for t in header.tensors] == [int(t.n_bytes) for t in reader.tensors]
 
@@ -163,7 +165,8 @@ def test_header_fields(tmp_path: Path) -> None:
     assert header.get("rope.scaling") == (1.0, 2.0) and header.get("nothing") is None
     assert header.has_output and header.can_roll_back and header.is_causal
     assert not header.is_embedding and not header.is_diffusion
-    assert len(header.vocab) == 10 and header.vocab.eot_id == 6 and header.vocab.n_merges == 1
+    vocab = vocab_of(header)
+    assert len(vocab) == 10 and vocab.eot_id == 6 and vocab.n_merges == 1
     assert "tokenizer.ggml.tokens" not in header.values
 
 
@@ -446,9 +449,10 @@ def test_a_large_vocabulary(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 40 << 20
-    assert len(header.vocab) == count and header.vocab.tokens[-1] == b"word151935"
-    assert header.vocab.bos_id == count - 1 and header.vocab.n_merges == len(merges)
-    assert header.vocab.token_types.shape == (count,) and header.parameters == 1 << 26
+    vocab = vocab_of(header)
+    assert len(vocab) == count and vocab.tokens[-1] == b"word151935"
+    assert vocab.bos_id == count - 1 and vocab.n_merges == len(merges)
+    assert types_of(header).shape == (count,) and header.parameters == 1 << 26
 
 
 def test_packed_strings_are_what_the_format_says() -> None:
@@ -459,9 +463,8 @@ def test_packed_strings_are_what_the_format_says() -> None:
 
 
 def facts(header: ModelHeader) -> tuple[object, ...]:
-    assert header.vocab is not None and header.vocab.token_types is not None
-    vocab = header.vocab
-    return header.values, header.tensors, vocab.tokens, vocab.token_types.tolist(), vocab.bos_id
+    vocab = vocab_of(header)
+    return header.values, header.tensors, vocab.tokens, types_of(header).tolist(), vocab.bos_id
 
 
 MANY = words(300)

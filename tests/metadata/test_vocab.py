@@ -21,15 +21,13 @@ from tests.support.gguf_files import (
     words,
     write_gguf,
 )
-from tests.support.header_toys import refusal
+from tests.support.header_toys import refusal, vocab_of
 
 ARCH = {"general.architecture": "llama"}
 
 
 def read_vocab(path: Path) -> Vocab:
-    vocab = read_header(path).vocab
-    assert vocab is not None
-    return vocab
+    return vocab_of(read_header(path))
 
 
 def made(tmp_path: Path, tokens: Sequence[str | bytes], **options: object) -> Vocab:

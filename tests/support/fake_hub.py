@@ -265,8 +265,8 @@ class _Handler(BaseHTTPRequestHandler):
         if found := _API.fullmatch(path):
             self._api(asked, found[1], found[2], found[3])
         elif found := _RESOLVE.fullmatch(parts.path):  # a revision may hold a quoted slash
-            repo, revision, file = (unquote(group) for group in found.groups())
-            self._resolve(asked, repo, revision, file, fault)
+            repo, revision, wanted = (unquote(group) for group in found.groups())
+            self._resolve(asked, repo, revision, wanted, fault)
         elif found := _CONTENT.fullmatch(path):
             file = self.hub.repos[found[1]].files[found[2]]
             self._content(asked, f"{found[1]}/{found[2]}", file, {}, fault)
