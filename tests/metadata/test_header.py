@@ -501,6 +501,7 @@ def test_each_stage_reads_no_further_than_it_must() -> None:
     header = staged.whole()
     assert source.given < len(STAGED) - 4 * 4096  # no weights
     assert header.complete and not start.complete and not vocabulary.complete
+    assert start.values.keys() < header.values.keys()  # what was handed out stays as it was
     assert header.vocab is not None and header.tokenizer == start.tokenizer
     assert (header.n_tokens, header.pre, header.type) == (300, "qwen2", "model")
 
