@@ -1,8 +1,7 @@
-"""Downloads that survive interruption: what came is kept, and only right files get their name.
+"""Resumable downloads from the Hub into the models folder, and verification by sha256.
 
-This room owns the way of a file from the Hub into the models folder: when to try again, and what is
-right. A complete part is compared with the hash that the Hub listed, gets its name, and is recorded
-(`origin`). How the Hub is asked is `hub`'s, how bytes are kept until they are complete is `part`'s.
+A partial file is kept; a complete one is compared with the hash that the Hub listed, and only then
+gets its name and a record of where it came from.
 """
 
 import os
@@ -19,9 +18,9 @@ from localspec.hub.partial_file import (
     PartialFile,
     TooLong,
     check_space,
-    locked_part,
-    part_path,
-    remove_part,
+    locked_partial,
+    partial_path,
+    remove_partial,
     size_of,
     writing,
 )
@@ -34,13 +33,14 @@ from localspec.hub.provenance import (
     write_record,
 )
 from localspec.hub.provenance import Progress as Progress
+from localspec.hub.provenance import verify as verify
 from localspec.hub.reference import Reference, RemoteFile, choose_files, is_safe
 
 Note = Callable[[str], None]
 
 RETRIES = 5  # in a row without a new byte
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0  # seconds between tries; it doubles
-WAITING_PAUSE = 0.5  # seconds between looks at a part that another process has
+WAITING_PAUSE = 0.5  # seconds between looks at a partial file that another process has
 
 
 def local_paths(reference: Reference, files: Sequence[RemoteFile], folder: Path) -> list[Path]:
@@ -156,8 +156,8 @@ class _Download:
         return one_line(self.path.name)
 
     @property
-    def part_path(self) -> Path:
-        return part_path(self.path, self.file.sha256 or self.model.commit)
+    def partial_path(self) -> Path:
+        return partial_path(self.path, self.file.sha256 or self.model.commit)
 
     def report(self, done: int) -> None:
         self.on_progress(self.name, self.before + done, self.model.size)
@@ -175,11 +175,11 @@ class _Download:
         """Bytes that may have to come."""
         if self._has_size():
             return 0
-        return max(0, self.file.size - (size_of(self.part_path) or 0))
+        return max(0, self.file.size - (size_of(self.partial_path) or 0))
 
     def run(self) -> None:
         if not self.is_complete():
-            with locked_part(self.part_path, self.path, self.file.size, self._wait) as part:
+            with locked_partial(self.partial_path, self.path, self.file.size, self._wait) as part:
                 # Another process may have been quicker.
                 if not self.is_complete() and not self._adopt():
                     sha256 = self._fill(part)
@@ -189,7 +189,7 @@ class _Download:
                     part.put_in_place()
                     self._write_record(sha256)
                     part.remove_others()
-        remove_part(self.part_path)
+        remove_partial(self.partial_path)
         self.report(self.file.size)
 
     def _record(self) -> Provenance | None:
@@ -202,10 +202,10 @@ class _Download:
         return size_of(self.path) == self.file.size
 
     def _wait(self, looks: int) -> None:
-        """Let another process go on with the part, and show how far it is."""
+        """Let another process go on with the file, and show how far it is."""
         if looks == 1:
             self.note(f"Another process is downloading {self.name}; waiting for it.")
-        if came := size_of(self.part_path):
+        if came := size_of(self.partial_path):
             self.report(min(came, self.file.size))
         self.sleep(WAITING_PAUSE)
 
@@ -234,8 +234,8 @@ class _Download:
         return False
 
     def _fill(self, part: PartialFile) -> str:
-        """Bring the part to its end, from nothing once more if it came wrong; its sha256."""
-        if came := size_of(self.part_path):
+        """Complete the partial file, from nothing once more if it came wrong; return its sha256."""
+        if came := size_of(self.partial_path):
             here = f"{size(came)} of {size(part.size)} are here"
             self.note(f"Going on with {self.name}: {here}, and are read first.")
         part.recover(self.report)
@@ -290,7 +290,7 @@ class _Download:
         self.sleep(wait)
 
     def _take(self, part: PartialFile, start: int) -> None:
-        """One answer of the Hub, from `start`; what the part has already is passed over."""
+        """One answer of the Hub, from `start`; what is here already is passed over."""
         pieces = client.stream(self.model, self.file, start)
         known = part.done - start
         try:

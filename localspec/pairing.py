@@ -1,9 +1,7 @@
-"""May this draft speak for this target, and why not.
+"""Compatibility of a draft with a target: llama.cpp's own test of two vocabularies, with reasons.
 
-This room owns the comparison: two headers in, findings out, each with the values that caused it. It
-repeats llama.cpp's own decision and gives the reason that llama.cpp keeps to itself. What is wrong
-with one file alone is `soundness`'s, the rules' words are `pairing_rules`'. It opens no file, loads
-no model and prints nothing.
+It takes headers and gives findings, each with the values that caused it; it opens no file. What is
+wrong with one file alone is found by `metadata.model_checks`.
 """
 
 import re
@@ -18,11 +16,11 @@ from localspec.metadata.findings import (
     REFUSED_BY_LLAMA_CPP,
     Level,
     counted,
-    find,
+    make_finding,
     show_text,
 )
 from localspec.metadata.findings import Finding as Finding
-from localspec.metadata.header import HeaderStart, ModelHeader
+from localspec.metadata.header import ModelHeader
 from localspec.metadata.model_checks import (
     BYTE,
     certain_sidecar,
@@ -31,9 +29,9 @@ from localspec.metadata.model_checks import (
     check_template,
     loads_without_texts,
 )
-from localspec.metadata.vocab import Vocab, VocabType
+from localspec.metadata.vocab import Tokenizer, Vocab
 
-# Whose rule this room repeats (`common_speculative_are_compatible`), shown beside the verdict.
+# Whose rule is repeated here (`common_speculative_are_compatible`), shown beside the verdict.
 RULE_VERSION = "llama.cpp 0c1e570 (October 2026)"
 MAX_SIZE_DIFFERENCE = 128  # SPEC_VOCAB_MAX_SIZE_DIFFERENCE
 OLD_SIZE_DIFFERENCE = 100  # the same limit in 2024
@@ -135,7 +133,7 @@ def check_pair(
 
 
 def certain_refusal(
-    target: HeaderStart, draft: HeaderStart, *, lenient: bool = False
+    target: ModelHeader, draft: ModelHeader, *, lenient: bool = False
 ) -> tuple[Finding, ...]:
     """Errors that `check_pair` would find too, whatever the unread rest of the headers says.
 
@@ -144,7 +142,7 @@ def certain_refusal(
     sidecars = certain_sidecar(target, "target"), certain_sidecar(draft, "draft")
     findings = [finding for finding in sidecars if finding is not None]
     if target.n_tokens and draft.n_tokens and target.tokenizer and draft.tokenizer:
-        kinds = target.tokenizer[0], draft.tokenizer[0]
+        kinds = target.tokenizer.type, draft.tokenizer.type
         if kinds[0] == kinds[1] != "NONE":
             findings += _check_sizes(target.n_tokens, draft.n_tokens)
             if target.vocab and draft.vocab:
@@ -160,37 +158,7 @@ def refused(findings: tuple[Finding, ...]) -> PairReport:
     return PairReport(findings, False, _rule_of(findings[0]))
 
 
-def describe(header: ModelHeader | HeaderStart) -> dict[str, object]:
-    """The facts of a header that a JSON reader wants, with every value JSON can hold."""
-    if isinstance(header, HeaderStart):
-        return {
-            "path": str(header.path),
-            "name": header.name,
-            "architecture": header.architecture,
-            "parameters": None,
-            "quantization": None,
-            "n_vocab": header.n_tokens,
-            "tokenizer_model": header.tokenizer and header.tokenizer[1],
-            "tokenizer_pre": header.pre,
-            "context_length": header.context_length,
-        }
-    vocab = header.vocab
-    return {
-        "path": str(header.path),
-        "name": header.name,
-        "architecture": header.architecture,
-        "parameters": header.parameters,
-        "quantization": header.quantization,
-        "n_vocab": None if vocab is None else len(vocab),
-        "tokenizer_model": None if vocab is None else vocab.model,
-        "tokenizer_pre": None if vocab is None else vocab.pre,
-        "context_length": header.context_length,
-    }
-
-
-def report_json(
-    report: PairReport, target: ModelHeader | HeaderStart, draft: ModelHeader | HeaderStart
-) -> dict[str, object]:
+def report_json(report: PairReport, target: ModelHeader, draft: ModelHeader) -> dict[str, object]:
     """The whole report as JSON-ready data."""
     return {
         "compatible": report.compatible,
@@ -199,12 +167,9 @@ def report_json(
             "rule": report.llama_cpp_rule,
             "version": RULE_VERSION,
         },
-        "findings": [
-            {"level": f.level, "rule": f.rule, "message": f.message, "hint": f.hint}
-            for f in report.findings
-        ],
-        "target": describe(target),
-        "draft": describe(draft),
+        "findings": [finding.as_json() for finding in report.findings],
+        "target": target.as_json(),
+        "draft": draft.as_json(),
     }
 
 
@@ -216,7 +181,7 @@ def _rule_of(finding: Finding) -> str:
 def _check_vocabs(target: Vocab, draft: Vocab) -> Iterator[Finding]:
     """The tests of `common_speculative_are_compatible`, in its order, then what it ignores."""
     if target.type != draft.type:
-        yield _vocab_type_differs((target.type, target.model), (draft.type, draft.model))
+        yield _vocab_type_differs(target.tokenizer, draft.tokenizer)
         return  # further differences would only repeat this one
     yield from _check_added(target, draft, "bos")
     yield from _check_added(target, draft, "eos")
@@ -226,15 +191,17 @@ def _check_vocabs(target: Vocab, draft: Vocab) -> Iterator[Finding]:
     groups = {PRE_GROUPS.get(vocab.pre, vocab.pre) for vocab in (target, draft)}
     if target.type == "BPE" and len(groups) == 2:
         names = f"'{one_line(target.pre)}' and '{one_line(draft.pre)}'"
-        yield find("pre-differs", f"The pre-tokenizers differ: {names}.")
+        yield make_finding("pre-differs", f"The pre-tokenizers differ: {names}.")
     eot_ids = (target.eot_id, draft.eot_id)
     if None not in eot_ids and eot_ids[0] != eot_ids[1]:
-        yield find("end-tokens", f"The end-of-turn tokens differ: {eot_ids[0]} and {eot_ids[1]}.")
+        yield make_finding(
+            "end-tokens", f"The end-of-turn tokens differ: {eot_ids[0]} and {eot_ids[1]}."
+        )
 
 
-def _vocab_type_differs(target: tuple[VocabType, str], draft: tuple[VocabType, str]) -> Finding:
+def _vocab_type_differs(target: Tokenizer, draft: Tokenizer) -> Finding:
     ours, theirs = (f"{kind} ({one_line(model)})" for kind, model in (target, draft))
-    return find("vocab-type", f"The target's vocabulary is {ours}, the draft's {theirs}.")
+    return make_finding("vocab-type", f"The target's vocabulary is {ours}, the draft's {theirs}.")
 
 
 def _check_added(target: Vocab, draft: Vocab, token: Literal["bos", "eos"]) -> Iterator[Finding]:
@@ -245,16 +212,18 @@ def _check_added(target: Vocab, draft: Vocab, token: Literal["bos", "eos"]) -> I
     if added[0] != added[1]:
         ours, theirs = _value(target, flag, added[0]), _value(draft, flag, added[1])
         message = f"{flag} is {ours} for the target but {theirs} for the draft."
-        yield find(f"add-{token}", message)
+        yield make_finding(f"add-{token}", message)
     elif ids[0] != ids[1]:
         shown = (
             f"{_value(target, f'{token}_id', ids[0])} and {_value(draft, f'{token}_id', ids[1])}"
         )
         if added[0]:
-            yield find(f"{token}-id", f"Target and draft add different {name} ids: {shown}.")
+            yield make_finding(
+                f"{token}-id", f"Target and draft add different {name} ids: {shown}."
+            )
         else:
             message = f"The {name} ids differ, {shown}, but neither file adds the token."
-            yield find(f"{token}-id-unused", message)
+            yield make_finding(f"{token}-id-unused", message)
 
 
 def _check_sizes(n_target: int, n_draft: int) -> Iterator[Finding]:
@@ -263,15 +232,17 @@ def _check_sizes(n_target: int, n_draft: int) -> Iterator[Finding]:
     many = counted(difference, "id")
     if difference > MAX_SIZE_DIFFERENCE:
         message = f"The vocabularies differ by {many}, over {MAX_SIZE_DIFFERENCE}: {sizes}."
-        yield find("vocab-size", message)
+        yield make_finding("vocab-size", message)
     elif n_draft > n_target:
-        yield find("draft-vocab-larger", f"{many} of the draft cannot be proposed: {sizes}.")
+        yield make_finding(
+            "draft-vocab-larger", f"{many} of the draft cannot be proposed: {sizes}."
+        )
     elif difference:
         message = f"{many} of the target cannot be drafted or drafted from: {sizes}."
-        yield find("target-vocab-larger", message)
+        yield make_finding("target-vocab-larger", message)
     if OLD_SIZE_DIFFERENCE < difference <= MAX_SIZE_DIFFERENCE:
         message = f"The vocabularies differ by {many} of {MAX_SIZE_DIFFERENCE} allowed."
-        yield find("vocab-size-old-limit", message)
+        yield make_finding("vocab-size-old-limit", message)
 
 
 def _check_texts(target: Vocab, draft: Vocab) -> Iterator[Finding]:
@@ -290,11 +261,11 @@ def _check_texts(target: Vocab, draft: Vocab) -> Iterator[Finding]:
         if ids:
             verb = "differs" if len(ids) == 1 else "differ"
             message = f"{counted(len(ids), _TEXT_CLASSES[name])} {verb}: {_list_ids(ids, pairs)}."
-            yield find(f"token-text-{name}", message)
+            yield make_finding(f"token-text-{name}", message)
     first = [i for i, (ours, theirs) in enumerate(pairs[:FIRST_COMPARED_ID]) if ours != theirs]
     if first and not any(differing.values()):
         message = f"Only ids below {FIRST_COMPARED_ID} differ: {_list_ids(first, pairs)}."
-        yield find("first-ids", message)
+        yield make_finding("first-ids", message)
 
 
 def _is_reserved(text: bytes) -> bool:
@@ -323,13 +294,15 @@ def _check_use(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
     for role, header in (("target", target), ("draft", draft)):
         if not header.can_roll_back:
             what = f"The {role} ({header.architecture}) is recurrent or hybrid"
-            yield find(f"{role}-cannot-roll-back", f"{what} and cannot drop rejected tokens.")
+            yield make_finding(
+                f"{role}-cannot-roll-back", f"{what} and cannot drop rejected tokens."
+            )
         if header.sliding_window:
             window = f"a sliding window of {header.sliding_window:,} tokens"
-            yield find("sliding-window", f"The {role} attends to {window}.")
+            yield make_finding("sliding-window", f"The {role} attends to {window}.")
     if (target.expert_count or 0) > 1:
         message = f"The target is a mixture of {target.expert_count} experts."
-        yield find("mixture-of-experts", message)
+        yield make_finding("mixture-of-experts", message)
 
 
 def _check_parameters(n_target: int, n_draft: int) -> Iterator[Finding]:
@@ -338,32 +311,34 @@ def _check_parameters(n_target: int, n_draft: int) -> Iterator[Finding]:
     sizes = f"the target has {count(n_target)} parameters, the draft {count(n_draft)}"
     if n_draft > n_target:
         message = f"The draft is the larger model: {sizes}."
-        yield find("draft-not-smaller", message, "Are the roles swapped?")
+        yield make_finding("draft-not-smaller", message, "Are the roles swapped?")
     elif n_draft == n_target:
-        yield find("draft-not-smaller", f"The draft is as large as the target: {sizes}.")
+        yield make_finding("draft-not-smaller", f"The draft is as large as the target: {sizes}.")
     else:
         message = f"The target is only {n_target / n_draft:.2g} times the draft: {sizes}."
-        yield find("small-ratio", message)
+        yield make_finding("small-ratio", message)
 
 
 def _check_context(n_target: int | None, n_draft: int | None) -> Iterator[Finding]:
     if n_target is not None and n_draft is not None and n_draft < n_target:
         message = f"The draft's context is {n_draft:,} tokens, the target's {n_target:,}."
-        yield find("draft-context", message)
+        yield make_finding("draft-context", message)
 
 
 def _check_notes(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
     """Good to know, and hardly a reason against the pair."""
     if draft.chat_template is not None and draft.chat_template != target.chat_template:
-        yield find("chat-template", "Target and draft have different chat templates.")
+        yield make_finding("chat-template", "Target and draft have different chat templates.")
     licenses = [one_line(header.license or "not stated") for header in (target, draft)]
     message = f"Licences: target {licenses[0]}, draft {licenses[1]}."
     if any(map(_NON_COMMERCIAL.search, licenses)):
-        yield find("license", message, "This may exclude commercial use.", "warning")
+        yield make_finding("license", message, "This may exclude commercial use.", "warning")
     elif target.license or draft.license:
-        yield find("license", message)
+        yield make_finding("license", message)
     if draft.tensors and not draft.has_output:
-        yield find("tied-embedding", "The draft's token embedding is its output matrix too.")
+        yield make_finding(
+            "tied-embedding", "The draft's token embedding is its output matrix too."
+        )
     yield from _check_quantization(draft)
 
 
@@ -372,10 +347,10 @@ def _check_quantization(draft: ModelHeader) -> Iterator[Finding]:
     # Q8_0, Q8_1 and whole floats are fine enough for any draft.
     if 0 < draft.parameters <= SMALL_DRAFT and re.match(r"I?T?Q[1-6]|MXFP4|NVFP4", name):
         message = f"The draft has {count(draft.parameters)} parameters in {name}."
-        yield find("draft-quantization", message)
+        yield make_finding("draft-quantization", message)
     if width % 256 and "_K" in name:
         message = f"The draft's width {width:,} is no multiple of 256, which {name} needs."
-        yield find("quantization-width", message)
+        yield make_finding("quantization-width", message)
 
 
 def _value(vocab: Vocab, field: str, value: bool | int | None) -> str:

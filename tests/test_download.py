@@ -51,7 +51,7 @@ ONE = listed({"model.gguf": DATA})
 
 
 class ToyHub:
-    """Stands in for `hub.stream`: sends `files`, each answer ended as the next of `ends` says.
+    """Stands in for `client.stream`: sends `files`, each answer ended as the next of `ends` says.
 
     An end is a number of bytes after which the connection breaks, or an exception to raise at once,
     or such a pair; behind the last one answers are whole. `starts` keeps what was asked for.
@@ -70,9 +70,9 @@ class ToyHub:
         self.starts.append(start)
         end = self.ends.pop(0) if self.ends else None
         data = self.files[file.path][start:]
+        if isinstance(end, BaseException):
+            end = (0, end)
         length, error = end if isinstance(end, tuple) else (end, None)
-        if isinstance(length, BaseException):
-            length, error = 0, length
         for at in range(0, len(data) if length is None else min(length, len(data)), self.piece):
             piece = data[at : at + self.piece][: None if length is None else length - at]
             self.sent += len(piece)
@@ -251,7 +251,7 @@ def test_all_parts_of_a_split_model_and_progress_over_all(
     assert ("big-00002-of-00003.gguf", 150, 600) in heard.progress
 
 
-def test_content_is_on_the_disk_before_its_name_and_the_name_before_the_record(
+def test_content_is_on_the_disk_before_name_and_record(
     tmp_path: Path, toy: ToyHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a power cut a record must not describe a file that is not there, or an older one."""
@@ -303,7 +303,7 @@ def test_a_damaged_part_never_gets_through(cut: int, damage: int) -> None:
         part[damage] ^= 1
     toy = ToyHub({"model.gguf": DATA}, piece=500)
     with folder_and(toy) as folder:
-        leave_part(folder, part)
+        leave_part(folder, bytes(part))
         Heard([], [], []).fetch(ONE, folder)
         assert_whole(folder)
     assert toy.starts in ([cut], [cut, 0], [cut - 1, 0], [0], [])
@@ -505,7 +505,7 @@ def test_what_took_the_place_of_a_download_is_not_replaced(
 def in_cache(
     monkeypatch: pytest.MonkeyPatch, folder: Path, files: dict[str, bytes]
 ) -> dict[str, Path]:
-    """Put files into what `hub.cached` looks at."""
+    """Put files into what `client.cached` looks at."""
     paths = {name: folder / name for name in files}
     for name, path in paths.items():
         path.parent.mkdir(parents=True, exist_ok=True)

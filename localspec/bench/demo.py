@@ -15,7 +15,6 @@ from localspec.core import paths
 from localspec.core.config import DraftTokens, LoadOptions, SamplingParams
 from localspec.engine.engine import Engine
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.pairing import describe
 
 QUANTIZATIONS: tuple[Quantization, ...] = ("F16", "Q4_0")
 CTX_SIZE = 512  # tokens: a prompt and an answer
@@ -49,9 +48,9 @@ class PairResult:
         """Plain data for ``--json``."""
         return {
             "quantization": self.comparison.task,
-            "bundled": [describe(header) for header in self.bundled],
-            "target": describe(self.target),
-            "draft": describe(self.draft),
+            "bundled": [header.as_json() for header in self.bundled],
+            "target": self.target.as_json(),
+            "draft": self.draft.as_json(),
             **self.comparison.as_json(),
         }
 

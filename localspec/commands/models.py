@@ -186,7 +186,7 @@ def verify(
     """Compare files with the sha256 recorded when they came; needs no network."""
     from localspec.core import paths
     from localspec.display import models as listing
-    from localspec.hub import provenance
+    from localspec.download import verify as verify_files
     from localspec.library import user_pairs
     from localspec.library.resolve import Resolver
 
@@ -196,7 +196,7 @@ def verify(
     folders = [folder for folder in (paths.models_folder(),) if folder.is_dir()]
     folders += [path for path in kept if not path.is_relative_to(paths.models_folder())]
     with progress(in_bytes=True) as on_progress:
-        coming = provenance.verify(wanted or folders, on_progress, kept)
+        coming = verify_files(wanted or folders, on_progress, kept)
         found = list(coming) if as_json else listing.verdicts(coming)
     if as_json:
         console.json_line({"files": [listing.verdict_json(verdict) for verdict in found]})

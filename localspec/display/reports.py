@@ -11,17 +11,13 @@ if TYPE_CHECKING:
 
     from localspec.engine.doctor import DoctorReport
     from localspec.library.model_info import ModelInfo
-    from localspec.metadata.header import HeaderStart, ModelHeader
+    from localspec.metadata.header import ModelHeader
     from localspec.pairing import Finding, PairReport
 
 _LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 
-def pair_report(
-    report: "PairReport",
-    target: "ModelHeader | HeaderStart",
-    draft: "ModelHeader | HeaderStart",
-) -> None:
+def pair_report(report: "PairReport", target: "ModelHeader", draft: "ModelHeader") -> None:
     """The verdict of ``check`` and its findings, on stdout."""
     out = make_console(stderr=False)
     for role, header in (("target", target), ("draft", draft)):
@@ -51,10 +47,8 @@ def _findings(out: "Console", findings: "Iterable[Finding]") -> None:
         labelled(out, f"{finding.level:<8}", style, f"{finding.message} {finding.hint}")
 
 
-def _headline(header: "ModelHeader | HeaderStart") -> str:
-    from localspec.metadata.header import HeaderStart
-
-    if isinstance(header, HeaderStart):
+def _headline(header: "ModelHeader") -> str:
+    if not header.complete:
         tokens = "" if header.n_tokens is None else f", {header.n_tokens} tokens"
         return f"{header.path.name}: {header.architecture}{tokens}; read no further"
     n_vocab = len(header.vocab) if header.vocab else 0

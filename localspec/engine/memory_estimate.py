@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.engine.memory_use import MemoryUse
-from localspec.metadata.gguf_file import GGML_TYPES, TensorInfo
+from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME, TensorInfo
 from localspec.metadata.header import ModelHeader
 
 BATCH = 512  # tokens a llama_decode takes at most
@@ -154,10 +154,8 @@ def _token_bytes(
 
 
 def _packed(width: int, type_name: str) -> int:
-    for name, elements, size in GGML_TYPES.values():
-        if name.lower() == type_name:
-            return width * size // elements
-    return width * _FLOAT
+    stored = GGML_TYPES_BY_NAME[type_name]
+    return width * stored.block_bytes // stored.block_elements
 
 
 def _kv_widths(header: ModelHeader, index: int, block: Sequence[TensorInfo]) -> tuple[int, int]:

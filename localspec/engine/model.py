@@ -20,14 +20,11 @@ from localspec.engine import llama_library
 from localspec.engine.memory_estimate import BATCH, tensor_bytes
 from localspec.engine.memory_plan import default_ctx_size
 from localspec.engine.memory_use import MemoryUse, read_buffers
+from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME
 from localspec.metadata.header import ModelHeader
 from localspec.metadata.model_checks import MAX_LAYERS
 from localspec.speculative.loop import Logits
 
-_GGML_TYPES = {
-    "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "iq4_nl": 20,
-    "bf16": 30,
-}  # fmt: skip
 _FLASH = {"auto": -1, "off": 0, "on": 1}
 _LOAD_AUTO, _LOAD_NONE, _LOAD_MMAP_MLOCK = -1, 0, 3
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # LLM_FFN_EXPS_REGEX in llama.cpp
@@ -214,8 +211,8 @@ class LlamaModel:
         params.n_threads = self.threads
         params.n_threads_batch = options.threads_batch or self.threads
         params.flash_attn_type = _FLASH[options.flash_attention]
-        params.type_k = _GGML_TYPES[options.cache_type_k]
-        params.type_v = _GGML_TYPES[options.cache_type_v]
+        params.type_k = GGML_TYPES_BY_NAME[options.cache_type_k].type_id
+        params.type_v = GGML_TYPES_BY_NAME[options.cache_type_v].type_id
         with held_interrupt(), llama_library.log.watch() as errors:
             context = self._llama.llama_init_from_model(self._model, params)
             self._context = context

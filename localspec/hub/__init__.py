@@ -1,1 +1,1 @@
-"""The Hugging Face Hub: references, headers by range, partial files, provenance."""
+"""Hugging Face Hub: references, headers by range request, partial files, provenance."""

@@ -1,9 +1,8 @@
-"""The door to huggingface_hub: what a reference means today, and the bytes of its files by range.
+"""Hub client: resolves a reference to a commit and its files, and streams them by range request.
 
-This room owns every request to the Hub; what its refusals mean is `refusals`'. Listing, tokens,
-headers and the cache's layout are the library's; the transfer is ours, because the library waits
-for minutes on a Hub that is down and forgets what it fetched. It keeps no files: whoever calls
-`stream` decides where the bytes go and how often to try again.
+Listing, tokens, headers and the cache's layout come from huggingface_hub, which nothing else
+imports; the transfer does not, because the library waits for minutes on a Hub that is down and
+forgets what it fetched. No request is repeated, and no file is written.
 """
 
 import os

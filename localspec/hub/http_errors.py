@@ -1,8 +1,4 @@
-"""Why the Hub did not give what was asked for, each reason as one sentence.
-
-This room owns what an answer other than success means, what kept an answer from coming, and what is
-refused of the bytes that came. It asks nothing itself: the requests are `hub`'s.
-"""
+"""HTTP errors of the Hub as sentences: refused, unreachable, rate limited, not what was asked."""
 
 import os
 import re

@@ -1,12 +1,9 @@
-"""The part file of a download: locked, hashed as it grows, recovered after an interruption.
+"""Partial file of a download: locked, hashed as it grows, resumed after an interruption.
 
-This room owns the hidden file in which a download grows: which process may write it, how much of
-what an earlier one left is believed, how it gets its name, and what is said when the disk or its
-folder does not take it. Where bytes come from, and whether they are right, is `download`'s matter.
+Where its bytes come from, and whether they are right, is decided in `localspec.download`.
 """
 
 import errno
-import fcntl
 import hashlib
 import os
 import re
@@ -31,7 +28,7 @@ class TooLong(Exception):
 
 
 class PartialFile:
-    """A locked part file, open: `done` bytes of `size` came, `digest` is their hash.
+    """A locked partial file, open: `done` bytes of `size` came, `digest` is their hash.
 
     It lies at `path`, and what it becomes belongs at `place`. It is written without a buffer, so
     that what was counted survives this process. Its methods raise DownloadProblem where the disk
@@ -78,7 +75,7 @@ class PartialFile:
                 self.synced = self.done
 
     def put_in_place(self) -> None:
-        """Give the part its name, when its bytes are on the disk, and make that last."""
+        """Give the file its name, when its bytes are on the disk, and make that last."""
         with writing(self.place):
             os.fsync(self.file.fileno())
             os.replace(self.path, self.place)
@@ -89,11 +86,11 @@ class PartialFile:
             self.path.unlink()
 
     def remove_others(self) -> None:
-        """Remove parts of other versions of this file, with which nobody will go on."""
+        """Remove partial files of other versions, with which nobody will go on."""
         outdated = re.compile(rf"\.{re.escape(self.place.name)}\.[0-9a-f]{{16}}\.part")
         for other in self.place.parent.iterdir():
             if outdated.fullmatch(other.name):
-                remove_part(other)
+                remove_partial(other)
 
     def _count(self, piece: bytes) -> None:
         self.digest.update(piece)
@@ -112,21 +109,22 @@ class PartialFile:
         return length
 
 
-def part_path(place: Path, content: str) -> Path:
+def partial_path(place: Path, content: str) -> Path:
     """Where what belongs at `place` grows; a hash of its `content` tells its versions apart."""
     return place.with_name(f".{place.name}.{content[:16]}.part")
 
 
 @contextmanager
-def locked_part(
+def locked_partial(
     path: Path, place: Path, size: int, wait: Callable[[int], None]
 ) -> Iterator[PartialFile]:
-    """The part at `path` of a file of `size` bytes that belongs at `place`, open and ours alone.
+    """The partial file at `path`, open and ours alone: of `size` bytes, to be renamed to `place`.
 
     While another process has it, `wait` is called between looks, with how many there were. The
     system frees it when its process dies. Who had it renames or removes it at the end, so a lock
     counts only while the name still leads to the file that was locked. Raises DownloadProblem.
     """
+    _lock_call()  # before anything is written: a system without locks has no O_NOFOLLOW either
     with writing(place):
         place.parent.mkdir(parents=True, exist_ok=True)
     while True:
@@ -143,8 +141,8 @@ def locked_part(
                 return
 
 
-def remove_part(path: Path) -> None:
-    """Remove a part that nobody needs, unless a process has it."""
+def remove_partial(path: Path) -> None:
+    """Remove a partial file that nobody needs, unless a process has it."""
     with suppress(OSError, DownloadProblem), path.open("r+b", buffering=0) as file:
         if _take_lock(file) and _leads_to(path, file):
             path.unlink()
@@ -200,9 +198,22 @@ def writing(path: Path) -> Iterator[None]:
         raise DownloadProblem(sentence, hint) from error
 
 
-def _take_lock(file: FileIO) -> bool:
+def _lock_call() -> Callable[[FileIO], None]:
+    """What locks a file or raises BlockingIOError; a DownloadProblem where the system has none."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        from fcntl import LOCK_EX, LOCK_NB, flock
+    except ImportError:
+        raise DownloadProblem(
+            "This system cannot lock files as localspec does, so two downloads could mix.",
+            "Download the file in another way, and give its path; on Windows, use WSL.",
+        ) from None
+    return lambda file: flock(file, LOCK_EX | LOCK_NB)
+
+
+def _take_lock(file: FileIO) -> bool:
+    lock = _lock_call()
+    try:
+        lock(file)
     except BlockingIOError:
         return False
     except OSError as error:

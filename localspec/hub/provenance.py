@@ -1,8 +1,6 @@
-"""Where each downloaded file came from, and whether it still is that file.
+"""Provenance of downloaded files: a hidden JSON record beside each, and verification by sha256.
 
-This room owns the records, hidden JSON beside the files, and the check of a file against its record
-or against the hash that a cache took as its name. It needs no network; who fetches files and when
-a record is written is `download`'s matter.
+A file in a cache is compared with the hash that is its name there. No network is needed.
 """
 
 import hashlib

@@ -1,8 +1,6 @@
-"""A model on the Hub as the user names it, and which files of a repository that means.
+"""Hub references such as hf:org/repo:Q4_K_M: their spellings, and which files of a repository fit.
 
-This room owns the spellings of a reference and the choice among a repository's files: by name or
-by quantisation, whole split models, never a sidecar. It is pure: it asks no Hub, and apart from one
-look whether a path exists it reads nothing.
+Files are chosen by name or quantisation: whole split models, never a sidecar. No request is made.
 """
 
 import os
@@ -20,6 +18,7 @@ from localspec.metadata.filenames import (
     PART_NAME_IN_ANY_CASE,
     QUANTISATION,
     is_sidecar,
+    part_name,
     stem_of,
     tag_of,
 )
@@ -295,10 +294,11 @@ def _complete(reference: Reference, parts: list[RemoteFile]) -> tuple[RemoteFile
             f"{one_line(parts[0].path)} claims to be one of {total:,} parts.",
             "Choose another file, or another repository of the same model.",
         )
-    have = [int(part.path[-len("00001-of-00001.gguf") :][:5]) for part in parts]
+    numbered = [PART_NAME_IN_ANY_CASE.fullmatch(part.path) for part in parts]
+    have = [int(match[2]) for match in numbered if match]
     missing = sorted(set(range(1, min(total, len(have) + SHOWN_CHOICES + 1) + 1)) - set(have))
     if len(have) != total or missing:
-        names = [f"{found[1]}-{number:05d}-of-{total:05d}.gguf" for number in missing]
+        names = [part_name(found[1], number, total) for number in missing]
         raise HubProblem(
             f"{reference.repo} has {len(have)} of the {total} parts of a split model"
             f"{f'; missing: {_listed(names)}' if names else ''}.",

@@ -1,8 +1,7 @@
-"""Headers of models on the Hub, read by range requests; weights are never fetched.
+"""GGUF headers on the Hub, read by range requests, and a pair's check on as few bytes as it takes.
 
-This room owns how few bytes a judgement takes: a small first piece, larger ones as far as the
-header goes, and an end as soon as a refusal of a pair is certain. What the bytes mean is
-`metadata`'s, the verdict `pairing`'s, the requests `hub`'s.
+A small first piece is asked for, then larger ones as far as the header goes, and no more as soon as
+a refusal of the pair is certain. Weights are never fetched.
 """
 
 import time
@@ -15,7 +14,7 @@ from localspec.core.errors import NotAGGUF
 from localspec.hub.client import DroppedConnection, RemoteModel, stream
 from localspec.hub.reference import RemoteFile
 from localspec.metadata.byte_reader import AGAIN
-from localspec.metadata.header import HeaderStart, ModelHeader, StagedHeader, read_header, start_of
+from localspec.metadata.header import ModelHeader, StagedHeader, read_header
 from localspec.pairing import PairReport, certain_refusal, check_pair, refused
 
 FIRST_BYTES = 64 << 10  # type, architecture and number of tokens are in there
@@ -30,13 +29,13 @@ Sleep = Callable[[float], None]
 class PairCheck:
     """The judgement of a pair, and what it took: `bytes_read` from the Hub.
 
-    A side is a `HeaderStart` where the refusal was certain before its header ended; the report then
-    holds no more than what made it certain.
+    A header is not complete where the refusal was certain before its end; the report then holds no
+    more than what made it certain.
     """
 
     report: PairReport
-    target: ModelHeader | HeaderStart
-    draft: ModelHeader | HeaderStart
+    target: ModelHeader
+    draft: ModelHeader
     bytes_read: int
 
 
@@ -51,12 +50,12 @@ class RemoteHeader:
     def bytes_read(self) -> int:
         return sum(source.bytes_read for source in self._sources)
 
-    def start(self) -> HeaderStart:
+    def start(self) -> ModelHeader:
         """The kind of model and of tokenizer, and how many tokens it has."""
         with _damage_is_theirs():
             return self._header.start()
 
-    def vocabulary(self) -> HeaderStart:
+    def vocabulary(self) -> ModelHeader:
         """What `start` gave, and the texts and types of the tokens."""
         with _damage_is_theirs():
             return self._header.vocabulary()
@@ -71,7 +70,7 @@ def read_remote(model: RemoteModel, sleep: Sleep = time.sleep) -> tuple[ModelHea
     """The header of a model on the Hub, and how many bytes were read for it.
 
     Raises HubProblem when the Hub refuses or the connection drops again and again, and NotAGGUF as
-    `metadata.read_header` does.
+    `read_header` does.
     """
     header = RemoteHeader(model, sleep)
     return header.whole(), header.bytes_read
@@ -85,10 +84,10 @@ def compare(
     lenient: bool = False,
     sleep: Sleep = time.sleep,
 ) -> PairCheck:
-    """Judge a pair of which either side may be on the Hub, as `pairing.check_pair` does.
+    """Judge a pair of which either side may be on the Hub, as `check_pair` does.
 
     Of remote headers only so much is read as the verdict takes. Raises what `read_remote` and
-    `metadata.read_header` raise.
+    `read_header` raise.
     """
     sides = [
         read_header(side) if isinstance(side, Path) else RemoteHeader(side, sleep)
@@ -99,19 +98,16 @@ def compare(
     def n_read() -> int:
         return sum(side.bytes_read for side in remote)
 
+    def known(stage: Callable[[RemoteHeader], ModelHeader]) -> list[ModelHeader]:
+        return [stage(side) if isinstance(side, RemoteHeader) else side for side in sides]
+
     for stage in (RemoteHeader.start, RemoteHeader.vocabulary) if remote else ():
-        ours, theirs = (
-            stage(side) if isinstance(side, RemoteHeader) else start_of(side) for side in sides
-        )
+        ours, theirs = known(stage)
         if found := certain_refusal(ours, theirs, lenient=lenient):
-            known = [
-                start if isinstance(side, RemoteHeader) else side
-                for side, start in zip(sides, (ours, theirs), strict=True)
-            ]
-            return PairCheck(refused(found), known[0], known[1], n_read())
-    first, second = (side.whole() if isinstance(side, RemoteHeader) else side for side in sides)
-    report = check_pair(first, second, weights_needed=weights_needed, lenient=lenient)
-    return PairCheck(report, first, second, n_read())
+            return PairCheck(refused(found), ours, theirs, n_read())
+    ours, theirs = known(RemoteHeader.whole)
+    report = check_pair(ours, theirs, weights_needed=weights_needed, lenient=lenient)
+    return PairCheck(report, ours, theirs, n_read())
 
 
 class _RemoteSource:

@@ -9,7 +9,7 @@ from localspec.engine.memory_estimate import estimate_memory
 from localspec.engine.memory_plan import default_ctx_size
 from localspec.engine.memory_use import MemoryUse
 from localspec.metadata.header import ModelHeader, Vocab
-from localspec.pairing import MIN_RATIO, Finding, check_model, describe
+from localspec.pairing import MIN_RATIO, Finding, check_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,11 @@ class ModelInfo:
     def as_json(self) -> dict[str, object]:
         """Plain data."""
         return {
-            **describe(self.header),
+            **self.header.as_json(),
             "runs": self.runs,
             "facts": dict(self.facts),
             "memory": self.memory.as_json(),
-            "findings": [
-                {"level": f.level, "rule": f.rule, "message": f.message, "hint": f.hint}
-                for f in self.findings
-            ],
+            "findings": [finding.as_json() for finding in self.findings],
         }
 
 

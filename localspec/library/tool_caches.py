@@ -23,7 +23,7 @@ from localspec.library.scan import (
     read_json,
     read_text,
 )
-from localspec.metadata.filenames import MAX_PARTS, PART_NAME
+from localspec.metadata.filenames import MAX_PARTS, PART_NAME, part_name
 
 Source = Literal[
     "localspec", "hugging face", "llama.cpp", "lm studio", "ollama", "jan", "gpt4all", "folder"
@@ -209,7 +209,7 @@ def _with_other_parts(path: Path) -> list[Path]:
     if part is None:
         return [path]
     count = min(int(part[3]), MAX_PARTS)
-    return [path.with_name(f"{part[1]}-{n:05d}-of-{part[3]}.gguf") for n in range(1, count + 1)]
+    return [path.with_name(part_name(part[1], n, int(part[3]))) for n in range(1, count + 1)]
 
 
 def _blob_hash(path: Path) -> str | None:

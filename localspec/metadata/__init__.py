@@ -1,1 +1,1 @@
-"""What a GGUF header says, read with bounds, and whether one file alone is sound."""
+"""GGUF metadata: file format, model header, vocabulary, and checks of one file alone."""

@@ -1,7 +1,6 @@
-"""The bytes of a header in order, from a file or from elsewhere, read with bounds.
+"""Bounded sequential reader of binary headers: integers, strings and arrays from any source.
 
-This room owns where the bytes come from and how far to go: every length is checked against the
-file's size and our limits before memory is taken. What the bytes mean is `gguf_file`'s.
+Every length is checked against the file's size and fixed limits before memory is taken.
 """
 
 import stat

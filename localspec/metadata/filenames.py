@@ -1,7 +1,6 @@
-"""What the name of a GGUF file tells: a part of a split model, a sidecar, its quantisation.
+"""Names of GGUF files: parts of a split model, sidecars (mmproj, imatrix), quantisation tags.
 
-This room owns how such names are read, of paths on the disk and inside a repository alike. It opens
-nothing; what a file says of itself is `gguf_file`'s and `metadata`'s.
+Paths on the disk and inside a repository alike; no file is opened.
 """
 
 import re
@@ -46,10 +45,15 @@ def tag_of(path: str) -> str | None:
     return found[1] if found else None
 
 
+def part_name(stem: str, number: int, count: int) -> str:
+    """The name of one of `count` parts, numbered from 1 (`llama_split_path`)."""
+    return f"{stem}-{number:05d}-of-{count:05d}.gguf"
+
+
 def parts_of(path: Path) -> list[Path]:
     """All files of the model that a file's name makes it part of, itself included, in order."""
     found = PART_NAME.fullmatch(path.name)
     if found is None or not 1 <= int(found[2]) <= int(found[3]):
         return [path]
-    numbers = range(1, int(found[3]) + 1)
-    return [path.with_name(f"{found[1]}-{n:05d}-of-{found[3]}.gguf") for n in numbers]
+    count = int(found[3])
+    return [path.with_name(part_name(found[1], n, count)) for n in range(1, count + 1)]

@@ -1,7 +1,6 @@
-"""The rules for a model and a pair, each with its level and the next step, and how they are told.
+"""Rules for a model file and for a pair, each with its level and hint, and findings made of them.
 
-This room owns what a finding is and every rule's words; who breaks which rule is `soundness`'s and
-`pairing`'s to find.
+Which file or pair breaks a rule is decided in `model_checks` and `localspec.pairing`.
 """
 
 from dataclasses import dataclass
@@ -133,8 +132,18 @@ class Finding:
     message: str
     hint: str
 
+    def as_json(self) -> dict[str, str]:
+        """Plain data."""
+        return {
+            "level": self.level,
+            "rule": self.rule,
+            "message": self.message,
+            "hint": self.hint,
+        }
 
-def find(rule: str, message: str, hint: str = "", level: Level | None = None) -> Finding:
+
+def make_finding(rule: str, message: str, hint: str = "", level: Level | None = None) -> Finding:
+    """A finding with the rule's own hint and level, unless others are given."""
     usual_level, usual_hint = RULES[rule]
     return Finding(level or usual_level, rule, message, hint or usual_hint)
 

@@ -1,8 +1,6 @@
-"""The bytes of a GGUF file's header, read with bounds: keys, arrays, tensor descriptions.
+"""GGUF file format, versions 2 and 3: key-value pairs and tensor descriptions, read with bounds.
 
-This room owns the file format: what stands where in one file, or one part of a split model, and
-that it may be so. A header can be read step by step. The bytes come through `cursor`; the other
-parts are `splits`', what the keys mean is `metadata`'s. Weights are never read.
+One file at a time, step by step if wanted; weights are never read.
 """
 
 import math
@@ -35,19 +33,30 @@ _SCALARS = {  # GGUF value type -> struct code
     10: "Q", 11: "q", 12: "d",
 }  # fmt: skip
 
-# Tensor type -> name, elements per block, bytes per block (`ggml_blck_size`, `ggml_type_size`).
-GGML_TYPES = {
-    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20),
-    6: ("Q5_0", 32, 22), 7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 40),
-    10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110), 12: ("Q4_K", 256, 144),
-    13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292),
-    16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98),
-    19: ("IQ1_S", 256, 50), 20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110),
-    22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136), 24: ("I8", 1, 1), 25: ("I16", 1, 2),
-    26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8), 29: ("IQ1_M", 256, 56),
-    30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66), 39: ("MXFP4", 32, 17),
-    40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18), 42: ("Q2_0", 64, 18),
-}  # fmt: skip
+
+class GgmlType(NamedTuple):
+    """How ggml stores numbers: in blocks (`ggml_blck_size`, `ggml_type_size`)."""
+
+    type_id: int
+    name: str
+    block_elements: int
+    block_bytes: int
+
+
+_GGML_TYPES = tuple(GgmlType(*each) for each in (
+    (0, "F32", 1, 4), (1, "F16", 1, 2), (2, "Q4_0", 32, 18), (3, "Q4_1", 32, 20),
+    (6, "Q5_0", 32, 22), (7, "Q5_1", 32, 24), (8, "Q8_0", 32, 34), (9, "Q8_1", 32, 40),
+    (10, "Q2_K", 256, 84), (11, "Q3_K", 256, 110), (12, "Q4_K", 256, 144),
+    (13, "Q5_K", 256, 176), (14, "Q6_K", 256, 210), (15, "Q8_K", 256, 292),
+    (16, "IQ2_XXS", 256, 66), (17, "IQ2_XS", 256, 74), (18, "IQ3_XXS", 256, 98),
+    (19, "IQ1_S", 256, 50), (20, "IQ4_NL", 32, 18), (21, "IQ3_S", 256, 110),
+    (22, "IQ2_S", 256, 82), (23, "IQ4_XS", 256, 136), (24, "I8", 1, 1), (25, "I16", 1, 2),
+    (26, "I32", 1, 4), (27, "I64", 1, 8), (28, "F64", 1, 8), (29, "IQ1_M", 256, 56),
+    (30, "BF16", 1, 2), (34, "TQ1_0", 256, 54), (35, "TQ2_0", 256, 66), (39, "MXFP4", 32, 17),
+    (40, "NVFP4", 64, 36), (41, "Q1_0", 128, 18), (42, "Q2_0", 64, 18),
+))  # fmt: skip
+GGML_TYPES = {each.type_id: each for each in _GGML_TYPES}
+GGML_TYPES_BY_NAME = {each.name.lower(): each for each in _GGML_TYPES}  # as flags spell them
 
 # How files that are often mistaken for a model begin, and what to do about each.
 _IMPOSTORS = (
@@ -322,8 +331,8 @@ def _read_tensor(cursor: ByteReader) -> TensorInfo:
     type_id = cursor.u32()
     if type_id not in GGML_TYPES:
         cursor.fail(f"stores the tensor '{shown}' in the unknown type {type_id}", UPGRADE)
-    type_name, block, block_bytes = GGML_TYPES[type_id]
-    if (shape[0] if shape else 1) % block:
-        cursor.fail(f"has rows of {shape} in tensor '{shown}' that {type_name} cannot hold")
-    n_bytes = math.prod(shape) // block * block_bytes
-    return TensorInfo(name, shape, type_id, type_name, cursor.u64(), n_bytes)
+    stored = GGML_TYPES[type_id]
+    if (shape[0] if shape else 1) % stored.block_elements:
+        cursor.fail(f"has rows of {shape} in tensor '{shown}' that {stored.name} cannot hold")
+    n_bytes = math.prod(shape) // stored.block_elements * stored.block_bytes
+    return TensorInfo(name, shape, type_id, stored.name, cursor.u64(), n_bytes)

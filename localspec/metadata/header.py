@@ -1,8 +1,6 @@
-"""A GGUF header as `ModelHeader`, `Vocab`, tensor sizes.
+"""GGUF model header: architecture, sizes, tokenizer and tensors as one frozen `ModelHeader`.
 
-This room owns what the keys mean and hands out frozen facts; those that come first can be had
-before the rest is read. The bytes are `gguf_file`'s, split models `splits`', the tokenizer's keys
-`vocabulary`'s; whether a model is any good is `pairing`'s to judge.
+It can be had in stages, so that a remote file needs few bytes.
 """
 
 import math
@@ -19,9 +17,9 @@ from localspec.metadata.vocab import (
     TOKEN_KEYS,
     TOKEN_TYPES,
     TOKENS,
-    VocabType,
+    Tokenizer,
     build_vocab,
-    type_of,
+    read_tokenizer,
 )
 from localspec.metadata.vocab import Vocab as Vocab  # part of every header
 
@@ -35,6 +33,7 @@ FILE_TYPES = {  # general.file_type (`llama_ftype`) -> the name quantizers put i
 }  # fmt: skip
 FILE_TYPE_GUESSED = 1024
 _LONGEST_LABEL = 300  # characters
+_EMPTY_BEFORE_READ = ("architecture", "parameters", "quantization")  # where others are None
 
 # `llm_arch_is_recurrent`, `llm_arch_is_hybrid`: their state cannot drop the last few tokens.
 NO_ROLLBACK = frozenset(
@@ -56,15 +55,20 @@ class ModelHeader:
 
     `n_bytes` is the size on disk, `parameters` the number of tensor elements. `values` holds
     scalars by their full key, and arrays of up to 1024 elements as tuples.
+
+    Of a header that is not `complete`, what is None or empty may still come: the tensors are
+    missing, `n_tokens` is what the file announces, and `vocab` has its texts and types, while its
+    special ids and flags may still be llama.cpp's defaults.
     """
 
+    complete: bool
     path: Path
     paths: tuple[Path, ...]
     version: int
     n_bytes: int
     architecture: str
     name: str | None
-    type: str
+    type: str | None
     file_type: int | None
     quantization: str
     parameters: int
@@ -77,10 +81,30 @@ class ModelHeader:
     license: str | None
     chat_template: str | None
     sampling: Mapping[str, float | int]
+    tokenizer: Tokenizer | None
+    pre: str | None
+    n_tokens: int | None
     vocab: Vocab | None
     tensors: tuple[TensorInfo, ...]
     values: Mapping[str, Value]
     split_count: int
+
+    def as_json(self) -> dict[str, object]:
+        """What a JSON reader wants to know; None for what is absent or not read."""
+        facts: dict[str, object] = {
+            "path": str(self.path),
+            "name": self.name,
+            "architecture": self.architecture,
+            "parameters": self.parameters,
+            "quantization": self.quantization,
+            "n_vocab": self.n_tokens,
+            "tokenizer_model": self.tokenizer and self.tokenizer.model,
+            "tokenizer_pre": self.pre,
+            "context_length": self.context_length,
+        }
+        if not self.complete:
+            facts |= {key: facts[key] or None for key in _EMPTY_BEFORE_READ}
+        return facts
 
     def get(self, key: str) -> Value | None:
         """The value of `{architecture}.{key}`, or None."""
@@ -112,26 +136,6 @@ class ModelHeader:
         return bool(self.get("pooling_type"))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HeaderStart:
-    """What is known of a header that is read only in part; None is what is not known yet.
-
-    `tokenizer` is the vocabulary's type and the file's own name for it; `n_tokens` is announced
-    before the tokens come. `vocab` has its texts and types, while its special ids and flags, which
-    come later, may still be llama.cpp's defaults.
-    """
-
-    path: Path
-    architecture: str | None
-    name: str | None
-    type: str | None
-    context_length: int | None
-    tokenizer: tuple[VocabType, str] | None
-    pre: str | None
-    n_tokens: int | None
-    vocab: Vocab | None
-
-
 class StagedHeader:
     """A model's header, read from sources in stages: `start`, `vocabulary`, `whole`.
 
@@ -142,37 +146,24 @@ class StagedHeader:
     def __init__(self, parts: Sequence[Source]) -> None:
         self._readers = [HeaderReader(part) for part in parts]
 
-    def start(self) -> HeaderStart:
-        """The kind of model and of tokenizer, and how many tokens it has."""
+    def start(self) -> ModelHeader:
+        """The kind of model and of tokenizer, and how many tokens it has; not complete."""
         part = self._readers[0].part
         self._readers[0].advance(lambda key: TOKENS in part.announced)
-        return _build_start(part)
+        return self._so_far()
 
-    def vocabulary(self) -> HeaderStart:
+    def vocabulary(self) -> ModelHeader:
         """What `start` gave, and the texts and types of the tokens, if they come together."""
         part = self._readers[0].part
         self._readers[0].advance(lambda key: TOKENS in part.arrays and key not in TOKEN_KEYS)
-        return _build_start(part)
+        return self._so_far()
 
     def whole(self) -> ModelHeader:
         """Everything, of all parts."""
         return _build_header(finish_parts(self._readers))
 
-
-def start_of(header: ModelHeader) -> HeaderStart:
-    """A header that is known to its end, as one that is read in part."""
-    vocab = header.vocab
-    return HeaderStart(
-        path=header.path,
-        architecture=header.architecture,
-        name=header.name,
-        type=header.type,
-        context_length=header.context_length,
-        tokenizer=None if vocab is None else (vocab.type, vocab.model),
-        pre=None if vocab is None else vocab.pre,
-        n_tokens=None if vocab is None else len(vocab),
-        vocab=vocab,
-    )
+    def _so_far(self) -> ModelHeader:
+        return _build_header([reader.part for reader in self._readers], complete=False)
 
 
 def read_header(path: Path) -> ModelHeader:
@@ -184,31 +175,18 @@ def read_header(path: Path) -> ModelHeader:
     return _build_header(read_parts(path))
 
 
-def _build_start(part: PartHeader) -> HeaderStart:
-    known = TOKENS in part.arrays and TOKEN_TYPES in part.arrays
-    vocab = build_vocab(part) if known else None
-    architecture, model = part.text("general.architecture"), part.text("tokenizer.ggml.model")
-    return HeaderStart(
-        path=part.path,
-        architecture=architecture,
-        name=part.text("general.name"),
-        type=part.text("general.type"),
-        context_length=part.number(f"{architecture}.context_length"),
-        tokenizer=None if model is None else (type_of(model), model),
-        pre=part.text("tokenizer.ggml.pre"),
-        n_tokens=part.announced.get(TOKENS),
-        vocab=vocab,
-    )
-
-
-def _build_header(parts: Sequence[PartHeader]) -> ModelHeader:
+def _build_header(parts: Sequence[PartHeader], complete: bool = True) -> ModelHeader:
     first, tensors = parts[0], tuple(tensor for part in parts for tensor in part.tensors)
-    kind = first.text("general.type") or "model"
-    architecture = first.text("general.architecture") or ""
-    if kind == "model" and not architecture:  # only sidecars, such as an imatrix, may lack it
-        first.fail("has no key 'general.architecture', so no program can run it")
+    architecture, kind = first.text("general.architecture") or "", first.text("general.type")
+    if complete:
+        kind = kind or "model"
+        if kind == "model" and not architecture:  # only sidecars, such as an imatrix, may lack it
+            first.fail("has no key 'general.architecture', so no program can run it")
+    vocab = build_vocab(first) if complete or _has_tokens(first) else None
+    pre, n_tokens = _tokens_of(first, vocab, complete)
     file_type = first.number("general.file_type")
     return ModelHeader(
+        complete=complete,
         path=first.path,
         paths=tuple(part.path for part in parts),
         version=first.version,
@@ -217,7 +195,7 @@ def _build_header(parts: Sequence[PartHeader]) -> ModelHeader:
         name=_label(first, "general.name"),
         type=kind,
         file_type=file_type,
-        quantization=_quantization(file_type, tensors),
+        quantization=_quantization(file_type, tensors) if complete else "",
         parameters=sum(tensor.n_elements for tensor in tensors),
         context_length=first.number(f"{architecture}.context_length"),
         block_count=first.number(f"{architecture}.block_count"),
@@ -228,11 +206,28 @@ def _build_header(parts: Sequence[PartHeader]) -> ModelHeader:
         license=_label(first, "general.license"),
         chat_template=first.text("tokenizer.chat_template"),
         sampling=_sampling(first.values),
-        vocab=build_vocab(first),
+        tokenizer=read_tokenizer(first),
+        pre=pre,
+        n_tokens=n_tokens,
+        vocab=vocab,
         tensors=tensors,
-        values=first.values,
+        values=dict(first.values),
         split_count=len(parts),
     )
+
+
+def _has_tokens(part: PartHeader) -> bool:
+    """Whether the texts and the types of the tokens were read."""
+    return TOKENS in part.arrays and TOKEN_TYPES in part.arrays
+
+
+def _tokens_of(
+    part: PartHeader, vocab: Vocab | None, complete: bool
+) -> tuple[str | None, int | None]:
+    """Pre-tokenizer and number of tokens; while keys are still to come, as far as announced."""
+    if not complete:
+        return part.text("tokenizer.ggml.pre"), part.announced.get(TOKENS)
+    return (None, None) if vocab is None else (vocab.pre, len(vocab))
 
 
 def _label(part: PartHeader, key: str) -> str | None:

@@ -1,7 +1,6 @@
-"""May llama.cpp load this file and continue a text with it, and would it survive that.
+"""Checks of one model file by its header: would llama.cpp load it, and survive the first prompt.
 
-This room owns what a header says against its own file, whatever it is paired with. It opens no
-file; the rules' words are `pairing_rules`', pairs are `pairing`'s.
+Pairs of files are compared in `localspec.pairing`.
 """
 
 import math
@@ -11,8 +10,8 @@ from itertools import islice
 from typing import Literal
 
 from localspec.core.formatting import one_line
-from localspec.metadata.findings import PRE_GROUPS, Finding, Level, counted, find, show_text
-from localspec.metadata.header import HeaderStart, ModelHeader
+from localspec.metadata.findings import PRE_GROUPS, Finding, Level, counted, make_finding, show_text
+from localspec.metadata.header import ModelHeader
 from localspec.metadata.vocab import Vocab
 
 Role = Literal["target", "draft", "file"]
@@ -51,10 +50,10 @@ def check_file(header: ModelHeader, role: Role, without_weights: Level) -> Itera
         if header.is_diffusion or header.is_embedding:
             kind = "a diffusion model" if header.is_diffusion else "a text embedding model"
         shown = one_line(header.architecture)
-        yield find("not-autoregressive", f"The {role} ({shown}) is {kind}.")
+        yield make_finding("not-autoregressive", f"The {role} ({shown}) is {kind}.")
     if not header.tensors and header.split_count < 2:
         message = f"The {role} holds a tokenizer only, no weights."
-        yield find("vocabulary-only", message, level=without_weights)
+        yield make_finding("vocabulary-only", message, level=without_weights)
     yield from _check_sizes_of(header, role)
     yield from _check_tokenizer(header, role)
     yield from _check_embedding(header, role)
@@ -66,22 +65,27 @@ def check_prompt(vocab: Vocab | None, role: Role) -> Iterator[Finding]:
         return
     # WPM begins every text with BOS, whatever the file says; it never adds EOS.
     if (vocab.add_bos or vocab.type == "WPM") and vocab.bos_id is None:
-        yield find("no-bos-id", f"The {role} begins each prompt with BOS, but has no such token.")
+        yield make_finding(
+            "no-bos-id", f"The {role} begins each prompt with BOS, but has no such token."
+        )
     if vocab.add_eos and vocab.type != "WPM" and vocab.eos_id is None:
-        yield find("no-eos-id", f"The {role} ends each prompt with EOS, but has no such token.")
+        yield make_finding(
+            "no-eos-id", f"The {role} ends each prompt with EOS, but has no such token."
+        )
 
 
 def check_template(header: ModelHeader, role: Role) -> Iterator[Finding]:
     """Whether the model can be talked to."""
     if header.chat_template is None and header.type == "model":
-        yield find("no-chat-template", f"The {role} has no chat template.")
+        yield make_finding("no-chat-template", f"The {role} has no chat template.")
 
 
-def certain_sidecar(start: HeaderStart, role: Role) -> Finding | None:
+def certain_sidecar(header: ModelHeader, role: Role) -> Finding | None:
     """A sidecar by what is known of its header, if the rest can change nothing."""
-    known = _sidecar_by_name(start.architecture, start.type)
+    known = _sidecar_by_name(header)
     # A type that is still to come might say it in other words.
-    settled = start.architecture in _SIDECARS or None not in (start.architecture, start.type)
+    named = header.architecture and header.type is not None
+    settled = header.complete or header.architecture in _SIDECARS or named
     return _sidecar(role, *known) if known and settled else None
 
 
@@ -95,36 +99,39 @@ def _check_sizes_of(header: ModelHeader, role: Role) -> Iterator[Finding]:
     layers, epsilon = header.block_count, header.get("attention.layer_norm_rms_epsilon")
     if layers is not None and not 1 <= layers <= MAX_LAYERS:
         message = f"The {role} claims {layers:,} layers; llama.cpp allows 1 to {MAX_LAYERS}."
-        yield find("absurd-header", message)
+        yield make_finding("absurd-header", message)
     if isinstance(epsilon, float) and not (math.isfinite(epsilon) and epsilon >= 0):
-        yield find("absurd-header", f"The {role} has an epsilon of {epsilon} for its norms.")
+        yield make_finding(
+            "absurd-header", f"The {role} has an epsilon of {epsilon} for its norms."
+        )
 
 
 def _find_sidecar(header: ModelHeader, role: Role) -> Finding | None:
     """Files that lie beside a model and are taken for one by a loose pattern."""
     names = {tensor.name for tensor in header.tensors}
-    known = _sidecar_by_name(header.architecture, header.type)
+    kind = header.type or "model"
+    known = _sidecar_by_name(header)
     if known:
         what, hint = known
     # Heads for multi-token prediction are stored as the model with its ordinary layers left out.
     elif header.get("nextn_predict_layers") and names and "blk.0.attn_norm.weight" not in names:
         what, hint = "a multi-token prediction head", _HEAD_HINT
-    elif header.type != "model":
-        what, hint = f"a file of type '{one_line(header.type)}'", ""
+    elif kind != "model":
+        what, hint = f"a file of type '{one_line(kind)}'", ""
     else:
         return None
     return _sidecar(role, what, hint)
 
 
 def _sidecar(role: Role, what: str, hint: str) -> Finding:
-    return find("sidecar", f"The {role} is not a model but {what}.", hint)
+    return make_finding("sidecar", f"The {role} is not a model but {what}.", hint)
 
 
-def _sidecar_by_name(architecture: str | None, kind: str | None) -> tuple[str, str] | None:
+def _sidecar_by_name(header: ModelHeader) -> tuple[str, str] | None:
     """What a sidecar is and what to do about it, where its architecture or type is known as one."""
-    known = _SIDECARS.get(architecture or "") or _SIDECARS.get(kind or "")
-    if known is None and architecture in _HEADS:
-        return _HEADS[architecture], _HEAD_HINT
+    known = _SIDECARS.get(header.architecture) or _SIDECARS.get(header.type or "")
+    if known is None and header.architecture in _HEADS:
+        return _HEADS[header.architecture], _HEAD_HINT
     return known
 
 
@@ -132,16 +139,20 @@ def _check_tokenizer(header: ModelHeader, role: Role) -> Iterator[Finding]:
     """What makes `llama_vocab::impl::load` throw, or abort the whole process."""
     vocab = header.vocab
     if vocab is None:
-        yield find("no-tokenizer", f"The {role} holds no tokenizer.")
+        yield make_finding("no-tokenizer", f"The {role} holds no tokenizer.")
     elif vocab.type == "NONE":
         # No text is given to a draft: as one, such a model is refused for its type alone.
         if role != "draft" or not loads_without_texts(header):
-            yield find("no-vocabulary", f"The {role} has the tokenizer {vocab.model!r}: no tokens.")
+            yield make_finding(
+                "no-vocabulary", f"The {role} has the tokenizer {vocab.model!r}: no tokens."
+            )
     elif vocab.type == "unknown":
         shown = one_line(vocab.model)
-        yield find("unknown-tokenizer", f"The {role} has the unknown tokenizer '{shown}'.")
+        yield make_finding("unknown-tokenizer", f"The {role} has the unknown tokenizer '{shown}'.")
     elif not len(vocab):
-        yield find("no-tokenizer", f"The {role} has a {vocab.type} tokenizer without tokens.")
+        yield make_finding(
+            "no-tokenizer", f"The {role} has a {vocab.type} tokenizer without tokens."
+        )
     else:
         if vocab.type == "BPE":
             yield from _check_bpe(vocab, role)
@@ -154,10 +165,10 @@ def _check_tokenizer(header: ModelHeader, role: Role) -> Iterator[Finding]:
 def _check_bpe(vocab: Vocab, role: Role) -> Iterator[Finding]:
     if vocab.n_merges is None and vocab.pre != "kimi-k2":
         message = f"The {role} has a BPE tokenizer without merges, which llama.cpp cannot load."
-        yield find("no-merges", message)
+        yield make_finding("no-merges", message)
     if vocab.pre not in PRE_GROUPS:
         shown = one_line(vocab.pre)
-        yield find("unknown-pre", f"The {role} has the unknown pre-tokenizer '{shown}'.")
+        yield make_finding("unknown-pre", f"The {role} has the unknown pre-tokenizer '{shown}'.")
 
 
 def _check_duplicates(keys: list[bytes], role: Role) -> Iterator[Finding]:
@@ -166,7 +177,7 @@ def _check_duplicates(keys: list[bytes], role: Role) -> Iterator[Finding]:
         return
     twice = [key for key, times in Counter(keys).items() if times > 1]
     first, second = islice((i for i, key in enumerate(keys) if key == twice[0]), 2)
-    yield find(
+    yield make_finding(
         "duplicate-tokens",
         f"The {role} holds {counted(len(twice), 'token text')} more than once, "
         f"such as {show_text(twice[0])} as ids {first} and {second}.",
@@ -179,7 +190,7 @@ def _check_bytes(vocab: Vocab, keys: list[bytes], role: Role) -> Iterator[Findin
     if short:
         tokens = counted(len(short), "byte token")
         example = f"such as {show_text(keys[short[0]])} as id {short[0]}"
-        yield find("byte-number", f"The {role} holds {tokens} without a number, {example}.")
+        yield make_finding("byte-number", f"The {role} holds {tokens} without a number, {example}.")
 
 
 def _check_embedding(header: ModelHeader, role: Role) -> Iterator[Finding]:
@@ -189,7 +200,7 @@ def _check_embedding(header: ModelHeader, role: Role) -> Iterator[Finding]:
     if not n_tokens or not shapes or len(shapes[0]) < 2 or shapes[0][1] == n_tokens:
         return
     sizes = f"{shapes[0][1]:,} rows for {n_tokens:,} tokens"
-    yield find("embedding-size", f"The {role}'s embedding has {sizes}.")
+    yield make_finding("embedding-size", f"The {role}'s embedding has {sizes}.")
 
 
 def _dummy_tokens(header: ModelHeader) -> int:

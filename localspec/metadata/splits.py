@@ -1,8 +1,4 @@
-"""A model in one file or in several: which parts it has, and whether they belong together.
-
-This room owns how a split model is found and put together again: part 1 first, none missing, none
-twice. Each part's bytes are `gguf_file`'s.
-"""
+"""Split GGUF models: all parts found and read, part 1 first, and checked to belong together."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +7,7 @@ from pathlib import Path
 from localspec.core.errors import FileProblem
 from localspec.core.formatting import one_line
 from localspec.metadata.byte_reader import open_file
-from localspec.metadata.filenames import MAX_PARTS, PART_NAME
+from localspec.metadata.filenames import MAX_PARTS, PART_NAME, part_name
 from localspec.metadata.gguf_file import MAX_TENSORS, HeaderReader, PartHeader
 
 
@@ -77,14 +73,14 @@ def _other_parts(first: PartHeader) -> list[Path]:
     if number:
         raise FileProblem(
             f"{shown} is part {number + 1} of {count} of a split model.",
-            f"Give the first part, {one_line(stem)}-00001-of-{count:05d}.gguf.",
+            f"Give the first part, {part_name(one_line(stem), 1, count)}.",
         )
     if name is None or (int(name[2]), int(name[3])) != (1, count):
         raise FileProblem(
             f"{shown} is part 1 of {count} of a split model, but its name hides where the rest is.",
-            f"Rename the parts to NAME-00001-of-{count:05d}.gguf and so on.",
+            f"Rename the parts to {part_name('NAME', 1, count)} and so on.",
         )
-    others = [f"{stem}-{n:05d}-of-{count:05d}.gguf" for n in range(2, count + 1)]
+    others = [part_name(stem, n, count) for n in range(2, count + 1)]
     missing = [one_line(other) for other in others if not first.path.with_name(other).exists()]
     if missing:
         listed = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")

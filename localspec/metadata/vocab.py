@@ -1,9 +1,4 @@
-"""The vocabulary in a GGUF header, as llama.cpp would load it.
-
-This room owns what the keys of the tokenizer mean, llama.cpp's hidden defaults, and which types of
-values it insists on. The bytes are `gguf_file`'s; what the vocabulary is good for is `soundness`'s
-and `pairing`'s to judge.
-"""
+"""Vocabulary of a GGUF file as llama.cpp loads it: token texts and types, special ids, defaults."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -46,7 +41,14 @@ _BOOL_KEYS = frozenset(
 _KMER_MARK = "\ue000".encode()  # ends the k-mers of hybriddna, so that each is a token of its own
 
 
-class _Tokenizer(NamedTuple):
+class Tokenizer(NamedTuple):
+    """The vocabulary's type as llama.cpp has it, and the file's own name for its tokenizer."""
+
+    type: VocabType
+    model: str
+
+
+class _Defaults(NamedTuple):
     type: VocabType
     bos_id: int | None = None
     eos_id: int | None = None
@@ -56,18 +58,18 @@ class _Tokenizer(NamedTuple):
 
 # What `llama_vocab::impl::load` assumes for each tokenizer before it looks at the file's own keys.
 TOKENIZERS = {
-    "llama": _Tokenizer("SPM", 1, 2, add_bos=True),
-    "gpt2": _Tokenizer("BPE", 11, 11),
-    "hybriddna": _Tokenizer("BPE", 11, 11),
-    "whitespace": _Tokenizer("BPE", 11, 11),
-    "gemma4": _Tokenizer("BPE"),
-    "bert": _Tokenizer("WPM", 101, None, add_bos=True),
-    "t5": _Tokenizer("UGM", None, 1, add_eos=True),
-    "rwkv": _Tokenizer("RWKV"),
-    "plamo2": _Tokenizer("PLaMo2", 1, 2),
-    "test": _Tokenizer("TEST"),
-    "none": _Tokenizer("NONE"),
-    "no_vocab": _Tokenizer("NONE"),
+    "llama": _Defaults("SPM", 1, 2, add_bos=True),
+    "gpt2": _Defaults("BPE", 11, 11),
+    "hybriddna": _Defaults("BPE", 11, 11),
+    "whitespace": _Defaults("BPE", 11, 11),
+    "gemma4": _Defaults("BPE"),
+    "bert": _Defaults("WPM", 101, None, add_bos=True),
+    "t5": _Defaults("UGM", None, 1, add_eos=True),
+    "rwkv": _Defaults("RWKV"),
+    "plamo2": _Defaults("PLaMo2", 1, 2),
+    "test": _Defaults("TEST"),
+    "none": _Defaults("NONE"),
+    "no_vocab": _Defaults("NONE"),
 }
 PRE_ADDS_BOS = frozenset(
     "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano tekken "
@@ -102,6 +104,10 @@ class Vocab:
     def __len__(self) -> int:
         return len(self.tokens)
 
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return Tokenizer(self.type, self.model)
+
     def is_default(self, field: str) -> bool:
         return field not in self.from_file
 
@@ -130,13 +136,14 @@ class Vocab:
         return found
 
 
-def type_of(model: str) -> VocabType:
-    """The type of vocabulary that llama.cpp makes of the tokenizer that a file names."""
-    return _defaults(model).type
+def read_tokenizer(part: PartHeader) -> Tokenizer | None:
+    """What is known without the tokens; None where no tokenizer is named, or not yet."""
+    model = part.text("tokenizer.ggml.model")
+    return None if model is None else Tokenizer(_defaults(model).type, model)
 
 
-def _defaults(model: str) -> _Tokenizer:
-    return TOKENIZERS.get(model, _Tokenizer("unknown"))
+def _defaults(model: str) -> _Defaults:
+    return TOKENIZERS.get(model, _Defaults("unknown"))
 
 
 def build_vocab(part: PartHeader) -> Vocab | None:

@@ -1,11 +1,13 @@
 # ruff: noqa: F401, F811  (`hub` is a fixture)
 """The door to the Hub: what it says, byte ranges, the cache, and each refusal as one sentence."""
 
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import huggingface_hub
 import pytest
@@ -37,7 +39,7 @@ NAME = "sub/model-Q4_K_M.gguf"
 
 @pytest.fixture
 def model(hub: FakeHub) -> RemoteModel:
-    hub.add(REPO, NAME, DATA, license="mit")
+    hub.add(REPO, NAME, DATA, licence="mit")
     hub.add(REPO, "README.md", b"# Model")
     found = door.resolve(Reference(REPO))
     hub.requests.clear()
@@ -67,7 +69,7 @@ def refused(call: Callable[[], object], kind: type[HubProblem] = HubProblem) -> 
 
 
 def test_a_reference_becomes_files_of_a_commit(hub: FakeHub) -> None:
-    file = hub.add(REPO, NAME, DATA, license="apache-2.0")
+    file = hub.add(REPO, NAME, DATA, licence="apache-2.0")
     hub.add(REPO, "mmproj-model-Q4_K_M.gguf", b"x")
     hub.add(REPO, "README.md", b"x")
     found = door.resolve(Reference(REPO, tag="q4_k_m"))
@@ -104,7 +106,7 @@ def test_revisions(hub: FakeHub) -> None:
     [("mit", "mit"), (None, None), ("a\nb", "a\\nb"), ("x" * 999, "x" * 200)],
 )
 def test_the_licence(hub: FakeHub, stated: str | None, expected: str | None) -> None:
-    hub.add(REPO, NAME, DATA, license=stated)
+    hub.add(REPO, NAME, DATA, licence=stated)
     assert door.resolve(Reference(REPO)).license == expected
 
 
@@ -359,10 +361,17 @@ def test_the_whole_file_and_its_request(hub: FakeHub, model: RemoteModel) -> Non
     assert "authorization" not in request.headers
 
 
-def test_connections_are_used_again(hub: FakeHub, model: RemoteModel) -> None:
+def test_connections_are_used_again(
+    hub: FakeHub, model: RemoteModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     opened = []
     accept = hub._server.get_request
-    hub._server.get_request = lambda: opened.append(1) or accept()  # type: ignore[method-assign]
+
+    def count() -> tuple[socket.socket, Any]:
+        opened.append(1)
+        return accept()
+
+    monkeypatch.setattr(hub._server, "get_request", count)
     huggingface_hub.close_session()
     for start in range(0, 5000, 1000):
         read(model, start, start + 1000)
@@ -553,7 +562,7 @@ def test_where_the_cache_is(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, home:
     assert paths.hub_cache_folder() == home / "c"
 
 
-def test_importing_the_room_imports_no_library() -> None:
+def test_importing_the_client_imports_no_library() -> None:
     code = "import sys, localspec.hub.client; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
     assert (

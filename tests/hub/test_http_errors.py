@@ -23,7 +23,7 @@ TEXTS = st.text(max_size=300)
 
 @dataclass
 class Answer:
-    """As much of an answer as this room looks at."""
+    """As much of an answer as `http_errors` looks at."""
 
     status_code: int = 206
     headers: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The part file: one process at a time, no byte lost or believed without reason, clear failures."""
+"""Partial files: one process at a time, no byte lost or believed without reason, clear errors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import errno
 import hashlib
 import os
 import random
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -17,14 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.core.errors import DownloadProblem
-from localspec.hub import partial_file as room
+from localspec.hub import partial_file
 from localspec.hub.partial_file import (
     PartialFile,
     TooLong,
     check_space,
-    locked_part,
-    part_path,
-    remove_part,
+    locked_partial,
+    partial_path,
+    remove_partial,
     size_of,
     writing,
 )
@@ -40,7 +42,7 @@ def never(looks: int) -> None:
 def opened(
     place: Path, size: int = len(DATA), wait: Callable[[int], None] = never
 ) -> AbstractContextManager[PartialFile]:
-    return locked_part(part_path(place, CONTENT), place, size, wait)
+    return locked_partial(partial_path(place, CONTENT), place, size, wait)
 
 
 def nothing(done: int) -> None:
@@ -64,14 +66,14 @@ def place(tmp_path: Path) -> Path:
 def left(place: Path) -> Path:
     """Where an earlier process may have left something."""
     place.parent.mkdir()
-    return part_path(place, CONTENT)
+    return partial_path(place, CONTENT)
 
 
 # --- bytes ---
 
 
 def test_a_part_lies_hidden_beside_its_place(tmp_path: Path) -> None:
-    assert part_path(tmp_path / "a.gguf", "0123456789abcdef" * 4) == (
+    assert partial_path(tmp_path / "a.gguf", "0123456789abcdef" * 4) == (
         tmp_path / ".a.gguf.0123456789abcdef.part"
     )
 
@@ -95,7 +97,7 @@ def test_what_is_there_is_read_again(data: bytes, cut: int, zeros: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "model.gguf"
         found = data[:cut] + bytes(zeros)
-        part_path(place, CONTENT).write_bytes(found)
+        partial_path(place, CONTENT).write_bytes(found)
         heard: list[int] = []
         with opened(place, len(data)) as part:
             part.recover(heard.append)
@@ -111,7 +113,7 @@ def test_zeros_at_the_end_are_not_believed(
     place: Path, left: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a power cut a file system may give the length, but not the bytes."""
-    monkeypatch.setattr(room, "PIECE_BYTES", 64)
+    monkeypatch.setattr(partial_file, "PIECE_BYTES", 64)
     end = len(DATA[:400].rstrip(b"\0"))
     left.write_bytes(DATA[:400] + bytes(500))
     heard: list[int] = []
@@ -125,8 +127,8 @@ def test_only_so_many_zeros_are_looked_at(
     place: Path, synced: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing behind the last time that the disk was asked to keep it can be lost."""
-    monkeypatch.setattr(room, "PIECE_BYTES", 64)
-    monkeypatch.setattr(room, "SYNCED_BYTES", 100)
+    monkeypatch.setattr(partial_file, "PIECE_BYTES", 64)
+    monkeypatch.setattr(partial_file, "SYNCED_BYTES", 100)
     with opened(place) as part:
         for _ in range(15):
             part.add(bytes(60))
@@ -211,11 +213,11 @@ def test_a_lock_on_what_lost_its_name_does_not_count(
 
 def test_a_part_is_removed_only_when_nobody_has_it(place: Path) -> None:
     with opened(place) as part:
-        remove_part(part.path)
+        remove_partial(part.path)
         assert part.path.exists()
-    remove_part(part.path)
+    remove_partial(part.path)
     assert not part.path.exists()
-    remove_part(part.path)  # nor is its absence a matter
+    remove_partial(part.path)  # nor is its absence a matter
 
 
 def test_a_link_in_place_of_a_part_is_not_followed(place: Path, left: Path) -> None:
@@ -236,6 +238,32 @@ def test_a_file_system_without_locks(place: Path, monkeypatch: pytest.MonkeyPatc
         pass
 
 
+# As on Windows: neither file locks nor a terminal to set up.
+WITHOUT = "import sys; sys.modules.update(fcntl=None, termios=None, readline=None); "
+EVERY_MODULE = """
+import importlib, pkgutil, localspec
+for found in pkgutil.walk_packages(localspec.__path__, "localspec."):
+    if not found.name.endswith("__main__"):
+        importlib.import_module(found.name)
+print("all there")
+"""
+
+
+def test_every_module_can_be_imported_without_locks() -> None:
+    command = [sys.executable, "-c", WITHOUT + EVERY_MODULE]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("all there\n", "")
+
+
+def test_a_system_without_locks(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    monkeypatch.delattr(os, "O_NOFOLLOW")
+    with pytest.raises(DownloadProblem, match="cannot lock files"), opened(place):
+        pass
+    remove_partial(partial_path(place, CONTENT))
+    assert not place.parent.exists()
+
+
 # --- disks and folders ---
 
 
@@ -252,7 +280,7 @@ class FullDisk(FileIO):
 
 def test_a_full_disk_keeps_what_came(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch, pytest.raises(DownloadProblem, match="disk became full"):
-        patch.setattr(room, "FileIO", FullDisk)
+        patch.setattr(partial_file, "FileIO", FullDisk)
         with opened(place) as part:
             part.add(DATA[:300])
             part.add(DATA[300:])

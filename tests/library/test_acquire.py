@@ -79,8 +79,8 @@ def listener() -> Listener:
 
 @pytest.fixture
 def stocked(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
-    hub.add("org/big-GGUF", "big-Q4_K_M.gguf", BIG, license="mit")
-    hub.add("org/small-GGUF", "small-Q8_0.gguf", SMALL, license="apache-2.0")
+    hub.add("org/big-GGUF", "big-Q4_K_M.gguf", BIG, licence="mit")
+    hub.add("org/small-GGUF", "small-Q8_0.gguf", SMALL, licence="apache-2.0")
     hub.add("org/other-GGUF", "other-Q8_0.gguf", OTHER)
     hub.add("org/tuned-GGUF", "tuned-Q8_0.gguf", TUNED)
     hub.add("org/eyes-GGUF", "eyes-F16.gguf", NO_MODEL)

@@ -10,6 +10,7 @@ from localspec.metadata.filenames import (
     PART_NAME,
     PART_NAME_IN_ANY_CASE,
     is_sidecar,
+    part_name,
     stem_of,
     tag_of,
 )
@@ -62,6 +63,7 @@ def test_the_tag_in_a_name(path: str, expected: str | None) -> None:
 @given(st.text(min_size=1), st.integers(0, 99999), st.integers(0, 99999))
 def test_the_name_of_a_part(stem: str, number: int, count: int) -> None:
     name = f"{stem}-{number:05d}-of-{count:05d}.gguf"
+    assert part_name(stem, number, count) == name
     part = PART_NAME.fullmatch(name)
     assert part and (part[1], int(part[2]), int(part[3])) == (stem, number, count)
     assert stem_of(name) == stem

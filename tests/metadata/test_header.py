@@ -1,19 +1,24 @@
+# ruff: noqa: F401, F811  (`make` is a fixture)
 """The GGUF reader: agrees with the gguf library, refuses everything else in one sentence."""
 
+import json
 import struct
 import time
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from localspec.core.config import CACHE_TYPES
 from localspec.core.errors import FileProblem, NotAGGUF
 from localspec.metadata import gguf_file, header
-from localspec.metadata.header import ModelHeader, StagedHeader, read_header, start_of
+from localspec.metadata.header import ModelHeader, StagedHeader, read_header
 from tests.support.gguf_files import (
     ARRAY,
     BOOL,
@@ -38,7 +43,7 @@ from tests.support.gguf_files import (
     write_gguf,
     write_with_gguf,
 )
-from tests.support.header_toys import Bytes, refusal
+from tests.support.header_toys import N_WORDS, Bytes, Make, make, refusal, types_of, vocab_of
 
 ARCH = {"general.architecture": "llama"}
 EXTREMES = {
@@ -52,8 +57,13 @@ EXTREMES = {
 
 def test_tensor_types_match_the_gguf_library() -> None:
     for type_id, sizes in gguf.GGML_QUANT_SIZES.items():
-        name, block, block_bytes = gguf_file.GGML_TYPES[int(type_id)]
-        assert (name, block, block_bytes) == (type_id.name, *sizes)
+        assert gguf_file.GGML_TYPES[int(type_id)] == (int(type_id), type_id.name, *sizes)
+
+
+def test_every_cache_type_is_a_tensor_type() -> None:
+    for name in CACHE_TYPES:
+        known = gguf.GGMLQuantizationType[name.upper()]
+        assert gguf_file.GGML_TYPES_BY_NAME[name].type_id == known
 
 
 def test_file_types_match_the_gguf_library() -> None:
@@ -94,7 +104,7 @@ def test_bad_utf8_is_escaped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("alignment", [None, 8, 64, 4096])
 def test_tensors_written_by_the_gguf_library(tmp_path: Path, alignment: int | None) -> None:
     keys = model_keys(words(20), types=[1] * 20, bos=3, add_bos=True)
-    tensors = {
+    tensors: dict[str, NDArray[Any]] = {
         "a.weight": np.ones((3, 5), dtype=np.float32),
         "b.weight": np.ones((2, 64), dtype=np.float16),
         "c.weight": np.ones(7, dtype=np.int8),
@@ -118,13 +128,13 @@ def test_the_gguf_library_reads_what_we_read(tmp_path: Path, version: int) -> No
     path = write_gguf(tmp_path / "a.gguf", keys, tensors, version=version)
     header, reader = read_header(path), gguf.GGUFReader(path)
     assert header.version == version
-    assert [token.decode() for token in header.vocab.tokens] == reader.get_field(
-        "tokenizer.ggml.tokens"
-    ).contents()
-    assert header.vocab.token_types.dtype == np.int32
-    assert header.vocab.token_types.tolist() == list(range(45))
+    theirs = {name: field.contents() for name, field in reader.fields.items()}
+    ours = [token.decode() for token in vocab_of(header).tokens]
+    assert ours == theirs["tokenizer.ggml.tokens"]
+    assert types_of(header).dtype == np.int32
+    assert types_of(header).tolist() == list(range(45))
     for key, value in header.values.items():
-        assert reader.get_field(key).contents() == value
+        assert theirs[key] == value
     assert [t.name for t in header.tensors] == [t.name for t in reader.tensors]
     assert [t.n_bytes for t in header.tensors] == [int(t.n_bytes) for t in reader.tensors]
 
@@ -155,7 +165,8 @@ def test_header_fields(tmp_path: Path) -> None:
     assert header.get("rope.scaling") == (1.0, 2.0) and header.get("nothing") is None
     assert header.has_output and header.can_roll_back and header.is_causal
     assert not header.is_embedding and not header.is_diffusion
-    assert len(header.vocab) == 10 and header.vocab.eot_id == 6 and header.vocab.n_merges == 1
+    vocab = vocab_of(header)
+    assert len(vocab) == 10 and vocab.eot_id == 6 and vocab.n_merges == 1
     assert "tokenizer.ggml.tokens" not in header.values
 
 
@@ -438,9 +449,10 @@ def test_a_large_vocabulary(tmp_path: Path) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 40 << 20
-    assert len(header.vocab) == count and header.vocab.tokens[-1] == b"word151935"
-    assert header.vocab.bos_id == count - 1 and header.vocab.n_merges == len(merges)
-    assert header.vocab.token_types.shape == (count,) and header.parameters == 1 << 26
+    vocab = vocab_of(header)
+    assert len(vocab) == count and vocab.tokens[-1] == b"word151935"
+    assert vocab.bos_id == count - 1 and vocab.n_merges == len(merges)
+    assert types_of(header).shape == (count,) and header.parameters == 1 << 26
 
 
 def test_packed_strings_are_what_the_format_says() -> None:
@@ -451,9 +463,8 @@ def test_packed_strings_are_what_the_format_says() -> None:
 
 
 def facts(header: ModelHeader) -> tuple[object, ...]:
-    assert header.vocab is not None and header.vocab.token_types is not None
-    vocab = header.vocab
-    return header.values, header.tensors, vocab.tokens, vocab.token_types.tolist(), vocab.bos_id
+    vocab = vocab_of(header)
+    return header.values, header.tensors, vocab.tokens, types_of(header).tolist(), vocab.bos_id
 
 
 MANY = words(300)
@@ -489,9 +500,10 @@ def test_each_stage_reads_no_further_than_it_must() -> None:
     assert source.given < at + 50
     header = staged.whole()
     assert source.given < len(STAGED) - 4 * 4096  # no weights
-    end = start_of(header)
-    assert end.vocab is header.vocab and end.tokenizer == start.tokenizer
-    assert (end.n_tokens, end.pre, end.type) == (300, "qwen2", "model")
+    assert header.complete and not start.complete and not vocabulary.complete
+    assert start.values.keys() < header.values.keys()  # what was handed out stays as it was
+    assert header.vocab is not None and header.tokenizer == start.tokenizer
+    assert (header.n_tokens, header.pre, header.type) == (300, "qwen2", "model")
 
 
 def test_stages_of_a_header_without_tokens() -> None:
@@ -504,6 +516,26 @@ def test_stages_of_a_header_without_tokens() -> None:
         None,
     )
     assert staged.vocabulary().vocab is None and staged.whole().vocab is None
+
+
+def test_a_header_read_in_part_as_json(make: Make) -> None:
+    started = StagedHeader([Bytes(STAGED)]).start().as_json()
+    assert started.keys() == make().as_json().keys()
+    assert started["n_vocab"] == N_WORDS and started["tokenizer_model"] == "gpt2"
+    assert started["parameters"] is None
+    assert started["architecture"] == "llama" and started["quantization"] is None
+    json.dumps(started)
+
+
+def test_an_empty_vocabulary_as_json(make: Make) -> None:
+    for empty, model in ((make(model="none"), "none"), (make(tokens=0), "gpt2")):
+        told = empty.as_json()
+        assert (told["n_vocab"], told["tokenizer_model"]) == (0, model)
+
+
+def test_no_vocabulary_as_json(tmp_path: Path) -> None:
+    header = read_header(write_gguf(tmp_path / "a.gguf", {"general.architecture": "clip"}))
+    assert header.as_json()["n_vocab"] is None
 
 
 def test_types_that_do_not_follow_the_tokens_are_not_waited_for() -> None:

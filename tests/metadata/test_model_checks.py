@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-import pytest
+from typing import Any
 
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.metadata.model_checks import BYTE
@@ -84,17 +83,17 @@ FILES: dict[str, tuple[dict[str, object], str, str]] = {
 }
 
 
-@pytest.mark.parametrize("case", FILES)
-def test_files_that_are_no_models(make: Make, case: str) -> None:
-    options, rule, says = FILES[case]
-    header = make(**options)
-    [finding] = [f for f in check_model(header) if f.level == "error"]
-    assert finding.rule == rule and says in finding.message and finding.hint
-    assert finding.message.isprintable()
-    for pair in ((header, make()), (make(), header)):
-        report = check_pair(*pair)
-        assert f"error {rule}" in rules(report.errors)
-        assert not report.llama_cpp_accepts and report.llama_cpp_rule == rule
+def test_files_that_are_no_models(make: Make) -> None:
+    for case, (options, rule, says) in FILES.items():
+        header = make(**options)
+        errors = [f for f in check_model(header) if f.level == "error"]
+        assert [f.rule for f in errors] == [rule], case
+        message, hint = errors[0].message, errors[0].hint
+        assert says in message and message.isprintable() and hint, (case, message)
+        for pair in ((header, make()), (make(), header)):
+            report = check_pair(*pair)
+            assert f"error {rule}" in rules(report.errors), case
+            assert not report.llama_cpp_accepts and report.llama_cpp_rule == rule, case
 
 
 def test_files_that_look_like_the_above_and_are_models(make: Make) -> None:
@@ -115,21 +114,19 @@ def test_files_that_look_like_the_above_and_are_models(make: Make) -> None:
         assert check_model(header) == []
 
 
-@pytest.mark.parametrize(
-    ("keys", "says"),
-    [
+def test_models_that_do_not_continue_text(make: Make) -> None:
+    cases: tuple[tuple[dict[str, object], str], ...] = (
         ({"general.architecture": "dream"}, "diffusion"),
         ({"general.architecture": "bert"}, "encoder"),
         ({"llama.attention.causal": False}, "encoder"),
         ({"llama.pooling_type": 3}, "text embedding"),
-    ],
-)
-def test_models_that_do_not_continue_text(make: Make, keys: dict[str, object], says: str) -> None:
-    [finding] = check_model(make(keys=keys))
-    assert finding.rule == "not-autoregressive" and says in finding.message
-    report = check_pair(make(), make(keys={"bert.context_length": 4096} | keys))
-    assert rules(report.errors) == ["error not-autoregressive"]
-    assert report.llama_cpp_accepts  # its comparison looks at vocabularies only
+    )
+    for keys, says in cases:
+        [finding] = check_model(make(keys=keys))
+        assert finding.rule == "not-autoregressive" and says in finding.message, keys
+        report = check_pair(make(), make(keys={"bert.context_length": 4096} | keys))
+        assert rules(report.errors) == ["error not-autoregressive"], keys
+        assert report.llama_cpp_accepts  # its comparison looks at vocabularies only
 
 
 def test_a_base_model_may_lack_a_template(make: Make) -> None:
@@ -148,50 +145,46 @@ def test_a_sidecar_without_a_vocabulary(make: Make, tmp_path: Path) -> None:
     assert rules(check_pair(make(), read_header(path)).errors) == ["error sidecar"]
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"llama.block_count": 0},
-        {"llama.block_count": 513},
-        {"llama.attention.layer_norm_rms_epsilon": float("nan")},
-        {"llama.attention.layer_norm_rms_epsilon": -1.0},
-    ],
-)
-def test_values_that_would_abort_llama_cpp_are_refused(make: Make, keys: dict[str, object]) -> None:
-    assert "error absurd-header" in rules(check_model(make(keys=keys)))
-    assert "error absurd-header" in rules(check_pair(make(keys=keys), make()).errors)
+def test_values_that_would_abort_llama_cpp_are_refused(make: Make) -> None:
+    for key, value in (
+        ("llama.block_count", 0),
+        ("llama.block_count", 513),
+        ("llama.attention.layer_norm_rms_epsilon", float("nan")),
+        ("llama.attention.layer_norm_rms_epsilon", -1.0),
+    ):
+        header = make(keys={key: value})
+        assert "error absurd-header" in rules(check_model(header)), (key, value)
+        assert "error absurd-header" in rules(check_pair(header, make()).errors), (key, value)
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"pre": "glm4", "add_bos": True}, ["error no-bos-id"]),
-        ({"pre": "glm4", "add_bos": True, "bos": 5}, []),
-        ({"pre": "glm4", "add_bos": True, "bos": N_WORDS}, ["error no-bos-id"]),
-        ({"pre": "glm4"}, []),
-        ({"model": "gemma4"}, ["error no-bos-id"]),
-        ({"model": "gemma4", "bos": 5}, []),
-        ({"model": "gemma4", "bos": 5, "add_eos": True}, ["error no-eos-id"]),
-        ({"model": "gemma4", "bos": 5, "add_eos": True, "eos": 6}, []),
-        ({"model": "llama", "tokens": 1}, ["error no-bos-id"]),
-        ({"model": "llama", "tokens": 2, "add_eos": True}, ["error no-eos-id"]),
-        ({"model": "t5", "add_bos": True}, ["error no-bos-id"]),
-        ({"model": "t5", "tokens": 1}, ["error no-eos-id"]),
-        # WPM begins with BOS even where the file says that it does not, and never ends with EOS.
-        ({"model": "bert", "tokens": 101, "add_bos": False}, ["error no-bos-id"]),
-        ({"model": "bert", "add_eos": True}, []),
-        # These add nothing.
-        ({"model": "rwkv", "add_bos": True, "add_eos": True}, []),
-        ({"model": "plamo2", "tokens": 1, "add_bos": True, "add_eos": True}, []),
-    ],
-)
-def test_a_prompt_gets_no_token_that_the_model_lacks(
-    make: Make, options: dict[str, object], expected: list[str]
-) -> None:
-    header = make(**options)
-    assert rules(check_model(header)) == expected
-    found = [f for f in rules(check_pair(header, header).errors) if f in expected]
-    assert found == expected  # once: only the target is given a prompt
+PROMPTS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"pre": "glm4", "add_bos": True}, ["error no-bos-id"]),
+    ({"pre": "glm4", "add_bos": True, "bos": 5}, []),
+    ({"pre": "glm4", "add_bos": True, "bos": N_WORDS}, ["error no-bos-id"]),
+    ({"pre": "glm4"}, []),
+    ({"model": "gemma4"}, ["error no-bos-id"]),
+    ({"model": "gemma4", "bos": 5}, []),
+    ({"model": "gemma4", "bos": 5, "add_eos": True}, ["error no-eos-id"]),
+    ({"model": "gemma4", "bos": 5, "add_eos": True, "eos": 6}, []),
+    ({"model": "llama", "tokens": 1}, ["error no-bos-id"]),
+    ({"model": "llama", "tokens": 2, "add_eos": True}, ["error no-eos-id"]),
+    ({"model": "t5", "add_bos": True}, ["error no-bos-id"]),
+    ({"model": "t5", "tokens": 1}, ["error no-eos-id"]),
+    # WPM begins with BOS even where the file says that it does not, and never ends with EOS.
+    ({"model": "bert", "tokens": 101, "add_bos": False}, ["error no-bos-id"]),
+    ({"model": "bert", "add_eos": True}, []),
+    # These add nothing.
+    ({"model": "rwkv", "add_bos": True, "add_eos": True}, []),
+    ({"model": "plamo2", "tokens": 1, "add_bos": True, "add_eos": True}, []),
+]
+
+
+def test_a_prompt_gets_no_token_that_the_model_lacks(make: Make) -> None:
+    for options, expected in PROMPTS:
+        header = make(**options)
+        assert rules(check_model(header)) == expected, options
+        found = [f for f in rules(check_pair(header, header).errors) if f in expected]
+        assert found == expected, options  # once: only the target is given a prompt
 
 
 def test_only_the_prompt_of_the_target_matters(make: Make) -> None:

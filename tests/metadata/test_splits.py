@@ -19,7 +19,7 @@ from tests.support.gguf_files import (
     words,
     write_gguf,
 )
-from tests.support.header_toys import Bytes, refusal
+from tests.support.header_toys import Bytes, refusal, vocab_of
 
 ARCH = {"general.architecture": "llama"}
 
@@ -27,7 +27,10 @@ ARCH = {"general.architecture": "llama"}
 def write_split(folder: Path, count: int = 3, stem: str = "m", promise: int = 3) -> list[Path]:
     paths = [folder / f"{stem}-{n:05d}-of-{count:05d}.gguf" for n in range(1, count + 1)]
     for number, path in enumerate(paths):
-        split = {"split.no": Typed(U16, number), "split.count": Typed(U16, count)}
+        split: dict[str, object] = {
+            "split.no": Typed(U16, number),
+            "split.count": Typed(U16, count),
+        }
         if number == 0:
             split = model_keys(words(9)) | split | {"split.tensors.count": Typed(I32, promise)}
         write_gguf(path, split, [Tensor(f"t{number}", (8,))] if number or promise > 2 else [])
@@ -40,7 +43,7 @@ def test_all_parts_are_counted(tmp_path: Path) -> None:
     assert header.paths == tuple(paths) and header.split_count == 3
     assert header.parameters == 24 and [t.name for t in header.tensors] == ["t0", "t1", "t2"]
     assert header.n_bytes == sum(path.stat().st_size for path in paths)
-    assert len(header.vocab) == 9
+    assert len(vocab_of(header)) == 9
 
 
 def test_part_one_may_hold_no_tensors(tmp_path: Path) -> None:

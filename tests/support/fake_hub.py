@@ -180,7 +180,7 @@ class FakeHub:
         path: str,
         data: bytes,
         *,
-        license: str | None = None,
+        licence: str | None = None,
         gated: bool | str = False,
         size: int | None = None,
     ) -> File:
@@ -189,7 +189,7 @@ class FakeHub:
         The hash of a file made larger by `size` is made up.
         """
         found = self.repos.setdefault(repo, Repo(repo))
-        found.license = license or found.license
+        found.license = licence or found.license
         found.gated = gated or found.gated
         lfs = path.endswith(LFS_SUFFIXES)
         end = b"" if size is None else b"%d" % size
@@ -232,7 +232,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: _Server
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, *_: object) -> None:
         """Silence."""
 
     def do_HEAD(self) -> None:
@@ -265,8 +265,8 @@ class _Handler(BaseHTTPRequestHandler):
         if found := _API.fullmatch(path):
             self._api(asked, found[1], found[2], found[3])
         elif found := _RESOLVE.fullmatch(parts.path):  # a revision may hold a quoted slash
-            repo, revision, file = (unquote(group) for group in found.groups())
-            self._resolve(asked, repo, revision, file, fault)
+            repo, revision, wanted = (unquote(group) for group in found.groups())
+            self._resolve(asked, repo, revision, wanted, fault)
         elif found := _CONTENT.fullmatch(path):
             file = self.hub.repos[found[1]].files[found[2]]
             self._content(asked, f"{found[1]}/{found[2]}", file, {}, fault)

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from localspec.core.errors import FileProblem
-from localspec.metadata.header import ModelHeader, read_header
+from localspec.metadata.header import ModelHeader, Vocab, read_header
 from localspec.pairing import Finding
 from tests.support.gguf_files import Tensor, model_keys, model_tensors, words, write_gguf
 
@@ -38,6 +40,19 @@ def make(tmp_path: Path) -> Make:
         return read_header(write_gguf(tmp_path / f"{next(numbers)}.gguf", content, whole))
 
     return make
+
+
+def vocab_of(header: ModelHeader) -> Vocab:
+    """The vocabulary, which must be there."""
+    assert header.vocab is not None
+    return header.vocab
+
+
+def types_of(header: ModelHeader) -> NDArray[np.int32]:
+    """The types of the tokens, which must be there."""
+    types = vocab_of(header).token_types
+    assert types is not None
+    return types
 
 
 def rules(findings: Sequence[Finding]) -> list[str]:

@@ -62,9 +62,9 @@ def pair(tiny: TinyFiles, tmp_path_factory: pytest.TempPathFactory) -> Pair:
 def stocked(hub: FakeHub, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
     """A Hub that has the pair, and much that is none."""
     big, small = pair.target.read_bytes(), pair.draft.read_bytes()
-    hub.add("org/big-GGUF", "big-Q4_K_M.gguf", big, license="mit")
+    hub.add("org/big-GGUF", "big-Q4_K_M.gguf", big, licence="mit")
     hub.add("org/big-GGUF", "big-Q8_0.gguf", big + bytes(32))
-    hub.add("org/small-GGUF", "small-Q8_0.gguf", small, license="apache-2.0")
+    hub.add("org/small-GGUF", "small-Q8_0.gguf", small, licence="apache-2.0")
     hub.add("org/other-GGUF", "other-Q8_0.gguf", pair.other.read_bytes())
     hub.add("org/tuned-GGUF", "tuned-Q8_0.gguf", pair.tuned.read_bytes())
     hub.add("org/gated-GGUF", "gated-Q8_0.gguf", small, gated=True)
