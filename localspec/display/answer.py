@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from localspec.core.formatting import number, percent
 from localspec.display.console import make_console, note
 from localspec.engine.stats import GenerationStats
-from localspec.speculative.status import DraftStatus
+from localspec.speculative.loop import DraftStatus
 
 if TYPE_CHECKING:
     from localspec.engine.generate import Answer

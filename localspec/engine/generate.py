@@ -18,6 +18,7 @@ from localspec.speculative.knowledge import Knowledge
 from localspec.speculative.loop import (
     Clock,
     Controller,
+    DraftStatus,
     FinishReason,
     Round,
     TokenModel,
@@ -26,7 +27,6 @@ from localspec.speculative.loop import (
 )
 from localspec.speculative.rejection import RejectionSampler
 from localspec.speculative.sampler import Sampler
-from localspec.speculative.status import DraftStatus
 from localspec.speculative.suffix import SuffixIndex
 
 

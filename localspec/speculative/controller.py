@@ -6,7 +6,7 @@ from itertools import islice
 from localspec.core.config import DraftTokens
 from localspec.speculative.drafters import MODEL, Candidate, Drafter
 from localspec.speculative.knowledge import GroupAcceptance, Knowledge
-from localspec.speculative.loop import Clock, Proposal, Round
+from localspec.speculative.loop import Clock, DraftStatus, Proposal, Round
 from localspec.speculative.probing import (
     FAR_BEHIND,
     LONGEST_INTERVAL,
@@ -14,7 +14,6 @@ from localspec.speculative.probing import (
     DraftProbe,
     TimedDrafter,
 )
-from localspec.speculative.status import DraftStatus
 from localspec.speculative.suffix import SuffixIndex
 from localspec.speculative.valuation import LONGEST_AUTO, WIDEST, Valuation
 

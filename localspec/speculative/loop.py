@@ -5,9 +5,8 @@ It knows no text, no llama.cpp and no clock but the one it is given.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
-
-from localspec.speculative.status import DraftStatus
 
 if TYPE_CHECKING:  # `--help` imports this file, and need not wait for numpy
     import numpy as np
@@ -51,6 +50,17 @@ class TokenModel(Protocol):
         The length is absolute: relative rewinds drift apart from the text at the first mistake.
         """
         ...
+
+
+class DraftStatus(StrEnum):
+    """What a controller does at present, and if it drafts nothing, why; JSON shows the value."""
+
+    DRAFTING = ""  # or it may at any time
+    OFF = "off"  # as asked for
+    RECENTLY_SLOWER = "recently_slower"  # the loss budget is spent
+    VERIFICATION_TOO_SLOW = "verification_too_slow"  # even a good draft would not pay here
+    DRAFT_TOO_OFTEN_WRONG = "draft_too_often_wrong"
+    ANSWER_TOO_SHORT = "answer_too_short"  # for the draft to read the prompt first
 
 
 class Controller(Protocol):

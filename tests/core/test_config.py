@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -231,7 +229,7 @@ SMALL, OTHER = "small.gguf", "other.gguf"
     ],
 )
 def test_choose_draft(
-    either: list[str], model: Path | None, lengths: str | None, expected: DraftOptions
+    either: list[str], model: str | None, lengths: str | None, expected: DraftOptions
 ) -> None:
     before = list(either)
     assert choose_draft(either, model, lengths) == expected
@@ -253,7 +251,7 @@ def test_choose_draft(
     ],
 )
 def test_competing_drafts_are_refused(
-    either: list[str], model: Path | None, lengths: str | None, message: str
+    either: list[str], model: str | None, lengths: str | None, message: str
 ) -> None:
     with pytest.raises(UsageError, match=message) as raised:
         choose_draft(either, model, lengths)

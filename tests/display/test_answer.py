@@ -6,7 +6,7 @@ import pytest
 
 from localspec.display.answer import compared, figures, meter, status_words
 from localspec.engine.stats import GenerationStats
-from localspec.speculative.status import DraftStatus
+from localspec.speculative.loop import DraftStatus
 from tests.support.answers import made_answer, made_stats
 from tests.support.streams import Streams
 

@@ -14,6 +14,7 @@ from localspec.bench.comparison import Comparison
 from localspec.bench.demo import PairResult
 from localspec.bench.equality import Audit
 from localspec.bench.figures import Limits
+from localspec.core.config import DraftTokens
 from localspec.display import bench as scoreboard
 from localspec.display import console as display
 from localspec.display.bench import Scoreboard
@@ -174,14 +175,15 @@ def test_the_verdict_gives_the_reason(streams: Streams) -> None:
 
 
 def test_the_best_of_several_lengths_is_named(streams: Streams) -> None:
+    measured: tuple[tuple[DraftTokens, float, int], ...] = (
+        (0, 10.0, 0),
+        (2, 8.0, 40),
+        ("auto", 5.0, 60),
+        (8, 9.0, 99),
+    )
     sides = [
         side(length, [made_answer(seconds, rounds=20, drafted=drafted)])
-        for length, seconds, drafted in (
-            (0, 10.0, 0),
-            (2, 8.0, 40),
-            ("auto", 5.0, 60),
-            (8, 9.0, 99),
-        )
+        for length, seconds, drafted in measured
     ]
     (sentence,) = summed_up(streams, compared(*sides))
     assert sentence.startswith("Fastest here: --draft auto.")

@@ -11,9 +11,8 @@ from localspec.speculative.controller import Adaptive, FixedLength, NoDraft, lon
 from localspec.speculative.costs import PassCosts
 from localspec.speculative.drafters import MODEL, ModelDrafter
 from localspec.speculative.knowledge import Knowledge
-from localspec.speculative.loop import Controller, Round, generate_rounds, prefill
+from localspec.speculative.loop import Controller, DraftStatus, Round, generate_rounds, prefill
 from localspec.speculative.sampler import Sampler
-from localspec.speculative.status import DraftStatus
 from localspec.speculative.suffix import GROUPS, SuffixIndex
 from tests.support.toys import FakeClock, ToyModel, never_stop
 

@@ -17,6 +17,7 @@ from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.knowledge import Knowledge
 from localspec.speculative.loop import (
     Controller,
+    DraftStatus,
     Proposal,
     Round,
     catch_up,
@@ -25,7 +26,6 @@ from localspec.speculative.loop import (
     prefill,
 )
 from localspec.speculative.sampler import Sampler
-from localspec.speculative.status import DraftStatus
 from localspec.speculative.suffix import SuffixIndex
 from tests.support.toys import FakeClock, ToyModel, never_stop
 

@@ -4,6 +4,7 @@
 gguf library, as an oracle.
 """
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -82,8 +83,9 @@ def packed_value(value: object) -> bytes:
 
 
 def tensor_bytes(tensor: Tensor) -> int:
-    block, size = gguf.GGML_QUANT_SIZES.get(tensor.type_id, (1, 4))
-    return int(np.prod(tensor.shape, dtype=object)) // block * size
+    sizes = {int(kind): sizes for kind, sizes in gguf.GGML_QUANT_SIZES.items()}
+    block, size = sizes.get(tensor.type_id, (1, 4))
+    return math.prod(tensor.shape) // block * size
 
 
 def gguf_bytes(
