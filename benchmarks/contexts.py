@@ -16,7 +16,7 @@ import time
 from common import Parser, conditions, load, padded_pair, span
 
 from localspec.engine.model import LlamaModel
-from localspec.speculative.costs import PassCosts
+from localspec.speculative.control.costs import PassCosts
 
 PASTS = (0, 512, 2048, 6144)
 LEARNT = 2048  # tokens: longer contexts are only predicted

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from localspec.speculative.knowledge import Knowledge
+from localspec.speculative.control.knowledge import Knowledge
 
 UNIT = 0.05  # seconds of a plain token
 

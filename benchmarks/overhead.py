@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from localspec.core.config import DraftTokens, SamplingParams
 from localspec.engine.generate import collect, stream_generate
-from localspec.speculative.knowledge import Knowledge
+from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.loop import Clock
 
 PERIOD = 61  # positions after which the rows begin again

@@ -20,9 +20,9 @@ from common import GREEDY, Parser, printed
 from cost_tables import COST_TABLES, CostTable
 from traces import Trace, read_traces
 
-from localspec.speculative.controller import Adaptive, FixedLength, NoDraft
+from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
+from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.drafters import MODEL, TAIL, Candidate
-from localspec.speculative.knowledge import Knowledge
 from localspec.speculative.limits import best_seconds
 from localspec.speculative.loop import Controller, Logits, common_prefix, generate_rounds
 from localspec.speculative.sampler import Sampler

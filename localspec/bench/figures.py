@@ -10,9 +10,9 @@ from typing import Literal
 from localspec.core.config import DraftTokens
 from localspec.engine.generate import Answer
 from localspec.engine.stats import GenerationStats
-from localspec.speculative.costs import PassCosts
+from localspec.speculative.control.costs import PassCosts
+from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.limits import best_seconds, ceiling, fixed_seconds, shares
-from localspec.speculative.valuation import LONGEST_AUTO
 
 _PLACES = 8  # of a draft, for which its share of right tokens is told
 

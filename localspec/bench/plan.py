@@ -12,7 +12,7 @@ from typing import Protocol
 from localspec.core.config import DraftTokens, SamplingParams
 from localspec.core.errors import PromptTooLong
 from localspec.engine.generate import TextEngine
-from localspec.speculative.controller import longest
+from localspec.speculative.control.controllers import longest
 from localspec.speculative.loop import Clock
 
 PromptIds = Sequence[int]

@@ -74,7 +74,7 @@ def inspect(
     as_json: JsonFlag = False,
 ) -> None:
     """Show what a model file says of itself, and what it is good for: header only, no weights."""
-    from localspec.engine.memory_probe import memory_for_models
+    from localspec.engine.memory.probe import memory_for_models
     from localspec.library.acquire import header_of
     from localspec.library.model_info import model_info
     from localspec.library.resolve import Resolver

@@ -11,7 +11,7 @@ from localspec.bench.figures import Figures, Limits
 from localspec.core.config import DraftTokens
 from localspec.core.formatting import count, number, one_line, percent
 from localspec.display.console import make_console, note
-from localspec.engine.memory_use import MemoryUse
+from localspec.engine.memory.use import MemoryUse
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -16,8 +16,8 @@ from localspec.core.config import LoadOptions
 from localspec.core.errors import FileProblem, IncompatiblePair
 from localspec.engine import llama_library
 from localspec.engine.chat_template import Message, render
-from localspec.engine.memory_plan import MemoryPlan
-from localspec.engine.memory_probe import announcement, free_memory, plan_here
+from localspec.engine.memory.plan import MemoryPlan
+from localspec.engine.memory.probe import announcement, free_memory, plan_here
 from localspec.engine.model import LlamaModel
 from localspec.engine.profile_store import PairProfile
 from localspec.metadata.header import ModelHeader, read_header

@@ -12,9 +12,9 @@ from localspec.core.config import DraftTokens, SamplingParams, require_fixed_len
 from localspec.core.errors import PromptTooLong
 from localspec.engine.stats import GenerationStats
 from localspec.engine.text_stream import TextStream
-from localspec.speculative.controller import Adaptive, FixedLength, NoDraft
+from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
+from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.drafters import ModelDrafter
-from localspec.speculative.knowledge import Knowledge
 from localspec.speculative.loop import (
     Clock,
     Controller,

@@ -17,9 +17,9 @@ from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.core.errors import EngineError, UsageError
 from localspec.core.interrupt import held_interrupt
 from localspec.engine import llama_library
-from localspec.engine.memory_estimate import BATCH, tensor_bytes
-from localspec.engine.memory_plan import default_ctx_size
-from localspec.engine.memory_use import MemoryUse, read_buffers
+from localspec.engine.memory.estimate import BATCH, tensor_bytes
+from localspec.engine.memory.plan import default_ctx_size
+from localspec.engine.memory.use import MemoryUse, read_buffers
 from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME
 from localspec.metadata.header import ModelHeader
 from localspec.metadata.model_checks import MAX_LAYERS

@@ -19,13 +19,13 @@ from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.engine import llama_library
 from localspec.engine.model import LlamaModel
 from localspec.metadata.header import ModelHeader
-from localspec.speculative.acceptance import Acceptance
-from localspec.speculative.calibration import calibrate, still_holds
-from localspec.speculative.costs import PassCosts
-from localspec.speculative.knowledge import Knowledge
+from localspec.speculative.control.acceptance import Acceptance
+from localspec.speculative.control.calibration import calibrate, still_holds
+from localspec.speculative.control.costs import PassCosts
+from localspec.speculative.control.knowledge import Knowledge
+from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.limits import ceiling
 from localspec.speculative.loop import Clock
-from localspec.speculative.valuation import LONGEST_AUTO
 
 FORMAT = 3
 _HEADER_BYTES = 2**20

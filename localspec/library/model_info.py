@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from localspec.core.config import LoadOptions
 from localspec.core.formatting import count, one_line, size
-from localspec.engine.memory_estimate import estimate_memory
-from localspec.engine.memory_plan import default_ctx_size
-from localspec.engine.memory_use import MemoryUse
+from localspec.engine.memory.estimate import estimate_memory
+from localspec.engine.memory.plan import default_ctx_size
+from localspec.engine.memory.use import MemoryUse
 from localspec.metadata.header import ModelHeader, Vocab
 from localspec.pairing import MIN_RATIO, Finding, check_model
 

@@ -13,9 +13,9 @@ from localspec.core.config import LoadOptions
 from localspec.core.errors import LocalspecError
 from localspec.core.formatting import size
 from localspec.engine import profile_store
-from localspec.engine.memory_estimate import estimate_memory, tensor_bytes
-from localspec.engine.memory_plan import default_ctx_size, draft_ctx_size
-from localspec.engine.memory_probe import memory_for_models
+from localspec.engine.memory.estimate import estimate_memory, tensor_bytes
+from localspec.engine.memory.plan import default_ctx_size, draft_ctx_size
+from localspec.engine.memory.probe import memory_for_models
 from localspec.library.catalog import PairSpec, load_catalog
 from localspec.library.local_models import LocalModel
 from localspec.library.scan import names_a_model
@@ -23,8 +23,8 @@ from localspec.metadata.filenames import stem_of, tag_of
 from localspec.metadata.findings import LENIENT
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import MIN_RATIO, PairReport, check_pair
+from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.limits import usual_gain
-from localspec.speculative.valuation import LONGEST_AUTO
 
 MAX_BESIDE = 10_000  # files in a target's folder
 _FAR = 4.0

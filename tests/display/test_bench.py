@@ -18,7 +18,7 @@ from localspec.core.config import DraftTokens
 from localspec.display import bench as scoreboard
 from localspec.display import console as display
 from localspec.display.bench import Scoreboard
-from localspec.engine.memory_use import MemoryUse
+from localspec.engine.memory.use import MemoryUse
 from localspec.metadata.header import read_header
 from tests.support.answers import LOOP, compared, difference, made_answer, made_comparison, side
 from tests.support.real_pair import TinyFiles

@@ -32,7 +32,7 @@ from localspec.engine import engine as engine_room
 from localspec.engine import llama_library
 from localspec.engine.engine import Engine, missing_gpu
 from localspec.engine.generate import stream_generate
-from localspec.engine.memory_plan import draft_ctx_size
+from localspec.engine.memory.plan import draft_ctx_size
 from localspec.engine.model import LlamaModel
 from localspec.metadata.header import read_header
 from tests.support.real_pair import (

@@ -14,7 +14,7 @@ import pytest
 from localspec.engine import profile_store
 from localspec.engine.engine import Engine
 from localspec.metadata.header import read_header
-from localspec.speculative.knowledge import Knowledge
+from localspec.speculative.control.knowledge import Knowledge
 from tests.support.real_pair import TinyFiles, options
 from tests.support.toys import toy_knowledge
 

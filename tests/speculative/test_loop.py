@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.core.config import SamplingParams
-from localspec.speculative.controller import Adaptive, FixedLength, NoDraft
+from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
+from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.drafters import ModelDrafter
-from localspec.speculative.knowledge import Knowledge
 from localspec.speculative.loop import (
     Controller,
     DraftStatus,

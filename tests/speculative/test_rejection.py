@@ -17,7 +17,7 @@ from localspec.core.config import AcceptanceRule, SamplingParams
 from localspec.core.errors import UsageError
 from localspec.engine.engine import Engine
 from localspec.engine.generate import collect, stream_generate
-from localspec.speculative.controller import FixedLength
+from localspec.speculative.control.controllers import FixedLength
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import generate_rounds, prefill
 from localspec.speculative.rejection import RejectionSampler, acceptance_probability, residual

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.config import MAX_DRAFT_TOKENS
-from localspec.speculative.knowledge import Knowledge
+from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.loop import Clock
 
 WIDEST = 320  # logits drawn for each context: smaller vocabularies share the first ones

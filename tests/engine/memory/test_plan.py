@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from localspec.core import paths
 from localspec.core.errors import NotEnoughMemory
-from localspec.engine.memory_estimate import MemoryEstimate
-from localspec.engine.memory_plan import (
+from localspec.engine.memory.estimate import MemoryEstimate
+from localspec.engine.memory.plan import (
     FreeMemory,
     MemoryPlan,
     MemoryRequest,

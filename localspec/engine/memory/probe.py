@@ -15,8 +15,8 @@ from localspec.core import machine
 from localspec.core.config import LoadOptions
 from localspec.core.formatting import size
 from localspec.engine import llama_library
-from localspec.engine.memory_estimate import MemoryEstimate, estimate_memory
-from localspec.engine.memory_plan import (
+from localspec.engine.memory.estimate import MemoryEstimate, estimate_memory
+from localspec.engine.memory.plan import (
     FreeMemory,
     MemoryPlan,
     MemoryRequest,
@@ -24,7 +24,7 @@ from localspec.engine.memory_plan import (
     draft_ctx_size,
     plan,
 )
-from localspec.engine.memory_use import MemoryUse
+from localspec.engine.memory.use import MemoryUse
 from localspec.metadata.header import ModelHeader, read_header
 
 _TIGHT = 0.5  # of what is free: from there on llama.cpp is asked, which takes a second
@@ -60,7 +60,7 @@ def would_allocate(path: Path, options: LoadOptions) -> MemoryUse | None:
                 sys.executable,
                 "-P",
                 "-m",
-                "localspec.engine.memory_probe",
+                "localspec.engine.memory.probe",
             ],  # -P: no module of this folder
             input=asked,
             capture_output=True,

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from itertools import islice
 
+from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge
+from localspec.speculative.control.valuation import WIDEST, Valuation
 from localspec.speculative.drafters import Candidate, Drafter
-from localspec.speculative.knowledge import GroupAcceptance, Knowledge
 from localspec.speculative.loop import Clock
-from localspec.speculative.valuation import WIDEST, Valuation
 
 FAR_BEHIND = 8  # unread tokens from which reading them is an investment, not part of a step
 TRIAL = 3  # tokens drafted only to see what that costs

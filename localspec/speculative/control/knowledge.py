@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from localspec.speculative.acceptance import Acceptance
-from localspec.speculative.costs import PassCosts
+from localspec.speculative.control.acceptance import Acceptance
+from localspec.speculative.control.costs import PassCosts
+from localspec.speculative.control.loss_budget import LossBudget
 from localspec.speculative.drafters import MODEL, Candidate
 from localspec.speculative.limits import usual_gain
 from localspec.speculative.loop import Round
-from localspec.speculative.loss_budget import LossBudget
 
 _FADE = 0.9  # of what other answers taught, at the start of one
 _ENOUGH_SEEN = 50.0  # candidates from which a usual acceptance may be told

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from localspec.core.config import SamplingParams
-from localspec.speculative.controller import Adaptive, FixedLength, NoDraft, longest
-from localspec.speculative.costs import PassCosts
+from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft, longest
+from localspec.speculative.control.costs import PassCosts
+from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.drafters import MODEL, ModelDrafter
-from localspec.speculative.knowledge import Knowledge
 from localspec.speculative.loop import Controller, DraftStatus, Round, generate_rounds, prefill
 from localspec.speculative.sampler import Sampler
 from localspec.speculative.suffix import GROUPS, SuffixIndex

@@ -4,18 +4,18 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from localspec.core.config import DraftTokens
-from localspec.speculative.drafters import MODEL, Candidate, Drafter
-from localspec.speculative.knowledge import GroupAcceptance, Knowledge
-from localspec.speculative.loop import Clock, DraftStatus, Proposal, Round
-from localspec.speculative.probing import (
+from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge
+from localspec.speculative.control.probing import (
     FAR_BEHIND,
     LONGEST_INTERVAL,
     TRIAL,
     DraftProbe,
     TimedDrafter,
 )
+from localspec.speculative.control.valuation import LONGEST_AUTO, WIDEST, Valuation
+from localspec.speculative.drafters import MODEL, Candidate, Drafter
+from localspec.speculative.loop import Clock, DraftStatus, Proposal, Round
 from localspec.speculative.suffix import SuffixIndex
-from localspec.speculative.valuation import LONGEST_AUTO, WIDEST, Valuation
 
 _LITTLE = 5  # tokens said, candidates seen: too few to know a draft
 _SHORT_ANSWER = 64  # tokens: what an answer is expected to have at least

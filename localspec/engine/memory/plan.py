@@ -11,8 +11,8 @@ from typing import NoReturn
 from localspec.core.config import DEFAULT_CTX_SIZE
 from localspec.core.errors import NotEnoughMemory
 from localspec.core.formatting import size
-from localspec.engine.memory_estimate import MemoryEstimate
-from localspec.engine.memory_use import MemoryUse
+from localspec.engine.memory.estimate import MemoryEstimate
+from localspec.engine.memory.use import MemoryUse
 from localspec.metadata.header import ModelHeader
 
 SMALLEST_CTX = 8  # a file may claim less, and llama.cpp would abort

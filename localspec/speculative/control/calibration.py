@@ -3,8 +3,8 @@
 What is not measured here is learnt from the answers themselves.
 """
 
-from localspec.speculative.costs import PassCosts
-from localspec.speculative.knowledge import Knowledge
+from localspec.speculative.control.costs import PassCosts
+from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.loop import Clock, TokenModel
 
 BUDGET = 2.0  # seconds

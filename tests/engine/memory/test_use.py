@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.engine.memory_use import MemoryUse, read_buffers
+from localspec.engine.memory.use import MemoryUse, read_buffers
 from localspec.metadata.header import read_header
 from tests.support.real_pair import TinyFiles, load_model
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from localspec.speculative.calibration import calibrate, still_holds
+from localspec.speculative.control.calibration import calibrate, still_holds
 from tests.support.toys import FakeClock, ToyModel
 
 

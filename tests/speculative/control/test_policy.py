@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.speculative.policy import solve
+from localspec.speculative.control.policy import solve
 
 
 def value(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.speculative.loss_budget import LossBudget
+from localspec.speculative.control.loss_budget import LossBudget
 
 
 @pytest.mark.parametrize(("gain", "tokens"), [(0.0, 1), (0.25, 2.5), (9.0, 4)])

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from localspec.core.errors import NotEnoughMemory
-from localspec.engine import memory_probe
-from localspec.engine.memory_estimate import estimate_memory
-from localspec.engine.memory_plan import FreeMemory
-from localspec.engine.memory_probe import announcement, free_memory, plan_here, would_allocate
-from localspec.engine.memory_use import MemoryUse
+from localspec.engine.memory import probe as memory_probe
+from localspec.engine.memory.estimate import estimate_memory
+from localspec.engine.memory.plan import FreeMemory
+from localspec.engine.memory.probe import announcement, free_memory, plan_here, would_allocate
+from localspec.engine.memory.use import MemoryUse
 from localspec.metadata.header import ModelHeader, read_header
 from tests.support.big_files import write_big_model
 from tests.support.gguf_files import write_gguf

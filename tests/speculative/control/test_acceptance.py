@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.speculative.acceptance import Acceptance, sigmoid
+from localspec.speculative.control.acceptance import Acceptance, sigmoid
 
 
 def test_the_prior_is_the_share_of_the_best_of_two() -> None:

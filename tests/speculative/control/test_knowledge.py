@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge
 from localspec.speculative.drafters import MODEL, Candidate
-from localspec.speculative.knowledge import GroupAcceptance, Knowledge
 from tests.support.toys import toy_knowledge
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.speculative.costs import PassCosts
+from localspec.speculative.control.costs import PassCosts
 
 
 def learnt(costs: dict[int, float], times: int = 3, past: int = 100) -> PassCosts:

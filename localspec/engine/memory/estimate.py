@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
-from localspec.engine.memory_use import MemoryUse
+from localspec.engine.memory.use import MemoryUse
 from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME, TensorInfo
 from localspec.metadata.header import ModelHeader
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from localspec.core.config import LoadOptions
-from localspec.engine.memory_estimate import (
+from localspec.engine.memory.estimate import (
     MemoryEstimate,
     estimate_memory,
     sliding_layers,
     tensor_bytes,
 )
-from localspec.engine.memory_probe import would_allocate
-from localspec.engine.memory_use import MemoryUse
+from localspec.engine.memory.probe import would_allocate
+from localspec.engine.memory.use import MemoryUse
 from localspec.metadata.header import read_header
 from tests.support.big_files import write_big_model
 from tests.support.real_pair import TinyFiles, load_model, options

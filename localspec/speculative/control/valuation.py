@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge
+from localspec.speculative.control.policy import Policy, solve
 from localspec.speculative.drafters import MODEL, Candidate
-from localspec.speculative.knowledge import GroupAcceptance, Knowledge
 from localspec.speculative.loop import Round
-from localspec.speculative.policy import Policy, solve
 
 LONGEST_AUTO = 16  # most tokens that auto drafts from the model
 WIDEST = 33  # tokens of the widest pass that auto makes

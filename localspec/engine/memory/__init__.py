@@ -1,0 +1,1 @@
+"""Memory of a pair: estimated, planned, asked of llama.cpp."""

@@ -1,0 +1,1 @@
+"""How many tokens are drafted: controllers, the cost model, acceptance, calibration."""
