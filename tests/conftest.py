@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,12 @@ FOREIGN = (
     "HUGGINGFACE_HUB_CACHE HF_HUB_OFFLINE HF_TOKEN LLAMA_CACHE LMSTUDIO_HOME OLLAMA_MODELS "
     "JAN_DATA_FOLDER"
 ).split()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where tests with llama.cpp are left out, none of the others may load it."""
+    if config.option.markexpr == "not llama":
+        sys.modules["llama_cpp"] = None  # type: ignore[assignment]
 
 
 @pytest.fixture(autouse=True)

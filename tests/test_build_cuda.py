@@ -51,6 +51,7 @@ class Machine:
     def write(self, name: str, text: str) -> Path:
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # a program may still be read as it was before
         path.write_text(text, "utf-8")
         return path
 

@@ -20,6 +20,7 @@ COMMANDS = (
 )
 
 
+@pytest.mark.llama
 @pytest.mark.parametrize(
     ("closed", "code"), [("<&-", 0), (">&-", 0), ("2>&-", 0), (">/dev/null", 0)]
 )
@@ -33,6 +34,7 @@ def test_closed_streams_are_no_traceback(tiny: TinyFiles, closed: str, code: int
     assert done.returncode == code and "Traceback" not in done.stderr
 
 
+@pytest.mark.llama
 def test_a_stream_that_cannot_show_every_character(tiny: TinyFiles) -> None:
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     done = process(

@@ -78,6 +78,7 @@ def test_commands_and_flags_of_the_pages_exist() -> None:
 
 
 @pytest.mark.llama
+@pytest.mark.llama
 def test_the_library_example_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,6 +30,7 @@ def measure() -> list[PairResult]:
     return list(run_demo(draft_tokens=3, repeats=1, max_tokens=8, threads=1))
 
 
+@pytest.mark.llama
 def test_both_quantizations_say_the_same_text(small: Path) -> None:
     results = measure()
     assert [result.comparison.task for result in results] == ["F16", "Q4_0"]
@@ -50,6 +51,7 @@ def test_both_quantizations_say_the_same_text(small: Path) -> None:
         assert again["target"]["parameters"] == result.target.parameters
 
 
+@pytest.mark.llama
 def test_padded_files_are_kept_for_the_next_time(small: Path) -> None:
     heard: list[str] = []
     run_demo_labels(heard)
@@ -80,6 +82,7 @@ def run_demo_labels(heard: list[str]) -> None:
     assert last["measuring the F16 pair"][1] == len(QUESTIONS) * 2 * 2
 
 
+@pytest.mark.llama
 def test_questions_fit_into_the_context(demo_files: tuple[Path, Path]) -> None:
     with Engine(load_model(demo_files[0], ctx_size=64), None) as engine:
         for question in QUESTIONS:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import gguf
-import llama_cpp
 import numpy as np
 import pytest
 
@@ -20,8 +19,10 @@ from localspec.bench.llama_source import PaddedShape
 from localspec.bench.padding import DEMO_DRAFT_SHAPE, DEMO_TARGET_SHAPE, pad_model, padded_copy
 from localspec.bench.tensor_encoder import Quantization
 from localspec.core.errors import FileProblem, LocalspecError, NotAGGUF
-from localspec.engine import llama_library
+from localspec.engine.llama_library import library
 from tests.support.tiny_models import write_tiny_model
+
+pytestmark = pytest.mark.llama
 
 SOURCE_SHAPE = PaddedShape(embedding=64, heads=1, feed_forward=128, layers=2)
 FOURFOLD = PaddedShape(embedding=256, heads=4, feed_forward=512, layers=4)
@@ -50,37 +51,36 @@ class Running:
     context: Any
 
     def tokenize(self, text: bytes) -> list[int]:
-        vocab = llama_cpp.llama_model_get_vocab(self.model)
-        tokens = (llama_cpp.llama_token * 256)()
-        count = llama_cpp.llama_tokenize(vocab, text, len(text), tokens, 256, True, True)
+        vocab = library().llama_model_get_vocab(self.model)
+        tokens = (library().llama_token * 256)()
+        count = library().llama_tokenize(vocab, text, len(text), tokens, 256, True, True)
         assert count > 0
         return list(tokens[:count])
 
     def logits(self, tokens: list[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Decode the tokens in one batch; the last one's row."""
-        array = (llama_cpp.llama_token * len(tokens))(*tokens)
-        batch = llama_cpp.llama_batch_get_one(array, len(tokens))
-        assert llama_cpp.llama_decode(self.context, batch) == 0
-        vocab = llama_cpp.llama_model_get_vocab(self.model)
-        row = llama_cpp.llama_get_logits_ith(self.context, -1)
-        return np.ctypeslib.as_array(row, (llama_cpp.llama_vocab_n_tokens(vocab),)).copy()
+        array = (library().llama_token * len(tokens))(*tokens)
+        batch = library().llama_batch_get_one(array, len(tokens))
+        assert library().llama_decode(self.context, batch) == 0
+        vocab = library().llama_model_get_vocab(self.model)
+        row = library().llama_get_logits_ith(self.context, -1)
+        return np.ctypeslib.as_array(row, (library().llama_vocab_n_tokens(vocab),)).copy()
 
 
 @contextmanager
 def running(path: Path) -> Iterator[Running]:
-    llama_library.library()  # keeps llama.cpp's log to itself
-    model_params = llama_cpp.llama_model_default_params()
+    model_params = library().llama_model_default_params()
     model_params.n_gpu_layers = 0
-    model = llama_cpp.llama_model_load_from_file(str(path).encode(), model_params)
+    model = library().llama_model_load_from_file(str(path).encode(), model_params)
     assert model
-    params = llama_cpp.llama_context_default_params()
+    params = library().llama_context_default_params()
     params.n_ctx = params.n_batch = params.n_ubatch = 256
     params.n_threads = params.n_threads_batch = 1
-    context = llama_cpp.llama_init_from_model(model, params)
+    context = library().llama_init_from_model(model, params)
     assert context
     yield Running(model, context)
-    llama_cpp.llama_free(context)
-    llama_cpp.llama_model_free(model)
+    library().llama_free(context)
+    library().llama_model_free(model)
 
 
 def greedy(path: Path, count: int = 40) -> tuple[list[int], np.ndarray[Any, Any]]:

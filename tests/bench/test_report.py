@@ -19,6 +19,8 @@ from localspec.core.errors import FileProblem
 from localspec.engine.engine import Engine
 from tests.support.real_pair import GREEDY, options
 
+pytestmark = pytest.mark.llama
+
 PLAN = BenchPlan(GREEDY, (0, 2), repeats=1, max_tokens=8)
 PROMPTS = {
     task: [Prompt(task, ({"role": "user", "content": f"the {task}"},))] for task in ("one", "two")

@@ -75,6 +75,7 @@ def test_every_answer_starts_from_empty_caches() -> None:
         assert answer.stats.prompt_tokens == len(prompt)
 
 
+@pytest.mark.llama
 def test_ctrl_c_ends_the_whole_measurement(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
@@ -126,6 +127,7 @@ def test_agreement_is_that_of_the_draft_given_the_true_text() -> None:
     assert True in found.agreed[0] and False in found.agreed[0]
 
 
+@pytest.mark.llama
 @pytest.mark.parametrize("params", [GREEDY, SamplingParams(temperature=0.8, seed=5)])
 def test_a_real_pair_says_the_same(engine: Engine, params: SamplingParams) -> None:
     prompts = [engine.encode_text(text) for text in ("the thing", "another thing")]

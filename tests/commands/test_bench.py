@@ -16,6 +16,8 @@ from localspec.core.errors import EngineError, FileProblem
 from tests.support.command import Command, Done
 from tests.support.real_pair import TinyFiles
 
+pytestmark = pytest.mark.llama
+
 
 @pytest.fixture
 def bench(localspec: Command, tiny: TinyFiles, tmp_path: Path) -> Command:

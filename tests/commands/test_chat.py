@@ -12,6 +12,8 @@ from tests.support.command import HELLO, Command, interrupt_decode
 from tests.support.real_pair import TinyFiles
 from tests.support.tiny_models import write_tiny_model
 
+pytestmark = pytest.mark.llama
+
 
 def test_a_conversation_through_pipes(chat: Command, run: Command) -> None:
     done = chat("--seed", "5", stdin=f"{HELLO}\nand again\n")

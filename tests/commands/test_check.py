@@ -82,6 +82,7 @@ def test_check_of_bad_input(
     assert words in done.sentences and "Traceback" not in done.err
 
 
+@pytest.mark.llama
 def test_lenient_in_check_and_run(localspec: Command, run: Command, tiny: TinyFiles) -> None:
     other = retuned(tiny.draft)
     strict = localspec("check", tiny.target, other)

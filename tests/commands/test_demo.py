@@ -10,6 +10,8 @@ from localspec.core import paths
 from tests.support.command import Command, interrupt_decode
 from tests.support.real_pair import TinyFiles
 
+pytestmark = pytest.mark.llama
+
 
 @pytest.fixture
 def small_demo(tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,8 @@ from localspec.engine import doctor
 from localspec.engine.doctor import DoctorReport
 from tests.support.command import Command
 
+pytestmark = pytest.mark.llama
+
 
 def test_doctor(localspec: Command) -> None:
     done = localspec("doctor")

@@ -262,6 +262,7 @@ def everything_works(localspec: Command, pair: Pair, files: list[Path]) -> None:
     assert answer["settings"]["draft"]["file"] == str(files[1])
 
 
+@pytest.mark.llama
 def test_a_pair_survives_dropped_connections(
     stocked: FakeHub, localspec: Command, pair: Pair
 ) -> None:
@@ -305,6 +306,7 @@ for _ in range(10):
 """
 
 
+@pytest.mark.llama
 def test_a_pair_survives_ten_kills(stocked: FakeHub, localspec: Command, pair: Pair) -> None:
     killed = subprocess.run(
         [sys.executable, "-c", KILLS, *PAIR],
@@ -386,6 +388,7 @@ def test_verify_of_other_tools_blobs(localspec: Command, lonely: zoo.Zoo) -> Non
     assert done.code == 0 and states(done) == ["right"] * 3
 
 
+@pytest.mark.llama
 def test_a_missing_half_is_fetched_by_whoever_needs_it(
     stocked: FakeHub, localspec: Command, pair: Pair
 ) -> None:
@@ -498,6 +501,7 @@ def test_the_question_on_a_terminal(large: FakeHub, pair: Pair, answer: str) -> 
 # --- a draft that is found ------------------------------------------------------------------
 
 
+@pytest.mark.llama
 def test_the_best_draft_of_this_disk_is_found(fetched: list[Path], localspec: Command) -> None:
     done = localspec("run", "-m", PAIR[0], "--draft", "find", *DRAFTED, *FLAGS)
     named = localspec("run", "-m", PAIR[0], "-md", PAIR[1], *DRAFTED, *FLAGS)
@@ -547,6 +551,7 @@ def test_a_command_searches_the_disk_once_at_most(
             assert reads.searches == searched
 
 
+@pytest.mark.llama
 def test_an_answer_searches_the_disk_once_at_most(
     localspec: Command, pair: Pair, home: Path, reads: Reads, subtests: pytest.Subtests
 ) -> None:

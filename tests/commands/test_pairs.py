@@ -82,6 +82,7 @@ def test_a_pair_is_added_shown_and_removed(mine: list[Path], localspec: Command)
     assert told(localspec("pair", "show", "mine"))[0].startswith("There is no pair named 'mine'")
 
 
+@pytest.mark.llama
 def test_a_pairs_name_wherever_models_are_named(mine: list[Path], localspec: Command) -> None:
     run = json.loads(localspec("run", "-m", "mine", "-n", "8", "Say the thing", "--json").out)
     settings = run["settings"]
@@ -103,6 +104,7 @@ def test_a_pairs_name_wherever_models_are_named(mine: list[Path], localspec: Com
     assert chat.code == 0 and run["text"] in chat.out and "acceptance" in chat.err
 
 
+@pytest.mark.llama
 def test_a_pairs_name_in_bench(mine: list[Path], localspec: Command, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"task": "say", "prompt": "Say the thing"}\n')
@@ -121,6 +123,7 @@ def test_a_pairs_name_in_bench(mine: list[Path], localspec: Command, tmp_path: P
     assert lengths == [0, 2]
 
 
+@pytest.mark.llama
 def test_flags_win_over_a_pairs_settings(mine: list[Path], localspec: Command) -> None:
     flags = ("--draft", "2", "-c", "128", "--temp", "0.5", "--seed", "7", "-n", "4")
     done = localspec("run", "-m", "mine", *flags, "Say the thing", "--json")
@@ -134,6 +137,7 @@ def test_flags_win_over_a_pairs_settings(mine: list[Path], localspec: Command) -
     assert json.loads(other.out)["settings"]["draft"]["file"] == str(mine[0])
 
 
+@pytest.mark.llama
 def test_a_flag_wins_though_it_is_the_default(
     pair: Pair, localspec: Command, streams: Streams
 ) -> None:
@@ -144,6 +148,7 @@ def test_a_flag_wins_though_it_is_the_default(
     assert json.loads(done.out)["settings"]["target"]["cache_type_k"] == "f16"
 
 
+@pytest.mark.llama
 def test_a_zero_wins_over_a_pairs_setting(pair: Pair, localspec: Command) -> None:
     models = ("-m", pair.target, "-md", pair.draft)
     assert localspec("pair", "add", "small", *models, "--draft", "2", "-ngl", "3").code == 0
@@ -176,6 +181,7 @@ def test_a_pair_of_files_is_verified_by_what_was_kept(
     assert wrong.code == 1 and states(wrong) == ["right", "wrong"]
 
 
+@pytest.mark.llama
 def test_a_pair_that_was_added_leniently_is_used_so(stocked: FakeHub, localspec: Command) -> None:
     models = ("-m", "org/big-GGUF", "-md", "org/tuned-GGUF")
     assert localspec("pair", "add", "strict", *models).code == 1

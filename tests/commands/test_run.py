@@ -17,6 +17,8 @@ from tests.support.command import HELLO, Command, endless, interrupt_decode
 from tests.support.real_pair import TinyFiles
 from tests.support.tiny_models import write_tiny_model
 
+pytestmark = pytest.mark.llama
+
 
 def test_text_on_stdout_and_figures_on_stderr(run: Command) -> None:
     done = run(HELLO, "--seed", "5")

@@ -390,11 +390,13 @@ def test_half_a_terminal_is_none(
         assert isinstance(ui, screen.PlainChat)
 
 
+@pytest.mark.llama
 def test_closed_standard_input_is_the_end(tiny: TinyFiles) -> None:
     done = chat_process("-m", tiny.target, "-t", "1", "--draft", "off", text=None)
     assert (done.returncode, done.stdout) == (0, b"") and b"Traceback" not in done.stderr
 
 
+@pytest.mark.llama
 def test_bytes_that_are_no_text_in_a_pipe(tiny: TinyFiles) -> None:
     flags = ("-m", tiny.target, "-t", "1", "-n", "2", "--draft", "off")
     done = chat_process(*flags, text=b"caf\xe9 \xff\n")

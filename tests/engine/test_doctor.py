@@ -15,6 +15,8 @@ from localspec.engine import doctor, llama_library
 from localspec.engine.doctor import examine
 from tests.support.real_pair import TinyFiles
 
+pytestmark = pytest.mark.llama
+
 
 def test_facts_are_there_and_the_demo_runs() -> None:
     result = examine()

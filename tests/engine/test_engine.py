@@ -48,6 +48,8 @@ from tests.support.real_pair import (
 )
 from tests.support.tiny_models import write_tiny_model
 
+pytestmark = pytest.mark.llama
+
 PARAMS = (GREEDY, *(SamplingParams(temperature=0.8, seed=seed) for seed in (0, 1, 2)))
 LONG = "It was a long story, and the teller took the time that the teller had. " * 12
 

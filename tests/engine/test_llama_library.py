@@ -13,6 +13,8 @@ from localspec.engine import llama_library
 from localspec.engine.llama_library import NativeLog
 from tests.support.real_pair import TinyFiles, load_model
 
+pytestmark = pytest.mark.llama
+
 INFO, WARNING, ERROR, CONTINUED = 2, 3, 4, 5  # ggml_log_level
 
 

@@ -98,6 +98,7 @@ def test_the_latest_of_two_models_is_found(tiny: TinyFiles) -> None:
     assert profile_store.latest(pair) is None
 
 
+@pytest.mark.llama
 def test_an_engine_keeps_what_it_learnt(tiny: TinyFiles) -> None:
     pair = options(tiny.target), options(tiny.draft)
     with Engine.load(*pair) as engine:

@@ -35,6 +35,8 @@ from tests.support.real_pair import (
     random_ids,
 )
 
+pytestmark = pytest.mark.llama
+
 MORE = MAX_SIZE_DIFFERENCE
 EAGER, WILLING = 3.0, 1.06  # logits of an added token, beside those of the ordinary one it copies
 WARM = SamplingParams(temperature=0.8, seed=1)

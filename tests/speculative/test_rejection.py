@@ -143,6 +143,7 @@ def test_a_token_without_its_distribution_cannot_be_tested() -> None:
 # -- the demo pair -------------------------------------------------------------------------
 
 
+@pytest.mark.llama
 @pytest.mark.parametrize("rule", ["coupled", "match", "rejection"])
 def test_texts_of_the_demo_pair_have_the_targets_distribution(
     demo_files: tuple[Path, Path], rule: AcceptanceRule
@@ -172,6 +173,7 @@ def test_texts_of_the_demo_pair_have_the_targets_distribution(
     assert accepted > 0.2 * draws
 
 
+@pytest.mark.llama
 def test_auto_would_bias_rejection(demo_files: tuple[Path, Path]) -> None:
     params = replace(WARM, acceptance="rejection")
     with Engine.load(*(options(path, ctx_size=64) for path in demo_files)) as engine:

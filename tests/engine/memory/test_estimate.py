@@ -36,6 +36,7 @@ def assert_within(share: float, found: MemoryUse, exact: MemoryUse) -> None:
     assert found.total == pytest.approx(exact.total, rel=share)
 
 
+@pytest.mark.llama
 @pytest.mark.parametrize("ctx_size", [200, 1024, 4096])
 @pytest.mark.parametrize("part", [0, 1])
 def test_the_demo_pair_takes_what_is_estimated(
@@ -47,6 +48,7 @@ def test_the_demo_pair_takes_what_is_estimated(
     assert_within(0.05, estimate_memory(header, ctx_size, options(header.path)).use, model.memory)
 
 
+@pytest.mark.llama
 @pytest.mark.parametrize("cache_type", ["f32", "q8_0"])
 def test_cache_types_count(demo_files: tuple[Path, Path], cache_type: str) -> None:
     changes = {"ctx_size": 1024, "cache_type_k": cache_type, "cache_type_v": cache_type}
@@ -56,6 +58,7 @@ def test_cache_types_count(demo_files: tuple[Path, Path], cache_type: str) -> No
     assert use.kv == pytest.approx(model.memory.kv, rel=0.01)
 
 
+@pytest.mark.llama
 def test_a_sliding_window_keeps_less(tmp_path: Path) -> None:
     path = write_tiny_model(tmp_path / "m.gguf", seed=1, layers=4, window=64, context_length=4096)
     model = load_model(path, ctx_size=4096)
@@ -68,6 +71,7 @@ def test_a_sliding_window_keeps_less(tmp_path: Path) -> None:
     assert everything.kv > 2 * use.kv
 
 
+@pytest.mark.llama
 def test_a_recurrent_state_does_not_grow(tiny: TinyFiles) -> None:
     model = load_model(tiny.recurrent)
     model.close()
@@ -77,6 +81,7 @@ def test_a_recurrent_state_does_not_grow(tiny: TinyFiles) -> None:
     assert small.kv == large.kv == pytest.approx(model.memory.kv, abs=2**14)  # it tells 0.01 MiB
 
 
+@pytest.mark.llama
 @pytest.mark.parametrize("architecture", BIG)
 def test_headers_of_big_models(tmp_path: Path, architecture: str) -> None:
     path = write_big_model(tmp_path / "big.gguf", architecture, **BIG[architecture])  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from tests.support.real_pair import TinyFiles, load_model, options
 GIB = 2**30
 
 
+@pytest.mark.llama
 def test_llama_cpp_plans_what_it_then_allocates(demo_files: tuple[Path, Path]) -> None:
     planned = would_allocate(demo_files[0], options(demo_files[0], ctx_size=1024))
     model = load_model(demo_files[0], ctx_size=1024)
@@ -37,6 +38,7 @@ def test_a_file_that_llama_cpp_cannot_plan_gives_nothing(tmp_path: Path) -> None
     assert would_allocate(tmp_path / "none.gguf", options(broken, ctx_size=64)) is None
 
 
+@pytest.mark.llama
 def test_free_memory_is_told() -> None:
     free = free_memory()
     assert free.ram is None or free.ram > 0

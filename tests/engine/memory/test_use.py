@@ -40,6 +40,7 @@ def test_uses_add_up() -> None:
     assert use.as_json() == {"weights": 11, "kv": 22, "compute": 33, "total": 66}
 
 
+@pytest.mark.llama
 def test_a_real_model_reports_its_buffers(tiny: TinyFiles) -> None:
     header = read_header(tiny.target)
     small, large = (load_model(tiny.target, ctx_size=size) for size in (256, 1024))
