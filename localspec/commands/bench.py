@@ -72,9 +72,8 @@ def bench(
     Plain is always measured; --draft-tokens 2,4,8,auto unless given. Greedy and with seed 0
     unless flags say otherwise. Exit code 1 if a text differs from plain for no proven reason.
     """
-    from localspec.bench.plan import BenchPlan, require_room
     from localspec.bench.prompts import SHIPPED, by_task, read_prompts
-    from localspec.bench.report import Report, require_writable
+    from localspec.bench.report import require_writable
 
     groups = by_task(read_prompts(prompts or SHIPPED), tasks)
     request = make_request(name, models, sampling, _SAMPLING)
@@ -82,28 +81,57 @@ def bench(
     if output is not None:
         require_writable(output)
     with open_engine(request) as engine:
-        params = sampling_for(engine, request)
-        sides = tuple(dict.fromkeys(usable_length(engine, each, request) for each in lengths))
-        if audit and not params.seed_decides:
-            raise UsageError(
-                "--audit checks tokens against what the seed decides, which rejection does not.",
-                "Use --acceptance coupled or match, or leave --audit out.",
-            )
-        plan = BenchPlan(params, sides, repeats, max_tokens, request.suffix, audit)
-        ids = _encode_prompts(engine, groups)
-        require_room(engine, ids, plan)
-        report = Report(engine, plan, groups, output)
-        found, problem = _measure(engine, ids, plan, report, stderr=as_json)
-        with held_interrupt():  # a second Ctrl-C must not lose what the first one kept
-            try:
-                report.keep(found, complete=problem is None)
-            finally:
-                if as_json:
-                    console.json_line(report.document)
+        plan = _plan(engine, request, lengths, repeats, max_tokens, audit)
+        found, problem = _run(engine, plan, groups, output, as_json)
     if isinstance(problem, LocalspecError):
         raise problem
     unexplained = any(d.proven_at is None for one in found for d in one.differences)
     raise typer.Exit(130 if problem is not None else 1 if unexplained else 0)
+
+
+def _plan(
+    engine: "Engine",
+    request: Request,
+    lengths: Sequence[DraftTokens],
+    repeats: int,
+    max_tokens: int,
+    audit: bool,
+) -> "BenchPlan":
+    """What is measured, as far as what was loaded allows it."""
+    from localspec.bench.plan import BenchPlan
+
+    params = sampling_for(engine, request)
+    sides = tuple(dict.fromkeys(usable_length(engine, each, request) for each in lengths))
+    if audit and not params.seed_decides:
+        raise UsageError(
+            "--audit checks tokens against what the seed decides, which rejection does not.",
+            "Use --acceptance coupled or match, or leave --audit out.",
+        )
+    return BenchPlan(params, sides, repeats, max_tokens, request.suffix, audit)
+
+
+def _run(
+    engine: "Engine",
+    plan: "BenchPlan",
+    groups: "Mapping[str, Sequence[Prompt]]",
+    output: Path | None,
+    as_json: bool,
+) -> "tuple[list[Comparison], BaseException | None]":
+    """Measure, and keep the document whatever ends it early."""
+    from localspec.bench.plan import require_room
+    from localspec.bench.report import Report
+
+    ids = _encode_prompts(engine, groups)
+    require_room(engine, ids, plan)
+    report = Report(engine, plan, groups, output)
+    found, problem = _measure(engine, ids, plan, report, stderr=as_json)
+    with held_interrupt():  # a second Ctrl-C must not lose what the first one kept
+        try:
+            report.keep(found, complete=problem is None)
+        finally:
+            if as_json:
+                console.json_line(report.document)
+    return found, problem
 
 
 def _sides(request: Request) -> tuple[DraftTokens, ...]:

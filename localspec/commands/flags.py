@@ -1,9 +1,4 @@
-"""Command-line flags that several commands share, in groups.
-
-This room owns names, help texts and spellings of shared flags, and turns a group into the frozen
-parameters of `config`. It joins no rooms and prints nothing; commands live in `cli` and
-`model_commands`.
-"""
+"""Command-line flags that several commands share, in groups."""
 
 import functools
 import inspect
@@ -97,8 +92,8 @@ class ModelFlags:
             "--suffix",
             parser=_choice("on", "off"),
             metavar="on|off",
-            help="Let auto also propose what followed before in the text, with a draft model or "
-            "without.",
+            help="Let auto use prompt lookup: tokens that followed the same n-gram earlier in the "
+            "text, with a draft model or without.",
             rich_help_panel=_DRAFTING,
         ),
     ] = "on"

@@ -1,8 +1,4 @@
-"""Frozen parameters: how to sample, how to load a model, how long to draft.
-
-This room owns the settings that travel from the command line to the rooms that act on them, their
-defaults and their bounds. It does not read files and does not know llama.cpp.
-"""
+"""Parameters of sampling, loading and drafting: defaults, bounds, how they are read from text."""
 
 import re
 import secrets

@@ -1,7 +1,6 @@
-"""What we tell the user plainly, each with a hint.
+"""Errors that the user can mend: each a sentence and a hint; the command line prints them.
 
-This room owns the errors that are part of the product: the command line prints their message and
-hint and exits with code 1. Anything else that is raised is a bug and keeps its traceback.
+Anything else that is raised is a bug and keeps its traceback.
 
     LocalspecError
     ├── FileProblem         a path that names no readable file

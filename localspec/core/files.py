@@ -1,8 +1,4 @@
-"""Files that appear when they are complete, or not at all, and are read only up to a bound.
-
-This room owns the writing of results beside their place and the rename at the end, and reading that
-cannot run away. What is in a file, and where it belongs, is its callers' business.
-"""
+"""Files written beside their place and renamed when complete; reading up to a bound."""
 
 import os
 import secrets

@@ -1,8 +1,4 @@
-"""Ctrl-C held back while it would do harm, and raised afterwards.
-
-This room owns one block: inside it a KeyboardInterrupt waits. What may not be disturbed is its
-callers' matter: llama.cpp calling back into Python, a drawing on the terminal.
-"""
+"""Ctrl-C held back while it would do harm, and raised afterwards."""
 
 import signal
 import threading

@@ -1,8 +1,4 @@
-"""What this computer has: cores, memory, an NVIDIA card.
-
-This room owns facts about the machine that llama.cpp does not tell. It reads the operating
-system's own files, loads no library and gives no advice.
-"""
+"""What this computer has: cores, memory, an NVIDIA card. llama.cpp is not asked."""
 
 import os
 import re

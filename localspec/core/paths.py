@@ -1,8 +1,4 @@
-"""Where models, the demo pair and caches live.
-
-This room owns the answer to "in which folder?" and nothing else: it reads no model and downloads
-nothing.
-"""
+"""Where models, the demo pair and caches lie."""
 
 import os
 import sys

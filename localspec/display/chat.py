@@ -1,8 +1,4 @@
-"""The chat on a terminal or through pipes: the ChatUI that `chat` speaks to.
-
-This room owns prompt line, history, live meter and plain lines. Like `display` it draws and decides
-nothing; it is apart from it because a conversation keeps state between two pieces of text.
-"""
+"""The chat on a terminal or through pipes: prompt line, history, live meter."""
 
 import signal
 import sys

@@ -1,8 +1,4 @@
-"""What to change when the figures of an answer say that drafting could do better.
-
-This room owns the thresholds and the sentences. The figures are `stats`'; it never speaks of an
-answer too short to tell.
-"""
+"""What to change when the figures of an answer say that drafting could do better."""
 
 from localspec.core.config import SamplingParams
 from localspec.engine.stats import GenerationStats

@@ -1,8 +1,4 @@
-"""Chat messages to prompt text, by the template inside the GGUF file.
-
-This room owns the rendering of chat templates. A template is a stranger's program, so it runs in
-Jinja's sandbox and its output is bounded. It does not tokenize.
-"""
+"""Chat templates: messages to prompt text, in Jinja's sandbox, with bounded output."""
 
 import datetime
 from collections.abc import Sequence

@@ -1,8 +1,4 @@
-"""The multi-turn loop and its slash commands, speaking to a ChatUI; never draws.
-
-This room owns a conversation: its messages, its settings, and what each command does to them. It
-knows the engine as a Protocol and leaves every character on the screen to `display`.
-"""
+"""Multi-turn chat: the messages, their settings, the slash commands; it draws nothing."""
 
 import json
 import secrets

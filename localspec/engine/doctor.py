@@ -1,8 +1,4 @@
-"""Facts about this machine and this build, with advice.
-
-This room owns what is worth knowing before a report or a purchase: build, devices, cores, memory,
-folders, the demo pair. It asks `backend` and `machine`, and draws nothing.
-"""
+"""Facts about this machine and this build of llama.cpp, with advice."""
 
 import platform
 import sys

@@ -1,8 +1,4 @@
-"""llama.cpp itself: the library, its log, its devices, how it was built.
-
-This room is the only door to llama_cpp. It owns what is true of the library before any model is
-loaded; models and contexts belong to `model`.
-"""
+"""The door to llama_cpp: the library, its log, its devices, how it was built."""
 
 import collections
 import ctypes
@@ -18,7 +14,7 @@ from localspec.core.errors import EngineError, UsageError
 from localspec.core.formatting import printable
 
 # Iterations an idle libgomp thread spins before it sleeps. Unbounded spinning, libgomp's default,
-# stalls a token for up to a second beside another busy process; see "Threads" in the README.
+# stalls a token for up to a second beside another busy process; see docs/threads.md.
 SPIN_COUNT = "1000"
 
 _LOG_LINES = 50_000  # a model of many layers tells thousands about making a context

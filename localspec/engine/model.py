@@ -1,8 +1,4 @@
-"""One GGUF model with its context on llama.cpp: loaded, decoded, rolled back, freed.
-
-This room owns what is asked of llama.cpp about a single model, a load without weights included.
-It expects a header that was judged already, and knows nothing of pairs or of drafting.
-"""
+"""One GGUF model with its context on llama.cpp: loaded, decoded, rolled back, freed."""
 
 import ctypes
 import os

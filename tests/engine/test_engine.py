@@ -85,9 +85,7 @@ def test_text_of_the_bundled_pair_does_not_depend_on_the_draft(
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_exact_text_does_not_depend_on_the_draft_in_long_contexts(
-    tiny: TinyFiles, threads: int
-) -> None:
+def test_exact_text_does_not_depend_on_the_draft_far_behind(tiny: TinyFiles, threads: int) -> None:
     # Beyond 512 tokens and with two threads llama.cpp splits the attention of one-token passes.
     target = options(tiny.target, threads=threads, exact=True)
     with Engine.load(target, options(tiny.draft, threads=threads)) as engine:
@@ -199,7 +197,7 @@ def test_the_context_is_filled_and_never_overrun(
             generate(engine, random_ids(256), length=length)
 
 
-def test_a_draft_with_a_smaller_context_sees_the_most_recent_part(
+def test_a_draft_of_smaller_context_sees_the_most_recent_part(
     tiny: TinyFiles, engine: Engine
 ) -> None:
     prompt = random_ids(20)

@@ -1,9 +1,4 @@
-"""What a model would occupy, told from its header: weights, KV cache and compute buffers by layer.
-
-This room owns the estimate, for files that are not loaded and may not even be here. What llama.cpp
-really allocated is `memory`'s, what it says that it would allocate `budget`'s, and what to do about
-too little memory `fit`'s.
-"""
+"""Memory estimate from a GGUF header: weights, KV cache and compute buffers by layer."""
 
 import re
 from collections.abc import Sequence

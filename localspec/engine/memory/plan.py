@@ -1,8 +1,4 @@
-"""What fits: the context and the GPU layers of a pair, from what it would occupy and what is free.
-
-This room owns the choice where the user leaves it open, and the refusal of what cannot fit, with
-what would. It asks neither the machine nor llama.cpp: estimates and free bytes are handed in.
-"""
+"""Memory plan: the context and the GPU layers of a pair that fit into what is free."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

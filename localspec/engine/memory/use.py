@@ -1,7 +1,4 @@
-"""What a loaded model occupies: weights, KV cache and compute buffers, as llama.cpp reports them.
-
-This room owns the reading of those reports. It asks nothing of llama.cpp and estimates nothing.
-"""
+"""Memory of a loaded model as llama.cpp reports it: weights, KV cache, compute buffers."""
 
 import re
 from collections.abc import Iterable
