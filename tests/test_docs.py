@@ -33,6 +33,12 @@ def test_the_readme_is_short() -> None:
     assert len(README.read_text(encoding="utf-8").split()) <= 900
 
 
+def test_the_readme_shows_an_answer_and_a_speed() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert any(re.search(r"tok/s · acceptance \d+%", block) for block in blocks(README, "text"))
+    assert re.search(r"^## Speed\n.*?^\|.*tok/s.*\|$", text, re.DOTALL | re.MULTILINE)
+
+
 def test_links_lead_somewhere() -> None:
     missing = [
         f"{page.name}: {target}"
@@ -77,7 +83,6 @@ def test_commands_and_flags_of_the_pages_exist() -> None:
     assert unknown == []
 
 
-@pytest.mark.llama
 @pytest.mark.llama
 def test_the_library_example_runs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

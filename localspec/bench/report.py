@@ -46,7 +46,7 @@ class Report:
         self.document: dict[str, object] = {}
 
     def keep(self, comparisons: Sequence[Comparison], *, complete: bool) -> None:
-        """Everything a reader needs to judge the figures, or to measure them again, as it is now.
+        """Rebuild the document from the results so far, and write it.
 
         Raises FileProblem when the file cannot be written; the document is there all the same.
         """

@@ -48,10 +48,10 @@ def bench(
         str | None, typer.Option("--tasks", help="Only these, comma-separated: code,edit.")
     ] = None,
     repeats: Annotated[
-        int, typer.Option("--repeats", "-r", min=1, help="Interleaved repeats.")
+        int, typer.Option("--repeats", "-r", min=1, help="Repeats; the draft lengths take turns.")
     ] = 3,
     max_tokens: Annotated[
-        int, typer.Option("--max-tokens", "-n", min=1, help="Tokens an answer.")
+        int, typer.Option("--max-tokens", "-n", min=1, help="Most tokens of an answer.")
     ] = 64,
     audit: Annotated[
         bool,

@@ -17,18 +17,18 @@ def demo(
     draft_tokens: Annotated[
         str, typer.Option("--draft-tokens", "--draft", metavar="N|auto", help="Draft length.")
     ] = "auto",
-    repeats: Annotated[int, typer.Option(min=1, help="Interleaved repeats.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Repeats, plain and drafted in turn.")] = 3,
     max_tokens: Annotated[
-        int, typer.Option("--max-tokens", "-n", min=1, max=256, help="Tokens an answer.")
+        int, typer.Option("--max-tokens", "-n", min=1, max=256, help="Most tokens of an answer.")
     ] = 64,
     threads: Annotated[
         int | None, typer.Option("--threads", "-t", min=1, help="Default: physical cores.")
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """See the bundled pair at work: plain beside drafted, no network."""
+    """Compare plain and speculative decoding on the bundled pair; no network."""
     from localspec.bench.demo import run_demo
-    from localspec.display import bench as scoreboard
+    from localspec.display import bench as bench_display
     from localspec.engine.engine import missing_gpu
 
     length = choose_draft([], None, draft_tokens).one_length("auto")
@@ -37,7 +37,7 @@ def demo(
     for sentence in missing_gpu():
         console.note(sentence)
     if not as_json:
-        scoreboard.demo_intro(length)
+        bench_display.demo_intro(length)
     results = []
     with progress() as on_progress:
         for result in run_demo(
@@ -49,7 +49,7 @@ def demo(
         ):
             results.append(result)
             if not as_json:
-                scoreboard.demo_result(result)
+                bench_display.demo_result(result)
     if as_json:
         settings = {"repeats": repeats, "max_tokens": max_tokens, "temperature": 0}
         machine_facts = {"cpu": machine.cpu_name(), "threads": threads or machine.physical_cores()}

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -16,6 +16,7 @@ from localspec.core.config import (
     LAYERS,
     THREADS,
     DraftOptions,
+    FlashAttention,
     LoadOptions,
     choose_draft,
 )
@@ -59,7 +60,7 @@ class ModelFlags:
         list[str],
         typer.Option(
             "--draft",
-            help="Either the draft model (as the target's, or find: the best one here) or the "
+            help="Draft model (a file, one on the Hub, or find: the best one on this disk), or "
             "draft length (a number, auto or off). May be given twice, once for each.",
             metavar="MODEL|N|auto|off",
             rich_help_panel=_DRAFTING,
@@ -79,9 +80,8 @@ class ModelFlags:
         str | None,
         typer.Option(
             "--draft-tokens",
-            help="Tokens drafted in a round: a number, off, or auto, the default: as far as it "
-            "pays, by what passes cost here and what the text accepts, or not at all. bench takes "
-            "several: 0,2,4,auto.",
+            help="Draft length, in tokens a round: a number, off, or auto, the default: as many "
+            "as pay, by measured costs and acceptance. bench takes several: 0,2,4,auto.",
             metavar="N|auto|off",
             rich_help_panel=_DRAFTING,
         ),
@@ -101,8 +101,8 @@ class ModelFlags:
         bool,
         typer.Option(
             "--lenient",
-            help="Run a pair that llama.cpp refuses for what cannot corrupt text: other control or "
-            "unused tokens, other ids at the beginning or end, a vocabulary of another size.",
+            help="Accept pairs that llama.cpp refuses for harmless reasons: control or unused "
+            "tokens, BOS and EOS ids, vocabulary size.",
             rich_help_panel=_DRAFTING,
         ),
     ] = False
@@ -176,7 +176,7 @@ class ModelFlags:
             "-t",
             min=THREADS.low,
             max=THREADS.high,
-            help="Default: physical cores.",
+            help="CPU threads for one token at a time. Default: physical cores.",
             rich_help_panel=_LOADING,
         ),
     ] = None
@@ -187,7 +187,7 @@ class ModelFlags:
             "-tb",
             min=THREADS.low,
             max=THREADS.high,
-            help="Threads for more than one token at a time. Default: as --threads.",
+            help="CPU threads for prompts and verification. Default: as --threads.",
             rich_help_panel=_LOADING,
         ),
     ] = None
@@ -217,6 +217,7 @@ class ModelFlags:
             "--n-cpu-moe",
             "-ncmoe",
             min=LAYERS.low,
+            max=LAYERS.high,
             help="Keep the experts of the first N layers in RAM. Default: 0.",
             rich_help_panel=_LOADING,
         ),
@@ -232,7 +233,7 @@ class ModelFlags:
         ),
     ] = field(default_factory=list)
     mlock: Annotated[
-        bool, typer.Option("--mlock", help="Keep the models in RAM.", rich_help_panel=_LOADING)
+        bool, typer.Option("--mlock", help="Lock the models in RAM.", rich_help_panel=_LOADING)
     ] = False
     flash_attn: Annotated[
         str | None,
@@ -240,7 +241,7 @@ class ModelFlags:
             "--flash-attn",
             "-fa",
             metavar="auto|on|off",
-            parser=_choice("auto", "on", "off"),
+            parser=_choice(*get_args(FlashAttention)),
             help="Flash attention. Default: auto.",
             rich_help_panel=_LOADING,
         ),
@@ -271,8 +272,8 @@ class ModelFlags:
         bool,
         typer.Option(
             "--exact",
-            help="The same text with any draft length even in long contexts, a little slower: "
-            "no decode is one token wide, the width whose rounding differs.",
+            help="Identical text for every draft length, also in long contexts: no token is "
+            "decoded alone, since that rounds differently. A little slower.",
             rich_help_panel=_LOADING,
         ),
     ] = False
@@ -329,25 +330,42 @@ class SamplingFlags:
         typer.Option(
             "--temperature",
             "--temp",
-            help="0 is greedy. Default 0.8.",
+            help="Temperature; 0 is greedy. Default 0.8.",
             rich_help_panel=_SAMPLING,
         ),
     ] = None
     top_k: Annotated[
         int | None,
-        typer.Option("--top-k", help="0: off. Default 40.", rich_help_panel=_SAMPLING),
+        typer.Option(
+            "--top-k",
+            help="Keep the K likeliest tokens; 0: off. Default 40.",
+            rich_help_panel=_SAMPLING,
+        ),
     ] = None
     top_p: Annotated[
         float | None,
-        typer.Option("--top-p", help="1: off. Default 0.95.", rich_help_panel=_SAMPLING),
+        typer.Option(
+            "--top-p",
+            help="Keep the likeliest tokens of this total probability; 1: off. Default 0.95.",
+            rich_help_panel=_SAMPLING,
+        ),
     ] = None
     min_p: Annotated[
         float | None,
-        typer.Option("--min-p", help="0: off. Default 0.05.", rich_help_panel=_SAMPLING),
+        typer.Option(
+            "--min-p",
+            help="Keep tokens of at least this share of the best one's probability; 0: off. "
+            "Default 0.05.",
+            rich_help_panel=_SAMPLING,
+        ),
     ] = None
     repeat_penalty: Annotated[
         float | None,
-        typer.Option("--repeat-penalty", help="1: off. Default 1.", rich_help_panel=_SAMPLING),
+        typer.Option(
+            "--repeat-penalty",
+            help="Penalty of recent tokens; 1: off. Default 1.",
+            rich_help_panel=_SAMPLING,
+        ),
     ] = None
     repeat_last_n: Annotated[
         int | None,
@@ -362,7 +380,8 @@ class SamplingFlags:
         typer.Option(
             "--seed",
             "-s",
-            help="The same seed gives the same text with any draft or none. Default: random.",
+            help="Its text is the same with any draft length, but with --acceptance rejection. "
+            "Default: random.",
             rich_help_panel=_SAMPLING,
         ),
     ] = None
@@ -372,10 +391,10 @@ class SamplingFlags:
             "--acceptance",
             parser=_choice(*ACCEPTANCE_RULES),
             metavar="|".join(ACCEPTANCE_RULES),
-            help="Which drafted tokens are accepted. coupled, the default: target and draft draw "
-            "with the same noise. match: the draft's likeliest, if the target draws it. rejection: "
-            "the p/q test; the text for a seed then depends on the draft, whose length must be a "
-            "number. The odds of a text are the target's own with each.",
+            help="Which drafted tokens are accepted. coupled, the default: target and draft sample "
+            "with the same noise. match: the draft's likeliest, if the target samples it. "
+            "rejection: the p/q test; the text for a seed then depends on the draft, whose length "
+            "must be a number. All rules keep the target's distribution.",
             rich_help_panel=_SAMPLING,
         ),
     ] = None
@@ -392,7 +411,9 @@ class AnswerFlags:
     system: Annotated[str | None, typer.Option("--system", "-sys", help="A system message.")] = None
     max_tokens: Annotated[
         int | None,
-        typer.Option("--max-tokens", "-n", min=1, help="Default: as much as the context holds."),
+        typer.Option(
+            "--max-tokens", "-n", min=1, help="Most tokens of an answer. Default: the context."
+        ),
     ] = None
     stop: Annotated[
         list[str], typer.Option("--stop", help="End before this text; may be repeated.")

@@ -39,7 +39,7 @@ def check(
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Say whether a draft may speak for a target, and why not: headers only, no weights.
+    """Check whether a draft model is compatible with a target, and why not; reads only headers.
 
     Of a file on the Hub only the header is read. A pair's name stands for both models.
     """
@@ -73,7 +73,7 @@ def inspect(
     name: Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL)],
     as_json: JsonFlag = False,
 ) -> None:
-    """Show what a model file says of itself, and what it is good for: header only, no weights."""
+    """Show a model's metadata and memory estimate, and what speaks against it; reads the header."""
     from localspec.engine.memory.probe import memory_for_models
     from localspec.library.acquire import header_of
     from localspec.library.model_info import model_info
@@ -95,20 +95,20 @@ def list_models(
     folder: FolderOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """List the GGUF models on this disk: ours, and those of other tools, which stay where they are.
+    """List GGUF models on this disk, those of Ollama, LM Studio and other tools too.
 
     Sources: localspec, hugging-face, llama.cpp, lm-studio, ollama, jan, gpt4all.
     """
-    from localspec.display import models as listing
+    from localspec.display import models as lists
     from localspec.library.local_models import find_models, parse_source
 
     chosen = [parse_source(text) for text in source or ()] or None
     inventory = find_models(chosen, folder or ())
     if as_json:
-        models = [listing.model_json(model) for model in inventory.models]
+        models = [lists.model_json(model) for model in inventory.models]
         console.json_line({"models": models, "notes": list(inventory.notes)})
     else:
-        listing.models(inventory)
+        lists.models(inventory)
 
 
 def suggest(
@@ -117,7 +117,7 @@ def suggest(
     as_json: JsonFlag = False,
 ) -> None:
     """Rank drafts for a target: from this disk first, then known pairs; and say why others fail."""
-    from localspec.display import models as listing
+    from localspec.display import models as lists
     from localspec.library.acquire import header_of
     from localspec.library.resolve import Resolver
     from localspec.library.suggest import drafts_for
@@ -128,7 +128,7 @@ def suggest(
     if not header.can_roll_back:
         raise IncompatiblePair(
             f"{name} ({header.architecture}) cannot drop rejected tokens, so no draft helps it.",
-            "It runs plain; what the text repeats is still proposed.",
+            "It decodes plainly; prompt lookup needs rollback too.",
         )
     found = drafts_for(header, resolver.inventory.models)
     if as_json:
@@ -140,7 +140,7 @@ def suggest(
             }
         )
     else:
-        listing.suggestions(found, name)
+        lists.suggestions(found, name)
     raise typer.Exit(0 if found.drafts or found.known else 1)
 
 
@@ -152,7 +152,7 @@ def download(
     yes: YesOption = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Fetch a pair, or single models, into the models folder; what was interrupted goes on.
+    """Download a pair, or single models, into the models folder; resumes what was interrupted.
 
     Both headers of a pair are checked first. Every file is compared with the Hub's sha256.
     """
@@ -183,9 +183,9 @@ def verify(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compare files with the sha256 recorded when they came; needs no network."""
+    """Verify files against the sha256 recorded when they came; needs no network."""
     from localspec.core import paths
-    from localspec.display import models as listing
+    from localspec.display import models as lists
     from localspec.download import verify as verify_files
     from localspec.library import user_pairs
     from localspec.library.resolve import Resolver
@@ -197,9 +197,9 @@ def verify(
     folders += [path for path in kept if not path.is_relative_to(paths.models_folder())]
     with progress(in_bytes=True) as on_progress:
         coming = verify_files(wanted or folders, on_progress, kept)
-        found = list(coming) if as_json else listing.verdicts(coming)
+        found = list(coming) if as_json else lists.verdicts(coming)
     if as_json:
-        console.json_line({"files": [listing.verdict_json(verdict) for verdict in found]})
+        console.json_line({"files": [lists.verdict_json(verdict) for verdict in found]})
     elif not found:
         console.note("Nothing was downloaded yet; fetch a pair with: localspec download NAME")
     raise typer.Exit(0 if all(verdict.state == "right" for verdict in found) else 1)

@@ -36,7 +36,7 @@ def pairs(
     as_json: JsonFlag = False,
 ) -> None:
     """List known pairs of target and draft, your own first."""
-    from localspec.display import models as listing
+    from localspec.display import models as lists
     from localspec.library.local_models import find_models
     from localspec.library.pairs import pair_rows
 
@@ -47,7 +47,7 @@ def pairs(
     if as_json:
         console.json_line({"pairs": [row.as_json() for row in rows]})
     else:
-        listing.pairs(rows)
+        lists.pairs(rows)
 
 
 @pair_app.command("add")
@@ -105,7 +105,7 @@ def pair_show(
     name: Annotated[str, typer.Argument(metavar="NAME")], as_json: JsonFlag = False
 ) -> None:
     """Everything known about a pair, yours or a known one."""
-    from localspec.display import models as listing
+    from localspec.display import models as lists
     from localspec.library import user_pairs
     from localspec.library.local_models import find_models
     from localspec.library.pairs import pair_row
@@ -114,7 +114,7 @@ def pair_show(
     if as_json:
         console.json_line(row.as_json() | {"settings": dict(settings)})
     else:
-        listing.pair(row, settings)
+        lists.pair(row, settings)
 
 
 @pair_app.command("remove")

@@ -44,7 +44,8 @@ def run(
         str | None, typer.Argument(help="The prompt; what is piped in is added below it.")
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="Read the prompt from a file, not a pipe.")
+        Path | None,
+        typer.Option("--file", "-f", help="Read the prompt from this file, not from stdin."),
     ] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="Complete the text as it is, without chat template.")

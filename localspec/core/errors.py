@@ -5,7 +5,7 @@ Anything else that is raised is a bug and keeps its traceback.
     LocalspecError
     ├── FileProblem         a path that names no readable file
     │   └── NotAGGUF        a file whose GGUF header cannot be trusted
-    ├── IncompatiblePair    a draft that may not speak for its target
+    ├── IncompatiblePair    a draft that is not compatible with its target
     ├── EngineError         llama.cpp refused to load or to decode
     ├── NotEnoughMemory     what was asked for does not fit this machine
     ├── HubProblem          the Hub has no such model, or does not hand it out

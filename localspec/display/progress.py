@@ -10,11 +10,11 @@ from localspec.display.console import make_console
 if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
-Report = Callable[[str, int, int], None]  # label, done, total
+OnProgress = Callable[[str, int, int], None]  # label, done, total
 
 
 @contextmanager
-def progress(*, in_bytes: bool = False) -> Iterator[Report]:
+def progress(*, in_bytes: bool = False) -> Iterator[OnProgress]:
     """A bar that is fed with (label, done, total), one label at a time.
 
     With ``in_bytes`` it shows sizes, speed and the time left. A bar that is full vanishes: whatever

@@ -7,7 +7,7 @@ from localspec.speculative.drafters import MODEL
 _ENOUGH_DRAFTED = 40  # tokens of the draft model; below, a share says little
 _ENOUGH_SAID = 64  # tokens
 _LOW = 0.35  # accepted of drafted
-_DEAR_STEP = 0.3  # of a plain pass, for one draft step
+_SLOW_STEP = 0.3  # of a plain pass, for one draft step
 _HOT = 1.0  # temperature
 _MOSTLY_READING = 0.5  # of all time after the target's own reading, spent reading with the draft
 _SOURCE = MODEL.partition(" ")[0]
@@ -37,7 +37,7 @@ def advise(stats: GenerationStats, params: SamplingParams) -> str | None:
             "gains more. See what there is: localspec suggest TARGET"
         )
     step = _draft_step(stats)
-    if step is not None and step > _DEAR_STEP:
+    if step is not None and step > _SLOW_STEP:
         return (
             f"A token of the draft costs {step:.0%} of one of the target: a smaller draft, or a "
             "stronger quantisation of it, gains more."

@@ -42,7 +42,7 @@ class ChatEngine(TextEngine, Protocol):
 
 
 class ChatUI(Protocol):
-    """The person at the other end."""
+    """User interface of a chat: reads messages, shows answers."""
 
     def read(self) -> str:
         """One message; EOFError at the end of input, KeyboardInterrupt at Ctrl-C."""
@@ -229,6 +229,9 @@ def _undo(chat: Chat, rest: str) -> None:
 
 
 def _stats(chat: Chat, rest: str) -> None:
+    if chat.total.rounds == 0:
+        chat.ui.say("There are no answers yet.")
+        return
     chat.ui.show_stats(chat.total)
 
 

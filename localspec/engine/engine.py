@@ -211,7 +211,7 @@ def require_model(header: ModelHeader) -> list[str]:
 
 
 def require_pair(target: ModelHeader, draft: ModelHeader, *, lenient: bool = False) -> list[str]:
-    """Raise IncompatiblePair when the draft must not speak for the target; else the warnings."""
+    """Raise IncompatiblePair for an incompatible draft; else the warnings."""
     report = check_pair(target, draft, lenient=lenient)
     if not report.compatible:
         first, *others = report.errors

@@ -70,7 +70,7 @@ class TextEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GenerationResponse:
-    """What one round added, how far it drafted, and if it did not, perhaps why.
+    """Text and tokens of one round, the figures so far, draft length and controller status.
 
     ``stats`` is live: the same object in every response of a stream.
     """
@@ -200,7 +200,7 @@ def _require_room(n_prompt: int, n_ctx: int) -> None:
 
 
 def make_sampler(params: SamplingParams) -> Sampler:
-    """The target's rule: for a drafted token too, by the rule of acceptance."""
+    """RejectionSampler where acceptance is "rejection", else Sampler."""
     rejects = params.acceptance == "rejection" and not params.greedy
     return RejectionSampler(params) if rejects else Sampler(params)
 

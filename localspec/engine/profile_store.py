@@ -205,7 +205,7 @@ class PairProfile:
             return []
         return [
             f"Even a draft that is always right would gain no more than {most:.2f}x here (with "
-            f"{length} tokens a round): running plain, but for what the text repeats."
+            f"{length} tokens a round): decoding plainly, but for prompt lookup."
         ]
 
 

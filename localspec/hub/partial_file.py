@@ -110,7 +110,7 @@ class PartialFile:
 
 
 def partial_path(place: Path, content: str) -> Path:
-    """Where what belongs at `place` grows; a hash of its `content` tells its versions apart."""
+    """Path of the partial file for `place`; the hash of its `content` keeps versions apart."""
     return place.with_name(f".{place.name}.{content[:16]}.part")
 
 

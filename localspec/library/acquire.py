@@ -76,10 +76,9 @@ def judge(
 
 def file_hashes(check: PairCheck, on_progress: Progress) -> "list[FileHash]":
     """Size and sha256 of every file of a judged pair that is on this disk, split ones included."""
-    headers = [side for side in (check.target, check.draft) if isinstance(side, ModelHeader)]
     return [
         _hashed(path, on_progress)
-        for header in headers
+        for header in (check.target, check.draft)
         for path in header.paths
         if path.is_file()  # the path of a header on the Hub is its reference
     ]

@@ -1,7 +1,6 @@
 """The catalogue of known pairs, `pairs.toml`: models on the Hub, licences, and what to expect.
 
-What it says of a pair's vocabularies is hearsay, and only `pairing` judges. A user's own pairs are
-in `user_pairs`.
+What it says of vocabularies is not verified: only `pairing` checks files.
 """
 
 from collections.abc import Iterable

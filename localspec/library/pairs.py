@@ -1,4 +1,4 @@
-"""The rows of the list of pairs: own and known ones, what is on this disk of each, what fits."""
+"""Rows of the list of pairs: the user's own and known ones, what is here of each, what fits."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

@@ -38,7 +38,7 @@ class NamedModels:
 
 
 class Resolver:
-    """What names mean here, for one command: the disk is searched once, if a name needs it at all.
+    """Resolves names for one command: the disk is searched at most once.
 
     ``folders`` are searched with the rest for `inventory`. No name is looked up in them, since
     other commands would not find it.

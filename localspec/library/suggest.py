@@ -40,7 +40,7 @@ Measured = Callable[[ModelHeader, ModelHeader], float | None]
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A draft on the disk that may speak for the target; ``worth`` only ranks it."""
+    """A compatible draft on this disk; ``worth`` only ranks it."""
 
     header: ModelHeader
     name: str

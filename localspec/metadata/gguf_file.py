@@ -188,94 +188,94 @@ class HeaderReader:
         """Read on to the end."""
         self.advance(lambda key: False)
 
-    def _read(self, cursor: ByteReader) -> Iterator[str]:
+    def _read(self, reader: ByteReader) -> Iterator[str]:
         """Read everything, with a pause at each key: behind its name, and an array's length."""
         part = self.part
-        part.version = _read_version(cursor)
+        part.version = _read_version(reader)
         # The smallest tensor description is 24 bytes, the smallest key with its value 14.
-        n_tensors = cursor.count("tensors", MAX_TENSORS, 24)
-        n_keys = cursor.count("keys", MAX_KEYS, 14)
+        n_tensors = reader.count("tensors", MAX_TENSORS, 24)
+        n_keys = reader.count("keys", MAX_KEYS, 14)
         for index in range(n_keys):
-            key, type_id = _read_key(cursor, part, index)
-            array = _read_array_head(cursor) if type_id == ARRAY else None
+            key, type_id = _read_key(reader, part, index)
+            array = _read_array_head(reader) if type_id == ARRAY else None
             if array is not None and array.type_id == STRING:
                 part.announced[key] = array.length
             yield key
             if array is None:
-                part.values[key] = _read_value(cursor, type_id)
+                part.values[key] = _read_value(reader, type_id)
             else:
-                _read_elements(cursor, part, key, array)
-        _read_tensors(cursor, part, n_tensors)
+                _read_elements(reader, part, key, array)
+        _read_tensors(reader, part, n_tensors)
 
 
-def _read_version(cursor: ByteReader) -> int:
-    if cursor.n_bytes == 0:
-        cursor.fail("is empty")
-    start = cursor.take(min(4, cursor.n_bytes))
+def _read_version(reader: ByteReader) -> int:
+    if reader.n_bytes == 0:
+        reader.fail("is empty")
+    start = reader.take(min(4, reader.n_bytes))
     if not b"GGUF".startswith(start):
-        _fail_impostor(cursor, start)
-    version = cursor.u32()
+        _fail_impostor(reader, start)
+    version = reader.u32()
     # The same test as `gguf_init_from_reader`: byte-swapped, a small version is a huge number.
     if version and version & 0xFFFF == 0:
-        cursor.fail("is a big-endian GGUF file", "Get the ordinary, little-endian version.")
+        reader.fail("is a big-endian GGUF file", "Get the ordinary, little-endian version.")
     if version == 1:
-        cursor.fail("is a GGUF file of version 1", "llama.cpp reads 2 and 3: get a newer file.")
+        reader.fail("is a GGUF file of version 1", "llama.cpp reads 2 and 3: get a newer file.")
     if version not in (2, 3):
-        cursor.fail(f"is a GGUF file of version {version}, expected 2 or 3", UPGRADE)
+        reader.fail(f"is a GGUF file of version {version}, expected 2 or 3", UPGRADE)
     return version
 
 
-def _fail_impostor(cursor: ByteReader, start: bytes) -> NoReturn:
-    start += cursor.take(min(60, cursor.n_bytes - len(start)))
+def _fail_impostor(reader: ByteReader, start: bytes) -> NoReturn:
+    start += reader.take(min(60, reader.n_bytes - len(start)))
     for beginning, sentence, hint in _IMPOSTORS:
         if start.lstrip().startswith(beginning):
-            cursor.fail(sentence, hint)
+            reader.fail(sentence, hint)
     readable = _decode(start).replace("\n", " ").isprintable()
     kind = "is a text file" if readable else f"begins with {start[:4]!r}, not with 'GGUF'"
-    cursor.fail(f"is not a GGUF model: it {kind}", "Give a .gguf file.")
+    reader.fail(f"is not a GGUF model: it {kind}", "Give a .gguf file.")
 
 
-def _read_key(cursor: ByteReader, part: PartHeader, index: int) -> tuple[str, int]:
+def _read_key(reader: ByteReader, part: PartHeader, index: int) -> tuple[str, int]:
     """A key and the type of its value."""
-    cursor.reading = f"key {index + 1}"
-    key = _decode(cursor.string(MAX_KEY_BYTES))
+    reader.reading = f"key {index + 1}"
+    key = _decode(reader.string(MAX_KEY_BYTES))
     if not key or key in part.values or key in part.arrays:
-        cursor.fail(f"has {'a second' if key else 'an empty'} key '{one_line(key[:80])}'")
-    cursor.reading = f"key '{one_line(key[:80])}'"
-    type_id = cursor.u32()
+        reader.fail(f"has {'a second' if key else 'an empty'} key '{one_line(key[:80])}'")
+    reader.reading = f"key '{one_line(key[:80])}'"
+    type_id = reader.u32()
     if type_id not in _SCALARS and type_id not in (STRING, ARRAY):
-        cursor.fail(f"has the unknown value type {type_id} in {cursor.reading}", UPGRADE)
+        reader.fail(f"has the unknown value type {type_id} in {reader.reading}", UPGRADE)
     if key == "general.alignment" and type_id != UINT32:
-        cursor.fail(f"stores {cursor.reading} in another type than u32", _CONVERT)
+        reader.fail(f"stores {reader.reading} in another type than u32", _CONVERT)
     part.types[key] = type_id
     return key, type_id
 
 
-def _read_value(cursor: ByteReader, type_id: int) -> Value:
-    return _decode(cursor.string()) if type_id == STRING else cursor.scalar(_SCALARS[type_id])
+def _read_value(reader: ByteReader, type_id: int) -> Value:
+    return _decode(reader.string()) if type_id == STRING else reader.scalar(_SCALARS[type_id])
 
 
-def _read_array_head(cursor: ByteReader) -> Array:
+def _read_array_head(reader: ByteReader) -> Array:
     """Type and length of an array whose elements follow."""
-    type_id = cursor.u32()
+    type_id = reader.u32()
     if type_id != STRING and type_id not in _SCALARS:
         what = "an array of arrays" if type_id == ARRAY else f"the unknown value type {type_id}"
-        cursor.fail(f"has {what} in {cursor.reading}", UPGRADE)
+        reader.fail(f"has {what} in {reader.reading}", UPGRADE)
     width = 8 if type_id == STRING else struct.calcsize(_SCALARS[type_id])
-    return Array(type_id, cursor.count("elements", MAX_ELEMENTS, width), [], b"")
+    return Array(type_id, reader.count("elements", MAX_ELEMENTS, width), [], b"")
 
 
-def _read_elements(cursor: ByteReader, part: PartHeader, key: str, head: Array) -> None:
+def _read_elements(reader: ByteReader, part: PartHeader, key: str, head: Array) -> None:
     """The elements of an array, which are kept where somebody needs them."""
     short = head.length <= MAX_KEPT_ELEMENTS and not key.startswith("tokenizer.ggml.")
     kept = short or key in ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type")
     array = head
     if head.type_id == STRING:
-        strings = cursor.strings(head.length) if kept else cursor.skip_strings(head.length)
+        strings = reader.strings(head.length) if kept else reader.skip_strings(head.length)
         array = head._replace(strings=strings)
     else:
         width = struct.calcsize(_SCALARS[head.type_id])
-        packed = cursor.take(head.length * width)
+        packed = reader.take(head.length * width)
         array = head._replace(packed=packed) if kept else head
     if short:
         part.values[key] = _unpack(array)
@@ -289,50 +289,50 @@ def _unpack(array: Array) -> Value:
     return struct.unpack(f"<{array.length}{_SCALARS[array.type_id]}", array.packed)
 
 
-def _read_tensors(cursor: ByteReader, part: PartHeader, n_tensors: int) -> None:
+def _read_tensors(reader: ByteReader, part: PartHeader, n_tensors: int) -> None:
     alignment = part.number("general.alignment")
     alignment = 32 if alignment is None else alignment
     if alignment.bit_count() != 1:
-        cursor.fail(f"gives the alignment {alignment}, which is not a power of two")
+        reader.fail(f"gives the alignment {alignment}, which is not a power of two")
     names: set[str] = set()
     end = 0
     for index in range(n_tensors):
-        cursor.reading = f"tensor {index + 1}"
-        tensor = _read_tensor(cursor)
+        reader.reading = f"tensor {index + 1}"
+        tensor = _read_tensor(reader)
         if tensor.name in names:
-            cursor.fail(f"describes the tensor '{one_line(tensor.name)}' twice")
+            reader.fail(f"describes the tensor '{one_line(tensor.name)}' twice")
         names.add(tensor.name)
         # llama.cpp takes tensors in file order without gaps; this also proves alignment.
         if tensor.offset != end:
-            cursor.fail(
+            reader.fail(
                 f"places the tensor '{one_line(tensor.name)}' at {tensor.offset:,}, not at {end:,}"
             )
         part.tensors.append(tensor)
         end += tensor.n_bytes + -tensor.n_bytes % alignment
     if part.tensors:
         last = part.tensors[-1]  # its padding may be missing
-        needed = cursor.offset + -cursor.offset % alignment + last.offset + last.n_bytes
+        needed = reader.offset + -reader.offset % alignment + last.offset + last.n_bytes
         if needed > part.n_bytes:
-            cursor.fail(
+            reader.fail(
                 f"is cut short: its tensors need {needed:,} bytes, but it has {part.n_bytes:,}"
             )
 
 
-def _read_tensor(cursor: ByteReader) -> TensorInfo:
-    name = _decode(cursor.string(MAX_TENSOR_NAME))
+def _read_tensor(reader: ByteReader) -> TensorInfo:
+    name = _decode(reader.string(MAX_TENSOR_NAME))
     shown = one_line(name)
-    n_dimensions = cursor.u32()
+    n_dimensions = reader.u32()
     if n_dimensions > MAX_DIMENSIONS:
-        cursor.fail(f"gives the tensor '{shown}' {n_dimensions} dimensions, at most 4 exist")
-    shape = tuple(cursor.u64() for _ in range(n_dimensions))
+        reader.fail(f"gives the tensor '{shown}' {n_dimensions} dimensions, at most 4 exist")
+    shape = tuple(reader.u64() for _ in range(n_dimensions))
     # ggml counts in int64; a zero must not hide an absurd neighbour.
     if math.prod(max(size, 1) for size in shape) >= 1 << 63:
-        cursor.fail(f"gives the tensor '{shown}' the impossible shape {shape}")
-    type_id = cursor.u32()
+        reader.fail(f"gives the tensor '{shown}' the impossible shape {shape}")
+    type_id = reader.u32()
     if type_id not in GGML_TYPES:
-        cursor.fail(f"stores the tensor '{shown}' in the unknown type {type_id}", UPGRADE)
+        reader.fail(f"stores the tensor '{shown}' in the unknown type {type_id}", UPGRADE)
     stored = GGML_TYPES[type_id]
     if (shape[0] if shape else 1) % stored.block_elements:
-        cursor.fail(f"has rows of {shape} in tensor '{shown}' that {stored.name} cannot hold")
+        reader.fail(f"has rows of {shape} in tensor '{shown}' that {stored.name} cannot hold")
     n_bytes = math.prod(shape) // stored.block_elements * stored.block_bytes
-    return TensorInfo(name, shape, type_id, stored.name, cursor.u64(), n_bytes)
+    return TensorInfo(name, shape, type_id, stored.name, reader.u64(), n_bytes)

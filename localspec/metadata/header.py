@@ -184,7 +184,11 @@ def _build_header(parts: Sequence[PartHeader], complete: bool = True) -> ModelHe
             first.fail("has no key 'general.architecture', so no program can run it")
     vocab = build_vocab(first) if complete or _has_tokens(first) else None
     pre, n_tokens = _tokens_of(first, vocab, complete)
-    file_type = first.number("general.file_type")
+    file_type = first.number("general.file_type") if complete else None
+
+    def number(key: str) -> int | None:
+        return first.number(f"{architecture}.{key}") if complete else None
+
     return ModelHeader(
         complete=complete,
         path=first.path,
@@ -196,16 +200,16 @@ def _build_header(parts: Sequence[PartHeader], complete: bool = True) -> ModelHe
         type=kind,
         file_type=file_type,
         quantization=_quantization(file_type, tensors) if complete else "",
-        parameters=sum(tensor.n_elements for tensor in tensors),
+        parameters=sum(tensor.n_elements for tensor in tensors) if complete else 0,
         context_length=first.number(f"{architecture}.context_length"),
-        block_count=first.number(f"{architecture}.block_count"),
-        embedding_length=first.number(f"{architecture}.embedding_length"),
-        head_count=first.number(f"{architecture}.attention.head_count"),
-        expert_count=first.number(f"{architecture}.expert_count"),
-        sliding_window=first.number(f"{architecture}.attention.sliding_window"),
-        license=_label(first, "general.license"),
-        chat_template=first.text("tokenizer.chat_template"),
-        sampling=_sampling(first.values),
+        block_count=number("block_count"),
+        embedding_length=number("embedding_length"),
+        head_count=number("attention.head_count"),
+        expert_count=number("expert_count"),
+        sliding_window=number("attention.sliding_window"),
+        license=_label(first, "general.license") if complete else None,
+        chat_template=first.text("tokenizer.chat_template") if complete else None,
+        sampling=_sampling(first.values) if complete else {},
         tokenizer=read_tokenizer(first),
         pre=pre,
         n_tokens=n_tokens,

@@ -1,4 +1,4 @@
-"""Drafters: the seam for whoever proposes tokens, and the draft model behind it.
+"""Drafter interface, and the drafter that samples from a draft model.
 
 How many are drafted is the controller's decision.
 """
@@ -121,7 +121,7 @@ class ModelDrafter:
         return TAIL + longest if self._misses_most(unread, context, longest) else unread
 
     def review(self, context: list[int], longest: int) -> list[tuple[Candidate, int]]:
-        """Say what would have been proposed of late, beside what came; nothing is proposed.
+        """What would have been drafted at the last tokens, each beside the actual token.
 
         At most the last ``longest`` tokens are reviewed. Reads what is unread; of a context that
         was hardly read yet only the end, so that a look at a draft does not cost a long prompt.

@@ -18,7 +18,7 @@ linux_only = pytest.mark.skipif(
 
 @pytest.fixture
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty root folder in which the room looks for the files of /sys and /proc."""
+    """An empty root folder in which the module looks for the files of /sys and /proc."""
     root = tmp_path / "root"
     root.mkdir()
     monkeypatch.setattr(machine, "Path", lambda path: root / str(path).lstrip("/"))

@@ -155,6 +155,11 @@ def test_sums_of_the_conversation() -> None:
     assert chat.total.ttft_s == first.ttft_s
 
 
+def test_sums_before_the_first_answer() -> None:
+    _, person, _ = talked("/stats")
+    assert person.sums == [] and person.said == ["There are no answers yet."]
+
+
 # -- the cache between turns ---------------------------------------------------------------
 
 

@@ -211,7 +211,7 @@ def test_a_pair_of_too_many_files_is_not_kept() -> None:
         user_pairs.add("mine", TARGET, DRAFT, {}, [FileHash("/" + "a" * 4000, SHA, 1)] * 300)
 
 
-def test_an_parse_pair_wins_over_the_catalogue_and_says_so() -> None:
+def test_an_own_pair_wins_over_the_catalogue_and_says_so() -> None:
     known = user_pairs.find("Qwen3-14B")
     assert (known.name, known.note, known.settings) == ("qwen3-14b", "", {})
     assert known.target == str(find_pair("qwen3-14b").target.reference)
@@ -223,7 +223,7 @@ def test_an_parse_pair_wins_over_the_catalogue_and_says_so() -> None:
     assert user_pairs.find("mine").note == ""
 
 
-def test_an_parse_pair_that_is_damaged_does_not_give_way() -> None:
+def test_an_own_pair_that_is_damaged_does_not_give_way() -> None:
     write("[", "qwen3-14b")
     with pytest.raises(FileProblem, match="qwen3-14b.toml cannot be used"):
         user_pairs.find("qwen3-14b")

@@ -64,9 +64,9 @@ class Acceptance:
         return odds / (1.0 + odds)
 
     def chances(self, hope: float = 0.0) -> list[tuple[float, float]]:
-        """Probabilities that candidates turned out to have of late, and how often, as weights.
+        """Acceptance probabilities of recent candidates, each with a weight.
 
-        ``hope`` is in standard deviations: what the chances may well be, worth finding out.
+        ``hope`` raises them by so many standard deviations: an optimistic estimate.
         """
         found = [(self._here(p), weight) for p, weight in _PRIOR_CHANCES]
         found += [

@@ -34,7 +34,7 @@ class NoDraft:
     plain_seconds = 0.0
 
     def begin_answer(self) -> None:
-        """Every answer is alike."""
+        """Nothing to reset."""
 
     def propose(self, context: list[int], limit: int) -> Proposal:
         """No tokens."""
@@ -57,7 +57,7 @@ class FixedLength:
         self._has_prompt = False
 
     def begin_answer(self) -> None:
-        """Another answer has another prompt to read."""
+        """The next answer's prompt is unread."""
         self._has_prompt = False
 
     def propose(self, context: list[int], limit: int) -> Proposal:
@@ -115,7 +115,7 @@ class Adaptive:
         return self._length
 
     def begin_answer(self) -> None:
-        """Let what other answers taught count a little less, and their debts stay."""
+        """Decay what earlier answers taught, and carry their debt over."""
         self._known.begin_answer()
 
     def propose(self, context: list[int], limit: int) -> Proposal:
@@ -203,7 +203,7 @@ class Adaptive:
         return seconds >= 1.5 * self._known.reading_seconds(unread)
 
     def _look_up(self, context: list[int], limit: int) -> list[Candidate]:
-        """What followed in the text where it read as it does now."""
+        """Prompt-lookup candidates for the current context."""
         if self._index is None:
             return []
         self._index.update(context)

@@ -15,7 +15,7 @@ _FIRST_INTERVAL = 12
 
 
 class TimedDrafter:
-    """A drafter of which each step, reading and review teaches costs, and a review acceptance."""
+    """A drafter whose steps and readings are timed for the cost model; reviews teach acceptance."""
 
     def __init__(
         self, drafter: Drafter, knowledge: Knowledge, acceptance: GroupAcceptance, clock: Clock
@@ -115,7 +115,7 @@ class DraftProbe:
             self._interval = min(2 * self._interval, LONGEST_INTERVAL)
 
     def review(self, context: list[int]) -> None:
-        """Learn from what the draft would have said, had it been asked; and what reading costs."""
+        """Learn acceptance from the text emitted meanwhile, without a pass of the target."""
         longest = min(self.emitted, WIDEST)
         count = self.drafter.to_review(context, longest)
         if self._affords(self._known.reading_seconds(count), max(0.0, self._value.gain)):
@@ -126,7 +126,7 @@ class DraftProbe:
     def doubt_costs(
         self, context: list[int], limit: int, unread: int
     ) -> tuple[float, list[Candidate]] | None:
-        """Draft a little though costs forbid it: they may come from a moment of another's work.
+        """Draft a short trial against the cost model, whose figures may stem from a busy machine.
 
         Returns seconds of reading and the candidates; None where the loss budget forbids it.
         """

@@ -18,7 +18,7 @@ _HELD_UP = 3.0  # times what a pass costs usually
 
 
 class Valuation:
-    """What a round is worth: the tokens it is expected to give, less what its seconds would give.
+    """Value of a round: expected tokens, less what its time is worth at the present rate.
 
     Seconds count at the present rate, at least that of plain decoding. Renewal-reward: the policy
     that maximises this at the best attainable rate maximises tokens per second.
@@ -53,7 +53,7 @@ class Valuation:
         return self._verify[0]
 
     def hopeful_gain(self, past: int) -> float:
-        """The gain where the chances are as good as they may well be."""
+        """Optimistic gain: with acceptance one standard deviation above its estimate."""
         if self._hopeful is None:
             self._hopeful = self._solve(self._acceptance.of(MODEL).chances(_HOPE), past).gain
         return self._hopeful
