@@ -17,8 +17,20 @@ PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    text = page.read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    """What stands between fences of this language; a longer fence may hold shorter ones."""
+    found: list[str] = []
+    fence = opened = ""
+    body: list[str] = []
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if not fence and (start := re.fullmatch(r"(`{3,})(\w*)", line)):
+            (fence, opened), body = start.groups(), []
+        elif fence and line == fence:
+            if opened == language:
+                found.append("".join(f"{each}\n" for each in body))
+            fence = ""
+        else:
+            body.append(line)
+    return found
 
 
 def command_lines() -> list[list[str]]:

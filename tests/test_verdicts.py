@@ -84,8 +84,9 @@ def test_only_an_acceptance_has_no_reason() -> None:
 
 
 def test_our_verdict_is_that_of_llama_cpp(tmp_path: Path) -> None:
-    wrong = []
+    wrong, judged = [], []
     for name, target, draft in write_pairs(tmp_path):
+        judged.append(name)
         case, content = RECORDED[name], target.read_bytes() + draft.read_bytes()
         if hashlib.sha256(content).hexdigest() != case["sha256"]:
             wrong.append(f"{name}: not what llama.cpp saw")
@@ -94,6 +95,7 @@ def test_our_verdict_is_that_of_llama_cpp(tmp_path: Path) -> None:
             theirs = " because of ".join(filter(None, (case["verdict"], case["line"])))
             wrong.append(f"{name}: llama.cpp {theirs}; we say {rule or 'accepts'}")
     assert not wrong, "\n".join(wrong)
+    assert judged == list(CASES)
 
 
 def test_most_rules_are_on_record_from_both_sides() -> None:

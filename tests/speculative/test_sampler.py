@@ -114,36 +114,36 @@ def test_greedy_is_the_lowest_id_of_the_best(logits: NDArray[np.float32]) -> Non
 LOGITS = np.log(np.array([0.5, 0.25, 0.125, 0.125], np.float32))
 
 
-@pytest.mark.parametrize(
-    ("changes", "survivors"),
-    [
-        ({}, [0, 1, 2, 3]),
-        ({"top_k": 2}, [0, 1]),
-        ({"top_k": 3}, [0, 1, 2]),  # the lower id of a tie
-        ({"top_k": 9}, [0, 1, 2, 3]),
-        ({"top_p": 0.0}, [0]),
-        ({"top_p": 0.45}, [0]),
-        ({"top_p": 0.55}, [0, 1]),  # the token that crosses the bound stays
-        ({"top_p": 0.8}, [0, 1, 2]),
-        ({"min_p": 0.2}, [0, 1, 2, 3]),
-        ({"min_p": 0.3}, [0, 1]),
-        ({"min_p": 1.0}, [0]),
-        ({"top_k": 2, "top_p": 0.66}, [0]),  # of what top-k left, the first has two thirds
-        ({"top_k": 2, "top_p": 0.67}, [0, 1]),
-        ({"temperature": 50, "top_p": 0.45}, [0]),  # temperature comes last
-        ({"temperature": 0.01, "min_p": 0.3}, [0, 1]),
-        ({"repeat_penalty": 9.0}, [0, 1, 2, 3]),
-        ({"repeat_penalty": 9.0, "top_k": 1}, [1]),  # the penalty on token 0 comes first
-        ({"repeat_penalty": 9.0, "top_k": 1, "repeat_last_n": 0}, [0]),
-        ({"repeat_penalty": 9.0, "top_k": 1, "repeat_last_n": 1}, [0]),
-        ({"repeat_penalty": 9.0, "top_k": 1, "repeat_last_n": 2}, [1]),
-        ({"repeat_penalty": 9.0, "top_k": 1, "repeat_last_n": -1}, [1]),
-    ],
-)
-def test_what_survives_each_step(changes: dict[str, float], survivors: list[int]) -> None:
-    params = replace(PLAIN, **changes)  # type: ignore[arg-type]
-    distribution = probabilities(Sampler(params), LOGITS, [3, 0, 77])
-    assert np.flatnonzero(distribution).tolist() == survivors
+SURVIVORS: list[tuple[dict[str, float], list[int]]] = [
+    ({}, [0, 1, 2, 3]),
+    ({"top_k": 2}, [0, 1]),
+    ({"top_k": 3}, [0, 1, 2]),  # the lower id of a tie
+    ({"top_k": 9}, [0, 1, 2, 3]),
+    ({"top_p": 0.0}, [0]),
+    ({"top_p": 0.45}, [0]),
+    ({"top_p": 0.55}, [0, 1]),  # the token that crosses the bound stays
+    ({"top_p": 0.8}, [0, 1, 2]),
+    ({"min_p": 0.2}, [0, 1, 2, 3]),
+    ({"min_p": 0.3}, [0, 1]),
+    ({"min_p": 1.0}, [0]),
+    ({"top_k": 2, "top_p": 0.66}, [0]),  # of what top-k left, the first has two thirds
+    ({"top_k": 2, "top_p": 0.67}, [0, 1]),
+    ({"temperature": 50, "top_p": 0.45}, [0]),  # temperature comes last
+    ({"temperature": 0.01, "min_p": 0.3}, [0, 1]),
+    ({"repeat_penalty": 9.0}, [0, 1, 2, 3]),
+    ({"repeat_penalty": 9.0, "top_k": 1}, [1]),  # the penalty on token 0 comes first
+    ({"repeat_penalty": 9.0, "top_k": 1, "repeat_last_n": 0}, [0]),
+    ({"repeat_penalty": 9.0, "top_k": 1, "repeat_last_n": 1}, [0]),
+    ({"repeat_penalty": 9.0, "top_k": 1, "repeat_last_n": 2}, [1]),
+    ({"repeat_penalty": 9.0, "top_k": 1, "repeat_last_n": -1}, [1]),
+]
+
+
+def test_what_survives_each_step() -> None:
+    for changes, survivors in SURVIVORS:
+        params = replace(PLAIN, **changes)  # type: ignore[arg-type]
+        distribution = probabilities(Sampler(params), LOGITS, [3, 0, 77])
+        assert np.flatnonzero(distribution).tolist() == survivors, changes
 
 
 def test_the_penalty_lowers_negative_and_positive_logits() -> None:
@@ -167,21 +167,26 @@ def test_only_the_last_tokens_matter(
         assert sampler.pick(logits, position, [5, 6, *recent]) == picked
 
 
-@pytest.mark.parametrize("n", [1, 2, 511, 512, 513, 1024, 5 * _ROWS, 9 * _ROWS + 100])
-@pytest.mark.parametrize("kind", ["distinct", "ties", "equal", "rising", "falling", "masked"])
-def test_largest_is_a_full_sort_cut_short(n: int, kind: str) -> None:
+def kinds_of_rows(n: int) -> dict[str, NDArray[np.float32]]:
     rng = np.random.default_rng(n)
-    logits = {
+    kinds = {
         "distinct": rng.standard_normal(n),
         "ties": rng.integers(0, 30, n),
         "equal": np.zeros(n),
         "rising": np.arange(n),  # the best lie in the tail behind the last whole chunk
         "falling": -np.arange(n),
         "masked": np.where(rng.random(n) < 0.99, -np.inf, rng.standard_normal(n)),
-    }[kind].astype(np.float32)
-    order = sorted(range(n), key=lambda token: (-logits[token], token))
-    for k in {0, 1, 2, 3, 4, 5, 7, 8, 9, 40, n - 1, n, n + 7} - {-1}:
-        assert _largest(logits, k).tolist() == (order[:k] if k else order)
+    }
+    return {kind: logits.astype(np.float32) for kind, logits in kinds.items()}
+
+
+def test_largest_is_a_full_sort_cut_short() -> None:
+    for n in (1, 2, 511, 512, 513, 1024, 5 * _ROWS, 9 * _ROWS + 100):
+        for kind, logits in kinds_of_rows(n).items():
+            order = sorted(range(n), key=lambda token: (-logits[token], token))  # noqa: B023
+            for k in {0, 1, 2, 3, 4, 5, 7, 8, 9, 40, n - 1, n, n + 7} - {-1}:
+                found = _largest(logits, k).tolist()
+                assert found == (order[:k] if k else order), (n, kind, k)
 
 
 @pytest.mark.parametrize(
@@ -260,14 +265,13 @@ def test_noise_is_standard_gumbel() -> None:
     assert np.abs(uniform - even).max() < 0.007  # Kolmogorov-Smirnov, far above 99.9 %
 
 
-@pytest.mark.parametrize(
-    ("seed", "position"), [(8, 11), (7, 12), (7, 10), (8, 12), (11, 7), (7 + 2**31, 11)]
-)
-def test_noise_of_other_keys_is_unrelated(seed: int, position: int) -> None:
-    one, other = gumbel_noise(7, 11, IDS), gumbel_noise(seed, position, IDS)
-    assert abs(np.corrcoef(one, other)[0, 1]) < 0.015
-    assert abs(np.corrcoef(one[:-1], other[1:])[0, 1]) < 0.015
-    assert not np.isin(one, other).any()
+def test_noise_of_other_keys_is_unrelated() -> None:
+    one = gumbel_noise(7, 11, IDS)
+    for key in ((8, 11), (7, 12), (7, 10), (8, 12), (11, 7), (7 + 2**31, 11)):
+        other = gumbel_noise(*key, IDS)
+        assert abs(np.corrcoef(one, other)[0, 1]) < 0.015, key
+        assert abs(np.corrcoef(one[:-1], other[1:])[0, 1]) < 0.015, key
+        assert not np.isin(one, other).any(), key
 
 
 def test_noise_over_positions_is_unrelated_too() -> None:
@@ -313,8 +317,6 @@ def broken_row(n: int, kind: str) -> NDArray[np.float32]:
     return logits
 
 
-@pytest.mark.parametrize("n", [1, 16, 50 * _ROWS])
-@pytest.mark.parametrize("kind", ["one NaN", "one infinity", "all NaN", "nothing possible"])
 @pytest.mark.parametrize(
     "params",
     [
@@ -325,10 +327,12 @@ def broken_row(n: int, kind: str) -> NDArray[np.float32]:
         PLAIN,
     ],
 )
-def test_logits_that_are_no_numbers_are_an_error(n: int, kind: str, params: SamplingParams) -> None:
-    with pytest.raises(EngineError) as raised:
-        Sampler(params).pick(broken_row(n, kind), 0, [0, 1])
-    assert raised.value.hint
+def test_logits_that_are_no_numbers_are_an_error(params: SamplingParams) -> None:
+    for kind in ("one NaN", "one infinity", "all NaN", "nothing possible"):
+        for n in (1, 16, 50 * _ROWS):
+            with pytest.raises(EngineError) as raised:
+                Sampler(params).pick(broken_row(n, kind), 0, [0, 1])
+            assert raised.value.hint, (kind, n)
 
 
 def test_a_masked_id_is_never_picked() -> None:
