@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from localspec import download
 from localspec.core.errors import DownloadProblem, HubProblem
 from localspec.download import downloaded, fetch, local_paths
-from localspec.hub import client as door
+from localspec.hub import client
 from localspec.hub.client import DroppedConnection, RangeIgnored, RemoteModel
 from localspec.hub.provenance import Provenance, read_record, record_path, verify, write_record
 from localspec.hub.reference import Reference, RemoteFile, parse_reference
@@ -110,8 +110,8 @@ def heard() -> Heard:
 
 def serve(toy: ToyHub, patch: pytest.MonkeyPatch) -> ToyHub:
     """Put the toy in the Hub's place, without a local cache."""
-    patch.setattr(door, "stream", toy.stream)
-    patch.setattr(door, "cached", lambda model, file: None)
+    patch.setattr(client, "stream", toy.stream)
+    patch.setattr(client, "cached", lambda model, file: None)
     patch.setattr(os, "fsync", lambda descriptor: None)  # slow, and no power fails here
     return toy
 
@@ -356,7 +356,7 @@ def test_an_answer_that_ends_early_without_a_word(
     def short(model: RemoteModel, file: RemoteFile, start: int) -> Iterator[bytes]:
         return iter([DATA[start : start + 400]])  # no generator: nothing to close
 
-    monkeypatch.setattr(door, "stream", short)
+    monkeypatch.setattr(client, "stream", short)
     heard.fetch(ONE, tmp_path)
     assert_whole(tmp_path)
     assert heard.pauses == [1, 1]
@@ -402,7 +402,7 @@ def test_wrong_bytes_are_fetched_once_more(
 ) -> None:
     wrong = ToyHub({"model.gguf": DATA[:-1] + b"!"})
     streams = iter([wrong.stream, toy.stream])
-    monkeypatch.setattr(door, "stream", lambda *asked: next(streams)(*asked))
+    monkeypatch.setattr(client, "stream", lambda *asked: next(streams)(*asked))
     heard.fetch(ONE, tmp_path)
     assert wrong.starts == toy.starts == [0]
     assert any("came wrong" in note and "once more" in note for note in heard.notes)
@@ -510,7 +510,7 @@ def in_cache(
     for name, path in paths.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(files[name])
-    monkeypatch.setattr(door, "cached", lambda model, file: paths.get(file.path))
+    monkeypatch.setattr(client, "cached", lambda model, file: paths.get(file.path))
     return paths
 
 
@@ -650,7 +650,7 @@ def two_at_once(toy: ToyHub, folder: Path, heard: Heard) -> None:
 
     other = threading.Thread(target=download_there)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(door, "stream", halting)
+        patch.setattr(client, "stream", halting)
         other.start()
         assert begun.wait(60)
         fetch(
@@ -685,7 +685,7 @@ def on_hub(hub: FakeHub, name: str = "big.gguf", data: bytes = MEGABYTE) -> Remo
     hub.add("org/repo", name, data)
     reference = parse_reference(f"hf:org/repo/{name}")
     assert reference is not None
-    return door.resolve(reference)
+    return client.resolve(reference)
 
 
 def starts(hub: FakeHub) -> list[int]:
@@ -808,7 +808,7 @@ def test_a_hub_that_goes_away(hub: FakeHub, tmp_path: Path) -> None:
 
 def test_a_file_without_a_hash_on_the_hub(hub: FakeHub, tmp_path: Path, heard: Heard) -> None:
     hub.add("org/repo", "small.gguf", DATA).lfs = False
-    model = door.resolve(Reference("org/repo"))
+    model = client.resolve(Reference("org/repo"))
     assert model.files[0].sha256 is None
     (path,) = heard.fetch(model, tmp_path / "models")
     origin = read_record(path)

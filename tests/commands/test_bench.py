@@ -141,17 +141,17 @@ def test_what_ends_a_bench_early_keeps_what_was_measured(
     bench: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     problem: BaseException, code: int, sentence: str,
 ) -> None:  # fmt: skip
-    from localspec.bench import run as room
+    from localspec.bench import run as bench_run
 
     left = iter(range(2 + 3 * 4 + 1))  # warm-up, three prompts, and one answer of the fourth
-    answer = room.answer
+    answer = bench_run.answer
 
     def interrupted(*arguments: Any) -> object:
         if next(left, None) is None:
             raise problem
         return answer(*arguments)
 
-    monkeypatch.setattr(room, "answer", interrupted)
+    monkeypatch.setattr(bench_run, "answer", interrupted)
     path = tmp_path / "result.json"
     done = bench("--draft", "2", "--output", path, "--json")
     assert done.code == code and "Traceback" not in done.err
@@ -174,12 +174,12 @@ def test_results_survive_a_file_that_cannot_be_written(
 
     def full(path: Path, document: Any) -> None:
         if next(done, None) is None:
-            raise FileProblem("No room.", "Make some.")
+            raise FileProblem("No bench_run.", "Make some.")
         write(path, document)
 
     monkeypatch.setattr(report, "_write", full)
     finished = bench("--draft", "2", "--output", folder / "result.json", "--json")
-    assert finished.code == 1 and "No room." in finished.err
+    assert finished.code == 1 and "No bench_run." in finished.err
     assert json.loads(finished.out)["complete"] is True
 
 

@@ -282,7 +282,7 @@ import os, signal, sys
 import httpx2, rich.progress  # once for all
 from huggingface_hub import HfApi, hf_hub_url, try_to_load_from_cache
 from localspec import cli, download
-from localspec.display import models as listing
+from localspec.display import models as lists
 from localspec.library import acquire
 from localspec.hub import client as hub
 

@@ -15,8 +15,8 @@ from localspec.bench.demo import PairResult
 from localspec.bench.equality import Audit
 from localspec.bench.figures import Limits
 from localspec.core.config import DraftTokens
-from localspec.display import bench as scoreboard
-from localspec.display import console as display
+from localspec.display import bench as bench_display
+from localspec.display import console
 from localspec.display.bench import Scoreboard
 from localspec.engine.memory.use import MemoryUse
 from localspec.metadata.header import read_header
@@ -28,7 +28,7 @@ MIB = 2**20
 
 
 def shown(streams: Streams, *comparisons: Comparison, tasks: Sequence[str] = ("code",)) -> str:
-    board = Scoreboard(display.make_console(stderr=False), tasks)
+    board = Scoreboard(console.make_console(stderr=False), tasks)
     for comparison in comparisons:
         board.add(comparison)
     out, err = streams.read()
@@ -37,7 +37,7 @@ def shown(streams: Streams, *comparisons: Comparison, tasks: Sequence[str] = ("c
 
 
 def summed_up(streams: Streams, comparison: Comparison) -> list[str]:
-    scoreboard.summary(display.make_console(stderr=False), comparison)
+    bench_display.summary(console.make_console(stderr=False), comparison)
     return streams.read()[0].splitlines()
 
 
@@ -267,10 +267,10 @@ def test_differences_are_explained(streams: Streams) -> None:
 
 def test_memory_in_words() -> None:
     target = MemoryUse(weights=4500 * MIB, kv=512 * MIB, compute=88 * MIB)
-    assert scoreboard.memory_line(target, None) == (
+    assert bench_display.memory_line(target, None) == (
         "memory: target 5.0 GiB (weights 4.4 GiB, KV 512 MiB, compute 88 MiB)"
     )
-    assert scoreboard.memory_line(target, MemoryUse(100 * MIB, 0, 12 * MIB)).endswith(
+    assert bench_display.memory_line(target, MemoryUse(100 * MIB, 0, 12 * MIB)).endswith(
         "; with the draft 5.1 GiB (weights 4.5 GiB, KV 512 MiB, compute 100 MiB)"
     )
 
@@ -282,7 +282,7 @@ def test_the_demo_fits(
     monkeypatch.setenv("COLUMNS", columns)
     target, draft = read_header(tiny.target), read_header(tiny.draft)
     comparison = made_comparison(task="Q4_0", loops=1, prompts=2)
-    scoreboard.demo_result(PairResult((target, draft), target, draft, comparison))
+    bench_display.demo_result(PairResult((target, draft), target, draft, comparison))
     title, _, plain, drafted, loops, verdict, left_out = streams.read()[0].splitlines()
     assert title.startswith("Q4_0: the 87k target padded to 87k parameters, the 87k draft")
     assert plain.startswith("Q4_0") and drafted.endswith("same") and loops.endswith("Q4_0 1")

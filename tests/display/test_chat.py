@@ -29,10 +29,10 @@ from tests.support.terminal import Terminal, Window  # noqa: E402  it needs one 
 RECITE = """
 import json, sys
 from tests.support.chat_toys import Reciter
-from localspec.display import console as display
+from localspec.display import console
 from localspec.engine.conversation import Chat
 from localspec.core.config import SamplingParams
-display.prepare_streams()
+console.prepare_streams()
 engine = Reciter(json.loads(sys.argv[1]), float(sys.argv[2]))
 from localspec.display.chat import open_screen
 with open_screen() as screen:

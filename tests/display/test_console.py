@@ -9,7 +9,7 @@ import pytest
 
 from localspec.bench.demo import PairResult
 from localspec.core.errors import LocalspecError
-from localspec.display import bench as scoreboard
+from localspec.display import bench as bench_display
 from localspec.display import console, reports
 from localspec.display.answer import figures
 from localspec.engine.doctor import DoctorReport
@@ -88,8 +88,8 @@ def test_names_cannot_steer_the_terminal(streams: Streams, monkeypatch: pytest.M
 
 def show_everything(tiny: TinyFiles) -> None:
     target, draft = read_header(tiny.target), read_header(tiny.draft)
-    scoreboard.demo_intro(3)
-    scoreboard.demo_result(made_result(tiny))
+    bench_display.demo_intro(3)
+    bench_display.demo_result(made_result(tiny))
     reports.pair_report(check_pair(target, draft), target, draft)
     device = {"name": "CPU", "description": "A CPU", "kind": "CPU", "free": 2**30, "total": 2**31}
     reports.doctor_report(

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from localspec.core.formatting import one_line
-from localspec.display import console as display
-from localspec.display import models as listing
+from localspec.display import console
+from localspec.display import models as lists
 from localspec.hub.provenance import Verdict
 from localspec.library import user_pairs
 from localspec.library.catalog import load_catalog
@@ -36,12 +36,12 @@ NAMES = ("NAME", "SIZE", "LONGER", "LAST")
 def drawn(columns: int, draw: Callable[[], object]) -> Window:
     """What a terminal shows that wide; it fails at characters that no list may write."""
     out = io.StringIO()
-    console = Console(
+    terminal = Console(
         file=out, width=columns, force_terminal=True, highlight=False, emoji=False, height=50
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listing, "make_console", lambda stderr: console)
-        patch.setattr(display, "make_console", lambda stderr: console)
+        patch.setattr(lists, "make_console", lambda stderr: terminal)
+        patch.setattr(console, "make_console", lambda stderr: terminal)
         draw()
     window = Window(columns, 200)
     window.write(out.getvalue().replace("\n", "\r\n"))
@@ -74,7 +74,7 @@ LEAVING = st.lists(st.sampled_from(NAMES), max_size=3, unique=True)
 def test_a_table_is_never_wider_than_the_terminal(
     rows: list[tuple[str, ...]], leaving: list[str], columns: int
 ) -> None:
-    window = drawn(columns, lambda: listing.table(NAMES, rows, leaving))
+    window = drawn(columns, lambda: lists.table(NAMES, rows, leaving))
     assert not window.wrapped
     assert window.row == len(rows) + 1
     assert shown(window)[0].strip()  # some of the columns are always left
@@ -82,7 +82,7 @@ def test_a_table_is_never_wider_than_the_terminal(
 
 @given(ROWS, LEAVING)
 def test_a_pipe_gets_every_field_whole(rows: list[tuple[str, ...]], leaving: list[str]) -> None:
-    text = piped(lambda: listing.table(NAMES, rows, leaving))
+    text = piped(lambda: lists.table(NAMES, rows, leaving))
     assert all(c.isprintable() or c in "\n\t" for c in text)
     fields = [tuple(line.split("\t")) for line in text.split("\n")[:-1]]
     assert fields == [tuple(map(one_line, row)) for row in rows]
@@ -92,7 +92,7 @@ def test_columns_leave_in_their_order_and_the_widest_gives_way() -> None:
     row = ("name" * 5, "12 GiB", "longer" * 5, "last" * 10)
 
     def line(columns: int) -> str:
-        window = drawn(columns, lambda: listing.table(NAMES, [row], ("LAST", "LONGER")))
+        window = drawn(columns, lambda: lists.table(NAMES, [row], ("LAST", "LONGER")))
         return shown(window)[1]
 
     whole = 20 + 6 + 30 + 40 + 3 * 2
@@ -104,8 +104,8 @@ def test_columns_leave_in_their_order_and_the_widest_gives_way() -> None:
 
 
 def test_a_table_without_rows() -> None:
-    assert shown(drawn(60, lambda: listing.table(NAMES, []))) == ["NAME  SIZE  LONGER  LAST"]
-    assert piped(lambda: listing.table(NAMES, [])) == ""
+    assert shown(drawn(60, lambda: lists.table(NAMES, []))) == ["NAME  SIZE  LONGER  LAST"]
+    assert piped(lambda: lists.table(NAMES, [])) == ""
 
 
 # --- models ---
@@ -114,7 +114,7 @@ def test_a_table_without_rows() -> None:
 @pytest.mark.parametrize("columns", [60, 120])
 def test_the_zoo_on_a_terminal(in_zoo: zoo.Zoo, columns: int) -> None:
     models = find_models().models
-    window = drawn(columns, lambda: listing.models(Inventory(models, (), ())))
+    window = drawn(columns, lambda: lists.models(Inventory(models, (), ())))
     lines = shown(window)
     assert not window.wrapped and len(lines) == 1 + len(models) == 21
     assert lines[0].split() == ["MODEL", "SIZE", "SOURCE"]
@@ -131,7 +131,7 @@ def test_the_zoo_on_a_terminal(in_zoo: zoo.Zoo, columns: int) -> None:
 
 def test_the_zoo_in_a_pipe(in_zoo: zoo.Zoo) -> None:
     models = find_models().models
-    text = piped(lambda: listing.models(Inventory(models, (), ())))
+    text = piped(lambda: lists.models(Inventory(models, (), ())))
     rows = [line.split("\t") for line in text.splitlines()]
     assert [row[0] for row in rows] == [model.name for model in models]
     assert [row[3] for row in rows] == [str(model.path) for model in models]
@@ -139,7 +139,7 @@ def test_the_zoo_in_a_pipe(in_zoo: zoo.Zoo) -> None:
 
 
 def test_an_empty_disk_is_told(streams: Streams) -> None:
-    listing.models(Inventory((), ("Left out of jan, for a reason: x.",), (Path("/a"), Path("/b"))))
+    lists.models(Inventory((), ("Left out of jan, for a reason: x.",), (Path("/a"), Path("/b"))))
     assert streams.read() == (
         "",
         "There are no GGUF models in the folders searched: /a, /b.\n"
@@ -148,7 +148,7 @@ def test_an_empty_disk_is_told(streams: Streams) -> None:
 
 
 def test_a_model_as_json(in_zoo: zoo.Zoo) -> None:
-    documents = [listing.model_json(model) for model in find_models().models]
+    documents = [lists.model_json(model) for model in find_models().models]
     assert json.loads(json.dumps(documents)) == documents
     (split,) = [each for each in documents if "Qwen2.5-14B" in str(each["name"])]
     parts = split["parts"]
@@ -162,7 +162,7 @@ def test_a_model_as_json(in_zoo: zoo.Zoo) -> None:
 @pytest.mark.parametrize("columns", [60, 120])
 def test_pairs_on_a_terminal(in_zoo: zoo.Zoo, columns: int) -> None:
     rows = pair_rows(find_models().models)
-    window = drawn(columns, lambda: listing.pairs(rows))
+    window = drawn(columns, lambda: lists.pairs(rows))
     lines = shown(window)[1 : 1 + len(rows)]
     assert not window.wrapped and shown(window)[0].startswith("PAIR ")
     assert [line.split()[0] for line in lines] == [row.name for row in rows]
@@ -174,7 +174,7 @@ def test_pairs_on_a_terminal(in_zoo: zoo.Zoo, columns: int) -> None:
 def test_pairs_in_a_pipe(streams: Streams) -> None:
     user_pairs.add("mine", "hf:org/a", "hf:org/b", {})
     rows = pair_rows(find_models().models)
-    listing.pairs([*rows, replace(rows[1], fits=None)])
+    lists.pairs([*rows, replace(rows[1], fits=None)])
     out, err = streams.read()
     fields = [line.split("\t") for line in out.splitlines()]
     assert {len(row) for row in fields} == {7}
@@ -189,7 +189,7 @@ def test_pairs_in_a_pipe(streams: Streams) -> None:
 
 def test_everything_about_a_known_pair(streams: Streams) -> None:
     row = pair_row("qwen2.5-coder-32b", find_models().models)
-    listing.pair(row, {})
+    lists.pair(row, {})
     out, err = streams.read()
     facts = [line.split("  ", 1) for line in out.splitlines()]
     assert err == "" and all(len(fact) == 2 and fact[1].strip() for fact in facts)
@@ -204,14 +204,14 @@ def test_everything_about_a_known_pair(streams: Streams) -> None:
 
 def test_everything_about_every_known_pair(streams: Streams) -> None:
     for pair in load_catalog():
-        listing.pair(pair_row(pair.name, find_models().models), {})
+        lists.pair(pair_row(pair.name, find_models().models), {})
         out, _ = streams.read()
         assert f"hf:{pair.target.repo}" in out and f"hf:{pair.draft.repo}" in out
 
 
 def test_everything_about_an_own_pair(streams: Streams) -> None:
     user_pairs.add("mine", "/models/big.gguf", "hf:org/b", {"draft_tokens": 4, "exact": True})
-    listing.pair(pair_row("mine", find_models().models), user_pairs.find("mine").settings)
+    lists.pair(pair_row("mine", find_models().models), user_pairs.find("mine").settings)
     out, _ = streams.read()
     assert [line.split(None, 1)[0] for line in out.splitlines()] == [
         *("pair", "family", "target", "draft", "on", "setting", "setting")
@@ -229,7 +229,7 @@ def found_for(name: str) -> Suggestions:
 
 
 def test_drafts_with_reasons_and_the_command_to_type(in_zoo: zoo.Zoo, streams: Streams) -> None:
-    listing.suggestions(found_for("Llama-3.1-8B"), "my models/big.gguf")
+    lists.suggestions(found_for("Llama-3.1-8B"), "my models/big.gguf")
     out, err = streams.read()
     first, reasons, command, known = out.splitlines()
     draft = "bartowski/Llama-3.2-1B-Instruct-GGUF/Llama-3.2-1B-Instruct-Q8_0.gguf"
@@ -243,7 +243,7 @@ def test_drafts_with_reasons_and_the_command_to_type(in_zoo: zoo.Zoo, streams: S
 
 def test_when_nothing_fits_the_nearest_say_why(in_zoo: zoo.Zoo, streams: Streams) -> None:
     found = found_for("llama3:8b")
-    listing.suggestions(found, "llama3:8b")
+    lists.suggestions(found, "llama3:8b")
     out, err = streams.read()
     lines = out.splitlines()
     assert lines[0] == "No model on this disk can draft for it."
@@ -254,9 +254,9 @@ def test_when_nothing_fits_the_nearest_say_why(in_zoo: zoo.Zoo, streams: Streams
         "The nearest runs with --lenient: what differs there cannot corrupt text.\n"
         "See the known pairs with: localspec pairs\n"
     )
-    listing.suggestions(found_for("mamba"), "mamba")
+    lists.suggestions(found_for("mamba"), "mamba")
     assert "--lenient" not in streams.read()[1]
-    listing.suggestions(Suggestions((), (), ()), "lonely.gguf")
+    lists.suggestions(Suggestions((), (), ()), "lonely.gguf")
     assert streams.read()[0] == "No model on this disk can draft for it.\n"
 
 
@@ -267,9 +267,9 @@ def test_verdicts_are_told_as_they_come(streams: Streams) -> None:
     path = Path("/models/a.gguf")
     right = Verdict(path, "right", "a.gguf is right.")
     wrong = Verdict(path, "wrong", "b.gguf is wrong.", "Remove it.")
-    assert listing.verdicts(iter([right, right])) == [right, right]
+    assert lists.verdicts(iter([right, right])) == [right, right]
     assert streams.read()[0] == 2 * "right         a.gguf is right.\n"
-    assert listing.verdicts(iter([right, wrong, right])) == [right, wrong, right]
+    assert lists.verdicts(iter([right, wrong, right])) == [right, wrong, right]
     assert streams.read()[0].splitlines()[1] == "wrong         b.gguf is wrong. Remove it."
 
     def broken() -> object:
@@ -278,7 +278,7 @@ def test_verdicts_are_told_as_they_come(streams: Streams) -> None:
 
     streams.read()
     with pytest.raises(KeyboardInterrupt):
-        listing.verdicts(broken())  # type: ignore[arg-type]
+        lists.verdicts(broken())  # type: ignore[arg-type]
     assert streams.read()[0] == "right         a.gguf is right.\n"
 
 
@@ -302,16 +302,16 @@ def test_no_name_moves_the_cursor(tmp_path: Path, columns: int) -> None:
     refused = (Refusal(header, one_line(HOSTILE), HOSTILE, HOSTILE, True),)
     verdict = Verdict(header.path, "wrong", HOSTILE, HOSTILE)
     # `Window` fails at whatever would move the cursor, retitle it or turn the line around.
-    drawn(columns, lambda: listing.models(Inventory((model,), (HOSTILE,), ())))
-    drawn(columns, lambda: listing.models(Inventory((), (), (header.path,))))
-    drawn(columns, lambda: listing.pairs([row]))
-    drawn(columns, lambda: listing.pair(row, {"acceptance": HOSTILE}))
-    drawn(columns, lambda: listing.suggestions(Suggestions((), refused, ()), "x.gguf"))
-    drawn(columns, lambda: listing.verdicts([verdict]))
+    drawn(columns, lambda: lists.models(Inventory((model,), (HOSTILE,), ())))
+    drawn(columns, lambda: lists.models(Inventory((), (), (header.path,))))
+    drawn(columns, lambda: lists.pairs([row]))
+    drawn(columns, lambda: lists.pair(row, {"acceptance": HOSTILE}))
+    drawn(columns, lambda: lists.suggestions(Suggestions((), refused, ()), "x.gguf"))
+    drawn(columns, lambda: lists.verdicts([verdict]))
 
 
 def test_no_name_moves_the_cursor_in_a_command_to_type(tmp_path: Path) -> None:
     header = hostile_header(tmp_path)
     draft = Suggestion(header, one_line(HOSTILE), ("10 times smaller", HOSTILE), 2.0)
-    window = drawn(120, lambda: listing.suggestions(Suggestions((draft,), (), ()), HOSTILE))
+    window = drawn(120, lambda: lists.suggestions(Suggestions((draft,), (), ()), HOSTILE))
     assert "localspec chat --target" in window.text

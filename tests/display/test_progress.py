@@ -11,7 +11,7 @@ from rich.console import Console
 
 from localspec.bench.demo import PairResult
 from localspec.core.formatting import one_line
-from localspec.display import bench as scoreboard
+from localspec.display import bench as bench_display
 from localspec.display import progress as bars
 from localspec.display.progress import progress
 from localspec.metadata.header import read_header
@@ -71,7 +71,7 @@ def screen(written: str) -> list[str]:
 def test_results_do_not_land_on_the_line_of_a_bar(
     tiny: TinyFiles, streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scoreboard.demo_result(made_result(tiny))
+    bench_display.demo_result(made_result(tiny))
     expected = streams.read()[0].splitlines()
     monkeypatch.setenv("COLUMNS", "200")  # wide enough that no sentence is wrapped
     monkeypatch.setattr(sys, "stderr", sys.stdout)  # one terminal for both
@@ -79,9 +79,9 @@ def test_results_do_not_land_on_the_line_of_a_bar(
     with progress() as report:
         for step in (1, 2):
             report("measuring", step, 2)
-        scoreboard.demo_result(made_result(tiny))
+        bench_display.demo_result(made_result(tiny))
         report("measuring more", 1, 1)
-        scoreboard.demo_result(made_result(tiny))
+        bench_display.demo_result(made_result(tiny))
     assert screen(streams.read()[0]) == [*expected, *expected, ""]
 
 
@@ -91,7 +91,7 @@ def test_results_in_a_file_do_not_follow_the_bar(
     streams.make_terminals(monkeypatch, sys.stderr)
     with progress() as report:
         report("measuring", 1, 2)
-        scoreboard.demo_result(made_result(tiny))
+        bench_display.demo_result(made_result(tiny))
     out, err = streams.read()
     assert "tok/rnd" in out and "\x1b" not in out
     assert "measuring" in err and "tok/rnd" not in err

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from localspec.core.config import DraftTokens, SamplingParams
 from localspec.core.errors import EngineError, FileProblem, LocalspecError, UsageError
-from localspec.engine import conversation as room
+from localspec.engine import conversation
 from localspec.engine.chat_template import ROLES, Message
 from localspec.engine.conversation import ALIASES, COMMANDS, Chat, read_message
 from localspec.engine.generate import Answer, GenerationResponse
@@ -569,7 +569,7 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
 def test_huge_files_are_not_read(tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
     with path.open("wb") as file:
-        file.truncate(room.MAX_SAVED_BYTES + 1)
+        file.truncate(conversation.MAX_SAVED_BYTES + 1)
     chat, person, _ = talked("one")
     assert "too large" in refused(chat, person, f"/load {path}").message
     if Path("/dev/zero").exists():

@@ -28,7 +28,7 @@ from localspec.core.errors import (
     PromptTooLong,
     UsageError,
 )
-from localspec.engine import engine as engine_room
+from localspec.engine import engine as engine_module
 from localspec.engine import llama_library
 from localspec.engine.engine import Engine, missing_gpu
 from localspec.engine.generate import stream_generate
@@ -558,7 +558,7 @@ def test_a_pair_that_does_not_fit_is_refused_before_loading(
     tiny: TinyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = write_tiny_model(tmp_path / "other.gguf", seed=0, extra_tokens=["more", "words"])
-    monkeypatch.setattr(engine_room, "LlamaModel", None)  # weights are never reached
+    monkeypatch.setattr(engine_module, "LlamaModel", None)  # weights are never reached
     with pytest.raises(IncompatiblePair, match=r"other\.gguf cannot draft for .*target\.gguf"):
         Engine.load(options(tiny.target), options(other))
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from localspec.core import paths
 from localspec.core.errors import HubProblem
-from localspec.hub import client as door
+from localspec.hub import client
 from localspec.hub.client import DroppedConnection, RangeIgnored, RemoteModel
 from localspec.hub.reference import Reference, RemoteFile
 from tests.support.fake_hub import (
@@ -41,13 +41,13 @@ NAME = "sub/model-Q4_K_M.gguf"
 def model(hub: FakeHub) -> RemoteModel:
     hub.add(REPO, NAME, DATA, licence="mit")
     hub.add(REPO, "README.md", b"# Model")
-    found = door.resolve(Reference(REPO))
+    found = client.resolve(Reference(REPO))
     hub.requests.clear()
     return found
 
 
 def read(model: RemoteModel, start: int = 0, stop: int | None = None) -> bytes:
-    return b"".join(door.stream(model, model.files[0], start, stop))
+    return b"".join(client.stream(model, model.files[0], start, stop))
 
 
 def sentence(error: HubProblem) -> str:
@@ -72,7 +72,7 @@ def test_a_reference_becomes_files_of_a_commit(hub: FakeHub) -> None:
     file = hub.add(REPO, NAME, DATA, licence="apache-2.0")
     hub.add(REPO, "mmproj-model-Q4_K_M.gguf", b"x")
     hub.add(REPO, "README.md", b"x")
-    found = door.resolve(Reference(REPO, tag="q4_k_m"))
+    found = client.resolve(Reference(REPO, tag="q4_k_m"))
     assert found == RemoteModel(
         Reference(REPO, tag="q4_k_m"),
         hub.repos[REPO].commit,
@@ -87,17 +87,17 @@ def test_a_reference_becomes_files_of_a_commit(hub: FakeHub) -> None:
 def test_split_models_add_up(hub: FakeHub) -> None:
     for part in (2, 1):
         hub.add(REPO, f"x-0000{part}-of-00002.gguf", DATA[:part])
-    found = door.resolve(Reference(REPO))
+    found = client.resolve(Reference(REPO))
     assert [file.size for file in found.files] == [1, 2] and found.size == 3
 
 
 def test_revisions(hub: FakeHub) -> None:
     hub.add(REPO, NAME, DATA)
     hub.repos[REPO].revisions["refs/pr/1"] = "b" * 40
-    assert door.resolve(Reference(REPO, revision="refs/pr/1")).commit == "b" * 40
+    assert client.resolve(Reference(REPO, revision="refs/pr/1")).commit == "b" * 40
     commit = hub.repos[REPO].commit
-    assert door.resolve(Reference(REPO, revision=commit)).commit == commit
-    error = refused(lambda: door.resolve(Reference(REPO, revision="v9")))
+    assert client.resolve(Reference(REPO, revision=commit)).commit == commit
+    error = refused(lambda: client.resolve(Reference(REPO, revision="v9")))
     assert error.message == f"{REPO} has no revision v9."
 
 
@@ -107,7 +107,7 @@ def test_revisions(hub: FakeHub) -> None:
 )
 def test_the_licence(hub: FakeHub, stated: str | None, expected: str | None) -> None:
     hub.add(REPO, NAME, DATA, licence=stated)
-    assert door.resolve(Reference(REPO)).license == expected
+    assert client.resolve(Reference(REPO)).license == expected
 
 
 def test_a_hash_is_64_hex_digits_or_unknown(hub: FakeHub) -> None:
@@ -115,7 +115,7 @@ def test_a_hash_is_64_hex_digits_or_unknown(hub: FakeHub) -> None:
         hub.repos.clear()
         hub.add(REPO, NAME, DATA).oid = said
         expected = "a" * 64 if said == "A" * 64 else None
-        assert door.resolve(Reference(REPO)).files[0].sha256 == expected
+        assert client.resolve(Reference(REPO)).files[0].sha256 == expected
 
 
 def entry(path: object, size: object = 1, **more: object) -> dict[str, object]:
@@ -127,14 +127,14 @@ def test_a_listing_is_not_trusted(hub: FakeHub, monkeypatch: pytest.MonkeyPatch)
     hub.extra_listing = [entry(path) for path in ("../x.gguf", "/x.gguf", "a" * 2000 + ".gguf")]
     hub.extra_listing += [entry(".hidden.gguf"), entry(5), entry("README.md", None)]
     hub.extra_listing += [entry(NAME, 7)]  # a second time
-    assert door.resolve(Reference(REPO)).files[0].size == len(DATA)
+    assert client.resolve(Reference(REPO)).files[0].size == len(DATA)
     for size in (-1, None, 1 << 60, True, "1", 0.5):
         hub.extra_listing = [entry("x.gguf", size)]
-        error = refused(lambda: door.resolve(Reference(REPO)))
+        error = refused(lambda: client.resolve(Reference(REPO)))
         assert "lists x.gguf with an impossible size" in error.message
     hub.extra_listing = [entry(f"{n}.txt") for n in range(10)]
-    monkeypatch.setattr(door, "MAX_FILES", 10)
-    assert "lists 11 files, over 10" in refused(lambda: door.resolve(Reference(REPO))).message
+    monkeypatch.setattr(client, "MAX_FILES", 10)
+    assert "lists 11 files, over 10" in refused(lambda: client.resolve(Reference(REPO))).message
 
 
 @pytest.mark.parametrize("lfs", [{}, [], "x", {"sha256": 5, "size": "x", "pointerSize": []}])
@@ -142,7 +142,7 @@ def test_an_absurd_listing(hub: FakeHub, lfs: object) -> None:
     hub.add(REPO, NAME, DATA)
     hub.extra_listing = [entry("x.gguf", 1, lfs=lfs)]
     try:
-        door.resolve(Reference(REPO))
+        client.resolve(Reference(REPO))
     except HubProblem as error:
         assert "does not answer like a Hub" in sentence(error)
 
@@ -151,24 +151,24 @@ def test_an_absurd_listing(hub: FakeHub, lfs: object) -> None:
 
 
 def test_a_missing_repository(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    error = refused(lambda: door.resolve(Reference(REPO)))
+    error = refused(lambda: client.resolve(Reference(REPO)))
     assert "no public repository org/model-GGUF" in error.message and "HF_TOKEN" in error.hint
     monkeypatch.setenv("HF_TOKEN", GOOD_TOKEN)
-    error = refused(lambda: door.resolve(Reference(REPO)))
+    error = refused(lambda: client.resolve(Reference(REPO)))
     assert "that your access token may see" in error.message
 
 
 def test_a_private_repository(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.add(REPO, NAME, DATA)
     hub.repos[REPO].private = True
-    refused(lambda: door.resolve(Reference(REPO)))
+    refused(lambda: client.resolve(Reference(REPO)))
     monkeypatch.setenv("HF_TOKEN", GOOD_TOKEN)
-    assert read(door.resolve(Reference(REPO))) == DATA
+    assert read(client.resolve(Reference(REPO))) == DATA
 
 
 def test_a_gated_repository(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.add(REPO, NAME, DATA, gated="manual")
-    found = door.resolve(Reference(REPO))  # what it holds is public
+    found = client.resolve(Reference(REPO))  # what it holds is public
     assert found.gated
     error = refused(lambda: read(found))
     assert error.message == f"{REPO} is gated: its terms must be accepted first."
@@ -182,7 +182,7 @@ def test_a_gated_repository(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_wrong_token(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, model: RemoteModel) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    for call in (lambda: door.resolve(Reference(REPO)), lambda: read(model)):
+    for call in (lambda: client.resolve(Reference(REPO)), lambda: read(model)):
         error = refused(call)
         assert "refuses your access token" in error.message and "HF_TOKEN" in error.hint
     monkeypatch.setenv("HF_TOKEN", "hf_geheim\u00e4")
@@ -192,7 +192,7 @@ def test_a_wrong_token(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, model: Rem
 def test_a_saved_token(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hub.add(REPO, NAME, DATA, gated="auto")
     hub.granted.add(REPO)
-    found = door.resolve(Reference(REPO))
+    found = client.resolve(Reference(REPO))
     refused(lambda: read(found))
     folder = tmp_path / "huggingface"
     folder.mkdir(exist_ok=True)
@@ -202,7 +202,7 @@ def test_a_saved_token(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 def test_a_disabled_repository(hub: FakeHub, model: RemoteModel) -> None:
     hub.repos[REPO].disabled = True
-    for call in (lambda: door.resolve(Reference(REPO)), lambda: read(model)):
+    for call in (lambda: client.resolve(Reference(REPO)), lambda: read(model)):
         assert "was disabled by the Hub" in refused(call).message
 
 
@@ -227,7 +227,7 @@ def test_a_pause(
 ) -> None:
     for on in ("file", "api"):
         hub.faults = [status(code, on=on, retry_after=retry_after)]
-        call = (lambda: read(model)) if on == "file" else lambda: door.resolve(Reference(REPO))
+        call = (lambda: read(model)) if on == "file" else lambda: client.resolve(Reference(REPO))
         error = refused(call, DroppedConnection)
         assert isinstance(error, DroppedConnection) and error.retry_after == pause
         assert ("too many requests" if code == 429 else f"status {code}") in error.message
@@ -246,7 +246,7 @@ def test_other_refusals(hub: FakeHub, model: RemoteModel) -> None:
 @pytest.mark.parametrize("kind", ["html", "garbage"])
 def test_an_endpoint_that_is_no_hub(hub: FakeHub, kind: str) -> None:
     hub.faults = [Fault(kind, on="api")]  # type: ignore[arg-type]
-    error = refused(lambda: door.resolve(Reference(REPO)))
+    error = refused(lambda: client.resolve(Reference(REPO)))
     assert f"The Hub at {hub.url} does not answer like a Hub." == error.message
     assert "HF_ENDPOINT" in error.hint
 
@@ -255,7 +255,7 @@ def test_a_commit_must_look_like_one(hub: FakeHub, monkeypatch: pytest.MonkeyPat
     hub.add(REPO, NAME, DATA)
     for commit in ("../x", "A" * 40, 5, None):
         hub.repos[REPO].revisions["dev"] = commit  # type: ignore[assignment]
-        refused(lambda: door.resolve(Reference(REPO, revision="dev")))
+        refused(lambda: client.resolve(Reference(REPO, revision="dev")))
 
 
 @pytest.mark.parametrize("address", ["huggingface.co", "ftp://x", "http://", "http://x:y"])
@@ -265,7 +265,7 @@ def test_an_endpoint_that_is_no_address(
     address: str,
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", address)
-    error = refused(lambda: door.resolve(Reference(REPO)))
+    error = refused(lambda: client.resolve(Reference(REPO)))
     assert "is no address of a Hub" in error.message and "HF_ENDPOINT" in error.hint
 
 
@@ -275,14 +275,14 @@ def test_a_password_in_the_endpoint_is_not_shown(
 ) -> None:
     hub.stop()
     monkeypatch.setenv("HF_ENDPOINT", f"http://me:secret@127.0.0.1:{hub.port}")
-    error = refused(lambda: door.resolve(Reference(REPO)), DroppedConnection)
+    error = refused(lambda: client.resolve(Reference(REPO)), DroppedConnection)
     assert "secret" not in error.message + error.hint
 
 
 def test_redirects_without_end(hub: FakeHub, model: RemoteModel) -> None:
     for on in ("api", "file"):
         hub.faults = [loop(on=on)]
-        call = (lambda: read(model)) if on == "file" else lambda: door.resolve(Reference(REPO))
+        call = (lambda: read(model)) if on == "file" else lambda: client.resolve(Reference(REPO))
         assert "redirects without end" in refused(call).message
 
 
@@ -292,31 +292,31 @@ def test_redirects_without_end(hub: FakeHub, model: RemoteModel) -> None:
 def test_a_hub_that_is_down(hub: FakeHub, model: RemoteModel) -> None:
     hub.stop()
     huggingface_hub.close_session()
-    for call in (lambda: door.resolve(Reference(REPO)), lambda: read(model)):
+    for call in (lambda: client.resolve(Reference(REPO)), lambda: read(model)):
         error = refused(call, DroppedConnection)
         assert f"The Hub at {hub.url} cannot be reached: " in error.message
 
 
 def test_a_hub_that_is_down_is_told_within_five_seconds() -> None:
-    assert door.CONNECT_SECONDS < door.ANSWER_SECONDS < 5
+    assert client.CONNECT_SECONDS < client.ANSWER_SECONDS < 5
 
 
 @pytest.mark.parametrize("limit", ["ANSWER_SECONDS", "CONNECT_SECONDS"])
 def test_a_hub_that_stays_silent(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setattr(door, limit, 0.2)
+    monkeypatch.setattr(client, limit, 0.2)
     hub.faults = [stall(on="api")]
-    error = refused(lambda: door.resolve(Reference(REPO)), DroppedConnection)
+    error = refused(lambda: client.resolve(Reference(REPO)), DroppedConnection)
     assert "does not answer" in error.message and "HF_ENDPOINT" in error.hint
 
 
 def test_the_wait_for_an_answer_ends_whatever_it_waits_for() -> None:
     ended = threading.Event()
     with pytest.raises(DroppedConnection):
-        door._within(0.05, lambda: ended.wait(60))
+        client._within(0.05, lambda: ended.wait(60))
     ended.set()
-    assert door._within(60, lambda: 5) == 5
+    assert client._within(60, lambda: 5) == 5
     with pytest.raises(ZeroDivisionError):
-        door._within(60, lambda: 1 // 0)
+        client._within(60, lambda: 1 // 0)
 
 
 def test_offline_mode(hub: FakeHub, model: RemoteModel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -327,15 +327,15 @@ def test_offline_mode(hub: FakeHub, model: RemoteModel, monkeypatch: pytest.Monk
     ):  # fmt: skip
         with monkeypatch.context() as environment:
             environment.setenv(name, said)
-            assert door.offline() is expected
-            for call in (lambda: door.resolve(Reference(REPO)), lambda: read(model)):
+            assert client.offline() is expected
+            for call in (lambda: client.resolve(Reference(REPO)), lambda: read(model)):
                 if expected:
                     assert "HF_HUB_OFFLINE forbids to ask the Hub" in refused(call).message
                 else:
                     call()
     hub.requests.clear()
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    for call in (lambda: door.resolve(Reference(REPO)), lambda: read(model)):
+    for call in (lambda: client.resolve(Reference(REPO)), lambda: read(model)):
         assert "Offline mode was on when localspec started" in refused(call).message
     assert not hub.requests
 
@@ -396,13 +396,13 @@ def test_the_token_never_goes_to_another_host(
 
 def test_an_empty_file(hub: FakeHub) -> None:
     hub.add(REPO, NAME, b"")
-    assert read(door.resolve(Reference(REPO))) == b""
+    assert read(client.resolve(Reference(REPO))) == b""
 
 
 def test_names_are_quoted(hub: FakeHub) -> None:
     name = "a b/50% #1?x=y+\u00e4.gguf"
     hub.add(REPO, name, DATA)
-    assert read(door.resolve(Reference(REPO)), 5, 10) == DATA[5:10]
+    assert read(client.resolve(Reference(REPO)), 5, 10) == DATA[5:10]
 
 
 @pytest.mark.parametrize("at", [0, 1, 1000, 200_000])
@@ -410,7 +410,7 @@ def test_a_connection_that_drops(hub: FakeHub, model: RemoteModel, at: int) -> N
     hub.faults = [drop(at)]
     got = bytearray()
     with pytest.raises(DroppedConnection) as caught:
-        for piece in door.stream(model, model.files[0], 10):
+        for piece in client.stream(model, model.files[0], 10):
             got += piece
     sentence(caught.value)
     assert bytes(got) == DATA[10 : 10 + at] and caught.value.retry_after is None
@@ -425,7 +425,7 @@ def test_a_connection_that_stalls(
         hub.faults = [stall(1000)]
         got = bytearray()
         with pytest.raises(DroppedConnection):
-            for piece in door.stream(model, model.files[0]):
+            for piece in client.stream(model, model.files[0]):
                 got += piece
         if got:
             break
@@ -435,7 +435,7 @@ def test_a_connection_that_stalls(
 def test_how_long_a_stall_may_last(monkeypatch: pytest.MonkeyPatch) -> None:
     for said, seconds in (("5", 5.0), ("-1", 0.1), ("x", 10.0), ("nan", 0.1)):
         monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", said)
-        assert door._seconds("HF_HUB_DOWNLOAD_TIMEOUT", 10.0) == seconds
+        assert client._seconds("HF_HUB_DOWNLOAD_TIMEOUT", 10.0) == seconds
 
 
 def test_a_body_shorter_than_the_range(hub: FakeHub, model: RemoteModel) -> None:
@@ -482,8 +482,8 @@ def test_a_file_of_another_size(hub: FakeHub, model: RemoteModel) -> None:
 
 def test_what_is_not_read_is_not_waited_for(hub: FakeHub) -> None:
     hub.add(REPO, NAME, DATA, size=1 << 40)
-    found = door.resolve(Reference(REPO))
-    pieces = door.stream(found, found.files[0])
+    found = client.resolve(Reference(REPO))
+    pieces = client.stream(found, found.files[0])
     assert next(pieces)[:10] == DATA[:10]
     pieces.close()  # type: ignore[attr-defined]
     assert read(found, 1 << 39, (1 << 39) + 5) == bytes(5)
@@ -516,12 +516,12 @@ def test_a_cached_file_of_this_commit(
     link: bool,
 ) -> None:
     (file,) = model.files
-    assert door.cached(model, file) is None
+    assert client.cached(model, file) is None
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
     path = put(tmp_path / "cache", model.commit, str(file.sha256), DATA, link)
-    assert door.cached(model, file) == path
+    assert client.cached(model, file) == path
     path.resolve().write_bytes(DATA[:-1])
-    assert door.cached(model, file) is None
+    assert client.cached(model, file) is None
     assert not hub.requests
 
 
@@ -534,11 +534,11 @@ def test_a_cached_file_of_another_commit(
     cache = tmp_path / "huggingface" / "hub"
     assert paths.hub_cache_folder() == cache
     put(cache, "c" * 40, "0" * 64, DATA)  # other content of the same size
-    assert door.cached(model, file) is None
+    assert client.cached(model, file) is None
     path = put(cache, "d" * 40, str(file.sha256), DATA)
-    assert door.cached(model, file) == path
+    assert client.cached(model, file) == path
     path.resolve().unlink()
-    assert door.cached(model, file) is None
+    assert client.cached(model, file) is None
 
 
 def test_a_file_that_the_library_downloaded(
@@ -548,7 +548,7 @@ def test_a_file_that_the_library_downloaded(
     path = huggingface_hub.hf_hub_download(
         REPO, NAME, endpoint=hub.url, cache_dir=paths.hub_cache_folder()
     )
-    assert door.cached(model, model.files[0]) == Path(path)
+    assert client.cached(model, model.files[0]) == Path(path)
 
 
 def test_where_the_cache_is(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
