@@ -179,16 +179,18 @@ class _Download:
 
     def run(self) -> None:
         if not self.is_complete():
-            with locked_partial(self.partial_path, self.path, self.file.size, self._wait) as part:
+            with locked_partial(
+                self.partial_path, self.path, self.file.size, self._wait
+            ) as partial:
                 # Another process may have been quicker.
                 if not self.is_complete() and not self._adopt():
-                    sha256 = self._fill(part)
+                    sha256 = self._fill(partial)
                     # In this order a power cut leaves, at worst, a right file without record, which
                     # the next call reads and records. The other order could leave an older file
                     # with the record of this one.
-                    part.put_in_place()
+                    partial.put_in_place()
                     self._write_record(sha256)
-                    part.remove_others()
+                    partial.remove_others()
         remove_partial(self.partial_path)
         self.report(self.file.size)
 
@@ -233,38 +235,38 @@ class _Download:
             )
         return False
 
-    def _fill(self, part: PartialFile) -> str:
+    def _fill(self, partial: PartialFile) -> str:
         """Complete the partial file, from nothing once more if it came wrong; return its sha256."""
         if came := size_of(self.partial_path):
-            here = f"{size(came)} of {size(part.size)} are here"
+            here = f"{size(came)} of {size(partial.size)} are here"
             self.note(f"Going on with {self.name}: {here}, and are read first.")
-        part.recover(self.report)
+        partial.recover(self.report)
         for attempt in range(2):
             try:
-                self._transfer(part)
-                found = part.digest.hexdigest()
+                self._transfer(partial)
+                found = partial.digest.hexdigest()
                 if self.file.sha256 in (None, found):
                     return found
                 wrong = f"its sha256 begins with {found[:12]}, not {str(self.file.sha256)[:12]}"
             except TooLong:
-                wrong = f"it is longer than {part.size:,} bytes"
-            part.restart()
+                wrong = f"it is longer than {partial.size:,} bytes"
+            partial.restart()
             if attempt == 0:
                 self.note(f"{self.name} came wrong ({wrong}); fetching it once more from nothing.")
-        part.remove()
+        partial.remove()
         raise DownloadProblem(
             f"{self.name} came wrong twice and was removed: {wrong}.",
             "Try again later; if a proxy stands between you and the Hub, it may alter files.",
         )
 
-    def _transfer(self, part: PartialFile) -> None:
+    def _transfer(self, partial: PartialFile) -> None:
         """Go on until all bytes are there, over dropped connections, as long as more come."""
         failures, ranges = 0, True
-        while part.done < part.size:
-            before, asked = part.done, None
+        while partial.done < partial.size:
+            before, asked = partial.done, None
             reason = "the connection ended early"
             try:
-                self._take(part, part.done if ranges else 0)
+                self._take(partial, partial.done if ranges else 0)
             except RangeIgnored:
                 if not ranges:
                     raise
@@ -273,13 +275,13 @@ class _Download:
                 continue
             except DroppedConnection as dropped:
                 reason, asked = dropped.message.rstrip("."), dropped.retry_after
-            failures = failures + 1 if part.done == before else 0
-            if part.done < part.size:
-                self._pause(part, failures, reason, asked or 0.0)
+            failures = failures + 1 if partial.done == before else 0
+            if partial.done < partial.size:
+                self._pause(partial, failures, reason, asked or 0.0)
 
-    def _pause(self, part: PartialFile, failures: int, reason: str, asked: float) -> None:
+    def _pause(self, partial: PartialFile, failures: int, reason: str, asked: float) -> None:
         """Wait before another try; raises DownloadProblem after too many that brought nothing."""
-        stopped = f"{self.name} stopped at {size(part.done)} of {size(part.size)}"
+        stopped = f"{self.name} stopped at {size(partial.done)} of {size(partial.size)}"
         if failures > RETRIES:
             raise DownloadProblem(
                 f"{stopped}, and {RETRIES} more tries brought nothing: {reason}.",
@@ -289,15 +291,15 @@ class _Download:
         self.note(f"{stopped}: {reason}; trying again in {wait:.0f} s.")
         self.sleep(wait)
 
-    def _take(self, part: PartialFile, start: int) -> None:
+    def _take(self, partial: PartialFile, start: int) -> None:
         """One answer of the Hub, from `start`; what is here already is passed over."""
         pieces = client.stream(self.model, self.file, start)
-        known = part.done - start
+        known = partial.done - start
         try:
             for piece in pieces:
-                part.add(piece[known:])
+                partial.add(piece[known:])
                 known -= min(known, len(piece))
-                self.report(part.done)
+                self.report(partial.done)
         finally:
             if isinstance(pieces, Generator):  # or its connection stays open
                 pieces.close()

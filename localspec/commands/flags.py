@@ -380,7 +380,7 @@ class SamplingFlags:
         typer.Option(
             "--seed",
             "-s",
-            help="Its text is the same with any draft length, but with --acceptance rejection. "
+            help="Its text is the same with any draft length, except with --acceptance rejection. "
             "Default: random.",
             rich_help_panel=_SAMPLING,
         ),
