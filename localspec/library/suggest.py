@@ -32,7 +32,6 @@ _DISTANCES = dict.fromkeys(LENIENT, 1.0) | {  # of a finding, in steps away from
     "token-text-user-defined": 1.0, "token-text-normal": 2.0, "token-text-byte": 2.0,
     "vocab-size": 2.0, "vocab-type": 3.0,
 }  # fmt: skip
-_LONGEST = 16  # tokens a round, for the rule of thumb
 
 # What an earlier run learnt of a target and a draft: how many times faster than plain, if anything.
 Measured = Callable[[ModelHeader, ModelHeader], float | None]
@@ -189,7 +188,7 @@ def rule_of_thumb(cost: float, ratio: float) -> float:
     assumed, and passes that cost the same at any width.
     """
     chance = min(0.85, max(0.3, 0.9 - 0.06 * math.log2(max(1.0, ratio))))
-    return usual_gain([1.0] * (_LONGEST + 1), cost, chance)
+    return usual_gain([1.0] * (LONGEST_AUTO + 1), cost, chance)
 
 
 def _judge(

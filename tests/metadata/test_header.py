@@ -527,6 +527,15 @@ def test_a_header_read_in_part_as_json(make: Make) -> None:
     json.dumps(started)
 
 
+def test_a_stage_judges_nothing_that_only_the_whole_needs() -> None:
+    keys = ARCH | {"general.type": "mmproj", "general.license": 5}
+    staged = StagedHeader([Bytes(gguf_bytes(keys, model_tensors()))])
+    start = staged.start()  # read to its end, as no tokens come
+    assert (start.license, start.parameters, start.as_json()["parameters"]) == (None, 0, None)
+    with pytest.raises(NotAGGUF, match=r"general\.license"):
+        staged.whole()
+
+
 def test_an_empty_vocabulary_as_json(make: Make) -> None:
     for empty, model in ((make(model="none"), "none"), (make(tokens=0), "gpt2")):
         told = empty.as_json()
