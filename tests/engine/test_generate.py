@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from localspec.core.config import DraftTokens, SamplingParams
 from localspec.core.errors import PromptTooLong
 from localspec.engine.generate import GenerationResponse, collect, stream_generate
+from localspec.speculative.control.loss_budget import LossBudget
 from tests.support.toys import STOP_TOKEN, FakeClock, ToyEngine
 
 GREEDY = SamplingParams(temperature=0)
@@ -231,3 +232,12 @@ def test_ctrl_c_while_a_response_is_shown_keeps_it(count: int) -> None:
     assert collected.finish_reason == "cancelled" and len(shown) == count
     assert collected.text == text_of(responses[:count])
     assert collected.tokens == tokens_of(responses[:count])
+
+
+def test_each_answer_begins_with_what_earlier_ones_owe(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[LossBudget] = []
+    monkeypatch.setattr(LossBudget, "begin_answer", lambda budget: begun.append(budget))
+    engine = ToyEngine()
+    for count in (1, 2):
+        answer(engine, length="auto")
+        assert begun == [engine.profile.knowledge(float).loss_budget] * count
