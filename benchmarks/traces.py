@@ -2,15 +2,16 @@
 
     python benchmarks/traces.py TARGET.gguf DRAFT.gguf --prompts FILE.jsonl --output TRACES.jsonl
 
-For each prompt it records the target's own answer, and at each of its positions what the draft
-would propose, several tokens deep, with its lead over the runner-up. `benchmarks/replay.py` plays
-controllers on them.
+For each prompt it records the target's own answer, how far each of its tokens led the runner-up,
+and at each position what the draft would propose, several tokens deep, with its lead over the
+runner-up. `benchmarks/replay.py` plays controllers on them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,22 +22,27 @@ from localspec.bench.comparison import repeated_share
 from localspec.bench.prompts import Prompt, read_prompts
 from localspec.core.config import SamplingParams
 from localspec.engine.engine import Engine
-from localspec.engine.generate import collect, stream_generate
+from localspec.speculative.control.controllers import NoDraft
 from localspec.speculative.drafters import ModelDrafter
+from localspec.speculative.loop import Logits, generate_rounds, prefill
 from localspec.speculative.sampler import Sampler
+
+UNLED = 99.0  # a lead where truncation leaves one token only
 
 
 @dataclass
 class Trace:
     """One recorded answer.
 
-    ``drafts`` holds the draft's candidates, with their leads in logits, behind each of the answer's
-    prefixes; ``repeated`` is the share of repeated 8-grams.
+    ``leads`` are those of the target's tokens, in units of the noise; ``drafts`` holds the draft's
+    candidates, with their leads, behind each of the answer's prefixes; ``repeated`` is the share of
+    repeated 8-grams.
     """
 
     task: str
     prompt: list[int]
     tokens: list[int]
+    leads: list[float]
     drafts: list[list[tuple[int, float]]]
     repeated: float
     temperature: float
@@ -53,6 +59,24 @@ def read_traces(path: Path) -> Iterator[Trace]:
         yield Trace(**json.loads(line))
 
 
+class LeadRecorder(Sampler):
+    """A sampler that keeps the lead of each token it picks."""
+
+    def __init__(self, params: SamplingParams) -> None:
+        super().__init__(params)
+        self.leads: list[float] = []
+
+    def pick(self, logits: Logits, position: int, history: Sequence[int]) -> int:
+        chosen = self.choose(logits, position, history)
+        self.leads.append(rounded(chosen.lead))
+        return chosen.token
+
+
+def rounded(lead: float) -> float:
+    """A lead as it is recorded."""
+    return round(min(lead, UNLED), 3)
+
+
 def record(
     engine: Engine, prompt: Prompt, params: SamplingParams, max_tokens: int, depth: int
 ) -> Trace:
@@ -60,18 +84,26 @@ def record(
     assert engine.draft is not None
     empty_caches(engine.target, engine.draft)
     ids = engine.encode_chat(prompt.messages)
-    answer = collect(stream_generate(engine, ids, params, 0, max_tokens=max_tokens))
+    sampler, clock = LeadRecorder(params), time.perf_counter
+    prefill(engine.target, ids, clock)
+    rounds = generate_rounds(
+        engine.target, NoDraft(), sampler, ids,
+        max_tokens=max_tokens, is_stop=engine.is_stop, clock=clock,
+    )  # fmt: skip
+    tokens = [token for each in rounds for token in each.tokens]
     drafter = ModelDrafter(engine.draft, Sampler(params), engine.target.n_vocab, engine.is_stop)
-    drafts = []
-    for i in range(len(answer.tokens)):
-        found = islice(drafter.propose([*ids, *answer.tokens[:i]]), depth)
-        drafts.append([(each.token, round(min(each.confidence, 99.0), 3)) for each in found])
+    context, drafts = list(ids), []
+    for token in tokens:
+        found = islice(drafter.propose(context), depth)
+        drafts.append([(each.token, rounded(each.confidence)) for each in found])
+        context.append(token)
     return Trace(
         task=prompt.task,
         prompt=ids,
-        tokens=answer.tokens,
+        tokens=tokens,
+        leads=sampler.leads,
         drafts=drafts,
-        repeated=round(repeated_share(answer.tokens), 3),
+        repeated=round(repeated_share(tokens), 3),
         temperature=params.temperature,
     )
 

@@ -22,12 +22,12 @@ from localspec.metadata.header import ModelHeader
 from localspec.speculative.control.acceptance import Acceptance
 from localspec.speculative.control.calibration import calibrate, still_holds
 from localspec.speculative.control.costs import PassCosts
-from localspec.speculative.control.knowledge import Knowledge
+from localspec.speculative.control.knowledge import Knowledge, RecentRate
 from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.limits import ceiling
 from localspec.speculative.loop import Clock
 
-FORMAT = 3
+FORMAT = 4
 _HEADER_BYTES = 2**20
 _MAX_BYTES = 2**20
 _LEAST_CEILING = 1.05  # times plain speed: below it not even a perfect draft pays
@@ -85,6 +85,7 @@ def save(path: Path, known: Knowledge) -> None:
         "verify": known.verify.as_json(),
         "draft": known.draft.as_json(),
         "reading": known.reading,
+        "recent": [known.recent.tokens, known.recent.seconds],
         "acceptance": {group: each.as_json() for group, each in known.acceptance.items()},
     }
     try:
@@ -103,6 +104,7 @@ def _knowledge(document: dict[str, Any]) -> Knowledge:
         verify=PassCosts.from_json(document["verify"]),
         draft=PassCosts.from_json(document["draft"]),
         reading=reading,
+        recent=_recent(document["recent"]),
         acceptance={
             str(group): Acceptance.from_json(each) for group, each in document["acceptance"].items()
         },
@@ -112,6 +114,13 @@ def _knowledge(document: dict[str, Any]) -> Knowledge:
     if document["draft"]["widths"] and not known.draft.knows(1):
         raise ValueError("no draft step was measured")
     return known
+
+
+def _recent(document: list[float]) -> RecentRate:
+    tokens, seconds = map(float, document)
+    if not (0 <= tokens < 1e6 and 0 <= seconds < 1e6):
+        raise ValueError(f"{tokens} tokens in {seconds} seconds")
+    return RecentRate(tokens, seconds)
 
 
 class PairProfile:

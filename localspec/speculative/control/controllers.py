@@ -17,7 +17,7 @@ from localspec.speculative.drafters import MODEL, Candidate, Drafter
 from localspec.speculative.loop import Clock, DraftStatus, Proposal, Round
 from localspec.speculative.suffix import SuffixIndex
 
-_LITTLE = 5  # tokens said, candidates seen: too few to know a draft
+_FEW = 6  # candidates seen: too few to draft far
 _SHORT_ANSWER = 64  # tokens: what an answer is expected to have at least
 
 
@@ -115,7 +115,7 @@ class Adaptive:
         return self._length
 
     def begin_answer(self) -> None:
-        """Decay what earlier answers taught, and carry their debt over."""
+        """Carry over what earlier answers taught, and their debt."""
         self._known.begin_answer()
 
     def propose(self, context: list[int], limit: int) -> Proposal:
@@ -131,7 +131,7 @@ class Adaptive:
         """Decide what is verified, and say why it is nothing where a draft model might do more."""
         value = self._value
         if not self._known.loss_budget.may_spend(0.0, value.plain, max(0.0, value.gain)):
-            return DraftStatus.DRAFTING if self._probe is None else DraftStatus.RECENTLY_SLOWER
+            return self._reason(DraftStatus.RECENTLY_SLOWER)
         plan.verified, worth = value.best(plan.candidates)
         if self._probe is None:
             if self._known.since_wide >= LONGEST_INTERVAL:  # costs that forbid it may be wrong
@@ -158,25 +158,28 @@ class Adaptive:
             if trial is not None:
                 plan.reading_seconds, plan.candidates = trial
                 plan.verified = len(plan.candidates)
-        if value.ideal_gain <= 0:
+        return self._reason(DraftStatus.DRAFT_TOO_OFTEN_WRONG)
+
+    def _reason(self, otherwise: DraftStatus) -> DraftStatus:
+        """Why the draft model is not used: costs or wrong tokens, where no loss explains it."""
+        if self._probe is None:
+            return DraftStatus.DRAFTING
+        if self._value.ideal_gain <= 0:
             return DraftStatus.VERIFICATION_TOO_SLOW
-        return DraftStatus.DRAFT_TOO_OFTEN_WRONG
+        return otherwise if self._value.gain > 0 else DraftStatus.DRAFT_TOO_OFTEN_WRONG
 
     def _use_model(
         self, probe: DraftProbe, plan: "_RoundPlan", context: list[int], limit: int, unread: int
     ) -> DraftStatus:
-        """Draft, unless that must read too much first, or too little is known of the draft."""
+        """Draft, unless that must read too much first; not far while little is known of it."""
         if not self._worth_reading(probe, unread, limit):
             if probe.is_due:
                 probe.watch(context)
             return DraftStatus.ANSWER_TOO_SHORT
-        if self._acceptance.of(MODEL).observations < _LITTLE - 1:  # older ones count less
-            if probe.emitted >= _LITTLE:  # a look at what was said is cheaper than a bet
-                probe.review(context)
-            return DraftStatus.DRAFTING
         probe.restart()
-        plan.reading_seconds = probe.drafter.read(context, unread)
-        chain = self._draft(probe.drafter, context, min(limit, LONGEST_AUTO))
+        plan.reading_seconds = probe.read(context, unread)
+        known = self._acceptance.of(MODEL).observations > _FEW
+        chain = self._draft(probe.drafter, context, min(limit, LONGEST_AUTO if known else TRIAL))
         self._extend(context, chain, min(limit, WIDEST - 1))
         self._prefer(plan, chain)
         return DraftStatus.DRAFTING
@@ -233,7 +236,7 @@ class Adaptive:
         value.prepare(outcome.past)
         known.loss_budget.add(value.counted_seconds(outcome), tokens, value.plain)
         self.plain_seconds += tokens * value.plain
-        value.observe(outcome)
+        known.recent.add(tokens, outcome.seconds)
         if self._probe is not None:
             self._probe.count(tokens)
         self._acceptance.observe_all(self._plan.candidates, outcome.tokens)

@@ -10,13 +10,37 @@ from localspec.speculative.drafters import MODEL, Candidate
 from localspec.speculative.limits import usual_gain
 from localspec.speculative.loop import Round
 
-_FADE = 0.9  # of what other answers taught, at the start of one
+_FADE = 0.9  # of what other answers taught, when a group is first met in one
+_RECENT = 1 - 1 / 64  # of earlier rounds, at each new one
+_CARRIED = 0.4  # of the speed of earlier answers, into the next
 _ENOUGH_SEEN = 50.0  # candidates from which a usual acceptance may be told
 
 
 @dataclass(slots=True)
+class RecentRate:
+    """Tokens and seconds of the rounds of late, decayed over about 64 of them."""
+
+    tokens: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """Count a round."""
+        self.tokens = self.tokens * _RECENT + tokens
+        self.seconds = self.seconds * _RECENT + seconds
+
+    def begin_answer(self) -> None:
+        """Another answer may be another kind of text: what was counts a good deal less."""
+        self.tokens *= _CARRIED
+        self.seconds *= _CARRIED
+
+    def per_second(self) -> float:
+        """Tokens per second; 0 before the first round."""
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+
+@dataclass(slots=True)
 class Knowledge:
-    """Costs of passes, acceptance by group of candidates, and what drafting may still lose."""
+    """Costs of passes, acceptance by group of candidates, speed of late, and the loss budget."""
 
     verify: PassCosts = field(default_factory=PassCosts)
     draft: PassCosts = field(default_factory=PassCosts)
@@ -25,12 +49,12 @@ class Knowledge:
     since_wide: int = 0  # tokens said since a pass of the target was wider than one
     since_plain: int = 0  # tokens said since one was as wide as one
     loss_budget: LossBudget = field(default_factory=LossBudget)
+    recent: RecentRate = field(default_factory=RecentRate)
 
     def begin_answer(self) -> None:
-        """Another answer may be another kind of text: what was learnt counts a little less."""
-        for acceptance in self.acceptance.values():
-            acceptance.fade(_FADE)
+        """Carry over what was lost, and how quick decoding was."""
         self.loss_budget.begin_answer()
+        self.recent.begin_answer()
 
     def observe_pass(self, outcome: Round) -> None:
         """Learn what the target's pass cost."""
@@ -72,18 +96,25 @@ class Knowledge:
 
 
 class GroupAcceptance:
-    """Acceptance by group of candidates, for texts that are sampled alike.
+    """Acceptance by group of candidates in one answer, for texts that are sampled alike.
 
     ``bucket`` names the way of sampling, which decides much: greedy, or a rule and a temperature.
+    Another answer may be another kind of text, so what others taught counts a little less from
+    where a group is first met; groups that are not met keep what they know.
     """
 
     def __init__(self, knowledge: Knowledge, bucket: str) -> None:
         self._known = knowledge
         self._bucket = bucket
+        self._met: dict[str, Acceptance] = {}
 
     def of(self, group: str) -> Acceptance:
         """What is known of a group at this temperature."""
-        return self._known.of(f"{group}, {self._bucket}")
+        found = self._met.get(group)
+        if found is None:
+            found = self._met[group] = self._known.of(f"{group}, {self._bucket}")
+            found.fade(_FADE)
+        return found
 
     def probability(self, candidate: Candidate) -> float:
         """The chance that a candidate is right, given that those before it were."""

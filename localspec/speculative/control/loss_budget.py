@@ -2,6 +2,7 @@
 
 _SHARE = 0.01  # of the time elapsed that drafting may lose
 _MOST_CREDIT = 16  # plain tokens
+_MOST_DEBT = 4.5  # plain tokens
 
 
 class LossBudget:
@@ -9,9 +10,10 @@ class LossBudget:
 
     The allowance is one per cent of the time elapsed and one plain token, up to four where a round
     is expected to gain much: a streak of bad luck soon comes back there. Gains are credit, but not
-    without end, so that a text that turns hard is noticed soon. What the draft's reading of a
-    prompt cost is not counted: drafting less would not bring it back. What an answer lost, the next
-    one still owes: many short answers must not lose the tokens of many beginnings.
+    without end, so that a text that turns hard is noticed soon; nor is a debt, or a long draft that
+    was all wrong would forbid drafting for hundreds of tokens. What the draft's reading of a prompt
+    cost is not counted: drafting less would not bring it back. What an answer lost, the next one
+    still owes: many short answers must not lose the tokens of many beginnings.
     """
 
     def __init__(self) -> None:
@@ -26,7 +28,8 @@ class LossBudget:
     def add(self, seconds: float, tokens: int, plain: float) -> None:
         """Count a round against the plain time of its tokens; ``plain`` is seconds of one token."""
         self._elapsed += seconds
-        self._debt = max(self._debt + seconds - tokens * plain, -_MOST_CREDIT * plain)
+        debt = max(self._debt + seconds - tokens * plain, -_MOST_CREDIT * plain)
+        self._debt = min(debt, _MOST_DEBT * plain)
 
     def may_spend(self, seconds: float, plain: float, gain: float) -> bool:
         """Whether a loss of this size is allowed, where a round is to gain so many tokens."""

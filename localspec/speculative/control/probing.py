@@ -108,32 +108,39 @@ class DraftProbe:
         overdue = self._since >= LONGEST_INTERVAL
         return max(hopeful, self._value.ideal_gain if overdue else 0.0)
 
-    def watch(self, context: list[int]) -> None:
-        """See whether the draft would have been right, while it is not used: no target pays."""
-        self.review(context)
-        if self._since == 0:
-            self._interval = min(2 * self._interval, LONGEST_INTERVAL)
+    def read(self, context: list[int], unread: int) -> float:
+        """Catch up with the context where it is far behind; the seconds that its prompt took.
 
-    def review(self, context: list[int]) -> None:
-        """Learn acceptance from the text emitted meanwhile, without a pass of the target."""
+        What it reads of the answer is no prompt: it counts as drafting.
+        """
+        seconds = self.drafter.read(context, unread)
+        return seconds * max(0, unread - self.emitted) / unread
+
+    def watch(self, context: list[int]) -> None:
+        """See whether the draft would have been right, while it is not used.
+
+        It learns acceptance from the text emitted meanwhile, without a pass of the target.
+        """
         longest = min(self.emitted, WIDEST)
         count = self.drafter.to_review(context, longest)
-        if self._affords(self._known.reading_seconds(count), max(0.0, self._value.gain)):
-            self._since = 0
-            if self.drafter.review(context, longest, count):
-                self._value.expire()
+        if not self._affords(self._known.reading_seconds(count), max(0.0, self._value.gain)):
+            return
+        self._since, self._interval = 0, min(2 * self._interval, LONGEST_INTERVAL)
+        if self.drafter.review(context, longest, count):
+            self._value.expire()
 
     def doubt_costs(
         self, context: list[int], limit: int, unread: int
     ) -> tuple[float, list[Candidate]] | None:
         """Draft a short trial against the cost model, whose figures may stem from a busy machine.
 
-        Returns seconds of reading and the candidates; None where the loss budget forbids it.
+        Returns seconds of reading the prompt, and the candidates; None where the loss budget
+        forbids it.
         """
         loss = self._value.loss_of_trial(TRIAL, len(context) - 1)
         if not self._affords(loss + self._known.reading_seconds(unread), 0.0):
             return None
-        seconds = self.drafter.read(context, unread)
+        seconds = self.read(context, unread)
         self._known.loss_budget.add(seconds, 0, self._value.plain)
         return seconds, list(islice(self.drafter.candidates(context), min(limit, TRIAL)))
 

@@ -13,7 +13,6 @@ _REFRESH = 8  # rounds between two looks at costs and policy
 _CALM = 4  # times as many while drafting does not pay: a look costs a quarter of a small pass
 _HOPE = 1.0  # standard deviations
 _GOOD = 0.9  # the chance of a candidate of a good draft on an easy text
-_RECENT = 1 - 1 / 64  # of earlier rounds, at each new one
 _HELD_UP = 3.0  # times what a pass costs usually
 
 
@@ -33,7 +32,6 @@ class Valuation:
         self._verify: list[float] = []  # seconds by width, for contexts of about this length
         self._policy = Policy((), 0.0)
         self._hopeful: float | None = None  # the gain that may well be; solved for when asked
-        self._recent = [0.0, 0.0]  # tokens and seconds, decayed over about 64 rounds
         self._age = self._refreshes = 0
         self.ideal_gain = 0.0
 
@@ -60,9 +58,7 @@ class Valuation:
 
     def rate(self) -> float:
         """Tokens that a second is worth at present: at least those of plain decoding."""
-        tokens, seconds = self._recent
-        plain = 1.0 / self.plain
-        return max(tokens / seconds, plain) if seconds > 0 else plain
+        return max(self._known.recent.per_second(), 1.0 / self.plain)
 
     def worth(self, survivals: float, drafted: int) -> float:
         """Value of verifying ``drafted`` candidates of which ``survivals`` are expected to pass."""
@@ -94,11 +90,6 @@ class Valuation:
         held = min(outcome.verify_seconds, _HELD_UP * usual)
         verify = usual if outcome.width == 1 else held
         return outcome.seconds - outcome.verify_seconds + verify
-
-    def observe(self, outcome: Round) -> None:
-        """Follow the present rate."""
-        self._recent[0] = self._recent[0] * _RECENT + len(outcome.tokens)
-        self._recent[1] = self._recent[1] * _RECENT + outcome.seconds
 
     def prepare(self, past: int) -> None:
         """Take up costs and policy, if that was never done."""

@@ -9,7 +9,8 @@ import pytest
 from localspec.core.config import SamplingParams
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft, longest
 from localspec.speculative.control.costs import PassCosts
-from localspec.speculative.control.knowledge import Knowledge
+from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge
+from localspec.speculative.control.valuation import Valuation
 from localspec.speculative.drafters import MODEL, ModelDrafter
 from localspec.speculative.loop import Controller, DraftStatus, Round, generate_rounds, prefill
 from localspec.speculative.sampler import Sampler
@@ -343,7 +344,7 @@ def test_the_status_at_the_end_of_an_answer(
 
 def test_a_debt_from_before_is_the_reason_not_to_draft() -> None:
     known = calibrated(FLAT, (0.02, 0.0))
-    known.loss_budget.add(1000.0, 1, 1.0)
+    known.loss_budget.add(20.0, 1, 1.0)
     clock = FakeClock()
     controller = auto(0.02, (0.02, 0.0), known)(clock)
     controller.begin_answer()
@@ -351,13 +352,52 @@ def test_a_debt_from_before_is_the_reason_not_to_draft() -> None:
     assert controller.status == DraftStatus.RECENTLY_SLOWER
 
 
-def test_other_answers_count_less_from_the_beginning_of_one() -> None:
-    known = calibrated(FLAT, FLAT)
-    known.of("draft model, greedy").observe(2.0, True)
-    controller = auto(0.02, FLAT, known)(FakeClock())
-    assert known.of("draft model, greedy").observations == 1  # making one changes nothing
+def test_other_answers_count_less_and_what_is_not_met_keeps_what_it_knows() -> None:
+    draft = (0.02, 0.0)
+    known = calibrated(FLAT, draft)
+    for bucket in ("greedy", "coupled at 0.8"):
+        known.of(f"{MODEL}, {bucket}").observe(2.0, True)
+    controller = auto(0.02, draft, known)(FakeClock())
     controller.begin_answer()
-    assert known.of("draft model, greedy").observations == pytest.approx(0.9)
+    controller.propose([1, 2, 3], 9)
+    assert known.of(f"{MODEL}, greedy").observations == pytest.approx(0.9)
+    assert known.of(f"{MODEL}, coupled at 0.8").observations == 1
+
+
+def test_a_good_draft_is_used_from_the_second_round_of_a_first_answer() -> None:
+    draft = (0.02, 0.0)
+    _, rounds = answer(auto(0.02, draft, calibrated(FLAT, draft)), FLAT, [1, 2], 30)
+    assert rounds[0].drafted == 0 < rounds[1].drafted <= 3  # not far, until it is known
+
+
+def test_one_long_draft_that_was_all_wrong_does_not_forbid_drafting_for_long() -> None:
+    draft = (0.02, 0.0)
+    known = calibrated(FLAT, draft)
+    known.loss_budget.add(12.0, 1, 1.05)  # eight plain tokens more than the allowance
+    _, rounds = answer(auto(0.02, draft, known), FLAT, [1, 2], 300)
+    assert next(i for i, each in enumerate(rounds) if each.drafted) < 80
+
+
+def test_the_speed_of_earlier_answers_counts_from_the_first_round() -> None:
+    draft = (0.02, 0.0)
+    known = calibrated(FLAT, draft)
+    answer(auto(0.02, draft, known), FLAT, [1, 2], 200)
+    value = Valuation(known, GroupAcceptance(known, "greedy"), has_draft=True)
+    known.begin_answer()
+    value.prepare(2)
+    assert value.rate() > 1.8 / value.plain
+
+
+def test_only_the_prompt_that_a_draft_reads_is_no_part_of_the_rounds() -> None:
+    draft = (0.05, 0.05)
+    known = calibrated(FLAT, draft)
+    for _ in range(60):  # it was bad once, so that it reads late
+        known.of(f"{MODEL}, greedy").observe(2.0, False)
+    prompt = [i % 16 for i in range(100)]
+    _, rounds = answer(auto(0.02, draft, known), FLAT, prompt, 600)
+    reading = [each.draft_prompt_seconds for each in rounds if each.draft_prompt_seconds]
+    assert drafted(rounds) > 100
+    assert sum(reading) <= draft[0] + draft[1] * len(prompt)
 
 
 # -- the suffix index ----------------------------------------------------------------------
