@@ -42,7 +42,7 @@ def test_a_debt_is_bounded() -> None:
     budget = LossBudget()
     budget.add(50.0, 1, 1.0)  # one round, 49 plain tokens too long
     budget.add(1.0, 1, 1.0)
-    assert not budget.may_spend(0.0, 1.0, 9.0)
+    assert not budget.may_spend(0.0, 1.0, 0.0)
     for _ in range(50):
         budget.add(1.0, 1, 1.0)
     assert budget.may_spend(0.0, 1.0, 9.0)
