@@ -7,6 +7,7 @@ from typing import Any
 _BINS = 16
 _WIDTH = 0.75  # log-odds in a bin
 _LOWEST = -3.0  # log-odds where the first bin begins
+_HIGHEST = _LOWEST + (_BINS - 1) * _WIDTH  # log-odds where the last one begins
 _PRIOR = 4.0  # observations that the prior is worth in each bin
 _DECAY = 0.995  # of what a bin has seen, at each new observation
 _SHIFT_RATE = 0.2  # log-odds for each surprise, by which this text differs from the usual
@@ -19,8 +20,10 @@ _PRIOR_CHANCES = ((0.2, 1.6), (0.6, 2.0), (0.85, 2.0), (0.98, 2.4))
 
 
 def sigmoid(log_odds: float) -> float:
-    """The probability of log-odds."""
-    return 1.0 / (1.0 + math.exp(-min(max(log_odds, -30.0), 30.0)))
+    """The probability of log-odds; beyond 30 of them it changes no more."""
+    if log_odds > 30.0:
+        log_odds = 30.0
+    return 1.0 / (1.0 + math.exp(-log_odds if log_odds > -30.0 else 30.0))
 
 
 @dataclass(slots=True)
@@ -36,32 +39,42 @@ class Acceptance:
     _right: list[float] = field(default_factory=lambda: [0.0] * _BINS)
     _often: list[float] = field(default_factory=lambda: [0.0] * _BINS)  # of late, in each bin
     _shift: float = 0.0  # log-odds by which this text is easier than those before
+    _ease: float = 1.0  # the same as a factor of the odds
+    _pooled: dict[int, tuple[float, float]] = field(default_factory=dict)  # what `_around` found
 
     def observe(self, confidence: float, right: bool) -> None:
         """Learn whether a candidate was right; only for those whose predecessors all were."""
         surprise = right - self.probability(confidence)
         self._shift = self._shift * _SHIFT_DECAY + _SHIFT_RATE * surprise
+        self._ease = math.exp(self._shift)
         i = _bin(confidence)
         self._seen[i] = self._seen[i] * _DECAY + 1.0
         self._right[i] = self._right[i] * _DECAY + right
         self._often = [weight * _OFTEN_DECAY for weight in self._often]
         self._often[i] += 1.0
+        for j in (i - 1, i, i + 1):
+            self._pooled.pop(j, None)
 
     def probability(self, confidence: float) -> float:
         """The calibrated probability of a candidate with this confidence."""
         i = _bin(confidence)
-        seen, right = self._seen[i], self._right[i]
-        for j in (i - 1, i + 1):
-            if 0 <= j < _BINS:
-                seen += _NEIGHBOUR * self._seen[j]
-                right += _NEIGHBOUR * self._right[j]
-        usual = (_PRIOR * sigmoid(confidence) + right) / (_PRIOR + seen)
-        return self._here(usual)
+        seen, right = self._pooled.get(i) or self._around(i)
+        return self._here((_PRIOR * sigmoid(confidence) + right) / (_PRIOR + seen))
+
+    def _around(self, i: int) -> tuple[float, float]:
+        """What this bin has seen, and how much of it was right, with a share of its neighbours."""
+        beside = [j for j in (i - 1, i + 1) if 0 <= j < _BINS]
+        seen, right = (
+            counts[i] + _NEIGHBOUR * sum(counts[j] for j in beside)
+            for counts in (self._seen, self._right)
+        )
+        self._pooled[i] = found = (seen, right)
+        return found
 
     def _here(self, usual: float) -> float:
         """A probability, for a text like this one."""
-        odds = usual / (1.0 - usual) * math.exp(self._shift)
-        return odds / (1.0 + odds)
+        eased = usual * self._ease
+        return eased / (1.0 - usual + eased)
 
     def chances(self, hope: float = 0.0) -> list[tuple[float, float]]:
         """Acceptance probabilities of recent candidates, each with a weight.
@@ -90,7 +103,8 @@ class Acceptance:
         """Let what was seen count for this share of itself from now on."""
         for counts in (self._seen, self._right, self._often):
             counts[:] = [count * share for count in counts]
-        self._shift = 0.0
+        self._shift, self._ease = 0.0, 1.0
+        self._pooled.clear()
 
     def as_json(self) -> dict[str, Any]:
         """What a later run can start from."""
@@ -111,8 +125,6 @@ def _center(i: int) -> float:
 
 
 def _bin(confidence: float) -> int:
-    return (
-        int(min(max((confidence - _LOWEST) // _WIDTH, 0), _BINS - 1))
-        if confidence < 99
-        else _BINS - 1
-    )
+    if confidence >= _HIGHEST:
+        return _BINS - 1
+    return int((confidence - _LOWEST) / _WIDTH) if confidence > _LOWEST else 0

@@ -148,7 +148,7 @@ class Adaptive:
         unread = probe.drafter.unread(context)
         # The policy counts its first step as any other; what it must read besides costs more.
         extra = probe.drafter.extra_seconds(unread, past)
-        better = worth - value.worth(0.0, 0) + value.rate() * extra
+        better = worth - value.plain_worth + value.rate() * extra
         if value.gain > better:
             return self._use_model(probe, plan, context, limit, unread)
         if probe.is_due and probe.may_gain(past) > better:

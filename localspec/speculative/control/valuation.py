@@ -60,20 +60,22 @@ class Valuation:
         """Tokens that a second is worth at present: at least those of plain decoding."""
         return max(self._known.recent.per_second(), 1.0 / self.plain)
 
-    def worth(self, survivals: float, drafted: int) -> float:
-        """Value of verifying ``drafted`` candidates of which ``survivals`` are expected to pass."""
-        return 1.0 + survivals - self.rate() * self._verify[drafted]
+    @property
+    def plain_worth(self) -> float:
+        """Value of a plain round."""
+        return 1.0 - self.rate() * self.plain
 
     def best(self, candidates: Sequence[Candidate]) -> tuple[int, float]:
         """How many of the candidates to verify, and the worth of that; none is an answer."""
-        best, survival, survivals = (0, self.worth(0.0, 0)), 1.0, 0.0
-        for i, candidate in enumerate(candidates):
-            survival *= self._acceptance.probability(candidate)
+        rate, verify, chance = self.rate(), self._verify, self._acceptance.probability
+        count, most, survival, survivals = 0, self.plain_worth, 1.0, 0.0
+        for i, candidate in enumerate(candidates, start=1):
+            survival *= chance(candidate)
             survivals += survival
-            worth = self.worth(survivals, i + 1)
-            if worth > best[1]:
-                best = (i + 1, worth)
-        return best
+            worth = 1.0 + survivals - rate * verify[i]
+            if worth > most:
+                count, most = i, worth
+        return count, most
 
     def loss_of_trial(self, drafted: int, past: int) -> float:
         """Seconds that drafting and verifying so many tokens takes longer than a plain pass."""
