@@ -172,13 +172,18 @@ class Adaptive:
         self, probe: DraftProbe, plan: "_RoundPlan", context: list[int], limit: int, unread: int
     ) -> DraftStatus:
         """Draft, unless that must read too much first; not far while little is known of it."""
-        if not self._worth_reading(probe, unread, limit):
-            if probe.is_due:
+        value = self._value
+        if not self._worth_reading(value.gain, probe, unread, limit):
+            # The draft may be better than it seems; no look where not even a good one would do.
+            if probe.is_due and self._worth_reading(value.ideal_gain, probe, unread, limit):
                 probe.watch(context)
             return DraftStatus.ANSWER_TOO_SHORT
+        known = self._acceptance.of(MODEL).observations > _FEW
+        if not known and probe.is_cheaper(context, unread):
+            probe.watch(context)
+            return DraftStatus.DRAFTING
         probe.restart()
         plan.reading_seconds = probe.read(context, unread)
-        known = self._acceptance.of(MODEL).observations > _FEW
         chain = self._draft(probe.drafter, context, min(limit, LONGEST_AUTO if known else TRIAL))
         self._extend(context, chain, min(limit, WIDEST - 1))
         self._prefer(plan, chain)
@@ -193,8 +198,8 @@ class Adaptive:
         else:
             plan.verified, plan.candidates, plan.others = verified, chain, plan.candidates
 
-    def _worth_reading(self, probe: DraftProbe, unread: int, limit: int) -> bool:
-        """Whether what drafting may gain is well above what reading the prompt costs.
+    def _worth_reading(self, gain: float, probe: DraftProbe, unread: int, limit: int) -> bool:
+        """Whether what drafting gains is well above what reading the prompt costs.
 
         How long the answer will be is unknown: as long again as it is, and 64 tokens at least.
         """
@@ -202,7 +207,7 @@ class Adaptive:
             return True
         tokens = min(limit, max(_SHORT_ANSWER, probe.emitted))
         rounds = tokens / 2  # a round gives about two tokens
-        seconds = self._value.gain / self._value.rate() * rounds
+        seconds = gain / self._value.rate() * rounds
         return seconds >= 1.5 * self._known.reading_seconds(unread)
 
     def _look_up(self, context: list[int], limit: int) -> list[Candidate]:

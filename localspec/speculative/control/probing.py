@@ -12,6 +12,7 @@ FAR_BEHIND = 8  # unread tokens from which reading them is an investment, not pa
 TRIAL = 3  # tokens drafted only to see what that costs
 LONGEST_INTERVAL = 256  # tokens between two looks at what is not used
 _FIRST_INTERVAL = 12
+_ENOUGH = 8  # tokens of an answer from which a look tells something
 
 
 class TimedDrafter:
@@ -116,18 +117,29 @@ class DraftProbe:
         seconds = self.drafter.read(context, unread)
         return seconds * max(0, unread - self.emitted) / unread
 
+    def is_cheaper(self, context: list[int], unread: int) -> bool:
+        """Whether a look at the draft would read far less than this."""
+        return self.emitted >= _ENOUGH and 2 * self._to_review(context) < unread
+
     def watch(self, context: list[int]) -> None:
         """See whether the draft would have been right, while it is not used.
 
         It learns acceptance from the text emitted meanwhile, without a pass of the target.
         """
-        longest = min(self.emitted, WIDEST)
-        count = self.drafter.to_review(context, longest)
+        count = self._to_review(context)
         if not self._affords(self._known.reading_seconds(count), max(0.0, self._value.gain)):
             return
         self._since, self._interval = 0, min(2 * self._interval, LONGEST_INTERVAL)
-        if self.drafter.review(context, longest, count):
+        if self.drafter.review(context, self._longest, count):
             self._value.expire()
+
+    @property
+    def _longest(self) -> int:
+        """Tokens that a look compares: at most those of this answer."""
+        return min(self.emitted, WIDEST)
+
+    def _to_review(self, context: list[int]) -> int:
+        return self.drafter.to_review(context, self._longest)
 
     def doubt_costs(
         self, context: list[int], limit: int, unread: int
