@@ -1,11 +1,13 @@
 """Measures automatic draft lengths against plain decoding and the best fixed length, by pair.
 
-    python benchmarks/pairs.py [--quantizations F16 Q4_0] [--targets small big] [--cpu-time]
+    python benchmarks/pairs.py [--quantizations F16 Q4_0] [--targets small big] [--suffix off]
+        [--max-tokens 64 128 400] [--ctx-size 512] [--cpu-time]
 
 The pairs are the demo pair, padded to several sizes and types, kept in the cache folder. Each
-answers the same questions plainly, with fixed lengths and with auto, taking turns. The best fixed
-length is chosen on the even repeats and compared on the odd ones, so that it cannot be the
-luckiest; auto is compared on the odd ones too.
+answers the same questions plainly, with fixed lengths and with auto, taking turns. In each repeat
+auto is compared with the fixed length that was the best in the other repeats, so that it cannot be
+the luckiest. Answers that repeat themselves have rows of their own, marked as loops. The limits
+know nothing of prompt lookup: shares of them tell of auto with --suffix off.
 
 With --cpu-time seconds are those of the processor, on one thread: for a machine whose neighbours
 take its cores away every now and then, where the time on the wall says little.
@@ -20,15 +22,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import Parser, conditions, load, printed, span, timing, unheard
+from common import CTX_SIZE, Parser, conditions, load, printed, timing, unheard
 
 from localspec.bench.comparison import Comparison, together
-from localspec.bench.figures import Side
 from localspec.bench.llama_source import PaddedShape
 from localspec.bench.padding import DEMO_DRAFT_SHAPE, DEMO_TARGET_SHAPE, padded_copy
 from localspec.bench.plan import BenchPlan
 from localspec.bench.prompts import by_task, read_prompts
 from localspec.bench.run import run_bench
+from localspec.bench.spent import Interval
 from localspec.bench.tensor_encoder import Quantization
 from localspec.core import paths
 from localspec.core.config import DraftTokens, SamplingParams
@@ -37,6 +39,11 @@ from localspec.engine.engine import Engine
 TARGETS = {"small": PaddedShape(640, 10, 1792, 10), "big": DEMO_TARGET_SHAPE}
 DRAFTS = {"1M": None, "20M": DEMO_DRAFT_SHAPE}
 FIXED: tuple[DraftTokens, ...] = (1, 2, 3, 4, 6, 8)
+HEAD = (
+    "\nAnswers of {} tokens\n"
+    "target/draft/type  task       loops  prompts   plain  fixed       auto  auto/fixed     90% CI"
+    " of oracle of causal  text"
+)
 
 
 def padded(target: str, draft: str, quantization: Quantization) -> Iterator[Path]:
@@ -50,61 +57,67 @@ def padded(target: str, draft: str, quantization: Quantization) -> Iterator[Path
             yield padded_copy(source, folder, shape, quantization, unheard)
 
 
-def half(comparison: Comparison, odd: bool) -> Comparison:
-    """The same with every second repeat."""
-    sides = [Side(s.draft_tokens, s.answers[odd::2]) for s in comparison.sides]
-    return Comparison(comparison.task, comparison.names, tuple(sides))
-
-
 @dataclass(frozen=True)
 class Row:
-    """One task of one pair; speedups are over plain, on the odd repeats."""
+    """Answers of one kind to one task by one pair; speedups are over plain.
+
+    ``loops`` tells of answers that repeat themselves. ``over_fixed`` is auto against the best fixed
+    length, with its interval over the prompts; limits are None where nothing was drafted.
+    """
 
     pair: str
+    max_tokens: int
     task: str
+    loops: bool
+    prompts: int
     plain_tps: float
-    best_fixed: DraftTokens
-    fixed: float
     auto: float
-    auto_by_repeat: tuple[float, ...]
+    best_fixed: DraftTokens
+    over_fixed: float
+    interval: Interval | None
     oracle: float | None
+    causal: float | None
     texts: dict[str, str]
-
-    @property
-    def over_fixed(self) -> float:
-        """auto against the best fixed length."""
-        return self.auto / self.fixed
 
     def line(self) -> str:
         """This row of the table."""
-        share = f"{self.auto / self.oracle:9.0%}" if self.oracle else f"{'':9}"
+        interval = "{:.2f}-{:.2f}".format(*self.interval) if self.interval else ""
+        shares = "".join(
+            f"{self.auto / limit:10.0%}" if limit else f"{'':10}"
+            for limit in (self.oracle, self.causal)
+        )
         return (
-            f"{self.pair:16}  {self.task:9}  {self.plain_tps:6.1f}  {self.fixed:5.2f} "
-            f"({self.best_fixed})  {self.auto:6.2f}  {span(self.auto_by_repeat, 2, '-'):>9}  "
-            f"{self.over_fixed:10.3f}  {share}  {', '.join(sorted(set(self.texts.values())))}"
+            f"{self.pair:16}  {self.task:9}  {'loops' if self.loops else '':5}  {self.prompts:7}"
+            f"  {self.plain_tps:6.1f}  {self.auto / self.over_fixed:5.2f} ({self.best_fixed})"
+            f"  {self.auto:5.2f}  {self.over_fixed:10.3f}  {interval:>9}{shares}"
+            f"  {', '.join(sorted(set(self.texts.values())))}"
         )
 
 
-def judge(pair: str, comparison: Comparison) -> Row | None:
-    """The figures of one task: None where every answer loops."""
-    even, odd = half(comparison, False).figures(), half(comparison, True).figures()
-    if not (even and odd):
-        return None
-    fixed = [row for row in even if row.draft_tokens not in (0, "auto")]
-    best = max(fixed, key=lambda row: row.speedup).draft_tokens
-    by_length = {row.draft_tokens: row for row in odd}
-    limits = comparison.limits()
-    return Row(
-        pair=pair,
-        task=comparison.task,
-        plain_tps=by_length[0].generation_tps,
-        best_fixed=best,
-        fixed=by_length[best].speedup,
-        auto=by_length["auto"].speedup,
-        auto_by_repeat=by_length["auto"].speedup_by_repeat,
-        oracle=None if limits is None else limits.oracle,
-        texts={str(row.draft_tokens): row.text for row in comparison.figures()},
-    )
+def judge(pair: str, max_tokens: int, comparison: Comparison) -> Iterator[Row]:
+    """A row for the answers that do not repeat themselves, and one for those that do."""
+    looping = comparison.looping()
+    for loops in (False, True):
+        part = comparison.only([n for n in comparison.names if (n in looping) is loops])
+        ratio, limits = part.auto_over_fixed(loops=True), part.limits(loops=True)
+        if ratio is None:
+            continue
+        figures = {row.draft_tokens: row for row in part.figures(loops=True)}
+        yield Row(
+            pair=pair,
+            max_tokens=max_tokens,
+            task=part.task,
+            loops=loops,
+            prompts=len(part.names),
+            plain_tps=figures[0].generation_tps,
+            auto=figures["auto"].speedup,
+            best_fixed=ratio.length,
+            over_fixed=ratio.ratio,
+            interval=ratio.interval,
+            oracle=None if limits is None else limits.oracle,
+            causal=None if limits is None else limits.causal,
+            texts={str(length): row.text for length, row in figures.items()},
+        )
 
 
 def measure(engine: Engine, prompts: Path, plan: BenchPlan) -> list[Comparison]:
@@ -118,17 +131,19 @@ def measure(engine: Engine, prompts: Path, plan: BenchPlan) -> list[Comparison]:
 
 
 def measure_all(args: argparse.Namespace) -> Iterator[Row]:
-    """A row for each task of each pair."""
+    """Rows for each task of each pair, for one length of answers after the other."""
     clock, threads = timing(args)
     params = SamplingParams(temperature=args.temperature, seed=1)
     lengths = (0, *FIXED, "auto")
-    plan = BenchPlan(params, lengths, args.repeats, args.max_tokens, clock=clock)
-    for chosen in itertools.product(args.targets, args.drafts, args.quantizations):
-        with load(padded(*chosen), threads) as engine:
-            for comparison in measure(engine, args.prompts, plan):
-                row = judge("/".join(chosen), comparison)
-                if row is not None:
-                    yield row
+    for max_tokens in args.max_tokens:
+        plan = BenchPlan(
+            params, lengths, args.repeats, max_tokens, args.suffix == "on", clock=clock
+        )
+        print(HEAD.format(max_tokens))
+        for chosen in itertools.product(args.targets, args.drafts, args.quantizations):
+            with load(padded(*chosen), threads, args.ctx_size) as engine:
+                for comparison in measure(engine, args.prompts, plan):
+                    yield from judge("/".join(chosen), max_tokens, comparison)
 
 
 def parse() -> argparse.Namespace:
@@ -140,28 +155,30 @@ def parse() -> argparse.Namespace:
     prompts = Path(__file__).parent / "python.jsonl"
     parser.add_argument("--prompts", type=Path, default=prompts)
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.integers(repeats=4, max_tokens=64, threads=None)
+    parser.add_argument("--suffix", choices=("on", "off"), default="on")
+    parser.add_argument("--max-tokens", type=int, nargs="+", default=[64])
+    parser.integers(repeats=4, ctx_size=CTX_SIZE, threads=None)
     parser.cpu_time()
     parser.output()
     args = parser.parse_args()
     if args.repeats < 2:
-        parser.error("--repeats must be 2 or more: half of them choose, the others compare")
+        parser.error("--repeats must be 2 or more: each is compared by what the others chose")
     return args
 
 
 def main() -> None:
-    """Print one table of all pairs."""
+    """Print a table for each length of answers, and what they come to."""
     args = parse()
     _, threads = timing(args)
-    print(conditions(threads))
-    print(
-        "target/draft/type  task       plain  fixed        auto     spread  auto/fixed  of oracle"
-        "  text"
-    )
+    print(conditions(threads, f"--suffix {args.suffix}"))
     rows = printed(measure_all(args), args.output)
-    ratios = [row.over_fixed for row in rows if row.task != "all"]
-    mean = statistics.geometric_mean(ratios)
-    print(f"auto over the best fixed length: {mean:.3f} (geometric mean), {min(ratios):.3f} least")
+    for loops in (False, True):
+        ratios = [row.over_fixed for row in rows if row.task != "all" and row.loops is loops]
+        if ratios:
+            print(
+                f"auto over the best fixed length{', loops' if loops else ''}: "
+                f"{statistics.geometric_mean(ratios):.3f} (geometric mean), {min(ratios):.3f} least"
+            )
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from traces import Trace, read_traces
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.drafters import MODEL, TAIL, Candidate
-from localspec.speculative.limits import best_seconds
+from localspec.speculative.limits import Chain, Guess, best_seconds, causal_seconds
 from localspec.speculative.loop import Controller, Logits, common_prefix, generate_rounds
 from localspec.speculative.sampler import Sampler
 from localspec.speculative.suffix import SuffixIndex
@@ -150,8 +150,28 @@ def oracle(trace: Trace, costs: CostTable) -> float:
     agreed = [
         drafted[0][0] == token for drafted, token in zip(trace.drafts, trace.tokens, strict=True)
     ]
-    verify = [costs.verify(1 + length) for length in range(1 + DEEPEST)]
-    return best_seconds(agreed, verify, costs.draft(1))
+    return best_seconds(agreed, verify(costs), costs.draft(1))
+
+
+def causal(traces: Sequence[Trace], costs: CostTable) -> float:
+    """Seconds of all answers by the best policy that sees of a draft only its leads."""
+    return causal_seconds([chains(trace) for trace in traces], verify(costs), costs.draft(1))
+
+
+def chains(trace: Trace) -> list[Chain]:
+    """The drafts of a trace, each token beside whether it is the target's; none past the end."""
+    return [
+        [
+            Guess(token == true, lead)
+            for (token, lead), true in zip(draft, trace.tokens[i:], strict=False)
+        ]
+        for i, draft in enumerate(trace.drafts)
+    ]
+
+
+def verify(costs: CostTable) -> list[float]:
+    """Seconds of the passes that verify 0, 1, ... drafted tokens."""
+    return [costs.verify(1 + length) for length in range(1 + DEEPEST)]
 
 
 @dataclass
@@ -160,7 +180,7 @@ class Row:
 
     ``cold`` is auto after a calibration, ``warm`` auto that learns from answer to answer,
     ``suffix`` the same with a suffix index, ``worst`` the least of all answers, cold and with the
-    suffix index.
+    suffix index. ``oracle`` and ``causal`` know the draft, not the index.
     """
 
     name: str
@@ -170,6 +190,7 @@ class Row:
     suffix: float
     worst: tuple[float, float]
     oracle: float
+    causal: float
 
     @property
     def best(self) -> float:
@@ -183,7 +204,7 @@ class Row:
             + "".join(f"{speedup:7.2f}" for speedup in self.fixed)
             + f"{self.best:7.2f}{self.cold:8.2f}{self.warm:7.2f}{self.suffix:8.2f}"
             + f"{self.worst[0]:12.3f}{self.worst[1]:8.3f}{self.oracle:9.2f}"
-            + f"{self.warm / self.oracle:6.0%}"
+            + f"{self.warm / self.oracle:6.0%}{self.causal:9.2f}{self.warm / self.causal:6.0%}"
         )
 
 
@@ -213,6 +234,7 @@ def measure(costs: CostTable, traces: Sequence[Trace]) -> Row:
         suffix=speedup(suffix),
         worst=(worst(cold), worst(suffix)),
         oracle=speedup(oracle(trace, costs) for trace in traces),
+        causal=total / causal(traces, costs),
     )
 
 
@@ -230,7 +252,7 @@ def main() -> None:
     print(
         f"{'machine':16}"
         + "".join(f"{length:>7}" for length in LENGTHS)
-        + "   best    cold   warm  +suffix  worst(cold) (suffix)  oracle  %"
+        + "   best    cold   warm  +suffix  worst(cold) (suffix)  oracle     %   causal     %"
     )
     rows = printed(measure(costs, traces) for costs in COST_TABLES)
     mean = statistics.geometric_mean(row.warm / row.best for row in rows)

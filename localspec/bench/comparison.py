@@ -3,19 +3,22 @@
 Answers whose text repeats itself are left out of the figures: drafting is too easy there.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, replace
 
 from localspec.bench.equality import Audit, Difference
 from localspec.bench.figures import (
+    AutoOverFixed,
     Figures,
     Limits,
     SameText,
     Side,
+    auto_over_fixed,
     hindsight_limits,
     side_figures,
 )
 from localspec.engine.generate import Answer
+from localspec.speculative.limits import Guess
 
 REPEATED_TOO_MUCH = 0.30  # share of repeated 8-grams from which a text counts as a loop
 
@@ -30,16 +33,16 @@ def repeated_share(tokens: Sequence[int], n: int = 8) -> float:
 class Comparison:
     """Prompts of one kind, by name, answered by every side; the first side is plain.
 
-    ``agreed`` says for each prompt, if there is a draft, at which tokens of the first plain answer
-    the draft agrees, given the text before. ``seed_decides`` is that of the sampling parameters:
-    if not, other texts are no difference to be explained.
+    ``guesses`` holds for each prompt, if there is a draft, what it says in the place of each token
+    of the first plain answer, given the text before. ``seed_decides`` is that of the sampling
+    parameters: if not, other texts are no difference to be explained.
     """
 
     task: str
     names: tuple[str, ...]
     sides: tuple[Side, ...]
     differences: tuple[Difference, ...] = ()
-    agreed: tuple[tuple[bool, ...], ...] = ()
+    guesses: tuple[tuple[Guess, ...], ...] = ()
     seed_decides: bool = True
     audits: tuple[Audit, ...] = ()
 
@@ -50,6 +53,7 @@ class Comparison:
             "prompts": list(self.names),
             "left_out": self.looping(),
             "sides": [asdict(row) for row in self.figures()],
+            "auto_over_fixed": None if (ratio := self.auto_over_fixed()) is None else asdict(ratio),
             "limits": None if (limits := self.limits()) is None else asdict(limits),
             "differences": [asdict(each) for each in self.differences],
             "audits": [asdict(each) for each in self.audits],
@@ -81,26 +85,43 @@ class Comparison:
             )
         ]
 
+    def only(self, names: Collection[str]) -> "Comparison":
+        """The same over those of its prompts that are named."""
+        kept = [i for i, name in enumerate(self.names) if name in names]
+        return replace(
+            self,
+            names=tuple(self.names[i] for i in kept),
+            sides=tuple(side.only(kept) for side in self.sides),
+            differences=tuple(each for each in self.differences if each.prompt in names),
+            guesses=tuple(self.guesses[i] for i in kept) if self.guesses else (),
+            audits=tuple(each for each in self.audits if each.prompt in names),
+        )
+
     def figures(self, *, loops: bool = False) -> list[Figures]:
         """One for each side, over the prompts whose text does not loop; empty when all do.
 
-        ``loops`` counts those that do as well.
+        ``loops`` counts those that do as well, here and below.
         """
-        used = list(range(len(self.names))) if loops else self._used()
+        used = self._used(loops)
         if not used:
             return []
         plain = self.sides[0]
         return [side_figures(side, plain, used, self._text(side)) for side in self.sides]
 
-    def limits(self) -> Limits | None:
-        """What drafting could reach here, from measured costs; None where nothing was drafted."""
-        used = self._used()
-        if not (used and self.agreed):
-            return None
-        return hindsight_limits(self.sides, used, [self.agreed[i] for i in used])
+    def auto_over_fixed(self, *, loops: bool = False) -> AutoOverFixed | None:
+        """auto against the best fixed length; None where one of both was not measured."""
+        used = self._used(loops)
+        return auto_over_fixed(self.sides, used) if used else None
 
-    def _used(self) -> list[int]:
-        left_out = set(self.looping())
+    def limits(self, *, loops: bool = False) -> Limits | None:
+        """What drafting could reach here, from measured costs; None where nothing was drafted."""
+        used = self._used(loops)
+        if not (used and self.guesses):
+            return None
+        return hindsight_limits(self.sides, used, [self.guesses[i] for i in used])
+
+    def _used(self, loops: bool) -> list[int]:
+        left_out = () if loops else self.looping()
         return [i for i, name in enumerate(self.names) if name not in left_out]
 
     def _text(self, side: Side) -> SameText:
@@ -135,7 +156,7 @@ def together(comparisons: Sequence[Comparison], task: str = "all") -> Comparison
         tuple(name for comparison in comparisons for name in comparison.names),
         tuple(map(_joined, zip(*(comparison.sides for comparison in comparisons), strict=True))),
         tuple(each for comparison in comparisons for each in comparison.differences),
-        tuple(one for comparison in comparisons for one in comparison.agreed),
+        tuple(one for comparison in comparisons for one in comparison.guesses),
         all(comparison.seed_decides for comparison in comparisons),
         tuple(each for comparison in comparisons for each in comparison.audits),
     )

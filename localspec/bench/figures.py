@@ -7,12 +7,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
+from localspec.bench.spent import Interval, Spent, best_by_other_repeats, speedup_interval
 from localspec.core.config import DraftTokens
 from localspec.engine.generate import Answer
 from localspec.engine.stats import GenerationStats
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.control.valuation import LONGEST_AUTO
-from localspec.speculative.limits import best_seconds, ceiling, fixed_seconds, shares
+from localspec.speculative.limits import (
+    Guess,
+    best_seconds,
+    causal_seconds,
+    ceiling,
+    chains_along,
+    fixed_seconds,
+    shares,
+)
 
 _PLACES = 8  # of a draft, for which its share of right tokens is told
 
@@ -30,6 +41,20 @@ class Side:
         """Those of the answers to these prompts, by position: ``[repeat][prompt]``."""
         return [[row[i].stats for i in prompts] for row in self.answers]
 
+    def only(self, prompts: Sequence[int]) -> "Side":
+        """The same with the answers to these prompts only, by position."""
+        return Side(
+            self.draft_tokens, tuple(tuple(row[i] for i in prompts) for row in self.answers)
+        )
+
+    def spent(self, prompts: Sequence[int]) -> Spent:
+        """Seconds and tokens of the same answers; the draft's reading of the prompt counts."""
+        stats = self.stats(prompts)
+        return Spent(
+            np.array([[s.seconds + s.draft_prompt_seconds for s in row] for row in stats]),
+            np.array([[float(s.tokens) for s in row] for row in stats]),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Figures:
@@ -37,7 +62,8 @@ class Figures:
 
     Time is that of all rounds, and of the draft's reading of the prompt, which plain decoding does
     not pay; ``draft_prompt_s`` is the mean of the latter. ``speedup`` is the ratio of seconds per
-    token, from sums over all repeats; ``speedup_by_repeat`` holds one such ratio per repeat.
+    token, from sums over all repeats; ``speedup_interval`` is its 90 % interval over the prompts
+    (None: too few of them, or plain itself), ``speedup_by_repeat`` holds one such ratio per repeat.
     ``round_cost`` is the time of a round in plain tokens: drafting pays when
     ``mean_accepted_length`` is larger.
     """
@@ -46,6 +72,7 @@ class Figures:
     tokens: int
     generation_tps: float
     speedup: float
+    speedup_interval: Interval | None
     speedup_by_repeat: tuple[float, ...]
     round_cost: float
     drafted: int
@@ -58,41 +85,57 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
+class AutoOverFixed:
+    """How many times as fast as the best fixed length auto is, with its interval as in `Figures`.
+
+    In each repeat the best is that which was the quickest in the other repeats
+    (`best_by_other_repeats`); ``length`` is the quickest over all of them.
+    """
+
+    length: DraftTokens
+    ratio: float
+    interval: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Speedups over plain that could be had, by what passes and draft steps cost in this run.
 
     ``ceiling`` if every drafted token were right, with ``ceiling_length`` of them a round;
-    ``oracle`` with this draft and the best length in every round, known beforehand; ``fixed``
-    with its best single length, ``fixed_length``. ``shares`` are those of the places where the
-    draft gets 1, 2, ... tokens right in a row. No draft longer than the longest that was verified
-    is considered, no other source, and not the reading of prompts.
+    ``oracle`` with this draft and the best length in every round, known beforehand; ``causal`` by
+    the best policy that sees only how sure the draft is (`causal_seconds`); ``fixed`` with the best
+    single length, ``fixed_length``. ``shares`` are those of the places where the draft gets
+    1, 2, ... tokens right in a row. No draft longer than the longest that was verified is
+    considered, and not the reading of prompts; nor prompt lookup, of which ``prompt_lookup`` says
+    whether a side drafted by it too.
     """
 
     ceiling: float
     ceiling_length: int
     oracle: float
+    causal: float
     fixed: float
     fixed_length: int
     shares: tuple[float, ...]
+    prompt_lookup: bool
 
 
 def side_figures(side: Side, plain: Side, prompts: Sequence[int], text: SameText) -> Figures:
     """Those of a side over some prompts, by position; ``text`` is its verdict on equality."""
-    ours, theirs = side.stats(prompts), plain.stats(prompts)
-    flat = [stats for row in ours for stats in row]
-    pace = _seconds_per_token(flat)
-    plain_pace = _seconds_per_token([stats for row in theirs for stats in row])
+    ours, theirs = side.spent(prompts), plain.spent(prompts)
+    flat = [stats for row in side.stats(prompts) for stats in row]
     tokens, rounds = sum(s.tokens for s in flat), sum(s.rounds for s in flat)
     drafted, accepted = sum(s.drafted for s in flat), sum(s.accepted for s in flat)
     return Figures(
         draft_tokens=side.draft_tokens,
         tokens=tokens,
-        generation_tps=1 / pace,
-        speedup=plain_pace / pace,
+        generation_tps=1 / ours.pace,
+        speedup=theirs.pace / ours.pace,
+        speedup_interval=None if side is plain else speedup_interval(theirs, ours),
         speedup_by_repeat=tuple(
-            _seconds_per_token(p) / _seconds_per_token(o) for o, p in zip(ours, theirs, strict=True)
+            theirs.of([i]).pace / ours.of([i]).pace for i in range(ours.repeats)
         ),
-        round_cost=pace * tokens / rounds / plain_pace,
+        round_cost=ours.pace * tokens / rounds / theirs.pace,
         drafted=drafted,
         accepted=accepted,
         acceptance_rate=accepted / drafted if drafted else None,
@@ -103,16 +146,27 @@ def side_figures(side: Side, plain: Side, prompts: Sequence[int], text: SameText
     )
 
 
-def _seconds_per_token(stats: Sequence[GenerationStats]) -> float:
-    return sum(s.seconds + s.draft_prompt_seconds for s in stats) / sum(s.tokens for s in stats)
+def auto_over_fixed(sides: Sequence[Side], prompts: Sequence[int]) -> AutoOverFixed | None:
+    """That over these prompts, by position; None where auto or every fixed length is missing."""
+    spent = {side.draft_tokens: side.spent(prompts) for side in sides}
+    auto = spent.pop("auto", None)
+    fixed = {length: one for length, one in spent.items() if length != 0}
+    if auto is None or not fixed:
+        return None
+    best = best_by_other_repeats(list(fixed.values()))
+    return AutoOverFixed(
+        min(fixed, key=lambda length: fixed[length].pace),
+        best.pace / auto.pace,
+        speedup_interval(best, auto),
+    )
 
 
 def hindsight_limits(
-    sides: Sequence[Side], prompts: Sequence[int], agreed: Sequence[Sequence[bool]]
+    sides: Sequence[Side], prompts: Sequence[int], guesses: Sequence[Sequence[Guess]]
 ) -> Limits | None:
     """What drafting could reach over these prompts, by position; None where nothing was drafted.
 
-    ``agreed`` says for each of them at which tokens of the plain answer the draft agrees.
+    ``guesses`` holds for each of them what the draft says at each token of the plain answer.
     """
     # auto's draft seconds are not all those of steps, so a fixed length tells more of them.
     fixed = [side for side in sides if side.draft_tokens not in (0, "auto")]
@@ -120,7 +174,8 @@ def hindsight_limits(
     if "draft" not in steps.sources:
         return None
     step = steps.draft_seconds / steps.sources["draft"].drafted
-    return _limits(agreed, _pass_seconds(sides, prompts), step)
+    prompt_lookup = "suffix" in _merged(sides, prompts).sources
+    return _limits(guesses, _pass_seconds(sides, prompts), step, prompt_lookup)
 
 
 def _merged(sides: Sequence[Side], prompts: Sequence[int]) -> GenerationStats:
@@ -144,7 +199,11 @@ def _pass_seconds(sides: Sequence[Side], prompts: Sequence[int]) -> list[float]:
     return [costs.seconds(width, 0) for width in range(1, min(max(passes), LONGEST_AUTO + 1) + 1)]
 
 
-def _limits(agreed: Sequence[Sequence[bool]], verify: list[float], step: float) -> Limits:
+def _limits(
+    guesses: Sequence[Sequence[Guess]], verify: list[float], step: float, prompt_lookup: bool
+) -> Limits:
+    agreed = [[guess.right for guess in one] for one in guesses]
+    chains = [chains_along(one, len(verify) - 1) for one in guesses]
     plain = sum(len(one) for one in agreed) * verify[0]
     fixed, length = max(
         (plain / sum(fixed_seconds(one, verify, step, k) for one in agreed), k)
@@ -155,7 +214,9 @@ def _limits(agreed: Sequence[Sequence[bool]], verify: list[float], step: float) 
         ceiling=most,
         ceiling_length=best,
         oracle=plain / sum(best_seconds(one, verify, step) for one in agreed),
+        causal=plain / causal_seconds(chains, verify, step),
         fixed=fixed,
         fixed_length=length,
         shares=tuple(shares(agreed, _PLACES)),
+        prompt_lookup=prompt_lookup,
     )

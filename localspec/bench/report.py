@@ -22,7 +22,7 @@ from localspec.engine import llama_library
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
 
-FORMAT = 2  # raise it when a key changes its name or meaning
+FORMAT = 3  # raise it when a key changes its name or meaning
 
 
 class Report:

@@ -3,6 +3,7 @@
 Every side answers through the same function as `localspec run`. Nothing is drawn here.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,9 +15,11 @@ from localspec.bench.plan import BenchEngine, BenchPlan, PromptIds, require_room
 from localspec.core.config import DraftTokens
 from localspec.core.errors import LocalspecError
 from localspec.engine.generate import Answer, collect, model_drafter, stream_generate
+from localspec.speculative.limits import Guess
 
 _WARM_UP_TOKENS = 16
 _AT_ONCE = 32  # tokens of an answer that the draft is asked about in one pass
+_NOTHING = Guess(False, -math.inf)  # of a draft that lacks a token of the text
 
 
 def run_bench(
@@ -82,7 +85,7 @@ class _Measured:
     name: str
     answers: list[list[Answer]]
     differences: list[Difference]
-    agreed: tuple[bool, ...]
+    guesses: tuple[Guess, ...]
     audits: list[Audit]
 
 
@@ -100,7 +103,7 @@ def _measure(
         name,
         rows,
         list(finder.among(rows)),
-        _agreement(engine, prompt, plan, rows[0][0].tokens),
+        _guesses(engine, prompt, plan, rows[0][0].tokens),
         list(audit_answers(engine, name, prompt, plan, rows)) if plan.audit else [],
     )
 
@@ -121,26 +124,25 @@ def _take_turns(
     return list(answers.values())
 
 
-def _agreement(
+def _guesses(
     engine: BenchEngine, prompt: PromptIds, plan: BenchPlan, tokens: Sequence[int]
-) -> tuple[bool, ...]:
-    """At which of these tokens the draft's pick, given the text before, is the same.
+) -> tuple[Guess, ...]:
+    """What the draft would say in the place of each of these tokens, given the text before.
 
-    Not told where the rule of acceptance asks for more than that.
+    Not told where the rule of acceptance asks for more than the same token.
     """
     drafter = None if not plan.params.seed_decides else model_drafter(engine, plan.params)
     if drafter is None:
         return ()
-    context, agreed = list(prompt), list[bool]()
+    context, guesses = list(prompt), list[Guess]()
     drafter.read(context)
     for i in range(0, len(tokens), _AT_ONCE):
         piece = tokens[i : i + _AT_ONCE]
         context += piece
         reviewed = drafter.review(context, len(piece))
-        # A draft that lacks a token of the text says nothing.
-        found = [candidate.token == came for candidate, came in reviewed]
-        agreed += [*[False] * (len(piece) - len(found)), *found]
-    return tuple(agreed)
+        found = [Guess(said.token == came, said.confidence) for said, came in reviewed]
+        guesses += [*[_NOTHING] * (len(piece) - len(found)), *found]
+    return tuple(guesses)
 
 
 def _comparison(task: str, plan: BenchPlan, measured: Sequence[_Measured]) -> Comparison:
@@ -149,7 +151,7 @@ def _comparison(task: str, plan: BenchPlan, measured: Sequence[_Measured]) -> Co
         for i, length in enumerate(plan.lengths)
     )
     differences = tuple(each for one in measured for each in one.differences)
-    agreed = tuple(one.agreed for one in measured) if measured[0].agreed else ()
+    guesses = tuple(one.guesses for one in measured) if measured[0].guesses else ()
     names = tuple(one.name for one in measured)
     audits = tuple(each for one in measured for each in one.audits)
-    return Comparison(task, names, sides, differences, agreed, plan.params.seed_decides, audits)
+    return Comparison(task, names, sides, differences, guesses, plan.params.seed_decides, audits)

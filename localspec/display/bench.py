@@ -7,7 +7,8 @@ from rich.cells import cell_len, set_cell_size
 
 from localspec.bench.comparison import Comparison, together
 from localspec.bench.equality import Audit, Difference
-from localspec.bench.figures import Figures, Limits
+from localspec.bench.figures import AutoOverFixed, Figures, Limits
+from localspec.bench.spent import FEWEST_PROMPTS, Interval
 from localspec.core.config import DraftTokens
 from localspec.core.formatting import count, number, one_line, percent
 from localspec.display.console import make_console, note
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from localspec.bench.demo import PairResult
 
 _WIDTHS = {
-    "task": 4, "draft": 5, "tok/s": 6, "speedup": 7, "spread": 9, "accept": 6, "tok/rnd": 7,
+    "task": 4, "draft": 5, "tok/s": 6, "speedup": 7, "90% CI": 9, "accept": 6, "tok/rnd": 7,
     "TTFT": 5, "text": 9,
 }  # fmt: skip
-_FIRST_TO_GO = ("TTFT", "spread", "tok/rnd", "accept")  # where a terminal is too narrow
+_FIRST_TO_GO = ("TTFT", "90% CI", "tok/rnd", "accept")  # where a terminal is too narrow
 _LONGEST_TASK = 20
 _TEXT = {"same": "same", "rounding": "rounding", "different": "DIFFERENT", "redrawn": "redrawn"}
 
@@ -81,13 +82,12 @@ def _fit(text: str, width: int) -> str:
 
 
 def _cells(task: str, row: Figures, plain: bool) -> dict[str, str]:
-    low, high = min(row.speedup_by_repeat), max(row.speedup_by_repeat)
     return {
         "task": task,
         "draft": _length(row.draft_tokens),
         "tok/s": number(row.generation_tps),
         "speedup": "" if plain else f"{row.speedup:.2f}x",
-        "spread": f"{low:.2f}-{high:.2f}" if low < high and not plain else "",
+        "90% CI": _span(row.speedup_interval, "-"),
         "accept": percent(row.acceptance_rate) if row.drafted else "",
         "tok/rnd": number(row.mean_accepted_length, 2),
         "TTFT": f"{row.ttft_s:.2f}s" if row.ttft_s < 10 else f"{row.ttft_s:.0f}s",
@@ -98,11 +98,14 @@ def _cells(task: str, row: Figures, plain: bool) -> dict[str, str]:
 def _style(row: Figures) -> str:
     if row.text == "different":
         return "bold red"
-    if not row.drafted:
+    if not row.drafted or row.speedup_interval is None:
         return ""
-    if min(row.speedup_by_repeat) > 1:
-        return "green"
-    return "yellow" if max(row.speedup_by_repeat) < 1 else ""
+    low, high = row.speedup_interval
+    return "green" if low > 1 else "yellow" if high < 1 else ""
+
+
+def _span(interval: Interval | None, between: str) -> str:
+    return "" if interval is None else f"{interval[0]:.2f}{between}{interval[1]:.2f}"
 
 
 def _length(length: DraftTokens) -> str:
@@ -112,6 +115,8 @@ def _length(length: DraftTokens) -> str:
 def summary(out: "Console", comparison: Comparison) -> None:
     """What the figures say, in sentences."""
     sentences = [_fastest(figures)] if (figures := comparison.figures()) else []
+    if (ratio := comparison.auto_over_fixed()) is not None:
+        sentences.append(_auto(ratio))
     if left_out := len(comparison.looping()):
         sentences.append(
             f"{left_out} of {len(comparison.names)} prompts have answers that repeat themselves "
@@ -144,28 +149,44 @@ def _fastest(figures: list[Figures]) -> str:
 
 
 def _verdict(row: Figures) -> str:
-    low, high = min(row.speedup_by_repeat), max(row.speedup_by_repeat)
-    outcome = (
-        "One repeat decides nothing" if len(row.speedup_by_repeat) == 1
-        else "Drafting pays" if low > 1 else "Drafting loses" if high < 1
-        else "Drafting hardly matters"
-    )  # fmt: skip
+    if row.speedup_interval is None:
+        outcome = f"Fewer than {FEWEST_PROMPTS} prompts decide nothing"
+    else:
+        low, high = row.speedup_interval
+        outcome = (
+            "Drafting pays" if low > 1 else "Drafting loses" if high < 1
+            else "Drafting hardly matters, or more prompts must tell"
+        )  # fmt: skip
     return (
         f"{outcome}: with length {row.draft_tokens} a round gives {row.mean_accepted_length:.2f} "
         f"tokens and costs as much as {row.round_cost:.2f} plain ones."
     )
 
 
+def _auto(found: AutoOverFixed) -> str:
+    said = f"auto is {found.ratio:.2f}x the best fixed length ({found.length})"
+    return f"{said}, {span}." if (span := _span(found.interval, " to ")) else f"{said}."
+
+
 def _limited(limits: Limits, figures: list[Figures]) -> list[str]:
-    best = max(figures[1:], key=lambda row: row.speedup)
-    shares = " ".join(f"{share:.0%}" for share in limits.shares)
     if limits.ceiling_length == 0:
         return ["Limits here: no draft can pay, were each of its tokens right."]
-    return [
+    fastest = max(figures[1:], key=lambda row: row.speedup)
+    judged = next((row for row in figures if row.draft_tokens == "auto"), fastest)
+    shares = " ".join(f"{share:.0%}" for share in limits.shares)
+    name = _length(judged.draft_tokens)
+    said = (
         f"Limits here: {limits.ceiling:.2f}x if every token drafted were right "
         f"({limits.ceiling_length} a round); with this draft {limits.oracle:.2f}x by the best "
-        f"length in every round, {limits.fixed:.2f}x by {limits.fixed_length} in all. "
-        f"{_length(best.draft_tokens)} reached {best.speedup / limits.oracle:.0%} of the former.",
+        f"length in every round, known beforehand, of which {name} reached "
+        f"{judged.speedup / limits.oracle:.0%}, {limits.causal:.2f}x by the best policy that knows "
+        f"only the draft's margins, of which {name} reached {judged.speedup / limits.causal:.0%}, "
+        f"and {limits.fixed:.2f}x by {limits.fixed_length} in all."
+    )
+    if limits.prompt_lookup:
+        said += " They leave out prompt lookup, which auto used: --suffix off compares fairly."
+    return [
+        said,
         f"The draft gets 1, 2, ... {len(limits.shares)} tokens right in a row: {shares}.",
     ]
 

@@ -1,6 +1,27 @@
 """Limits of speculative decoding: bounds and estimates from agreement and measured pass costs."""
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from localspec.speculative.control.policy import solve
+
+_MOST_RATES = 10  # that the causal policy is solved for
+_SAME_RATE = 0.001  # relative change
+
+
+class Guess(NamedTuple):
+    """A drafted token: whether it is the target's, and how sure the draft was of it, in log-odds.
+
+    ``right`` supposes that all tokens before it are.
+    """
+
+    right: bool
+    confidence: float
+
+
+Chain = Sequence[Guess]  # drafted one after the other
 
 
 def runs(agreed: Sequence[bool]) -> list[int]:
@@ -46,6 +67,112 @@ def best_seconds(agreed: Sequence[bool], verify: Sequence[float], step: float) -
             k * step + verify[k] + best[i + min(k, right[i]) + 1] for k in range(most + 1)
         )
     return best[0]
+
+
+def chains_along(guesses: Sequence[Guess], longest: int) -> list[Chain]:
+    """What the draft would propose at each place of a text, made up from what it says along it.
+
+    ``guesses[i]`` is its token for place i, given the true text before. A chain of them is exact up
+    to the first wrong one; behind it the draft would go on from its own mistake, with confidences
+    that were not recorded, and those along the text stand in for them.
+    """
+    return [guesses[i : i + longest] for i in range(len(guesses))]
+
+
+def causal_seconds(
+    answers: Sequence[Sequence[Chain]], verify: Sequence[float], step: float
+) -> float:
+    """Seconds of all answers by the best policy that sees of drafted tokens only the confidence.
+
+    ``answers[n][i]`` is what the draft proposes behind the first i tokens of answer n; ``verify``
+    and ``step`` are those of `fixed_seconds`. The policy knows how often tokens of each confidence
+    are right in these very answers, and drafts by optimal stopping (`solve`). What a second is
+    worth, in tokens, starts at the rate of the best fixed length, which is such a policy too, and
+    is set to the rate reached until it stays (Dinkelbach 1967). An estimate rather than a bound: a
+    controller may also learn from the text itself.
+    """
+    agreed = [[bool(chain) and chain[0].right for chain in answer] for answer in answers]
+    best = min(
+        sum(fixed_seconds(one, verify, step, length) for one in agreed)
+        for length in range(len(verify))
+    )
+    blocks = isotonic(chain[0] for answer in answers for chain in answer[1:] if chain)
+    if not blocks:
+        return best
+    chances = [(chance, float(seen)) for _, chance, seen in blocks]
+    known = [[_with_chances(chain, blocks) for chain in answer] for answer in answers]
+    tokens, rate = sum(map(len, answers)), 0.0
+    for _ in range(_MOST_RATES):
+        before, rate = rate, tokens / best
+        if abs(rate - before) < _SAME_RATE * rate:
+            break
+        thresholds = solve(verify, step, rate, chances, len(verify) - 1).thresholds
+        best = min(best, sum(_seconds(one, verify, step, rate, thresholds) for one in known))
+    return best
+
+
+def isotonic(guesses: Iterable[Guess]) -> list[tuple[float, float, int]]:
+    """How often guesses are right, never falling with confidence: isotonic regression.
+
+    Blocks of confidence, the lowest first: where each begins, the share that is right, how many.
+    By pooling adjacent violators (Ayer et al. 1955).
+    """
+    blocks: list[tuple[float, int, int]] = []
+    for least, group in groupby(sorted(guesses, key=_confidence), key=_confidence):
+        found = [guess.right for guess in group]
+        right, seen = sum(found), len(found)
+        while blocks and blocks[-1][1] * seen >= right * blocks[-1][2]:
+            least, more, others = blocks.pop()
+            right, seen = right + more, seen + others
+        blocks.append((least, right, seen))
+    return [(least, right / seen, seen) for least, right, seen in blocks]
+
+
+def _confidence(guess: Guess) -> float:
+    return guess.confidence
+
+
+_Known = Sequence[tuple[bool, float]]  # a chain by whether right, and the chance of it
+
+
+def _with_chances(chain: Chain, blocks: Sequence[tuple[float, float, int]]) -> _Known:
+    places = (bisect_right(blocks, g.confidence, key=lambda block: block[0]) for g in chain)
+    return [(g.right, blocks[max(0, i - 1)][1]) for g, i in zip(chain, places, strict=True)]
+
+
+def _seconds(
+    answer: Sequence[_Known],
+    verify: Sequence[float],
+    step: float,
+    rate: float,
+    thresholds: Sequence[float],
+) -> float:
+    """Seconds of one answer by a policy; as in the loop, the first round drafts nothing."""
+    seconds, i = 0.0, 0
+    while i < len(answer):
+        chain = answer[i][: len(answer) - i - 1] if i else ()
+        drafted, kept = _drafted(chain, verify, rate, thresholds)
+        seconds += drafted * step + verify[kept]
+        rights = [right for right, _ in chain[:kept]]
+        i += 1 + (rights.index(False) if False in rights else kept)
+    return seconds
+
+
+def _drafted(
+    chain: _Known, verify: Sequence[float], rate: float, thresholds: Sequence[float]
+) -> tuple[int, int]:
+    """How many tokens are drafted, and how many of them are worth verifying."""
+    drafted = kept = 0
+    survival, survivals, best = 1.0, 0.0, -rate * verify[0]
+    for _, chance in chain:
+        if survival < thresholds[drafted]:
+            break
+        drafted += 1
+        survival *= chance
+        survivals += survival
+        if survivals - rate * verify[drafted] > best:
+            kept, best = drafted, survivals - rate * verify[drafted]
+    return drafted, kept
 
 
 def shares(agreed: Sequence[Sequence[bool]], longest: int) -> list[float]:

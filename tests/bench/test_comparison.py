@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.bench.comparison import repeated_share, together
+from localspec.bench.equality import Audit
+from localspec.core.config import DraftTokens
 from localspec.engine.generate import Answer
+from localspec.speculative.limits import Guess
 from tests.support.answers import (
     LOOP,
     VARIED,
@@ -46,6 +50,20 @@ def test_loops_can_be_counted_where_they_are_wanted() -> None:
     assert len(made_comparison(loops=1).figures(loops=True)) == 2
 
 
+def test_some_of_the_prompts_are_a_comparison_too() -> None:
+    audits = tuple(Audit(f"code {i}", 3, 40, True, ()) for i in (1, 2, 3))
+    guesses = tuple((Guess(bool(i), 1.0),) for i in range(3))
+    found = replace(
+        made_comparison(loops=1, prompts=3, differences=[difference("code 2")]),
+        audits=audits, guesses=guesses,
+    )  # fmt: skip
+    loops, rest = found.only(found.looping()), found.only({"code 2", "code 3"})
+    assert (loops.names, loops.differences, loops.audits) == (("code 1",), (), audits[:1])
+    assert loops.guesses == guesses[:1] and rest.guesses == guesses[1:]
+    assert rest.differences == found.differences and rest.figures() == found.figures()
+    assert loops.figures() == [] and loops.figures(loops=True)[0].tokens == 2 * len(LOOP)
+
+
 def test_looping_answers_are_left_out_of_figures() -> None:
     plain = side(0, [made_answer(10.0), made_answer(1.0, LOOP)])
     other = side(3, [made_answer(5.0), made_answer(1000.0, LOOP)])
@@ -55,6 +73,14 @@ def test_looping_answers_are_left_out_of_figures() -> None:
     assert found.speedup == pytest.approx(2.0)
     assert found.tokens == len(VARIED)
     assert comparison.as_json()["left_out"] == ["code 2"]
+
+
+def test_intervals_and_auto_are_json() -> None:
+    seconds: dict[DraftTokens, float] = {0: 4.0, 2: 2.0, "auto": 1.0}
+    sides = [side(length, [made_answer(each)] * 4) for length, each in seconds.items()]
+    again = json.loads(json.dumps(compared(*sides).as_json()))
+    assert [row["speedup_interval"] for row in again["sides"]] == [None, [2.0, 2.0], [4.0, 4.0]]
+    assert again["auto_over_fixed"] == {"length": 2, "ratio": 2.0, "interval": [2.0, 2.0]}
 
 
 @pytest.mark.parametrize("where", [(0, 1), (1, 0), (1, 1)])
@@ -80,6 +106,7 @@ def test_plain_data_is_json() -> None:
     assert (again["task"], again["prompts"], again["left_out"]) == ("code", ["code 1"], [])
     assert [each["draft_tokens"] for each in again["sides"]] == [0, 3]
     assert again["sides"][1]["speedup_by_repeat"] == pytest.approx([1.25, 1.5])
+    assert again["sides"][1]["speedup_interval"] is again["auto_over_fixed"] is None
     assert again["differences"] == [
         {"prompt": "code 1", "draft_tokens": 3, "position": 7, "margin": None, "repeatable": True,
          "proven_at": 2}

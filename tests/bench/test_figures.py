@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from localspec.bench.comparison import Comparison
+from localspec.bench.figures import Side
+from localspec.core.config import DraftTokens
 from localspec.engine.generate import Answer
 from localspec.engine.stats import PassStats, SourceStats
+from localspec.speculative.limits import Guess
 from tests.support.answers import VARIED, compared, made_answer, side
 from tests.support.bench_toys import BenchToy, compare, drafted, plan
 
@@ -40,6 +43,29 @@ def test_repeats_may_differ() -> None:
     assert found.speedup == pytest.approx(40 / 65)
 
 
+def test_intervals_are_over_prompts() -> None:
+    plain = side(0, *[[made_answer(12.0)] * 4] * 2)
+    even = side(2, *[[made_answer(6.0)] * 4] * 2)
+    uneven = side(3, *[[made_answer(s, reading=1.0) for s in (3.0, 5.0, 7.0, 5.0)]] * 2)
+    none, narrow, wide = (row.speedup_interval for row in compared(plain, even, uneven).figures())
+    assert none is None and narrow == pytest.approx((2.0, 2.0))
+    assert wide is not None and 1.5 < wide[0] < 1.9 < 2.1 < wide[1] < 3.0
+
+
+def test_auto_over_the_best_fixed_length() -> None:
+    def made(length: DraftTokens, *repeats: float) -> Side:
+        return side(length, *([made_answer(seconds)] * 5 for seconds in repeats))
+
+    sides = made(0, 9, 9, 9), made(2, 2, 4, 4), made(3, 5, 3, 3), made("auto", 2, 2, 2)
+    found = compared(*sides).auto_over_fixed()
+    # Length 2 is the best in repeats 0 and 1, or 0 and 2, and so compared in the others; in
+    # repeat 0, where it was lucky, length 3 stands, the best in 1 and 2.
+    assert found is not None and found.ratio == pytest.approx((5 + 4 + 4) / 6)
+    assert found.interval == pytest.approx((found.ratio, found.ratio)) and found.length == 2
+    assert compared(*sides[:3]).auto_over_fixed() is None
+    assert compared(sides[0], sides[3]).auto_over_fixed() is None
+
+
 def test_plain_against_itself() -> None:
     (found,) = compared(side(0, [made_answer(10.0)])).figures()
     assert (found.speedup, found.speedup_by_repeat, found.round_cost) == (1.0, (1.0,), 1.0)
@@ -60,9 +86,22 @@ def test_limits_stand_in_their_order() -> None:
     found = compare(engine, [engine.encode("abc"), engine.encode("bead")], plan(0, 3, "auto"))
     limits = found.limits()
     assert limits is not None
-    assert limits.ceiling + 1e-9 >= limits.oracle >= limits.fixed > 0
+    assert limits.ceiling + 1e-9 >= limits.oracle >= limits.causal >= limits.fixed > 0
     assert list(limits.shares) == sorted(limits.shares, reverse=True) and limits.shares[0] > 0
-    assert found.as_json()["limits"]["oracle"] == limits.oracle  # type: ignore[index]
+    assert found.as_json()["limits"]["causal"] == limits.causal  # type: ignore[index]
+
+
+def test_limits_say_whether_a_side_looked_tokens_up() -> None:
+    answers = [made_answer(1.0, drafted=2) for _ in range(2)]
+    for answer in answers:
+        answer.stats.passes = {1: PassStats(1, 1.0), 3: PassStats(1, 1.5)}
+        answer.stats.sources["draft"] = SourceStats(1, 2, 1)
+    guesses = ((Guess(True, 1.0),) * 40,)
+    found = Comparison("code", ("code 1",), (side(0, answers[:1]), side("auto", answers[1:])),
+                       (), guesses)  # fmt: skip
+    assert (limits := found.limits()) is not None and limits.prompt_lookup is False
+    answers[1].stats.sources["suffix"] = SourceStats(1, 1, 1)
+    assert (limits := found.limits()) is not None and limits.prompt_lookup is True
 
 
 def test_limits_follow_from_seconds() -> None:
@@ -76,8 +115,8 @@ def test_limits_follow_from_seconds() -> None:
 
     n = len(VARIED)
     answers = (side(0, [made({1: 1.0}, 1, 0, 0)]), side(1, [made({2: 1.5, 17: 9.0}, 1, 0.5, 2)]))
-    agreed = (True,) * n
-    found = Comparison("code", ("code 1",), answers, (), (agreed,)).limits()
+    guesses = (Guess(True, 1.0),) * n
+    found = Comparison("code", ("code 1",), answers, (), (guesses,)).limits()
     assert found is not None
     # A draft step costs 0.25 and two tokens 1.5: a round of two costs 1.75, as two plain ones 2.
     assert found.ceiling == pytest.approx(17 / (9 + 16 * 0.25)) and found.ceiling_length == 16
@@ -85,6 +124,7 @@ def test_limits_follow_from_seconds() -> None:
     rest = (n - 1) % 17
     cost = 1 + (rounds - 1) * 13 + (1.5 + (rest - 2) * 0.5 + (rest - 1) * 0.25)
     assert found.fixed == pytest.approx(n / cost) and found.fixed_length == 16
+    assert found.causal == pytest.approx(found.fixed)
     assert Comparison("code", ("code 1",), answers).limits() is None
     nobody = Comparison("code", ("code 1",), answers[:1], (), ((),))
     assert nobody.limits() is None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from localspec.bench import run
@@ -15,6 +17,8 @@ from localspec.core.errors import EngineError, PromptTooLong
 from localspec.engine import llama_library
 from localspec.engine.engine import Engine
 from localspec.engine.generate import Answer
+from localspec.speculative.drafters import ModelDrafter
+from localspec.speculative.limits import Guess
 from tests.support.answers import made_answer
 from tests.support.bench_toys import BenchToy, compare, plan
 from tests.support.real_pair import GREEDY
@@ -114,7 +118,7 @@ def test_what_is_complete_outlives_an_interruption(
         assert comparison.figures()
 
 
-def test_agreement_is_that_of_the_draft_given_the_true_text() -> None:
+def test_guesses_are_those_of_the_draft_given_the_true_text() -> None:
     engine = BenchToy(quirk=0.5)
     prompt = engine.encode("abc")
     found = compare(engine, [prompt], plan(0, 4, max_tokens=80))
@@ -122,9 +126,28 @@ def test_agreement_is_that_of_the_draft_given_the_true_text() -> None:
     context = [*prompt, *text]
     draft = engine.draft
     assert draft is not None
-    picks = [int(draft.row(context[: len(prompt) + i]).argmax()) for i in range(len(text))]
-    assert found.agreed == (tuple(a == b for a, b in zip(picks, text, strict=True)),)
-    assert True in found.agreed[0] and False in found.agreed[0]
+    ((*guesses,),) = found.guesses
+    rows = [draft.row(context[: len(prompt) + i]) for i in range(len(text))]
+    assert [guess.right for guess in guesses] == [
+        int(row.argmax()) == token for row, token in zip(rows, text, strict=True)
+    ]
+    for guess, row in zip(guesses, rows, strict=True):
+        second, best = np.sort(row)[-2:]
+        assert guess.confidence == pytest.approx(best - second, rel=1e-5)
+    assert {guess.right for guess in guesses} == {True, False}
+
+
+def test_a_draft_that_lacks_a_token_of_the_text_guesses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    review = ModelDrafter.review
+    monkeypatch.setattr(
+        ModelDrafter, "review", lambda self, context, longest: review(self, context, longest)[3:]
+    )
+    engine = BenchToy(quirk=0.5)
+    found = compare(engine, [engine.encode("abc")], plan(0, 4, max_tokens=20))
+    assert found.guesses[0][:3] == (Guess(False, -math.inf),) * 3
+    assert len(found.guesses[0]) == 20 and math.isfinite(found.guesses[0][3].confidence)
 
 
 @pytest.mark.llama

@@ -39,7 +39,8 @@ def test_bench_shows_a_table_and_what_it_means(bench: Command) -> None:
     assert done.code == 0
     assert "New on this machine" in done.err and "localspec bench" not in done.err
     head, *rest, memory = done.out.splitlines()
-    rows, (verdict, limits, *_) = rest[:9], rest[9:]
+    rows, (verdict, auto, limits, *_) = rest[:9], rest[9:]
+    assert re.fullmatch(r"auto is .*x the best fixed length \(3\), .* to .*\.", auto)
     assert limits.startswith("Limits here: ")
     assert head.split()[:3] == ["task", "draft", "tok/s"]
     assert [row.split()[:2] for row in rows if row[0] != " "] == [
@@ -67,7 +68,10 @@ def test_bench_ends_with_one_json_document(bench: Command, tmp_path: Path) -> No
     for task in document["tasks"]:
         assert [side["draft_tokens"] for side in task["sides"]] == [0, 2]
         assert len(task["sides"][1]["speedup_by_repeat"]) == 2
+        assert task["sides"][1]["speedup_interval"] is None  # two prompts
         assert [audit["tokens"] for audit in task["audits"]] == [4] * 4
+    low, high = document["overall"]["sides"][1]["speedup_interval"]
+    assert 0 < low <= document["overall"]["sides"][1]["speedup"] <= high
     assert "\nAudit: 32 tokens of 8 drafted answers" in done.err
 
 

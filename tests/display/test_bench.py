@@ -20,7 +20,15 @@ from localspec.display import console
 from localspec.display.bench import Scoreboard
 from localspec.engine.memory.use import MemoryUse
 from localspec.metadata.header import read_header
-from tests.support.answers import LOOP, compared, difference, made_answer, made_comparison, side
+from tests.support.answers import (
+    LOOP,
+    compared,
+    difference,
+    made_answer,
+    made_comparison,
+    side,
+    varied_comparison,
+)
 from tests.support.real_pair import TinyFiles
 from tests.support.streams import COLOUR, Streams
 
@@ -45,21 +53,23 @@ def summed_up(streams: Streams, comparison: Comparison) -> list[str]:
 
 
 def test_rows_of_plain_and_drafted(streams: Streams) -> None:
-    head, plain, drafted = shown(streams, made_comparison()).splitlines()
-    assert head.split() == [
-        "task", "draft", "tok/s", "speedup", "spread", "accept", "tok/rnd", "TTFT", "text",
+    found = varied_comparison((1.25, 1.5, 1.25, 1.5))
+    head, plain, drafted = shown(streams, found).splitlines()
+    assert head.replace("90% CI", "CI").split() == [
+        "task", "draft", "tok/s", "speedup", "CI", "accept", "tok/rnd", "TTFT", "text",
     ]  # fmt: skip
     assert plain.split() == ["code", "off", "31.2", "1.00", "0.12s"]
     assert drafted.split() == [
         "3", "42.6", "1.36x", "1.25-1.50", "62%", "2.50", "0.25s", "same",
     ]  # fmt: skip
-    for name, value in (("speedup", "1.36x"), ("accept", "62%"), ("TTFT", "0.25s")):
+    assert "90% CI" in head
+    for name, value in (("speedup", "1.36x"), ("90% CI", "1.25-1.50"), ("TTFT", "0.25s")):
         assert head.index(name) + len(name) == drafted.index(value) + len(value)
 
 
 @pytest.mark.parametrize(
     ("columns", "gone"),
-    [(80, ""), (76, "TTFT"), (60, "TTFT spread"), (40, "TTFT spread tok/rnd accept")],
+    [(80, ""), (76, "TTFT"), (60, "TTFT CI"), (40, "TTFT CI tok/rnd accept")],
 )
 def test_narrow_terminals_lose_the_least_of_it(
     streams: Streams, monkeypatch: pytest.MonkeyPatch, columns: int, gone: str
@@ -81,8 +91,8 @@ def test_a_pipe_gets_every_column(streams: Streams, monkeypatch: pytest.MonkeyPa
     assert "TTFT" in head and len(rows) == 2
 
 
-def test_one_repeat_has_no_spread(streams: Streams) -> None:
-    drafted = shown(streams, made_comparison([1.5])).splitlines()[2]
+def test_few_prompts_have_no_interval(streams: Streams) -> None:
+    drafted = shown(streams, varied_comparison([1.5, 1.5, 1.5])).splitlines()[2]
     assert drafted.split()[:4] == ["3", "46.9", "1.50x", "62%"]
 
 
@@ -104,10 +114,11 @@ def test_what_a_side_that_drafted_nothing_lost_is_seen(streams: Streams) -> None
 @pytest.mark.parametrize(
     ("proven_at", "word", "speedups", "colour"),
     [
-        (2, "rounding", (1.25, 1.5), "32"),
-        (None, "DIFFERENT", (1.25, 1.5), "1;31"),
-        (2, "rounding", (0.7, 0.9), "33"),
-        (2, "rounding", (0.7, 1.2), ""),
+        (2, "rounding", (1.25, 1.5) * 2, "32"),
+        (None, "DIFFERENT", (1.25, 1.5) * 2, "1;31"),
+        (2, "rounding", (0.7, 0.9) * 2, "33"),
+        (2, "rounding", (0.7, 1.2) * 2, ""),
+        (2, "rounding", (1.25, 1.5), ""),
     ],
 )
 def test_what_matters_is_coloured(
@@ -120,7 +131,7 @@ def test_what_matters_is_coloured(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     streams.make_terminals(monkeypatch, sys.stdout)
-    comparison = made_comparison(speedups, differences=[difference(proven_at=proven_at)])
+    comparison = varied_comparison(speedups, differences=[difference(proven_at=proven_at)])
     last = shown(streams, comparison).splitlines()[-1]
     assert word in last
     found = COLOUR.search(last)
@@ -154,17 +165,37 @@ def test_columns_stand_below_each_other_whatever_they_hold(streams: Streams) -> 
 @pytest.mark.parametrize(
     ("speedups", "start"),
     [
-        ((1.01, 1.4), "Fastest here: --draft 3. Drafting pays: "),
-        ((0.9, 0.99), "Fastest here: --draft off. Drafting loses: "),
-        ((0.9, 1.4), "Fastest here: --draft 3. Drafting hardly matters: "),
-        ((1.4,), "Fastest here: --draft 3. One repeat decides nothing: "),
+        ((1.01, 1.1, 1.2, 1.4), "Fastest here: --draft 3. Drafting pays: "),
+        ((0.8, 0.9, 0.95, 0.99), "Fastest here: --draft off. Drafting loses: "),
+        (
+            (0.9, 0.95, 1.2, 1.4),
+            "Fastest here: --draft 3. Drafting hardly matters, or more prompts",
+        ),
+        ((1.4, 1.4, 1.4), "Fastest here: --draft 3. Fewer than 4 prompts decide nothing: "),
     ],
 )
-def test_the_verdict_follows_the_spread(
+def test_the_verdict_follows_the_interval(
     streams: Streams, speedups: Sequence[float], start: str
 ) -> None:
-    (sentence,) = summed_up(streams, made_comparison(speedups))
+    (sentence,) = summed_up(streams, varied_comparison(speedups))
     assert sentence.startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "said"), [(1, "(4)."), (4, "(4), 1.12 to 1.12."), (8, "(4), 1.12 to 1.12.")]
+)
+def test_auto_is_compared_with_the_best_fixed_length(
+    streams: Streams, prompts: int, said: str
+) -> None:
+    seconds: tuple[tuple[DraftTokens, float], ...] = ((0, 9.0), (2, 6.0), ("auto", 4.0), (4, 4.5))
+    sides = [
+        side(length, [made_answer(each, drafted=9 * (length != 0)) for _ in range(prompts)])
+        for length, each in seconds
+    ]
+    sentence = summed_up(streams, compared(*sides))[1]
+    assert sentence == f"auto is 1.12x the best fixed length {said}"
+    assert len(summed_up(streams, compared(*sides[:3:2]))) == 1  # no fixed length
+    assert len(summed_up(streams, compared(*sides[:2]))) == 1  # no auto
 
 
 def test_the_verdict_gives_the_reason(streams: Streams) -> None:
@@ -185,8 +216,7 @@ def test_the_best_of_several_lengths_is_named(streams: Streams) -> None:
         side(length, [made_answer(seconds, rounds=20, drafted=drafted)])
         for length, seconds, drafted in measured
     ]
-    (sentence,) = summed_up(streams, compared(*sides))
-    assert sentence.startswith("Fastest here: --draft auto.")
+    assert summed_up(streams, compared(*sides))[0].startswith("Fastest here: --draft auto.")
     mistaken = compared(*sides, differences=[difference(draft_tokens="auto", proven_at=None)])
     assert summed_up(streams, mistaken)[0].startswith("Fastest here: --draft 2.")
 
@@ -206,17 +236,33 @@ def test_plain_alone_has_a_figure_too(streams: Streams) -> None:
 def test_limits_are_said_beside_what_was_reached(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limits = Limits(4.0, 8, 2.0, 1.6, 5, (0.71, 0.5))
+    limits = Limits(4.0, 8, 2.0, 1.75, 1.6, 5, (0.71, 0.5), False)
     monkeypatch.setattr(Comparison, "limits", lambda self: limits)
     _, limited, shares = summed_up(streams, made_comparison((1.5, 1.5)))
     assert limited == (
         "Limits here: 4.00x if every token drafted were right (8 a round); with this draft 2.00x "
-        "by the best length in every round, 1.60x by 5 in all. 3 reached 75% of the former."
+        "by the best length in every round, known beforehand, of which 3 reached 75%, 1.75x by the "
+        "best policy that knows only the draft's margins, of which 3 reached 86%, and 1.60x by 5 "
+        "in all."
     )
+    assert shares == "The draft gets 1, 2, ... 2 tokens right in a row: 71% 50%."
     none = replace(limits, ceiling=1.0, ceiling_length=0)
     monkeypatch.setattr(Comparison, "limits", lambda self: none)
     assert "no draft can pay" in summed_up(streams, made_comparison((1.5, 1.5)))[1]
-    assert shares == "The draft gets 1, 2, ... 2 tokens right in a row: 71% 50%."
+
+
+def test_limits_are_held_against_auto_and_say_what_they_leave_out(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = Limits(4.0, 8, 2.0, 1.6, 1.5, 5, (0.5,), True)
+    monkeypatch.setattr(Comparison, "limits", lambda self: limits)
+    quick, auto = made_answer(5.0, drafted=9), made_answer(6.25, drafted=9)
+    comparison = compared(side(0, [made_answer(10.0)]), side(3, [quick]), side("auto", [auto]))
+    limited = summed_up(streams, comparison)[2]
+    assert "of which auto reached 80%," in limited and "of which auto reached 100%," in limited
+    assert limited.endswith(
+        "They leave out prompt lookup, which auto used: --suffix off compares fairly."
+    )
 
 
 def test_an_audit_in_a_sentence(streams: Streams) -> None:

@@ -52,15 +52,25 @@ def made_comparison(
     A round gives 2.5 tokens; ``loops`` of the prompts loop on both sides.
     """
     texts = [LOOP if i < loops else VARIED for i in range(prompts)]
-    plain = [[made_answer(1.28, text, ttft=0.125) for text in texts] for _ in speedups]
-    drafted = [
-        [
-            made_answer(1.28 / up, text, rounds=16, drafted=50, accepted=31, ttft=0.25)
-            for text in texts
-        ]
-        for up in speedups
-    ]
+    plain = [[_plain(text) for text in texts] for _ in speedups]
+    drafted = [[_drafted(up, text) for text in texts] for up in speedups]
     return compared(side(0, *plain), side(3, *drafted), task=task, differences=differences)
+
+
+def varied_comparison(
+    speedups: Sequence[float], *, differences: Sequence[Difference] = ()
+) -> Comparison:
+    """The same with one repeat, and a prompt for each speedup."""
+    plain, drafted = [_plain() for _ in speedups], [_drafted(up) for up in speedups]
+    return compared(side(0, plain), side(3, drafted), differences=differences)
+
+
+def _plain(text: Sequence[int] = VARIED) -> Answer:
+    return made_answer(1.28, text, ttft=0.125)
+
+
+def _drafted(speedup: float, text: Sequence[int] = VARIED) -> Answer:
+    return made_answer(1.28 / speedup, text, rounds=16, drafted=50, accepted=31, ttft=0.25)
 
 
 def compared(
