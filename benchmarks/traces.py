@@ -62,10 +62,11 @@ def record(
     ids = engine.encode_chat(prompt.messages)
     answer = collect(stream_generate(engine, ids, params, 0, max_tokens=max_tokens))
     drafter = ModelDrafter(engine.draft, Sampler(params), engine.target.n_vocab, engine.is_stop)
-    drafts = []
-    for i in range(len(answer.tokens)):
-        found = islice(drafter.propose([*ids, *answer.tokens[:i]]), depth)
+    context, drafts = list(ids), []
+    for token in answer.tokens:
+        found = islice(drafter.propose(context), depth)
         drafts.append([(each.token, round(min(each.confidence, 99.0), 3)) for each in found])
+        context.append(token)
     return Trace(
         task=prompt.task,
         prompt=ids,

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.loop import Clock
+from localspec.speculative.suffix import SuffixIndex
 
 WIDEST = 320  # logits drawn for each context: smaller vocabularies share the first ones
 
@@ -175,6 +176,7 @@ class ToyEngine:
             )  # fmt: skip
 
         self.profile = ToyProfile()
+        self.suffix_index = SuffixIndex()
         self.target = model(0.0, n_ctx, 10.0)
         self.draft = None if quirk is None else model(quirk, draft_n_ctx or n_ctx, 1.0)
 
