@@ -144,9 +144,10 @@ class Row:
 
     def line(self) -> str:
         """This row of the table."""
+        side = "loop" if self.loops else self.draft or "off"
         return (
             f"{self.vocabulary:10,}  {self.prompt:6,}  {self.temperature:4}"
-            f"  {'loop' if self.loops else self.draft or 'off'!s:>5}  {self.per_round:8.0f}  {self.allowed:7.0f}"
+            f"  {side:>5}  {self.per_round:8.0f}  {self.allowed:7.0f}"
             f"  {self.drafted:13.2f}  {self.per_token:8.0f}  {self.once:14.0f}"
         )
 

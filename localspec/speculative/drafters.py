@@ -68,7 +68,8 @@ class SharedPrefix:
     """Length of the prefix that tokens share with a context, where nothing is compared twice.
 
     What was found equal counts for as long as the context is the very list it was, is no shorter,
-    and agrees in the last token compared. Else everything is compared again.
+    and agrees in the last token compared; else everything is compared again. The tokens may be cut
+    and others appended at any time, but not both below the length found last.
     """
 
     def __init__(self) -> None:
@@ -82,11 +83,12 @@ class SharedPrefix:
         """
         if not tokens or tokens[:1] != context[:1]:
             return 0
-        last_context, last_shift, known = self._known
+        last_context, last_shift, length = self._known
+        known = min(length, len(tokens))
         if (
             context is not last_context
             or shift != last_shift
-            or known > min(len(tokens), len(context) - shift)
+            or length > len(context) - shift
             or tokens[known - 1] != context[known - 1 + shift]
         ):
             known = 1

@@ -82,10 +82,11 @@ class SuffixIndex:
         beyond, likelihood = [*context[len(self._text) :], *ahead], 1.0
         while places:
             said = self._said(places, beyond)
-            token = said[0]
-            if said.count(token) < len(said):
+            token, count = said[0], said.count(said[0])
+            if count < len(said):
                 token = max(said, key=said.count)  # of equally frequent ones the latest
-            share = said.count(token) / (len(said) + _SMOOTHING)
+                count = said.count(token)
+            share = count / (len(said) + _SMOOTHING)
             likelihood *= share
             if likelihood < _LEAST_LIKELY:
                 return
