@@ -1,10 +1,12 @@
-"""Measures localspec's own time per round, outside llama.cpp, by vocabulary size.
+"""Measures localspec's own time per round, outside llama.cpp, by vocabulary and prompt length.
 
     python benchmarks/overhead.py
 
-The loop, the controller, the sampler and the text stream are the real ones; the models answer at
-once, from rows of logits made beforehand. The draft agrees at seven places of ten. Medians of
---repeats runs of --tokens tokens.
+The loop, the controller with its suffix index, the sampler and the text stream are the real ones;
+the models answer at once, from rows of logits made beforehand. The draft agrees at seven places of
+ten; the text never repeats, or, in the rows "loop" of auto, begins again all the time. Medians of
+--repeats runs of --tokens tokens. The first two rounds, in which target, draft and
+suffix index read the prompt, are told apart, once for each answer.
 """
 
 from __future__ import annotations
@@ -21,32 +23,40 @@ from common import Parser, empty_caches
 from numpy.typing import NDArray
 
 from localspec.core.config import DraftTokens, SamplingParams
-from localspec.engine.generate import collect, stream_generate
+from localspec.engine.generate import GenerationResponse, collect, stream_generate
 from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.loop import Clock
+from localspec.speculative.suffix import SuffixIndex
 
-PERIOD = 61  # positions after which the rows begin again
-PROMPT = list(range(1, 40))
-LENGTHS: tuple[DraftTokens, ...] = (0, 4, "auto")
+ROWS = 61  # rows of logits, used again in turn
+LOOP = 61  # tokens after which a text that loops begins again
+LONGEST_TEXT = 10_000
+# Vocabularies and prompt lengths, in tokens; no token of a prompt occurs twice.
+SIZES = ((32_000, 40), (152_000, 40), (262_000, 40), (152_000, 8_000), (152_000, 32_000))
+# Draft lengths, and the text that is said. What loops is proposed by the suffix index.
+SIDES: tuple[tuple[DraftTokens, int], ...] = (
+    *((length, LONGEST_TEXT) for length in (0, 4, "auto")),
+    ("auto", LOOP),
+)
 
 
 class InstantModel:
-    """A TokenModel that has all its logits already; the likeliest token leads by 2 to 8."""
+    """A TokenModel that has its logits already; the token it would say leads by 2 to 8.
+
+    ``says`` holds what it would say at each position, from the beginning again at the end.
+    """
 
     def __init__(
-        self, n_vocab: int, agreeing: float, seed: int, seconds: float, share: float
+        self, n_vocab: int, says: NDArray[np.int64], seed: int, seconds: float, share: float
     ) -> None:
         self._seconds, self._share = seconds, share
         self.spent = 0.0  # seconds that passes would have taken
         self.n_vocab, self.n_ctx = n_vocab, 10**6
         self.tokens: list[int] = []
-        text, own = np.random.default_rng(0), np.random.default_rng(seed)
-        self._rows: NDArray[np.float32] = own.standard_normal((PERIOD + 64, n_vocab), np.float32)
-        likeliest = text.integers(1, n_vocab, PERIOD)
-        for i in range(len(self._rows)):
-            mine = own.random() < agreeing
-            token = likeliest[i % PERIOD] if mine else own.integers(1, n_vocab)
-            self._rows[i, token] = 8 + 6 * own.random()
+        rng = np.random.default_rng(seed)
+        self._rows: NDArray[np.float32] = rng.standard_normal((ROWS + 64, n_vocab), np.float32)
+        self._leads = 8 + 6 * rng.random(len(says))
+        self._says, self._raised = says, [0] * len(self._rows)
 
     def seconds(self, width: int) -> float:
         """What a pass of this width would take; each of its tokens adds a share."""
@@ -55,8 +65,17 @@ class InstantModel:
     def decode(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
         self.spent += self.seconds(len(tokens))
         self.tokens.extend(tokens)
-        first = (len(self.tokens) - rows) % PERIOD
+        begin = len(self.tokens) - rows
+        first = begin % ROWS
+        for i in range(rows):
+            self._raise(first + i, (begin + i) % len(self._says))
         return self._rows[first : first + rows]
+
+    def _raise(self, row: int, position: int) -> None:
+        """Let this row say what is said at this position, and no more what it said before."""
+        self._rows[row, self._raised[row]] = 0.0
+        self._raised[row] = self._says[position]
+        self._rows[row, self._says[position]] = self._leads[position]
 
     def keep(self, length: int) -> None:
         del self.tokens[length:]
@@ -84,10 +103,15 @@ class InstantEngine:
 
     can_roll_back = True
 
-    def __init__(self, n_vocab: int) -> None:
-        self.target = InstantModel(n_vocab, agreeing=1.0, seed=1, seconds=0.02, share=0.02)
-        self.draft = InstantModel(n_vocab, agreeing=0.7, seed=2, seconds=1e-3, share=0.0)
+    def __init__(self, n_vocab: int, text: int) -> None:
+        rng = np.random.default_rng(0)
+        says, others = rng.integers(1, n_vocab, text), rng.integers(1, n_vocab, text)
+        agreeing = np.where(rng.random(text) < 0.7, says, others)
+        self.target = InstantModel(n_vocab, says, seed=1, seconds=0.02, share=0.02)
+        self.draft = InstantModel(n_vocab, agreeing, seed=2, seconds=1e-3, share=0.0)
         self.profile = InstantProfile(self.target, self.draft)
+        self.suffix_index = SuffixIndex()
+        self.loops = text == LOOP
 
     def clock(self) -> float:
         """What the controller is shown: as if passes took time."""
@@ -102,52 +126,73 @@ class InstantEngine:
 
 @dataclass
 class Row:
-    """One line of the table; times in microseconds, counts per round."""
+    """One line of the table; times in microseconds, counts per round.
+
+    ``once`` is the time until the second response, the other times are of what follows.
+    """
 
     vocabulary: int
+    prompt: int
     temperature: float
     draft: DraftTokens
+    loops: bool
     per_round: float
+    allowed: float
     drafted: float
     per_token: float
-    allowed: float
+    once: float
 
     def line(self) -> str:
         """This row of the table."""
+        side = "loop" if self.loops else self.draft or "off"
         return (
-            f"{self.vocabulary:10,}  {self.temperature:4}  {str(self.draft or 'off'):>5}"
-            f"  {self.per_round:8.0f}  {self.drafted:13.2f}  {self.per_token:8.0f}"
-            f"  {self.allowed:8.0f}"
+            f"{self.vocabulary:10,}  {self.prompt:6,}  {self.temperature:4}"
+            f"  {side:>5}  {self.per_round:8.0f}  {self.allowed:7.0f}"
+            f"  {self.drafted:13.2f}  {self.per_token:8.0f}  {self.once:14.0f}"
         )
 
 
-def measure(engine: InstantEngine, params: SamplingParams, length: DraftTokens, n: int) -> Row:
-    """One run of ``n`` tokens, after a short one that warms up."""
-    for tokens in (32, n):
-        empty_caches(engine.target, engine.draft)
-        began = time.perf_counter()
-        responses = stream_generate(
-            engine, PROMPT, params, length, max_tokens=tokens, clock=engine.clock
-        )
-        stats = collect(responses).stats
-        microseconds = 1e6 * (time.perf_counter() - began)
+def measure(
+    engine: InstantEngine, prompt: int, params: SamplingParams, length: DraftTokens, n: int
+) -> Row:
+    """One run of ``n`` tokens behind a prompt of ``prompt`` tokens."""
+    empty_caches(engine.target, engine.draft)
+    engine.suffix_index.update([])
+    times, tokens = [time.perf_counter()], [0]
+
+    def tick(response: GenerationResponse) -> None:
+        times.append(time.perf_counter())
+        tokens.append(response.stats.tokens)
+
+    ids = list(range(1, 1 + prompt))
+    responses = stream_generate(engine, ids, params, length, max_tokens=n, clock=engine.clock)
+    stats = collect(responses, tick).stats
+    microseconds, rounds = 1e6 * (times[-1] - times[2]), stats.rounds - 2
     drafted = stats.drafted / stats.rounds
     return Row(
         vocabulary=engine.target.n_vocab,
+        prompt=prompt,
         temperature=params.temperature,
         draft=length,
-        per_round=microseconds / stats.rounds,
+        loops=engine.loops,
+        per_round=microseconds / rounds,
+        allowed=150 + 25 * drafted + 25 * (drafted + 1) if length else 60,
         drafted=drafted,
-        per_token=microseconds / stats.tokens,
-        allowed=150 + 25 * drafted + 25 * (drafted + 1),
+        per_token=microseconds / (tokens[-1] - tokens[2]),
+        once=1e6 * (times[2] - times[0]),
     )
 
 
-def measure_all(engine: InstantEngine, args: argparse.Namespace) -> Iterator[dict[str, object]]:
-    """Print and yield the median row for each temperature and draft length."""
+def measure_all(n_vocab: int, prompt: int, args: argparse.Namespace) -> Iterator[dict[str, object]]:
+    """Print and yield the median row for each temperature and side."""
+    engines = {text: InstantEngine(n_vocab, text) for text in (LONGEST_TEXT, LOOP)}
     for params in (SamplingParams(temperature=0.0), SamplingParams(temperature=0.8)):
-        for length in LENGTHS:
-            runs = [measure(engine, params, length, args.tokens) for _ in range(args.repeats)]
+        for length, text in SIDES:
+            engine = engines[text]
+            measure(engine, prompt, params, length, 32)  # warms up
+            runs = [
+                measure(engine, prompt, params, length, args.tokens) for _ in range(args.repeats)
+            ]
             row = sorted(runs, key=lambda one: one.per_round)[len(runs) // 2]
             print(row.line(), flush=True)
             yield vars(row) | {"spread": statistics.pstdev(one.per_round for one in runs)}
@@ -158,10 +203,13 @@ def main() -> None:
     parser = Parser(__doc__)
     parser.integers(tokens=400, repeats=5)
     args = parser.parse_args()
-    print("vocabulary  temp  draft  µs/round  drafted/round  µs/token  150 + 25/drafted + 25/row")
+    print(
+        "vocabulary  prompt  temp  draft  µs/round  allowed  drafted/round  µs/token"
+        "  once/answer µs"
+    )
     rows: list[dict[str, object]] = []
-    for n_vocab in (32_000, 152_000, 262_000):
-        rows += measure_all(InstantEngine(n_vocab), args)
+    for n_vocab, prompt in SIZES:
+        rows += measure_all(n_vocab, prompt, args)
     print(json.dumps(rows))
 
 

@@ -78,9 +78,7 @@ def sample(traces: Sequence[Trace]) -> Sample:
     return Sample(np.array(rows), np.array(right), np.array(text), places)
 
 
-def drafted(
-    trace: Trace, classes: dict[int, int]
-) -> Iterator[tuple[int, int, list[float], bool]]:
+def drafted(trace: Trace, classes: dict[int, int]) -> Iterator[tuple[int, int, list[float], bool]]:
     """Place, depth, features and whether right, of each drafted token that would be judged."""
     context, index, late = list(trace.prompt), SuffixIndex(), 0.7
     for i, true in enumerate(trace.tokens):

@@ -22,6 +22,7 @@ from localspec.engine.model import LlamaModel
 from localspec.engine.profile_store import PairProfile
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import Finding, check_model, check_pair
+from localspec.speculative.suffix import SuffixIndex
 
 _CANNOT_ROLL_BACK = (
     "{} cannot drop rejected tokens (recurrent or hybrid): running plain, the draft is not used."
@@ -41,6 +42,8 @@ class Engine:
         self.target = target
         self.draft = draft
         self.profile = PairProfile(target, draft)
+        self.suffix_index = SuffixIndex()
+        self._pieces: dict[int, bytes] = {}
         self._notes = list(notes)
 
     @property
@@ -90,8 +93,10 @@ class Engine:
         return self.target.is_stop(token)
 
     def piece(self, token: int) -> bytes:
-        """The bytes of a token of the target."""
-        return self.target.piece(token)
+        """The bytes of a token of the target; llama.cpp is asked once for each."""
+        if token not in self._pieces:
+            self._pieces[token] = self.target.piece(token)
+        return self._pieces[token]
 
     def encode_text(self, text: str) -> list[int]:
         """Raw text as token ids, with BOS where the model wants one; markup is not obeyed."""

@@ -20,6 +20,7 @@ from localspec.speculative.loop import (
     Controller,
     DraftStatus,
     FinishReason,
+    Prefill,
     Round,
     TokenModel,
     generate_rounds,
@@ -58,6 +59,11 @@ class TextEngine(Protocol):
 
     @property
     def profile(self) -> Profile: ...
+
+    @property
+    def suffix_index(self) -> SuffixIndex:
+        """For prompt lookup; kept from answer to answer, so that a chat's text is added once."""
+        ...
 
     def is_stop(self, token: int) -> bool:
         """True for tokens that end an answer."""
@@ -128,10 +134,10 @@ def collect(
     on_response: Callable[[GenerationResponse], None] = lambda response: None,
 ) -> Answer:
     """Put a stream together, passing each response on; Ctrl-C keeps what was said."""
-    answer = Answer("", [], GenerationStats(), "cancelled")
+    answer, parts = Answer("", [], GenerationStats(), "cancelled"), list[str]()
     try:
         for response in responses:
-            answer.text += response.text
+            parts.append(response.text)
             answer.tokens += response.tokens
             answer.stats, answer.status = response.stats, response.status
             on_response(response)
@@ -139,6 +145,7 @@ def collect(
                 answer.finish_reason = response.finish_reason
     except KeyboardInterrupt:
         answer.finish_reason = "cancelled"
+    answer.text = "".join(parts)
     return answer
 
 
@@ -164,10 +171,12 @@ def stream_generate(
     _require_room(len(prompt), engine.target.n_ctx)
     sampler = make_sampler(params)
     # Before the prompt is read: a pair that is new here is measured on empty caches.
-    controller = _make_controller(engine, sampler, draft_tokens, suffix, clock)
+    looks_up = suffix and draft_tokens == "auto" and engine.can_roll_back
+    index = engine.suffix_index if looks_up else None
+    controller = _make_controller(engine, sampler, draft_tokens, index, clock)
     controller.begin_answer()
     stats = GenerationStats()
-    stats.start(prefill(engine.target, prompt, clock))
+    stats.start(_read_prompt(engine.target, index, prompt, clock))
     rounds = generate_rounds(
         engine.target,
         controller,
@@ -178,15 +187,20 @@ def stream_generate(
         clock=clock,
     )
     stream = TextStream(stop)
+    began = clock()
     for whole in rounds:
         text, outcome = _read(whole, stream, engine)
-        stats.add(outcome)
+        ended = clock()
+        stats.add(outcome, ended - began - outcome.draft_prompt_seconds)
         stats.plain_seconds = controller.plain_seconds
-        yield GenerationResponse(
+        response = GenerationResponse(
             text, outcome.tokens, stats, outcome.finish_reason, controller.length, controller.status
         )
+        shown = clock()
+        yield response
         if outcome.finish_reason is not None:
             return
+        began = ended + clock() - shown  # all but the consumer's own time
 
 
 def _require_room(n_prompt: int, n_ctx: int) -> None:
@@ -197,6 +211,18 @@ def _require_room(n_prompt: int, n_ctx: int) -> None:
             f"The prompt has {n_prompt} tokens and the context holds {n_ctx}, answer included.",
             "Shorten the prompt, or enlarge the context with --ctx-size.",
         )
+
+
+def _read_prompt(
+    target: TokenModel, index: SuffixIndex | None, prompt: Sequence[int], clock: Clock
+) -> Prefill:
+    """Let the target and the suffix index read the prompt."""
+    began = clock()
+    if index is not None:
+        index.update(list(prompt))
+    indexed = clock() - began
+    read = prefill(target, prompt, clock)
+    return replace(read, seconds=indexed + read.seconds)
 
 
 def make_sampler(params: SamplingParams) -> Sampler:
@@ -215,14 +241,17 @@ def model_drafter(engine: TextEngine, params: SamplingParams) -> ModelDrafter | 
 
 
 def _make_controller(
-    engine: TextEngine, sampler: Sampler, length: DraftTokens, suffix: bool, clock: Clock
+    engine: TextEngine,
+    sampler: Sampler,
+    length: DraftTokens,
+    index: SuffixIndex | None,
+    clock: Clock,
 ) -> Controller:
     params = sampler.params
     require_fixed_length(length, params)
     drafter = model_drafter(engine, params)
-    if length == "auto" and (drafter is not None or (suffix and engine.can_roll_back)):
+    if length == "auto" and (drafter is not None or index is not None):
         bucket = "greedy" if params.greedy else f"{params.acceptance} at {params.temperature:.1f}"
-        index = SuffixIndex() if suffix else None
         return Adaptive(engine.profile.knowledge(clock), clock, drafter, index, bucket=bucket)
     if drafter is None or length == 0 or length == "auto":
         return NoDraft()

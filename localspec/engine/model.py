@@ -233,14 +233,14 @@ class LlamaModel:
 
     def _rewind(self, length: int) -> None:
         """Make llama.cpp's cache and our list hold the first ``length`` tokens."""
-        kept = self._tokens[:length]
         if self.can_roll_back:
-            self._tokens = kept  # first: Ctrl-C in between leaves a cache that is torn, not short
+            del self._tokens[length:]  # first: Ctrl-C now leaves a cache that is torn, not short
             self._forget(length)
             if self._window_is_whole(length):
                 return
         # A recurrent state has no past to return to, nor has a sliding window that has moved on:
         # read the beginning again.
+        kept = self._tokens[:length]
         self._llama.llama_memory_clear(self._memory, True)
         self._tokens, self._torn = [], False
         if kept:

@@ -45,10 +45,13 @@ class PassStats:
 class GenerationStats:
     """Sums over one answer, or over several added together.
 
-    Tokens per second are all generated tokens over all round time, drafting and verifying
-    included; reading the prompt, by target and draft, is kept apart. The first token belongs to
-    the first round. ``plain_seconds`` is what plain decoding would have taken, 0 where costs are
-    not known. ``slowest_round`` is in seconds.
+    ``seconds`` holds all the time from the end of the prompt to the last token: drafting,
+    verifying, what the controller learns, the tokens' text. Left out are the consumer's time
+    between two responses and the reading of the prompt by target and suffix index
+    (``prompt_seconds``) and draft (``draft_prompt_seconds``). ``draft_seconds`` and
+    ``verify_seconds`` are the rounds' own. Tokens per second are all generated tokens over
+    ``seconds``. The first token belongs to the first round. ``plain_seconds`` is what plain
+    decoding would have taken, 0 where costs are not known. ``slowest_round`` is in seconds.
     """
 
     answers: int = 0
@@ -77,19 +80,19 @@ class GenerationStats:
         self.cached_tokens += prefill.cached
         self.prompt_seconds += prefill.seconds
 
-    def add(self, outcome: Round) -> None:
-        """Count one round."""
+    def add(self, outcome: Round, seconds: float) -> None:
+        """Count one round, which took ``seconds`` with all that is not in its own figure."""
         self.rounds += 1
         self.tokens += len(outcome.tokens)
         self.drafted += outcome.drafted
         self.accepted += outcome.accepted
-        self.seconds += outcome.seconds
+        self.seconds += seconds
         self.draft_seconds += outcome.draft_seconds
         self.verify_seconds += outcome.verify_seconds
         self.draft_prompt_seconds += outcome.draft_prompt_seconds
-        self.slowest_round = max(self.slowest_round, outcome.seconds)
+        self.slowest_round = max(self.slowest_round, seconds)
         if self.ttft_s is None:
-            self.ttft_s = self.prompt_seconds + outcome.seconds
+            self.ttft_s = self.prompt_seconds + seconds
         if outcome.drafted:
             missing = outcome.accepted + 1 - len(self.accepted_at)
             self.accepted_at.extend([0] * missing)

@@ -3,10 +3,11 @@
 How many are drafted is the controller's decision.
 """
 
+import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from localspec.core.config import SamplingParams
 from localspec.speculative.loop import TokenModel, common_prefix
 
 if TYPE_CHECKING:
@@ -16,8 +17,7 @@ MODEL = "draft model"  # the group of a model's candidates
 TAIL = 32  # tokens: from so many a draft shows whether it knows the text
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A token that may come next, if those before it were right.
 
     ``confidence`` is in log-odds; ``group`` names candidates whose confidence means the same;
@@ -38,6 +38,8 @@ class Candidate:
 class Drafter(Protocol):
     """Whoever proposes candidates for a context; it synchronises itself with what it is shown.
 
+    One drafter serves one answer. It may be shown any context, but only what is the same list each
+    time, which grows and is never changed otherwise, costs no time that grows with its length.
     "Unread" are the tokens of a context that it must read before it can propose.
     """
 
@@ -62,6 +64,39 @@ class Drafter(Protocol):
         ...
 
 
+class SharedPrefix:
+    """Length of the prefix that tokens share with a context, where nothing is compared twice.
+
+    What was found equal counts for as long as the context is the very list it was, is no shorter,
+    and agrees in the last token compared; else everything is compared again. The tokens may be cut
+    and others appended at any time, but not both below the length found last.
+    """
+
+    def __init__(self) -> None:
+        # In one tuple: Ctrl-C never leaves the length of one context beside another.
+        self._known: tuple[list[int], int, int] = ([], 0, 1)
+
+    def measure(self, tokens: list[int], context: list[int], shift: int = 0) -> int:
+        """How many leading tokens are those of the context, or of a window on it.
+
+        A window is the context without the ``shift`` tokens behind its first one.
+        """
+        if not tokens or tokens[:1] != context[:1]:
+            return 0
+        last_context, last_shift, length = self._known
+        known = min(length, len(tokens))
+        if (
+            context is not last_context
+            or shift != last_shift
+            or length > len(context) - shift
+            or tokens[known - 1] != context[known - 1 + shift]
+        ):
+            known = 1
+        known = common_prefix(tokens, context, known, shift)
+        self._known = (context, shift, known)
+        return known
+
+
 class ModelDrafter:
     """Proposes what a small model would say next, by the target's own picking rule.
 
@@ -83,16 +118,19 @@ class ModelDrafter:
     ) -> None:
         self._model = model
         self._sampler = sampler
+        self._memory = _memory(sampler.params)
         self._n_shared = min(model.n_vocab, n_target_vocab)
         self._is_stop = is_stop
+        self._prefix = SharedPrefix()
 
     def unread(self, context: list[int]) -> int:
         """How many tokens a proposal must read first, the pending one included."""
-        return len(self._unread(context))
+        shift = self._shift(len(context))
+        return len(context) - shift - self._forget_others(context, shift)
 
     def read(self, context: list[int]) -> None:
         """Read all of ``context`` but its last token."""
-        unread = self._unread(context)
+        unread = self._unread(context, self._shift(len(context)))
         if len(unread) > 1 and self._knows(unread):
             self._model.decode(unread[:-1], 0)
 
@@ -101,15 +139,17 @@ class ModelDrafter:
 
         Ends where the draft's window or vocabulary ends, or the text would.
         """
-        unread = self._unread(context)
+        position = len(context)
+        unread = self._unread(context, self._shift(position))
         if not self._knows(unread):
             return
         rows = self._model.decode(unread, 1)
-        history = list(context)
         while True:
-            # Ids that the target lacks are masked before the pick, not rejected after it.
-            chosen = self._sampler.choose(rows[0][: self._n_shared], len(history), history)
-            history.append(chosen.token)
+            # The model's tokens end where the text does so far: they are the history. Ids that the
+            # target lacks are masked before the pick, not rejected after it.
+            row = rows[0][: self._n_shared]
+            chosen = self._sampler.choose(row, position, self._model.tokens)
+            position += 1
             yield Candidate(chosen.token, chosen.lead, MODEL, chosen.distribution)
             if self._is_stop(chosen.token) or len(self._model.tokens) >= self._model.n_ctx:
                 return
@@ -117,7 +157,7 @@ class ModelDrafter:
 
     def to_review(self, context: list[int], longest: int) -> int:
         """How many tokens a review reads."""
-        unread = len(self._unread(context))
+        unread = self.unread(context)
         return TAIL + longest if self._misses_most(unread, context, longest) else unread
 
     def review(self, context: list[int], longest: int) -> list[tuple[Candidate, int]]:
@@ -126,17 +166,17 @@ class ModelDrafter:
         At most the last ``longest`` tokens are reviewed. Reads what is unread; of a context that
         was hardly read yet only the end, so that a look at a draft does not cost a long prompt.
         """
-        unread = self._unread(context)
-        if self._misses_most(len(unread), context, longest):
-            unread = self._new_in([context[0], *context[1 - TAIL - longest :]])
+        end = len(context)
+        misses_most = self._misses_most(self.unread(context), context, longest)
+        shift = end - TAIL - longest if misses_most else self._shift(end)
+        unread = self._unread(context, shift)
         rows_wanted = min(longest, len(unread) - 1)
         if rows_wanted <= 0 or not self._knows(unread):
             return []
         rows = self._model.decode(unread[:-1], rows_wanted)
-        begin = len(context) - rows_wanted
         reviewed = []
-        for row, position in zip(rows, range(begin, len(context)), strict=True):
-            history = context[:position]
+        for row, position in zip(rows, range(end - rows_wanted, end), strict=True):
+            history = context[max(0, position - self._memory) : position]
             chosen = self._sampler.choose(row[: self._n_shared], position, history)
             candidate = Candidate(chosen.token, chosen.lead, MODEL)
             reviewed.append((candidate, context[position]))
@@ -148,22 +188,31 @@ class ModelDrafter:
     def _misses_most(self, unread: int, context: list[int], longest: int) -> bool:
         return unread > TAIL + longest and 2 * unread > min(len(context), self._model.n_ctx)
 
-    def _unread(self, context: list[int]) -> list[int]:
-        return self._new_in(self._window(context))
+    def _unread(self, context: list[int], shift: int) -> list[int]:
+        """What the model has not read of the window, at least its last token."""
+        shared = self._forget_others(context, shift)
+        return context[shared + shift :] if shared else [context[0], *context[1 + shift :]]
 
-    def _new_in(self, window: list[int]) -> list[int]:
-        """Forget what is not in this window, and return what is new, at least its last token."""
-        shared = min(common_prefix(self._model.tokens, window), len(window) - 1)
+    def _forget_others(self, context: list[int], shift: int) -> int:
+        """Let the model hold nothing but a beginning of the window; how many tokens of it."""
+        shared = self._prefix.measure(self._model.tokens, context, shift)
+        shared = min(shared, len(context) - shift - 1)
         self._model.keep(shared)
-        return window[shared:]
+        return shared
 
-    def _window(self, context: list[int]) -> list[int]:
-        """The context as the draft sees it, with room for some proposals behind it.
+    def _shift(self, length: int) -> int:
+        """How many tokens behind the first are out of view, with room for some proposals.
 
         The window moves by half its length at a time, because each move reads it anew.
         """
         n_ctx = self._model.n_ctx
         capacity = n_ctx - min(8, n_ctx // 2)
         step = max(1, capacity // 2)
-        moves = max(0, -(-(len(context) - capacity) // step))
-        return [context[0], *context[1 + moves * step :]]
+        return step * max(0, -(-(length - capacity) // step))
+
+
+def _memory(params: SamplingParams) -> int:
+    """How many of the tokens before it a pick depends on."""
+    if not params.penalises:
+        return 0
+    return params.repeat_last_n if params.repeat_last_n >= 0 else sys.maxsize

@@ -88,7 +88,8 @@ class Controller(Protocol):
     def propose(self, context: list[int], limit: int) -> "Proposal":
         """At most ``limit`` tokens that may follow ``context``; possibly none.
 
-        The whole context is passed: what must be forgotten is found out from it.
+        The whole context is passed: what must be forgotten is found out from it. In all rounds of
+        an answer it is the same list, which only grows.
         """
         ...
 
@@ -143,14 +144,17 @@ class Prefill:
     seconds: float
 
 
-def common_prefix(a: list[int], b: list[int]) -> int:
-    """How many leading tokens two lists share; slices are compared at C speed."""
-    low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:
+def common_prefix(a: list[int], b: list[int], start: int = 0, shift: int = 0) -> int:
+    """How many leading tokens two lists share; slices are compared at C speed.
+
+    The first ``start`` are taken to be shared; behind them a[i] is compared with b[i + shift].
+    """
+    low, high = start, min(len(a), len(b) - shift)
+    if a[low:high] == b[low + shift : high + shift]:
         return high
     while high - low > 1:  # the first difference lies in [low, high)
         middle = (low + high) // 2
-        if a[low:middle] == b[low:middle]:
+        if a[low:middle] == b[low + shift : middle + shift]:
             low = middle
         else:
             high = middle

@@ -286,6 +286,33 @@ def test_keep_forgets_what_it_should(floats: LlamaModel) -> None:
     assert_close(floats.decode(ids[30:], 30), expected[30:])
 
 
+def test_forgetting_does_not_copy_what_is_kept(floats: LlamaModel) -> None:
+    held = floats.tokens
+    floats.decode(random_ids(40), 0)
+    floats.keep(30)
+    floats.decode(random_ids(5), 1)
+    assert floats.tokens is held and len(held) == 35
+
+
+def test_llama_cpp_is_asked_once_for_the_bytes_of_a_token(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[int]()
+    piece = engine.target.piece
+
+    def ask(token: int) -> bytes:
+        asked.append(token)
+        return piece(token)
+
+    monkeypatch.setattr(engine, "_pieces", {})
+    monkeypatch.setattr(engine.target, "piece", ask)
+    (stop,) = engine.target.tokenize("<|im_end|>", add_special=False, parse_special=True)
+    ids = [*engine.encode_text("the thing"), stop]
+    for _ in range(3):
+        assert b"".join(map(engine.piece, ids)) == b"the thing"
+    assert sorted(asked) == sorted(set(ids))
+
+
 @pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("count", [511, 512, 513, 515, 700])
 def test_prompts_in_several_batches(floats: LlamaModel, count: int, rows: int) -> None:

@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 from localspec.core.config import DraftTokens, SamplingParams
 from localspec.core.errors import PromptTooLong
 from localspec.engine.generate import GenerationResponse, collect, stream_generate
+from localspec.engine.stats import GenerationStats
+from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.loss_budget import LossBudget
+from localspec.speculative.loop import Round
+from localspec.speculative.suffix import SuffixIndex
 from tests.support.toys import STOP_TOKEN, FakeClock, ToyEngine
 
 GREEDY = SamplingParams(temperature=0)
@@ -183,6 +187,94 @@ def test_stats_are_live_and_complete() -> None:
     assert stats.accepted_at == [0, 0, 0, 2]
     assert (stats.verify_seconds, stats.draft_seconds, stats.draft_prompt_seconds) == (30, 6, 1)
     assert clock() == stats.prompt_seconds + stats.draft_prompt_seconds + stats.seconds
+
+
+class SlowEngine(ToyEngine):
+    """It takes half a second to look a token up, and a quarter to ask whether it ends the text."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(quirk=0.0, clock=clock)
+        self._clock = clock
+
+    def piece(self, token: int) -> bytes:
+        self._clock.advance(0.5)
+        return super().piece(token)
+
+    def is_stop(self, token: int) -> bool:
+        self._clock.advance(0.25)
+        return super().is_stop(token)
+
+
+@pytest.mark.parametrize("length", [0, 3, "auto"])
+def test_seconds_are_all_but_the_consumers_own(
+    monkeypatch: pytest.MonkeyPatch, length: DraftTokens
+) -> None:
+    clock = FakeClock()
+    for controller in (NoDraft, FixedLength, Adaptive):
+        monkeypatch.setattr(controller, "observe", lambda self, outcome: clock.advance(0.125))
+    monkeypatch.setattr(SuffixIndex, "update", lambda self, context: clock.advance(0.0625))
+    count = GenerationStats.add
+
+    def add(stats: GenerationStats, outcome: Round, seconds: float) -> None:
+        count(stats, outcome, seconds)
+        clock.advance(0.03125)
+
+    monkeypatch.setattr(GenerationStats, "add", add)
+    engine = SlowEngine(clock)
+    responses = stream_generate(
+        engine, engine.encode("abcd"), WARM, length, max_tokens=20, clock=clock
+    )
+    stats = collect(responses, lambda response: clock.advance(100.0)).stats
+    assert stats.rounds > 2
+    counted = stats.prompt_seconds + stats.draft_prompt_seconds + stats.seconds
+    assert clock() == counted + 100.0 * stats.rounds + 0.03125  # the last count
+    # What the figures of the rounds leave out: learning, the tokens' text, and counting.
+    rest = stats.seconds - stats.draft_seconds - stats.verify_seconds
+    counting = 0.03125 * (stats.rounds - 1)
+    assert rest == 0.125 * stats.rounds + 0.5 * stats.tokens + counting
+    assert stats.prompt_seconds == 10 + (0.0625 if length == "auto" else 0)
+    assert stats.slowest_round < stats.seconds and stats.ttft_s is not None
+    assert stats.ttft_s == stats.prompt_seconds + 10 + 0.25 + 0.125 + 0.5
+
+
+@pytest.mark.parametrize("end", ["", "d", "\u00e9"])
+def test_the_next_turn_adds_only_what_is_new_to_the_index(
+    monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    engine, added = ToyEngine(n_ctx=400), list[int]()
+    append = SuffixIndex._append
+
+    def count(index: SuffixIndex, tokens: list[int]) -> None:
+        added.append(len(tokens))
+        append(index, tokens)
+
+    monkeypatch.setattr(SuffixIndex, "_append", count)
+    prompt = engine.encode("ab cd e" * 20)
+    first = tokens_of(answer(engine, prompt, length="auto", max_tokens=40))
+    assert added[0] == len(prompt) and sum(added) <= len(prompt) + len(first)
+    added.clear()
+    following = [*prompt, *first[: len(first) - len(end)], *engine.encode(end + "de")]
+    second = tokens_of(answer(engine, following, length="auto", max_tokens=40))
+    assert sum(added) <= len(engine.encode(end + "de")) + len(second) + 8  # a last round's tokens
+    fresh = answer(ToyEngine(n_ctx=400), following, length="auto", max_tokens=40)
+    assert second == tokens_of(fresh)
+
+
+@pytest.mark.parametrize("length", [0, 4, "auto"])
+@pytest.mark.parametrize("quirk", [None, 0.3])
+def test_without_suffix_the_index_is_left_alone(length: DraftTokens, quirk: float | None) -> None:
+    def text(engine: ToyEngine, suffix: bool) -> str:
+        prompt = engine.encode("abcabcabcabc")
+        return collect(stream_generate(engine, prompt, WARM, length, suffix=suffix)).text
+
+    engine = ToyEngine(quirk=quirk)
+    engine.suffix_index = object()  # type: ignore[assignment]  # any use of it would fail
+    assert text(engine, suffix=False) == text(ToyEngine(quirk=quirk), suffix=True)
+    if length == "auto":
+        with pytest.raises(AttributeError):
+            text(engine, suffix=True)
+    else:
+        text(engine, suffix=True)
 
 
 def test_nothing_behind_a_stop_string_counts_as_drafted() -> None:

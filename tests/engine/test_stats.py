@@ -22,7 +22,7 @@ def answered() -> GenerationStats:
     stats = GenerationStats()
     stats.start(Prefill(tokens=8, cached=20, seconds=4.0))
     for each in ROUNDS:
-        stats.add(each)
+        stats.add(each, each.seconds)
     return stats
 
 
@@ -74,8 +74,8 @@ def test_merged_sums_are_those_of_all_rounds() -> None:
         stats.start(prefill)
         both.start(prefill)
         for each in rounds:
-            stats.add(each)
-            both.add(each)
+            stats.add(each, each.seconds)
+            both.add(each, each.seconds)
     assert (first.ttft_s, second.ttft_s) == (4.5, 5.0)
     total, before = GenerationStats(), asdict(second)
     total.merge(second)
@@ -95,7 +95,7 @@ def test_merged_sums_are_those_of_all_rounds() -> None:
 
 def test_zero_acceptance_is_not_nothing_drafted() -> None:
     stats = GenerationStats()
-    stats.add(Round((1,), 3, 0, 1.0))
+    stats.add(Round((1,), 3, 0, 1.0), 1.0)
     assert stats.acceptance_rate == 0
     assert stats.accepted_at == [1]
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import islice
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from localspec.core.config import SamplingParams
-from localspec.speculative.drafters import MODEL, ModelDrafter
+from localspec.speculative.drafters import MODEL, ModelDrafter, SharedPrefix
 from localspec.speculative.sampler import Sampler
-from tests.support.toys import ToyModel, never_stop
+from tests.support.toys import ToyModel, WatchedList, never_stop
 
 GREEDY = Sampler(SamplingParams(temperature=0))
 WARM = Sampler(SamplingParams(temperature=1, repeat_penalty=1.2, seed=5))
@@ -190,3 +193,150 @@ def test_the_window_moves_seldom() -> None:
 def test_a_full_window_ends_a_draft() -> None:
     model = ToyModel(n_ctx=16)
     assert 8 <= len(proposals(drafter(model), [1, 2, 3], 99)) <= 16
+
+
+# -- one growing context -------------------------------------------------------------------
+
+tokens = st.lists(st.integers(0, 2), max_size=6)
+changes = st.one_of(
+    st.tuples(st.just("grow"), tokens),
+    st.tuples(st.just("cut"), st.integers(0, 20)),
+    st.tuples(st.just("roll back"), st.tuples(st.integers(0, 20), tokens)),
+    st.tuples(st.just("another"), tokens),
+    st.tuples(st.just("edited copy"), st.integers(1, 20)),
+    st.tuples(st.just("shift"), st.integers(0, 4)),
+)
+
+
+def shared_with_window(held: list[int], context: list[int], shift: int) -> int:
+    """The length of the common prefix, all of it compared."""
+    window = [*context[:1], *context[1 + shift :]]
+    pairs = enumerate(zip(held, window, strict=False))
+    return next((i for i, (a, b) in pairs if a != b), min(len(held), len(window)))
+
+
+@given(st.lists(changes, max_size=20))
+def test_a_shared_prefix_is_as_if_all_was_compared(history: list[tuple[str, Any]]) -> None:
+    prefix, context, shift = SharedPrefix(), [0], 0
+    held: list[int] = []
+    for kind, change in history:
+        if kind == "grow":
+            context += change
+        elif kind == "cut":
+            del context[max(1, change) :]
+        elif kind == "another":
+            context = [0, *change]
+        elif kind == "edited copy":
+            context = [(1 - token) if i == change else token for i, token in enumerate(context)]
+        elif kind == "shift":
+            shift = change
+        else:  # the model forgets, and reads the rest of the window and what it drafted
+            kept, drafted = change
+            shared = min(kept, shared_with_window(held, context, shift))
+            held = [*held[:shared], *[*context[:1], *context[1 + shift :]][shared:], *drafted]
+        shift = min(shift, len(context) - 1)
+        expected = shared_with_window(held, context, shift)
+        assert prefix.measure(held, context, shift) == expected
+
+
+def test_another_list_or_window_is_compared_from_its_first_token() -> None:
+    prefix, held, context = SharedPrefix(), [1, 2, 3, 4], [1, 2, 3, 4, 9, 4]
+    assert prefix.measure(held, context) == 4
+    assert prefix.measure(held, context, 2) == 1  # 1, 4, 9, 4
+    assert prefix.measure(held, context) == 4
+    assert prefix.measure(held, [1, 2, 0, 4, 9, 4]) == 2
+
+
+def test_a_list_that_was_changed_against_the_contract_is_mostly_noticed() -> None:
+    prefix, held, context = SharedPrefix(), [1, 2, 3, 4], [1, 2, 3, 4, 5]
+    assert prefix.measure(held, context) == 4
+    context[2:] = [7, 8, 9]  # as long as before, but its fourth token is another
+    assert prefix.measure(held, context) == 2
+
+
+asked = st.one_of(
+    st.tuples(st.just("grow"), st.lists(st.integers(0, 15), min_size=1, max_size=12)),
+    st.tuples(st.just("agree"), st.integers(1, 6)),
+    st.tuples(st.just("cut"), st.integers(1, 40)),
+    st.tuples(st.just("another"), st.lists(st.integers(0, 15), min_size=1, max_size=40)),
+    st.tuples(st.just("propose"), st.integers(1, 5)),
+    st.tuples(st.just("read"), st.just(0)),
+    st.tuples(st.just("review"), st.integers(1, 9)),
+)
+
+
+@given(
+    st.lists(asked, max_size=25),
+    st.sampled_from([12, 24, 60, 512]),
+    st.sampled_from([GREEDY, WARM]),
+)
+def test_what_is_kept_of_a_growing_context_changes_nothing(
+    history: list[tuple[str, Any]], n_ctx: int, sampler: Sampler
+) -> None:
+    """Against a drafter that is shown a new list each time, which it compares from the start."""
+    models = ToyModel(n_ctx=n_ctx), ToyModel(n_ctx=n_ctx)
+    keeping, comparing = (drafter(model, sampler) for model in models)
+    context, proposed = [1], list[int]()
+    for kind, how in history:
+        if kind == "grow":
+            context += how
+        elif kind == "agree":  # the target says what was proposed, and one token more
+            context += [*proposed[:how], 7]
+        elif kind == "cut":
+            del context[how:]
+        elif kind == "another":
+            context = list(how)
+        elif kind == "propose":
+            found = list(islice(keeping.propose(context), how))
+            again = islice(comparing.propose(list(context)), how)
+            assert found == list(again)
+            proposed = [each.token for each in found]
+        elif kind == "read":
+            keeping.read(context)
+            comparing.read(list(context))
+        else:
+            reviewed = keeping.review(context, how)
+            assert reviewed == comparing.review(list(context), how)
+        assert keeping.unread(context) == comparing.unread(list(context))
+        assert models[0].tokens == models[1].tokens and models[0].calls == models[1].calls
+
+
+class WatchedModel(ToyModel):
+    """A toy whose list of tokens counts what is looked at by others."""
+
+    def __init__(self, n_ctx: int) -> None:
+        super().__init__(n_ctx=n_ctx)
+        self.watched = WatchedList()
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.watched
+
+    def decode(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
+        logits = super().decode(tokens, rows)
+        self.watched.extend(tokens)
+        return logits
+
+    def keep(self, length: int) -> None:
+        super().keep(length)
+        del self.watched[length:]
+
+
+@pytest.mark.parametrize("n_ctx", [400, 1024])
+def test_a_growing_context_is_read_once(n_ctx: int) -> None:
+    model = WatchedModel(n_ctx)
+    controller = drafter(model, Sampler(SamplingParams(0.8, repeat_penalty=1.3, repeat_last_n=8)))
+    context, touched = WatchedList((i * i) % 16 for i in range(500)), []
+    for i in range(60):
+        for _ in range(3):
+            controller.unread(context)
+        if i % 3 == 1:
+            assert len(controller.review(context, 4)) > 1
+        if i % 3:
+            found = list(islice(controller.propose(context), 4))
+            context += [*(each.token for each in found[: i % 4]), i % 16]
+        else:  # a round that does not draft
+            context += [1, 2, 3]
+        touched.append(context.take_touched() + model.watched.take_touched())
+    # Reading the prompt, comparing what was read, and the same for each move of the window.
+    assert sum(each > 200 for each in touched) <= (2 if n_ctx == 1024 else 4)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.core.config import SamplingParams
+from localspec.speculative import loop
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.drafters import ModelDrafter
@@ -27,7 +28,7 @@ from localspec.speculative.loop import (
 )
 from localspec.speculative.sampler import Sampler
 from localspec.speculative.suffix import SuffixIndex
-from tests.support.toys import FakeClock, ToyModel, never_stop
+from tests.support.toys import FakeClock, ToyModel, WatchedList, never_stop
 
 GREEDY = Sampler(SamplingParams(temperature=0))
 
@@ -410,6 +411,43 @@ def test_seconds_are_told_apart() -> None:
     assert clock() == report.seconds + total
 
 
+@pytest.mark.parametrize("kind", ["plain", "fixed", "auto", "auto, cheap draft"])
+@pytest.mark.parametrize("penalty", [1.0, 1.3])
+def test_no_round_walks_over_the_text(
+    monkeypatch: pytest.MonkeyPatch, kind: str, penalty: float
+) -> None:
+    step = 1.0 if kind == "auto, cheap draft" else 20.0
+    clock = FakeClock()
+    target = ToyModel(n_ctx=1024, clock=clock, seconds=10.0)
+    draft = ToyModel(n_ctx=1024, quirk=0.3, clock=clock, seconds=step)
+    sampler = Sampler(SamplingParams(0.8, repeat_penalty=penalty, repeat_last_n=8, seed=1))
+    drafter = ModelDrafter(draft, sampler, 16, never_stop)
+    known = Knowledge(reading=0.01)
+    for width in (1, 33):
+        known.verify.observe(width, 0, 10.0)
+        known.draft.observe(width, 0, step)
+    controllers: dict[str, Controller] = {
+        "plain": NoDraft(),
+        "fixed": FixedLength(drafter, 4, clock),
+    }
+    controller = controllers.get(kind) or Adaptive(known, clock, drafter, SuffixIndex())
+    prompt, made = [(i * i + i // 7) % 16 for i in range(600)], list[WatchedList]()
+
+    def watched(tokens: Sequence[int]) -> WatchedList:
+        made.append(WatchedList(tokens))
+        return made[-1]
+
+    monkeypatch.setattr(loop, "list", watched, raising=False)
+    prefill(target, prompt, clock)
+    rounds = generate_rounds(
+        target, controller, sampler, prompt, max_tokens=300, is_stop=never_stop, clock=clock
+    )
+    touched = [made[-1].take_touched() for _ in rounds]
+    # The index and the draft read the prompt when they first need it, and compare it once.
+    assert len(touched) > 20
+    assert sum(each > 300 for each in touched) <= {"plain": 0, "fixed": 2}.get(kind, 4)
+
+
 def test_catch_up_decodes_only_what_is_missing() -> None:
     model = ToyModel()
     assert catch_up(model, [1, 2, 3, 4]) == 3
@@ -421,8 +459,16 @@ def test_catch_up_decodes_only_what_is_missing() -> None:
     assert [rows for _, rows in model.calls] == [0, 0]
 
 
-@given(st.lists(st.integers(0, 2), max_size=6), st.lists(st.integers(0, 2), max_size=6))
-def test_common_prefix(a: list[int], b: list[int]) -> None:
+few_tokens = st.lists(st.integers(0, 2), max_size=8)
+
+
+@given(few_tokens, few_tokens, st.integers(0, 4), st.integers(0, 3))
+def test_common_prefix(a: list[int], b: list[int], start: int, shift: int) -> None:
     n = common_prefix(a, b)
     assert a[:n] == b[:n]
     assert n == len(a) or n == len(b) or a[n] != b[n]
+    assert common_prefix(a, b, min(start, n)) == n
+    if start <= len(a) and start + shift <= len(b):
+        n = common_prefix(a, b, start, shift)
+        assert a[start:n] == b[start + shift : n + shift] and n >= start
+        assert n == len(a) or n + shift == len(b) or a[n] != b[n + shift]

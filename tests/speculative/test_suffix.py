@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+import sys
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from types import FrameType
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localspec.speculative import suffix
 from localspec.speculative.suffix import GROUPS, SuffixIndex
+from tests.support.toys import WatchedList
 
 texts = st.lists(st.integers(0, 3), max_size=40)
 
@@ -19,8 +27,8 @@ def proposed(text: list[int], most: int = 99) -> list[int]:
 
 
 def test_a_text_that_repeats_is_continued() -> None:
-    assert proposed([1, 2, 3, 4, 5, 6, 1, 2, 3]) == [4, 5, 6, 1, 2, 3]
-    assert proposed([1, 2, 3, 4, 9, 2, 3, 4]) == [9, 2, 3, 4]
+    assert proposed([1, 2, 3, 4, 5, 6, 1, 2, 3], 6) == [4, 5, 6, 1, 2, 3]
+    assert proposed([1, 2, 3, 4, 9, 2, 3, 4], 4) == [9, 2, 3, 4]
 
 
 def test_what_never_occurred_has_no_continuation() -> None:
@@ -69,8 +77,179 @@ def test_an_index_that_was_edited_is_as_one_made_anew(
 def test_each_step_occurred_behind_the_one_before(text: list[int], more: list[int]) -> None:
     index = SuffixIndex()
     index.update(text)
-    context = [*text, *more]
-    found = [each.token for each in index.continuation(context)]
-    grams = Counter(tuple(text[i : i + 4]) for i in range(len(text) - 3))
-    for i, token in enumerate(found):
-        assert grams[tuple([*context, *found[:i]][-3:] + [token])] > 0
+    whole = [*text, *more]
+    for each in index.continuation(text, more):
+        grams = {tuple(whole[i : i + 4]) for i in range(len(whole) - 3)}
+        whole.append(each.token)
+        assert tuple(whole[-4:]) in grams
+
+
+def test_a_loop_is_continued_beyond_the_end_of_the_text() -> None:
+    assert proposed([1, 2, 3, 4] * 16, 32) == [1, 2, 3, 4] * 8
+    assert proposed([7] * 20, 32) == [7] * 32
+
+
+@given(texts, st.lists(st.integers(0, 3), max_size=8))
+def test_what_is_ahead_is_context_but_not_indexed(text: list[int], ahead: list[int]) -> None:
+    index = SuffixIndex()
+    index.update(text)
+    before = list(index.continuation(text))
+    found = list(index.continuation(text, ahead))
+    assert found == list(index.continuation([*text, *ahead]))
+    assert list(index.continuation(text)) == before
+
+
+# -- one index for many answers ------------------------------------------------------------
+
+
+binary = st.lists(st.integers(0, 1), max_size=30)
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), binary), min_size=1, max_size=8))
+def test_an_index_of_one_growing_list_is_as_one_made_anew(
+    history: list[tuple[int, list[int]]],
+) -> None:
+    index, context = SuffixIndex(), list[int]()
+    for kept, more in history:
+        if kept < len(context):  # shorter now, which is noticed; mostly the list only grows
+            del context[kept:]
+            index.update(context)
+        context += more
+        index.update(context)
+        fresh = SuffixIndex()
+        fresh.update(list(context))
+        assert list(index.continuation(context)) == list(fresh.continuation(context))
+
+
+class Interrupt:
+    """A trace function that raises KeyboardInterrupt at one line of `suffix.py`."""
+
+    def __init__(self, line: int) -> None:
+        self._remaining = line
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Interrupt | None:
+        if frame.f_code.co_filename != suffix.__file__:
+            return None
+        if event == "line":
+            self._remaining -= 1
+            if self._remaining == 0:
+                raise KeyboardInterrupt
+        return self
+
+
+@given(texts, texts, texts, st.integers(1, 200))
+def test_after_ctrl_c_in_an_update_an_index_is_as_one_made_anew(
+    before: list[int], cut: list[int], after: list[int], line: int
+) -> None:
+    index, tracing = SuffixIndex(), sys.gettrace()
+    index.update(before)
+    try:
+        sys.settrace(Interrupt(line))
+        index.update(cut)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(tracing)
+    fresh = SuffixIndex()
+    for text in (after, cut):
+        index.update(text)
+        fresh.update(text)
+        assert list(index.continuation(text)) == list(fresh.continuation(text))
+
+
+def test_only_what_is_new_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    added, removed = list[int](), list[int]()
+    append, remove = SuffixIndex._append, SuffixIndex._remove_last
+
+    def count_added(index: SuffixIndex, tokens: list[int]) -> None:
+        added.append(len(tokens))
+        append(index, tokens)
+
+    def count_removed(index: SuffixIndex) -> None:
+        removed.append(1)
+        remove(index)
+
+    monkeypatch.setattr(SuffixIndex, "_append", count_added)
+    monkeypatch.setattr(SuffixIndex, "_remove_last", count_removed)
+    index, text = SuffixIndex(), list(range(1000))
+    for context in (text, [*text, 5, 6], [*text[:990], 7]):
+        index.update(context)
+    assert (added, sum(removed)) == ([1000, 2, 1], 12)
+    index.update([*text[:100], 8])  # removing 891 tokens would take longer than adding 101
+    assert (added[3:], sum(removed)) == ([101], 12)
+
+
+def test_a_growing_list_is_compared_once() -> None:
+    index, context = SuffixIndex(), WatchedList(range(1000))
+    touched = []
+    for token in range(50):
+        index.update(context)
+        list(index.continuation(context, [1, 2]))
+        context.append(token)
+        touched.append(context.take_touched())
+    assert max(touched[2:]) < 50
+
+
+# -- the work of a look-up -----------------------------------------------------------------
+
+
+class Counted(int):
+    """A token that counts how often one is compared with another."""
+
+    comparisons = 0
+
+    def __eq__(self, other: object) -> bool:
+        Counted.comparisons += 1
+        return int.__eq__(self, other)
+
+    __hash__ = int.__hash__
+
+
+def comparisons(text: Sequence[int]) -> tuple[int, int]:
+    """Of a look-up behind this text, and the tokens it proposes."""
+    context: list[int] = [Counted(token) for token in text]
+    index = SuffixIndex()
+    index.update(context)
+    Counted.comparisons = 0
+    found = list(islice(index.continuation(context), 32))
+    return Counted.comparisons, len(found)
+
+
+@pytest.mark.parametrize("period", [1, 3, 7, 40])
+def test_a_text_that_loops_takes_few_steps(period: int) -> None:
+    count, tokens = comparisons(list(range(period)) * (2000 // period))
+    assert tokens == 32
+    assert count <= 8 * 32 + 16 * tokens
+
+
+@given(st.lists(st.integers(0, 2), max_size=400), st.integers(1, 9))
+def test_a_look_up_takes_a_bounded_number_of_steps(text: list[int], times: int) -> None:
+    count, tokens = comparisons(text * times)
+    assert count <= 3 + 8 * 32 + (8 + 64 + 64) * (tokens + 1)  # a vote where 8 places differ
+
+
+def rounds(text: list[int]) -> int:
+    """Passes that it takes to say a text, where all that is proposed is verified."""
+    index, context, passes = SuffixIndex(), text[:1], 0
+    while len(context) < len(text):
+        index.update(context)
+        for each in islice(index.continuation(context), 32):
+            if [each.token] != text[len(context) : len(context) + 1]:
+                break
+            context.append(each.token)
+        context += text[len(context) : len(context) + 1]
+        passes += 1
+    return passes
+
+
+def test_older_places_hardly_change_what_is_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Python source: of three times as many places the index would not make more."""
+    folder = Path(suffix.__file__).parent
+    source = "".join(path.read_text() for path in sorted(folder.glob("*.py")))
+    words = re.findall(r"\w+|\n *|[^\w\s]", source)
+    ids: dict[str, int] = {}
+    text = [ids.setdefault(word, len(ids)) for word in words]
+    few = rounds(text)
+    monkeypatch.setattr(suffix, "_MOST_PLACES", 24)
+    assert len(text) > 5000 and few < 0.9 * len(text)
+    assert few <= 1.005 * rounds(text)

@@ -90,6 +90,6 @@ def difference(prompt: str = "code 1", **changes: Any) -> Difference:
 def made_stats(drafted: int = 0, accepted: int = 0) -> GenerationStats:
     stats = GenerationStats()
     stats.start(Prefill(tokens=20, cached=0, seconds=0.5))
-    stats.add(Round((1,), 0, 0, 0.25))
-    stats.add(Round(tuple(range(accepted + 1)), drafted, accepted, 0.75))
+    stats.add(Round((1,), 0, 0, 0.25), 0.25)
+    stats.add(Round(tuple(range(accepted + 1)), drafted, accepted, 0.75), 0.75)
     return stats

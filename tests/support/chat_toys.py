@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 
 from localspec.engine.chat_template import Message
+from localspec.speculative.suffix import SuffixIndex
 from tests.support.toys import ToyModel, ToyProfile
 
 STOP = 128
@@ -29,6 +30,7 @@ class ChatToy:
             return ToyModel(n_vocab=STOP + 1, n_ctx=n_ctx, quirk=quirk, favoured=[*common])
 
         self.profile = ToyProfile()
+        self.suffix_index = SuffixIndex()
         self.target = model(0.0)
         self.draft = None if quirk is None else model(quirk)
         self.asked: list[list[Message]] = []

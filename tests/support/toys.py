@@ -7,8 +7,9 @@ ContractBroken, so that every test which drives the loop also tests how it treat
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.loop import Clock
+from localspec.speculative.suffix import SuffixIndex
 
 WIDEST = 320  # logits drawn for each context: smaller vocabularies share the first ones
 
@@ -40,6 +42,30 @@ class FakeClock:
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
+
+
+class WatchedList(list[int]):
+    """A list of tokens that counts the elements which are copied, compared or walked over."""
+
+    touched = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        found = super().__getitem__(key)
+        self.touched += len(found) if isinstance(key, slice) else 1
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        self.touched += len(self)
+        return super().__iter__()
+
+    def __eq__(self, other: object) -> bool:
+        self.touched += len(self)
+        return super().__eq__(other)
+
+    def take_touched(self) -> int:
+        """How many since the last call."""
+        taken, self.touched = self.touched, 0
+        return taken
 
 
 @lru_cache(maxsize=20_000)
@@ -175,6 +201,7 @@ class ToyEngine:
             )  # fmt: skip
 
         self.profile = ToyProfile()
+        self.suffix_index = SuffixIndex()
         self.target = model(0.0, n_ctx, 10.0)
         self.draft = None if quirk is None else model(quirk, draft_n_ctx or n_ctx, 1.0)
 

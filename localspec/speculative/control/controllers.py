@@ -231,8 +231,8 @@ class Adaptive:
     def _extend(self, context: list[int], chain: list[Candidate], limit: int) -> None:
         """Let the index continue where the model ended."""
         if self._index is not None and chain:
-            text = [*context, *(each.token for each in chain)]
-            chain += islice(self._index.continuation(text), limit - len(chain))
+            drafted = [each.token for each in chain]
+            chain += islice(self._index.continuation(context, drafted), limit - len(chain))
 
     def observe(self, outcome: Round) -> None:
         """Learn what the pass cost and who was right."""

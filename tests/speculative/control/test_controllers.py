@@ -183,7 +183,9 @@ def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
     known = calibrated(FLAT, draft)
     seconds, rounds = answer(auto(0.05, draft, known), FLAT, prompt, 40)
     assert drafted(rounds) == 0
-    assert seconds == pytest.approx(plain_seconds(FLAT, 40))  # nor is a look at the draft worth its time
+    assert seconds == pytest.approx(
+        plain_seconds(FLAT, 40)
+    )  # nor is a look at the draft worth its time
     _, rounds = answer(auto(0.05, draft, known), FLAT, prompt, 1500)
     reading = [each.draft_prompt_seconds for each in rounds if each.draft_prompt_seconds]
     assert len(reading) == 1 and reading[0] > 90
