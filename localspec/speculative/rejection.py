@@ -35,7 +35,7 @@ class RejectionSampler(Sampler):
     lengths must be fixed.
 
     The draft's token is drawn with `Sampler`'s noise, the test and the residual with noise of
-    their own, so that they are independent of it.
+    their own, so that they are independent of it. The temperature must be above 0.
     """
 
     def choose(self, logits: "Logits", position: int, history: Sequence[int]) -> ScoredToken:

@@ -13,7 +13,7 @@ Logits = NDArray[np.float32]
 Scores = NDArray[np.float64]
 
 LOWEST = np.finfo(np.float32).min  # below is -inf: masked
-_ROWS = 32  # of the table that a row is read as
+_COLUMNS, _MOST_ROWS = 4096, 32  # at least and at most, of the table that a row is read as
 _FEW = 128  # logits: so many are sorted fast by any way
 
 
@@ -28,9 +28,9 @@ class Row:
     def __init__(self, logits: Logits, penalty: RepeatPenalty | None = None) -> None:
         self._logits = logits
         self._penalty = penalty
-        self._columns = len(logits) // _ROWS
-        tabled = self._columns * _ROWS
-        self._table = logits[:tabled].reshape(_ROWS, self._columns)
+        rows = max(1, min(_MOST_ROWS, len(logits) // _COLUMNS))
+        tabled = len(logits) - len(logits) % rows
+        self._table = logits[:tabled].reshape(rows, -1)
         self._maxima: Logits = np.maximum.reduce(self._table, axis=0)
         if tabled < len(logits):  # the rest are columns of one token
             self._maxima = np.concatenate((self._maxima, logits[tabled:]))
@@ -62,13 +62,14 @@ class Row:
 
     def _reaching(self, least: np.float32, columns: Ids) -> Ids:
         """Ids, ascending, of the logits in these columns that reach this before the penalty."""
-        inner = columns[: columns.searchsorted(self._columns)]
+        n_rows, n_columns = self._table.shape
+        inner = columns[: columns.searchsorted(n_columns)]
         places = np.flatnonzero(self._table.take(inner, axis=1) >= least)
         rows, which = np.divmod(places, len(inner))
-        ids: Ids = rows * self._columns + inner[which]
+        ids: Ids = rows * n_columns + inner[which]
         if len(inner) == len(columns):
             return ids
-        return np.concatenate((ids, columns[len(inner) :] + (_ROWS - 1) * self._columns))
+        return np.concatenate((ids, columns[len(inner) :] + (n_rows - 1) * n_columns))
 
     def _penalised(
         self, penalty: RepeatPenalty, ids: Ids, least: np.float32, k: int, distance: float

@@ -107,7 +107,8 @@ class Sampler:
     ) -> ScoredToken:
         """`pick`'s token, and by how much it leads the runner-up, in units of the noise.
 
-        At temperature 0 in logits. Infinite when truncation leaves one token only.
+        At temperature 0 in logits. Infinite when truncation leaves one token only. Where tokens
+        share noise it leads each of them by at least so much.
         """
         if not self.params.greedy:
             return self._choose_among(self._survivors(logits, history), position)
@@ -222,7 +223,7 @@ class Sampler:
         weights /= np.float32(self.params.temperature)
         np.exp(weights, out=weights)
         weights *= others.mask
-        sums = np.add.reduceat(weights, range(0, len(weights), _BLOCK), dtype=np.float64)
+        sums = np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK), dtype=np.float64)
         with np.errstate(divide="ignore"):  # in a block may be nothing
             scores: NDArray[np.float64] = np.log(sums) + best / self.params.temperature
         return scores + gumbel_noise(self.params.seed + _BLOCKS, position, np.arange(len(sums)))
@@ -240,7 +241,7 @@ class Sampler:
 def _best_and_lead(logits: NDArray[np.float32]) -> ScoredToken:
     """The lowest id of the largest logit, and by how much it leads the next; reads the row once."""
     length = -(-len(logits) // _SEGMENTS)
-    maxima = np.maximum.reduceat(logits, range(0, len(logits), length))
+    maxima = np.maximum.reduceat(logits, np.arange(0, len(logits), length))
     first = int(maxima.argmax())
     segment = logits[first * length :][:length].copy()
     best_at = int(segment.argmax())

@@ -78,15 +78,15 @@ def _count(scores: Scores, params: SamplingParams) -> int:
     return keep
 
 
-def _count_near(scores: Scores | Logits, params: SamplingParams) -> int:
+def _count_near(scores: Scores, params: SamplingParams) -> int:
     """How many survive min-p."""
     if params.min_p == 0:
         return len(scores)
-    return int(np.count_nonzero(scores >= _floor(float(scores[0]), params)))
+    return int(np.count_nonzero(scores >= scores[0] + math.log(params.min_p)))
 
 
 def _floor(best: float, params: SamplingParams) -> np.float32:
-    """The least logit that survives min-p; never -inf."""
+    """The least logit that survives min-p, to compare with logits in single precision."""
     return at_least(best + math.log(params.min_p)) if params.min_p > 0 else LOWEST
 
 
@@ -135,7 +135,7 @@ def _in_order(logits: Logits, k: int) -> Logits:
 
 def _count_in_order(ordered: Logits, params: SamplingParams) -> int:
     """`_count` for many: weights in single precision, as llama.cpp's, and sums in double."""
-    keep = _count_near(ordered, params)
+    keep = int(np.count_nonzero(ordered >= _floor(float(ordered[0]), params)))
     if params.top_p < 1:
         mass = _mass_by_piece(ordered, ordered[0])
         bound = params.top_p * mass[-1]
