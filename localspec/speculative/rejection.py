@@ -3,13 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from localspec.speculative.sampler import (
-    Sampler,
-    ScoredToken,
-    TokenDistribution,
-    gumbel_noise,
-    uniform,
-)
+from localspec.speculative.noise import uniform
+from localspec.speculative.sampler import Sampler, ScoredToken, TokenDistribution
 
 if TYPE_CHECKING:
     from localspec.speculative.loop import Logits
@@ -40,13 +35,14 @@ class RejectionSampler(Sampler):
     lengths must be fixed.
 
     The draft's token is drawn with `Sampler`'s noise, the test and the residual with noise of
-    their own, so that they are independent of it.
+    their own, so that they are independent of it. The temperature must be above 0.
     """
 
     def choose(self, logits: "Logits", position: int, history: Sequence[int]) -> ScoredToken:
         """As `Sampler.choose`, with the distribution that the token was drawn from."""
-        chosen = super().choose(logits, position, history)
-        return chosen._replace(distribution=self.distribution(logits, history))
+        kept = self._survivors(logits, history)
+        chosen = self._choose_among(kept, position)
+        return chosen._replace(distribution=self._distribution_over(kept))
 
     def verify(
         self,
@@ -64,5 +60,4 @@ class RejectionSampler(Sampler):
         p, q = self.distribution(logits, history), distribution
         if uniform(self.params.seed + _TEST, position) < acceptance_probability(p, q, token):
             return token
-        rest = residual(p, q)
-        return rest.draw(gumbel_noise(self.params.seed + _RESIDUAL, position, rest.ids))
+        return residual(p, q).draw(self.params.seed + _RESIDUAL, position)

@@ -1,7 +1,7 @@
 """Sampler: temperature, top-k, top-p, min-p and repetition penalty, with counter-based noise."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.config import SamplingParams
-from localspec.core.errors import EngineError
+from localspec.speculative.noise import gumbel_noise, uniform
+from localspec.speculative.penalties import RepeatPenalty
+from localspec.speculative.row import Row, require_number
+from localspec.speculative.truncation import LISTED, Others, Survivors, softmax, survivors
 
-_ROWS = 64  # of the table whose columns' maxima bound the k-th largest logit from below
-_GOLDEN, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # splitmix64
-_MASK = 2**64 - 1
+_BLOCK = 1024  # consecutive ids that share their noise where too many survive
+_BLOCKS = 2**34  # beyond any seed, so that their noise is no token's
+_SEGMENTS = 16  # of a row, in which its two largest logits are looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +32,19 @@ class TokenDistribution:
 
     def at(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """The probabilities of these tokens, of shape (len(ids),)."""
-        order = np.argsort(self.ids)
-        places = order[np.searchsorted(self.ids, ids, sorter=order).clip(max=len(order) - 1)]
-        found: NDArray[np.float64] = np.where(
-            self.ids[places] == ids, self.probabilities[places], 0.0
-        )
+        table = np.zeros(1 + max(int(self.ids.max()), int(ids.max())))
+        table[self.ids] = self.probabilities
+        found: NDArray[np.float64] = table[ids]
         return found
 
-    def draw(self, noise: NDArray[np.float64]) -> int:
-        """A token, by Gumbel noise of shape (len(ids),)."""
+    def draw(self, seed: int, position: int) -> int:
+        """A token, by noise that depends on seed and position."""
+        if len(self.ids) > LISTED:
+            mass = self.probabilities.cumsum()
+            return int(self.ids[mass.searchsorted(uniform(seed, position) * mass[-1])])
         with np.errstate(divide="ignore"):  # what has no probability is never drawn
-            return int(self.ids[(np.log(self.probabilities) + noise).argmax()])
+            scores = np.log(self.probabilities)
+        return int(self.ids[(scores + gumbel_noise(seed, position, self.ids)).argmax()])
 
 
 class ScoredToken(NamedTuple):
@@ -57,26 +62,34 @@ class Sampler:
     Gumbel-max trick, argmax of log p + noise, whose distribution is exactly p. No random state is
     kept: the noise of a token depends on seed, position and token id alone, so for given logits a
     seed gives the same text with any draft or none (arXiv 2408.07978).
+
+    Where more than LISTED tokens survive truncation, only the LISTED largest have noise of their
+    own at first. The others share one number for each block of consecutive ids, added to the log of
+    the block's probability; only in the block that wins its tokens' own noise decides. The
+    distribution is p again, because the maximum of log p + noise over a block is distributed as
+    the log of its sum + noise.
+
+    One sampler serves one text at a time: the penalty remembers which tokens have occurred.
     """
 
     def __init__(self, params: SamplingParams) -> None:
         self.params = params
+        self._penalty = RepeatPenalty(params.repeat_penalty, params.repeat_last_n)
 
     def pick(self, logits: NDArray[np.float32], position: int, history: Sequence[int]) -> int:
         """The token at ``position`` of the stream, given one row of logits.
 
         ``logits`` has shape (n_vocab,) and is not changed; ``history`` holds the tokens before
-        ``position`` (only the last ``repeat_last_n`` matter). Ties go to the lowest id. Raises
-        EngineError when the model returns no numbers.
+        ``position``, or the last of them (only the last ``repeat_last_n`` matter). Ties go to the
+        lowest id. Raises EngineError when the model returns no numbers.
         """
-        if self.params.penalises:
-            logits = self._penalise(logits, history)
-        if self.params.greedy:
-            token = int(logits.argmax())
-            _require_number(float(logits[token]))
-            return token
-        ids, scores = self._noisy(logits, position)
-        return int(ids[scores.argmax()])
+        if not self.params.greedy:
+            return self._draw(self._survivors(logits, history), position)
+        token = int(logits.argmax())
+        require_number(float(logits[token]))
+        if self.params.penalises and not self._stays_best(token, len(logits), history):
+            return int(self._row(logits, history).largest(1)[0][0])
+        return token
 
     def verify(
         self,
@@ -94,22 +107,16 @@ class Sampler:
     ) -> ScoredToken:
         """`pick`'s token, and by how much it leads the runner-up, in units of the noise.
 
-        At temperature 0 in logits. Infinite when truncation leaves one token only.
+        At temperature 0 in logits. Infinite when truncation leaves one token only. Where tokens
+        share noise it leads each of them by at least so much.
         """
+        if not self.params.greedy:
+            return self._choose_among(self._survivors(logits, history), position)
         if self.params.penalises:
-            logits = self._penalise(logits, history)
-        if self.params.greedy:
-            token = int(logits.argmax())
-            best = float(logits[token])
-            _require_number(best)
-            rest = [part.max() for part in (logits[:token], logits[token + 1 :]) if len(part)]
-            return ScoredToken(token, best - float(max(rest)) if rest else math.inf)
-        ids, scores = self._noisy(logits, position)
-        if len(ids) == 1:
-            return ScoredToken(int(ids[0]), math.inf)
-        i = int(scores.argmax())
-        second = float(np.partition(scores, -2)[-2])
-        return ScoredToken(int(ids[i]), float(scores[i]) - second)
+            ids, found = self._row(logits, history).largest(2)
+            lead = float(found[0]) - float(found[1]) if len(ids) > 1 else math.inf
+            return ScoredToken(int(ids[0]), lead)
+        return _best_and_lead(logits)
 
     def margin(
         self, logits: NDArray[np.float32], position: int, history: Sequence[int]
@@ -130,134 +137,116 @@ class Sampler:
 
         Infinite where truncation leaves the token out.
         """
-        if self.params.penalises:
-            logits = self._penalise(logits, history)
         if self.params.greedy:
-            best = logits.argmax()
-            return 0.0 if token == best else float(logits[best]) - float(logits[token])
-        ids, scores = self._noisy(logits, position)
-        found = scores[ids == token]
-        if not len(found):
-            return math.inf
-        return float(scores.max() - found[0]) * self.params.temperature
+            row = self._row(logits, history)
+            best, found = row.largest(1)
+            return 0.0 if token == best[0] else float(found[0]) - float(row.whole()[token])
+        kept = self._survivors(logits, history)
+        ids, scores = self._scores(kept, position, every=True)
+        own = scores[ids == token]
+        return float(scores.max() - own[0]) * self.params.temperature if len(own) else math.inf
 
     def distribution(
         self, logits: NDArray[np.float32], history: Sequence[int]
     ) -> TokenDistribution:
         """What `pick` draws from."""
-        if self.params.penalises:
-            logits = self._penalise(logits, history)
         if self.params.greedy:
-            return TokenDistribution(np.array([logits.argmax()]), np.ones(1))
-        ids, scores = self._truncate(logits)
-        return TokenDistribution(ids, _softmax(scores / self.params.temperature))
+            return TokenDistribution(self._row(logits, history).largest(1)[0], np.ones(1))
+        return self._distribution_over(self._survivors(logits, history))
 
-    def _penalise(self, logits: NDArray[np.float32], history: Sequence[int]) -> NDArray[np.float32]:
-        """Lower recent tokens as llama.cpp's `llama_sampler_penalties_apply` does."""
-        last = self.params.repeat_last_n
-        recent = set(history if last < 0 else history[-last:])
-        ids = np.fromiter((t for t in recent if t < len(logits)), np.int64)
-        out = logits.copy()
-        seen = out[ids]
-        penalty = np.float32(self.params.repeat_penalty)
-        out[ids] = np.where(seen <= 0, seen * penalty, seen / penalty)
-        return out
+    def _stays_best(self, token: int, n_vocab: int, history: Sequence[int]) -> bool:
+        """Whether the token of the largest logit has it after the penalty too, for certain."""
+        self._penalty.show(history, n_vocab)
+        return self.params.repeat_penalty > 1 and not self._penalty.applies_to(np.array([token]))[0]
 
-    def _noisy(
-        self, logits: NDArray[np.float32], position: int
+    def _row(self, logits: NDArray[np.float32], history: Sequence[int]) -> Row:
+        """The row with its penalty."""
+        if not self.params.penalises:
+            return Row(logits)
+        self._penalty.show(history, len(logits))
+        if self.params.repeat_penalty < 1:
+            return Row(self._penalty.whole(logits))
+        return Row(logits, self._penalty)
+
+    def _survivors(self, logits: NDArray[np.float32], history: Sequence[int]) -> Survivors:
+        return survivors(self._row(logits, history), self.params)
+
+    def _draw(self, kept: Survivors, position: int) -> int:
+        if len(kept.ids) == 1:
+            return int(kept.ids[0])
+        ids, scores = self._scores(kept, position)
+        return int(ids[scores.argmax()])
+
+    def _choose_among(self, kept: Survivors, position: int) -> ScoredToken:
+        if len(kept.ids) == 1:
+            return ScoredToken(int(kept.ids[0]), math.inf)
+        ids, scores = self._scores(kept, position)
+        i = int(scores.argmax())
+        second = float(np.partition(scores, -2)[-2])
+        return ScoredToken(int(ids[i]), float(scores[i]) - second)
+
+    def _distribution_over(self, kept: Survivors) -> TokenDistribution:
+        ids, logits = kept.ids, kept.logits
+        if kept.others is not None:
+            more = np.flatnonzero(kept.others.mask)
+            ids = np.concatenate((ids, more))
+            logits = np.concatenate((logits, kept.others.logits[more]))
+        return TokenDistribution(ids, softmax(logits / self.params.temperature))
+
+    def _scores(
+        self, kept: Survivors, position: int, every: bool = False
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Ids that survive truncation, and their scores: the largest one is drawn."""
-        ids, scores = self._truncate(logits)
-        scores /= self.params.temperature
-        scores += gumbel_noise(self.params.seed, position, ids)
-        return ids, scores
+        """Tokens and their scores: the one with the largest is drawn.
 
-    def _truncate(
-        self, logits: NDArray[np.float32]
+        Where tokens share their noise, the id of a block that does not win is -1; with ``every``,
+        each block's tokens are listed.
+        """
+        scores = kept.logits / self.params.temperature
+        scores += gumbel_noise(self.params.seed, position, kept.ids)
+        if kept.others is None:
+            return kept.ids, scores
+        blocks = self._block_scores(kept.others, float(kept.logits[0]), position)
+        opened: Iterable[int] = np.flatnonzero(blocks > -np.inf).tolist() if every else ()
+        if not every and blocks.max() > scores.max():
+            opened = (int(blocks.argmax()),)
+        all_ids, all_scores = [kept.ids, np.full(len(blocks), -1)], [scores, blocks]
+        for block in opened:
+            ids, own = self._inside(kept.others, block, position)
+            all_ids.append(ids)
+            all_scores.append(own + (blocks[block] - own.max()))
+            blocks[block] = -np.inf  # its tokens stand for it
+        return np.concatenate(all_ids), np.concatenate(all_scores)
+
+    def _block_scores(self, others: Others, best: float, position: int) -> NDArray[np.float64]:
+        """The score of each block: the log of its sum of weights, and noise."""
+        weights = others.logits - np.float32(best)
+        weights /= np.float32(self.params.temperature)
+        np.exp(weights, out=weights)
+        weights *= others.mask
+        sums = np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK), dtype=np.float64)
+        with np.errstate(divide="ignore"):  # in a block may be nothing
+            scores: NDArray[np.float64] = np.log(sums) + best / self.params.temperature
+        return scores + gumbel_noise(self.params.seed + _BLOCKS, position, np.arange(len(sums)))
+
+    def _inside(
+        self, others: Others, block: int, position: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Ids that survive top-k, top-p and min-p, and their logits, best first."""
-        ids = _largest(logits, self.params.top_k)
-        _require_number(float(logits[ids[0]]))
-        scores = logits[ids].astype(np.float64)
-        if self.params.top_p < 1:
-            mass = np.cumsum(_softmax(scores))
-            # As llama.cpp: the token that crosses the bound still belongs to the nucleus.
-            keep = int(np.searchsorted(mass, self.params.top_p)) + 1
-            ids, scores = ids[:keep], scores[:keep]
-        if self.params.min_p > 0:
-            keep = int((scores >= scores[0] + np.log(self.params.min_p)).sum())
-            ids, scores = ids[:keep], scores[:keep]
-        return ids, scores
+        """The tokens of a block, and their own scores."""
+        start = block * _BLOCK
+        ids = start + np.flatnonzero(others.mask[start : start + _BLOCK])
+        scores = others.logits[ids].astype(np.float64) / self.params.temperature
+        return ids, scores + gumbel_noise(self.params.seed, position, ids)
 
 
-def _require_number(best: float) -> None:
-    if not math.isfinite(best):
-        raise _no_numbers()
-
-
-def _no_numbers() -> EngineError:
-    return EngineError(
-        "The model returned logits that are not numbers.",
-        "The file is probably damaged: download it again, or try another quantisation.",
-    )
-
-
-def _softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    weights = np.exp(scores - scores[0] if len(scores) else scores)
-    total: NDArray[np.float64] = weights / weights.sum()
-    return total
-
-
-def _largest(logits: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-    """Ids of the k largest logits, best first, ties to the lower id; all of them when k is 0.
-
-    The k-th largest maximum of the columns of a table is no larger than the k-th largest logit, so
-    only columns that reach it are looked at again: a twentieth of a partition's time on 152k
-    tokens. Raises EngineError when a row holds NaN.
-    """
-    n = len(logits)
-    columns = n // _ROWS
-    if not 0 < k < columns:
-        if np.isnan(logits.max()):  # as a single NaN makes it
-            raise _no_numbers()
-        order: NDArray[np.int64] = np.argsort(-logits, kind="stable")
-        return order[:k] if k > 0 else order
-    table, rest = logits[: columns * _ROWS].reshape(_ROWS, columns), logits[columns * _ROWS :]
-    heads = table.max(axis=0)
-    bound = np.partition(heads, columns - k)[columns - k]
-    if np.isnan(heads.max()) or np.isnan(rest).any():
-        raise _no_numbers()
-    reached = np.flatnonzero(heads >= bound)
-    row, column = np.nonzero(table[:, reached] >= bound)
-    candidates = row * columns + reached[column]  # in ascending order, as a stable sort needs
-    if len(rest):
-        candidates = np.concatenate((candidates, columns * _ROWS + np.flatnonzero(rest >= bound)))
-    best: NDArray[np.int64] = candidates[np.argsort(-logits[candidates], kind="stable")[:k]]
-    return best
-
-
-def gumbel_noise(seed: int, position: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Standard Gumbel noise of shape (len(ids),), a function of its arguments alone.
-
-    The hash is two rounds of splitmix64's finaliser (Steele, Lea and Flood 2014): one over seed
-    and position, one over that and the token id. Changing it changes every seeded text.
-    """
-    bits = ids.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(_key(seed, position))
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(_FIRST)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(_SECOND)
-    bits = (bits ^ (bits >> np.uint64(31))) >> np.uint64(12)
-    noise: NDArray[np.float64] = -np.log(-np.log((bits.astype(np.float64) + 0.5) * 2.0**-52))
-    return noise
-
-
-def uniform(seed: int, position: int) -> float:
-    """A number between 0 and 1, a function of its arguments alone."""
-    return ((_key(seed, position) >> 12) + 0.5) * 2.0**-52
-
-
-def _key(seed: int, position: int) -> int:
-    """64 bits for a place in a stream."""
-    x = (seed * _GOLDEN + position + 1) & _MASK
-    x = ((x ^ (x >> 30)) * _FIRST) & _MASK
-    x = ((x ^ (x >> 27)) * _SECOND) & _MASK
-    return x ^ (x >> 31)
+def _best_and_lead(logits: NDArray[np.float32]) -> ScoredToken:
+    """The lowest id of the largest logit, and by how much it leads the next; reads the row once."""
+    length = -(-len(logits) // _SEGMENTS)
+    maxima = np.maximum.reduceat(logits, np.arange(0, len(logits), length))
+    first = int(maxima.argmax())
+    segment = logits[first * length :][:length].copy()
+    best_at = int(segment.argmax())
+    best = float(segment[best_at])
+    require_number(best)
+    segment[best_at] = -np.inf
+    maxima[first] = segment.max()
+    return ScoredToken(first * length + best_at, best - float(maxima.max()))

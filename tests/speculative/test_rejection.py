@@ -17,11 +17,14 @@ from localspec.core.config import AcceptanceRule, SamplingParams
 from localspec.core.errors import UsageError
 from localspec.engine.engine import Engine
 from localspec.engine.generate import collect, stream_generate
+from localspec.speculative import sampler as sampler_module
 from localspec.speculative.control.controllers import FixedLength
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import generate_rounds, prefill
 from localspec.speculative.rejection import RejectionSampler, acceptance_probability, residual
+from localspec.speculative.row import Row
 from localspec.speculative.sampler import Sampler, TokenDistribution
+from localspec.speculative.truncation import Survivors, survivors
 from tests.support.distributions import probabilities
 from tests.support.real_pair import options
 from tests.support.toys import ToyModel, never_stop
@@ -133,6 +136,39 @@ def test_a_draft_that_is_the_target_is_always_accepted() -> None:
         toy_texts(lambda seed: RejectionSampler(replace(WARM, seed=seed)), quirk=0.0, draws=200)
     )
     assert all(accepted == 2 for _, accepted in found)
+
+
+@pytest.mark.parametrize("top_k", [0, 40])
+def test_a_row_is_cut_once(top_k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def count(row: Row, params: SamplingParams) -> Survivors:
+        calls.append(params)
+        return survivors(row, params)
+
+    monkeypatch.setattr(sampler_module, "survivors", count)
+    sampler = RejectionSampler(replace(WARM, top_k=top_k, repeat_penalty=1.2))
+    logits = np.random.default_rng(8).standard_normal(2000).astype(np.float32)
+    chosen = sampler.choose(logits, 3, [4, 5])
+    assert len(calls) == 1
+    assert chosen.distribution is not None and chosen.distribution.of(chosen.token) > 0
+    assert sampler.verify(logits, 3, [4, 5], chosen.token, chosen.distribution) == chosen.token
+    assert len(calls) == 2
+
+
+def test_the_whole_of_a_large_vocabulary_may_be_rejected_and_drawn() -> None:
+    sampler, n = RejectionSampler(WARM), 5000
+    target, draft = (np.random.default_rng(i).standard_normal(n).astype(np.float32) for i in (1, 2))
+    p, q = (sampler.distribution(row, []) for row in (target, draft))
+    rest = np.zeros(n)
+    rest[p.ids] = np.maximum(p.probabilities - q.at(p.ids), 0)
+    accepted = 0
+    for position in range(300):
+        token = sampler.choose(draft, position, []).token
+        verified = sampler.verify(target, position, [], token, q)
+        accepted += verified == token
+        assert verified == token or rest[verified] > 0
+    assert accepted / 300 == pytest.approx(1 - rest.sum(), abs=0.1)
 
 
 def test_a_token_without_its_distribution_cannot_be_tested() -> None:

@@ -1,0 +1,82 @@
+"""Repetition penalty: which tokens occurred lately, and what that does to their logits."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+_TAIL = 64  # tokens, more than are ever drafted: how far back a history may change its mind
+
+
+class RepeatPenalty:
+    """llama.cpp's repetition penalty over the last ``last`` tokens of a history; -1: over all.
+
+    Counts of the tokens in that window are kept from one history to the next, so that one that
+    goes on from the last, but for tokens at its end, costs as much as it differs.
+    """
+
+    def __init__(self, penalty: float, last: int) -> None:
+        self._penalty = np.float32(penalty)
+        self._last = last
+        self._text: list[int] = []
+        self._counts: defaultdict[int, int] = defaultdict(int)
+        self._seen: NDArray[np.bool] = np.zeros(0, np.bool)
+
+    def show(self, history: Sequence[int], n_vocab: int) -> None:
+        """Penalise the tokens of this history; of ``n_vocab`` ids, others are ignored."""
+        kept = self._shared(history)
+        if kept is None or len(self._seen) != n_vocab:
+            self._text, kept = [], 0
+            self._counts.clear()
+            self._seen = np.zeros(n_vocab, np.bool)
+        before, after = self._start(len(self._text)), self._start(len(history))
+        # Leave the window: what was replaced at the end, and what is too long ago now.
+        self._count(self._text[max(kept, before) :], -1)
+        self._count(self._text[before : min(after, kept)], -1)
+        # Enter it: what is new at the end, and what is near enough again.
+        self._count(history[max(kept, after) :], 1)
+        self._count(self._text[after : min(before, kept)], 1)
+        self._text[kept:] = history[kept:]
+
+    def applies_to(self, ids: NDArray[np.int64]) -> NDArray[np.bool]:
+        """Which of these tokens are penalised."""
+        return self._seen[ids]
+
+    def of(self, ids: NDArray[np.int64], logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The logits of these ids, penalised as in llama.cpp's `llama_sampler_penalties_apply`."""
+        lowered = np.where(logits <= 0, logits * self._penalty, logits / self._penalty)
+        penalised: NDArray[np.float32] = np.where(self._seen[ids], lowered, logits)
+        return penalised
+
+    def whole(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """A penalised copy of a row."""
+        seen, row = np.flatnonzero(self._seen), logits.copy()
+        row[seen] = self.of(seen, row[seen])
+        return row
+
+    def _shared(self, history: Sequence[int]) -> int | None:
+        """How many leading tokens of the last history are in this one; None: it is another text.
+
+        Compares the last tokens that both could share: to read all would cost as much as to count.
+        """
+        both = min(len(self._text), len(history))
+        if both < len(self._text) - _TAIL:
+            return None
+        first = max(0, both - _TAIL)
+        old, new = self._text[first:both], list(history[first:both])
+        if old == new:
+            return both
+        same = next(i for i, (a, b) in enumerate(zip(old, new, strict=True)) if a != b)
+        return first + same if same or not first else None
+
+    def _start(self, length: int) -> int:
+        """Where the window begins at the end of so many tokens."""
+        return max(0, length - self._last) if self._last >= 0 else 0
+
+    def _count(self, tokens: Iterable[int], by: int) -> None:
+        counts, seen = self._counts, self._seen
+        for token in tokens:
+            counts[token] += by
+            if token < len(seen):
+                seen[token] = counts[token] > 0
