@@ -25,7 +25,7 @@ from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.drafters import MODEL, TAIL, Candidate
 from localspec.speculative.limits import Chain, Guess, best_seconds, causal_seconds
 from localspec.speculative.loop import Controller, Logits, common_prefix, generate_rounds
-from localspec.speculative.sampler import Sampler
+from localspec.speculative.sampling.sampler import Sampler
 from localspec.speculative.suffix import SuffixIndex
 
 LENGTHS = (1, 2, 3, 4, 6, 8)

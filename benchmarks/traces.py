@@ -25,7 +25,7 @@ from localspec.engine.engine import Engine
 from localspec.speculative.control.controllers import NoDraft
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import Logits, generate_rounds, prefill
-from localspec.speculative.sampler import Sampler
+from localspec.speculative.sampling.sampler import Sampler
 
 UNLED = 99.0  # a lead where truncation leaves one token only
 

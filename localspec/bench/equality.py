@@ -12,7 +12,7 @@ from localspec.bench.plan import BenchEngine, BenchPlan, PromptIds, widest_pass
 from localspec.core.config import DraftTokens
 from localspec.engine.generate import Answer
 from localspec.speculative.loop import catch_up, common_prefix
-from localspec.speculative.sampler import Sampler
+from localspec.speculative.sampling.sampler import Sampler
 
 Miss = tuple[int, float | None]  # see `Audit.misses`
 

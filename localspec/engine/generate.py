@@ -26,8 +26,8 @@ from localspec.speculative.loop import (
     generate_rounds,
     prefill,
 )
-from localspec.speculative.rejection import RejectionSampler
-from localspec.speculative.sampler import Sampler
+from localspec.speculative.sampling.rejection import RejectionSampler
+from localspec.speculative.sampling.sampler import Sampler
 from localspec.speculative.suffix import SuffixIndex
 
 

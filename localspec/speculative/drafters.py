@@ -11,7 +11,7 @@ from localspec.core.config import SamplingParams
 from localspec.speculative.loop import TokenModel, common_prefix
 
 if TYPE_CHECKING:
-    from localspec.speculative.sampler import Sampler, TokenDistribution
+    from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
 
 MODEL = "draft model"  # the group of a model's candidates
 TAIL = 32  # tokens: from so many a draft shows whether it knows the text

@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # `--help` imports this file, and need not wait for numpy
     import numpy as np
     from numpy.typing import NDArray
 
-    from localspec.speculative.sampler import Sampler, TokenDistribution
+    from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
 
 Logits: TypeAlias = "NDArray[np.float32]"
 Clock = Callable[[], float]

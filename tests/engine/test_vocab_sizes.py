@@ -22,7 +22,7 @@ from localspec.engine.model import LlamaModel
 from localspec.metadata.header import read_header
 from localspec.pairing import MAX_SIZE_DIFFERENCE, check_pair
 from localspec.speculative.drafters import ModelDrafter
-from localspec.speculative.sampler import Sampler
+from localspec.speculative.sampling.sampler import Sampler
 from tests.support.gguf_files import write_with_gguf
 from tests.support.real_pair import (
     GREEDY,

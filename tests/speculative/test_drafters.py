@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from localspec.core.config import SamplingParams
 from localspec.speculative.drafters import MODEL, ModelDrafter, SharedPrefix
-from localspec.speculative.sampler import Sampler
+from localspec.speculative.sampling.sampler import Sampler
 from tests.support.toys import ToyModel, WatchedList, never_stop
 
 GREEDY = Sampler(SamplingParams(temperature=0))

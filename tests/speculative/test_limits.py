@@ -26,7 +26,7 @@ from localspec.speculative.limits import (
     usual_gain,
 )
 from localspec.speculative.loop import generate_rounds, prefill
-from localspec.speculative.sampler import Sampler
+from localspec.speculative.sampling.sampler import Sampler
 from tests.support.toys import FakeClock, ToyModel, never_stop
 
 VERIFY = [1.0, 1.6, 1.3, 2.5, 2.6, 2.1]  # a staircase that falls, too

@@ -26,7 +26,7 @@ from localspec.speculative.loop import (
     generate_rounds,
     prefill,
 )
-from localspec.speculative.sampler import Sampler
+from localspec.speculative.sampling.sampler import Sampler
 from localspec.speculative.suffix import SuffixIndex
 from tests.support.toys import FakeClock, ToyModel, WatchedList, never_stop
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.speculative.sampler import Sampler
+from localspec.speculative.sampling.sampler import Sampler
 
 
 def probabilities(

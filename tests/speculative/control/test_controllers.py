@@ -13,7 +13,7 @@ from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge
 from localspec.speculative.control.valuation import Valuation
 from localspec.speculative.drafters import MODEL, ModelDrafter
 from localspec.speculative.loop import Controller, DraftStatus, Round, generate_rounds, prefill
-from localspec.speculative.sampler import Sampler
+from localspec.speculative.sampling.sampler import Sampler
 from localspec.speculative.suffix import GROUPS, SuffixIndex
 from tests.support.toys import FakeClock, ToyModel, never_stop
 

@@ -17,14 +17,18 @@ from localspec.core.config import AcceptanceRule, SamplingParams
 from localspec.core.errors import UsageError
 from localspec.engine.engine import Engine
 from localspec.engine.generate import collect, stream_generate
-from localspec.speculative import sampler as sampler_module
 from localspec.speculative.control.controllers import FixedLength
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import generate_rounds, prefill
-from localspec.speculative.rejection import RejectionSampler, acceptance_probability, residual
-from localspec.speculative.row import Row
-from localspec.speculative.sampler import Sampler, TokenDistribution
-from localspec.speculative.truncation import Survivors, survivors
+from localspec.speculative.sampling import sampler as sampler_module
+from localspec.speculative.sampling.rejection import (
+    RejectionSampler,
+    acceptance_probability,
+    residual,
+)
+from localspec.speculative.sampling.row import Row
+from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
+from localspec.speculative.sampling.truncation import Survivors, survivors
 from tests.support.distributions import probabilities
 from tests.support.real_pair import options
 from tests.support.toys import ToyModel, never_stop

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.errors import EngineError
-from localspec.speculative.penalties import RepeatPenalty
+from localspec.speculative.sampling.penalties import RepeatPenalty
 
 Ids = NDArray[np.int64]
 Logits = NDArray[np.float32]

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from localspec.speculative.noise import uniform
-from localspec.speculative.sampler import Sampler, ScoredToken, TokenDistribution
+from localspec.speculative.sampling.noise import uniform
+from localspec.speculative.sampling.sampler import Sampler, ScoredToken, TokenDistribution
 
 if TYPE_CHECKING:
     from localspec.speculative.loop import Logits

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.speculative.penalties import _TAIL, RepeatPenalty
+from localspec.speculative.sampling import penalties
+from localspec.speculative.sampling.penalties import _SHORT, _TAIL, RepeatPenalty
 
 VOCABULARY = 12
 
@@ -29,14 +31,15 @@ tokens = st.lists(st.integers(0, VOCABULARY + 2), max_size=9)
 changes = st.lists(st.tuples(st.integers(0, 12), tokens), min_size=1, max_size=20)
 
 
-@given(tokens, changes, st.sampled_from([-1, 1, 3, 7, 50]))
+@given(tokens, changes, st.sampled_from([-1, 1, 3, 7, 50]), st.sampled_from([0, _SHORT]))
 def test_histories_that_grow_and_change_their_mind(
-    history: list[int], changes: list[tuple[int, list[int]]], last: int
+    history: list[int], changes: list[tuple[int, list[int]]], last: int, short: int
 ) -> None:
     penalty = RepeatPenalty(1.3, last)
     for back, new in changes:
         history = [*history[: max(0, len(history) - back)], *new]
-        penalty.show(history, VOCABULARY)
+        with patch.object(penalties, "_SHORT", short):  # 0: all windows are long
+            penalty.show(history, VOCABULARY)
         assert seen(penalty) == penalised(history, last)
 
 
@@ -46,7 +49,8 @@ def test_another_text_is_counted_anew(texts: list[tuple[list[int], int]], last: 
     penalty = RepeatPenalty(1.3, last)
     for text, times in texts:
         history = text * times
-        penalty.show(history, VOCABULARY)
+        with patch.object(penalties, "_SHORT", 0):
+            penalty.show(history, VOCABULARY)
         if len(history) <= _TAIL:  # of a longer one the end is compared
             assert seen(penalty) == penalised(history, last)
 

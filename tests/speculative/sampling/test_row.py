@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from localspec.core.errors import EngineError
-from localspec.speculative import row as row_module
-from localspec.speculative.penalties import RepeatPenalty
-from localspec.speculative.row import _FEW, Row, at_least
+from localspec.speculative.sampling import row as row_module
+from localspec.speculative.sampling.penalties import RepeatPenalty
+from localspec.speculative.sampling.row import _FEW, Row, at_least
 
 # Thirds of whole numbers: many ties, and rounding in every step.
 few_logits = st.lists(st.integers(-18, 18), min_size=1, max_size=150).map(

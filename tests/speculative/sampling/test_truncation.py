@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from localspec.core.config import SamplingParams
-from localspec.speculative import truncation
-from localspec.speculative.row import Row
-from localspec.speculative.truncation import LISTED, Survivors, softmax, survivors
+from localspec.speculative.sampling import truncation
+from localspec.speculative.sampling.row import Row
+from localspec.speculative.sampling.truncation import LISTED, Survivors, softmax, survivors
 
 # None of these shares is that of equal tokens, where rounding decides.
 params_strategy = st.builds(

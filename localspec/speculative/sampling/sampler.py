@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.config import SamplingParams
-from localspec.speculative.noise import gumbel_noise, uniform
-from localspec.speculative.penalties import RepeatPenalty
-from localspec.speculative.row import Row, require_number
-from localspec.speculative.truncation import LISTED, Others, Survivors, softmax, survivors
+from localspec.speculative.sampling.noise import gumbel_noise, uniform
+from localspec.speculative.sampling.penalties import RepeatPenalty
+from localspec.speculative.sampling.row import Row, require_number
+from localspec.speculative.sampling.truncation import LISTED, Others, Survivors, softmax, survivors
 
 _BLOCK = 1024  # consecutive ids that share their noise where too many survive
 _BLOCKS = 2**34  # beyond any seed, so that their noise is no token's

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.speculative.noise import gumbel_noise, uniform
+from localspec.speculative.sampling.noise import gumbel_noise, uniform
 
 IDS = np.arange(100_000)
 

@@ -7,13 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 _TAIL = 64  # tokens, more than are ever drafted: how far back a history may change its mind
+_SHORT = 256  # tokens of a window that is looked through at each pick
 
 
 class RepeatPenalty:
     """llama.cpp's repetition penalty over the last ``last`` tokens of a history; -1: over all.
 
-    Counts of the tokens in that window are kept from one history to the next, so that one that
-    goes on from the last, but for tokens at its end, costs as much as it differs.
+    A short window is looked through each time. Counts of the tokens in a long one are kept from one
+    history to the next, so that one that goes on from the last, but for tokens at its end, costs as
+    much as it differs.
     """
 
     def __init__(self, penalty: float, last: int) -> None:
@@ -25,6 +27,20 @@ class RepeatPenalty:
 
     def show(self, history: Sequence[int], n_vocab: int) -> None:
         """Penalise the tokens of this history; of ``n_vocab`` ids, others are ignored."""
+        if 0 <= self._last <= _SHORT:
+            self._show_window(history[-self._last :] if self._last else (), n_vocab)
+        else:
+            self._show_all(history, n_vocab)
+
+    def _show_window(self, window: Sequence[int], n_vocab: int) -> None:
+        if len(self._seen) == n_vocab:
+            self._seen[self._text] = False
+        else:
+            self._seen = np.zeros(n_vocab, np.bool)
+        self._text = [token for token in set(window) if token < n_vocab]
+        self._seen[self._text] = True
+
+    def _show_all(self, history: Sequence[int], n_vocab: int) -> None:
         kept = self._shared(history)
         if kept is None or len(self._seen) != n_vocab:
             self._text, kept = [], 0

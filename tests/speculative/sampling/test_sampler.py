@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from localspec.core.config import SamplingParams
 from localspec.core.errors import EngineError
-from localspec.speculative import sampler as sampler_module
-from localspec.speculative import truncation
-from localspec.speculative.noise import gumbel_noise
-from localspec.speculative.penalties import RepeatPenalty
-from localspec.speculative.sampler import Sampler, TokenDistribution
-from localspec.speculative.truncation import LISTED
+from localspec.speculative.sampling import sampler as sampler_module
+from localspec.speculative.sampling import truncation
+from localspec.speculative.sampling.noise import gumbel_noise
+from localspec.speculative.sampling.penalties import RepeatPenalty
+from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
+from localspec.speculative.sampling.truncation import LISTED
 from tests.support.distributions import probabilities
 
 PLAIN = SamplingParams(temperature=1, top_k=0, top_p=1, min_p=0)
