@@ -1,5 +1,6 @@
 """Draft length controllers: none, always the same, or in each round as long as it pays."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -184,7 +185,8 @@ class Adaptive:
             return DraftStatus.DRAFTING
         probe.restart()
         plan.reading_seconds = probe.read(context, unread)
-        chain = self._draft(probe.drafter, context, min(limit, LONGEST_AUTO if known else TRIAL))
+        candidates = probe.drafter.candidates(context, unread)
+        chain = self._draft(candidates, min(limit, LONGEST_AUTO if known else TRIAL))
         self._extend(context, chain, min(limit, WIDEST - 1))
         self._prefer(plan, chain)
         return DraftStatus.DRAFTING
@@ -217,11 +219,11 @@ class Adaptive:
         self._index.update(context)
         return list(islice(self._index.continuation(context), limit))
 
-    def _draft(self, drafter: TimedDrafter, context: list[int], limit: int) -> list[Candidate]:
+    def _draft(self, candidates: Iterator[Candidate], limit: int) -> list[Candidate]:
         """Candidates of the model, one step at a time while the next ones are worth it."""
         chain: list[Candidate] = []
         survival = 1.0
-        for candidate in islice(drafter.candidates(context), limit):
+        for candidate in islice(candidates, limit):
             chain.append(candidate)
             survival *= self._acceptance.probability(candidate)
             if survival < self._value.thresholds[len(chain)]:

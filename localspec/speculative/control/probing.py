@@ -36,13 +36,14 @@ class TimedDrafter:
 
     def extra_seconds(self, unread: int, past: int) -> float:
         """By how much a step that reads so many tokens exceeds a usual one; far behind, by 0."""
-        step = self._known.draft.seconds(unread if unread <= FAR_BEHIND else 1, past)
-        return step - self._known.draft.seconds(1, past)
+        if not 1 < unread <= FAR_BEHIND:
+            return 0.0
+        return self._known.draft.seconds(unread, past) - self._known.draft.seconds(1, past)
 
-    def candidates(self, context: list[int]) -> Iterator[Candidate]:
-        """The drafter's candidates, each step timed."""
+    def candidates(self, context: list[int], unread: int) -> Iterator[Candidate]:
+        """The drafter's candidates, each step timed; what is far behind was read before."""
         proposals = self._drafter.propose(context)
-        width, past = self._drafter.unread(context), len(context) - 1
+        width, past = unread if unread <= FAR_BEHIND else 1, len(context) - 1
         while True:
             began = self._clock()
             candidate = next(proposals, None)
@@ -154,7 +155,7 @@ class DraftProbe:
             return None
         seconds = self.read(context, unread)
         self._known.loss_budget.add(seconds, 0, self._value.plain)
-        return seconds, list(islice(self.drafter.candidates(context), min(limit, TRIAL)))
+        return seconds, list(islice(self.drafter.candidates(context, unread), min(limit, TRIAL)))
 
     def _affords(self, seconds: float, gain: float) -> bool:
         return self._known.loss_budget.may_spend(seconds, self._value.plain, gain)

@@ -16,6 +16,7 @@ from localspec.speculative.sampling.truncation import LISTED, Others, Survivors,
 
 _BLOCK = 1024  # consecutive ids that share their noise where too many survive
 _BLOCKS = 2**34  # beyond any seed, so that their noise is no token's
+_BEYOND_ROUNDING = 1e-3  # logits
 _SEGMENTS = 16  # of a row, in which its two largest logits are looked for
 
 
@@ -169,6 +170,10 @@ class Sampler:
         return Row(logits, self._penalty)
 
     def _survivors(self, logits: NDArray[np.float32], history: Sequence[int]) -> Survivors:
+        if self.params.min_p > 0 and not self.params.penalises:
+            best, lead, _ = _best_and_lead(logits)
+            if lead > _BEYOND_ROUNDING - math.log(self.params.min_p):  # min-p leaves it alone
+                return Survivors(np.array([best]), logits[[best]].astype(np.float64))
         return survivors(self._row(logits, history), self.params)
 
     def _draw(self, kept: Survivors, position: int) -> int:
