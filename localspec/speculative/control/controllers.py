@@ -18,7 +18,8 @@ from localspec.speculative.drafters import MODEL, Candidate, Drafter
 from localspec.speculative.loop import Clock, DraftStatus, Proposal, Round
 from localspec.speculative.suffix import SuffixIndex
 
-_FEW = 6  # candidates seen: too few to draft far
+_FEW = 6  # candidates judged: too few to draft far
+_GUESSED = 0.5  # tokens: the most that a round is believed to gain before more were
 _SHORT_ANSWER = 64  # tokens: what an answer is expected to have at least
 
 
@@ -131,15 +132,28 @@ class Adaptive:
     def _choose(self, plan: "_RoundPlan", context: list[int], limit: int) -> DraftStatus:
         """Decide what is verified, and say why it is nothing where a draft model might do more."""
         value = self._value
-        if not self._known.loss_budget.may_spend(0.0, value.plain, max(0.0, value.gain)):
+        verified, worth = value.best(plan.candidates)
+        gain = 0.0 if self._probe is None else self._trusted(value.gain, MODEL)
+        if verified:
+            group = plan.candidates[0].group
+            gain = max(gain, self._trusted(worth - value.plain_worth, group))
+        if not self._known.loss_budget.may_spend(0.0, value.plain, max(0.0, gain)):
             return self._reason(DraftStatus.RECENTLY_SLOWER)
-        plan.verified, worth = value.best(plan.candidates)
+        plan.verified = verified
         if self._probe is None:
             if self._known.since_wide >= LONGEST_INTERVAL:  # costs that forbid it may be wrong
                 plan.verified = max(plan.verified, min(TRIAL, len(plan.candidates)))
             return DraftStatus.DRAFTING
         status = self._ask_model(self._probe, plan, context, limit, worth)
         return DraftStatus.DRAFTING if plan.verified else status
+
+    def _is_known(self, group: str) -> bool:
+        """Whether enough candidates of a group were judged to believe their acceptance."""
+        return self._acceptance.of(group).observations > _FEW
+
+    def _trusted(self, gain: float, group: str) -> float:
+        """A gain of candidates of a group, for the loss budget; bounded where it is a guess."""
+        return gain if self._is_known(group) else min(gain, _GUESSED)
 
     def _ask_model(
         self, probe: DraftProbe, plan: "_RoundPlan", context: list[int], limit: int, worth: float
@@ -179,7 +193,7 @@ class Adaptive:
             if probe.is_due and self._worth_reading(value.ideal_gain, probe, unread, limit):
                 probe.watch(context)
             return DraftStatus.ANSWER_TOO_SHORT
-        known = self._acceptance.of(MODEL).observations > _FEW
+        known = self._is_known(MODEL)
         if not known and probe.is_cheaper(context, unread):
             probe.watch(context)
             return DraftStatus.DRAFTING

@@ -3,17 +3,18 @@
 _SHARE = 0.01  # of the time elapsed that drafting may lose
 _MOST_CREDIT = 16  # plain tokens
 _MOST_DEBT = 4.5  # plain tokens
+_FOR_GAIN = 4.0  # plain tokens that may be lost besides, where much is to be gained
 
 
 class LossBudget:
     """What drafting has cost more than plain decoding would have, against what it may.
 
-    The allowance is one per cent of the time elapsed and one plain token, up to four where a round
-    is expected to gain much: a streak of bad luck soon comes back there. Gains are credit, but not
-    without end, so that a text that turns hard is noticed soon; nor is a debt, or a long draft that
-    was all wrong would forbid drafting for hundreds of tokens. What the draft's reading of a prompt
-    cost is not counted: drafting less would not bring it back. What an answer lost, the next one
-    still owes: many short answers must not lose the tokens of many beginnings.
+    The allowance is one per cent of the time elapsed and one plain token, up to five where a round
+    is expected to gain much. Gains are credit, but not without end, so that a text that turns hard
+    is noticed soon. Debts end below five tokens, so that what is expected to gain much is never
+    forbidden, whatever lost before. What the draft's reading of a prompt cost is not counted:
+    drafting less would not bring it back. What an answer lost, the next one still owes: many short
+    answers must not lose the tokens of many beginnings.
     """
 
     def __init__(self) -> None:
@@ -33,5 +34,5 @@ class LossBudget:
 
     def may_spend(self, seconds: float, plain: float, gain: float) -> bool:
         """Whether a loss of this size is allowed, where a round is to gain so many tokens."""
-        allowed = (1 + min(3.0, 6 * gain)) * plain + _SHARE * self._elapsed
+        allowed = (1 + min(_FOR_GAIN, 6 * gain)) * plain + _SHARE * self._elapsed
         return self._debt + seconds <= allowed

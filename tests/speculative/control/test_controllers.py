@@ -346,10 +346,11 @@ def test_the_status_at_the_end_of_an_answer(
 
 
 def test_a_debt_from_before_is_the_reason_not_to_draft() -> None:
-    known = calibrated(FLAT, (0.02, 0.0))
+    draft, verify = (0.35, 0.0), (0.7, 0.3)  # may gain a little
+    known = calibrated(verify, draft)
     known.loss_budget.add(20.0, 1, 1.0)
     clock = FakeClock()
-    controller = auto(0.02, (0.02, 0.0), known)(clock)
+    controller = auto(0.02, draft, known)(clock)
     controller.begin_answer()
     assert controller.propose([1, 2, 3], 9).tokens == ()
     assert controller.status == DraftStatus.RECENTLY_SLOWER
@@ -371,6 +372,21 @@ def test_a_good_draft_is_used_from_the_second_round_of_a_first_answer() -> None:
     draft = (0.02, 0.0)
     _, rounds = answer(auto(0.02, draft, calibrated(FLAT, draft)), FLAT, [1, 2], 30)
     assert rounds[0].drafted == 0 < rounds[1].drafted <= 3  # not far, until it is known
+
+
+def test_no_debt_forbids_the_index_what_gains_much() -> None:
+    known = calibrated(FLAT, (0.9, 0.0))
+    prompt = [*range(16)] * 3
+    for _ in range(9):
+        known.of(f"{GROUPS[0]}, greedy").observe(3.0, True)
+    known.loss_budget.add(20.0, 1, sum(FLAT))  # by whatever was drafted before
+
+    def make(clock: FakeClock) -> Controller:
+        model = Costly(clock, (0.9, 0.0), quirk=9)
+        return Adaptive(known, clock, ModelDrafter(model, GREEDY, 16, never_stop), SuffixIndex())
+
+    _, rounds = answer(make, FLAT, prompt, 40, Copyist)
+    assert rounds[1].accepted > 5
 
 
 def test_one_long_draft_that_was_all_wrong_does_not_forbid_drafting_for_long() -> None:
