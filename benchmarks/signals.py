@@ -3,7 +3,7 @@
     python benchmarks/signals.py TRACES.jsonl... [--temperature 0]
 
 `benchmarks/traces.py` records the traces. For each set of signals a logistic regression is fitted
-to nine tenths of the texts and asked about the others, in turn. The table shows the log loss, the
+to nine tenths of the prompts and asked about the others, in turn. The table shows the log loss, the
 calibration error, and how many times as quick as plain the best causal policy is that sees these
 chances in place of the leads, by machine.
 """
@@ -53,14 +53,14 @@ SIGNALS = {
 
 @dataclass
 class Sample:
-    """Drafted tokens: ``features`` (n, columns), whether each is ``right``, and its ``text``.
+    """Drafted tokens: ``features`` (n, columns), whether each is ``right``, and its prompt.
 
     ``places`` are the trace, the place in it and the depth of each.
     """
 
     features: Floats
     right: NDArray[np.bool_]
-    text: NDArray[np.int64]
+    prompt: NDArray[np.int64]
     places: list[tuple[int, int, int]]
 
 
@@ -69,11 +69,13 @@ def sample(traces: Sequence[Trace]) -> Sample:
     counts = Counter(token for trace in traces for token in trace.tokens)
     classes = {token: i for i, (token, _) in enumerate(counts.most_common(COMMONEST))}
     rows, right, text, places = [], [], [], []
+    prompts: dict[tuple[int, ...], int] = {}  # answers to one prompt are alike: never in two folds
     for n, trace in enumerate(traces):
+        prompt = prompts.setdefault(tuple(trace.prompt), len(prompts))
         for i, depth, features, agreed in drafted(trace, classes):
             rows.append(features)
             right.append(agreed)
-            text.append(n)
+            text.append(prompt)
             places.append((n, i, depth))
     return Sample(np.array(rows), np.array(right), np.array(text), places)
 
@@ -144,10 +146,10 @@ def fit(features: Floats, right: NDArray[np.bool_]) -> Floats:
 
 
 def held_out_log_odds(data: Sample, columns: list[int]) -> Floats:
-    """The log-odds of each drafted token, by a fit that never saw its text."""
+    """The log-odds of each drafted token, by a fit that never saw its prompt."""
     found = np.zeros(len(data.right))
     for fold in range(FOLDS):
-        test = data.text % FOLDS == fold
+        test = data.prompt % FOLDS == fold
         found[test] = data.features[test][:, columns] @ fit(
             data.features[~test][:, columns], data.right[~test]
         )

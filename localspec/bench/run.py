@@ -62,6 +62,7 @@ def answer(engine: BenchEngine, prompt: PromptIds, plan: BenchPlan, length: Draf
     engine.target.keep(0)
     if engine.draft is not None:
         engine.draft.keep(0)
+    engine.suffix_index.update([])
     result = collect(
         stream_generate(
             engine,

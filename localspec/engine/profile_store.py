@@ -23,7 +23,7 @@ from localspec.speculative.control.acceptance import Acceptance
 from localspec.speculative.control.calibration import calibrate, still_holds
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.control.knowledge import Knowledge, RecentRate
-from localspec.speculative.control.valuation import LONGEST_AUTO
+from localspec.speculative.control.valuation import LONGEST_AUTO, WIDEST
 from localspec.speculative.limits import ceiling
 from localspec.speculative.loop import Clock
 
@@ -104,23 +104,25 @@ def _knowledge(document: dict[str, Any]) -> Knowledge:
         verify=PassCosts.from_json(document["verify"]),
         draft=PassCosts.from_json(document["draft"]),
         reading=reading,
-        recent=_recent(document["recent"]),
         acceptance={
             str(group): Acceptance.from_json(each) for group, each in document["acceptance"].items()
         },
     )
     if not known.verify.knows(1):
         raise ValueError("no plain pass was measured")
+    known.recent = _recent(document["recent"], known.verify.seconds(1, 0))
     if document["draft"]["widths"] and not known.draft.knows(1):
         raise ValueError("no draft step was measured")
     return known
 
 
-def _recent(document: list[float]) -> RecentRate:
+def _recent(document: list[float], plain: float) -> RecentRate:
+    """The speed of late; no round gives more tokens than the widest pass has."""
     tokens, seconds = map(float, document)
-    if not (0 <= tokens < 1e6 and 0 <= seconds < 1e6):
-        raise ValueError(f"{tokens} tokens in {seconds} seconds")
-    return RecentRate(tokens, seconds)
+    recent = RecentRate(tokens, seconds)
+    if not (0 <= recent.tokens < 1e4 and 0 <= recent.per_second() * plain <= WIDEST):
+        raise ValueError(f"{recent.tokens} tokens in {recent.seconds} seconds")
+    return recent
 
 
 class PairProfile:

@@ -3,11 +3,9 @@
 How many are drafted is the controller's decision.
 """
 
-import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from localspec.core.config import SamplingParams
 from localspec.speculative.loop import TokenModel, common_prefix
 
 if TYPE_CHECKING:
@@ -118,7 +116,6 @@ class ModelDrafter:
     ) -> None:
         self._model = model
         self._sampler = sampler
-        self._memory = _memory(sampler.params)
         self._n_shared = min(model.n_vocab, n_target_vocab)
         self._is_stop = is_stop
         self._prefix = SharedPrefix()
@@ -176,7 +173,7 @@ class ModelDrafter:
         rows = self._model.decode(unread[:-1], rows_wanted)
         reviewed = []
         for row, position in zip(rows, range(end - rows_wanted, end), strict=True):
-            history = context[max(0, position - self._memory) : position]
+            history = context[max(0, position - self._sampler.memory) : position]
             chosen = self._sampler.choose(row[: self._n_shared], position, history)
             candidate = Candidate(chosen.token, chosen.lead, MODEL)
             reviewed.append((candidate, context[position]))
@@ -209,10 +206,3 @@ class ModelDrafter:
         capacity = n_ctx - min(8, n_ctx // 2)
         step = max(1, capacity // 2)
         return step * max(0, -(-(length - capacity) // step))
-
-
-def _memory(params: SamplingParams) -> int:
-    """How many of the tokens before it a pick depends on."""
-    if not params.penalises:
-        return 0
-    return params.repeat_last_n if params.repeat_last_n >= 0 else sys.maxsize

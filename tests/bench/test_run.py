@@ -19,6 +19,7 @@ from localspec.engine.engine import Engine
 from localspec.engine.generate import Answer
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.limits import Guess
+from localspec.speculative.suffix import SuffixIndex
 from tests.support.answers import made_answer
 from tests.support.bench_toys import BenchToy, compare, plan
 from tests.support.real_pair import GREEDY
@@ -77,6 +78,24 @@ def test_every_answer_starts_from_empty_caches() -> None:
         answer = run.answer(engine, prompt, plan(0, max_tokens=9), 3)
         assert answer.stats.cached_tokens == 0
         assert answer.stats.prompt_tokens == len(prompt)
+
+
+def test_every_answer_makes_the_suffix_index_anew() -> None:
+    class Recorded(SuffixIndex):
+        """Keeps what it was told to hold."""
+
+        def update(self, context: list[int]) -> None:
+            held.append(list(context))
+            super().update(context)
+
+    held: list[list[int]] = []
+    engine = BenchToy(clock=FakeClock())
+    engine.suffix_index = Recorded()
+    prompt = engine.encode("abcabc")
+    for _ in range(2):
+        held.clear()
+        run.answer(engine, prompt, plan(0, "auto", max_tokens=9), "auto")
+        assert held[:2] == [[], prompt]
 
 
 @pytest.mark.llama

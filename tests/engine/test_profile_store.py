@@ -30,10 +30,12 @@ def test_what_was_learnt_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "profiles" / "one.json"
     assert profile_store.load(path) is None
     known = learnt()
+    known.recent.add(30, 12.0)
     profile_store.save(path, known)
     again = profile_store.load(path)
     assert again is not None
     assert again.reading == known.reading
+    assert again.recent == known.recent
     assert again.verify.seconds(16, 0) == known.verify.seconds(16, 0)
     assert again.draft.seconds(1, 0) == known.draft.seconds(1, 0)
     group = "draft model, greedy"
@@ -53,7 +55,8 @@ def test_a_damaged_file_is_told(tmp_path: Path, text: str) -> None:
     ("name", "value"),
     [("reading", -1), ("reading", "x"), ("verify", {}),
      ("verify", {"widths": {"1": [1, -1, 0]}, "slopes": [0, 0]}), ("draft", []),
-     ("acceptance", {"x": {}}), ("acceptance", 3)],
+     ("acceptance", {"x": {}}), ("acceptance", 3), ("recent", []), ("recent", [-1.0, 1.0]),
+     ("recent", [1e9, 1e9]), ("recent", [5.0, 1e-300]), ("recent", [float("nan"), 1.0])],
 )  # fmt: skip
 def test_nonsense_in_a_file_is_told(tmp_path: Path, name: str, value: Any) -> None:
     path = tmp_path / "one.json"

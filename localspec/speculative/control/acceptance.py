@@ -101,7 +101,7 @@ class Acceptance:
 
     def fade(self, share: float) -> None:
         """Let what was seen count for this share of itself from now on."""
-        for counts in (self._seen, self._right, self._often):
+        for counts in (self._right, self._seen, self._often):  # in case of Ctrl-C: right <= seen
             counts[:] = [count * share for count in counts]
         self._shift, self._ease = 0.0, 1.0
         self._pooled.clear()

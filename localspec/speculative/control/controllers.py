@@ -19,7 +19,7 @@ from localspec.speculative.loop import Clock, DraftStatus, Proposal, Round
 from localspec.speculative.suffix import SuffixIndex
 
 _FEW = 6  # candidates judged: too few to draft far
-_GUESSED = 0.5  # tokens: the most that a round is believed to gain before more were
+_GUESSED = 0.25  # tokens: the most that a round may gain by candidates of which few were judged
 _SHORT_ANSWER = 64  # tokens: what an answer is expected to have at least
 
 
@@ -138,7 +138,8 @@ class Adaptive:
             group = plan.candidates[0].group
             gain = max(gain, self._trusted(worth - value.plain_worth, group))
         if not self._known.loss_budget.may_spend(0.0, value.plain, max(0.0, gain)):
-            return self._reason(DraftStatus.RECENTLY_SLOWER)
+            slower = DraftStatus.RECENTLY_SLOWER
+            return slower if verified else self._reason(slower)
         plan.verified = verified
         if self._probe is None:
             if self._known.since_wide >= LONGEST_INTERVAL:  # costs that forbid it may be wrong

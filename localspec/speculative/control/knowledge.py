@@ -10,9 +10,9 @@ from localspec.speculative.drafters import MODEL, Candidate
 from localspec.speculative.limits import usual_gain
 from localspec.speculative.loop import Round
 
-_FADE = 0.9  # of what other answers taught, when a group is first met in one
+_FADE = 0.9  # of what other answers taught, when a group is first judged in one
 _RECENT = 1 - 1 / 64  # of earlier rounds, at each new one
-_CARRIED = 0.4  # of the speed of earlier answers, into the next
+_CARRIED = 0.05  # of the weight of earlier answers' speed, in the next
 _ENOUGH_SEEN = 50.0  # candidates from which a usual acceptance may be told
 
 
@@ -100,20 +100,20 @@ class GroupAcceptance:
 
     ``bucket`` names the way of sampling, which decides much: greedy, or a rule and a temperature.
     Another answer may be another kind of text, so what others taught counts a little less from
-    where a group is first met; groups that are not met keep what they know.
+    where a candidate of the group is first judged; other groups keep what they know.
     """
 
     def __init__(self, knowledge: Knowledge, bucket: str) -> None:
         self._known = knowledge
         self._bucket = bucket
         self._met: dict[str, Acceptance] = {}
+        self._judged: set[str] = set()
 
     def of(self, group: str) -> Acceptance:
         """What is known of a group at this temperature."""
         found = self._met.get(group)
         if found is None:
             found = self._met[group] = self._known.of(f"{group}, {self._bucket}")
-            found.fade(_FADE)
         return found
 
     def probability(self, candidate: Candidate) -> float:
@@ -122,8 +122,11 @@ class GroupAcceptance:
 
     def observe(self, candidate: Candidate, token: int) -> bool:
         """Learn from the token that came in a candidate's place; whether it was that one."""
-        right = candidate.token == token
-        self.of(candidate.group).observe(candidate.confidence, right)
+        right, acceptance = candidate.token == token, self.of(candidate.group)
+        if candidate.group not in self._judged:
+            self._judged.add(candidate.group)
+            acceptance.fade(_FADE)
+        acceptance.observe(candidate.confidence, right)
         return right
 
     def observe_all(self, candidates: Sequence[Candidate], tokens: Sequence[int]) -> None:

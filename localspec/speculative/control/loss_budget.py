@@ -4,6 +4,7 @@ _SHARE = 0.01  # of the time elapsed that drafting may lose
 _MOST_CREDIT = 16  # plain tokens
 _MOST_DEBT = 4.5  # plain tokens
 _FOR_GAIN = 4.0  # plain tokens that may be lost besides, where much is to be gained
+_SLOPE = 12.0  # of these, for each token that a round is to gain
 
 
 class LossBudget:
@@ -19,20 +20,16 @@ class LossBudget:
 
     def __init__(self) -> None:
         self._debt = 0.0
-        self._elapsed = 0.0
 
     def begin_answer(self) -> None:
         """Go on with another answer: a debt stays, a credit does not."""
-        self._debt = max(0.0, self._debt - _SHARE * self._elapsed)
-        self._elapsed = 0.0
+        self._debt = max(0.0, self._debt)
 
     def add(self, seconds: float, tokens: int, plain: float) -> None:
         """Count a round against the plain time of its tokens; ``plain`` is seconds of one token."""
-        self._elapsed += seconds
-        debt = max(self._debt + seconds - tokens * plain, -_MOST_CREDIT * plain)
+        debt = max(self._debt + (1 - _SHARE) * seconds - tokens * plain, -_MOST_CREDIT * plain)
         self._debt = min(debt, _MOST_DEBT * plain)
 
     def may_spend(self, seconds: float, plain: float, gain: float) -> bool:
         """Whether a loss of this size is allowed, where a round is to gain so many tokens."""
-        allowed = (1 + min(_FOR_GAIN, 6 * gain)) * plain + _SHARE * self._elapsed
-        return self._debt + seconds <= allowed
+        return self._debt + seconds <= (1 + min(_FOR_GAIN, _SLOPE * gain)) * plain

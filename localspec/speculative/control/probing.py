@@ -85,6 +85,7 @@ class DraftProbe:
     def __init__(self, drafter: TimedDrafter, knowledge: Knowledge, value: Valuation) -> None:
         self.drafter = drafter
         self.emitted = 0  # tokens of this answer
+        self._has_prompt = False
         self._known = knowledge
         self._value = value
         self._since = 0  # tokens since the last look, or the last use
@@ -113,10 +114,12 @@ class DraftProbe:
     def read(self, context: list[int], unread: int) -> float:
         """Catch up with the context where it is far behind; the seconds that its prompt took.
 
-        What it reads of the answer is no prompt: it counts as drafting.
+        What it reads of the answer is no prompt, nor is what it reads again: that is drafting.
         """
         seconds = self.drafter.read(context, unread)
-        return seconds * max(0, unread - self.emitted) / unread
+        prompt = 0 if self._has_prompt else max(0, unread - self.emitted)
+        self._has_prompt = True
+        return seconds * prompt / unread
 
     def is_cheaper(self, context: list[int], unread: int) -> bool:
         """Whether a look at the draft would read far less than this."""

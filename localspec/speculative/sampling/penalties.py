@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _TAIL = 64  # tokens, more than are ever drafted: how far back a history may change its mind
-_SHORT = 256  # tokens of a window that is looked through at each pick
+SHORT = 256  # tokens of a window that is looked through at each pick
 
 
 class RepeatPenalty:
@@ -27,7 +27,7 @@ class RepeatPenalty:
 
     def show(self, history: Sequence[int], n_vocab: int) -> None:
         """Penalise the tokens of this history; of ``n_vocab`` ids, others are ignored."""
-        if 0 <= self._last <= _SHORT:
+        if 0 <= self._last <= SHORT:
             self._show_window(history[-self._last :] if self._last else (), n_vocab)
         else:
             self._show_all(history, n_vocab)

@@ -1,6 +1,7 @@
 """Sampler: temperature, top-k, top-p, min-p and repetition penalty, with counter-based noise."""
 
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from localspec.core.config import SamplingParams
 from localspec.speculative.sampling.noise import gumbel_noise, uniform
-from localspec.speculative.sampling.penalties import RepeatPenalty
+from localspec.speculative.sampling.penalties import SHORT, RepeatPenalty
 from localspec.speculative.sampling.row import Row, require_number
 from localspec.speculative.sampling.truncation import LISTED, Others, Survivors, softmax, survivors
 
@@ -81,8 +82,8 @@ class Sampler:
         """The token at ``position`` of the stream, given one row of logits.
 
         ``logits`` has shape (n_vocab,) and is not changed; ``history`` holds the tokens before
-        ``position``, or the last of them (only the last ``repeat_last_n`` matter). Ties go to the
-        lowest id. Raises EngineError when the model returns no numbers.
+        ``position``, or at least the last `memory` of them. Ties go to the lowest id. Raises
+        EngineError when the model returns no numbers.
         """
         if not self.params.greedy:
             return self._draw(self._survivors(logits, history), position)
@@ -91,6 +92,18 @@ class Sampler:
         if self.params.penalises and not self._stays_best(token, len(logits), history):
             return int(self._row(logits, history).largest(1)[0][0])
         return token
+
+    @property
+    def memory(self) -> int:
+        """How many of the tokens before it a pick must be shown; they may be more.
+
+        A long window of the penalty is counted on from the history before, which takes histories
+        with one beginning: all tokens.
+        """
+        if not self.params.penalises:
+            return 0
+        last = self.params.repeat_last_n
+        return last if 0 <= last <= SHORT else sys.maxsize
 
     def verify(
         self,

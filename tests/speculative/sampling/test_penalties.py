@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.speculative.sampling import penalties
-from localspec.speculative.sampling.penalties import _SHORT, _TAIL, RepeatPenalty
+from localspec.speculative.sampling.penalties import _TAIL, SHORT, RepeatPenalty
 
 VOCABULARY = 12
 
@@ -31,14 +31,14 @@ tokens = st.lists(st.integers(0, VOCABULARY + 2), max_size=9)
 changes = st.lists(st.tuples(st.integers(0, 12), tokens), min_size=1, max_size=20)
 
 
-@given(tokens, changes, st.sampled_from([-1, 1, 3, 7, 50]), st.sampled_from([0, _SHORT]))
+@given(tokens, changes, st.sampled_from([-1, 1, 3, 7, 50]), st.sampled_from([0, SHORT]))
 def test_histories_that_grow_and_change_their_mind(
     history: list[int], changes: list[tuple[int, list[int]]], last: int, short: int
 ) -> None:
     penalty = RepeatPenalty(1.3, last)
     for back, new in changes:
         history = [*history[: max(0, len(history) - back)], *new]
-        with patch.object(penalties, "_SHORT", short):  # 0: all windows are long
+        with patch.object(penalties, "SHORT", short):  # 0: all windows are long
             penalty.show(history, VOCABULARY)
         assert seen(penalty) == penalised(history, last)
 
@@ -49,7 +49,7 @@ def test_another_text_is_counted_anew(texts: list[tuple[list[int], int]], last: 
     penalty = RepeatPenalty(1.3, last)
     for text, times in texts:
         history = text * times
-        with patch.object(penalties, "_SHORT", 0):
+        with patch.object(penalties, "SHORT", 0):
             penalty.show(history, VOCABULARY)
         if len(history) <= _TAIL:  # of a longer one the end is compared
             assert seen(penalty) == penalised(history, last)
