@@ -256,7 +256,9 @@ class Adaptive:
         known, value, tokens = self._known, self._value, len(outcome.tokens)
         known.observe_pass(outcome)
         value.prepare(outcome.past)
-        known.loss_budget.add(value.counted_seconds(outcome), tokens, value.plain)
+        drafting = 0.0 if self._probe is None else self._probe.drafter.take_spent()
+        drafting -= self._plan.reading_seconds
+        known.loss_budget.add(value.counted_seconds(outcome, drafting), tokens, value.plain)
         self.plain_seconds += tokens * value.plain
         known.recent.add(tokens, outcome.seconds)
         if self._probe is not None:

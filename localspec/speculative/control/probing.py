@@ -25,6 +25,12 @@ class TimedDrafter:
         self._known = knowledge
         self._acceptance = acceptance
         self._clock = clock
+        self._spent = 0.0
+
+    def take_spent(self) -> float:
+        """Seconds of steps, readings and reviews since this was last asked."""
+        spent, self._spent = self._spent, 0.0
+        return spent
 
     def unread(self, context: list[int]) -> int:
         """How many tokens a proposal must read first, the pending one included."""
@@ -49,7 +55,9 @@ class TimedDrafter:
             candidate = next(proposals, None)
             if candidate is None:
                 return
-            self._known.draft.observe(width, past, self._clock() - began)
+            seconds = self._clock() - began
+            self._spent += seconds
+            self._known.draft.observe(width, past, seconds)
             width = 1
             yield candidate
 
@@ -60,6 +68,7 @@ class TimedDrafter:
         began = self._clock()
         self._drafter.read(context)
         seconds = self._clock() - began
+        self._spent += seconds
         if self._drafter.unread(context) < unread:  # else it lacks a token, and read nothing
             self._known.observe_reading(unread, seconds)
         return seconds
@@ -71,11 +80,13 @@ class TimedDrafter:
         """
         began = self._clock()
         reviewed = self._drafter.review(context, longest)
+        seconds = self._clock() - began
+        self._spent += seconds
         if not reviewed:
             return False
         for candidate, token in reviewed:
             self._acceptance.observe(candidate, token)
-        self._known.observe_reading(count, self._clock() - began)
+        self._known.observe_reading(count, seconds)
         return True
 
 

@@ -82,16 +82,17 @@ class Valuation:
         step = self._known.draft.seconds(1, past)
         return self._verify[drafted] - self.plain + drafted * step
 
-    def counted_seconds(self, outcome: Round) -> float:
-        """Seconds of a round for the loss budget: what delays plain decoding as well is no loss.
+    def counted_seconds(self, outcome: Round, drafting: float) -> float:
+        """Seconds of a round for the loss budget: what drafting less would not save is no loss.
 
-        A plain pass counts as what it costs usually, be it quick or slow: a quick one is no gain of
+        ``drafting`` is what the draft model took; the controller's own time is not counted. A plain
+        pass counts as what it costs usually, be it quick or slow: a quick one is no gain of
         drafting. A wide one that took far longer than usual was held up by something else.
         """
         usual = self._verify[min(outcome.width, WIDEST) - 1]
         held = min(outcome.verify_seconds, _HELD_UP * usual)
         verify = usual if outcome.width == 1 else held
-        return outcome.seconds - outcome.verify_seconds + verify
+        return drafting + verify
 
     def prepare(self, past: int) -> None:
         """Take up costs and policy, if that was never done."""

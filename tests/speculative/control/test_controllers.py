@@ -376,6 +376,27 @@ def test_a_good_draft_is_used_from_the_second_round_of_a_first_answer() -> None:
     assert rounds[0].drafted == 0 < rounds[1].drafted <= 3  # not far, until it is known
 
 
+def test_the_controllers_own_time_is_no_loss_of_drafting() -> None:
+    class Slow(SuffixIndex):
+        """A look-up takes a twentieth of a plain pass, and finds nothing."""
+
+        def update(self, context: list[int]) -> None:
+            clocks[-1].advance(0.05)
+
+    clocks: list[FakeClock] = []
+    draft, verify = (0.4, 0.0), (0.7, 0.3)
+    known = calibrated(verify, draft)
+    known.loss_budget.add(20.0, 1, 1.0)
+
+    def make(clock: FakeClock) -> Controller:
+        clocks.append(clock)
+        model = Costly(clock, draft, quirk=0.02)
+        return Adaptive(known, clock, ModelDrafter(model, GREEDY, 16, never_stop), Slow())
+
+    _, rounds = answer(make, verify, [1, 2], 800)
+    assert drafted(rounds[:20]) == 0 < drafted(rounds)
+
+
 def test_no_debt_forbids_the_index_what_gains_much() -> None:
     known = calibrated(FLAT, (0.9, 0.0))
     prompt = [*range(16)] * 3
