@@ -20,17 +20,18 @@ from common import GREEDY, Parser, printed
 from cost_tables import COST_TABLES, CostTable
 from traces import Trace, read_traces
 
+from localspec.bench.comparison import REPEATED_TOO_MUCH
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.drafters import MODEL, TAIL, Candidate
 from localspec.speculative.limits import Chain, Guess, best_seconds, causal_seconds
-from localspec.speculative.loop import Controller, Logits, common_prefix, generate_rounds
+from localspec.speculative.loop import Controller, Logits, generate_rounds
+from localspec.speculative.prefix import common_prefix
 from localspec.speculative.sampling.sampler import Sampler
 from localspec.speculative.suffix import SuffixIndex
 
 LENGTHS = (1, 2, 3, 4, 6, 8)
 DEEPEST = 16  # tokens that the oracle may draft
-REPEATED_TOO_MUCH = 0.3  # share of repeated 8-grams from which an answer counts as a loop
 SHORT = 64  # tokens: shorter answers are too short to lose much, and are never the worst
 
 

@@ -22,9 +22,10 @@ import numpy as np
 from common import Parser, printed
 from cost_tables import COST_TABLES, CostTable
 from numpy.typing import NDArray
-from replay import REPEATED_TOO_MUCH, verify
+from replay import verify
 from traces import Trace, read_traces
 
+from localspec.bench.comparison import REPEATED_TOO_MUCH
 from localspec.speculative.limits import Guess, causal_seconds
 from localspec.speculative.suffix import SuffixIndex
 

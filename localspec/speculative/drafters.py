@@ -6,7 +6,8 @@ How many are drafted is the controller's decision.
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from localspec.speculative.loop import TokenModel, common_prefix
+from localspec.speculative.loop import TokenModel
+from localspec.speculative.prefix import SharedPrefix
 
 if TYPE_CHECKING:
     from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
@@ -60,39 +61,6 @@ class Drafter(Protocol):
     def review(self, context: list[int], longest: int) -> list[tuple[Candidate, int]]:
         """What would have been proposed for the last ``longest`` tokens, beside what came."""
         ...
-
-
-class SharedPrefix:
-    """Length of the prefix that tokens share with a context, where nothing is compared twice.
-
-    What was found equal counts for as long as the context is the very list it was, is no shorter,
-    and agrees in the last token compared; else everything is compared again. The tokens may be cut
-    and others appended at any time, but not both below the length found last.
-    """
-
-    def __init__(self) -> None:
-        # In one tuple: Ctrl-C never leaves the length of one context beside another.
-        self._known: tuple[list[int], int, int] = ([], 0, 1)
-
-    def measure(self, tokens: list[int], context: list[int], shift: int = 0) -> int:
-        """How many leading tokens are those of the context, or of a window on it.
-
-        A window is the context without the ``shift`` tokens behind its first one.
-        """
-        if not tokens or tokens[:1] != context[:1]:
-            return 0
-        last_context, last_shift, length = self._known
-        known = min(length, len(tokens))
-        if (
-            context is not last_context
-            or shift != last_shift
-            or length > len(context) - shift
-            or tokens[known - 1] != context[known - 1 + shift]
-        ):
-            known = 1
-        known = common_prefix(tokens, context, known, shift)
-        self._known = (context, shift, known)
-        return known
 
 
 class ModelDrafter:

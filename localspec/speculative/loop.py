@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from localspec.speculative.prefix import common_prefix
+
 if TYPE_CHECKING:  # `--help` imports this file, and need not wait for numpy
     import numpy as np
     from numpy.typing import NDArray
@@ -142,23 +144,6 @@ class Prefill:
     tokens: int
     cached: int
     seconds: float
-
-
-def common_prefix(a: list[int], b: list[int], start: int = 0, shift: int = 0) -> int:
-    """How many leading tokens two lists share; slices are compared at C speed.
-
-    The first ``start`` are taken to be shared; behind them a[i] is compared with b[i + shift].
-    """
-    low, high = start, min(len(a), len(b) - shift)
-    if a[low:high] == b[low + shift : high + shift]:
-        return high
-    while high - low > 1:  # the first difference lies in [low, high)
-        middle = (low + high) // 2
-        if a[low:middle] == b[low + shift : middle + shift]:
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def catch_up(model: TokenModel, context: list[int]) -> int:

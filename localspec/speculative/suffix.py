@@ -3,7 +3,8 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from localspec.speculative.drafters import Candidate, SharedPrefix
+from localspec.speculative.drafters import Candidate
+from localspec.speculative.prefix import SharedPrefix
 
 _KEY = 3  # tokens of context that must have occurred before
 _LONGEST_MATCH = 32

@@ -22,10 +22,10 @@ from localspec.speculative.loop import (
     Proposal,
     Round,
     catch_up,
-    common_prefix,
     generate_rounds,
     prefill,
 )
+from localspec.speculative.prefix import common_prefix
 from localspec.speculative.sampling.sampler import Sampler
 from localspec.speculative.suffix import SuffixIndex
 from tests.support.toys import FakeClock, ToyModel, WatchedList, never_stop
@@ -457,18 +457,3 @@ def test_catch_up_decodes_only_what_is_missing() -> None:
     assert catch_up(model, [1, 2]) == 0
     assert list(model.tokens) == [1]
     assert [rows for _, rows in model.calls] == [0, 0]
-
-
-few_tokens = st.lists(st.integers(0, 2), max_size=8)
-
-
-@given(few_tokens, few_tokens, st.integers(0, 4), st.integers(0, 3))
-def test_common_prefix(a: list[int], b: list[int], start: int, shift: int) -> None:
-    n = common_prefix(a, b)
-    assert a[:n] == b[:n]
-    assert n == len(a) or n == len(b) or a[n] != b[n]
-    assert common_prefix(a, b, min(start, n)) == n
-    if start <= len(a) and start + shift <= len(b):
-        n = common_prefix(a, b, start, shift)
-        assert a[start:n] == b[start + shift : n + shift] and n >= start
-        assert n == len(a) or n + shift == len(b) or a[n] != b[n + shift]
