@@ -174,6 +174,7 @@ class Row:
 
 def measure(data: Sample, traces: Sequence[Trace], tables: Sequence[CostTable]) -> Iterator[Row]:
     """A row for each set of signals."""
+    tokens = sum(len(trace.tokens) for trace in traces)
     for name, more in SIGNALS.items():
         columns = [*range(*LEAD.indices(99)), *range(*more.indices(99))]
         log_odds = held_out_log_odds(data, columns)
@@ -181,15 +182,10 @@ def measure(data: Sample, traces: Sequence[Trace], tables: Sequence[CostTable]) 
         loss = -np.where(data.right, np.log(p), np.log(1 - p)).mean()
         answers = chains(data, traces, log_odds)
         yield Row(name, float(loss), calibration_error(p, data.right), [
-            len(data_tokens(traces)) * table.verify(1)
+            tokens * table.verify(1)
             / causal_seconds(answers, verify(table)[: DEPTH + 1], table.draft(1))
             for table in tables
         ])  # fmt: skip
-
-
-def data_tokens(traces: Sequence[Trace]) -> list[int]:
-    """The tokens of all answers."""
-    return [token for trace in traces for token in trace.tokens]
 
 
 def chains(data: Sample, traces: Sequence[Trace], log_odds: Floats) -> list[list[list[Guess]]]:
