@@ -56,7 +56,8 @@ def test_a_damaged_file_is_told(tmp_path: Path, text: str) -> None:
     [("reading", -1), ("reading", "x"), ("verify", {}),
      ("verify", {"widths": {"1": [1, -1, 0]}, "slopes": [0, 0]}), ("draft", []),
      ("acceptance", {"x": {}}), ("acceptance", 3), ("recent", []), ("recent", [-1.0, 1.0]),
-     ("recent", [1e9, 1e9]), ("recent", [50.0, 1.0]), ("recent", [5.0, 1e-300]), ("recent", [float("nan"), 1.0])],
+     ("recent", [1e9, 1e9]), ("recent", [50.0, 1.0]), ("recent", [5.0, 1e-300]),
+     ("recent", [float("nan"), 1.0])],
 )  # fmt: skip
 def test_nonsense_in_a_file_is_told(tmp_path: Path, name: str, value: Any) -> None:
     path = tmp_path / "one.json"
