@@ -18,7 +18,8 @@ from typing import Protocol, TypeVar
 from localspec.bench import demo
 from localspec.bench.tensor_encoder import Quantization
 from localspec.core import machine
-from localspec.core.config import LoadOptions, SamplingParams
+from localspec.core.config import LoadOptions
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import collect, stream_generate
 from localspec.speculative.loop import Clock, TokenModel

@@ -22,7 +22,8 @@ import numpy as np
 from common import Parser, empty_caches
 from numpy.typing import NDArray
 
-from localspec.core.config import DraftTokens, SamplingParams
+from localspec.core.config import DraftTokens
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import GenerationResponse, collect, stream_generate
 from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.loop import Clock

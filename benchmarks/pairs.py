@@ -33,7 +33,8 @@ from localspec.bench.run import run_bench
 from localspec.bench.spent import Interval
 from localspec.bench.tensor_encoder import Quantization
 from localspec.core import paths
-from localspec.core.config import DraftTokens, SamplingParams
+from localspec.core.config import DraftTokens
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 
 TARGETS = {"small": PaddedShape(640, 10, 1792, 10), "big": DEMO_TARGET_SHAPE}

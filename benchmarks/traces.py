@@ -20,7 +20,7 @@ from common import Parser, empty_caches, load
 
 from localspec.bench.comparison import repeated_share
 from localspec.bench.prompts import Prompt, read_prompts
-from localspec.core.config import SamplingParams
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.speculative.control.controllers import NoDraft
 from localspec.speculative.drafters import ModelDrafter

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from localspec.core.config import LoadOptions as LoadOptions
-    from localspec.core.config import SamplingParams as SamplingParams
+    from localspec.core.sampling_params import SamplingParams as SamplingParams
     from localspec.engine.engine import Engine as Engine
     from localspec.engine.generate import stream_generate as stream_generate
 
@@ -17,7 +17,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Engine": "localspec.engine.engine",
     "LoadOptions": "localspec.core.config",
-    "SamplingParams": "localspec.core.config",
+    "SamplingParams": "localspec.core.sampling_params",
     "stream_generate": "localspec.engine.generate",
 }
 __all__ = ["Engine", "LoadOptions", "SamplingParams", "stream_generate"]

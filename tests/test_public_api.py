@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import localspec
-from localspec.core.config import SamplingParams
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 
 

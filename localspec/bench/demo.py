@@ -12,7 +12,8 @@ from localspec.bench.plan import BenchPlan
 from localspec.bench.run import run_bench
 from localspec.bench.tensor_encoder import Quantization
 from localspec.core import paths
-from localspec.core.config import DraftTokens, LoadOptions, SamplingParams
+from localspec.core.config import DraftTokens, LoadOptions
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.metadata.header import ModelHeader, read_header
 

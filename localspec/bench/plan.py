@@ -9,8 +9,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-from localspec.core.config import DraftTokens, SamplingParams
+from localspec.core.config import DraftTokens
 from localspec.core.errors import PromptTooLong
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import TextEngine
 from localspec.speculative.control.controllers import longest
 from localspec.speculative.loop import Clock

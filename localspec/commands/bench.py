@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from localspec.commands.flags import ModelFlags, NameArgument, SamplingFlags, spread_groups
+from localspec.commands.flags.groups import spread_groups
+from localspec.commands.flags.kept import FlagGroups
+from localspec.commands.flags.loading import LoadingFlags
+from localspec.commands.flags.models import ModelFlags, NameArgument
+from localspec.commands.flags.sampling import SamplingFlags
 from localspec.commands.session import (
     Request,
     make_request,
@@ -15,9 +19,10 @@ from localspec.commands.session import (
     sampling_for,
     usable_length,
 )
-from localspec.core.config import DraftTokens, default_length, require_fixed_length
+from localspec.core.config import DraftTokens
 from localspec.core.errors import LocalspecError, TemplateError, UsageError
 from localspec.core.interrupt import held_interrupt
+from localspec.core.sampling_params import default_length, require_fixed_length
 from localspec.display import console
 from localspec.display.progress import progress
 
@@ -35,6 +40,7 @@ _SAMPLING = {"temperature": 0, "seed": 0}
 @spread_groups
 def bench(
     models: ModelFlags,
+    loading: LoadingFlags,
     sampling: SamplingFlags,
     name: NameArgument = None,
     prompts: Annotated[
@@ -76,7 +82,7 @@ def bench(
     from localspec.bench.report import require_writable
 
     groups = by_task(read_prompts(prompts or SHIPPED), tasks)
-    request = make_request(name, models, sampling, _SAMPLING)
+    request = make_request(name, FlagGroups(models, loading, sampling), _SAMPLING)
     lengths = _sides(request)
     if output is not None:
         require_writable(output)

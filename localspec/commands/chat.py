@@ -4,19 +4,19 @@ from typing import Annotated
 
 import typer
 
-from localspec.commands.flags import (
-    AnswerFlags,
-    ModelFlags,
-    NameArgument,
-    SamplingFlags,
-    spread_groups,
-)
+from localspec.commands.flags.answer import AnswerFlags
+from localspec.commands.flags.groups import spread_groups
+from localspec.commands.flags.kept import FlagGroups
+from localspec.commands.flags.loading import LoadingFlags
+from localspec.commands.flags.models import ModelFlags, NameArgument
+from localspec.commands.flags.sampling import SamplingFlags
 from localspec.commands.session import make_request, open_engine, sampling_for, usable_length
 
 
 @spread_groups
 def chat(
     models: ModelFlags,
+    loading: LoadingFlags,
     sampling: SamplingFlags,
     answering: AnswerFlags,
     name: NameArgument = None,
@@ -27,12 +27,13 @@ def chat(
 ) -> None:
     """Talk with a model, turn by turn; /help lists the commands."""
     from localspec.display.chat import open_screen
-    from localspec.engine.conversation import Chat
+    from localspec.engine.chat.conversation import Chat
+    from localspec.engine.chat.input_loop import run
 
-    request = make_request(name, models, sampling)
+    request = make_request(name, FlagGroups(models, loading, sampling))
     length = request.draft_tokens
     with open_engine(request) as engine, open_screen() as screen:
-        Chat(
+        conversation = Chat(
             engine,
             screen,
             sampling_for(engine, request),
@@ -42,7 +43,8 @@ def chat(
             thinking=thinking,
             max_tokens=answering.max_tokens,
             stop=tuple(answering.stop),
-        ).run()
+        )
+        run(conversation)
 
 
 def register(app: typer.Typer) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from localspec import __version__
-from localspec.commands.flags import JsonFlag
+from localspec.commands.flags.answer import JsonFlag
 from localspec.core import machine
 from localspec.core.config import choose_draft
 from localspec.core.errors import UsageError

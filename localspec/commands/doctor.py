@@ -4,13 +4,13 @@ from dataclasses import asdict
 
 import typer
 
-from localspec.commands.flags import JsonFlag
+from localspec.commands.flags.answer import JsonFlag
 from localspec.display import console, reports
 
 
 def doctor(as_json: JsonFlag = False) -> None:
     """Look at build, devices, cores, memory and folders, and run the demo pair once."""
-    from localspec.engine.doctor import examine
+    from localspec.engine.llama.doctor import examine
 
     result = examine()
     if as_json:

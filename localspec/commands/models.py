@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from localspec.commands import pairs
-from localspec.commands.flags import JsonFlag
+from localspec.commands.flags.answer import JsonFlag
 from localspec.commands.session import download_ui
 from localspec.core.errors import IncompatiblePair, UsageError
 from localspec.display import console, reports

@@ -5,14 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from localspec.commands.flags import (
-    JsonFlag,
-    ModelFlags,
-    SamplingFlags,
-    kept_settings,
-    spread_groups,
-    unkept_flags,
-)
+from localspec.commands.flags.answer import JsonFlag
+from localspec.commands.flags.groups import spread_groups
+from localspec.commands.flags.kept import FlagGroups, kept_settings, unkept_flags
+from localspec.commands.flags.loading import LoadingFlags
+from localspec.commands.flags.models import ModelFlags
+from localspec.commands.flags.sampling import SamplingFlags
 from localspec.commands.session import download_ui
 from localspec.core.errors import UsageError
 from localspec.display import console, reports
@@ -55,6 +53,7 @@ def pairs(
 def pair_add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, . - and _.")],
     models: ModelFlags,
+    loading: LoadingFlags,
     sampling: SamplingFlags,
 ) -> None:
     """Name a pair, with its settings: localspec pair add mine --target big.gguf --draft small.gguf.
@@ -67,15 +66,21 @@ def pair_add(
 
     user_pairs.require_free(name)
     resolver = Resolver()
+    if unkept := unkept_flags(models, loading):
+        raise UsageError(
+            f"A pair cannot keep {', '.join(unkept)}: they belong to a machine or a run.",
+            "Leave them out here, and give them to run, chat or bench.",
+        )
     target, draft = _both_models(name, models, resolver)
     verdict = judge(target, draft, resolver, download_ui(), lenient=models.lenient)
     if not verdict.report.compatible:
         reports.pair_report(verdict.report, verdict.target, verdict.draft)
         raise typer.Exit(1)
     target, draft = resolver.canonical_name(target), resolver.canonical_name(draft)
+    settings = kept_settings(FlagGroups(models, loading, sampling))
     with progress(in_bytes=True) as on_progress:
         hashes = file_hashes(verdict, on_progress)
-    user_pairs.add(name, target, draft, kept_settings(models, sampling), hashes)
+    user_pairs.add(name, target, draft, settings, hashes)
     console.note(f"Kept. Talk with it: localspec chat {name}")
 
 
@@ -87,11 +92,6 @@ def _both_models(name: str, models: ModelFlags, resolver: "Resolver") -> tuple[s
     if target is not None:
         named = resolver.choose(target, draft)
         target, draft = named.target, named.draft
-    if unkept := unkept_flags(models):
-        raise UsageError(
-            f"A pair cannot keep {', '.join(unkept)}: they belong to a machine or a run.",
-            "Leave them out here, and give them to run, chat or bench.",
-        )
     if target is None or draft is None or draft == FIND:
         raise UsageError(
             "A pair needs a target and a draft.",

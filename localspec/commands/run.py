@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from localspec import __version__
-from localspec.commands.flags import (
-    AnswerFlags,
-    JsonFlag,
-    ModelFlags,
-    SamplingFlags,
-    spread_groups,
-)
+from localspec.commands.flags.answer import AnswerFlags, JsonFlag
+from localspec.commands.flags.groups import spread_groups
+from localspec.commands.flags.kept import FlagGroups
+from localspec.commands.flags.loading import LoadingFlags
+from localspec.commands.flags.models import ModelFlags
+from localspec.commands.flags.sampling import SamplingFlags
 from localspec.commands.session import (
     make_request,
     open_engine,
     sampling_for,
     usable_length,
 )
-from localspec.core.config import DraftTokens, SamplingParams
+from localspec.core.config import DraftTokens
 from localspec.core.errors import FileProblem, UsageError
+from localspec.core.sampling_params import SamplingParams
 from localspec.display import answer as answers
 from localspec.display import console
 
 if TYPE_CHECKING:
-    from localspec.engine.chat_template import Message
+    from localspec.engine.chat.template import Message
     from localspec.engine.engine import Engine
     from localspec.engine.generate import Answer, GenerationResponse
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 @spread_groups
 def run(
     models: ModelFlags,
+    loading: LoadingFlags,
     sampling: SamplingFlags,
     answering: AnswerFlags,
     prompt: Annotated[
@@ -59,7 +60,7 @@ def run(
     """Answer one prompt: the text on stdout, the figures on stderr."""
     if raw and answering.system is not None:
         raise UsageError("--raw uses no template, so --system has no place.", "Leave one out.")
-    request = make_request(None, models, sampling)
+    request = make_request(None, FlagGroups(models, loading, sampling))
     text = _read_prompt(prompt, file)
     length = request.draft_tokens
     with open_engine(request) as engine:

@@ -8,17 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.commands.flags import ModelFlags, SamplingFlags, settle
-from localspec.core.config import (
-    DraftOptions,
-    DraftTokens,
+from localspec.commands.flags.kept import FlagGroups, settle
+from localspec.commands.flags.loading import LoadingFlags
+from localspec.commands.flags.models import ModelFlags
+from localspec.core.config import DraftOptions, DraftTokens, parse_draft_tokens
+from localspec.core.errors import IncompatiblePair, UsageError
+from localspec.core.sampling_params import (
     SamplingParams,
     choose_sampling,
     default_length,
-    parse_draft_tokens,
     require_fixed_length,
 )
-from localspec.core.errors import IncompatiblePair, UsageError
 from localspec.display import console
 from localspec.display.progress import progress
 
@@ -33,14 +33,15 @@ class Request:
     """What a command line asks for, a pair's own settings included.
 
     ``target`` and ``draft.model`` are models as they were named, which ``resolver`` finds;
-    ``sampling`` are the parameters that were given, by the names of SamplingParams; ``flags`` say
-    how to load both models.
+    ``sampling`` are the parameters that were given, by the names of SamplingParams; ``loading``
+    says how to load both models.
     """
 
     resolver: "Resolver"
     target: str
     draft: DraftOptions
-    flags: ModelFlags
+    models: ModelFlags
+    loading: LoadingFlags
     sampling: Mapping[str, float | int | str]
 
     @property
@@ -51,7 +52,7 @@ class Request:
     @property
     def suffix(self) -> bool:
         """Whether auto may use prompt lookup."""
-        return self.flags.suffix == "on"
+        return self.models.suffix == "on"
 
     @property
     def draft_tokens(self) -> DraftTokens:
@@ -63,8 +64,7 @@ class Request:
 
 def make_request(
     name: str | None,
-    models: ModelFlags,
-    sampling: SamplingFlags,
+    groups: FlagGroups,
     defaults: Mapping[str, float | int | str] | None = None,
 ) -> Request:
     """Resolve a pair's name, or ``name`` in place of --target; its settings fill in for flags.
@@ -74,6 +74,7 @@ def make_request(
     """
     from localspec.library.resolve import Resolver
 
+    models = groups.models
     if name is not None and models.target is not None:
         raise UsageError(f"Two targets were given: {name} and {models.target}.", "Name one.")
     options = models.draft_options()
@@ -84,10 +85,10 @@ def make_request(
     settings = dict(named.settings)
     kept = settings.pop("draft_tokens", None)
     lengths = options.lengths or (() if kept is None else parse_draft_tokens(str(kept)) or ())
-    models, sampling = settle(models, sampling, settings)
+    models, loading, sampling = settle(groups, settings)
     given = {name: value for name, value in sampling.given().items() if value is not None}
     draft = DraftOptions(named.draft, lengths)
-    return Request(resolver, named.target, draft, models, {**(defaults or {}), **given})
+    return Request(resolver, named.target, draft, models, loading, {**(defaults or {}), **given})
 
 
 def download_ui(yes: bool = False) -> "DownloadUI":
@@ -102,12 +103,12 @@ def download_ui(yes: bool = False) -> "DownloadUI":
 
 def open_engine(request: Request) -> "Engine":
     """Load what was asked for, and say what the user should know about it."""
-    target, draft = request.flags.load_options(*_files(request))
-    from localspec.engine import llama_library
+    target, draft = request.loading.load_options(*_files(request))
     from localspec.engine.engine import Engine
+    from localspec.engine.llama import llama_library
 
-    llama_library.log.verbose = request.flags.verbose
-    engine = Engine.load(target, draft, lenient=request.flags.lenient, say=console.note)
+    llama_library.log.verbose = request.models.verbose
+    engine = Engine.load(target, draft, lenient=request.models.lenient, say=console.note)
     for sentence in engine.notes:
         console.note(sentence)
     return engine
@@ -120,7 +121,7 @@ def usable_length(engine: "Engine", length: DraftTokens, request: Request) -> Dr
     ):
         return 0
     if length == "auto":
-        if request.flags.recalibrate:
+        if request.models.recalibrate:
             engine.profile.forget()
         engine.profile.introduce(console.note)
     return length
@@ -147,7 +148,7 @@ def _files(request: Request) -> tuple[Path, Path | None]:
             "Name one with --draft FILE.gguf, or leave the length out.",
         )
     draft = None if lengths == (0,) else request.draft.model
-    resolver, ui, lenient = request.resolver, download_ui(), request.flags.lenient
+    resolver, ui, lenient = request.resolver, download_ui(), request.models.lenient
     if draft == FIND:
         (target,) = ensure_local([request.target], resolver, ui)
         return target, _find_draft(target, resolver, lenient)

@@ -14,7 +14,8 @@ from localspec.core.formatting import printable
 from localspec.core.interrupt import held_interrupt
 from localspec.display import console
 from localspec.display.answer import figures, meter
-from localspec.engine.conversation import ALIASES, COMMANDS, read_message
+from localspec.engine.chat.input_loop import read_message
+from localspec.engine.chat.slash_commands import ALIASES, COMMANDS
 from localspec.engine.generate import Answer, GenerationResponse
 from localspec.engine.stats import GenerationStats
 

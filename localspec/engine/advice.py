@@ -1,6 +1,6 @@
 """What to change when the figures of an answer say that drafting could do better."""
 
-from localspec.core.config import SamplingParams
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.stats import GenerationStats
 from localspec.speculative.drafters import MODEL
 

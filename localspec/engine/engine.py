@@ -14,11 +14,11 @@ from types import TracebackType
 from localspec.core import machine
 from localspec.core.config import LoadOptions
 from localspec.core.errors import FileProblem, IncompatiblePair
-from localspec.engine import llama_library
-from localspec.engine.chat_template import Message, render
+from localspec.engine.chat.template import Message, render
+from localspec.engine.llama import llama_library
+from localspec.engine.llama.model import LlamaModel
 from localspec.engine.memory.plan import MemoryPlan
 from localspec.engine.memory.probe import announcement, free_memory, plan_here
-from localspec.engine.model import LlamaModel
 from localspec.engine.profile_store import PairProfile
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import Finding, check_model, check_pair

@@ -6,10 +6,11 @@ What it needs of an engine is a Protocol; it knows neither llama.cpp nor the ter
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
-from localspec.core.config import DraftTokens, SamplingParams, require_fixed_length
+from localspec.core.config import DraftTokens
 from localspec.core.errors import PromptTooLong
+from localspec.core.sampling_params import SamplingParams, require_fixed_length
 from localspec.engine.stats import GenerationStats
 from localspec.engine.text_stream import TextStream
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
@@ -74,6 +75,22 @@ class TextEngine(Protocol):
         ...
 
 
+Origin = Literal["draft", "suffix", "corrected", "plain"]
+
+
+class TextPiece(NamedTuple):
+    """Text of one token, and where the token came from.
+
+    "draft" and "suffix": drafted by the draft model or by prompt lookup, and accepted; "corrected":
+    the target's own, where a drafted token was rejected; "plain": the target's own, where nothing
+    was drafted. Text that was held back belongs to the token that released it.
+    """
+
+    text: str
+    origin: Origin
+    reasoning: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationResponse:
     """Text and tokens of one round, the figures so far, draft length and controller status.
@@ -81,12 +98,22 @@ class GenerationResponse:
     ``stats`` is live: the same object in every response of a stream.
     """
 
-    text: str
+    pieces: tuple[TextPiece, ...]
     tokens: tuple[int, ...]
     stats: GenerationStats
     finish_reason: FinishReason | None
     draft_tokens: int
     status: DraftStatus = DraftStatus.DRAFTING
+
+    @property
+    def text(self) -> str:
+        """The answer's part of the round's text."""
+        return "".join(piece.text for piece in self.pieces if not piece.reasoning)
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thinks before it answers: the other part."""
+        return "".join(piece.text for piece in self.pieces if piece.reasoning)
 
 
 @dataclass(slots=True)
@@ -189,12 +216,17 @@ def stream_generate(
     stream = TextStream(stop)
     began = clock()
     for whole in rounds:
-        text, outcome = _read(whole, stream, engine)
+        pieces, outcome = _read(whole, stream, engine)
         ended = clock()
         stats.add(outcome, ended - began - outcome.draft_prompt_seconds)
         stats.plain_seconds = controller.plain_seconds
         response = GenerationResponse(
-            text, outcome.tokens, stats, outcome.finish_reason, controller.length, controller.status
+            pieces,
+            outcome.tokens,
+            stats,
+            outcome.finish_reason,
+            controller.length,
+            controller.status,
         )
         shown = clock()
         yield response
@@ -258,28 +290,42 @@ def _make_controller(
     return FixedLength(drafter, length, clock)
 
 
-def _read(outcome: Round, stream: TextStream, engine: TextEngine) -> tuple[str, Round]:
+def _read(
+    outcome: Round, stream: TextStream, engine: TextEngine
+) -> tuple[tuple[TextPiece, ...], Round]:
     """The text of a round, and the round cut behind the token that completed a stop string.
 
     Cutting by token keeps the answer independent of how many tokens a round verified.
     """
-    parts = []
+    pieces: list[TextPiece] = []
     for i, token in enumerate(outcome.tokens):
         if outcome.finish_reason == "stop" and i == len(outcome.tokens) - 1:
             break  # the stop token itself is no text
-        parts.append(stream.push(engine.piece(token)))
+        pieces.append(TextPiece(stream.push(engine.piece(token)), _origin(outcome, i)))
         if stream.stopped:
-            cut = replace(
-                outcome,
-                tokens=outcome.tokens[: i + 1],
-                drafted=min(outcome.drafted, i + 1),
-                accepted=min(outcome.accepted, i + 1),
-                sources=outcome.sources[: i + 1],
-                finish_reason="stop",
-            )
-            return "".join(parts), cut
+            return tuple(pieces), _cut(outcome, i + 1)
     if outcome.finish_reason is not None:
-        parts.append(stream.push(b"", final=True))
+        last = _origin(outcome, len(outcome.tokens) - 1)
+        pieces.append(TextPiece(stream.push(b"", final=True), last))
         if stream.stopped:
             outcome = replace(outcome, finish_reason="stop")
-    return "".join(parts), outcome
+    return tuple(pieces), outcome
+
+
+def _origin(outcome: Round, i: int) -> Origin:
+    """Where the token at this place of the round came from."""
+    if i < outcome.accepted:
+        return "suffix" if outcome.sources[i] == "suffix" else "draft"
+    return "corrected" if outcome.drafted > outcome.accepted else "plain"
+
+
+def _cut(outcome: Round, length: int) -> Round:
+    """The first ``length`` tokens of a round, which end the answer."""
+    return replace(
+        outcome,
+        tokens=outcome.tokens[:length],
+        drafted=min(outcome.drafted, length),
+        accepted=min(outcome.accepted, length),
+        sources=outcome.sources[:length],
+        finish_reason="stop",
+    )

@@ -16,8 +16,8 @@ from typing import Any
 from localspec import __version__
 from localspec.core import machine, paths
 from localspec.core.files import appearing_when_complete, read_at_most
-from localspec.engine import llama_library
-from localspec.engine.model import LlamaModel
+from localspec.engine.llama import llama_library
+from localspec.engine.llama.model import LlamaModel
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.control.acceptance import Acceptance
 from localspec.speculative.control.calibration import calibrate, still_holds

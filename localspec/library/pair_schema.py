@@ -23,7 +23,7 @@ from typing import Annotated, Any, ClassVar, Literal, NotRequired, cast
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # before Python 3.12, pydantic refuses the one of typing
 
-from localspec.core import config
+from localspec.core import config, sampling_params
 from localspec.core.errors import UsageError
 from localspec.core.formatting import one_line
 from localspec.hub.provenance import SHA256
@@ -165,11 +165,11 @@ def toml_value(value: Setting) -> str:
 
 
 def _check_sampling(settings: Mapping[str, Setting]) -> None:
-    given = {name: settings[name] for name in config.sampling_fields() if name in settings}
+    given = {name: settings[name] for name in sampling_params.sampling_fields() if name in settings}
     try:
-        params = config.SamplingParams(**given)  # type: ignore[arg-type]
+        params = sampling_params.SamplingParams(**given)  # type: ignore[arg-type]
         if settings.get("draft_tokens") == "auto":
-            config.require_fixed_length("auto", params)
+            sampling_params.require_fixed_length("auto", params)
     except UsageError as error:
         raise ValueError(f"settings: {error.message.rstrip('.')}") from error
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from localspec.core.config import RECOMMENDED_KEYS
+from localspec.core.sampling_params import RECOMMENDED_KEYS
 from localspec.metadata.byte_reader import Source
 from localspec.metadata.gguf_file import HeaderReader, PartHeader, TensorInfo, Value
 from localspec.metadata.splits import finish_parts, read_parts

@@ -19,7 +19,7 @@ from localspec.bench.llama_source import PaddedShape
 from localspec.bench.padding import DEMO_DRAFT_SHAPE, DEMO_TARGET_SHAPE, pad_model, padded_copy
 from localspec.bench.tensor_encoder import Quantization
 from localspec.core.errors import FileProblem, LocalspecError, NotAGGUF
-from localspec.engine.llama_library import library
+from localspec.engine.llama.llama_library import library
 from tests.support.tiny_models import write_tiny_model
 
 pytestmark = pytest.mark.llama

@@ -12,11 +12,12 @@ from localspec.bench import run
 from localspec.bench.comparison import Comparison
 from localspec.bench.plan import BenchPlan
 from localspec.bench.run import run_bench
-from localspec.core.config import DraftTokens, SamplingParams
+from localspec.core.config import DraftTokens
 from localspec.core.errors import EngineError, PromptTooLong
-from localspec.engine import llama_library
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import Answer
+from localspec.engine.llama import llama_library
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.limits import Guess
 from localspec.speculative.suffix import SuffixIndex

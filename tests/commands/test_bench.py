@@ -117,7 +117,7 @@ def test_bench_of_a_target_that_cannot_forget(bench: Command, tiny: TinyFiles) -
 def test_an_unexplained_difference_is_a_failure(
     bench: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from localspec.engine.model import LlamaModel
+    from localspec.engine.llama.model import LlamaModel
 
     honest = LlamaModel.decode
 

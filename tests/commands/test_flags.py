@@ -10,26 +10,34 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from localspec.commands.flags import ModelFlags, SamplingFlags, spread_groups
-from localspec.core.config import MAX_DRAFT_TOKENS, DraftOptions, LoadOptions, SamplingParams
+from localspec.commands.flags.groups import spread_groups
+from localspec.commands.flags.loading import LoadingFlags
+from localspec.commands.flags.models import ModelFlags
+from localspec.commands.flags.sampling import SamplingFlags
+from localspec.core.config import MAX_DRAFT_TOKENS, DraftOptions, LoadOptions
 from localspec.core.errors import UsageError
+from localspec.core.sampling_params import SamplingParams
 
 TARGET, DRAFT = Path("big.gguf"), Path("small.gguf")
 
 
-def parsed(*arguments: str) -> tuple[ModelFlags, SamplingFlags, str]:
+Parsed = tuple[ModelFlags, LoadingFlags, SamplingFlags, str]
+
+
+def parsed(*arguments: str) -> Parsed:
     """The groups as a command receives them."""
-    received: list[tuple[ModelFlags, SamplingFlags, str]] = []
+    received: list[Parsed] = []
     app = typer.Typer(pretty_exceptions_enable=False)
 
     @app.command()
     @spread_groups
     def command(
         models: ModelFlags,
+        loading: LoadingFlags,
         sampling: SamplingFlags,
         word: Annotated[str, typer.Option("--word")] = "none",
     ) -> None:
-        received.append((models, sampling, word))
+        received.append((models, loading, sampling, word))
 
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
@@ -44,7 +52,7 @@ def refusal(*arguments: str) -> str:
 
 def test_every_flag_is_explained_and_grouped() -> None:
     spellings: list[str] = []
-    for group in (ModelFlags, SamplingFlags):
+    for group in (ModelFlags, LoadingFlags, SamplingFlags):
         hints = get_type_hints(group, include_extras=True)
         for field in fields(group):
             (option,) = hints[field.name].__metadata__
@@ -56,15 +64,17 @@ def test_every_flag_is_explained_and_grouped() -> None:
 
 
 def test_nothing_given_means_nothing_decided() -> None:
-    models, sampling, word = parsed()
-    assert (models, sampling, word) == (ModelFlags(), SamplingFlags(), "none")
+    models, loading, sampling, word = parsed()
+    assert (models, loading, sampling, word) == (
+        ModelFlags(), LoadingFlags(), SamplingFlags(), "none",
+    )  # fmt: skip
     assert set(sampling.given().values()) == {None}
     assert set(sampling.given()) == {field.name for field in fields(SamplingParams)}
     assert models.draft_options() == DraftOptions()
 
 
 def test_llama_cpps_spellings_are_understood() -> None:
-    models, sampling, word = parsed(
+    models, loading, sampling, word = parsed(
         *("-m", "big.gguf", "-md", "small.gguf", "-c", "64", "-cd", "32", "-t", "3", "-td", "2"),
         *("-tb", "4", "-ngl", "5", "-ngld", "6", "-dev", "none", "-devd", "cpu", "-ncmoe", "7"),
         *("-ot", "a=CPU", "-ot", "b=CPU", "--mlock", "-fa", "on", "-ctk", "q8_0", "-ctv", "q4_0"),
@@ -75,7 +85,7 @@ def test_llama_cpps_spellings_are_understood() -> None:
     shared: dict[str, Any] = {
         "mlock": True, "flash_attention": "on", "cache_type_k": "q8_0", "cache_type_v": "q4_0",
     }  # fmt: skip
-    target, draft = models.load_options(TARGET, DRAFT)
+    target, draft = loading.load_options(TARGET, DRAFT)
     assert target == LoadOptions(
         TARGET, ctx_size=64, gpu_layers=5, threads=3, threads_batch=4, device="none",
         cpu_moe_layers=7, override_tensors=("a=CPU", "b=CPU"), exact=True, **shared,
@@ -93,11 +103,11 @@ def test_llama_cpps_spellings_are_understood() -> None:
 
 
 def test_the_draft_follows_the_target() -> None:
-    models, _, _ = parsed(
+    _, loading, _, _ = parsed(
         *("-m", "big.gguf", "--draft", "small.gguf", "-c", "64", "-t", "3", "-tb", "4"),
         *("-dev", "none", "-ngl", "5", "-ncmoe", "7", "-ot", "a=CPU"),
     )
-    draft = models.load_options(TARGET, DRAFT)[1]
+    draft = loading.load_options(TARGET, DRAFT)[1]
     # Layers on the GPU and tensor patterns count for one model only.
     assert draft == LoadOptions(DRAFT, threads=3, threads_batch=4, device="none")
 
@@ -124,7 +134,7 @@ def test_the_draft_follows_the_target() -> None:
 def test_draft_is_a_model_or_a_length(
     arguments: tuple[str, ...], expected: DraftOptions | str
 ) -> None:
-    models, _, _ = parsed(*arguments)
+    models, _, _, _ = parsed(*arguments)
     if isinstance(expected, DraftOptions):
         assert models.draft_options() == expected
         return

@@ -12,7 +12,7 @@ import pytest
 
 from localspec import __version__
 from localspec.commands import run as run_command
-from localspec.engine import llama_library
+from localspec.engine.llama import llama_library
 from tests.support.command import HELLO, Command, endless, interrupt_decode
 from tests.support.real_pair import TinyFiles
 from tests.support.tiny_models import write_tiny_model

@@ -8,18 +8,20 @@ from hypothesis import strategies as st
 
 from localspec.core.config import (
     MAX_DRAFT_TOKENS,
-    MAX_SEED,
-    RECOMMENDED_KEYS,
     DraftOptions,
     DraftTokens,
-    SamplingParams,
-    change_sampling,
     choose_draft,
-    choose_sampling,
     parse_draft_tokens,
-    sampling_fields,
 )
 from localspec.core.errors import UsageError
+from localspec.core.sampling_params import (
+    MAX_SEED,
+    RECOMMENDED_KEYS,
+    SamplingParams,
+    change_sampling,
+    choose_sampling,
+    sampling_fields,
+)
 
 NAN, INF = float("nan"), float("inf")
 

@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 
 from localspec.core import paths
-from localspec.core.config import SamplingParams
 from localspec.core.errors import FileProblem
+from localspec.core.sampling_params import SamplingParams
 from localspec.display import chat as screen
-from localspec.engine.conversation import COMMANDS, Chat
+from localspec.engine.chat.conversation import Chat
+from localspec.engine.chat.input_loop import run
+from localspec.engine.chat.slash_commands import COMMANDS
 from tests.support.chat_toys import Reciter
 from tests.support.real_pair import TinyFiles
 
@@ -30,13 +32,14 @@ RECITE = """
 import json, sys
 from tests.support.chat_toys import Reciter
 from localspec.display import console
-from localspec.engine.conversation import Chat
-from localspec.core.config import SamplingParams
+from localspec.engine.chat.conversation import Chat
+from localspec.engine.chat.input_loop import run
+from localspec.core.sampling_params import SamplingParams
 console.prepare_streams()
 engine = Reciter(json.loads(sys.argv[1]), float(sys.argv[2]))
 from localspec.display.chat import open_screen
 with open_screen() as screen:
-    Chat(engine, screen, SamplingParams(temperature=0), 0).run()
+    run(Chat(engine, screen, SamplingParams(temperature=0), 0))
 """
 CLI = "from localspec.cli import main\nmain()\n"
 METER = re.compile(r"tok/s · draft off")
@@ -355,7 +358,7 @@ def piped(monkeypatch: pytest.MonkeyPatch, text: str, answers: Sequence[Sequence
     with screen.open_screen() as ui:
         assert isinstance(ui, screen.PlainChat)
         chat = Chat(Reciter(answers), ui, SamplingParams(temperature=0), 0)  # type: ignore[arg-type]
-        chat.run()
+        run(chat)
     return chat
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.core.config import SamplingParams
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.advice import advise
 from localspec.engine.stats import GenerationStats, PassStats, SourceStats
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from localspec.core import machine
-from localspec.core.config import MAX_DRAFT_TOKENS, DraftTokens, SamplingParams
+from localspec.core.config import MAX_DRAFT_TOKENS, DraftTokens
 from localspec.core.errors import (
     EngineError,
     FileProblem,
@@ -28,12 +28,13 @@ from localspec.core.errors import (
     PromptTooLong,
     UsageError,
 )
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine import engine as engine_module
-from localspec.engine import llama_library
 from localspec.engine.engine import Engine, missing_gpu
 from localspec.engine.generate import stream_generate
+from localspec.engine.llama import llama_library
+from localspec.engine.llama.model import LlamaModel
 from localspec.engine.memory.plan import draft_ctx_size
-from localspec.engine.model import LlamaModel
 from localspec.metadata.header import read_header
 from tests.support.real_pair import (
     GREEDY,

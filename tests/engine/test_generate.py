@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.core.config import DraftTokens, SamplingParams
+from localspec.core.config import DraftTokens
 from localspec.core.errors import PromptTooLong
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import GenerationResponse, collect, stream_generate
 from localspec.engine.stats import GenerationStats
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft

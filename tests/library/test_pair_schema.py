@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.commands.flags import ModelFlags
-from localspec.core.config import SamplingParams, sampling_fields
+from localspec.commands.flags.loading import LoadingFlags
+from localspec.core.sampling_params import SamplingParams, sampling_fields
 from localspec.library.pair_schema import (
     SETTINGS,
     FileHash,
@@ -127,7 +127,7 @@ FLAGS = {
 
 @pytest.mark.parametrize(("name", "flag"), FLAGS.items())
 def test_a_pair_keeps_what_its_flag_takes(name: str, flag: str) -> None:
-    hints = get_type_hints(ModelFlags, include_extras=True).values()
+    hints = get_type_hints(LoadingFlags, include_extras=True).values()
     options = [hint.__metadata__[0] for hint in hints]
     (option,) = [each for each in options if each.default == flag]  # Typer takes the name for it
     least, most = option.min, option.max

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from localspec.core.config import SamplingParams
+from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.drafters import MODEL, ModelDrafter
 from localspec.speculative.sampling.sampler import Sampler
 from tests.support.toys import ToyModel, WatchedList, never_stop

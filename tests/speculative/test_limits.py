@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.core.config import SamplingParams
+from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.control.controllers import FixedLength, NoDraft
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.limits import (

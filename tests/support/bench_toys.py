@@ -13,7 +13,8 @@ from localspec.bench.comparison import Comparison
 from localspec.bench.figures import Figures
 from localspec.bench.plan import BenchPlan
 from localspec.bench.run import run_bench
-from localspec.core.config import DraftTokens, SamplingParams
+from localspec.core.config import DraftTokens
+from localspec.core.sampling_params import SamplingParams
 from tests.support.toys import ToyEngine, ToyModel
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from localspec.engine.chat_template import Message
+from localspec.engine.chat.template import Message
 from localspec.speculative.suffix import SuffixIndex
 from tests.support.toys import ToyModel, ToyProfile
 

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from localspec.core import paths
-from localspec.core.config import DraftTokens, LoadOptions, SamplingParams
+from localspec.core.config import DraftTokens, LoadOptions
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import Answer, collect, stream_generate
-from localspec.engine.model import LlamaModel
+from localspec.engine.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from tests.support.tiny_models import CHATML, _add_tokenizer, vocabulary, write_tiny_model
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from localspec.core import machine
 from localspec.core.config import LoadOptions
 from localspec.core.formatting import size
-from localspec.engine import llama_library
+from localspec.engine.llama import llama_library
 from localspec.engine.memory.estimate import MemoryEstimate, estimate_memory
 from localspec.engine.memory.plan import (
     FreeMemory,
@@ -144,7 +144,7 @@ def _correction(
 
 def _answer() -> None:
     """Read options as JSON from stdin, and print what llama.cpp would allocate as JSON."""
-    from localspec.engine.model import LlamaModel
+    from localspec.engine.llama.model import LlamaModel
 
     asked = json.loads(sys.stdin.read())
     asked["override_tensors"] = tuple(asked["override_tensors"])

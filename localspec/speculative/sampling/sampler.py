@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.core.config import SamplingParams
+from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.sampling.noise import gumbel_noise, uniform
 from localspec.speculative.sampling.penalties import SHORT, RepeatPenalty
 from localspec.speculative.sampling.row import Row, require_number

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from localspec.core.config import SamplingParams
+from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft, longest
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge, RecentRate

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.core.config import AcceptanceRule, SamplingParams
 from localspec.core.errors import UsageError
+from localspec.core.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import collect, stream_generate
 from localspec.speculative.control.controllers import FixedLength

@@ -12,7 +12,7 @@ from localspec.core import machine
 from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.core.errors import EngineError, UsageError
 from localspec.core.interrupt import held_interrupt
-from localspec.engine import llama_library
+from localspec.engine.llama import llama_library
 from localspec.engine.memory.estimate import BATCH, tensor_bytes
 from localspec.engine.memory.plan import default_ctx_size
 from localspec.engine.memory.use import MemoryUse, read_buffers

@@ -14,11 +14,12 @@ import gguf
 import numpy as np
 import pytest
 
-from localspec.core.config import AcceptanceRule, DraftTokens, SamplingParams
+from localspec.core.config import DraftTokens
 from localspec.core.errors import IncompatiblePair
+from localspec.core.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
-from localspec.engine.model import LlamaModel
+from localspec.engine.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from localspec.pairing import MAX_SIZE_DIFFERENCE, check_pair
 from localspec.speculative.drafters import ModelDrafter

@@ -11,11 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.core.config import DraftTokens, SamplingParams
+from localspec.core.config import DraftTokens
 from localspec.core.errors import EngineError, FileProblem, LocalspecError, UsageError
-from localspec.engine import conversation
-from localspec.engine.chat_template import ROLES, Message
-from localspec.engine.conversation import ALIASES, COMMANDS, Chat, read_message
+from localspec.core.sampling_params import SamplingParams
+from localspec.engine.chat import slash_commands
+from localspec.engine.chat.conversation import Chat
+from localspec.engine.chat.input_loop import handle, read_message, run
+from localspec.engine.chat.slash_commands import ALIASES, COMMANDS
+from localspec.engine.chat.template import ROLES, Message
 from localspec.engine.generate import Answer, GenerationResponse
 from localspec.engine.stats import GenerationStats
 from tests.support.chat_toys import ChatToy
@@ -88,7 +91,7 @@ def talked(
 ) -> tuple[Chat, Person, ChatToy]:
     """A conversation that has run to its end, everything typed, nothing complained about."""
     chat, person, engine = made(*script, engine=engine, length=length, **more)
-    chat.run()
+    run(chat)
     assert person.script == []
     return chat, person, engine
 
@@ -101,7 +104,7 @@ def refused(chat: Chat, person: Person, line: str) -> LocalspecError:
     """The problem that a line gives; the conversation goes on, unchanged."""
     before = (list(chat.turns), chat.system, chat.params, chat.draft_tokens)
     person.script, count = [line], len(person.answers)
-    chat.run()
+    run(chat)
     assert (list(chat.turns), chat.system, chat.params, chat.draft_tokens) == before
     assert len(person.answers) == count
     return person.problems.pop()
@@ -172,9 +175,9 @@ def read_tokens(engine: ChatToy, act: Callable[[], object]) -> int:
 
 def test_a_turn_reads_only_what_is_new() -> None:
     chat, person, engine = made()
-    assert read_tokens(engine, lambda: chat.handle("x" * 100)) == len("U\nA") + 100 - 1
+    assert read_tokens(engine, lambda: handle(chat, "x" * 100)) == len("U\nA") + 100 - 1
     # The answer's last token was never decoded; the last one of the prompt stays pending.
-    assert read_tokens(engine, lambda: chat.handle("two")) == 1 + len("\nUtwo\nA") - 1
+    assert read_tokens(engine, lambda: handle(chat, "two")) == 1 + len("\nUtwo\nA") - 1
     stats = person.answers[1].stats
     assert stats.cached_tokens == len("U\nA") + 100 + 12 - 1
     assert stats.prompt_tokens + stats.cached_tokens == 103 + 12 + len("\nUtwo\nA")
@@ -183,35 +186,35 @@ def test_a_turn_reads_only_what_is_new() -> None:
 @pytest.mark.parametrize("length", [0, 4])
 def test_what_is_asked_again_is_not_read_again(length: DraftTokens, tmp_path: Path) -> None:
     chat, person, engine = made(length=length)
-    chat.handle("x" * 100)
-    assert read_tokens(engine, lambda: chat.handle("/regen")) == 0
-    chat.handle("y" * 50)
-    chat.handle(f"/save {tmp_path / 'talk.json'}")
-    assert read_tokens(engine, lambda: chat.handle("/undo")) == 0
-    assert read_tokens(engine, lambda: chat.handle("z")) == len("Uz\nA") - 2  # U is still there
-    chat.handle("/clear")
+    handle(chat, "x" * 100)
+    assert read_tokens(engine, lambda: handle(chat, "/regen")) == 0
+    handle(chat, "y" * 50)
+    handle(chat, f"/save {tmp_path / 'talk.json'}")
+    assert read_tokens(engine, lambda: handle(chat, "/undo")) == 0
+    assert read_tokens(engine, lambda: handle(chat, "z")) == len("Uz\nA") - 2  # U is still there
+    handle(chat, "/clear")
     # "U" is what a forgotten conversation shares with a new one.
-    assert read_tokens(engine, lambda: chat.handle("w" * 30)) == len("w\nA") + 29 - 1
-    chat.handle(f"/load {tmp_path / 'talk.json'}")
-    assert read_tokens(engine, lambda: chat.handle("more")) > 150  # long gone from the cache
-    chat.handle(f"/load {tmp_path / 'talk.json'}")
+    assert read_tokens(engine, lambda: handle(chat, "w" * 30)) == len("w\nA") + 29 - 1
+    handle(chat, f"/load {tmp_path / 'talk.json'}")
+    assert read_tokens(engine, lambda: handle(chat, "more")) > 150  # long gone from the cache
+    handle(chat, f"/load {tmp_path / 'talk.json'}")
     # As many as answer and question differ from those just given, and no more.
-    assert read_tokens(engine, lambda: chat.handle("less")) == len("less\nA") - 1
+    assert read_tokens(engine, lambda: handle(chat, "less")) == len("less\nA") - 1
     assert not person.problems
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_a_warm_cache_says_what_a_cold_one_says(length: DraftTokens) -> None:
     chat, person, engine = made(length=length)
-    chat.handle("one")
+    handle(chat, "one")
     for line in ("two", "/undo", "three", "/regen", "/undo", "four"):
-        chat.handle(line)
+        handle(chat, line)
         if line.startswith("/undo"):
             continue
         asked = chat.turns[:-1]
         cold, alone, _ = made(length=0)
         cold.params = chat.params
-        cold._answer(list(asked))
+        cold.answer(list(asked))
         assert cold.turns == chat.turns
     assert not person.problems
 
@@ -224,7 +227,7 @@ def test_ctrl_c_keeps_what_was_said(length: DraftTokens) -> None:
     chat, person, engine = made(length=length, max_tokens=40)
     person.interrupt = 3
     person.script = ["one", "two"]
-    chat.run()
+    run(chat)
     first, second = person.answers
     assert (first.finish_reason, second.finish_reason) == ("cancelled", "length")
     assert 0 < len(first.tokens) < 40
@@ -247,7 +250,7 @@ def test_ctrl_c_while_the_prompt_is_read_forgets_the_question(
 
     monkeypatch.setattr(engine.target, "decode", interrupted)
     person.script = ["one", "two"]
-    chat.run()
+    run(chat)
     assert [answer.finish_reason for answer in person.answers] == ["cancelled", "length"]
     assert said_turns(chat) == [("user", "two"), ("assistant", person.answers[1].text)]
 
@@ -263,19 +266,19 @@ def test_ctrl_c_outside_of_an_answer_does_not_end_the_chat(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(engine, "encode_chat", interrupted)
-    chat.run()
+    run(chat)
     assert [role for role, _ in said_turns(chat)] == ["user", "assistant"]
     assert len(person.answers) == 1 and person.script == []
 
 
 def test_ctrl_c_at_the_prompt_hints_and_leaves_the_second_time() -> None:
     chat, person, _ = made(KeyboardInterrupt, KeyboardInterrupt, "never read")
-    chat.run()
+    run(chat)
     assert person.script == ["never read"]
     (hint,) = person.said
     assert "/exit" in hint and "Ctrl-D" in hint
     chat, person, _ = made(KeyboardInterrupt, "one", KeyboardInterrupt, "/set", KeyboardInterrupt)
-    chat.run()
+    run(chat)
     assert person.script == [] and len(person.answers) == 1  # the end of input, not Ctrl-C
     assert sum("/exit" in sentence for sentence in person.said) == 3
 
@@ -283,7 +286,7 @@ def test_ctrl_c_at_the_prompt_hints_and_leaves_the_second_time() -> None:
 @pytest.mark.parametrize("word", ["/exit", "/quit", "/bye", " /exit"])
 def test_ways_to_leave(word: str) -> None:
     chat, person, engine = made(word, "never read")
-    chat.run()
+    run(chat)
     left = word.startswith("/")  # a blank in front makes it a message
     assert person.script == (["never read"] if left else [])
     assert len(engine.asked) == (0 if left else 2)
@@ -294,7 +297,7 @@ def test_a_prompt_too_long_is_told_and_changes_nothing() -> None:
     chat, person, _ = talked("one", engine=engine)
     before = list(chat.turns)
     assert "context holds 64" in refused(chat, person, "x" * 80).message
-    chat.handle("two")
+    handle(chat, "two")
     assert chat.turns[:2] == before and len(chat.turns) == 4
 
 
@@ -315,7 +318,7 @@ def test_an_engine_that_fails_in_an_answer(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(engine.target, "decode", failing)
     person.script = ["one", "two"]
-    chat.run()
+    run(chat)
     assert [problem.message for problem in person.problems] == ["It broke."]
     assert [content for role, content in said_turns(chat) if role == "user"] == ["two"]
 
@@ -376,7 +379,7 @@ def test_a_regen_that_fails_keeps_the_answer() -> None:
     before = list(chat.turns)
     chat.system = "x" * 80
     person.script = ["/regen"]
-    chat.run()
+    run(chat)
     assert "context holds 64" in person.problems[-1].message and chat.turns == before
 
 
@@ -385,7 +388,7 @@ def test_undo_takes_back_one_question_each() -> None:
     assert [content for role, content in said_turns(chat) if role == "user"] == ["one"]
     chat.turns.append({"role": "user", "content": "unanswered"})
     for left in (2, 0):
-        chat.handle("/undo")
+        handle(chat, "/undo")
         assert len(chat.turns) == left
     assert "nothing to undo" in refused(chat, person, "/undo").message
 
@@ -403,14 +406,14 @@ def test_draft_length(rest: str, length: DraftTokens, shown: str) -> None:
 def test_the_draft_length_holds_from_the_next_answer_on() -> None:
     chat, person, engine = made(length=0)
     assert engine.draft is not None
-    chat.handle("one")
+    handle(chat, "one")
     assert engine.draft.calls == []
-    chat.handle("/draft 4")
-    chat.handle("two")
+    handle(chat, "/draft 4")
+    handle(chat, "two")
     assert engine.draft.calls and person.answers[-1].stats.drafted
     calls = len(engine.draft.calls)
-    chat.handle("/draft off")
-    chat.handle("three")
+    handle(chat, "/draft off")
+    handle(chat, "three")
     assert len(engine.draft.calls) == calls
 
 
@@ -424,7 +427,7 @@ def test_a_draft_length_without_a_draft() -> None:
     chat, person, _ = made(engine=ChatToy(quirk=None), length=0)
     assert "No draft model" in refused(chat, person, "/draft 3").message
     for rest in ("off", "auto"):  # auto can do without a model: what the text repeats
-        chat.handle(f"/draft {rest}")
+        handle(chat, f"/draft {rest}")
     assert person.said == ["Draft length: off.", "Measuring.", "Draft length: auto."]
 
 
@@ -473,7 +476,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     assert not person.problems
     assert other.turns[:4] == chat.turns and len(other.turns) == 6
     assert other.system == chat.system == engine.asked[-1][0]["content"]
-    chat.handle("three")
+    handle(chat, "three")
     assert chat.turns == other.turns
 
 
@@ -485,9 +488,9 @@ def test_every_conversation_survives_a_file(
     path.unlink(missing_ok=True)
     chat, person, engine = made(system=system)
     chat.turns = [{"role": role, "content": content} for role, content in turns]
-    chat.handle(f"/save {path}")
+    handle(chat, f"/save {path}")
     other, _, _ = made()
-    other.handle(f"/load {path}")
+    handle(other, f"/load {path}")
     assert (other.turns, other.system) == (chat.turns, system)
 
 
@@ -517,19 +520,19 @@ def test_saving_replaces_only_what_is_ones_own(tmp_path: Path) -> None:
     path, letter = tmp_path / "talk.json", tmp_path / "letter.txt"
     letter.write_text("Dear all")
     chat, person, _ = made("one", f"/save {path}", "two", f"/save {path}")
-    chat.run()
+    run(chat)
     assert not person.problems and person.said[-1].startswith("4 messages")
     other, person, _ = made("three")
-    other.run()
+    run(other)
     for file in (path, letter):
         assert "exists already" in refused(other, person, f"/save {file}").message
     assert letter.read_text() == "Dear all"
-    chat.handle("/clear")
+    handle(chat, "/clear")
     with pytest.raises(FileProblem, match="exists already"):
-        chat.handle(f"/save {path}")
-    other.handle(f"/load {path}")
-    other.handle("four")
-    other.handle(f"/save {path}")
+        handle(chat, f"/save {path}")
+    handle(other, f"/load {path}")
+    handle(other, "four")
+    handle(other, f"/save {path}")
     assert person.said[-1] == f"6 messages saved to {path}."
 
 
@@ -555,7 +558,7 @@ def test_files_that_hold_no_conversation(text: str, tmp_path: Path) -> None:
     problem = refused(chat, person, f"/load {path}")
     assert isinstance(problem, FileProblem) and str(path) in problem.message
     path.write_text(GOOD, encoding="utf-8")
-    chat.handle(f"/load {path}")
+    handle(chat, f"/load {path}")
     assert said_turns(chat) == [("user", "one")] and chat.system is None
 
 
@@ -569,7 +572,7 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
 def test_huge_files_are_not_read(tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
     with path.open("wb") as file:
-        file.truncate(conversation.MAX_SAVED_BYTES + 1)
+        file.truncate(slash_commands.MAX_SAVED_BYTES + 1)
     chat, person, _ = talked("one")
     assert "too large" in refused(chat, person, f"/load {path}").message
     if Path("/dev/zero").exists():
@@ -639,7 +642,7 @@ def test_messages_from_lines(lines: list[str], message: str) -> None:
 )
 def test_messages_that_begin_with_a_slash(lines: list[str], content: str) -> None:
     chat, person, _ = made(read_message(reader(*lines)[0]))
-    chat.run()
+    run(chat)
     assert not person.problems and said_turns(chat)[0] == ("user", content)
 
 

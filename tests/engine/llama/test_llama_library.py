@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from localspec.core.errors import EngineError, UsageError
-from localspec.engine import llama_library
-from localspec.engine.llama_library import NativeLog
+from localspec.engine.llama import llama_library
+from localspec.engine.llama.llama_library import NativeLog
 from tests.support.real_pair import TinyFiles, load_model
 
 pytestmark = pytest.mark.llama
@@ -94,7 +94,7 @@ def test_idle_threads_spin_briefly_unless_the_user_chose(
     environment: dict[str, str], expected: str
 ) -> None:
     code = (
-        "import os; from localspec.engine import llama_library as backend; "
+        "import os; from localspec.engine.llama import llama_library as backend; "
         "assert 'GOMP_SPINCOUNT' not in os.environ or "
         "os.environ['GOMP_SPINCOUNT'] == '7'; backend.library(); "
         "print(os.environ.get('GOMP_SPINCOUNT'))"
@@ -107,7 +107,7 @@ def test_a_missing_binding_is_an_error_with_a_way_out() -> None:
     code = """
 import sys
 sys.modules["llama_cpp"] = None
-from localspec.engine import llama_library as backend
+from localspec.engine.llama import llama_library as backend
 from localspec.core.errors import EngineError
 try:
     backend.library()

@@ -11,8 +11,8 @@ import pytest
 from localspec import __version__
 from localspec.core import machine, paths
 from localspec.core.errors import EngineError
-from localspec.engine import doctor, llama_library
-from localspec.engine.doctor import examine
+from localspec.engine.llama import doctor, llama_library
+from localspec.engine.llama.doctor import examine
 from tests.support.real_pair import TinyFiles
 
 pytestmark = pytest.mark.llama

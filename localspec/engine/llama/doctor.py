@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 
 from localspec import __version__
 from localspec.core import machine, paths
-from localspec.core.config import LoadOptions, SamplingParams
+from localspec.core.config import LoadOptions
 from localspec.core.errors import LocalspecError
 from localspec.core.formatting import size
-from localspec.engine import llama_library
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine, missing_gpu
 from localspec.engine.generate import stream_generate
+from localspec.engine.llama import llama_library
 
 
 @dataclass(slots=True)

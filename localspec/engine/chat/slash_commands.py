@@ -1,186 +1,25 @@
-"""Multi-turn chat: the messages, their settings, the slash commands; it draws nothing."""
+"""Slash commands of a chat: their names, what they do, the help."""
 
 import json
 import secrets
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from localspec.core.config import (
+from localspec.core.config import parse_draft_tokens
+from localspec.core.errors import FileProblem, UsageError
+from localspec.core.files import appearing_when_complete, read_at_most
+from localspec.core.sampling_params import (
     MAX_SEED,
-    DraftTokens,
-    SamplingParams,
     change_sampling,
-    parse_draft_tokens,
     require_fixed_length,
     sampling_fields,
 )
-from localspec.core.errors import FileProblem, LocalspecError, UsageError
-from localspec.core.files import appearing_when_complete, read_at_most
-from localspec.engine.chat_template import Message, parse_message
-from localspec.engine.generate import (
-    Answer,
-    GenerationResponse,
-    TextEngine,
-    collect,
-    stream_generate,
-)
-from localspec.engine.stats import GenerationStats
+from localspec.engine.chat.conversation import Chat
+from localspec.engine.chat.template import Message, parse_message
 
 MAX_SAVED_BYTES = 64 * 2**20
-
-
-class ChatEngine(TextEngine, Protocol):
-    """An engine that also knows the model's chat template."""
-
-    def encode_chat(
-        self, messages: Sequence[Message], *, thinking: bool | None = None
-    ) -> list[int]:
-        """Token ids of a conversation, up to the assistant's turn."""
-        ...
-
-
-class ChatUI(Protocol):
-    """User interface of a chat: reads messages, shows answers."""
-
-    def read(self) -> str:
-        """One message; EOFError at the end of input, KeyboardInterrupt at Ctrl-C."""
-        ...
-
-    def stream(self, response: GenerationResponse) -> None:
-        """Show a piece of the answer, and the figures so far."""
-        ...
-
-    def end_answer(self, answer: Answer) -> None:
-        """Close the answer and show its figures."""
-        ...
-
-    def show_stats(self, stats: GenerationStats) -> None:
-        """Show the sums of the conversation."""
-        ...
-
-    def say(self, sentence: str) -> None:
-        """Tell something that is no answer."""
-        ...
-
-    def complain(self, problem: LocalspecError) -> None:
-        """Tell what went wrong and what to do."""
-        ...
-
-
-@dataclass(slots=True)
-class Chat:
-    """A conversation with one engine. ``max_tokens`` bounds each answer, None is the context.
-
-    ``file`` is where the conversation was saved or loaded last: saving it there again is safe.
-    """
-
-    engine: ChatEngine
-    ui: ChatUI
-    params: SamplingParams
-    draft_tokens: DraftTokens
-    suffix: bool = True
-    system: str | None = None
-    thinking: bool | None = None
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    turns: list[Message] = field(default_factory=list)
-    total: GenerationStats = field(default_factory=GenerationStats)
-    file: Path | None = None
-
-    def run(self) -> None:
-        """Read, answer or obey, until the end of input or /exit."""
-        hinted = False
-        while True:
-            try:
-                text = self.ui.read()
-            except EOFError:
-                return
-            except KeyboardInterrupt:
-                if hinted:
-                    return
-                hinted = True
-                self.ui.say("Ctrl-C stops an answer. To leave: /exit, Ctrl-D, or Ctrl-C again.")
-                continue
-            hinted = False
-            try:
-                if not self.handle(text):
-                    return
-            except LocalspecError as problem:
-                self.ui.complain(problem)
-            except KeyboardInterrupt:  # just before an answer, or just behind one
-                self.ui.say("Stopped.")
-
-    def handle(self, text: str) -> bool:
-        """Obey a command or answer a message; False when the conversation is to end."""
-        if text.startswith("/") and not text.startswith("//"):
-            return self._obey(text)
-        if text.strip():
-            text = text.removeprefix("/")  # of two: a message that begins with one
-            self._answer([*self.turns, {"role": "user", "content": text}])
-        return True
-
-    def _answer(self, turns: list[Message]) -> None:
-        """Answer the last user turn and keep both, also when Ctrl-C ended the answer.
-
-        An answer that did not begin leaves the conversation as it was.
-        """
-        messages = turns
-        if self.system is not None:
-            messages = [{"role": "system", "content": self.system}, *turns]
-        prompt = self.engine.encode_chat(messages, thinking=self.thinking)
-        responses = stream_generate(
-            self.engine,
-            prompt,
-            self.params,
-            self.draft_tokens,
-            suffix=self.suffix,
-            max_tokens=self.max_tokens,
-            stop=self.stop,
-        )
-        answer = collect(responses, self.ui.stream)
-        if answer.tokens:
-            self.turns = [*turns, {"role": "assistant", "content": answer.text}]
-        self.total.merge(answer.stats)
-        self.ui.end_answer(answer)
-
-    def _obey(self, line: str) -> bool:
-        name, _, rest = line.strip().partition(" ")
-        command = COMMANDS.get(ALIASES.get(name, name))
-        if command is None:
-            raise UsageError(f"There is no command {name}.", "Type /help for the commands.")
-        command.run(self, rest.strip())
-        return command.run is not _exit
-
-
-def read_message(read_line: Callable[[bool], str]) -> str:
-    """One message from lines: a block between triple quotes, or lines that end in a backslash.
-
-    A block is never a command: where it begins with a slash, the slash is doubled. ``read_line`` is
-    told whether the line continues a message; its EOFError then ends the message.
-    """
-    line = read_line(False)
-    if not line.lstrip().startswith('"""'):
-        parts = [line]
-        while parts[-1].endswith("\\"):
-            parts[-1] = parts[-1][:-1]
-            try:
-                parts.append(read_line(True))
-            except EOFError:
-                break
-        return "\n".join(parts)
-    block = _read_block(line.lstrip()[3:], read_line).strip("\n")
-    return f"/{block}" if block.startswith("/") else block
-
-
-def _read_block(block: str, read_line: Callable[[bool], str]) -> str:
-    while not block.rstrip().endswith('"""'):
-        try:
-            block += "\n" + read_line(True)
-        except EOFError:
-            return block
-    return block.rstrip()[:-3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +56,7 @@ def _regenerate(chat: Chat, rest: str) -> None:
         raise UsageError("There is nothing to answer again.", "Ask something first.")
     # The same seed would give the same answer.
     chat.params = replace(chat.params, seed=secrets.randbelow(MAX_SEED + 1))
-    chat._answer(turns)
+    chat.answer(turns)
 
 
 def _undo(chat: Chat, rest: str) -> None:
@@ -338,3 +177,13 @@ COMMANDS = {
     "/load": Command("FILE", "continue a saved conversation", _load),
 }
 ALIASES = {"/?": "/help", "/bye": "/exit", "/quit": "/exit", "/regenerate": "/regen"}
+
+
+def obey(chat: Chat, line: str) -> bool:
+    """Run the command in ``line``; False when the conversation is to end."""
+    name, _, rest = line.strip().partition(" ")
+    command = COMMANDS.get(ALIASES.get(name, name))
+    if command is None:
+        raise UsageError(f"There is no command {name}.", "Type /help for the commands.")
+    command.run(chat, rest.strip())
+    return command.run is not _exit

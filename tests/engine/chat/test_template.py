@@ -7,8 +7,8 @@ import datetime
 import pytest
 
 from localspec.core.errors import TemplateError
-from localspec.engine import chat_template
-from localspec.engine.chat_template import Message, render
+from localspec.engine.chat import template as template_module
+from localspec.engine.chat.template import Message, render
 
 TALK: list[Message] = [
     {"role": "system", "content": "Be brief."},
@@ -178,7 +178,7 @@ def test_the_sandbox_holds(template: str) -> None:
     ],
 )
 def test_output_is_bounded(template: str, bounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_template, "MAX_CHARACTERS", 1000)
+    monkeypatch.setattr(template_module, "MAX_CHARACTERS", 1000)
     if bounded:
         assert render(template, TALK) == "a" * 1000
     else:

@@ -1,0 +1,1 @@
+"""Command-line flags that several commands share, in groups."""

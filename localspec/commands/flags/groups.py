@@ -1,0 +1,64 @@
+"""Flag groups: a dataclass whose fields become options of a command."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, get_type_hints
+
+import typer
+
+
+def choice(*allowed: str) -> Callable[[str], str]:
+    """A parser that accepts only the given words."""
+
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise typer.BadParameter(f"{text!r} is not one of {', '.join(allowed)}.")
+        return text
+
+    return parse
+
+
+def spread_groups(function: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take flag groups: each field of a group becomes an option of the command.
+
+    Typer reads the options from a signature, so the wrapper carries one with the groups spread
+    out, and gathers the values again before it calls ``function``.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, type[Any]] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        annotation = hints[parameter.name]
+        if is_dataclass(annotation):
+            assert isinstance(annotation, type)
+            groups[parameter.name] = annotation
+            parameters += _options(annotation)
+        else:
+            keyword = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(parameter.replace(kind=keyword, annotation=annotation))
+
+    @functools.wraps(function)
+    def command(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{f.name: values.pop(f.name) for f in fields(group)})
+        function(**values)
+
+    del command.__wrapped__  # its signature would win over ours
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
+
+
+def _options(group: type[Any]) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            f.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=[] if f.default is MISSING else f.default,
+            annotation=hints[f.name],
+        )
+        for f in fields(group)
+    ]

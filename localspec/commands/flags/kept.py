@@ -1,0 +1,68 @@
+"""Which flags are kept with a pair, and flags over a pair's settings."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from localspec.commands.flags.loading import LoadingFlags
+from localspec.commands.flags.models import ModelFlags
+from localspec.commands.flags.sampling import SamplingFlags
+
+# Settings kept with a pair whose flags are called otherwise; sampling has the same names.
+_FLAG_OF = {
+    "gpu_layers": "n_gpu_layers",
+    "draft_gpu_layers": "draft_n_gpu_layers",
+    "cpu_moe_layers": "n_cpu_moe",
+    "flash_attention": "flash_attn",
+}
+
+
+class FlagGroups(NamedTuple):
+    """The groups of flags of which a pair keeps some."""
+
+    models: ModelFlags
+    loading: LoadingFlags
+    sampling: SamplingFlags
+
+
+def settle(groups: FlagGroups, settings: Mapping[str, object]) -> FlagGroups:
+    """Flags over a pair's settings, the draft length left out: what was given stays."""
+    settled: list[Any] = list(groups)
+    for name, value in settings.items():
+        flag = _FLAG_OF.get(name, name)
+        for i, group in enumerate(settled):
+            given = getattr(group, flag, "no flag of this group")
+            if given is None or given is False:
+                settled[i] = replace(group, **{flag: value})
+    return FlagGroups(*settled)
+
+
+def kept_settings(groups: FlagGroups) -> dict[str, object]:
+    """What `settle` would restore: settings that were given, by the names a pair keeps them."""
+    from localspec.library.pair_schema import SETTINGS
+
+    settings: dict[str, object] = {}
+    options = groups.models.draft_options()
+    if options.lengths:
+        length = options.one_length("auto")
+        settings["draft_tokens"] = "off" if length == 0 else length
+    for name in SETTINGS:
+        flag = _FLAG_OF.get(name, name)
+        for group in groups:
+            value = getattr(group, flag, None)
+            if name != "draft_tokens" and value is not None and value is not False:
+                settings[name] = value
+    return settings
+
+
+def unkept_flags(models: ModelFlags, loading: LoadingFlags) -> list[str]:
+    """Flags that were given and cannot be kept with a pair: they belong to a machine or a run."""
+    values = {
+        "--device": loading.device,
+        "--draft-device": loading.draft_device,
+        "--override-tensor": loading.override_tensor,
+        "--mlock": loading.mlock,
+        "--suffix": models.suffix == "off",
+        "--recalibrate": models.recalibrate,
+    }
+    return [flag for flag, value in values.items() if value]

@@ -1,0 +1,98 @@
+"""Flags for which models, and how far to draft."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import typer
+
+from localspec.commands.flags.groups import choice
+from localspec.core.config import DraftOptions, choose_draft
+
+NameArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[MODEL]", help="A pair's name, or the target instead of --target."),
+]
+_DRAFTING = "Drafting"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFlags:
+    """Which models, and how far to draft."""
+
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            "-m",
+            "--model",
+            metavar="MODEL",
+            help="The big model: a GGUF file, a file on the Hub (org/repo:Q4_K_M, "
+            "hf:org/repo/file.gguf), which is fetched if it is not here, or a pair's name, which "
+            "names the draft too.",
+        ),
+    ] = None
+    draft: Annotated[
+        list[str],
+        typer.Option(
+            "--draft",
+            help="Draft model (a file, one on the Hub, or find: the best one on this disk), or "
+            "draft length (a number, auto or off). May be given twice, once for each.",
+            metavar="MODEL|N|auto|off",
+            rich_help_panel=_DRAFTING,
+        ),
+    ] = field(default_factory=list)
+    draft_model: Annotated[
+        str | None,
+        typer.Option(
+            "--draft-model",
+            "-md",
+            metavar="MODEL",
+            help="The small model, named as the big one.",
+            rich_help_panel=_DRAFTING,
+        ),
+    ] = None
+    draft_tokens: Annotated[
+        str | None,
+        typer.Option(
+            "--draft-tokens",
+            help="Draft length, in tokens a round: a number, off, or auto, the default: as many "
+            "as pay, by measured costs and acceptance. bench takes several: 0,2,4,auto.",
+            metavar="N|auto|off",
+            rich_help_panel=_DRAFTING,
+        ),
+    ] = None
+    suffix: Annotated[
+        str,
+        typer.Option(
+            "--suffix",
+            parser=choice("on", "off"),
+            metavar="on|off",
+            help="Let auto use prompt lookup: tokens that followed the same n-gram earlier in the "
+            "text, with a draft model or without.",
+            rich_help_panel=_DRAFTING,
+        ),
+    ] = "on"
+    lenient: Annotated[
+        bool,
+        typer.Option(
+            "--lenient",
+            help="Accept pairs that llama.cpp refuses for harmless reasons: control or unused "
+            "tokens, BOS and EOS ids, vocabulary size.",
+            rich_help_panel=_DRAFTING,
+        ),
+    ] = False
+    recalibrate: Annotated[
+        bool,
+        typer.Option(
+            "--recalibrate",
+            help="Forget what auto learnt about this pair, and measure again.",
+            rich_help_panel=_DRAFTING,
+        ),
+    ] = False
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show llama.cpp's log on stderr.")
+    ] = False
+
+    def draft_options(self) -> DraftOptions:
+        """What ``--draft`` and its long forms mean together."""
+        return choose_draft(self.draft, self.draft_model, self.draft_tokens)

@@ -1,0 +1,1 @@
+"""Chat: templates, the conversation, its slash commands."""

@@ -1,0 +1,70 @@
+"""Reads messages, answers them or obeys slash commands, until the end of input."""
+
+from collections.abc import Callable
+
+from localspec.core.errors import LocalspecError
+from localspec.engine.chat.conversation import Chat
+from localspec.engine.chat.slash_commands import obey
+
+
+def run(chat: Chat) -> None:
+    """Read, answer or obey, until the end of input or /exit."""
+    hinted = False
+    while True:
+        try:
+            text = chat.ui.read()
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            if hinted:
+                return
+            hinted = True
+            chat.ui.say("Ctrl-C stops an answer. To leave: /exit, Ctrl-D, or Ctrl-C again.")
+            continue
+        hinted = False
+        try:
+            if not handle(chat, text):
+                return
+        except LocalspecError as problem:
+            chat.ui.complain(problem)
+        except KeyboardInterrupt:  # just before an answer, or just behind one
+            chat.ui.say("Stopped.")
+
+
+def handle(chat: Chat, text: str) -> bool:
+    """Obey a command or answer a message; False when the conversation is to end."""
+    if text.startswith("/") and not text.startswith("//"):
+        return obey(chat, text)
+    if text.strip():
+        text = text.removeprefix("/")  # of two: a message that begins with one
+        chat.answer([*chat.turns, {"role": "user", "content": text}])
+    return True
+
+
+def read_message(read_line: Callable[[bool], str]) -> str:
+    """One message from lines: a block between triple quotes, or lines that end in a backslash.
+
+    A block is never a command: where it begins with a slash, the slash is doubled. ``read_line`` is
+    told whether the line continues a message; its EOFError then ends the message.
+    """
+    line = read_line(False)
+    if not line.lstrip().startswith('"""'):
+        parts = [line]
+        while parts[-1].endswith("\\"):
+            parts[-1] = parts[-1][:-1]
+            try:
+                parts.append(read_line(True))
+            except EOFError:
+                break
+        return "\n".join(parts)
+    block = _read_block(line.lstrip()[3:], read_line).strip("\n")
+    return f"/{block}" if block.startswith("/") else block
+
+
+def _read_block(block: str, read_line: Callable[[bool], str]) -> str:
+    while not block.rstrip().endswith('"""'):
+        try:
+            block += "\n" + read_line(True)
+        except EOFError:
+            return block
+    return block.rstrip()[:-3]

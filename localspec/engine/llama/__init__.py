@@ -1,0 +1,1 @@
+"""llama.cpp: the library, one loaded model, what the build can do."""
