@@ -334,3 +334,30 @@ def test_each_answer_begins_with_what_earlier_ones_owe(monkeypatch: pytest.Monke
     for count in (1, 2):
         answer(engine, length="auto")
         assert begun == [engine.profile.knowledge(float).loss_budget] * count
+
+
+@given(st.integers(0, 30), st.sampled_from([0.0, 0.1, 0.5, 9.0]), lengths)
+def test_pieces_know_where_their_tokens_came_from(
+    seed: int, quirk: float, length: DraftTokens
+) -> None:
+    for response in answer(ToyEngine(seed=seed, quirk=quirk), length=length):
+        origins = [piece.origin for piece in response.pieces]
+        assert "".join(piece.text for piece in response.pieces) == response.text
+        if length == 0:
+            assert set(origins) <= {"plain"}
+        # What was accepted comes first; behind it is one token of the target's own.
+        own = [
+            origin for origin in origins[: len(response.tokens)] if origin in ("corrected", "plain")
+        ]
+        assert len(own) <= 1
+
+
+@pytest.mark.parametrize(
+    ("quirk", "expected"), [(0.0, {"draft", "plain"}), (9.0, {"draft", "corrected", "plain"})]
+)
+def test_a_draft_that_is_right_or_wrong(quirk: float, expected: set[str]) -> None:
+    responses = answer(ToyEngine(quirk=quirk), length=3, max_tokens=60)
+    assert {piece.origin for response in responses for piece in response.pieces} <= expected
+    accepted = responses[-1].stats.accepted
+    drafted_pieces = [p for r in responses for p in r.pieces if p.origin == "draft"]
+    assert len(drafted_pieces) == accepted
