@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from localspec.core.config import DEFAULT_CTX_SIZE
+from localspec.core.config import DEFAULT_CTX_SIZE, TRAINED_CTX_SIZE
 from localspec.core.errors import NotEnoughMemory
 from localspec.core.formatting import size
 from localspec.engine.memory.estimate import MemoryEstimate
@@ -68,6 +68,13 @@ class MemoryPlan:
 def default_ctx_size(header: ModelHeader) -> int:
     """The target's context in tokens where memory allows: 8,192, or what it was trained for."""
     return max(SMALLEST_CTX, min(DEFAULT_CTX_SIZE, header.context_length or DEFAULT_CTX_SIZE))
+
+
+def asked_ctx_size(header: ModelHeader, ctx_size: int | None) -> int | None:
+    """The target's context in tokens as it was asked for; None where that is left to us."""
+    if ctx_size != TRAINED_CTX_SIZE:
+        return ctx_size
+    return max(SMALLEST_CTX, header.context_length or DEFAULT_CTX_SIZE)
 
 
 def draft_ctx_size(header: ModelHeader, target_ctx: int) -> int:
