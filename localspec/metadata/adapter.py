@@ -54,6 +54,9 @@ def _check_tensors(part: PartHeader, model: ModelHeader) -> None:
     for name, pair in sides.items():
         if len(pair) < 2 or name not in weights:
             _refuse(part.path, f"does not fit: '{one_line(name)}' lacks a part here or there")
+        if name == "token_embd.weight" and not model.has_output:
+            # llama.cpp would end: it adds such a pair to the output too, which it does not fit.
+            _refuse(part.path, "adapts the token embedding, which is the output matrix here too")
         if not _fits(name, _sizes(pair[".lora_a"]), _sizes(pair[".lora_b"]), _sizes(weights[name])):
             _refuse(part.path, f"does not fit: '{one_line(name)}' has other sizes")
         if any(tensor.type_name not in _TYPES for tensor in pair.values()):
