@@ -18,7 +18,12 @@ from localspec.engine.chat.template import Message, render
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.memory.plan import MemoryPlan
-from localspec.engine.memory.probe import announcement, free_memory, plan_here
+from localspec.engine.memory.probe import (
+    announcement,
+    free_memory,
+    plan_here,
+    require_survival,
+)
 from localspec.engine.profile_store import PairProfile
 from localspec.metadata.adapter import check_adapter
 from localspec.metadata.header import ModelHeader, read_header
@@ -78,14 +83,15 @@ class Engine:
             draft = draft_header = None
         plan = _plan(header, target, draft_header, draft, notes, say)
         notes += missing_gpu() + _without_gpu(target)
-        model = LlamaModel(
-            header, replace(target, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
-        )
+        target = replace(target, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
+        require_survival(target)
+        model = LlamaModel(header, target)
         notes += _stretched(model)
         if draft is None or draft_header is None:
             return cls(model, None, notes + _not_overridden(model, None))
         draft = replace(draft, ctx_size=plan.draft_ctx_size, gpu_layers=plan.draft_gpu_layers)
         try:
+            require_survival(draft)
             drafter = _load_draft(model, draft_header, draft, notes)
             return cls(model, drafter, notes + _not_overridden(model, drafter))
         except BaseException:

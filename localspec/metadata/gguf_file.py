@@ -42,7 +42,7 @@ class ValueKind(NamedTuple):
 
 
 _KINDS = {
-    int: ValueKind("int", (INT32, UINT8, INT8, 2, 3, UINT32, 10, 11)),
+    int: ValueKind("int", (UINT32, INT32, UINT8, INT8, 2, 3, 10, 11)),
     float: ValueKind("float", (FLOAT32, 12)),
     bool: ValueKind("bool", (BOOL,)),
     str: ValueKind("str", (STRING,)),
@@ -154,7 +154,8 @@ class PartHeader:
                 f"{stored[0] if stored else 'list'}, not {kind.name}.",
                 hint,
             )
-        self.values[key], self.types[key] = value, kind.type_ids[0]
+        self.values[key] = value
+        self.types.setdefault(key, kind.type_ids[0])
 
     def require(self, keys: Container[str], type_id: int, expected: str) -> None:
         """Raise NotAGGUF if one of these keys is there and its value is of another type."""

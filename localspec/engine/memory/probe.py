@@ -17,6 +17,7 @@ from typing import Any
 
 from localspec.core import machine
 from localspec.core.config import KeyValue, LoadOptions, Lora, RopeOptions
+from localspec.core.errors import UsageError
 from localspec.core.formatting import size
 from localspec.engine.llama import llama_library
 from localspec.engine.memory.estimate import MemoryEstimate, estimate_memory
@@ -59,27 +60,43 @@ def memory_for_models(*, total: bool = False) -> int | None:
 
 def would_allocate(path: Path, options: LoadOptions) -> MemoryUse | None:
     """What llama.cpp says it would take for a file, None when it does not say; no weights load."""
+    try:
+        return MemoryUse(**json.loads(_ask(path, options)[1]))
+    except (OSError, subprocess.SubprocessError, ValueError, TypeError):
+        return None
+
+
+def require_survival(options: LoadOptions) -> None:
+    """Raise UsageError where values in place of the file's make llama.cpp end its process.
+
+    Its assertions look at what a converter would not write, and our checks know but some of them.
+    """
+    if not options.override_kv:
+        return
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        if _ask(options.path, options)[0] < 0:  # a signal
+            raise UsageError(
+                f"With the values of --override-kv, llama.cpp crashes on {options.path}.",
+                "Leave them out one by one: one does not go with the rest of the file.",
+            )
+
+
+def _ask(path: Path, options: LoadOptions) -> tuple[int, str]:
+    """Exit code of the child, and its answer; raises SubprocessError where it takes too long."""
     asked = json.dumps(asdict(replace(options, path=path)), default=str)
     # -P: no module of this folder
     command = [sys.executable, "-P", "-m", "localspec.engine.memory.probe"]
-    try:
-        with subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        ) as child:
-            assert child.stdin is not None and child.stdout is not None
-            try:
-                child.stdin.write(asked + "\n")
-                child.stdin.flush()  # and left open: its end tells the child that we are gone
-                child.wait(_PATIENCE)
-                return MemoryUse(**json.loads(child.stdout.read()))
-            finally:
-                child.kill()
-    except (OSError, subprocess.SubprocessError, ValueError, TypeError):
-        return None
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
+    ) as child:
+        assert child.stdin is not None and child.stdout is not None
+        try:
+            child.stdin.write(asked + "\n")
+            child.stdin.flush()  # and left open: its end tells the child that we are gone
+            return child.wait(_PATIENCE), child.stdout.read()
+        finally:
+            child.kill()
 
 
 def plan_here(

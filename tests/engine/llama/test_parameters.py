@@ -233,3 +233,12 @@ def test_contexts_get_what_is_asked(tiny: TinyFiles) -> None:
     assert (params.n_ctx, params.n_threads, params.n_threads_batch) == (65, 2, 3)
     assert params.flash_attn_type == 1
     assert read_header(tiny.target).context_length == 1024
+
+
+def test_values_that_llama_cpp_would_die_of_are_refused(tiny: TinyFiles) -> None:
+    experts = options(tiny.target, override_kv=(KeyValue("llama.expert_count", 4),))
+    with pytest.raises(UsageError, match="llama.cpp crashes on"):
+        Engine.load(experts)
+    shapes = options(tiny.target, override_kv=(KeyValue("llama.attention.head_count", 3),))
+    with pytest.raises(EngineError, match="wrong shape"):  # which llama.cpp survives
+        Engine.load(shapes)
