@@ -71,7 +71,8 @@ class Engine:
         ``lenient`` is that of `pairing.check_pair`; ``say`` hears what should be known before the
         weights are read, which can take minutes. Raises FileProblem or NotAGGUF for a bad file,
         IncompatiblePair for a pair that must not run, NotEnoughMemory for what cannot fit,
-        EngineError when llama.cpp refuses.
+        UsageError for options that the files or this build cannot have, EngineError when llama.cpp
+        refuses.
         """
         header = read_header(target.path, target.override_kv)
         draft_header = None if draft is None else read_header(draft.path, draft.override_kv)
@@ -82,7 +83,7 @@ class Engine:
             notes.append(stuck)
             draft = draft_header = None
         plan = _plan(header, target, draft_header, draft, notes, say)
-        notes += missing_gpu() + _without_gpu(target)
+        notes += missing_gpu() + _without_gpu(target, draft)
         target = replace(target, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
         require_survival(target)
         model = LlamaModel(header, target)
@@ -265,10 +266,11 @@ def _not_overridden(target: LlamaModel, draft: LlamaModel | None) -> list[str]:
     ]
 
 
-def _without_gpu(options: LoadOptions) -> list[str]:
+def _without_gpu(options: LoadOptions, draft: LoadOptions | None) -> list[str]:
     """One line when it was said how to spread layers over GPUs, and llama.cpp has none."""
     given = {
         "--n-gpu-layers": options.gpu_layers,
+        "--draft-n-gpu-layers": draft and draft.gpu_layers,
         "--tensor-split": options.tensor_split,
         "--main-gpu": options.main_gpu,
         "--split-mode": options.split_mode != "layer",

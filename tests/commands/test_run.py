@@ -407,6 +407,11 @@ def test_the_prompt_may_be_a_flag(run: Command) -> None:
     assert piped.out == run("One\n\nTwo", "--temp", "0").out
 
 
+def test_what_looks_like_a_flag_may_be_a_value(run: Command) -> None:
+    assert run("--stop", "-cnv", HELLO).code == 0
+    assert run("--", "-cnv").code == 0
+
+
 def test_flash_attention_alone_is_on(run: Command, localspec: Command) -> None:
     done = run("-fa", HELLO, "--json")
     assert json.loads(done.out)["settings"]["target"]["flash_attn"] == "on"
@@ -435,7 +440,10 @@ def test_what_was_given_is_in_the_document(run: Command) -> None:
         (("--lora", "none.gguf"), "There is no file none.gguf"),
         (("-b", "64", "-ub", "65"), "more than --batch-size"),
         (("-c", "1000000000"), "1,000,000,000 tokens need"),
-        (("--kv-unified",), "docs/llama-cpp-flags.md"),
+        (("--kv-unified",), "No such option: --kv-unified. What llama.cpp's flags are called"),
+        (("-cnv",), "No such option: -cnv. What llama.cpp's flags are called"),
+        (("-n", "3", "-st"), "No such option: -st."),
+        (("-fa", "-mli"), "No such option: -mli."),
     ],
 )
 def test_loading_that_cannot_be(
