@@ -1,6 +1,7 @@
 """llama.cpp's parameters of a model and of its context, from how it is to be loaded."""
 
 import ctypes
+import itertools
 import os
 import re
 from dataclasses import asdict
@@ -127,23 +128,18 @@ def _tensor_overrides(options: LoadOptions) -> list[_TensorOverride]:
 
 def _check_pattern(pattern: str) -> None:
     """Raise UsageError for what is no regular expression, or is one that llama.cpp dies of."""
-    reason = None
-    depth = deepest = 0
-    for character in pattern:
-        depth += {"(": 1, ")": -1}.get(character, 0)
-        deepest = max(deepest, depth)
-    if len(pattern) > _LONGEST_PATTERN or deepest > _DEEPEST_PATTERN:
-        reason = (
-            f"at most {_LONGEST_PATTERN:,} characters and {_DEEPEST_PATTERN} nested parentheses"
-        )
-    else:
-        try:
-            re.compile(pattern)
-        except (re.error, OverflowError) as error:
-            reason = str(error)
-    if reason is not None:
-        shown = pattern if len(pattern) <= 80 else pattern[:80] + "…"
+    flag = f"--override-tensor {pattern if len(pattern) <= 80 else pattern[:80] + '…'!r}"
+    hint = r"Expected PATTERN=BUFFER, such as blk\.1\..*=CPU."
+    depths = itertools.accumulate({"(": 1, ")": -1}.get(character, 0) for character in pattern)
+    if len(pattern) > _LONGEST_PATTERN or max(depths, default=0) > _DEEPEST_PATTERN:
         raise UsageError(
-            f"--override-tensor {shown!r}: the pattern is no regular expression ({reason}).",
-            r"Expected PATTERN=BUFFER, such as blk\.1\..*=CPU.",
+            f"{flag}: a pattern has at most {_LONGEST_PATTERN:,} characters and "
+            f"{_DEEPEST_PATTERN} nested parentheses.",
+            hint,
         )
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError) as error:
+        raise UsageError(
+            f"{flag}: the pattern is no regular expression ({error}).", hint
+        ) from error

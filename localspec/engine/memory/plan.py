@@ -12,7 +12,7 @@ from localspec.engine.memory.use import MemoryUse
 from localspec.metadata.header import ModelHeader
 
 SMALLEST_CTX = 8  # a file may claim less, and llama.cpp would abort
-_LEAST_CTX = 512  # tokens; a default is not lowered further
+LEAST_CTX = 512  # tokens; a default is not lowered further
 _ENOUGH_CTX = 4096  # tokens; a default is not lowered further only to keep weights in RAM
 _STEP = 256  # tokens; llama.cpp rounds contexts up to this
 _DRAFT_WINDOW = 4096  # tokens
@@ -111,12 +111,12 @@ def plan(
             _refuse(target, chosen, _largest(at, request.ctx_size, free, bearable), free)
         return _told(chosen, None, free)
     usual = default_ctx_size(target)
-    for suits, least in ((_fits, _ENOUGH_CTX), (_leaves_room, _LEAST_CTX), (bearable, _LEAST_CTX)):
+    for suits, least in ((_fits, _ENOUGH_CTX), (_leaves_room, LEAST_CTX), (bearable, LEAST_CTX)):
         chosen = at(usual)
         smaller = chosen if suits(chosen, free) else _largest(at, usual, free, suits)
         if smaller is not None and smaller.ctx_size >= min(usual, least):
             return _told(smaller, usual, free)
-    _refuse(target, at(min(usual, _LEAST_CTX)), smaller, free)
+    _refuse(target, at(min(usual, LEAST_CTX)), smaller, free)
 
 
 def _place(

@@ -22,6 +22,7 @@ from localspec.core.formatting import size
 from localspec.engine.llama import llama_library
 from localspec.engine.memory.estimate import MemoryEstimate, estimate_memory
 from localspec.engine.memory.plan import (
+    LEAST_CTX,
     FreeMemory,
     MemoryPlan,
     MemoryRequest,
@@ -127,12 +128,15 @@ def plan_here(
             return first, None
         return first, correct[1](estimate_memory(draft, draft_ctx, draft_options))
 
+    def draft_context(ctx_size: int) -> int:
+        return request.draft_ctx_size or (draft_ctx_size(draft, ctx_size) if draft else 0)
+
     ctx_size = request.ctx_size or default_ctx_size(target)
-    draft_ctx = request.draft_ctx_size or (draft_ctx_size(draft, ctx_size) if draft else 0)
-    rough = estimate(ctx_size, draft_ctx)
+    draft_ctx = draft_context(ctx_size)
+    least = request.ctx_size or min(ctx_size, LEAST_CTX)
     flash = target_options.flash_attention  # without it, buffers grow beyond the estimate
-    hopeless = request.ctx_size is not None and _is_hopeless(rough, free)
-    if not hopeless and (flash == "off" or _is_tight(rough, free)):
+    wanted = flash == "off" or _is_tight(estimate(ctx_size, draft_ctx), free)
+    if wanted and not _is_hopeless(estimate(least, draft_context(least)), free):
         correct[0] = _correction(target, ctx_size, target_options)
         if draft is not None and draft_options is not None:
             correct[1] = _correction(draft, draft_ctx, draft_options)

@@ -129,6 +129,9 @@ def test_a_context_that_cannot_fit_is_refused_without_asking(
             plan_here(target, load, free=FreeMemory(64 * GIB))
         assert "1,000,000,000 tokens" in caught.value.message
         assert "The largest context that fits" in caught.value.hint
+    huge = options(target.path, ctx_size=10**9)
+    with pytest.raises(NotEnoughMemory):
+        plan_here(target, options(target.path), target, huge, free=FreeMemory(64 * GIB))
     assert not asked
     # Where the estimate may be wrong by a factor of two, llama.cpp decides.
     with pytest.raises(NotEnoughMemory):
