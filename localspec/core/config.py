@@ -85,9 +85,9 @@ class LoadOptions:
 
     Sizes are in tokens, threads in operating-system threads. ``ctx_size`` 0 is the context the
     model was trained for. llama.cpp takes ``batch_size`` tokens in a call, and computes
-    ``ubatch_size`` of them at once. ``loras`` are adapter files with the scale of each,
-    ``override_kv`` values that replace those of the file. ``exact`` makes every decode at least
-    two tokens wide, because llama.cpp's one-token kernels may round differently from all others.
+    ``ubatch_size`` of them at once, both within `BATCH`. ``loras`` are adapter files with the scale
+    of each, ``override_kv`` values that replace those of the file. ``exact`` makes every decode at
+    least two tokens wide, because llama.cpp's one-token kernels may round differently from all others.
     """
 
     path: Path
@@ -112,6 +112,15 @@ class LoadOptions:
     loras: tuple[Lora, ...] = ()
     override_kv: tuple[KeyValue, ...] = ()
     exact: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "ubatch_size"):
+            if not BATCH.low <= getattr(self, name) <= BATCH.high:
+                raise UsageError(
+                    f"{name} is {getattr(self, name)}, expected a value from {BATCH.low} to "
+                    f"{BATCH.high}.",
+                    f"The default is {DEFAULT_BATCH}.",
+                )
 
     @property
     def resident(self) -> bool:

@@ -314,3 +314,10 @@ def test_any_text_is_a_value_or_a_value_error(text: str) -> None:
 def test_shares_and_scales() -> None:
     assert config.parse_shares("3,1") == config.parse_shares("3/1") == (3, 1)
     assert config.parse_lora("C:\\a b.gguf:-0.5") == (Path("C:\\a b.gguf"), -0.5)
+
+
+@pytest.mark.parametrize("name", ["batch_size", "ubatch_size"])
+@pytest.mark.parametrize("size", [0, 63, 2**16 + 1])
+def test_a_verification_fits_into_a_batch(name: str, size: int) -> None:
+    with pytest.raises(UsageError, match=f"{name} is {size}, expected a value from 64 to 65536"):
+        config.LoadOptions(Path("m.gguf"), **{name: size})  # type: ignore[arg-type]
