@@ -87,7 +87,8 @@ class LoadOptions:
     model was trained for. llama.cpp takes ``batch_size`` tokens in a call, and computes
     ``ubatch_size`` of them at once, both within `BATCH`. ``loras`` are adapter files with the scale
     of each, ``override_kv`` values that replace those of the file. ``exact`` makes every decode at
-    least two tokens wide, because llama.cpp's one-token kernels may round differently from all others.
+    least two tokens wide, because llama.cpp's one-token kernels may round differently from all
+    others.
     """
 
     path: Path
