@@ -103,3 +103,60 @@ def test_the_library_example_runs(
     monkeypatch.chdir(ROOT)
     exec(compile(example, "README.md", "exec"), {})
     assert re.search(r"\n\d+% of the drafted tokens were accepted\n$", capsys.readouterr().out)
+
+
+# Flags whose rows are written, and which are still to come.
+TO_COME = frozenset(
+    "-sp --special --prompt-cache --prompt-cache-all --prompt-cache-ro --chat-template "
+    "--chat-template-file --chat-template-kwargs --reasoning-effort --presence-penalty "
+    "--frequency-penalty --top-nsigma --typical --xtc-probability --xtc-threshold "
+    "--dynatemp-range --dynatemp-exp --dry-multiplier --dry-base --dry-allowed-length "
+    "--dry-penalty-last-n --dry-sequence-breaker -l --logit-bias --ignore-eos --grammar "
+    "--grammar-file -j --json-schema -jf --json-schema-file".split()
+)
+
+
+def flag_rows() -> list[tuple[list[str], str]]:
+    """llama.cpp's flags of each row, and the cell that says what they are here."""
+    text = (ROOT / "docs" / "llama-cpp-flags.md").read_text(encoding="utf-8")
+    cells = [line.split("|") for line in text.splitlines() if line.startswith("|`")]
+    return [(re.findall(r"`(-[\w-]+)`", there), here) for _, there, here, *_ in cells]
+
+
+def our_flags() -> set[str]:
+    """Every option of run and chat."""
+    program = typer.main.get_command(cli.app)
+    commands = [program.commands[name] for name in ("run", "chat")]  # type: ignore[attr-defined]
+    options = [option for command in commands for option in command.params]
+    return {"-h", "--help"} | {
+        name for option in options for name in (*option.opts, *option.secondary_opts)
+    }
+
+
+def llama_cpp_flags() -> list[list[str]]:
+    """The options of llama-cli, llama-completion and llama-speculative, each with its spellings."""
+    lines = (ROOT / "tests" / "data" / "llama_cpp_flags.txt").read_text().splitlines()
+    return [line.split() for line in lines]
+
+
+def test_flags_of_llama_cpp_exist_where_they_are_said_to() -> None:
+    ours, same = our_flags(), [flags for flags, here in flag_rows() if here == "same"]
+    missing = {flag for flags in same for flag in flags} - ours
+    assert missing == TO_COME  # and what has come leaves that list
+    elsewhere = [here for _, here in flag_rows() if here not in ("same", "–")]
+    assert len(elsewhere) > 10
+    named = {flag for here in elsewhere for flag in re.findall(r"`(-[\w-]+)`", here)}
+    assert named - ours - TO_COME == set()
+
+
+def test_every_flag_of_llama_cpp_has_one_row() -> None:
+    told = [flag for flags, _ in flag_rows() for flag in flags]
+    assert sorted(told) == sorted(set(told))
+    assert [flags for flags in llama_cpp_flags() if not set(flags) <= set(told)] == []
+
+
+def test_what_is_spelled_as_in_llama_cpp_is_in_the_table() -> None:
+    spelled = our_flags() & {flag for flags in llama_cpp_flags() for flag in flags}
+    said_here = {flag for flags, here in flag_rows() if here != "–" for flag in flags}
+    assert spelled - said_here == set()
+    assert len(spelled) > 60

@@ -12,6 +12,7 @@ from localspec.commands.flags.kept import FlagGroups
 from localspec.commands.flags.loading import LoadingFlags
 from localspec.commands.flags.models import ModelFlags, NameArgument
 from localspec.commands.flags.sampling import SamplingFlags
+from localspec.commands.flags.spellings import LlamaCommand
 from localspec.commands.session import (
     Request,
     make_request,
@@ -204,4 +205,4 @@ def _measure(
 
 def register(app: typer.Typer) -> None:
     """Add this command to the program."""
-    app.command()(bench)
+    app.command(cls=LlamaCommand)(bench)

@@ -10,6 +10,7 @@ from localspec.commands.flags.kept import FlagGroups
 from localspec.commands.flags.loading import LoadingFlags
 from localspec.commands.flags.models import ModelFlags, NameArgument
 from localspec.commands.flags.sampling import SamplingFlags
+from localspec.commands.flags.spellings import LlamaCommand
 from localspec.commands.session import make_request, open_engine, sampling_for, usable_length
 
 
@@ -49,4 +50,4 @@ def chat(
 
 def register(app: typer.Typer) -> None:
     """Add this command to the program."""
-    app.command()(chat)
+    app.command(cls=LlamaCommand)(chat)

@@ -7,7 +7,7 @@ import typer
 from localspec import __version__
 from localspec.commands.flags.answer import JsonFlag
 from localspec.core import machine
-from localspec.core.config import choose_draft
+from localspec.core.config import THREADS, choose_draft
 from localspec.core.errors import UsageError
 from localspec.display import console
 from localspec.display.progress import progress
@@ -22,7 +22,14 @@ def demo(
         int, typer.Option("--max-tokens", "-n", min=1, max=256, help="Most tokens of an answer.")
     ] = 64,
     threads: Annotated[
-        int | None, typer.Option("--threads", "-t", min=1, help="Default: physical cores.")
+        int | None,
+        typer.Option(
+            "--threads",
+            "-t",
+            min=THREADS.low,
+            max=THREADS.high,
+            help="Default: physical cores.",
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:

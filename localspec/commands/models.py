@@ -1,16 +1,19 @@
 """The commands about models: check, inspect, list, suggest, download and verify."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from localspec.commands import pairs
 from localspec.commands.flags.answer import JsonFlag
 from localspec.commands.session import download_ui
-from localspec.core.errors import IncompatiblePair, UsageError
+from localspec.core.errors import IncompatiblePair, LocalspecError, UsageError
 from localspec.display import console, reports
 from localspec.display.progress import progress
+
+if TYPE_CHECKING:
+    from localspec.hub.remote_header import PairCheck
 
 _MODEL = "A GGUF file, or one on the Hub: org/repo:Q4_K_M, hf:org/repo/file.gguf."
 
@@ -41,14 +44,31 @@ def check(
 ) -> None:
     """Check whether a draft model is compatible with a target, and why not; reads only headers.
 
-    Of a file on the Hub only the header is read. A pair's name stands for both models.
+    Of a file on the Hub only the header is read. A pair's name stands for both models. Exit code 0
+    if they are compatible, 1 if not, 2 if that cannot be said.
     """
-    from localspec.library.acquire import judge
-    from localspec.library.resolve import Resolver
     from localspec.pairing import report_json
 
-    resolver = Resolver()
     given = [name for name in (target_name, draft_name, target, draft) if name is not None]
+    try:
+        verdict = _judge(given, target, lenient)
+    except LocalspecError as problem:
+        problem.exit_code = UsageError.exit_code  # 1 is a verdict
+        raise
+    if as_json:
+        document = report_json(verdict.report, verdict.target, verdict.draft)
+        console.json_line(document | {"bytes_read": verdict.bytes_read})
+    else:
+        reports.pair_report(verdict.report, verdict.target, verdict.draft)
+    raise typer.Exit(0 if verdict.report.compatible else 1)
+
+
+def _judge(given: list[str], target: str | None, lenient: bool) -> "PairCheck":
+    """The verdict on two models, or on a pair, as they were named."""
+    from localspec.library.acquire import judge
+    from localspec.library.resolve import Resolver
+
+    resolver = Resolver()
     if len(given) == 1:
         named = resolver.choose(given[0], None)
         given = named.models
@@ -60,13 +80,7 @@ def check(
         )
     first = target or given[0]
     given.remove(first)
-    verdict = judge(first, given[0], resolver, download_ui(), lenient=lenient, weights_needed=False)
-    if as_json:
-        document = report_json(verdict.report, verdict.target, verdict.draft)
-        console.json_line(document | {"bytes_read": verdict.bytes_read})
-    else:
-        reports.pair_report(verdict.report, verdict.target, verdict.draft)
-    raise typer.Exit(0 if verdict.report.compatible else 1)
+    return judge(first, given[0], resolver, download_ui(), lenient=lenient, weights_needed=False)
 
 
 def inspect(

@@ -11,6 +11,7 @@ from localspec.commands.flags.kept import FlagGroups, kept_settings, unkept_flag
 from localspec.commands.flags.loading import LoadingFlags
 from localspec.commands.flags.models import ModelFlags
 from localspec.commands.flags.sampling import SamplingFlags
+from localspec.commands.flags.spellings import LlamaCommand
 from localspec.commands.session import download_ui
 from localspec.core.errors import UsageError
 from localspec.display import console, reports
@@ -48,7 +49,7 @@ def pairs(
         lists.pairs(rows)
 
 
-@pair_app.command("add")
+@pair_app.command("add", cls=LlamaCommand)
 @spread_groups
 def pair_add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, . - and _.")],

@@ -17,6 +17,7 @@ from localspec.commands.flags.kept import FlagGroups
 from localspec.commands.flags.loading import LoadingFlags
 from localspec.commands.flags.models import ModelFlags
 from localspec.commands.flags.sampling import SamplingFlags
+from localspec.commands.flags.spellings import LlamaCommand
 from localspec.commands.session import (
     make_request,
     open_engine,
@@ -44,6 +45,10 @@ def run(
     prompt: Annotated[
         str | None, typer.Argument(help="The prompt; what is piped in is added below it.")
     ] = None,
+    prompt_option: Annotated[
+        str | None,
+        typer.Option("--prompt", "-p", metavar="PROMPT", help="The prompt, as the argument."),
+    ] = None,
     file: Annotated[
         Path | None,
         typer.Option("--file", "-f", help="Read the prompt from this file, not from stdin."),
@@ -60,8 +65,10 @@ def run(
     """Answer one prompt: the text on stdout, the figures on stderr."""
     if raw and answering.system is not None:
         raise UsageError("--raw uses no template, so --system has no place.", "Leave one out.")
+    if prompt is not None and prompt_option is not None:
+        raise UsageError("Two prompts were given.", "Give one, as the argument or with --prompt.")
     request = make_request(None, FlagGroups(models, loading, sampling))
-    text = _read_prompt(prompt, file)
+    text = _read_prompt(prompt_option if prompt is None else prompt, file)
     length = request.draft_tokens
     with open_engine(request) as engine:
         params = sampling_for(engine, request)
@@ -183,4 +190,4 @@ def _read_stdin() -> str:
 
 def register(app: typer.Typer) -> None:
     """Add this command to the program."""
-    app.command()(run)
+    app.command(cls=LlamaCommand)(run)

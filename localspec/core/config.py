@@ -11,12 +11,35 @@ from localspec.core.errors import UsageError
 # which rounds differently; up to 63, drafted tokens and the pending one, all widths agree.
 MAX_DRAFT_TOKENS = 62
 DEFAULT_CTX_SIZE = 8192
+TRAINED_CTX_SIZE = 0  # as a context in tokens: what the model was trained for
+ALL_LAYERS = 2**31 - 1
+DEFAULT_BATCH = 512  # tokens
 MAX_THREADS = 512  # GGML_MAX_N_THREADS; llama.cpp aborts beyond it
 
 DraftTokens = int | Literal["auto"]  # 0 is "off"
 FlashAttention = Literal["auto", "on", "off"]
 CacheType = Literal["f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
+SplitMode = Literal["none", "layer", "row", "tensor"]
+RopeScaling = Literal["none", "linear", "yarn"]
+
+
+class KeyValue(NamedTuple):
+    """A metadata key of a GGUF file, and the value it is given instead."""
+
+    key: str
+    value: int | float | bool | str
+
+
+class Lora(NamedTuple):
+    """A LoRA adapter's file, and its weight."""
+
+    path: Path
+    scale: float = 1.0
+
+
+class Shares(tuple[float, ...]):
+    """The share of each GPU."""
 
 
 class Bounds(NamedTuple):
@@ -29,18 +52,43 @@ class Bounds(NamedTuple):
 # Of the command line and of the file of a pair.
 DRAFT_TOKENS = Bounds(0, MAX_DRAFT_TOKENS)
 CTX_SIZE = Bounds(8, 2**31 - 1)
-LAYERS = Bounds(0, 2**31 - 1)
+LAYERS = Bounds(0, ALL_LAYERS)
 THREADS = Bounds(1, MAX_THREADS)
+# A verification must fit into one batch; beyond the upper bound buffers take gigabytes.
+BATCH = Bounds(MAX_DRAFT_TOKENS + 2, 2**16)
 
+_LONGEST_OVERRIDE = 127  # bytes of a key or a text (`llama_model_kv_override`)
 _ODD_NUMBER = re.compile(r"-[\d.,]+|\d*\.\d+")  # meant as a length, and never a file
+
+
+@dataclass(frozen=True, slots=True)
+class RopeOptions:
+    """Rotary position embedding in place of the model's own; None is what the file says.
+
+    ``freq_scale`` multiplies positions; ``yarn_orig_ctx`` is in tokens. Names are those of
+    `llama_context_params`.
+    """
+
+    rope_scaling_type: RopeScaling | None = None
+    rope_freq_base: float | None = None
+    rope_freq_scale: float | None = None
+    yarn_orig_ctx: int | None = None
+    yarn_ext_factor: float | None = None
+    yarn_attn_factor: float | None = None
+    yarn_beta_slow: float | None = None
+    yarn_beta_fast: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
     """How one model is loaded. None means "decide from the file and the machine".
 
-    Sizes are in tokens, threads in operating-system threads. ``exact`` makes every decode at least
-    two tokens wide, because llama.cpp's one-token kernels may round differently from all others.
+    Sizes are in tokens, threads in operating-system threads. ``ctx_size`` 0 is the context the
+    model was trained for. llama.cpp takes ``batch_size`` tokens in a call, and computes
+    ``ubatch_size`` of them at once, both within `BATCH`. ``loras`` are adapter files with the scale
+    of each, ``override_kv`` values that replace those of the file. ``exact`` makes every decode at
+    least two tokens wide, because llama.cpp's one-token kernels may round differently from all
+    others.
     """
 
     path: Path
@@ -51,11 +99,34 @@ class LoadOptions:
     device: str | None = None
     cpu_moe_layers: int = 0
     override_tensors: tuple[str, ...] = ()
+    tensor_split: tuple[float, ...] = ()
+    main_gpu: int = 0
+    split_mode: SplitMode = "layer"
     mlock: bool = False
+    mmap: bool = True
+    batch_size: int = DEFAULT_BATCH
+    ubatch_size: int = DEFAULT_BATCH
     flash_attention: FlashAttention = "auto"
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
+    rope: RopeOptions = RopeOptions()
+    loras: tuple[Lora, ...] = ()
+    override_kv: tuple[KeyValue, ...] = ()
     exact: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "ubatch_size"):
+            if not BATCH.low <= getattr(self, name) <= BATCH.high:
+                raise UsageError(
+                    f"{name} is {getattr(self, name)}, expected a value from {BATCH.low} to "
+                    f"{BATCH.high}.",
+                    f"The default is {DEFAULT_BATCH}.",
+                )
+
+    @property
+    def resident(self) -> bool:
+        """Whether the weights must stay in memory, since they cannot be read again when needed."""
+        return self.mlock or not self.mmap
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +143,48 @@ class DraftOptions:
                 "This command takes one draft length, not a list.", "Give one number, auto or off."
             )
         return self.lengths[0] if self.lengths else default
+
+
+def parse_key_value(text: str) -> KeyValue:
+    """Read ``KEY=TYPE:VALUE`` with the types int, float, bool and str (`string_parse_kv_override`).
+
+    Raises ValueError, a sentence without its end, for anything else.
+    """
+    key, _, typed = text.partition("=")
+    kind, colon, value = typed.partition(":")
+    if not key or not colon or kind not in ("int", "float", "bool", "str"):
+        raise ValueError("expected KEY=TYPE:VALUE with a type of int, float, bool or str")
+    if len(key.encode()) > _LONGEST_OVERRIDE or len(value.encode()) > _LONGEST_OVERRIDE:
+        raise ValueError(f"a key or a text has at most {_LONGEST_OVERRIDE} bytes")
+    if kind == "str":
+        return KeyValue(key, value)
+    if kind == "bool":
+        if value not in ("true", "false"):
+            raise ValueError("a bool is true or false")
+        return KeyValue(key, value == "true")
+    number = int(value) if kind == "int" else float(value)
+    if not -(2**63) <= number < 2**63:  # also of what is no number
+        raise ValueError("a number has at most 64 bits")
+    return KeyValue(key, number)
+
+
+def parse_lora(text: str) -> Lora:
+    """Read ``FILE:SCALE``; raises ValueError, a sentence without its end, for anything else."""
+    name, colon, scale = text.rpartition(":")
+    if not colon or not name:
+        raise ValueError("expected FILE:SCALE, such as style.gguf:0.5")
+    number = float(scale)
+    if not -1e3 <= number <= 1e3:
+        raise ValueError("expected a scale from -1000 to 1000")
+    return Lora(Path(name), number)
+
+
+def parse_shares(text: str) -> Shares:
+    """Read shares such as ``3,1`` or ``3/1``, of which one must not be 0; raises ValueError."""
+    shares = Shares(float(part) for part in re.split("[,/]", text))
+    if not all(0 <= share <= 1e6 for share in shares) or not any(shares):
+        raise ValueError("expected shares such as 3,1")
+    return shares
 
 
 def parse_draft_tokens(text: str) -> tuple[DraftTokens, ...] | None:

@@ -12,14 +12,20 @@ from dataclasses import replace
 from types import TracebackType
 
 from localspec.core import machine
-from localspec.core.config import LoadOptions
+from localspec.core.config import LoadOptions, RopeOptions
 from localspec.core.errors import FileProblem, IncompatiblePair
 from localspec.engine.chat.template import Message, render
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.memory.plan import MemoryPlan
-from localspec.engine.memory.probe import announcement, free_memory, plan_here
+from localspec.engine.memory.probe import (
+    announcement,
+    free_memory,
+    plan_here,
+    require_survival,
+)
 from localspec.engine.profile_store import PairProfile
+from localspec.metadata.adapter import check_adapter
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import Finding, check_model, check_pair
 from localspec.speculative.suffix import SuffixIndex
@@ -65,25 +71,30 @@ class Engine:
         ``lenient`` is that of `pairing.check_pair`; ``say`` hears what should be known before the
         weights are read, which can take minutes. Raises FileProblem or NotAGGUF for a bad file,
         IncompatiblePair for a pair that must not run, NotEnoughMemory for what cannot fit,
-        EngineError when llama.cpp refuses.
+        UsageError for options that the files or this build cannot have, EngineError when llama.cpp
+        refuses.
         """
-        header = read_header(target.path)
-        draft_header = None if draft is None else read_header(draft.path)
+        header = read_header(target.path, target.override_kv)
+        draft_header = None if draft is None else read_header(draft.path, draft.override_kv)
         notes = _require(header, draft_header, lenient)
+        for adapter, _ in target.loras:
+            check_adapter(adapter, header)
         if draft_header is not None and (stuck := _stuck(header, draft_header)):
             notes.append(stuck)
             draft = draft_header = None
         plan = _plan(header, target, draft_header, draft, notes, say)
-        notes += missing_gpu()
-        model = LlamaModel(
-            header, replace(target, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
-        )
+        notes += missing_gpu() + _without_gpu(target, draft)
+        target = replace(target, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
+        require_survival(target)
+        model = LlamaModel(header, target)
         notes += _stretched(model)
         if draft is None or draft_header is None:
-            return cls(model, None, notes)
+            return cls(model, None, notes + _not_overridden(model, None))
         draft = replace(draft, ctx_size=plan.draft_ctx_size, gpu_layers=plan.draft_gpu_layers)
         try:
-            return cls(model, _load_draft(model, draft_header, draft, notes), notes)
+            require_survival(draft)
+            drafter = _load_draft(model, draft_header, draft, notes)
+            return cls(model, drafter, notes + _not_overridden(model, drafter))
         except BaseException:
             model.close()
             raise
@@ -236,12 +247,38 @@ def _warnings(findings: Sequence[Finding]) -> list[str]:
 
 def _stretched(model: LlamaModel) -> list[str]:
     trained = model.header.context_length
-    if trained is None or model.n_ctx <= trained:
+    if trained is None or model.n_ctx <= trained or model.options.rope != RopeOptions():
         return []
     return [
         f"The context of {model.n_ctx} tokens is longer than the {trained} that "
         f"{model.header.path.name} was trained for: expect nonsense beyond them."
     ]
+
+
+def _not_overridden(target: LlamaModel, draft: LlamaModel | None) -> list[str]:
+    """A line for each replaced value that no model asked for."""
+    taken = target.overridden | (draft.overridden if draft else frozenset())
+    return [
+        f"--override-kv {key} has no effect: llama.cpp did not ask for this key, or for another "
+        "type of value."
+        for key, _ in target.options.override_kv
+        if key not in taken
+    ]
+
+
+def _without_gpu(options: LoadOptions, draft: LoadOptions | None) -> list[str]:
+    """One line when it was said how to spread layers over GPUs, and llama.cpp has none."""
+    given = {
+        "--n-gpu-layers": options.gpu_layers,
+        "--draft-n-gpu-layers": draft and draft.gpu_layers,
+        "--tensor-split": options.tensor_split,
+        "--main-gpu": options.main_gpu,
+        "--split-mode": options.split_mode != "layer",
+    }
+    flags = [flag for flag, value in given.items() if value]
+    if not flags or any(device.is_gpu for device in llama_library.devices()):
+        return []
+    return [f"No effect without a GPU that llama.cpp can use: {', '.join(flags)}."]
 
 
 def _stuck(*headers: ModelHeader) -> str | None:

@@ -3,10 +3,12 @@
 A profile is a JSON file in the cache folder.
 """
 
+import contextlib
 import copy
 import functools
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -136,6 +138,7 @@ class PairProfile:
         self._target = target
         self._draft = draft
         self._knowledge: Knowledge | None = None
+        self._forgotten = False
 
     def knowledge(self, clock: Clock) -> Knowledge:
         """What was learnt, read or else measured first; both caches must be empty then.
@@ -151,17 +154,21 @@ class PairProfile:
         """Measure the pair if it is new here; ``say`` hears what a user should know of that."""
         if self._knowledge is not None:
             return
-        if not self.path.exists():
+        if not self._is_kept():
             say("New on this machine: measuring for about two seconds what drafting costs.")
+            if reason := _unwritable(self.path.parent):
+                say(f"It cannot be kept for the next time: {reason}.")
         told = len(self.notes)
         known = self.knowledge(time.perf_counter)
         for sentence in [*self.notes[told:], *self._verdict(known)]:
             say(sentence)
 
     def forget(self) -> None:
-        """Let the pair be measured anew."""
+        """Let the pair be measured anew, also where its profile cannot be removed."""
         self._knowledge = None
-        self.path.unlink(missing_ok=True)
+        self._forgotten = True
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
 
     def keep(self) -> None:
         """Write down what was learnt."""
@@ -191,8 +198,17 @@ class PairProfile:
             },
         )
 
+    def _is_kept(self) -> bool:
+        """Whether there is a profile to read; in a folder that may not be entered there is none."""
+        try:
+            return not self._forgotten and self.path.exists()
+        except OSError:
+            return False
+
     def _read(self, clock: Clock) -> Knowledge | None:
         """The kept profile, its costs measured again where they no longer hold; None without."""
+        if self._forgotten:
+            return None
         try:
             known = load(self.path)
         except ValueError as error:
@@ -218,6 +234,15 @@ class PairProfile:
             f"Even a draft that is always right would gain no more than {most:.2f}x here (with "
             f"{length} tokens a round): decoding plainly, but for prompt lookup."
         ]
+
+
+def _unwritable(folder: Path) -> str | None:
+    """Why nothing can be kept in a folder, None where it can."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"{folder} cannot be made ({error.strerror})"
+    return None if os.access(folder, os.W_OK | os.X_OK) else f"{folder} may not be written"
 
 
 def _circumstances(model: LlamaModel) -> dict[str, object]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from localspec.core.errors import NotAGGUF
+from localspec.core.errors import NotAGGUF, UsageError
 from localspec.core.formatting import one_line
 from localspec.metadata.byte_reader import AGAIN, ByteReader, Source
 
@@ -32,6 +32,21 @@ _SCALARS = {  # GGUF value type -> struct code
     UINT8: "B", INT8: "b", 2: "H", 3: "h", UINT32: "I", INT32: "i", FLOAT32: "f", BOOL: "?",
     10: "Q", 11: "q", 12: "d",
 }  # fmt: skip
+
+
+class ValueKind(NamedTuple):
+    """Types that llama.cpp takes for one: its name for them, and their numbers in a file."""
+
+    name: str
+    type_ids: tuple[int, ...]
+
+
+_KINDS = {
+    int: ValueKind("int", (UINT32, INT32, UINT8, INT8, 2, 3, 10, 11)),
+    float: ValueKind("float", (FLOAT32, 12)),
+    bool: ValueKind("bool", (BOOL,)),
+    str: ValueKind("str", (STRING,)),
+}
 
 
 class GgmlType(NamedTuple):
@@ -106,7 +121,7 @@ class PartHeader:
     """One GGUF file, parsed but not yet interpreted.
 
     `announced` holds the number of texts of each list of texts, known before they are read, and
-    `types` the GGUF type of each value.
+    `types` the GGUF type of each value; `n_header` is the number of bytes before the weights.
     """
 
     path: Path
@@ -117,12 +132,30 @@ class PartHeader:
     tensors: list[TensorInfo] = field(default_factory=list)
     announced: dict[str, int] = field(default_factory=dict)
     types: dict[str, int] = field(default_factory=dict)
+    n_header: int = 0
 
     def fail(self, sentence: str, hint: str = AGAIN) -> NoReturn:
         raise NotAGGUF(f"{one_line(str(self.path))} {sentence}.", hint)
 
     def _wrong(self, key: str, expected: str) -> NoReturn:
         self.fail(f"holds no {expected} in its key '{one_line(key)}'", _CONVERT)
+
+    def override(self, key: str, value: int | float | bool | str) -> None:
+        """Replace a value, as llama.cpp's `--override-kv` does; raises UsageError for another type.
+
+        llama.cpp itself would go on with the value in the file.
+        """
+        kind, found = _KINDS[type(value)], self.types.get(key)
+        if found is not None and found not in kind.type_ids:
+            stored = [each.name for each in _KINDS.values() if found in each.type_ids]
+            hint = f"Write {one_line(key)}={stored[0]}:VALUE." if stored else "Lists must stay."
+            raise UsageError(
+                f"The key {one_line(key)} of {one_line(self.path.name)} is of the type "
+                f"{stored[0] if stored else 'list'}, not {kind.name}.",
+                hint,
+            )
+        self.values[key] = value
+        self.types.setdefault(key, kind.type_ids[0])
 
     def require(self, keys: Container[str], type_id: int, expected: str) -> None:
         """Raise NotAGGUF if one of these keys is there and its value is of another type."""
@@ -206,6 +239,7 @@ class HeaderReader:
             else:
                 _read_elements(reader, part, key, array)
         _read_tensors(reader, part, n_tensors)
+        part.n_header = reader.offset
 
 
 def _read_version(reader: ByteReader) -> int:

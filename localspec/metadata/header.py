@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from localspec.core.config import KeyValue
 from localspec.core.sampling_params import RECOMMENDED_KEYS
 from localspec.metadata.byte_reader import Source
 from localspec.metadata.gguf_file import HeaderReader, PartHeader, TensorInfo, Value
@@ -166,13 +167,17 @@ class StagedHeader:
         return _build_header([reader.part for reader in self._readers], complete=False)
 
 
-def read_header(path: Path) -> ModelHeader:
+def read_header(path: Path, override_kv: Sequence[KeyValue] = ()) -> ModelHeader:
     """Read the header of the GGUF file at `path`; for a split model, of every part.
 
-    Raises `FileProblem` if the path or a part of the model is missing or unreadable, and
-    `NotAGGUF` if the content is not a complete, sane, little-endian GGUF file of version 2 or 3.
+    `override_kv` are values in place of the file's. Raises `FileProblem` if the path or a part of
+    the model is missing or unreadable, `NotAGGUF` if the content is not a complete, sane,
+    little-endian GGUF file of version 2 or 3, and `UsageError` for a value of another type.
     """
-    return _build_header(read_parts(path))
+    parts = read_parts(path)
+    for key, value in override_kv:
+        parts[0].override(key, value)
+    return _build_header(parts)
 
 
 def _build_header(parts: Sequence[PartHeader], complete: bool = True) -> ModelHeader:

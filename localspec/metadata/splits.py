@@ -6,7 +6,7 @@ from pathlib import Path
 
 from localspec.core.errors import FileProblem
 from localspec.core.formatting import one_line
-from localspec.metadata.byte_reader import open_file
+from localspec.metadata.byte_reader import MAX_HEADER_BYTES, open_file
 from localspec.metadata.filenames import MAX_PARTS, PART_NAME, part_name
 from localspec.metadata.gguf_file import MAX_TENSORS, HeaderReader, PartHeader
 
@@ -17,13 +17,21 @@ def read_parts(path: Path) -> list[PartHeader]:
     Raises `FileProblem` if a file is missing or unreadable, and `NotAGGUF` if the content is not a
     complete, sane, little-endian GGUF file of version 2 or 3.
     """
-    first = _read_part(path)
+    first = read_part(path)
     parts = [first]
     for other in _other_parts(first):
-        parts.append(_read_part(other))
-        _bound(parts)
-    _check_split(parts)
+        parts.append(read_part(other))
+        _join(parts)
+    _check_tensors(parts)
     return parts
+
+
+def read_part(path: Path) -> PartHeader:
+    """Parse one file; raises what `read_parts` does."""
+    with open_file(path) as file:
+        reader = HeaderReader(file)
+        reader.finish()
+        return reader.part
 
 
 def finish_parts(readers: Sequence[HeaderReader]) -> list[PartHeader]:
@@ -36,28 +44,36 @@ def finish_parts(readers: Sequence[HeaderReader]) -> list[PartHeader]:
     for reader in readers:
         reader.finish()
         parts.append(reader.part)
-        _bound(parts)
-    count = parts[0].number("split.count") or 1
-    if count != len(parts):
-        parts[0].fail(f"says that its model has {count:,} parts, but {len(parts):,} are there")
-    _check_split(parts)
+        count = parts[0].number("split.count") or 1
+        if count != len(readers):
+            parts[0].fail(
+                f"says that its model has {count:,} parts, but {len(readers):,} are there"
+            )
+        _join(parts)
+    _check_tensors(parts)
     return parts
 
 
-def _bound(parts: list[PartHeader]) -> None:
-    """Keep of the last part only what is needed, and refuse more tensors than a model may have."""
-    last = parts[-1]
-    if len(parts) > 1:
-        last.arrays.clear()  # lists of tokens count in part 1 only
+def _join(parts: list[PartHeader]) -> None:
+    """Require that the part read last is the next one, and keep of it no more than is needed.
+
+    All else in a part after the first is dropped at once, so that many parts, which may be links to
+    one file, take no more memory than one.
+    """
+    *others, last = parts
+    if not others:
+        return
+    index, count = len(others), parts[0].number("split.count")
+    if last.number("split.no") != index or last.number("split.count") not in (None, count):
+        last.fail(f"does not say that it is part {index + 1} of {count}")
+    for kept in (last.values, last.arrays, last.announced, last.types):
+        kept.clear()
     if sum(len(part.tensors) for part in parts) > MAX_TENSORS:
         last.fail(f"and the parts before it describe over {MAX_TENSORS:,} tensors")
-
-
-def _read_part(path: Path) -> PartHeader:
-    with open_file(path) as file:
-        reader = HeaderReader(file)
-        reader.finish()
-        return reader.part
+    if sum(part.n_header for part in parts[1:]) > MAX_HEADER_BYTES:
+        last.fail(
+            f"and the parts between it and the first have headers over {MAX_HEADER_BYTES >> 20} MiB"
+        )
 
 
 def _other_parts(first: PartHeader) -> list[Path]:
@@ -91,14 +107,11 @@ def _other_parts(first: PartHeader) -> list[Path]:
     return [first.path.with_name(other) for other in others]
 
 
-def _check_split(parts: list[PartHeader]) -> None:
-    """The parts belong together (`llama_model_loader`): numbered, no tensor twice, none missing."""
+def _check_tensors(parts: list[PartHeader]) -> None:
+    """No tensor is there twice, and none is missing (`llama_model_loader`)."""
     if len(parts) == 1:
         return
     first, tensors = parts[0], [tensor for part in parts for tensor in part.tensors]
-    for index, part in enumerate(parts):
-        if part.number("split.no") != index:
-            part.fail(f"does not say that it is part {index + 1} of {len(parts)}")
     twice = [name for name, count in Counter(t.name for t in tensors).items() if count > 1]
     if twice:
         first.fail(f"and its other parts describe the tensor '{one_line(twice[0])}' twice")

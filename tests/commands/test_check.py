@@ -61,10 +61,10 @@ def test_check_names_what_differs_first(
         (["T"], 2, "two models, not 1"),
         (["T", "D", "--draft", "D"], 2, "two models, not 3"),
         (["T", "D", "D"], 2, "unexpected extra argument"),
-        (["T", "BAD/none.gguf"], 1, "There is no file"),
-        (["BAD/cut.gguf", "D"], 1, "cut short"),
-        (["T", "BAD/text.gguf"], 1, "text file"),
-        (["BAD/folder.gguf", "D"], 1, "directory"),
+        (["T", "BAD/none.gguf"], 2, "There is no file"),
+        (["BAD/cut.gguf", "D"], 2, "cut short"),
+        (["T", "BAD/text.gguf"], 2, "text file"),
+        (["BAD/folder.gguf", "D"], 2, "directory"),
     ],
 )
 def test_check_of_bad_input(

@@ -35,7 +35,13 @@ def test_demo(localspec: Command) -> None:
     pairs = json.loads(done.out)["pairs"]
     assert [pair["quantization"] for pair in pairs] == ["F16", "Q4_0"]
     assert all(pair["sides"][1]["text"] in ("same", "rounding") for pair in pairs)
-    for nonsense in (("--draft", "0"), ("--repeats", "0"), ("-n", "257"), ("-t", "none")):
+    for nonsense in (
+        ("--draft", "0"),
+        ("--repeats", "0"),
+        ("-n", "257"),
+        ("-t", "none"),
+        ("-t", "100000"),
+    ):
         assert localspec("demo", *nonsense).code == 2
     assert "shows drafting" in localspec("demo", "--draft", "off").err
 

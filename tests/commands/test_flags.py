@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -11,14 +11,26 @@ import typer
 from typer.testing import CliRunner
 
 from localspec.commands.flags.groups import spread_groups
+from localspec.commands.flags.kept import FlagGroups, kept_settings, settle, unkept_flags
 from localspec.commands.flags.loading import LoadingFlags
 from localspec.commands.flags.models import ModelFlags
+from localspec.commands.flags.placement import AUTO_LAYERS
 from localspec.commands.flags.sampling import SamplingFlags
-from localspec.core.config import MAX_DRAFT_TOKENS, DraftOptions, LoadOptions
+from localspec.commands.flags.spellings import complete
+from localspec.core.config import (
+    ALL_LAYERS,
+    MAX_DRAFT_TOKENS,
+    DraftOptions,
+    KeyValue,
+    LoadOptions,
+    Lora,
+    RopeOptions,
+)
 from localspec.core.errors import UsageError
 from localspec.core.sampling_params import SamplingParams
 
 TARGET, DRAFT = Path("big.gguf"), Path("small.gguf")
+PANELS = ("Drafting", "Loading", "Rope and adapters", "Sampling")
 
 
 Parsed = tuple[ModelFlags, LoadingFlags, SamplingFlags, str]
@@ -59,7 +71,7 @@ def test_every_flag_is_explained_and_grouped() -> None:
             assert option.help and option.help.rstrip().endswith("."), field.name
             spellings += option.param_decls
             if field.name not in ("target", "verbose"):
-                assert option.rich_help_panel in ("Drafting", "Loading", "Sampling"), field.name
+                assert option.rich_help_panel in PANELS, field.name
     assert len(spellings) == len(set(spellings))
 
 
@@ -112,6 +124,113 @@ def test_the_draft_follows_the_target() -> None:
     assert draft == LoadOptions(DRAFT, threads=3, threads_batch=4, device="none")
 
 
+def test_the_draft_has_caches_and_tensors_of_its_own() -> None:
+    _, loading, _, _ = parsed("-ctk", "q8_0", "-ctkd", "q4_0", "-ctvd", "f32", "-otd", "a=CPU")
+    target, draft = loading.load_options(TARGET, DRAFT)
+    assert target == LoadOptions(TARGET, cache_type_k="q8_0")
+    assert draft == LoadOptions(
+        DRAFT, cache_type_k="q4_0", cache_type_v="f32", override_tensors=("a=CPU",)
+    )
+
+
+@pytest.mark.parametrize("flag", ["-ngl", "-ngld"])
+@pytest.mark.parametrize(
+    ("text", "layers"), [("auto", None), ("-1", None), ("all", ALL_LAYERS), ("-2", ALL_LAYERS)]
+)
+def test_layers_as_llama_cpp_names_them(flag: str, text: str, layers: int | None) -> None:
+    target, draft = parsed(flag, text)[1].load_options(TARGET, DRAFT)
+    assert draft is not None
+    assert (target if flag == "-ngl" else draft).gpu_layers == layers
+
+
+@pytest.mark.parametrize(
+    ("arguments", "batches"),
+    [
+        ((), (512, 512)),
+        (("-b", "2048"), (2048, 512)),
+        (("-b", "128"), (128, 128)),
+        (("-ub", "1024"), (1024, 1024)),
+        (("-ub", "128"), (512, 128)),
+        (("-b", "2048", "-ub", "64"), (2048, 64)),
+    ],
+)
+def test_one_batch_size_follows_the_other(
+    arguments: tuple[str, ...], batches: tuple[int, int]
+) -> None:
+    for options in parsed(*arguments)[1].load_options(TARGET, DRAFT):
+        assert options is not None and (options.batch_size, options.ubatch_size) == batches
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("-b", "64", "-ub", "128"), "more than --batch-size"),
+        (("--rope-scale", "2", "--rope-freq-scale", "0.5"), "two names of one value"),
+    ],
+)
+def test_flags_that_contradict_each_other(arguments: tuple[str, ...], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        parsed(*arguments)[1].load_options(TARGET, None)
+
+
+def test_what_changes_a_model_is_for_the_target() -> None:
+    _, loading, _, _ = parsed(
+        *("--rope-scaling", "yarn", "--rope-scale", "4", "--rope-freq-base", "1e6"),
+        *("--yarn-orig-ctx", "4096", "--yarn-ext-factor", "0.5", "--yarn-attn-factor", "2"),
+        *("--yarn-beta-slow", "1.5", "--yarn-beta-fast", "32", "--lora", "a.gguf"),
+        *("--lora-scaled", "b:c.gguf:0.5", "--override-kv", "x.y=int:-3", "--no-mmap"),
+    )
+    target, draft = loading.load_options(TARGET, DRAFT)
+    replaced = (KeyValue("x.y", -3),)
+    assert target == LoadOptions(
+        TARGET, mmap=False, override_kv=replaced,
+        rope=RopeOptions("yarn", 1e6, 0.25, 4096, 0.5, 2, 1.5, 32),
+        loras=(Lora(Path("a.gguf"), 1.0), Lora(Path("b:c.gguf"), 0.5)),
+    )  # fmt: skip
+    assert target.resident
+    assert draft == LoadOptions(DRAFT, mmap=False, override_kv=replaced)
+
+
+def test_shares_count_the_devices_of_a_model() -> None:
+    shares = ("-ts", "3/1", "-sm", "row", "-mg", "1")
+    target, draft = parsed(*shares)[1].load_options(TARGET, DRAFT)
+    assert target == LoadOptions(TARGET, tensor_split=(3, 1), split_mode="row", main_gpu=1)
+    assert draft == replace(target, path=DRAFT)
+    draft = parsed(*shares, "-devd", "CUDA1")[1].load_options(TARGET, DRAFT)[1]
+    assert draft == LoadOptions(DRAFT, device="CUDA1")
+
+
+@pytest.mark.parametrize(
+    ("given", "completed"),
+    [
+        ("-fa", "-fa on"),
+        ("-fa off -c 9", "-fa off -c 9"),
+        ("-fa prompt -c 9", "-fa on prompt -c 9"),
+        ("--flash-attn auto", "--flash-attn auto"),
+        ("--flash-attn -fa off", "--flash-attn on -fa off"),
+        ("-- -fa", "-- -fa"),
+        ("-fat", "-fat"),
+    ],
+)
+def test_flash_attention_needs_no_value(given: str, completed: str) -> None:
+    assert complete(given.split()) == completed.split()
+
+
+def test_a_pair_names_what_it_cannot_keep() -> None:
+    models, loading, sampling, _ = parsed(
+        *("-c", "0", "-ngl", "auto", "-ngld", "3", "--rope-scale", "2", "--lora", "a.gguf"),
+        *("-mg", "1", "-otd", "a=CPU", "--no-mmap", "-b", "64", "--suffix", "off"),
+    )
+    assert set(unkept_flags(models, loading)) == {
+        "--ctx-size 0", "--rope-scale", "--lora", "--main-gpu", "--override-tensor-draft",
+        "--no-mmap", "--batch-size", "--suffix",
+    }  # fmt: skip
+    kept = kept_settings(FlagGroups(models, loading, sampling))
+    assert kept == {"ctx_size": 0, "draft_gpu_layers": 3}  # of which 0 was refused
+    groups = FlagGroups(models, loading, sampling)
+    assert settle(groups, {"gpu_layers": 9}).loading.n_gpu_layers == AUTO_LAYERS
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -147,10 +266,28 @@ def test_draft_is_a_model_or_a_length(
     [
         (("-ctk", "f8"), "'f8' is not one of f16"),
         (("-fa", "maybe"), "'maybe' is not one of auto, on, off"),
-        (("-c", "7"), "greater than or equal"),
-        (("-c", str(2**32 + 512)), "less than or equal"),
+        (("-c", "7"), "no number from 8 to"),
+        (("-c", str(2**32 + 512)), "no number from 8 to"),
+        (("-c", "-1"), "no number from 8 to"),
+        (("-c", "9" * 5000), "no number from 8 to"),
         (("-t", "0"), "greater than or equal"),
-        (("-ngl", "-1"), "greater than or equal"),
+        (("-ngl", "-3"), "or auto, or -1, or all"),
+        (("-ngld", "many"), "no number from 0"),
+        (("-b", "63"), "greater than or equal"),
+        (("-ub", str(2**16 + 1)), "less than or equal"),
+        (("-sm", "columns"), "'columns' is not one of none, layer, row, tensor"),
+        (("-ts", "0,0"), "expected shares such as 3,1"),
+        (("-ts", "1,nan"), "expected shares such as 3,1"),
+        (("-ts", "a"), "could not convert"),
+        (("-mg", "-1"), "greater than or equal"),
+        (("--rope-scaling", "longrope"), "is not one of none, linear, yarn"),
+        (("--rope-scale", "0"), "no number from 1e-06 to"),
+        (("--rope-freq-base", "nan"), "no number from"),
+        (("--yarn-ext-factor", "-1"), "no number from 0 to"),
+        (("--lora-scaled", "a.gguf"), "expected FILE:SCALE"),
+        (("--lora-scaled", "a.gguf:much"), "could not convert"),
+        (("--lora-scaled", "a.gguf:inf"), "expected a scale"),
+        (("--override-kv", "a=1"), "expected KEY=TYPE:VALUE"),
         (("--top-k", "many"), "valid"),
     ],
 )

@@ -394,3 +394,62 @@ def test_a_reader_that_leaves(tiny: TinyFiles) -> None:
         started.wait()
     assert started.returncode != 0
     assert "Traceback" not in err and "Error" not in err
+
+
+def test_the_prompt_may_be_a_flag(run: Command) -> None:
+    plain = run(HELLO, "--temp", "0")
+    assert plain.code == 0
+    for flag in ("-p", "--prompt"):
+        assert run(flag, HELLO, "--temp", "0").out == plain.out
+    both = run("-p", HELLO, HELLO)
+    assert both.code == 2 and "Two prompts were given." in both.err
+    piped = run("-p", "One", "--temp", "0", stdin="Two")
+    assert piped.out == run("One\n\nTwo", "--temp", "0").out
+
+
+def test_what_looks_like_a_flag_may_be_a_value(run: Command) -> None:
+    assert run("--stop", "-cnv", HELLO).code == 0
+    assert run("--", "-cnv").code == 0
+
+
+def test_flash_attention_alone_is_on(run: Command, localspec: Command) -> None:
+    done = run("-fa", HELLO, "--json")
+    assert json.loads(done.out)["settings"]["target"]["flash_attn"] == "on"
+
+
+def test_what_was_given_is_in_the_document(run: Command) -> None:
+    done = run(
+        *(HELLO, "--json", "-b", "256", "-ub", "128", "--rope-scale", "2", "--no-mmap"),
+        *("--override-kv", "llama.context_length=int:500", "-c", "0"),
+    )
+    target = json.loads(done.out)["settings"]["target"]
+    expected = {
+        "batch_size": 256, "ubatch_size": 128, "rope": {"rope_freq_scale": 0.5}, "mmap": False,
+        "override_kv": {"llama.context_length": 500}, "ctx_size": 500,
+    }  # fmt: skip
+    assert {name: target[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("-ot", "(" * 3000 + ")" * 3000 + "=CPU"), "32 nested parentheses"),
+        (("-otd", "(" * 3000 + ")" * 3000 + "=CPU", "--draft", "DRAFT"), "32 nested parentheses"),
+        (("--override-kv", "llama.context_length=str:a"), "is of the type int, not str"),
+        (("--lora", "DRAFT"), "no LoRA adapter"),
+        (("--lora", "none.gguf"), "There is no file none.gguf"),
+        (("-b", "64", "-ub", "65"), "more than --batch-size"),
+        (("-c", "1000000000"), "1,000,000,000 tokens need"),
+        (("--kv-unified",), "No such option: --kv-unified. What llama.cpp's flags are called"),
+        (("-cnv",), "No such option: -cnv. What llama.cpp's flags are called"),
+        (("-n", "3", "-st"), "No such option: -st."),
+        (("-fa", "-mli"), "No such option: -mli."),
+    ],
+)
+def test_loading_that_cannot_be(
+    run: Command, tiny: TinyFiles, arguments: tuple[str, ...], words: str
+) -> None:
+    given = [str(tiny.draft) if text == "DRAFT" else text for text in arguments]
+    done = run(HELLO, *given)
+    assert done.code in (1, 2) and done.out == "" and words in done.sentences
+    assert "Traceback" not in done.err

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localspec.core import config
 from localspec.core.config import (
     MAX_DRAFT_TOKENS,
     DraftOptions,
@@ -271,3 +275,49 @@ def test_one_length() -> None:
 def test_a_number_that_is_no_length_is_not_taken_for_a_file(text: str) -> None:
     with pytest.raises(UsageError, match="no draft length"):
         choose_draft([text], None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a.b=int:-3", ("a.b", -3)),
+        ("a=float:1e-5", ("a", 1e-5)),
+        ("a=bool:true", ("a", True)),
+        ("a=str:x=y:z", ("a", "x=y:z")),
+        ("a=str:", ("a", "")),
+    ],
+)
+def test_a_value_in_place_of_the_files(text: str, expected: tuple[str, object]) -> None:
+    found = config.parse_key_value(text)
+    assert found == expected and type(found.value) is type(expected[1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "a", "a=", "a=1", "=int:1", "a=int:", "a=int:1.5", "a=float:nan", "a=float:inf",
+     "a=bool:1", "a=u32:1", "a=int:9223372036854775808", "k" * 128 + "=int:1",
+     "a=str:" + "v" * 128, "a=str:\udcff"],
+)  # fmt: skip
+def test_no_value_in_place_of_the_files(text: str) -> None:
+    with pytest.raises(ValueError):
+        config.parse_key_value(text)
+
+
+@given(st.text())
+def test_any_text_is_a_value_or_a_value_error(text: str) -> None:
+    for parse in (config.parse_key_value, config.parse_lora, config.parse_shares):
+        for given_text in (text, f"a=int:{text}", f"a=float:{text}", f"{text}:{text}"):
+            with contextlib.suppress(ValueError):
+                assert parse(given_text) is not None
+
+
+def test_shares_and_scales() -> None:
+    assert config.parse_shares("3,1") == config.parse_shares("3/1") == (3, 1)
+    assert config.parse_lora("C:\\a b.gguf:-0.5") == (Path("C:\\a b.gguf"), -0.5)
+
+
+@pytest.mark.parametrize("name", ["batch_size", "ubatch_size"])
+@pytest.mark.parametrize("size", [0, 63, 2**16 + 1])
+def test_a_verification_fits_into_a_batch(name: str, size: int) -> None:
+    with pytest.raises(UsageError, match=f"{name} is {size}, expected a value from 64 to 65536"):
+        config.LoadOptions(Path("m.gguf"), **{name: size})  # type: ignore[arg-type]

@@ -127,3 +127,52 @@ def test_an_engine_keeps_what_it_learnt(tiny: TinyFiles) -> None:
     with Engine.load(*pair) as engine:
         assert engine.profile.knowledge(float).of("draft model, greedy").observations == 0
         assert any("discarded" in note for note in engine.notes)
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize("recalibrate", [False, True])
+def test_a_folder_that_may_not_be_entered_is_told(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch, recalibrate: bool
+) -> None:
+    def forbidden(*arguments: object, **more: object) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    said: list[str] = []
+    with Engine.load(options(tiny.target), options(tiny.draft)) as engine:
+        assert engine.profile.path.is_absolute()  # found while the models may be read
+        with monkeypatch.context() as patch:
+            for name in ("exists", "stat", "unlink", "mkdir", "open"):
+                patch.setattr(Path, name, forbidden)
+            if recalibrate:
+                engine.profile.forget()
+            engine.profile.introduce(said.append)
+    assert "New on this machine" in said[0]
+    assert "cannot be kept for the next time" in said[1] and "Permission denied" in said[1]
+
+
+@pytest.mark.llama
+def test_a_file_in_place_of_the_folder_is_told(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "file"))
+    said: list[str] = []
+    with Engine.load(options(tiny.target), options(tiny.draft)) as engine:
+        engine.profile.forget()
+        engine.profile.introduce(said.append)
+    assert "cannot be kept for the next time" in said[1] and "Not a directory" in said[1]
+
+
+@pytest.mark.llama
+def test_a_profile_that_cannot_be_removed_is_not_read_again(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = options(tiny.target), options(tiny.draft)
+    with Engine.load(*pair) as engine:
+        engine.profile.knowledge(float).of("draft model, greedy").observe(1.5, False)
+    with Engine.load(*pair) as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", lambda path, missing_ok: path.joinpath("x").rmdir())
+            engine.profile.forget()
+        assert engine.profile.path.exists()
+        assert engine.profile.knowledge(float).of("draft model, greedy").observations == 0

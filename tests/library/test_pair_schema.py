@@ -10,10 +10,12 @@ from dataclasses import asdict
 from typing import get_type_hints
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.commands.flags.loading import LoadingFlags
+from localspec.core.config import CTX_SIZE, LAYERS
 from localspec.core.sampling_params import SamplingParams, sampling_fields
 from localspec.library.pair_schema import (
     SETTINGS,
@@ -123,6 +125,9 @@ FLAGS = {
     "threads_batch": "--threads-batch",
     "draft_threads": "--draft-threads",
 }
+PARSED = {  # flags that take words too: their bounds
+    "--ctx-size": CTX_SIZE, "--n-gpu-layers": LAYERS, "--draft-n-gpu-layers": LAYERS,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "flag"), FLAGS.items())
@@ -130,7 +135,11 @@ def test_a_pair_keeps_what_its_flag_takes(name: str, flag: str) -> None:
     hints = get_type_hints(LoadingFlags, include_extras=True).values()
     options = [hint.__metadata__[0] for hint in hints]
     (option,) = [each for each in options if each.default == flag]  # Typer takes the name for it
-    least, most = option.min, option.max
+    least, most = (option.min, option.max) if option.parser is None else PARSED[flag]
+    if option.parser is not None:
+        assert [option.parser(str(value)) for value in (least, most)] == [least, most]
+        with pytest.raises(typer.BadParameter):
+            option.parser(str(most + 1))
     for value in (least, most):
         document = {"target": TARGET, "draft": DRAFT, "settings": {name: value}}
         assert parse_pair("mine", document).settings == {name: value}

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from localspec.core.config import CACHE_TYPES
-from localspec.core.errors import FileProblem, NotAGGUF
+from localspec.core.config import CACHE_TYPES, KeyValue
+from localspec.core.errors import FileProblem, NotAGGUF, UsageError
 from localspec.metadata import gguf_file, header
 from localspec.metadata.header import ModelHeader, StagedHeader, read_header
 from tests.support.gguf_files import (
@@ -555,3 +555,36 @@ def test_types_that_do_not_follow_the_tokens_are_not_waited_for() -> None:
     assert staged.vocabulary().vocab is None
     header = staged.whole()
     assert header.vocab is not None and header.vocab.token_types is not None
+
+
+# --- values in place of the file's ---
+
+
+def test_a_replaced_value_is_read_as_if_it_were_in_the_file(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf", model_keys(words(9), add_bos=True), model_tensors())
+    replaced = (
+        KeyValue("llama.context_length", 77), KeyValue("tokenizer.ggml.add_bos_token", False),
+        KeyValue("general.name", "Other"), KeyValue("llama.rope.freq_base", 2.5),
+    )  # fmt: skip
+    found = read_header(path, replaced)
+    assert (found.context_length, found.name, found.get("rope.freq_base")) == (77, "Other", 2.5)
+    assert vocab_of(read_header(path)).add_bos and not vocab_of(found).add_bos
+    assert read_header(path).context_length == 4096
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "hint"),
+    [
+        ("llama.context_length", 7.0, "Write llama.context_length=int:VALUE."),
+        ("general.name", 3, "Write general.name=str:VALUE."),
+        ("tokenizer.ggml.add_bos_token", 0, "Write tokenizer.ggml.add_bos_token=bool:VALUE."),
+        ("tokenizer.ggml.tokens", "a", "Lists must stay."),
+    ],
+)
+def test_a_replaced_value_is_of_the_type_of_the_file(
+    tmp_path: Path, key: str, value: int | float | str, hint: str
+) -> None:
+    path = write_gguf(tmp_path / "m.gguf", model_keys(words(9), add_bos=True), model_tensors())
+    with pytest.raises(UsageError) as caught:
+        read_header(path, [KeyValue(key, value)])
+    assert key in caught.value.message and caught.value.hint == hint

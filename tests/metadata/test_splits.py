@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from localspec.core.errors import NotAGGUF
+from localspec.metadata import splits
+from localspec.metadata.byte_reader import open_file
 from localspec.metadata.header import StagedHeader, read_header
 from tests.support.gguf_files import (
     I32,
@@ -96,3 +98,51 @@ def test_as_many_sources_as_the_model_has_parts() -> None:
         with pytest.raises(NotAGGUF) as caught:
             StagedHeader(sources).whole()
         assert "says that its model has" in caught.value.message
+
+
+def test_a_part_is_refused_before_the_next_one_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *others = write_split(tmp_path, 9, promise=9)
+    for other in others:  # as with links to one file, which took memory for each
+        other.unlink()
+        other.hardlink_to(first)
+    read: list[Path] = []
+
+    def opened(path: Path) -> object:
+        read.append(path)
+        return open_file(path)
+
+    monkeypatch.setattr(splits, "open_file", opened)
+    assert "does not say that it is part 2 of 9" in refusal(first).message
+    assert read == [first, others[0]]
+
+
+def test_of_later_parts_only_tensors_are_kept(tmp_path: Path) -> None:
+    paths = write_split(tmp_path)
+    more = {"split.no": Typed(U16, 1), "split.count": Typed(U16, 3), "much": "x" * 9999}
+    write_gguf(paths[1], more | {"list": words(9)}, [Tensor("t1")])
+    first, *others = splits.read_parts(paths[0])
+    assert first.values and first.arrays and first.types
+    for part in others:
+        assert part.tensors
+        assert not (part.values or part.arrays or part.announced or part.types)
+
+
+def test_all_headers_together_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = write_split(tmp_path)
+    sizes = [splits.read_part(path).n_header for path in paths]
+    assert 0 < sizes[1] == sizes[2] < paths[1].stat().st_size
+    monkeypatch.setattr(splits, "MAX_HEADER_BYTES", sum(sizes[1:]))
+    assert read_header(paths[0]).split_count == 3
+    monkeypatch.setattr(splits, "MAX_HEADER_BYTES", sum(sizes[1:]) - 1)
+    error = refusal(paths[0])
+    assert "headers over 0 MiB" in error.message and str(paths[2]) in error.message
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_parts_agree_on_how_many_they_are(tmp_path: Path, count: int) -> None:
+    paths = write_split(tmp_path)
+    keys = {"split.no": Typed(U16, 1), "split.count": Typed(U16, count)}
+    write_gguf(paths[1], keys, [Tensor("t1")])
+    assert "does not say that it is part 2 of 3" in refusal(paths[0]).message

@@ -2,11 +2,14 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, get_type_hints
 
 import typer
+
+from localspec.core.config import Bounds
 
 
 def choice(*allowed: str) -> Callable[[str], str]:
@@ -16,6 +19,49 @@ def choice(*allowed: str) -> Callable[[str], str]:
         if text not in allowed:
             raise typer.BadParameter(f"{text!r} is not one of {', '.join(allowed)}.")
         return text
+
+    return parse
+
+
+def parsed_by(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """A parser whose ValueError becomes a usage error."""
+
+    def parsed(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise typer.BadParameter(f"{text[:99]!r}: {error}.") from None
+
+    return parsed
+
+
+def whole(bounds: Bounds, words: Mapping[str, int]) -> Callable[[str], int]:
+    """A parser of a whole number within bounds, and of words that stand for numbers."""
+
+    def parse(text: str) -> int:
+        if text in words:
+            return words[text]
+        if not text.isdecimal() or not bounds.low <= int(text[:20]) <= bounds.high:
+            others = "".join(f", or {word}" for word in words)
+            raise typer.BadParameter(
+                f"{text[:99]!r} is no number from {bounds.low} to {bounds.high}{others}."
+            )
+        return int(text)
+
+    return parse
+
+
+def number(low: float, high: float) -> Callable[[str], float]:
+    """A parser of a number within bounds."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:  # also false for NaN
+            raise typer.BadParameter(f"{text[:99]!r} is no number from {low:g} to {high:g}.")
+        return value
 
     return parse
 

@@ -1,12 +1,14 @@
 """Which flags are kept with a pair, and flags over a pair's settings."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from localspec.commands.flags.loading import LoadingFlags
 from localspec.commands.flags.models import ModelFlags
+from localspec.commands.flags.placement import AUTO_LAYERS
 from localspec.commands.flags.sampling import SamplingFlags
+from localspec.core.config import TRAINED_CTX_SIZE
 
 # Settings kept with a pair whose flags are called otherwise; sampling has the same names.
 _FLAG_OF = {
@@ -50,19 +52,26 @@ def kept_settings(groups: FlagGroups) -> dict[str, object]:
         flag = _FLAG_OF.get(name, name)
         for group in groups:
             value = getattr(group, flag, None)
-            if name != "draft_tokens" and value is not None and value is not False:
+            if value is None or value is False or name == "draft_tokens":
+                continue
+            if "layers" not in name or value != AUTO_LAYERS:
                 settings[name] = value
     return settings
 
 
 def unkept_flags(models: ModelFlags, loading: LoadingFlags) -> list[str]:
     """Flags that were given and cannot be kept with a pair: they belong to a machine or a run."""
-    values = {
-        "--device": loading.device,
-        "--draft-device": loading.draft_device,
-        "--override-tensor": loading.override_tensor,
-        "--mlock": loading.mlock,
+    from localspec.library.pair_schema import SETTINGS
+
+    kept, blank = {_FLAG_OF.get(name, name) for name in SETTINGS}, LoadingFlags()
+    unkept = [
+        f"--{name.replace('_', '-')}"
+        for name in (field.name for field in fields(loading))
+        if name not in kept and getattr(loading, name) != getattr(blank, name)
+    ]
+    others = {
+        "--ctx-size 0": loading.ctx_size == TRAINED_CTX_SIZE,
         "--suffix": models.suffix == "off",
         "--recalibrate": models.recalibrate,
     }
-    return [flag for flag, value in values.items() if value]
+    return unkept + [flag for flag, given in others.items() if given]

@@ -1,4 +1,4 @@
-"""Flags for how both models are loaded."""
+"""Flags for how both models are loaded, those that change what a model computes among them."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -6,218 +6,231 @@ from typing import Annotated, get_args
 
 import typer
 
-from localspec.commands.flags.groups import choice
+from localspec.commands.flags.groups import choice, number, parsed_by
+from localspec.commands.flags.placement import AUTO_LAYERS, PlacementFlags
 from localspec.core.config import (
-    CACHE_TYPES,
     CTX_SIZE,
-    LAYERS,
-    THREADS,
-    FlashAttention,
+    DEFAULT_BATCH,
+    KeyValue,
     LoadOptions,
+    Lora,
+    RopeOptions,
+    RopeScaling,
+    parse_key_value,
+    parse_lora,
 )
+from localspec.core.errors import UsageError
 
-_DRAFTING, _LOADING = "Drafting", "Loading"
+_ADAPTING = "Rope and adapters"
+_SCALE, _FACTOR, _BASE = (1e-6, 1e6), (0.0, 1e6), (1e-3, 1e12)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadingFlags:
+@dataclass(frozen=True)
+class LoadingFlags(PlacementFlags):
     """How the target and the draft are loaded."""
 
-    draft_ctx_size: Annotated[
-        int | None,
-        typer.Option(
-            "--draft-ctx-size",
-            "-cd",
-            min=CTX_SIZE.low,
-            max=CTX_SIZE.high,
-            help="Context of the draft in tokens: of a longer text it sees the most recent part. "
-            "Default: as the target's, at most 4096 and what the draft was trained for.",
-            rich_help_panel=_DRAFTING,
-        ),
-    ] = None
-    draft_threads: Annotated[
-        int | None,
-        typer.Option(
-            "--draft-threads",
-            "-td",
-            min=THREADS.low,
-            max=THREADS.high,
-            help="Threads of the draft. Default: as --threads.",
-            rich_help_panel=_DRAFTING,
-        ),
-    ] = None
-    draft_n_gpu_layers: Annotated[
-        int | None,
-        typer.Option(
-            "--draft-n-gpu-layers",
-            "-ngld",
-            min=LAYERS.low,
-            max=LAYERS.high,
-            help="Layers of the draft on the GPU. Default: as many as fit, before the target's.",
-            rich_help_panel=_DRAFTING,
-        ),
-    ] = None
-    draft_device: Annotated[
+    rope_scaling: Annotated[
         str | None,
         typer.Option(
-            "--draft-device",
-            "-devd",
-            help="Devices of the draft, comma-separated, or none.",
-            rich_help_panel=_DRAFTING,
+            "--rope-scaling",
+            metavar="|".join(get_args(RopeScaling)),
+            parser=choice(*get_args(RopeScaling)),
+            help="Position scaling of the target. Default: the model's.",
+            rich_help_panel=_ADAPTING,
         ),
     ] = None
-    ctx_size: Annotated[
+    rope_scale: Annotated[
+        float | None,
+        typer.Option(
+            "--rope-scale",
+            metavar="N",
+            parser=number(*_SCALE),
+            help="Stretch the target's context N times; 1 over --rope-freq-scale.",
+            rich_help_panel=_ADAPTING,
+        ),
+    ] = None
+    rope_freq_base: Annotated[
+        float | None,
+        typer.Option(
+            "--rope-freq-base",
+            metavar="N",
+            parser=number(*_BASE),
+            help="Base frequency of its positions. Default: the model's.",
+            rich_help_panel=_ADAPTING,
+        ),
+    ] = None
+    rope_freq_scale: Annotated[
+        float | None,
+        typer.Option(
+            "--rope-freq-scale",
+            metavar="N",
+            parser=number(*_SCALE),
+            help="Factor of its positions: 0.5 stretches the context twice.",
+            rich_help_panel=_ADAPTING,
+        ),
+    ] = None
+    yarn_orig_ctx: Annotated[
         int | None,
         typer.Option(
-            "--ctx-size",
-            "-c",
+            "--yarn-orig-ctx",
             min=CTX_SIZE.low,
             max=CTX_SIZE.high,
-            help="Context in tokens. Default: the smaller of 8192 and what the model was "
-            "trained for, or less where memory is short.",
-            rich_help_panel=_LOADING,
+            help="YaRN: context it was trained for, in tokens. Default: the model's.",
+            rich_help_panel=_ADAPTING,
         ),
     ] = None
-    threads: Annotated[
-        int | None,
+    yarn_ext_factor: Annotated[
+        float | None,
         typer.Option(
-            "--threads",
-            "-t",
-            min=THREADS.low,
-            max=THREADS.high,
-            help="CPU threads for one token at a time. Default: physical cores.",
-            rich_help_panel=_LOADING,
+            "--yarn-ext-factor",
+            metavar="N",
+            parser=number(*_FACTOR),
+            help="YaRN: share of extrapolation; 0: none.",
+            rich_help_panel=_ADAPTING,
         ),
     ] = None
-    threads_batch: Annotated[
-        int | None,
+    yarn_attn_factor: Annotated[
+        float | None,
         typer.Option(
-            "--threads-batch",
-            "-tb",
-            min=THREADS.low,
-            max=THREADS.high,
-            help="CPU threads for prompts and verification. Default: as --threads.",
-            rich_help_panel=_LOADING,
+            "--yarn-attn-factor",
+            metavar="N",
+            parser=number(*_FACTOR),
+            help="YaRN: factor of the attention.",
+            rich_help_panel=_ADAPTING,
         ),
     ] = None
-    n_gpu_layers: Annotated[
-        int | None,
+    yarn_beta_slow: Annotated[
+        float | None,
         typer.Option(
-            "--n-gpu-layers",
-            "-ngl",
-            min=LAYERS.low,
-            max=LAYERS.high,
-            help="Layers on the GPU. Default: as many as fit.",
-            rich_help_panel=_LOADING,
+            "--yarn-beta-slow",
+            metavar="N",
+            parser=number(*_FACTOR),
+            help="YaRN: turns below which frequencies are stretched.",
+            rich_help_panel=_ADAPTING,
         ),
     ] = None
-    device: Annotated[
-        str | None,
+    yarn_beta_fast: Annotated[
+        float | None,
         typer.Option(
-            "--device",
-            "-dev",
-            help="Devices of the target, comma-separated, or none; see localspec doctor.",
-            rich_help_panel=_LOADING,
+            "--yarn-beta-fast",
+            metavar="N",
+            parser=number(*_FACTOR),
+            help="YaRN: turns above which frequencies stay.",
+            rich_help_panel=_ADAPTING,
         ),
     ] = None
-    n_cpu_moe: Annotated[
-        int | None,
+    lora: Annotated[
+        list[Path],
         typer.Option(
-            "--n-cpu-moe",
-            "-ncmoe",
-            min=LAYERS.low,
-            max=LAYERS.high,
-            help="Keep the experts of the first N layers in RAM. Default: 0.",
-            rich_help_panel=_LOADING,
-        ),
-    ] = None
-    override_tensor: Annotated[
-        list[str],
-        typer.Option(
-            "--override-tensor",
-            "-ot",
-            metavar="PATTERN=BUFFER",
-            help="Buffer type for the target's tensors that match a regular expression.",
-            rich_help_panel=_LOADING,
+            "--lora",
+            metavar="FILE",
+            help="A LoRA adapter (GGUF) for the target; may be repeated.",
+            rich_help_panel=_ADAPTING,
         ),
     ] = field(default_factory=list)
-    mlock: Annotated[
-        bool, typer.Option("--mlock", help="Lock the models in RAM.", rich_help_panel=_LOADING)
-    ] = False
-    flash_attn: Annotated[
-        str | None,
+    lora_scaled: Annotated[
+        list[Lora],
         typer.Option(
-            "--flash-attn",
-            "-fa",
-            metavar="auto|on|off",
-            parser=choice(*get_args(FlashAttention)),
-            help="Flash attention. Default: auto.",
-            rich_help_panel=_LOADING,
+            "--lora-scaled",
+            metavar="FILE:SCALE",
+            parser=parsed_by(parse_lora),
+            help="A LoRA adapter with its weight; may be repeated.",
+            rich_help_panel=_ADAPTING,
         ),
-    ] = None
-    cache_type_k: Annotated[
-        str | None,
+    ] = field(default_factory=list)
+    override_kv: Annotated[
+        list[KeyValue],
         typer.Option(
-            "--cache-type-k",
-            "-ctk",
-            metavar="TYPE",
-            parser=choice(*CACHE_TYPES),
-            help=f"Type of the cached keys: {', '.join(CACHE_TYPES)}. Default: f16.",
-            rich_help_panel=_LOADING,
+            "--override-kv",
+            metavar="KEY=TYPE:VALUE",
+            parser=parsed_by(parse_key_value),
+            help="Replace a metadata value of both models (int, float, bool, str).",
+            rich_help_panel=_ADAPTING,
         ),
-    ] = None
-    cache_type_v: Annotated[
-        str | None,
-        typer.Option(
-            "--cache-type-v",
-            "-ctv",
-            metavar="TYPE",
-            parser=choice(*CACHE_TYPES),
-            help="Type of the cached values. Default: f16.",
-            rich_help_panel=_LOADING,
-        ),
-    ] = None
-    exact: Annotated[
-        bool,
-        typer.Option(
-            "--exact",
-            help="Identical text for every draft length, also in long contexts: no token is "
-            "decoded alone, since that rounds differently. A little slower.",
-            rich_help_panel=_LOADING,
-        ),
-    ] = False
+    ] = field(default_factory=list)
 
     def load_options(
         self, target_path: Path, draft_path: Path | None
     ) -> tuple[LoadOptions, LoadOptions | None]:
-        """How to load the target from its file, and the draft if there is one."""
+        """How to load the target from its file, and the draft if there is one.
+
+        Raises UsageError for flags that contradict each other.
+        """
+        batch_size, ubatch_size = self._batches()
         shared = {
             "mlock": self.mlock,
+            "mmap": not self.no_mmap,
+            "batch_size": batch_size,
+            "ubatch_size": ubatch_size,
             "flash_attention": self.flash_attn or "auto",
-            "cache_type_k": self.cache_type_k or "f16",
-            "cache_type_v": self.cache_type_v or "f16",
+            "override_kv": tuple(self.override_kv),
+        }
+        spread = {
+            "tensor_split": self.tensor_split or (),
+            "main_gpu": self.main_gpu,
+            "split_mode": self.split_mode or "layer",
         }
         target = LoadOptions(
             path=target_path,
             ctx_size=self.ctx_size,
-            gpu_layers=self.n_gpu_layers,
+            gpu_layers=_layers(self.n_gpu_layers),
             threads=self.threads,
             threads_batch=self.threads_batch,
             device=self.device,
             cpu_moe_layers=self.n_cpu_moe or 0,
             override_tensors=tuple(self.override_tensor),
+            cache_type_k=self.cache_type_k or "f16",
+            cache_type_v=self.cache_type_v or "f16",
+            rope=self._rope(),
+            loras=(*(Lora(path) for path in self.lora), *self.lora_scaled),
             exact=self.exact,
-            **shared,  # type: ignore[arg-type]
+            **shared | spread,  # type: ignore[arg-type]
         )
         if draft_path is None:
             return target, None
         draft = LoadOptions(
             path=draft_path,
             ctx_size=self.draft_ctx_size,
-            gpu_layers=self.draft_n_gpu_layers,
+            gpu_layers=_layers(self.draft_n_gpu_layers),
             threads=self.draft_threads or self.threads,
             threads_batch=self.draft_threads or self.threads_batch,
             device=self.draft_device or self.device,
-            **shared,  # type: ignore[arg-type]
+            override_tensors=tuple(self.override_tensor_draft),
+            cache_type_k=self.cache_type_k_draft or target.cache_type_k,
+            cache_type_v=self.cache_type_v_draft or target.cache_type_v,
+            # Shares and numbers of GPUs count the devices of a model.
+            **shared | ({} if self.draft_device else spread),  # type: ignore[arg-type]
         )
         return target, draft
+
+    def _batches(self) -> tuple[int, int]:
+        """Tokens in a call of llama.cpp, and at once; where one is given, the other follows."""
+        asked, at_once = self.batch_size, self.ubatch_size
+        if asked is not None and at_once is not None and at_once > asked:
+            raise UsageError(
+                f"--ubatch-size {at_once} is more than --batch-size {asked} brings.",
+                "Leave one of them out, or give a larger --batch-size.",
+            )
+        batch = asked or max(at_once or 0, DEFAULT_BATCH)
+        return batch, at_once or min(batch, DEFAULT_BATCH)
+
+    def _rope(self) -> RopeOptions:
+        if self.rope_scale is not None and self.rope_freq_scale is not None:
+            raise UsageError(
+                "--rope-scale and --rope-freq-scale are two names of one value.", "Give one."
+            )
+        scale = self.rope_freq_scale if self.rope_scale is None else 1 / self.rope_scale
+        return RopeOptions(
+            rope_scaling_type=self.rope_scaling,  # type: ignore[arg-type]
+            rope_freq_base=self.rope_freq_base,
+            rope_freq_scale=scale,
+            yarn_orig_ctx=self.yarn_orig_ctx,
+            yarn_ext_factor=self.yarn_ext_factor,
+            yarn_attn_factor=self.yarn_attn_factor,
+            yarn_beta_slow=self.yarn_beta_slow,
+            yarn_beta_fast=self.yarn_beta_fast,
+        )
+
+
+def _layers(given: int | None) -> int | None:
+    return None if given == AUTO_LAYERS else given

@@ -3,42 +3,36 @@
 import ctypes
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from localspec.core import machine
-from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
-from localspec.core.errors import EngineError, UsageError
+from localspec.core.config import LoadOptions
+from localspec.core.errors import EngineError
 from localspec.core.interrupt import held_interrupt
 from localspec.engine.llama import llama_library
-from localspec.engine.memory.estimate import BATCH, tensor_bytes
-from localspec.engine.memory.plan import default_ctx_size
+from localspec.engine.llama.parameters import context_parameters, model_parameters
+from localspec.engine.memory.estimate import tensor_bytes
+from localspec.engine.memory.plan import asked_ctx_size, default_ctx_size
 from localspec.engine.memory.use import MemoryUse, read_buffers
-from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME
 from localspec.metadata.header import ModelHeader
-from localspec.metadata.model_checks import MAX_LAYERS
 from localspec.speculative.loop import Logits
 
-_FLASH = {"auto": -1, "off": 0, "on": 1}
-_LOAD_AUTO, _LOAD_NONE, _LOAD_MMAP_MLOCK = -1, 0, 3
-_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # LLM_FFN_EXPS_REGEX in llama.cpp
-
-
-class _TensorOverride(ctypes.Structure):
-    """llama_model_tensor_buft_override, which the bindings leave out."""
-
-    _fields_ = [("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p)]
+_OVERRIDE = re.compile(r"Using metadata override \( *\w+\) '(.+)' =")
 
 
 class LlamaModel:
     """One GGUF model with its context: a TokenModel of the loop.
 
     Passes narrower than ``min_width`` tokens are filled up with others, taken back at once:
-    llama.cpp's kernels round differently at different widths. ``memory`` is what llama.cpp
-    allocated; of a ``weightless`` one, which can do nothing else, what it would allocate. Raises
-    EngineError, with llama.cpp's own reason, when the model cannot be loaded.
+    llama.cpp's kernels round differently at different widths. ``overridden`` are the keys whose
+    values llama.cpp took from ``options.override_kv`` instead of the file. ``memory`` is what
+    llama.cpp allocated; of a ``weightless`` one, which can do nothing else, what it would allocate.
+    Raises EngineError, with llama.cpp's own reason, when the model cannot be loaded.
     """
 
     def __init__(
@@ -52,6 +46,7 @@ class LlamaModel:
         self._torn = False  # true while our list and llama.cpp's cache may differ
         self.can_roll_back = True
         self.min_width = 2 if options.exact else 1
+        self.overridden: frozenset[str] = frozenset()
         self.memory = MemoryUse(weights=tensor_bytes(header) if weightless else 0)
         self._weightless = weightless
         self._model: Any = None
@@ -61,13 +56,15 @@ class LlamaModel:
             self._model = self._load()
             self._vocab = self._llama.llama_model_get_vocab(self._model)
             self.n_vocab: int = self._llama.llama_vocab_n_tokens(self._vocab)
-            self.n_ctx = options.ctx_size or default_ctx_size(header)
+            self.n_ctx = asked_ctx_size(header, options.ctx_size) or default_ctx_size(header)
+            adapters = [] if weightless else [self._load_adapter(path) for path, _ in options.loras]
             self._context = self._make_context()
             if weightless:
                 return
+            self._apply(adapters)
             self._memory = self._llama.llama_get_memory(self._context)
             self._sliding: int = self._llama.llama_model_n_swa(self._model)
-            self._batch = _Batch(self._llama, BATCH)
+            self._batch = _Batch(self._llama, options.batch_size)
             self.can_roll_back = self._probe_roll_back()
         except BaseException:
             self.close()
@@ -89,7 +86,7 @@ class LlamaModel:
             self._rewind(len(self._tokens))
         self._torn = True  # until the list below agrees with llama.cpp's cache again
         position = len(self._tokens)
-        for chunk, outputs in _chunks(tokens, rows):
+        for chunk, outputs in _chunks(tokens, rows, self.options.batch_size):
             self._decode_chunk(chunk, position, outputs)
             position += len(chunk)
         self._tokens.extend(tokens)
@@ -148,6 +145,15 @@ class LlamaModel:
             "gpu_layers": options.gpu_layers,
             "cpu_moe_layers": options.cpu_moe_layers,
             "override_tensors": list(options.override_tensors),
+            "tensor_split": list(options.tensor_split),
+            "main_gpu": options.main_gpu,
+            "split_mode": options.split_mode,
+            "mmap": options.mmap,
+            "batch_size": options.batch_size,
+            "ubatch_size": options.ubatch_size,
+            "rope": {k: v for k, v in asdict(options.rope).items() if v is not None},
+            "lora": [{"file": str(path), "scale": scale} for path, scale in options.loras],
+            "override_kv": dict(options.override_kv),
             "ctx_size": self.n_ctx,
             "threads": self.threads,
             "threads_batch": options.threads_batch or self.threads,
@@ -171,19 +177,7 @@ class LlamaModel:
     # -- llama.cpp -------------------------------------------------------------------------
 
     def _load(self) -> Any:
-        options = self.options
-        params = self._llama.llama_model_default_params()
-        params.n_gpu_layers = -1 if options.gpu_layers is None else options.gpu_layers
-        params.load_mode = _LOAD_MMAP_MLOCK if options.mlock else _LOAD_AUTO
-        if self._weightless:
-            params.no_alloc, params.load_mode = True, _LOAD_NONE  # others abort without weights
-        if options.device is not None:
-            self._devices = _device_list(options.device)
-            params.devices = ctypes.addressof(self._devices)
-        overrides = _tensor_overrides(options)
-        if overrides:
-            self._overrides = (_TensorOverride * (len(overrides) + 1))(*overrides)
-            params.tensor_buft_overrides = ctypes.addressof(self._overrides)
+        self._params = params = model_parameters(self.options, weightless=self._weightless)
         path = os.fsencode(self.header.path)
         with held_interrupt() as pressed, llama_library.log.watch() as errors:
             go_on = self._llama.llama_progress_callback(lambda done, data: not pressed)
@@ -194,21 +188,32 @@ class LlamaModel:
                 f"llama.cpp cannot load {self.header.path}: {_reason(errors)}",
                 "See the whole log with --verbose.",
             )
-        self.memory += read_buffers(llama_library.log.lines())
+        log = llama_library.log.lines()
+        self.memory += read_buffers(log)
+        self.overridden = _overridden(log)
         return model
 
+    def _load_adapter(self, path: Path) -> Any:
+        """A LoRA adapter, freed with the model; it must be there before the context is made."""
+        with llama_library.log.watch() as errors:
+            adapter = self._llama.llama_adapter_lora_init(self._model, os.fsencode(path))
+        if not adapter:
+            raise EngineError(
+                f"llama.cpp cannot load the LoRA adapter {path}: {_reason(errors)}",
+                "See the whole log with --verbose.",
+            )
+        self.memory += read_buffers(llama_library.log.lines())
+        return adapter
+
+    def _apply(self, adapters: Sequence[Any]) -> None:
+        if adapters:
+            scales = [scale for _, scale in self.options.loras]
+            handles = (self._llama.llama_adapter_lora_p_ctypes * len(adapters))(*adapters)
+            given = (ctypes.c_float * len(scales))(*scales)
+            self._llama.llama_set_adapters_lora(self._context, handles, len(adapters), given)
+
     def _make_context(self) -> Any:
-        options = self.options
-        params = self._llama.llama_context_default_params()
-        params.n_ctx = self.n_ctx + (1 if options.exact else 0)  # a cell for the dummy row
-        params.n_batch = params.n_ubatch = BATCH
-        params.swa_full = False  # layers with a sliding window keep no more than that, and a batch
-        params.n_outputs_max = params.n_outputs_max_per_seq = MAX_DRAFT_TOKENS + 2
-        params.n_threads = self.threads
-        params.n_threads_batch = options.threads_batch or self.threads
-        params.flash_attn_type = _FLASH[options.flash_attention]
-        params.type_k = GGML_TYPES_BY_NAME[options.cache_type_k].type_id
-        params.type_v = GGML_TYPES_BY_NAME[options.cache_type_v].type_id
+        params = context_parameters(self.options, self.n_ctx, self.threads)
         with held_interrupt(), llama_library.log.watch() as errors:
             context = self._llama.llama_init_from_model(self._model, params)
             self._context = context
@@ -323,12 +328,12 @@ class _Batch:
         self._llama.llama_batch_free(self.native)
 
 
-def _chunks(tokens: Sequence[int], rows: int) -> list[tuple[Sequence[int], int]]:
-    """Cut into batches, each with the rows wanted of it: all rows come from the last one."""
+def _chunks(tokens: Sequence[int], rows: int, size: int) -> list[tuple[Sequence[int], int]]:
+    """Cut into batches of at most ``size``, with the rows wanted: all come from the last one."""
     parts: list[tuple[Sequence[int], int]] = []
     start = 0
-    while len(tokens) - start > BATCH:
-        step = min(BATCH, len(tokens) - start - rows)
+    while len(tokens) - start > size:
+        step = min(size, len(tokens) - start - rows)
         parts.append((tokens[start : start + step], 0))
         start += step
     if start < len(tokens):
@@ -336,36 +341,9 @@ def _chunks(tokens: Sequence[int], rows: int) -> list[tuple[Sequence[int], int]]
     return parts
 
 
-def _device_list(names: str) -> Any:
-    chosen = llama_library.choose_devices(names)
-    return (ctypes.c_void_p * (len(chosen) + 1))(*[device.handle for device in chosen])
-
-
-def _tensor_overrides(options: LoadOptions) -> list[_TensorOverride]:
-    """`--n-cpu-moe` and `--override-tensor PATTERN=BUFFER` as llama.cpp wants them."""
-    pairs = [
-        (rf"blk\.{i}{_EXPERTS}", "CPU") for i in range(min(options.cpu_moe_layers, MAX_LAYERS))
-    ]
-    for text in options.override_tensors:
-        pattern, _, buffer = text.partition("=")
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise UsageError(
-                f"--override-tensor {text!r}: the pattern is no regular expression ({error}).",
-                r"Expected PATTERN=BUFFER, such as blk\.1\..*=CPU.",
-            ) from error
-        pairs.append((pattern, buffer))
-    known = llama_library.buffer_types() if pairs else {}
-    overrides = []
-    for pattern, buffer in pairs:
-        if buffer not in known:
-            raise UsageError(
-                f"There is no buffer type {buffer!r}.",
-                f"Expected PATTERN=BUFFER with one of: {', '.join(known)}.",
-            )
-        overrides.append(_TensorOverride(pattern.encode(), known[buffer]))
-    return overrides
+def _overridden(log: Iterable[str]) -> frozenset[str]:
+    """Keys whose replaced values llama.cpp says it took."""
+    return frozenset(found[1] for line in log if (found := _OVERRIDE.search(line)))
 
 
 def _reason(errors: list[str]) -> str:

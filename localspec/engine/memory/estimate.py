@@ -9,7 +9,6 @@ from localspec.engine.memory.use import MemoryUse
 from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME, TensorInfo
 from localspec.metadata.header import ModelHeader
 
-BATCH = 512  # tokens a llama_decode takes at most
 _CELLS = 256  # llama_context and its sliding caches round up to so many
 _FLOAT = 4  # bytes
 _BLOCK = re.compile(r"blk\.(\d{1,4})\.")
@@ -84,8 +83,9 @@ def tensor_bytes(header: ModelHeader) -> int:
 def estimate_memory(header: ModelHeader, ctx_size: int, options: LoadOptions) -> MemoryEstimate:
     """Estimate what ``header``'s model takes with ``ctx_size`` tokens of context.
 
-    Of ``options`` the cache types and ``exact`` count. Repeats llama.cpp's arithmetic for weights
-    and caches; the compute buffers follow a formula that was fitted to what it logs.
+    Of ``options`` the cache types, the batch sizes, adapters and ``exact`` count. Repeats
+    llama.cpp's arithmetic for weights and caches; the compute buffers follow a formula that was
+    fitted to what it logs.
     """
     blocks: list[list[TensorInfo]] = [[] for _ in range(min(header.block_count or 0, 1024))]
     embedding = output = copied = 0
@@ -98,9 +98,11 @@ def estimate_memory(header: ModelHeader, ctx_size: int, options: LoadOptions) ->
         else:
             embedding += tensor.n_bytes
             copied += tensor.n_bytes if tensor.name == "token_embd.weight" else 0
+    output += sum(path.stat().st_size for path, _ in options.loras)
     asked = ctx_size + (1 if options.exact else 0)
     cells = _padded(asked)
-    windowed = min(cells, _padded((header.sliding_window or 0) + BATCH))
+    batch = min(options.batch_size, options.ubatch_size, asked)
+    windowed = min(cells, _padded((header.sliding_window or 0) + batch))
     slides = sliding_layers(header, len(blocks))
     kv = tuple(
         (windowed if slides[i] else cells) * _token_bytes(header, i, block, options)
@@ -112,7 +114,7 @@ def estimate_memory(header: ModelHeader, ctx_size: int, options: LoadOptions) ->
         layers=tuple(sum(tensor.n_bytes for tensor in block) for block in blocks),
         output=output,
         kv=kv,
-        compute=_compute(header, min(BATCH, asked), cells + (windowed if any(slides) else 0)),
+        compute=_compute(header, batch, cells + (windowed if any(slides) else 0)),
         copied=0 if header.has_output else copied,
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from localspec.core.config import DEFAULT_CTX_SIZE
+from localspec.core.config import DEFAULT_CTX_SIZE, TRAINED_CTX_SIZE
 from localspec.core.errors import NotEnoughMemory
 from localspec.core.formatting import size
 from localspec.engine.memory.estimate import MemoryEstimate
@@ -12,7 +12,7 @@ from localspec.engine.memory.use import MemoryUse
 from localspec.metadata.header import ModelHeader
 
 SMALLEST_CTX = 8  # a file may claim less, and llama.cpp would abort
-_LEAST_CTX = 512  # tokens; a default is not lowered further
+LEAST_CTX = 512  # tokens; a default is not lowered further
 _ENOUGH_CTX = 4096  # tokens; a default is not lowered further only to keep weights in RAM
 _STEP = 256  # tokens; llama.cpp rounds contexts up to this
 _DRAFT_WINDOW = 4096  # tokens
@@ -70,6 +70,13 @@ def default_ctx_size(header: ModelHeader) -> int:
     return max(SMALLEST_CTX, min(DEFAULT_CTX_SIZE, header.context_length or DEFAULT_CTX_SIZE))
 
 
+def asked_ctx_size(header: ModelHeader, ctx_size: int | None) -> int | None:
+    """The target's context in tokens as it was asked for; None where that is left to us."""
+    if ctx_size != TRAINED_CTX_SIZE:
+        return ctx_size
+    return max(SMALLEST_CTX, header.context_length or DEFAULT_CTX_SIZE)
+
+
 def draft_ctx_size(header: ModelHeader, target_ctx: int) -> int:
     """The draft's context in tokens where none is asked for.
 
@@ -104,12 +111,12 @@ def plan(
             _refuse(target, chosen, _largest(at, request.ctx_size, free, bearable), free)
         return _told(chosen, None, free)
     usual = default_ctx_size(target)
-    for suits, least in ((_fits, _ENOUGH_CTX), (_leaves_room, _LEAST_CTX), (bearable, _LEAST_CTX)):
+    for suits, least in ((_fits, _ENOUGH_CTX), (_leaves_room, LEAST_CTX), (bearable, LEAST_CTX)):
         chosen = at(usual)
         smaller = chosen if suits(chosen, free) else _largest(at, usual, free, suits)
         if smaller is not None and smaller.ctx_size >= min(usual, least):
             return _told(smaller, usual, free)
-    _refuse(target, at(min(usual, _LEAST_CTX)), smaller, free)
+    _refuse(target, at(min(usual, LEAST_CTX)), smaller, free)
 
 
 def _place(

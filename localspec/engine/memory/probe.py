@@ -4,22 +4,29 @@ It is also the child process in which llama.cpp plans a load without weights: a 
 llama.cpp abort ends that process only.
 """
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from localspec.core import machine
-from localspec.core.config import LoadOptions
+from localspec.core.config import KeyValue, LoadOptions, Lora, RopeOptions
+from localspec.core.errors import UsageError
 from localspec.core.formatting import size
 from localspec.engine.llama import llama_library
 from localspec.engine.memory.estimate import MemoryEstimate, estimate_memory
 from localspec.engine.memory.plan import (
+    LEAST_CTX,
     FreeMemory,
     MemoryPlan,
     MemoryRequest,
+    asked_ctx_size,
     default_ctx_size,
     draft_ctx_size,
     plan,
@@ -29,6 +36,7 @@ from localspec.metadata.header import ModelHeader, read_header
 
 _TIGHT = 0.5  # of what is free: from there on llama.cpp is asked, which takes a second
 _PATIENCE = 60  # seconds for the child
+_MOST_BYTES = 8 * 2**30  # of addresses in the child; half a GB is usual
 _WORTH_TELLING = 2**30  # bytes
 
 
@@ -53,23 +61,43 @@ def memory_for_models(*, total: bool = False) -> int | None:
 
 def would_allocate(path: Path, options: LoadOptions) -> MemoryUse | None:
     """What llama.cpp says it would take for a file, None when it does not say; no weights load."""
-    asked = json.dumps(asdict(replace(options, path=path)), default=str)
     try:
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "localspec.engine.memory.probe",
-            ],  # -P: no module of this folder
-            input=asked,
-            capture_output=True,
-            text=True,
-            timeout=_PATIENCE,
-        )
-        return MemoryUse(**json.loads(done.stdout))
+        return MemoryUse(**json.loads(_ask(path, options)[1]))
     except (OSError, subprocess.SubprocessError, ValueError, TypeError):
         return None
+
+
+def require_survival(options: LoadOptions) -> None:
+    """Raise UsageError where values in place of the file's make llama.cpp end its process.
+
+    Its assertions look at what a converter would not write, and our checks know but some of them.
+    """
+    if not options.override_kv:
+        return
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        if _ask(options.path, options)[0] < 0:  # a signal
+            raise UsageError(
+                f"With the values of --override-kv, llama.cpp crashes on {options.path}.",
+                "Leave them out one by one: one does not go with the rest of the file.",
+            )
+
+
+def _ask(path: Path, options: LoadOptions) -> tuple[int, str]:
+    """Exit code of the child, and its answer; raises SubprocessError where it takes too long."""
+    asked = json.dumps(asdict(replace(options, path=path)), default=str)
+    # -P: no module of this folder
+    command = [sys.executable, "-P", "-m", "localspec.engine.memory.probe"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
+    ) as child:
+        assert child.stdin is not None and child.stdout is not None
+        try:
+            child.stdin.write(asked + "\n")
+            child.stdin.flush()  # and left open: its end tells the child that we are gone
+            return child.wait(_PATIENCE), child.stdout.read()
+        finally:
+            child.kill()
 
 
 def plan_here(
@@ -84,17 +112,13 @@ def plan_here(
     Raises NotEnoughMemory for what cannot fit.
     """
     free = free or free_memory(target_options.device)
-    by_hand = target_options.cpu_moe_layers or target_options.override_tensors
-    if draft_options is not None:
-        by_hand = by_hand or draft_options.device != target_options.device
-    if by_hand:  # whoever places tensors or models knows better than an estimate by layers
-        free = FreeMemory(None if free.ram is None else free.ram + sum(free.gpus))
+    free = _placeable(free, target_options, draft_options)
     request = MemoryRequest(
-        target_options.ctx_size,
+        asked_ctx_size(target, target_options.ctx_size),
         draft_options.ctx_size if draft_options else None,
         target_options.gpu_layers,
         draft_options.gpu_layers if draft_options else None,
-        target_options.mlock,
+        target_options.resident,
     )
     correct: list[Callable[[MemoryEstimate], MemoryEstimate]] = [lambda rough: rough] * 2
 
@@ -104,14 +128,35 @@ def plan_here(
             return first, None
         return first, correct[1](estimate_memory(draft, draft_ctx, draft_options))
 
+    def draft_context(ctx_size: int) -> int:
+        return request.draft_ctx_size or (draft_ctx_size(draft, ctx_size) if draft else 0)
+
     ctx_size = request.ctx_size or default_ctx_size(target)
-    draft_ctx = request.draft_ctx_size or (draft_ctx_size(draft, ctx_size) if draft else 0)
+    draft_ctx = draft_context(ctx_size)
+    least = request.ctx_size or min(ctx_size, LEAST_CTX)
     flash = target_options.flash_attention  # without it, buffers grow beyond the estimate
-    if flash == "off" or _is_tight(estimate(ctx_size, draft_ctx), free):
+    wanted = flash == "off" or _is_tight(estimate(ctx_size, draft_ctx), free)
+    if wanted and not _is_hopeless(estimate(least, draft_context(least)), free):
         correct[0] = _correction(target, ctx_size, target_options)
         if draft is not None and draft_options is not None:
             correct[1] = _correction(draft, draft_ctx, draft_options)
     return plan(target, draft, request, free, estimate)
+
+
+def _placeable(free: FreeMemory, target: LoadOptions, draft: LoadOptions | None) -> FreeMemory:
+    """What is free as far as layers can be placed there.
+
+    Whoever places tensors or models knows better than an estimate by layers.
+    """
+    if target.split_mode == "none":
+        free = replace(free, gpus=free.gpus[target.main_gpu :][:1])
+    by_hand = target.cpu_moe_layers or target.override_tensors or target.tensor_split
+    by_hand = by_hand or target.split_mode in ("row", "tensor")
+    if draft is not None:
+        by_hand = by_hand or draft.override_tensors or draft.device != target.device
+    if by_hand:
+        return FreeMemory(None if free.ram is None else free.ram + sum(free.gpus))
+    return free
 
 
 def announcement(chosen: MemoryPlan, free: FreeMemory) -> str | None:
@@ -131,6 +176,17 @@ def _is_tight(models: tuple[MemoryEstimate, MemoryEstimate | None], free: FreeMe
     return any(total > _TIGHT * each for each in room)
 
 
+def _is_hopeless(models: tuple[MemoryEstimate, MemoryEstimate | None], free: FreeMemory) -> bool:
+    """Whether caches and buffers would not fit though the estimate were twice too large.
+
+    llama.cpp then need not be asked, which takes it memory and time in proportion to the context.
+    """
+    if free.ram is None:
+        return False
+    working = sum(model.use.kv + model.use.compute for model in models if model is not None)
+    return working > 2 * (free.ram + sum(free.gpus))
+
+
 def _correction(
     header: ModelHeader, ctx_size: int, options: LoadOptions
 ) -> Callable[[MemoryEstimate], MemoryEstimate]:
@@ -143,15 +199,52 @@ def _correction(
 
 
 def _answer() -> None:
-    """Read options as JSON from stdin, and print what llama.cpp would allocate as JSON."""
+    """Read options as a line of JSON from stdin; print what llama.cpp would allocate as JSON."""
     from localspec.engine.llama.model import LlamaModel
 
-    asked = json.loads(sys.stdin.read())
-    asked["override_tensors"] = tuple(asked["override_tensors"])
-    options = LoadOptions(**asked | {"path": Path(asked["path"])})
-    planned = LlamaModel(read_header(options.path), options, weightless=True)
+    asked = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _bound_memory()
+    options = LoadOptions(**asked | _typed(asked))
+    planned = LlamaModel(read_header(options.path, options.override_kv), options, weightless=True)
     print(json.dumps(asdict(planned.memory)))
     planned.close()
+
+
+def _typed(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that JSON does not hold as they were."""
+    return {
+        "path": Path(asked["path"]),
+        "override_tensors": tuple(asked["override_tensors"]),
+        "tensor_split": tuple(asked["tensor_split"]),
+        "rope": RopeOptions(**asked["rope"]),
+        "loras": tuple(Lora(Path(path), scale) for path, scale in asked["loras"]),
+        "override_kv": tuple(KeyValue(*each) for each in asked["override_kv"]),
+    }
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that asked is gone: nobody would read the answer."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
+def _bound_memory() -> None:
+    """Let this process fail rather than take the memory that models need, where that is possible.
+
+    Drivers of GPUs reserve addresses far beyond the memory they use, so there it stays unbound.
+    """
+    if any(device.is_gpu for device in llama_library.devices()):
+        return
+    try:
+        import resource
+    except ImportError:
+        return  # Windows has no such limits
+    with contextlib.suppress(OSError, ValueError):
+        now, most = resource.getrlimit(resource.RLIMIT_AS)
+        if now == resource.RLIM_INFINITY or now > _MOST_BYTES:
+            resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, most))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from localspec.core.formatting import size
 _MIB = 2**20
 _CACHE = re.compile(r"size = +(?P<size>\d+\.\d+) MiB \( *\d+ cells")
 _REPORT = re.compile(
-    r"(?P<device>\S+)\s+(?P<kind>model|KV|RS|output|compute) buffer size = +(?P<size>\d+\.\d+) MiB"
+    r"(?P<device>\S+)\s+(?P<kind>model|LoRA|KV|RS|output|compute) "
+    r"buffer size = +(?P<size>\d+\.\d+) MiB"
 )
 
 
@@ -57,7 +58,7 @@ def read_buffers(log: Iterable[str]) -> MemoryUse:
     buffers are announced again whenever they are laid out anew: the last size on a device counts.
     Caches that are only planned have buffers of size 0, but still say how large they would be.
     """
-    sums = {"model": 0, "KV": 0, "RS": 0, "output": 0}
+    sums = {"model": 0, "LoRA": 0, "KV": 0, "RS": 0, "output": 0}
     compute: dict[str, int] = {}
     planned = 0
     for line in log:
@@ -69,7 +70,7 @@ def read_buffers(log: Iterable[str]) -> MemoryUse:
             else:
                 sums[found["kind"]] += size
     return MemoryUse(
-        weights=sums["model"],
+        weights=sums["model"] + sums["LoRA"],
         kv=max(planned, sums["KV"] + sums["RS"]),
         compute=sums["output"] + sum(compute.values()),
     )

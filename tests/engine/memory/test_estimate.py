@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.core.config import LoadOptions
+from localspec.core.config import LoadOptions, Lora
 from localspec.engine.memory.estimate import (
     MemoryEstimate,
     estimate_memory,
@@ -18,6 +18,7 @@ from localspec.engine.memory.probe import would_allocate
 from localspec.engine.memory.use import MemoryUse
 from localspec.metadata.header import read_header
 from tests.support.big_files import write_big_model
+from tests.support.lora_files import QUERY, write_lora
 from tests.support.real_pair import TinyFiles, load_model, options
 from tests.support.tiny_models import write_tiny_model
 
@@ -148,3 +149,34 @@ def test_every_tensor_counts_once(demo_files: tuple[Path, Path]) -> None:
         header = read_header(path)
         model = estimate_memory(header, 512, options(path))
         assert model.use.weights == tensor_bytes(header)
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize("batches", [(512, 512), (512, 128), (2048, 1024), (1024, 2048)])
+def test_batch_sizes_count(
+    demo_files: tuple[Path, Path], tmp_path: Path, batches: tuple[int, int]
+) -> None:
+    slides = write_tiny_model(tmp_path / "slides.gguf", seed=1, window=64, context_length=8192)
+    changes = {"ctx_size": 4096, "batch_size": batches[0], "ubatch_size": batches[1]}
+    for path, counted in ((slides, "kv"), (demo_files[0], "compute")):
+        model = load_model(path, **changes)
+        model.close()
+        use = estimate_memory(model.header, 4096, options(path, **changes)).use
+        exact = getattr(model.memory, counted)
+        assert getattr(use, counted) == pytest.approx(exact, rel=0.05), counted
+
+
+@pytest.mark.llama
+def test_adapters_count(tiny: TinyFiles, tmp_path: Path) -> None:
+    big = write_tiny_model(tmp_path / "big.gguf", seed=1, embedding=2048, heads=32)
+    path = write_lora(tmp_path / "a.gguf", names=[QUERY], shape=(2048, 2048), rank=256)
+    plain = load_model(big)
+    adapted = load_model(big, loras=(Lora(path),))
+    for model in (plain, adapted):
+        model.close()
+    loads = options(big), options(big, loras=(Lora(path),))
+    without, with_it = (estimate_memory(plain.header, 512, load).use.weights for load in loads)
+    assert with_it - without == pytest.approx(
+        adapted.memory.weights - plain.memory.weights, rel=0.02
+    )
+    assert with_it - without > 2**22

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from localspec.core.config import KeyValue, LoadOptions, Lora, RopeOptions, Shares
 from localspec.core.errors import NotEnoughMemory
 from localspec.engine.memory import probe as memory_probe
 from localspec.engine.memory.estimate import estimate_memory
@@ -16,6 +21,7 @@ from localspec.engine.memory.use import MemoryUse
 from localspec.metadata.header import ModelHeader, read_header
 from tests.support.big_files import write_big_model
 from tests.support.gguf_files import write_gguf
+from tests.support.lora_files import write_lora
 from tests.support.real_pair import TinyFiles, load_model, options
 
 GIB = 2**30
@@ -111,3 +117,132 @@ def test_a_long_load_is_announced(tmp_path: Path) -> None:
     line = announcement(chosen, free)
     assert line is not None and "on the GPU" in line and "8,192 tokens" in line
     assert "64.0 GiB of RAM free" in line
+
+
+def test_a_context_that_cannot_fit_is_refused_without_asking(
+    tmp_path: Path, asked: Sequence[tuple[Path, int | None]]
+) -> None:
+    target = big_target(tmp_path)
+    for flash in ("auto", "off"):
+        with pytest.raises(NotEnoughMemory) as caught:
+            load = options(target.path, ctx_size=10**9, flash_attention=flash)
+            plan_here(target, load, free=FreeMemory(64 * GIB))
+        assert "1,000,000,000 tokens" in caught.value.message
+        assert "The largest context that fits" in caught.value.hint
+    huge = options(target.path, ctx_size=10**9)
+    with pytest.raises(NotEnoughMemory):
+        plan_here(target, options(target.path), target, huge, free=FreeMemory(64 * GIB))
+    assert not asked
+    # Where the estimate may be wrong by a factor of two, llama.cpp decides.
+    with pytest.raises(NotEnoughMemory):
+        plan_here(target, options(target.path, ctx_size=16384), free=FreeMemory(6 * GIB))
+    assert asked == [(target.path, 16384)]
+
+
+def test_mapped_weights_may_wait_and_others_may_not(tmp_path: Path, asked: object) -> None:
+    target = big_target(tmp_path)
+    room = FreeMemory(estimate_memory(target, 512, options(target.path)).use.weights)
+    assert plan_here(target, options(target.path, ctx_size=512), free=room).notes
+    with pytest.raises(NotEnoughMemory):
+        plan_here(target, options(target.path, ctx_size=512, mmap=False), free=room)
+
+
+def test_the_trained_context_is_planned(tmp_path: Path) -> None:
+    target = big_target(tmp_path)
+    assert target.context_length is not None
+    chosen = plan_here(target, options(target.path, ctx_size=0), free=FreeMemory(10**15))
+    assert chosen.ctx_size == target.context_length != 0
+    with pytest.raises(NotEnoughMemory):
+        plan_here(target, options(target.path, ctx_size=0), free=FreeMemory(2**28))
+
+
+def test_layers_are_planned_for_the_gpus_that_are_used(tmp_path: Path) -> None:
+    target = big_target(tmp_path)
+    free = FreeMemory(64 * GIB, (40 * GIB, 3 * GIB))
+
+    def layers(**changes: object) -> int | None:
+        load = options(target.path, ctx_size=512, **changes)
+        return plan_here(target, load, free=free).gpu_layers
+
+    every = len(estimate_memory(target, 512, options(target.path)).layers) + 1
+    assert layers() == layers(split_mode="none") == every
+    one = layers(split_mode="none", main_gpu=1)
+    assert one is not None and one < every
+    assert layers(tensor_split=Shares((1, 1))) is None  # placed by hand
+    assert layers(split_mode="row") is None
+
+
+@pytest.mark.llama
+def test_every_option_reaches_the_child(tiny: TinyFiles, tmp_path: Path) -> None:
+    path = write_lora(tmp_path / "a.gguf")
+    load = options(
+        tiny.target, ctx_size=1024, tensor_split=Shares((1, 2)), rope=RopeOptions("yarn", 1e4, 0.5),
+        override_tensors=("attn_q=CPU",), loras=(Lora(path, 0.5),), ubatch_size=64,
+        override_kv=(KeyValue("llama.context_length", 512), KeyValue("tokenizer.ggml.pre", "x")),
+    )  # fmt: skip
+    asked = json.loads(json.dumps(asdict(load), default=str))
+    assert LoadOptions(**asked | memory_probe._typed(asked)) == load
+    small = would_allocate(tiny.target, replace(load, override_kv=()))
+    large = would_allocate(tiny.target, options(tiny.target, ctx_size=1024))
+    assert small is not None and large is not None and 0 < small.compute < large.compute
+
+
+def as_child(monkeypatch: pytest.MonkeyPatch, folder: Path, code: str) -> None:
+    """Let the child be a program of these lines, which has read what it is asked."""
+    program = folder / "python"
+    start = "import json, select, sys, time\nasked = json.loads(sys.stdin.readline())\n"
+    program.write_text(f"#!{sys.executable}\n{start}{code}\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+
+
+def test_the_child_can_tell_that_it_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    still_open = "not select.select([0], [], [], 0.2)[0]"
+    as_child(monkeypatch, tmp_path, f'print(json.dumps({{"weights": int({still_open})}}))')
+    assert would_allocate(tmp_path / "m.gguf", LoadOptions(tmp_path)) == MemoryUse(weights=1)
+
+
+def test_a_child_that_takes_too_long_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_child(monkeypatch, tmp_path, "time.sleep(600)")
+    monkeypatch.setattr(memory_probe, "_PATIENCE", 0.3)
+    assert would_allocate(tmp_path / "m.gguf", LoadOptions(tmp_path)) is None
+
+
+def child(code: str) -> subprocess.Popen[bytes]:
+    """A process with the module of the child."""
+    code = f"from localspec.engine.memory import probe\n{code}"
+    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+
+
+def test_the_child_ends_with_the_one_that_asked() -> None:
+    code = (
+        "import threading, time\n"
+        "threading.Thread(target=probe._end_with_parent, daemon=True).start()\n"
+        "time.sleep(600)"
+    )
+    with child(code) as orphan:
+        assert orphan.stdin is not None
+        orphan.stdin.close()
+        assert orphan.wait(60) == 1
+
+
+@pytest.mark.llama
+def test_the_childs_memory_is_bounded() -> None:
+    if sys.platform != "linux" or free_memory().gpus:
+        pytest.skip("bounded on Linux without a GPU")
+    code = (
+        "probe._bound_memory()\n"
+        "import numpy\n"
+        "numpy.empty(2**30, numpy.int8)\n"
+        "try:\n"
+        f"    numpy.empty({memory_probe._MOST_BYTES}, numpy.int8)\n"
+        "except MemoryError:\n"
+        "    raise SystemExit(7)"
+    )
+    with child(code) as bounded:
+        bounded.communicate()
+    assert bounded.returncode == 7
