@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +23,7 @@ from localspec.core.sampling_params import (
     SamplingParams,
     change_sampling,
     choose_sampling,
+    parse_logit_bias,
     sampling_fields,
 )
 
@@ -30,11 +34,23 @@ NAN, INF = float("nan"), float("inf")
     ("field", "inside", "outside"),
     [
         ("temperature", [0, 0.01, 100], [-0.1, 100.5, NAN, INF, -INF]),
-        ("top_k", [0, 1, 10**6], [-1, 2**31, NAN]),
+        ("top_k", [-1, 0, 1, 10**6], [2**31, NAN]),
         ("top_p", [0, 0.5, 1], [-0.01, 1.01, NAN, INF]),
         ("min_p", [0, 0.5, 1], [-0.01, 1.01, NAN, INF]),
         ("repeat_penalty", [0.01, 1, 100], [0, -1, 101, NAN]),
+        ("typical_p", [0, 0.5, 1], [-0.01, 1.01, NAN]),
+        ("top_n_sigma", [-1, 0, 1.5], [-2, INF, NAN]),
+        ("xtc_probability", [0, 0.5, 1], [-0.01, 1.01, NAN]),
+        ("xtc_threshold", [0, 0.5, 1], [-0.01, 1.01, NAN]),
+        ("dynatemp_range", [0, 0.5, 100], [-0.01, INF, NAN]),
+        ("dynatemp_exp", [0, 0.5, 100], [-0.01, INF, NAN]),
         ("repeat_last_n", [-1, 0, 64], [-2, 2**31]),
+        ("presence_penalty", [-2, 0, 2], [-INF, INF, NAN]),
+        ("frequency_penalty", [-2, 0, 2], [-INF, INF, NAN]),
+        ("dry_multiplier", [0, 0.8], [-0.1, INF, NAN]),
+        ("dry_base", [1, 1.75], [0.99, INF, NAN]),
+        ("dry_allowed_length", [0, 2, 64], [-1, 2**31]),
+        ("dry_penalty_last_n", [0, 64], [-1, 2**31]),
         ("seed", [0, MAX_SEED], [-1, MAX_SEED + 1]),
     ],
 )
@@ -54,6 +70,50 @@ def test_what_is_switched_off() -> None:
     assert not SamplingParams().penalises
     assert SamplingParams(repeat_penalty=1.1).penalises
     assert not SamplingParams(repeat_penalty=1.1, repeat_last_n=0).penalises
+    assert SamplingParams(presence_penalty=-1).penalises
+    assert SamplingParams(frequency_penalty=0.1).penalises
+    assert not SamplingParams().dry and SamplingParams(dry_multiplier=0.8).dry
+    assert not SamplingParams(dry_multiplier=0.8, dry_penalty_last_n=0).dry
+    assert SamplingParams(xtc_probability=0.1).excludes_top
+    assert not SamplingParams(xtc_probability=0.1, xtc_threshold=0.51).excludes_top
+
+
+@pytest.mark.parametrize(
+    ("changes", "greedy"),
+    [
+        ({"top_n_sigma": 1.0, "dry_multiplier": 1.0}, True),  # the likeliest survives these
+        ({"typical_p": 0.5}, False),
+        ({"xtc_probability": 0.5}, False),
+        ({"dynatemp_range": 0.5}, False),
+    ],
+)
+def test_what_temperature_0_leaves_to_the_seed(changes: dict[str, Any], greedy: bool) -> None:
+    assert SamplingParams(temperature=0, **changes).greedy is greedy
+    assert not SamplingParams(temperature=0.5, **changes).greedy
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("15043+1", (15043, 1.0)), ("0-2.5", (0, -2.5)), ("7-inf", (7, -INF)), ("7+1e2", (7, 100.0))],
+)
+def test_a_logit_bias_is_read_as_llama_cpp_does(text: str, expected: tuple[int, float]) -> None:
+    assert parse_logit_bias(text) == expected
+    assert SamplingParams(logit_bias=(text,)).logit_bias == (text,)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "5+", "+1", "-5+1", "5=1", "5+x", "5+inf", "5+nan", "5-1e9", "x+1", "5 \x1b"]
+)
+def test_a_logit_bias_that_is_none(text: str) -> None:
+    with pytest.raises(UsageError, match="is no logit bias") as raised:
+        SamplingParams(logit_bias=(text,))
+    assert raised.value.message.isprintable() and "ID+BIAS" in raised.value.hint
+
+
+@pytest.mark.parametrize("breakers", [("",), ("x" * 41,), ("é" * 21,), ("x",) * 65])
+def test_sequence_breakers_are_bounded(breakers: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="sequence breaker"):
+        SamplingParams(dry_sequence_breakers=breakers)
 
 
 # -- choose_sampling: flag over recommendation over default ------------------------------------
@@ -76,9 +136,8 @@ def test_what_is_switched_off() -> None:
         ),
         ({}, {"penalty_repeat": 1.05}, {"repeat_penalty": 1.05}, ("repeat_penalty",)),
         ({}, {"penalty_last_n": -1}, {"repeat_last_n": -1}, ("repeat_last_n",)),
-        ({}, {"top_p": 7, "top_k": 20}, {"top_k": 20}, ("top_k",)),  # absurd advice is ignored
-        ({}, {"temp": NAN}, {}, ()),
-        ({}, {"unknown": 3}, {}, ()),
+        ({}, {"xtc_probability": 0.5}, {"xtc_probability": 0.5}, ("xtc_probability",)),
+        ({}, {"temp": "0.5"}, {"temperature": 0.5}, ("temperature",)),  # as llama.cpp reads texts
     ],
 )
 def test_choose_sampling(
@@ -87,13 +146,41 @@ def test_choose_sampling(
     expected: dict[str, float],
     from_model: tuple[str, ...],
 ) -> None:
-    params, chosen = choose_sampling({**given_flags, "seed": 7}, recommended)
+    params, chosen, ignored = choose_sampling({**given_flags, "seed": 7}, recommended)
     assert params == SamplingParams(seed=7, **expected)  # type: ignore[arg-type]
     assert chosen == from_model
+    assert ignored == ()
+
+
+@pytest.mark.parametrize(
+    ("recommended", "ignored"),
+    [
+        ({"top_p": 7, "top_k": 20}, ("top_p 7",)),  # absurd
+        ({"temp": NAN}, ("temp nan",)),
+        ({"top_k": INF}, ("top_k inf",)),
+        ({"temp": "hot"}, ("temp hot",)),
+        ({"new\x1b": 3}, ("new\\x1b 3",)),
+        ({"mirostat": 2, "mirostat_tau": 5.5}, ("mirostat 2", "mirostat_tau 5.5")),
+        ({"mirostat": 0, "mirostat_tau": 5.5}, ()),  # switched off, as here
+        ({"mirostat_eta": 0.1}, ()),
+        ({"sequence": "top_k;temperature"}, ("sequence top_k;temperature",)),
+        ({"sequence": "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature"}, ()),
+    ],
+)
+def test_a_recommendation_that_cannot_be_followed_is_named(
+    recommended: dict[str, float | str], ignored: tuple[str, ...]
+) -> None:
+    chosen = choose_sampling({"seed": 7}, recommended)
+    assert chosen.ignored == ignored
+    assert chosen.params == replace(SamplingParams(seed=7), top_k=chosen.params.top_k)
+
+
+def test_a_flag_stands_above_a_recommendation_that_cannot_be_followed() -> None:
+    assert choose_sampling({"top_p": 0.5}, {"top_p": 7}).ignored == ()
 
 
 def test_advice_keeps_the_type_of_its_field() -> None:
-    params, _ = choose_sampling({"seed": 1}, {"top_k": 20.0, "penalty_last_n": 8.0, "temp": 1})
+    params, _, _ = choose_sampling({"seed": 1}, {"top_k": 20.0, "penalty_last_n": 8.0, "temp": 1})
     for field in RECOMMENDED_KEYS.values():
         assert type(getattr(params, field)) is type(getattr(SamplingParams(), field))
 
@@ -109,6 +196,12 @@ def test_a_seed_is_drawn_when_none_is_given() -> None:
     assert choose_sampling({"seed": 0}, {})[0].seed == 0
 
 
+def test_seed_minus_1_draws_one() -> None:
+    seeds = {choose_sampling({"seed": -1}, {}).params.seed for _ in range(20)}
+    seeds |= {change_sampling(SamplingParams(), "seed", "-1").seed for _ in range(20)}
+    assert len(seeds) > 20 and min(seeds) >= 0
+
+
 # -- change_sampling: one setting from what was typed -------------------------------------------
 
 
@@ -121,12 +214,17 @@ def test_a_seed_is_drawn_when_none_is_given() -> None:
         ("top-k", " 5 ", {"top_k": 5}),
         ("repeat-last-n", "-1", {"repeat_last_n": -1}),
         ("seed", str(MAX_SEED), {"seed": MAX_SEED}),
+        ("xtc-probability", "0.5", {"xtc_probability": 0.5}),
+        ("ignore-eos", "on", {"ignore_eos": True}),
+        ("logit-bias", "5+1 7-inf", {"logit_bias": ("5+1", "7-inf")}),
+        ("logit-bias", "", {"logit_bias": ()}),
+        ("dry-sequence-breakers", r"\n ;", {"dry_sequence_breakers": ("\n", ";")}),
     ],
 )
-def test_change_sampling(name: str, text: str, expected: dict[str, float]) -> None:
+def test_change_sampling(name: str, text: str, expected: dict[str, Any]) -> None:
     before = SamplingParams(top_p=0.5, seed=3)
     changed = change_sampling(before, name, text)
-    assert changed == SamplingParams(**({"top_p": 0.5, "seed": 3} | expected))  # type: ignore[arg-type]
+    assert changed == SamplingParams(**({"top_p": 0.5, "seed": 3} | expected))
     (field,) = expected
     assert type(getattr(changed, field)) is type(getattr(SamplingParams(), field))
     assert before == SamplingParams(top_p=0.5, seed=3)
@@ -149,7 +247,9 @@ def test_a_temperature_given_as_an_integer_can_be_changed() -> None:
         ("top_k", "9" * 5000, "no value"),
         ("temperature", "nan", "^temperature is nan"),
         ("temperature", "1e999", "^temperature is inf"),
-        ("seed", "-1", "^seed is -1"),
+        ("seed", "-2", "^seed is -2"),
+        ("ignore_eos", "maybe", "no value"),
+        ("logit_bias", "5", "no logit bias"),
     ],
 )
 def test_a_change_that_does_not_fit(name: str, text: str, words: str) -> None:
@@ -159,10 +259,12 @@ def test_a_change_that_does_not_fit(name: str, text: str, words: str) -> None:
 
 
 def test_every_setting_can_be_changed_to_what_it_is() -> None:
-    params = SamplingParams(0.5, 3, 0.75, 0.25, 1.5, 8, 9, "match")
-    assert len(sampling_fields()) == 8
+    params = SamplingParams(0.5, 3, 0.75, repeat_penalty=1.5, seed=9, acceptance="match")
     for name in sampling_fields():
-        assert change_sampling(params, name, str(getattr(params, name))) == params
+        value = getattr(params, name)
+        if isinstance(value, tuple):
+            value = r"\n : \" *" if value else ""
+        assert change_sampling(params, name, str(value)) == params
 
 
 # -- drafts ------------------------------------------------------------------------------------

@@ -163,7 +163,7 @@ def test_a_row_is_cut_once(top_k: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_whole_of_a_large_vocabulary_may_be_rejected_and_drawn() -> None:
     sampler, n = RejectionSampler(WARM), 5000
     target, draft = (np.random.default_rng(i).standard_normal(n).astype(np.float32) for i in (1, 2))
-    p, q = (sampler.distribution(row, []) for row in (target, draft))
+    p, q = (sampler.distribution(row, 0, []) for row in (target, draft))
     rest = np.zeros(n)
     rest[p.ids] = np.maximum(p.probabilities - q.at(p.ids), 0)
     accepted = 0
