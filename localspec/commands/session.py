@@ -141,7 +141,7 @@ def sampling_for(engine: "Engine", request: Request) -> SamplingParams:
         console.note(f"Sampling recommended by the model: {values}.")
     if chosen.ignored:
         console.note(
-            f"Recommended by the model and ignored, as no sampling we have: "
+            "Recommended by the model, but unknown here or out of range, and not used: "
             f"{', '.join(chosen.ignored)}."
         )
     engine.token_rules(chosen.params)
