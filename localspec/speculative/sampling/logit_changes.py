@@ -51,7 +51,7 @@ class LogitChanges:
         row[self._biased[:here]] += self._biases[:here]
         if self._penalties is not None:
             self._penalties.show(history, len(row))
-            row = self._penalties.whole(row)
+            self._penalties.change(row)
         if self._dry is not None:
             for token, penalty in self._dry.penalties(history).items():
                 if token < len(row):

@@ -80,9 +80,14 @@ class Penalties:
 
     def whole(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """A penalised copy of a row."""
-        seen, row = np.flatnonzero(self._seen), logits.copy()
-        row[seen] = self.of(seen, row[seen])
+        row = logits.copy()
+        self.change(row)
         return row
+
+    def change(self, row: NDArray[np.float32]) -> None:
+        """Penalise a row in place."""
+        seen = np.flatnonzero(self._seen)
+        row[seen] = self.of(seen, row[seen])
 
     def _occurrences(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
         if not self._frequency:
