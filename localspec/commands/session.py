@@ -13,12 +13,8 @@ from localspec.commands.flags.loading import LoadingFlags
 from localspec.commands.flags.models import ModelFlags
 from localspec.core.config import DraftOptions, DraftTokens, parse_draft_tokens
 from localspec.core.errors import IncompatiblePair, UsageError
-from localspec.core.sampling_params import (
-    SamplingParams,
-    choose_sampling,
-    default_length,
-    require_fixed_length,
-)
+from localspec.core.sampling_choice import choose_sampling
+from localspec.core.sampling_params import SamplingParams, default_length, require_fixed_length
 from localspec.display import console
 from localspec.display.progress import progress
 

@@ -6,7 +6,7 @@ from itertools import starmap
 
 from localspec.core.config import LoadOptions
 from localspec.core.formatting import count, one_line, size
-from localspec.core.sampling_params import recommendation
+from localspec.core.sampling_choice import recommendation
 from localspec.engine.memory.estimate import estimate_memory
 from localspec.engine.memory.plan import default_ctx_size
 from localspec.engine.memory.use import MemoryUse

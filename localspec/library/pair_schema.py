@@ -26,6 +26,7 @@ from typing_extensions import TypedDict  # before Python 3.12, pydantic refuses 
 from localspec.core import config, sampling_params
 from localspec.core.errors import UsageError
 from localspec.core.formatting import one_line
+from localspec.core.sampling_choice import RANDOM_SEED
 from localspec.hub.provenance import SHA256
 from localspec.hub.reference import parse_reference
 
@@ -188,7 +189,7 @@ def toml_value(value: Setting) -> str:
 
 def _check_sampling(settings: Mapping[str, Setting]) -> None:
     given = {name: settings[name] for name in sampling_params.sampling_fields() if name in settings}
-    if given.get("seed") == sampling_params.RANDOM_SEED:
+    if given.get("seed") == RANDOM_SEED:
         del given["seed"]
     try:
         params = sampling_params.SamplingParams(**given)  # type: ignore[arg-type]

@@ -16,7 +16,8 @@ from localspec.commands.flags.models import ModelFlags
 from localspec.commands.flags.sampling import SamplingFlags
 from localspec.core.config import MAX_DRAFT_TOKENS, DraftOptions, LoadOptions
 from localspec.core.errors import UsageError
-from localspec.core.sampling_params import SamplingParams, choose_sampling
+from localspec.core.sampling_choice import choose_sampling
+from localspec.core.sampling_params import SamplingParams
 
 TARGET, DRAFT = Path("big.gguf"), Path("small.gguf")
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.chat.template import Message
+from localspec.engine.llama.token_rules import require_known
 from localspec.speculative.sampling.logit_changes import NO_RULES, TokenRules
 from localspec.speculative.suffix import SuffixIndex
 from tests.support.toys import ToyModel, ToyProfile
@@ -47,6 +48,7 @@ class ChatToy:
         return b"" if token == STOP else bytes([token])
 
     def token_rules(self, params: SamplingParams) -> TokenRules:
+        require_known(params, STOP + 1)
         return NO_RULES
 
     def encode_chat(

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from localspec.commands.flags.groups import choice
-from localspec.core.sampling_params import ACCEPTANCE_RULES, unescaped
+from localspec.core.sampling_choice import unescaped
+from localspec.core.sampling_params import ACCEPTANCE_RULES
 
 _SAMPLING = "Sampling"
 
