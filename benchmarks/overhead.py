@@ -27,6 +27,7 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import GenerationResponse, collect, stream_generate
 from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.loop import Clock
+from localspec.speculative.sampling.logit_changes import NO_RULES, TokenRules
 from localspec.speculative.suffix import SuffixIndex
 
 ROWS = 61  # rows of logits, used again in turn
@@ -123,6 +124,9 @@ class InstantEngine:
 
     def piece(self, token: int) -> bytes:
         return b"word "
+
+    def token_rules(self, params: SamplingParams) -> TokenRules:
+        return NO_RULES
 
 
 @dataclass

@@ -128,7 +128,8 @@ class DifferenceFinder:
         for token in tokens:
             context.append(token)
             row = target.decode([token], 1)[0]
-        return Sampler(self._plan.params).margin(row, len(context), context)
+        rules = self._engine.token_rules(self._plan.params)
+        return Sampler(self._plan.params, rules).margin(row, len(context), context)
 
 
 def audit_answers(
@@ -153,7 +154,7 @@ def _misses(
     engine: BenchEngine, prompt: PromptIds, plan: BenchPlan, text: Sequence[int]
 ) -> Iterator[Miss]:
     """Where plain decoding, given the text so far, would have said another token."""
-    context, sampler = list(prompt), Sampler(plan.params)
+    context, sampler = list(prompt), Sampler(plan.params, engine.token_rules(plan.params))
     engine.target.keep(0)
     catch_up(engine.target, context)
     for i, token in enumerate(text):

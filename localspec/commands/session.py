@@ -13,12 +13,8 @@ from localspec.commands.flags.loading import LoadingFlags
 from localspec.commands.flags.models import ModelFlags
 from localspec.core.config import DraftOptions, DraftTokens, parse_draft_tokens
 from localspec.core.errors import IncompatiblePair, UsageError
-from localspec.core.sampling_params import (
-    SamplingParams,
-    choose_sampling,
-    default_length,
-    require_fixed_length,
-)
+from localspec.core.sampling_choice import choose_sampling
+from localspec.core.sampling_params import SamplingParams, default_length, require_fixed_length
 from localspec.display import console
 from localspec.display.progress import progress
 
@@ -42,12 +38,12 @@ class Request:
     draft: DraftOptions
     models: ModelFlags
     loading: LoadingFlags
-    sampling: Mapping[str, float | int | str]
+    sampling: Mapping[str, object]
 
     @property
     def params(self) -> SamplingParams:
         """The sampling asked for, before the model's own recommendation is known."""
-        return choose_sampling(self.sampling, {})[0]
+        return choose_sampling(self.sampling, {}).params
 
     @property
     def suffix(self) -> bool:
@@ -65,7 +61,7 @@ class Request:
 def make_request(
     name: str | None,
     groups: FlagGroups,
-    defaults: Mapping[str, float | int | str] | None = None,
+    defaults: Mapping[str, object] | None = None,
 ) -> Request:
     """Resolve a pair's name, or ``name`` in place of --target; its settings fill in for flags.
 
@@ -128,12 +124,24 @@ def usable_length(engine: "Engine", length: DraftTokens, request: Request) -> Dr
 
 
 def sampling_for(engine: "Engine", request: Request) -> SamplingParams:
-    """What was given over the model's own recommendation, which is shown when it decides."""
-    params, recommended = choose_sampling(request.sampling, engine.target.header.sampling)
-    if recommended:
-        values = ", ".join(f"{name} {getattr(params, name):g}" for name in recommended)
+    """What was given over the model's own recommendation, which is shown when it decides.
+
+    What is recommended and cannot be done is shown too. Raises UsageError where the parameters do
+    not fit the model's vocabulary.
+    """
+    chosen = choose_sampling(request.sampling, engine.target.header.sampling)
+    if chosen.recommended:
+        values = ", ".join(
+            f"{name} {getattr(chosen.params, name):g}" for name in chosen.recommended
+        )
         console.note(f"Sampling recommended by the model: {values}.")
-    return params
+    if chosen.ignored:
+        console.note(
+            "Recommended by the model, but unknown here or out of range, and not used: "
+            f"{', '.join(chosen.ignored)}."
+        )
+    engine.token_rules(chosen.params)
+    return chosen.params
 
 
 def _files(request: Request) -> tuple[Path, Path | None]:

@@ -14,9 +14,11 @@ from types import TracebackType
 from localspec.core import machine
 from localspec.core.config import LoadOptions, RopeOptions
 from localspec.core.errors import FileProblem, IncompatiblePair
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.chat.template import Message, render
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.model import LlamaModel
+from localspec.engine.llama.token_rules import require_known, token_rules
 from localspec.engine.memory.plan import MemoryPlan
 from localspec.engine.memory.probe import (
     announcement,
@@ -28,6 +30,7 @@ from localspec.engine.profile_store import PairProfile
 from localspec.metadata.adapter import check_adapter
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import Finding, check_model, check_pair
+from localspec.speculative.sampling.logit_changes import TokenRules
 from localspec.speculative.suffix import SuffixIndex
 
 _CANNOT_ROLL_BACK = (
@@ -50,6 +53,7 @@ class Engine:
         self.profile = PairProfile(target, draft)
         self.suffix_index = SuffixIndex()
         self._pieces: dict[int, bytes] = {}
+        self._rules: dict[object, TokenRules] = {}
         self._notes = list(notes)
 
     @property
@@ -108,6 +112,17 @@ class Engine:
         if token not in self._pieces:
             self._pieces[token] = self.target.piece(token)
         return self._pieces[token]
+
+    def token_rules(self, params: SamplingParams) -> TokenRules:
+        """What these parameters mean in ids of the target's vocabulary, which is asked once.
+
+        Raises UsageError for a logit bias of an id that it does not have.
+        """
+        require_known(params, self.target.n_vocab)
+        key = params.ignore_eos, params.dry_sequence_breakers if params.dry else None
+        if key not in self._rules:
+            self._rules[key] = token_rules(self.target, params)
+        return self._rules[key]
 
     def encode_text(self, text: str) -> list[int]:
         """Raw text as token ids, with BOS where the model wants one; markup is not obeyed."""

@@ -27,6 +27,7 @@ from localspec.speculative.loop import (
     generate_rounds,
     prefill,
 )
+from localspec.speculative.sampling.logit_changes import TokenRules
 from localspec.speculative.sampling.rejection import RejectionSampler
 from localspec.speculative.sampling.sampler import Sampler
 from localspec.speculative.suffix import SuffixIndex
@@ -72,6 +73,10 @@ class TextEngine(Protocol):
 
     def piece(self, token: int) -> bytes:
         """The bytes a token stands for; empty for control tokens."""
+        ...
+
+    def token_rules(self, params: SamplingParams) -> TokenRules:
+        """What the parameters mean in ids of the target's vocabulary."""
         ...
 
 
@@ -196,7 +201,7 @@ def stream_generate(
     for an answer, UsageError for "auto" with "rejection".
     """
     _require_room(len(prompt), engine.target.n_ctx)
-    sampler = make_sampler(params)
+    sampler = make_sampler(params, engine.token_rules(params))
     # Before the prompt is read: a pair that is new here is measured on empty caches.
     looks_up = suffix and draft_tokens == "auto" and engine.can_roll_back
     index = engine.suffix_index if looks_up else None
@@ -257,18 +262,19 @@ def _read_prompt(
     return replace(read, seconds=indexed + read.seconds)
 
 
-def make_sampler(params: SamplingParams) -> Sampler:
+def make_sampler(params: SamplingParams, rules: TokenRules) -> Sampler:
     """RejectionSampler where acceptance is "rejection", else Sampler."""
     rejects = params.acceptance == "rejection" and not params.greedy
-    return RejectionSampler(params) if rejects else Sampler(params)
+    return RejectionSampler(params, rules) if rejects else Sampler(params, rules)
 
 
 def model_drafter(engine: TextEngine, params: SamplingParams) -> ModelDrafter | None:
     """The draft model as a drafter that chooses as the rule of acceptance wants; None without."""
     if engine.draft is None:
         return None
+    rules = engine.token_rules(params)
     matched = params.acceptance == "match"
-    sampler = Sampler(replace(params, temperature=0.0)) if matched else make_sampler(params)
+    sampler = Sampler(params.draft_greedy, rules) if matched else make_sampler(params, rules)
     return ModelDrafter(engine.draft, sampler, engine.target.n_vocab, engine.is_stop)
 
 

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import starmap
 
 from localspec.core.config import LoadOptions
 from localspec.core.formatting import count, one_line, size
+from localspec.core.sampling_choice import recommendation
 from localspec.engine.memory.estimate import estimate_memory
 from localspec.engine.memory.plan import default_ctx_size
 from localspec.engine.memory.use import MemoryUse
@@ -112,8 +114,7 @@ def _text(header: ModelHeader) -> Iterator[tuple[str, str]]:
     template = header.chat_template
     yield "chat template", "none" if template is None else f"{len(template):,} characters"
     if header.sampling:
-        advice = ", ".join(f"{name} {value:g}" for name, value in header.sampling.items())
-        yield "recommends", advice
+        yield "recommends", ", ".join(starmap(recommendation, header.sampling.items()))
 
 
 def _quoted(vocab: Vocab, token: int) -> str:

@@ -26,12 +26,13 @@ from typing_extensions import TypedDict  # before Python 3.12, pydantic refuses 
 from localspec.core import config, sampling_params
 from localspec.core.errors import UsageError
 from localspec.core.formatting import one_line
+from localspec.core.sampling_choice import RANDOM_SEED
 from localspec.hub.provenance import SHA256
 from localspec.hub.reference import parse_reference
 
 SHOWN_CHARACTERS = 80  # of a key
 
-Setting = int | float | str | bool
+Setting = int | float | str | bool | tuple[str, ...]
 
 
 def _within(bounds: config.Bounds) -> Any:
@@ -59,6 +60,7 @@ _MODEL = "an absolute path in UTF-8, or a Hub reference such as hf:org/repo/file
 _Model = Annotated[str, AfterValidator(_model), Field(description=_MODEL)]
 _Path = Annotated[str, AfterValidator(_absolute), Field(description="an absolute path")]
 _HASH = "64 hexadecimal digits in lower case"
+_Texts = Annotated[list[str], Field(description="a list of texts")]
 _Context = Annotated[int, _within(config.CTX_SIZE)]
 _Layers = Annotated[int, _within(config.LAYERS)]
 _Threads = Annotated[int, _within(config.THREADS)]
@@ -86,8 +88,23 @@ class PairSettings(TypedDict, total=False):
     top_k: int
     top_p: float
     min_p: float
+    typical_p: float
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    dynatemp_range: float
+    dynatemp_exp: float
     repeat_penalty: float
     repeat_last_n: int
+    presence_penalty: float
+    frequency_penalty: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: _Texts
+    logit_bias: _Texts
+    ignore_eos: bool
     seed: int
     acceptance: str
 
@@ -132,7 +149,11 @@ def parse_pair(name: str, document: Mapping[str, object]) -> UserPair:
         file = TypeAdapter(PairFile).validate_python(document)
     except ValidationError as error:
         raise ValueError(_clause(error)) from error
-    settings = cast(Mapping[str, Setting], document.get("settings", {}))  # 1 stays 1, and not 1.0
+    # As they were written: 1 stays 1, and not 1.0.
+    written = cast(Mapping[str, Any], document.get("settings", {}))
+    settings = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in written.items()
+    }
     _check_sampling(settings)
     return UserPair(name, file["target"], file["draft"], settings, tuple(file.get("files", ())))
 
@@ -159,6 +180,8 @@ def toml_value(value: Setting) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
     value.encode()
     escaped = re.sub(r'[\x00-\x1f\x7f"\\]', lambda found: f"\\u{ord(found[0]):04x}", value)
     return f'"{escaped}"'
@@ -166,6 +189,8 @@ def toml_value(value: Setting) -> str:
 
 def _check_sampling(settings: Mapping[str, Setting]) -> None:
     given = {name: settings[name] for name in sampling_params.sampling_fields() if name in settings}
+    if given.get("seed") == RANDOM_SEED:
+        del given["seed"]
     try:
         params = sampling_params.SamplingParams(**given)  # type: ignore[arg-type]
         if settings.get("draft_tokens") == "auto":

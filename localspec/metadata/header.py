@@ -3,14 +3,12 @@
 It can be had in stages, so that a remote file needs few bytes.
 """
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.core.config import KeyValue
-from localspec.core.sampling_params import RECOMMENDED_KEYS
 from localspec.metadata.byte_reader import Source
 from localspec.metadata.gguf_file import HeaderReader, PartHeader, TensorInfo, Value
 from localspec.metadata.splits import finish_parts, read_parts
@@ -34,6 +32,7 @@ FILE_TYPES = {  # general.file_type (`llama_ftype`) -> the name quantizers put i
 }  # fmt: skip
 FILE_TYPE_GUESSED = 1024
 _LONGEST_LABEL = 300  # characters
+_SAMPLING, _MOST_RECOMMENDED = "general.sampling.", 32  # keys
 _EMPTY_BEFORE_READ = ("architecture", "parameters", "quantization")  # where others are None
 
 # `llm_arch_is_recurrent`, `llm_arch_is_hybrid`: their state cannot drop the last few tokens.
@@ -81,7 +80,7 @@ class ModelHeader:
     sliding_window: int | None
     license: str | None
     chat_template: str | None
-    sampling: Mapping[str, float | int]
+    sampling: Mapping[str, float | int | str]
     tokenizer: Tokenizer | None
     pre: str | None
     n_tokens: int | None
@@ -254,10 +253,13 @@ def _quantization(file_type: int | None, tensors: tuple[TensorInfo, ...]) -> str
     return weight.most_common(1)[0][0] if weight else "unknown"
 
 
-def _sampling(values: Mapping[str, Value]) -> dict[str, float | int]:
-    found = {name: values.get(f"general.sampling.{name}") for name in RECOMMENDED_KEYS}
-    return {
-        name: value
-        for name, value in found.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    }
+def _sampling(values: Mapping[str, Value]) -> dict[str, float | int | str]:
+    """What is below `general.sampling.`: numbers, and all else as text of some length."""
+    keys = [key for key in values if key.startswith(_SAMPLING) and len(key) <= _LONGEST_LABEL]
+    found: dict[str, float | int | str] = {}
+    for key in keys[:_MOST_RECOMMENDED]:
+        value = values[key]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            value = str(value)[:_LONGEST_LABEL]
+        found[key.removeprefix(_SAMPLING)] = value
+    return found

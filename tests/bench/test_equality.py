@@ -54,6 +54,27 @@ def test_kernels_that_change_later_are_brought_to_one_width() -> None:
     assert {each.proven_at for each in found.differences} == {5}
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"dry_multiplier": 1.0, "presence_penalty": 0.5, "ignore_eos": True},
+        {"typical_p": 0.8, "xtc_probability": 0.5, "dynatemp_range": 0.3},
+        {"temperature": 0, "logit_bias": ("97-2",), "xtc_probability": 0.5},
+    ],
+)
+def test_rounding_is_proven_with_every_sampler(params: dict[str, Any]) -> None:
+    params = {"temperature": 0.8} | params
+    _, found = rounded([0.2, 0.0], **params)
+    assert found.differences  # else the test shows nothing
+    assert {each.proven_at for each in found.differences} == {2}
+    assert drafted(found).text == "rounding"
+    engine = BenchToy(n_ctx=256)
+    audited = replace(plan(0, 4, "auto", max_tokens=60, **params), audit=True)
+    exact = compare(engine, [engine.encode("abc")], audited)
+    assert exact.differences == () and len(exact.audits) == 2
+    assert all(audit.identical and not audit.misses for audit in exact.audits)
+
+
 def test_a_mistake_is_not_called_rounding() -> None:
     engine = BenchToy(n_ctx=256)
     seen: list[int] = []

@@ -27,6 +27,7 @@ from localspec.core.config import (
     RopeOptions,
 )
 from localspec.core.errors import UsageError
+from localspec.core.sampling_choice import choose_sampling
 from localspec.core.sampling_params import SamplingParams
 
 TARGET, DRAFT = Path("big.gguf"), Path("small.gguf")
@@ -92,7 +93,12 @@ def test_llama_cpps_spellings_are_understood() -> None:
         *("-ot", "a=CPU", "-ot", "b=CPU", "--mlock", "-fa", "on", "-ctk", "q8_0", "-ctv", "q4_0"),
         *("--exact", "-v", "--draft", "5", "--temp", "0.5", "--top-k", "9", "--top-p", "0.8"),
         *("--min-p", "0.1", "--repeat-penalty", "1.1", "--repeat-last-n", "-1", "-s", "8"),
-        *("--acceptance", "match", "--word", "given"),
+        *("--typical", "0.9", "--top-nsigma", "1.5", "--xtc-probability", "0.5"),
+        *("--xtc-threshold", "0.2", "--dynatemp-range", "0.4", "--dynatemp-exp", "1.5"),
+        *("--presence-penalty", "0.3", "--frequency-penalty", "-0.2", "--dry-multiplier", "0.8"),
+        *("--dry-base", "2", "--dry-allowed-length", "3", "--dry-penalty-last-n", "128"),
+        *("--dry-sequence-breaker", r"\n", "--dry-sequence-breaker", "a b", "--ignore-eos"),
+        *("-l", "5-inf", "--logit-bias", "7+1.5", "--acceptance", "match", "--word", "given"),
     )
     shared: dict[str, Any] = {
         "mlock": True, "flash_attention": "on", "cache_type_k": "q8_0", "cache_type_v": "q4_0",
@@ -107,11 +113,23 @@ def test_llama_cpps_spellings_are_understood() -> None:
     )
     assert models.draft_options() == DraftOptions(str(DRAFT), (5,))
     assert models.verbose
-    assert SamplingParams(**sampling.given()) == SamplingParams(  # type: ignore[arg-type]
-        temperature=0.5, top_k=9, top_p=0.8, min_p=0.1, repeat_penalty=1.1, repeat_last_n=-1,
+    assert choose_sampling(sampling.given(), {}).params == SamplingParams(
+        temperature=0.5, top_k=9, top_p=0.8, min_p=0.1, typical_p=0.9, top_n_sigma=1.5,
+        xtc_probability=0.5, xtc_threshold=0.2, dynatemp_range=0.4, dynatemp_exp=1.5,
+        repeat_penalty=1.1, repeat_last_n=-1, presence_penalty=0.3, frequency_penalty=-0.2,
+        dry_multiplier=0.8, dry_base=2, dry_allowed_length=3, dry_penalty_last_n=128,
+        dry_sequence_breakers=("\n", "a b"), logit_bias=("5-inf", "7+1.5"), ignore_eos=True,
         seed=8, acceptance="match",
     )  # fmt: skip
     assert word == "given"
+
+
+def test_other_spellings_of_llama_cpp() -> None:
+    _, _, sampling, _ = parsed(
+        *("--typical-p", "0.9", "--top-n-sigma", "1.5", "--temperature", "0.5", "--seed", "-1")
+    )
+    given = {name: value for name, value in sampling.given().items() if value is not None}
+    assert given == {"typical_p": 0.9, "top_n_sigma": 1.5, "temperature": 0.5, "seed": -1}
 
 
 def test_the_draft_follows_the_target() -> None:

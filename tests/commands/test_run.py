@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from localspec.commands import run as run_command
 from localspec.engine.llama import llama_library
 from tests.support.command import HELLO, Command, endless, interrupt_decode
 from tests.support.real_pair import TinyFiles
-from tests.support.tiny_models import write_tiny_model
+from tests.support.tiny_models import copy_with, write_tiny_model
 
 pytestmark = pytest.mark.llama
 
@@ -132,30 +133,42 @@ def test_the_end_of_the_context_is_told(run: Command) -> None:
     assert done.err.endswith("stopped at the end of the context (--ctx-size)\n")
 
 
-def test_the_models_own_sampling_is_told(run: Command, localspec: Command, tmp_path: Path) -> None:
-    import gguf
+def test_the_models_own_sampling_is_told(localspec: Command, tmp_path: Path) -> None:
+    def recommend(writer: Any) -> None:
+        writer.add_float32("general.sampling.temp", 0.25)
+        writer.add_float32("general.sampling.xtc_probability", 0.5)
+        writer.add_float32("general.sampling.top_p", 7)
+        writer.add_uint32("general.sampling.mirostat", 2)
+        writer.add_string("general.sampling.sequence", "top_k\x1b[2J")
 
-    path = write_tiny_model(tmp_path / "advice.gguf", seed=1)
-    copy = tmp_path / "with advice.gguf"
-    reader, writer = gguf.GGUFReader(path), gguf.GGUFWriter(copy, "llama")
-    for key, field in reader.fields.items():
-        if not key.startswith("GGUF.") and key != "general.architecture":
-            kinds = (field.types[0], field.types[-1] if len(field.types) > 1 else None)
-            writer.add_key_value(key, field.contents(), *kinds)
-    writer.add_float32("general.sampling.temp", 0.25)
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, tensor.data)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    plain = write_tiny_model(tmp_path / "plain.gguf", seed=1)
+    copy = copy_with(plain, tmp_path / "with advice.gguf", recommend)
     flags = ("-t", "1", "-n", "2", "--json", HELLO)
     done = localspec("run", "-m", copy, *flags)
-    assert "Sampling recommended by the model: temperature 0.25." in done.err
-    assert json.loads(done.out)["settings"]["sampling"]["temperature"] == 0.25
-    over = localspec("run", "-m", copy, "--temp", "0.5", *flags)
-    assert "recommended" not in over.err
+    told = " ".join(done.err.split())
+    assert "Sampling recommended by the model: temperature 0.25, xtc_probability 0.5." in told
+    assert "and not used: top_p 7, mirostat 2, sequence top_k\\x1b[2J." in told
+    sampling = json.loads(done.out)["settings"]["sampling"]
+    assert (sampling["temperature"], sampling["xtc_probability"]) == (0.25, 0.5)
+    over = localspec("run", "-m", copy, "--temp", "0.5", "--xtc-probability", "0", *flags)
+    assert "recommended by" not in over.err
     assert json.loads(over.out)["settings"]["sampling"]["temperature"] == 0.5
+
+
+def test_llama_cpps_sampling_flags_are_in_the_document(run: Command) -> None:
+    flags = ("--dry-multiplier", "0.8", "-l", "5-inf", "--ignore-eos", "-s", "-1", "--top-k", "-1")
+    done = run(HELLO, "-n", "5", "--json", *flags)
+    document = json.loads(done.out)
+    sampling = document["settings"]["sampling"]
+    assert sampling["logit_bias"] == ["5-inf"] and sampling["ignore_eos"] is True
+    assert sampling["dry_sequence_breakers"] == ["\n", ":", '"', "*"]
+    assert document["seed"] >= 0 and document["finish_reason"] == "length"
+
+
+def test_a_bias_of_no_token_ends_the_run(run: Command) -> None:
+    done = run(HELLO, "--logit-bias", "99999999+1")
+    assert done.code == 2 and done.out == ""
+    assert "--logit-bias 99999999+1 names a token that the model does not have." in done.err
 
 
 def test_notes_go_to_stderr(localspec: Command, tiny: TinyFiles) -> None:
@@ -200,8 +213,11 @@ def test_verbose_shows_llama_cpps_log(run: Command, monkeypatch: pytest.MonkeyPa
         (["--temp", "nan"], 2, "temperature is nan"),
         (["--temp", "warm"], 2, "Invalid value for '--temperature'"),
         (["--top-p", "1.5"], 2, "top-p is 1.5"),
-        (["--top-k", "-1"], 2, "top-k is -1"),
-        (["--seed", "-1"], 2, "seed is -1"),
+        (["--xtc-probability", "2"], 2, "xtc-probability is 2"),
+        (["--seed", "-2"], 2, "seed is -2"),
+        (["--dry-base", "0.5"], 2, "dry-base is 0.5"),
+        (["--logit-bias", "5"], 2, "5 is no logit bias"),
+        (["--dry-sequence-breaker", ""], 2, "A sequence breaker has 0 characters"),
         (["-n", "0"], 2, "Invalid value for '--max-tokens'"),
         (["-c", "1"], 2, "Invalid value for '--ctx-size'"),
         (["-t", "0"], 2, "Invalid value for '--threads'"),

@@ -28,7 +28,7 @@ from localspec.core.errors import (
     PromptTooLong,
     UsageError,
 )
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine import engine as engine_module
 from localspec.engine.engine import Engine, missing_gpu
 from localspec.engine.generate import stream_generate
@@ -83,6 +83,34 @@ def test_text_of_the_bundled_pair_does_not_depend_on_the_draft(
             plain = fresh(engine, prompt, params, 0)
             for length in LENGTHS[1:]:
                 assert fresh(engine, prompt, params, length).tokens == plain.tokens
+
+
+RARE: list[dict[str, Any]] = [
+    {"presence_penalty": 0.4, "frequency_penalty": 0.2, "repeat_last_n": -1},
+    {"dry_multiplier": 4.0, "dry_allowed_length": 0, "dry_penalty_last_n": 300},
+    {"dry_multiplier": 4.0, "dry_allowed_length": 0, "temperature": 0},
+    {"top_n_sigma": 1.0, "top_k": 0},
+    {"typical_p": 0.8},
+    {"xtc_probability": 0.5, "xtc_threshold": 0.05},
+    {"xtc_probability": 0.5, "xtc_threshold": 0.05, "temperature": 0},
+    {"dynatemp_range": 0.5, "dynatemp_exp": 1.3},
+    {"logit_bias": ("5+2", "9-inf"), "ignore_eos": True},
+]
+
+
+@pytest.mark.parametrize("changes", RARE)
+@pytest.mark.parametrize("rule", ["coupled", "match"])
+def test_no_sampler_lets_the_text_depend_on_the_draft(
+    engine: Engine, changes: dict[str, Any], rule: AcceptanceRule
+) -> None:
+    params = SamplingParams(**({"seed": 3, "acceptance": rule} | changes))
+    prompt = engine.encode_chat([{"role": "user", "content": "Tell the thing again"}])
+    plain = fresh(engine, prompt, params, 0, max_tokens=40)
+    without = SamplingParams(params.temperature, seed=3)
+    assert plain.tokens != fresh(engine, prompt, without, 0, max_tokens=40).tokens
+    answers = [fresh(engine, prompt, params, length, max_tokens=40) for length in LENGTHS[1:]]
+    assert [each.tokens for each in answers] == [plain.tokens] * len(answers)
+    assert 0 < sum(each.stats.accepted for each in answers)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

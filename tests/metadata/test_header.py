@@ -147,8 +147,9 @@ def test_header_fields(tmp_path: Path) -> None:
         "general.license": "mit",
         "general.sampling.temp": 0.5,
         "general.sampling.top_k": Typed(I32, 20),
-        "general.sampling.top_p": float("nan"),
-        "general.sampling.sequence": "k;p",
+        "general.sampling.mirostat": True,
+        "general.sampling.sequence": "k;p" * 200,
+        "general.sampling." + 300 * "x": 1,
         "llama.expert_count": 8,
         "llama.attention.sliding_window": 512,
         "llama.rope.scaling": [1.0, 2.0],
@@ -161,7 +162,8 @@ def test_header_fields(tmp_path: Path) -> None:
     assert (header.context_length, header.block_count, header.embedding_length) == (4096, 1, 256)
     assert (header.head_count, header.expert_count, header.sliding_window) == (4, 8, 512)
     assert (header.license, header.chat_template) == ("mit", "{{ messages }}")
-    assert header.sampling == {"temp": 0.5, "top_k": 20}
+    recommended = {"temp": 0.5, "top_k": 20, "mirostat": "True", "sequence": "k;p" * 100}
+    assert header.sampling == recommended
     assert header.get("rope.scaling") == (1.0, 2.0) and header.get("nothing") is None
     assert header.has_output and header.can_roll_back and header.is_causal
     assert not header.is_embedding and not header.is_diffusion

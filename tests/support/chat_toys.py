@@ -9,7 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.chat.template import Message
+from localspec.engine.llama.token_rules import require_known
+from localspec.speculative.sampling.logit_changes import NO_RULES, TokenRules
 from localspec.speculative.suffix import SuffixIndex
 from tests.support.toys import ToyModel, ToyProfile
 
@@ -44,6 +47,10 @@ class ChatToy:
     def piece(self, token: int) -> bytes:
         return b"" if token == STOP else bytes([token])
 
+    def token_rules(self, params: SamplingParams) -> TokenRules:
+        require_known(params, STOP + 1)
+        return NO_RULES
+
     def encode_chat(
         self, messages: Sequence[Message], *, thinking: bool | None = None
     ) -> list[int]:
@@ -67,6 +74,9 @@ class Reciter:
         self.n_vocab = len(pieces) + 2  # a token to ask with, and one that ends an answer
         self.tokens: list[int] = []
         self.target = self
+
+    def token_rules(self, params: SamplingParams) -> TokenRules:
+        return NO_RULES
 
     def is_stop(self, token: int) -> bool:
         return token == self.n_vocab - 1

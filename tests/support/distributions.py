@@ -11,9 +11,9 @@ from localspec.speculative.sampling.sampler import Sampler
 
 
 def probabilities(
-    sampler: Sampler, logits: NDArray[np.float32], history: Sequence[int]
+    sampler: Sampler, logits: NDArray[np.float32], history: Sequence[int], position: int = 0
 ) -> NDArray[np.float64]:
     """What `Sampler.pick` draws from: shape (n_vocab,), summing to 1."""
-    distribution, dense = sampler.distribution(logits, history), np.zeros(len(logits))
+    distribution, dense = sampler.distribution(logits, position, history), np.zeros(len(logits))
     dense[distribution.ids] = distribution.probabilities
     return dense

@@ -6,7 +6,7 @@ a real pair wherever the engine itself is under test. Shared by the tests; never
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -158,3 +158,22 @@ def _weights(
         else:
             values *= np.float32(2 / np.sqrt(shape[1]))
         yield name, values
+
+
+def copy_with(source: Path, copy: Path, add: Callable[[Any], None]) -> Path:
+    """A copy of a model file with the keys that ``add`` gives a GGUFWriter."""
+    from gguf import GGUFReader, GGUFWriter
+
+    reader, writer = GGUFReader(source), GGUFWriter(copy, "llama")
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            kinds = (field.types[0], field.types[-1] if len(field.types) > 1 else None)
+            writer.add_key_value(key, field.contents(), *kinds)
+    add(writer)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return copy

@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.config import MAX_DRAFT_TOKENS
+from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.loop import Clock
+from localspec.speculative.sampling.logit_changes import TokenRules
 from localspec.speculative.suffix import SuffixIndex
 
 WIDEST = 320  # logits drawn for each context: smaller vocabularies share the first ones
@@ -212,6 +214,11 @@ class ToyEngine:
 
     def piece(self, token: int) -> bytes:
         return b"<stop>" if token == STOP_TOKEN else bytes([token])
+
+    def token_rules(self, params: SamplingParams) -> TokenRules:
+        masked = (STOP_TOKEN,) if params.ignore_eos else ()
+        breakers = b"".join(text.encode() for text in params.dry_sequence_breakers)
+        return TokenRules(masked, {byte: ((),) for byte in breakers})
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode())

@@ -10,12 +10,8 @@ from typing import Any
 from localspec.core.config import parse_draft_tokens
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import appearing_when_complete, read_at_most
-from localspec.core.sampling_params import (
-    MAX_SEED,
-    change_sampling,
-    require_fixed_length,
-    sampling_fields,
-)
+from localspec.core.sampling_choice import change_sampling
+from localspec.core.sampling_params import MAX_SEED, require_fixed_length, sampling_fields
 from localspec.engine.chat.conversation import Chat
 from localspec.engine.chat.template import Message, parse_message
 
@@ -106,6 +102,7 @@ def _set(chat: Chat, rest: str) -> None:
     name, _, value = rest.partition(" ")
     params = change_sampling(chat.params, name, value.strip())
     require_fixed_length(chat.draft_tokens, params)
+    chat.engine.token_rules(params)  # refuses a bias of no token
     chat.params = params
     name = name.replace("-", "_")
     chat.ui.say(f"{name} {getattr(chat.params, name)}")

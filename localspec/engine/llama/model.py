@@ -125,6 +125,22 @@ class LlamaModel:
                 return buffer.raw[:count]
             size = -count
 
+    def text_alone(self, token: int) -> bytes:
+        """The bytes of a token that is a text by itself, markup included: `llama_detokenize`."""
+        one, size = (ctypes.c_int32 * 1)(token), 64
+        while True:
+            buffer = ctypes.create_string_buffer(size)
+            count = self._llama.llama_detokenize(self._vocab, one, 1, buffer, size, False, True)
+            if count >= 0:
+                return buffer.raw[:count]
+            size = -count
+
+    def suppressed(self) -> list[int]:
+        """Ids that the file says are never to be generated."""
+        count = ctypes.c_int32()
+        ids = self._llama.llama_vocab_get_suppress_tokens(self._vocab, ctypes.byref(count))
+        return [ids[i] for i in range(count.value)]
+
     def is_stop(self, token: int) -> bool:
         """True for end-of-generation tokens."""
         return bool(self._llama.llama_vocab_is_eog(self._vocab, token))

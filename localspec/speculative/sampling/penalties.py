@@ -1,6 +1,6 @@
-"""Repetition penalty: which tokens occurred lately, and what that does to their logits."""
+"""Repetition, presence and frequency penalty: tokens that occurred lately, and their logits."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -10,19 +10,28 @@ _TAIL = 64  # tokens, more than are ever drafted: how far back a history may cha
 SHORT = 256  # tokens of a window that is looked through at each pick
 
 
-class RepeatPenalty:
-    """llama.cpp's repetition penalty over the last ``last`` tokens of a history; -1: over all.
+class Penalties:
+    """llama.cpp's penalties over the last ``last`` tokens of a history; -1: over all.
+
+    A positive logit of a token that occurred is divided by ``repeat``, another multiplied by it;
+    then ``presence``, and ``frequency`` for each time it occurred, are subtracted.
 
     A short window is looked through each time. Counts of the tokens in a long one are kept from one
     history to the next, so that one that goes on from the last, but for tokens at its end, costs as
     much as it differs.
     """
 
-    def __init__(self, penalty: float, last: int) -> None:
-        self._penalty = np.float32(penalty)
+    def __init__(
+        self, repeat: float, last: int, presence: float = 0.0, frequency: float = 0.0
+    ) -> None:
+        self._repeat = np.float32(repeat)
+        self._presence = np.float32(presence)
+        self._frequency = np.float32(frequency)
+        self._subtracts = presence != 0 or frequency != 0
+        self.only_lowers = repeat >= 1 and presence >= 0 and frequency >= 0
         self._last = last
         self._text: list[int] = []
-        self._counts: defaultdict[int, int] = defaultdict(int)
+        self._counts: dict[int, int] = defaultdict(int)
         self._seen: NDArray[np.bool] = np.zeros(0, np.bool)
 
     def show(self, history: Sequence[int], n_vocab: int) -> None:
@@ -39,6 +48,8 @@ class RepeatPenalty:
             self._seen = np.zeros(n_vocab, np.bool)
         self._text = [token for token in set(window) if token < n_vocab]
         self._seen[self._text] = True
+        if self._frequency:
+            self._counts = Counter(window)
 
     def _show_all(self, history: Sequence[int], n_vocab: int) -> None:
         kept = self._shared(history)
@@ -61,15 +72,28 @@ class RepeatPenalty:
 
     def of(self, ids: NDArray[np.int64], logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """The logits of these ids, penalised as in llama.cpp's `llama_sampler_penalties_apply`."""
-        lowered = np.where(logits <= 0, logits * self._penalty, logits / self._penalty)
+        lowered = np.where(logits <= 0, logits * self._repeat, logits / self._repeat)
+        if self._subtracts:
+            lowered -= self._frequency * self._occurrences(ids) + self._presence
         penalised: NDArray[np.float32] = np.where(self._seen[ids], lowered, logits)
         return penalised
 
     def whole(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """A penalised copy of a row."""
-        seen, row = np.flatnonzero(self._seen), logits.copy()
-        row[seen] = self.of(seen, row[seen])
+        row = logits.copy()
+        self.change(row)
         return row
+
+    def change(self, row: NDArray[np.float32]) -> None:
+        """Penalise a row in place."""
+        seen = np.flatnonzero(self._seen)
+        row[seen] = self.of(seen, row[seen])
+
+    def _occurrences(self, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        if not self._frequency:
+            return np.zeros(len(ids), np.float32)
+        counts = self._counts
+        return np.array([counts.get(token, 0) for token in ids.tolist()], np.float32)
 
     def _shared(self, history: Sequence[int]) -> int | None:
         """How many leading tokens of the last history are in this one; None: it is another text.

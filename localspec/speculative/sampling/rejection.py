@@ -35,12 +35,12 @@ class RejectionSampler(Sampler):
     lengths must be fixed.
 
     The draft's token is drawn with `Sampler`'s noise, the test and the residual with noise of
-    their own, so that they are independent of it. The temperature must be above 0.
+    their own, so that they are independent of it.
     """
 
     def choose(self, logits: "Logits", position: int, history: Sequence[int]) -> ScoredToken:
         """As `Sampler.choose`, with the distribution that the token was drawn from."""
-        kept = self._survivors(logits, history)
+        kept = self._survivors(logits, position, history)
         chosen = self._choose_among(kept, position)
         return chosen._replace(distribution=self._distribution_over(kept))
 
@@ -57,7 +57,7 @@ class RejectionSampler(Sampler):
             raise ValueError(
                 "a token to be tested must come with the distribution it was drawn from"
             )
-        p, q = self.distribution(logits, history), distribution
+        p, q = self.distribution(logits, position, history), distribution
         if uniform(self.params.seed + _TEST, position) < acceptance_probability(p, q, token):
             return token
         return residual(p, q).draw(self.params.seed + _RESIDUAL, position)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.errors import EngineError
-from localspec.speculative.sampling.penalties import RepeatPenalty
+from localspec.speculative.sampling.penalties import Penalties
 
 Ids = NDArray[np.int64]
 Logits = NDArray[np.float32]
@@ -21,11 +21,11 @@ class Row:
     """One row of logits of shape (n_vocab,) with its penalty, and what finds the largest of them.
 
     It is read as a table, for the maximum of each column: only columns that reach a bound are
-    looked at again. The penalty must be above 1: then it only lowers, and is applied to what was
-    found. Raises EngineError for a row with NaN, +inf or nothing but -inf.
+    looked at again. The penalties must only lower: they are applied to what was found. Raises
+    EngineError for a row with NaN, +inf or nothing but -inf.
     """
 
-    def __init__(self, logits: Logits, penalty: RepeatPenalty | None = None) -> None:
+    def __init__(self, logits: Logits, penalty: Penalties | None = None) -> None:
         self._logits = logits
         self._penalty = penalty
         rows = max(1, min(_MOST_ROWS, len(logits) // _COLUMNS))
@@ -72,7 +72,7 @@ class Row:
         return np.concatenate((ids, columns[len(inner) :] + (n_rows - 1) * n_columns))
 
     def _penalised(
-        self, penalty: RepeatPenalty, ids: Ids, least: np.float32, k: int, distance: float
+        self, penalty: Penalties, ids: Ids, least: np.float32, k: int, distance: float
     ) -> tuple[Ids, Logits]:
         """Ids, ascending, and penalised logits of at least what `largest` asks for.
 

@@ -1,4 +1,4 @@
-"""Sampler: temperature, top-k, top-p, min-p and repetition penalty, with counter-based noise."""
+"""Sampler: llama.cpp's sampler chain, and a draw with counter-based noise."""
 
 import math
 import sys
@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.sampling_params import SamplingParams
+from localspec.speculative.sampling.chain import chain_survivors, needs_chain
+from localspec.speculative.sampling.logit_changes import NO_RULES, LogitChanges, TokenRules
 from localspec.speculative.sampling.noise import gumbel_noise, uniform
-from localspec.speculative.sampling.penalties import SHORT, RepeatPenalty
+from localspec.speculative.sampling.penalties import SHORT, Penalties
 from localspec.speculative.sampling.row import Row, require_number
 from localspec.speculative.sampling.truncation import LISTED, Others, Survivors, softmax, survivors
 
@@ -60,10 +62,11 @@ class ScoredToken(NamedTuple):
 class Sampler:
     """Picks a token by the steps of llama.cpp's sampler chain, in its order; same for both models.
 
-    Penalties, top-k, top-p, min-p, temperature (`common_sampler_init`); the final draw is the
-    Gumbel-max trick, argmax of log p + noise, whose distribution is exactly p. No random state is
-    kept: the noise of a token depends on seed, position and token id alone, so for given logits a
-    seed gives the same text with any draft or none (arXiv 2408.07978).
+    Logit bias, penalties, DRY, top-n-sigma, top-k, typical-p, top-p, min-p, XTC, temperature
+    (`common_sampler_init`); the final draw is the Gumbel-max trick, argmax of log p + noise, whose
+    distribution is exactly p. No random state is kept: the noise of a token depends on seed,
+    position and token id alone, so for given logits a seed gives the same text with any draft or
+    none (arXiv 2408.07978).
 
     Where more than LISTED tokens survive truncation, only the LISTED largest have noise of their
     own at first. The others share one number for each block of consecutive ids, added to the log of
@@ -71,12 +74,23 @@ class Sampler:
     distribution is p again, because the maximum of log p + noise over a block is distributed as
     the log of its sum + noise.
 
-    One sampler serves one text at a time: the penalty remembers which tokens have occurred.
+    What rarely runs has its own ways, in `logit_changes` and `chain`. One sampler serves one text
+    at a time: the penalties remember which tokens have occurred. ``rules`` are what the parameters
+    mean in ids of the target's vocabulary.
     """
 
-    def __init__(self, params: SamplingParams) -> None:
+    def __init__(self, params: SamplingParams, rules: TokenRules = NO_RULES) -> None:
         self.params = params
-        self._penalty = RepeatPenalty(params.repeat_penalty, params.repeat_last_n)
+        self._penalties = Penalties(
+            params.repeat_penalty,
+            params.repeat_last_n,
+            params.presence_penalty,
+            params.frequency_penalty,
+        )
+        self._changes = LogitChanges(params, rules, self._penalties)
+        self._penalises = params.penalises and not self._changes.needed  # else they are among them
+        self._greedy = params.greedy
+        self._needs_chain = needs_chain(params)
 
     def pick(self, logits: NDArray[np.float32], position: int, history: Sequence[int]) -> int:
         """The token at ``position`` of the stream, given one row of logits.
@@ -85,11 +99,12 @@ class Sampler:
         ``position``, or at least the last `memory` of them. Ties go to the lowest id. Raises
         EngineError when the model returns no numbers.
         """
-        if not self.params.greedy:
-            return self._draw(self._survivors(logits, history), position)
+        if not self._greedy:
+            return self._draw(self._survivors(logits, position, history), position)
+        logits = self._changed(logits, history)
         token = int(logits.argmax())
         require_number(float(logits[token]))
-        if self.params.penalises and not self._stays_best(token, len(logits), history):
+        if self._penalises and not self._stays_best(token, len(logits), history):
             return int(self._row(logits, history).largest(1)[0][0])
         return token
 
@@ -97,13 +112,14 @@ class Sampler:
     def memory(self) -> int:
         """How many of the tokens before it a pick must be shown; they may be more.
 
-        A long window of the penalty is counted on from the history before, which takes histories
+        A long window of the penalties is counted on from the history before, which takes histories
         with one beginning: all tokens.
         """
+        repeated = self.params.dry_penalty_last_n if self.params.dry else 0
         if not self.params.penalises:
-            return 0
+            return repeated
         last = self.params.repeat_last_n
-        return last if 0 <= last <= SHORT else sys.maxsize
+        return max(last, repeated) if 0 <= last <= SHORT else sys.maxsize
 
     def verify(
         self,
@@ -124,9 +140,10 @@ class Sampler:
         At temperature 0 in logits. Infinite when truncation leaves one token only. Where tokens
         share noise it leads each of them by at least so much.
         """
-        if not self.params.greedy:
-            return self._choose_among(self._survivors(logits, history), position)
-        if self.params.penalises:
+        if not self._greedy:
+            return self._choose_among(self._survivors(logits, position, history), position)
+        logits = self._changed(logits, history)
+        if self._penalises:
             ids, found = self._row(logits, history).largest(2)
             lead = float(found[0]) - float(found[1]) if len(ids) > 1 else math.inf
             return ScoredToken(int(ids[0]), lead)
@@ -140,9 +157,12 @@ class Sampler:
         None when truncation leaves one token only. A lead near zero is one that rounding can turn;
         at a temperature, so can the token that truncation just lets in.
         """
-        lead = self.choose(logits, position, history).lead
-        unit = 1.0 if self.params.greedy else self.params.temperature
-        return lead * unit if math.isfinite(lead) else None
+        if self._greedy:
+            lead = self.choose(logits, position, history).lead
+        else:
+            kept = self._survivors(logits, position, history)
+            lead = self._choose_among(kept, position).lead * (kept.temperature or 1.0)
+        return lead if math.isfinite(lead) else None
 
     def shortfall(
         self, logits: NDArray[np.float32], position: int, history: Sequence[int], token: int
@@ -151,43 +171,54 @@ class Sampler:
 
         Infinite where truncation leaves the token out.
         """
-        if self.params.greedy:
-            row = self._row(logits, history)
+        if self._greedy:
+            row = self._row(self._changed(logits, history), history)
             best, found = row.largest(1)
             return 0.0 if token == best[0] else float(found[0]) - float(row.whole()[token])
-        kept = self._survivors(logits, history)
+        kept = self._survivors(logits, position, history)
         ids, scores = self._scores(kept, position, every=True)
         own = scores[ids == token]
-        return float(scores.max() - own[0]) * self.params.temperature if len(own) else math.inf
+        return float(scores.max() - own[0]) * (kept.temperature or 1.0) if len(own) else math.inf
 
     def distribution(
-        self, logits: NDArray[np.float32], history: Sequence[int]
+        self, logits: NDArray[np.float32], position: int, history: Sequence[int]
     ) -> TokenDistribution:
-        """What `pick` draws from."""
-        if self.params.greedy:
-            return TokenDistribution(self._row(logits, history).largest(1)[0], np.ones(1))
-        return self._distribution_over(self._survivors(logits, history))
+        """What `pick` draws from at this position, where XTC either runs or does not."""
+        if self._greedy:
+            row = self._row(self._changed(logits, history), history)
+            return TokenDistribution(row.largest(1)[0], np.ones(1))
+        return self._distribution_over(self._survivors(logits, position, history))
 
     def _stays_best(self, token: int, n_vocab: int, history: Sequence[int]) -> bool:
-        """Whether the token of the largest logit has it after the penalty too, for certain."""
-        self._penalty.show(history, n_vocab)
-        return self.params.repeat_penalty > 1 and not self._penalty.applies_to(np.array([token]))[0]
+        """Whether the token of the largest logit has it after the penalties too, for certain."""
+        self._penalties.show(history, n_vocab)
+        return self._penalties.only_lowers and not self._penalties.applies_to(np.array([token]))[0]
+
+    def _changed(self, logits: NDArray[np.float32], history: Sequence[int]) -> NDArray[np.float32]:
+        """The row after logit bias, and what else must not wait for `_row`."""
+        return self._changes.of(logits, history) if self._changes.needed else logits
 
     def _row(self, logits: NDArray[np.float32], history: Sequence[int]) -> Row:
-        """The row with its penalty."""
-        if not self.params.penalises:
+        """The row with its penalties."""
+        if not self._penalises:
             return Row(logits)
-        self._penalty.show(history, len(logits))
-        if self.params.repeat_penalty < 1:
-            return Row(self._penalty.whole(logits))
-        return Row(logits, self._penalty)
+        self._penalties.show(history, len(logits))
+        if not self._penalties.only_lowers:
+            return Row(self._penalties.whole(logits))
+        return Row(logits, self._penalties)
 
-    def _survivors(self, logits: NDArray[np.float32], history: Sequence[int]) -> Survivors:
-        if self.params.min_p > 0 and not self.params.penalises:
+    def _survivors(
+        self, logits: NDArray[np.float32], position: int, history: Sequence[int]
+    ) -> Survivors:
+        params, logits = self.params, self._changed(logits, history)
+        if self._needs_chain:
+            return chain_survivors(self._row(logits, history), params, position)
+        if params.min_p > 0 and not self._penalises:
             best, lead, _ = _best_and_lead(logits)
-            if lead > _BEYOND_ROUNDING - math.log(self.params.min_p):  # min-p leaves it alone
-                return Survivors(np.array([best]), logits[[best]].astype(np.float64))
-        return survivors(self._row(logits, history), self.params)
+            if lead > _BEYOND_ROUNDING - math.log(params.min_p):  # min-p leaves it alone
+                only = logits[[best]].astype(np.float64)
+                return Survivors(np.array([best]), only, params.temperature)
+        return survivors(self._row(logits, history), params)
 
     def _draw(self, kept: Survivors, position: int) -> int:
         if len(kept.ids) == 1:
@@ -209,7 +240,9 @@ class Sampler:
             more = np.flatnonzero(kept.others.mask)
             ids = np.concatenate((ids, more))
             logits = np.concatenate((logits, kept.others.logits[more]))
-        return TokenDistribution(ids, softmax(logits / self.params.temperature))
+        if kept.temperature == 0:
+            return TokenDistribution(ids[:1], np.ones(1))
+        return TokenDistribution(ids, softmax(logits / kept.temperature))
 
     def _scores(
         self, kept: Survivors, position: int, every: bool = False
@@ -219,40 +252,43 @@ class Sampler:
         Where tokens share their noise, the id of a block that does not win is -1; with ``every``,
         each block's tokens are listed.
         """
-        scores = kept.logits / self.params.temperature
+        if kept.temperature == 0:
+            return kept.ids, kept.logits
+        scores = kept.logits / kept.temperature
         scores += gumbel_noise(self.params.seed, position, kept.ids)
         if kept.others is None:
             return kept.ids, scores
-        blocks = self._block_scores(kept.others, float(kept.logits[0]), position)
+        blocks = self._block_scores(kept, kept.others, position)
         opened: Iterable[int] = np.flatnonzero(blocks > -np.inf).tolist() if every else ()
         if not every and blocks.max() > scores.max():
             opened = (int(blocks.argmax()),)
         all_ids, all_scores = [kept.ids, np.full(len(blocks), -1)], [scores, blocks]
         for block in opened:
-            ids, own = self._inside(kept.others, block, position)
+            ids, own = self._inside(kept.others, block, kept.temperature, position)
             all_ids.append(ids)
             all_scores.append(own + (blocks[block] - own.max()))
             blocks[block] = -np.inf  # its tokens stand for it
         return np.concatenate(all_ids), np.concatenate(all_scores)
 
-    def _block_scores(self, others: Others, best: float, position: int) -> NDArray[np.float64]:
+    def _block_scores(self, kept: Survivors, others: Others, position: int) -> NDArray[np.float64]:
         """The score of each block: the log of its sum of weights, and noise."""
+        best = float(kept.logits[0])
         weights = others.logits - np.float32(best)
-        weights /= np.float32(self.params.temperature)
+        weights /= np.float32(kept.temperature)
         np.exp(weights, out=weights)
         weights *= others.mask
         sums = np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK), dtype=np.float64)
         with np.errstate(divide="ignore"):  # in a block may be nothing
-            scores: NDArray[np.float64] = np.log(sums) + best / self.params.temperature
+            scores: NDArray[np.float64] = np.log(sums) + best / kept.temperature
         return scores + gumbel_noise(self.params.seed + _BLOCKS, position, np.arange(len(sums)))
 
     def _inside(
-        self, others: Others, block: int, position: int
+        self, others: Others, block: int, temperature: float, position: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The tokens of a block, and their own scores."""
         start = block * _BLOCK
         ids = start + np.flatnonzero(others.mask[start : start + _BLOCK])
-        scores = others.logits[ids].astype(np.float64) / self.params.temperature
+        scores = others.logits[ids].astype(np.float64) / temperature
         return ids, scores + gumbel_noise(self.params.seed, position, ids)
 
 

@@ -26,10 +26,12 @@ class Survivors(NamedTuple):
     """What truncation leaves of a row: ``ids`` and their ``logits``, best first.
 
     Where more than LISTED tokens survive, these are the largest, and there are ``others``.
+    ``temperature`` is what they are drawn at; at 0 the first is taken.
     """
 
     ids: Ids
     logits: Scores
+    temperature: float
     others: Others | None = None
 
 
@@ -38,18 +40,27 @@ def survivors(row: Row, params: SamplingParams) -> Survivors:
 
     That is always the beginning of the row in descending order, ties to the lower id.
     """
-    k = min(params.top_k or len(row), len(row))
+    k = min(params.top_k, len(row)) if params.top_k > 0 else len(row)
     most = min(k, LISTED)
     distance = -math.log(params.min_p) if params.min_p > 0 else math.inf
     ids, scores = row.largest(most, distance)
     if len(ids) < most and _are_in_nucleus(scores, params.top_p):
-        return Survivors(ids, scores)
+        return Survivors(ids, scores, params.temperature)
     if k > LISTED:
         return _survivors_of_many(row.whole(), params, k, ids, scores)
     if len(ids) < most:
         ids, scores = row.largest(most)
-    keep = _count(scores, params)
-    return Survivors(ids[:keep], scores[:keep])
+    keep = count_kept(scores, params)
+    return Survivors(ids[:keep], scores[:keep], params.temperature)
+
+
+def listed(ids: Ids, scores: Scores, temperature: float, row: Row) -> Survivors:
+    """These tokens of a row, best first, as survivors: what is beyond LISTED becomes a mask."""
+    if len(ids) <= LISTED:
+        return Survivors(ids, scores, temperature)
+    mask = np.zeros(len(row), np.bool)
+    mask[ids[LISTED:]] = True
+    return Survivors(ids[:LISTED], scores[:LISTED], temperature, Others(row.whole(), mask))
 
 
 def softmax(scores: Scores) -> Scores:
@@ -68,8 +79,8 @@ def _are_in_nucleus(scores: Scores, top_p: float) -> bool:
     return mass - float(weights[-1]) < top_p * mass * (1 - _SUMMED)
 
 
-def _count(scores: Scores, params: SamplingParams) -> int:
-    """How many of the top-k logits survive top-p and min-p."""
+def count_kept(scores: Scores, params: SamplingParams) -> int:
+    """How many of these logits, best first, survive top-p and min-p."""
     keep = _count_near(scores, params)
     if params.top_p < 1:
         mass = softmax(scores).cumsum()
@@ -98,17 +109,17 @@ def _survivors_of_many(
     Given are the LISTED largest, or all that min-p leaves.
     """
     if k == len(logits) and (keep := _count_among_listed(scores, logits, params)):
-        return Survivors(ids[:keep], scores[:keep])
+        return Survivors(ids[:keep], scores[:keep], params.temperature)
     if k == len(logits) and params.top_p == 1:
         mask = logits >= _floor(float(scores[0]), params)
     else:
         ordered = _in_order(logits, k)
         keep = _count_in_order(ordered, params)
         if keep <= LISTED:
-            return Survivors(ids[:keep], scores[:keep])
+            return Survivors(ids[:keep], scores[:keep], params.temperature)
         mask = _first(logits, ordered[keep - 1], keep)
     mask[ids] = False
-    return Survivors(ids, scores, Others(logits, mask))
+    return Survivors(ids, scores, params.temperature, Others(logits, mask))
 
 
 def _count_among_listed(scores: Scores, logits: Logits, params: SamplingParams) -> int:
@@ -134,7 +145,7 @@ def _in_order(logits: Logits, k: int) -> Logits:
 
 
 def _count_in_order(ordered: Logits, params: SamplingParams) -> int:
-    """`_count` for many: weights in single precision, as llama.cpp's, and sums in double."""
+    """`count_kept` for many: weights in single precision, as llama.cpp's, and sums in double."""
     keep = int(np.count_nonzero(ordered >= _floor(float(ordered[0]), params)))
     if params.top_p < 1:
         mass = _mass_by_piece(ordered, ordered[0])

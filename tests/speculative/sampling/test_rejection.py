@@ -79,17 +79,23 @@ def chi_squared(
 
 
 def toy_distribution(
-    target: ToyModel, prompt: Sequence[int], count: int
+    target: ToyModel, prompt: Sequence[int], count: int, params: SamplingParams = WARM
 ) -> dict[tuple[int, ...], float]:
-    """The probability of every continuation of this many tokens."""
+    """The probability of every continuation of this many tokens, XTC's dice included."""
     distribution: dict[tuple[int, ...], float] = {(): 1.0}
-    sampler = Sampler(WARM)
+    always, never = (Sampler(replace(params, xtc_probability=chance)) for chance in (1.0, 0.0))
     for _ in range(count):
-        distribution = {
-            (*text, token): chance * float(p)
-            for text, chance in distribution.items()
-            for token, p in enumerate(probabilities(sampler, target.row([*prompt, *text]), []))
-        }
+        longer: dict[tuple[int, ...], float] = {}
+        for text, chance in distribution.items():
+            context = [*prompt, *text]
+            with_xtc, without = (
+                probabilities(sampler, target.row(context), context) for sampler in (always, never)
+            )
+            share = params.xtc_probability
+            for token, p in enumerate(share * with_xtc + (1 - share) * without):
+                if p:
+                    longer[(*text, token)] = chance * float(p)
+        distribution = longer
     return distribution
 
 
@@ -112,13 +118,24 @@ def toy_texts(
 
 
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
-def test_texts_of_a_toy_have_the_targets_distribution(rule: str) -> None:
-    def make(seed: int) -> Sampler:
-        params = replace(WARM, seed=seed)
-        return RejectionSampler(params) if rule == "rejection" else Sampler(params)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"xtc_probability": 0.4, "xtc_threshold": 0.15},
+        {"typical_p": 0.97, "dynatemp_range": 0.5},
+        {"dry_multiplier": 0.7, "dry_allowed_length": 1, "frequency_penalty": 0.4},
+    ],
+)
+def test_texts_of_a_toy_have_the_targets_distribution(rule: str, changes: dict[str, float]) -> None:
+    params = replace(WARM, **changes)  # type: ignore[arg-type]
 
-    found = list(toy_texts(make, quirk=0.8, draws=6000))
-    distribution = toy_distribution(ToyModel(n_vocab=4), [1, 2], 4)
+    def make(seed: int) -> Sampler:
+        seeded = replace(params, seed=seed)
+        return RejectionSampler(seeded) if rule == "rejection" else Sampler(seeded)
+
+    found = list(toy_texts(make, quirk=0.8, draws=6000 if not changes else 3000))
+    distribution = toy_distribution(ToyModel(n_vocab=4), [1, 2], 4, params)
     assert chi_squared(Counter(text for text, _ in found), distribution) < 4
     assert 0.3 < sum(accepted for _, accepted in found) / len(found) < 1.9  # both ways were met
 
@@ -163,7 +180,7 @@ def test_a_row_is_cut_once(top_k: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_whole_of_a_large_vocabulary_may_be_rejected_and_drawn() -> None:
     sampler, n = RejectionSampler(WARM), 5000
     target, draft = (np.random.default_rng(i).standard_normal(n).astype(np.float32) for i in (1, 2))
-    p, q = (sampler.distribution(row, []) for row in (target, draft))
+    p, q = (sampler.distribution(row, 0, []) for row in (target, draft))
     rest = np.zeros(n)
     rest[p.ids] = np.maximum(p.probabilities - q.at(p.ids), 0)
     accepted = 0

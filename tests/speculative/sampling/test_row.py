@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from localspec.core.errors import EngineError
 from localspec.speculative.sampling import row as row_module
-from localspec.speculative.sampling.penalties import RepeatPenalty
+from localspec.speculative.sampling.penalties import Penalties
 from localspec.speculative.sampling.row import _FEW, Row, at_least
 
 # Thirds of whole numbers: many ties, and rounding in every step.
@@ -71,7 +71,7 @@ def test_largest_is_a_full_sort_cut_short(n: int) -> None:
 def test_a_penalty_changes_the_order(
     logits: NDArray[np.float32], history: list[int], factor: float, k: int, distance: float
 ) -> None:
-    penalty = RepeatPenalty(factor, -1)
+    penalty = Penalties(factor, -1)
     penalty.show(history, len(logits))
     row, lowered = Row(logits, penalty), penalty.whole(logits)
     assert (row.whole() == lowered).all()

@@ -17,7 +17,7 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.sampling import sampler as sampler_module
 from localspec.speculative.sampling import truncation
 from localspec.speculative.sampling.noise import gumbel_noise
-from localspec.speculative.sampling.penalties import RepeatPenalty
+from localspec.speculative.sampling.penalties import Penalties
 from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
 from localspec.speculative.sampling.truncation import LISTED
 from tests.support.distributions import probabilities
@@ -413,7 +413,7 @@ def test_the_lead_is_over_the_second_largest(values: list[int], penalised: bool)
     logits = np.array(values, np.float32)
     params = SamplingParams(temperature=0, repeat_penalty=1.5 if penalised else 1.0)
     history = [0, 1, 40]
-    row = RepeatPenalty(1.5, -1)
+    row = Penalties(1.5, -1)
     row.show(history if penalised else [], len(logits))
     best = sorted(row.whole(logits).tolist(), reverse=True)
     token, lead, _ = Sampler(params).choose(logits, 0, history)
