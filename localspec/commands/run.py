@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from localspec import __version__
-from localspec.commands.flags.answer import AnswerFlags, JsonFlag
+from localspec.commands.flags.answer import AnswerFlags, JsonFlag, TemplateFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.kept import FlagGroups
 from localspec.commands.flags.loading import LoadingFlags
@@ -22,12 +22,14 @@ from localspec.commands.session import (
     open_engine,
     sampling_for,
     usable_length,
+    use_template,
 )
 from localspec.core.config import DraftTokens
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.sampling_params import SamplingParams
 from localspec.display import answer as answers
 from localspec.display import console
+from localspec.display.pieces import AnswerWriter
 
 if TYPE_CHECKING:
     from localspec.engine.chat.template import Message
@@ -41,6 +43,7 @@ def run(
     loading: LoadingFlags,
     sampling: SamplingFlags,
     answering: AnswerFlags,
+    templating: TemplateFlags,
     prompt: Annotated[
         str | None, typer.Argument(help="The prompt; what is piped in is added below it.")
     ] = None,
@@ -51,6 +54,12 @@ def run(
     raw: Annotated[
         bool, typer.Option("--raw", help="Complete the text as it is, without chat template.")
     ] = False,
+    special: Annotated[
+        bool,
+        typer.Option(
+            "--special", "-sp", help="With --raw: obey markup in the prompt, show it in the answer."
+        ),
+    ] = False,
     compare: Annotated[
         bool,
         typer.Option("--compare", help="Answer again without drafting, and say what that gained."),
@@ -58,18 +67,22 @@ def run(
     as_json: JsonFlag = False,
 ) -> None:
     """Answer one prompt: the text on stdout, the figures on stderr."""
-    if raw and answering.system is not None:
-        raise UsageError("--raw uses no template, so --system has no place.", "Leave one out.")
+    _require_template(raw, special, answering, templating)
     request = make_request(None, FlagGroups(models, loading, sampling))
     text = _read_prompt(prompt, file)
     length = request.draft_tokens
     with open_engine(request) as engine:
         params = sampling_for(engine, request)
-        messages = _messages(answering.system, text)
-        ids = engine.encode_text(text) if raw else engine.encode_chat(messages)
+        if raw:
+            ids = engine.encode_text(text, special=special)
+        else:
+            use_template(engine, templating, answering.system)
+            ids = engine.encode_chat(_messages(answering.system, text))
         length = usable_length(engine, length, request)
         ask = partial(_ask, engine, ids, params, request.suffix, answering)
-        answer = ask(length, _quiet if as_json else _show)
+        writer = AnswerWriter(answering.hide_reasoning)
+        answer = ask(length, _quiet if as_json else writer.write)
+        writer.end()
         if not as_json:
             _show_figures(answer, params)
         plain = ask(0, _quiet) if compare and answer.finish_reason != "cancelled" else None
@@ -81,6 +94,21 @@ def run(
             answers.compared(answer, plain, params.seed_decides)
     ended = {answer.finish_reason, None if plain is None else plain.finish_reason}
     raise typer.Exit(130 if "cancelled" in ended else 0)
+
+
+def _require_template(
+    raw: bool, special: bool, answering: AnswerFlags, templating: TemplateFlags
+) -> None:
+    """Refuse flags of the chat template where none is used, and a template that cannot be."""
+    flags = [*(["--system"] if answering.system is not None else []), *templating.given()]
+    if raw and flags:
+        raise UsageError(f"--raw uses no template, so {flags[0]} has no place.", "Leave one out.")
+    if special and not raw:
+        raise UsageError(
+            "--special belongs to --raw: a chat template's markup is always obeyed.",
+            "Add --raw, or leave --special out.",
+        )
+    templating.check()
 
 
 def _ask(
@@ -111,10 +139,6 @@ def _quiet(response: "GenerationResponse") -> None:
     """For --json, where the text comes at the end."""
 
 
-def _show(response: "GenerationResponse") -> None:
-    console.text(response.text)
-
-
 def _show_figures(answer: "Answer", params: SamplingParams) -> None:
     """The figures below an answer, and advice where they give a reason for it."""
     from localspec.engine.advice import advise
@@ -122,6 +146,7 @@ def _show_figures(answer: "Answer", params: SamplingParams) -> None:
     console.end_text(answer.text)
     seed = None if params.greedy else params.seed
     answers.figures(answer.stats, answer.finish_reason, seed, answer.status)
+    answers.only_thoughts(answer)
     advice = advise(answer.stats, params)
     if advice is not None:
         console.note(advice)
