@@ -81,8 +81,10 @@ def run(
         length = usable_length(engine, length, request)
         ask = partial(_ask, engine, ids, params, request.suffix, answering)
         writer = AnswerWriter(answering.hide_reasoning)
-        answer = ask(length, _quiet if as_json else writer.write)
-        writer.end()
+        try:
+            answer = ask(length, _quiet if as_json else writer.write)
+        finally:
+            writer.end()
         if not as_json:
             _show_figures(answer, params)
         plain = ask(0, _quiet) if compare and answer.finish_reason != "cancelled" else None

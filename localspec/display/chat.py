@@ -14,7 +14,7 @@ from localspec.core.formatting import printable
 from localspec.core.interrupt import held_interrupt
 from localspec.display import console
 from localspec.display.answer import figures, meter, only_thoughts
-from localspec.display.pieces import AnswerWriter, ShownPieces
+from localspec.display.pieces import AnswerWriter, ShownPieces, append
 from localspec.engine.chat.input_loop import read_message
 from localspec.engine.chat.slash_commands import ALIASES, COMMANDS
 from localspec.engine.generate import Answer, GenerationResponse
@@ -60,7 +60,6 @@ class PlainChat:
     """A chat without a terminal: messages from stdin, answers on stdout, the rest on stderr."""
 
     def __init__(self, hide_reasoning: bool = False) -> None:
-        self._hide = hide_reasoning
         self._writer = AnswerWriter(hide_reasoning)
 
     def read(self) -> str:
@@ -85,7 +84,6 @@ class PlainChat:
     def end_answer(self, answer: Answer) -> None:
         """A line end after the text, the figures on stderr."""
         self._writer.end()
-        self._writer = AnswerWriter(self._hide)
         if not answer.text.endswith("\n"):
             console.text("\n")
         figures(answer.stats, answer.finish_reason, None, answer.status)
@@ -98,6 +96,7 @@ class PlainChat:
         console.note(sentence)
 
     def complain(self, problem: LocalspecError) -> None:
+        self._writer.end()
         console.error(problem)
 
 
@@ -139,7 +138,7 @@ class ChatScreen:
         with held_interrupt():
             live = self._open()
             for text, style in self._shown.styled(response):
-                self._line.append(printable(text), style)
+                append(self._line, printable(text), style)
             *whole, self._line = self._line.split("\n", allow_blank=True)
             for line in whole:
                 live.console.print(line, soft_wrap=True)
@@ -151,7 +150,6 @@ class ChatScreen:
     def end_answer(self, answer: Answer) -> None:
         """Print what is unfinished, take the meter away, show the figures."""
         self._settle()
-        self._shown = ShownPieces(self._hide)
         figures(answer.stats, answer.finish_reason, None, answer.status)
         only_thoughts(answer)
 
@@ -192,6 +190,7 @@ class ChatScreen:
             if self._line:
                 self._console.print(self._line, soft_wrap=True)
             self._line = self._line.blank_copy()
+            self._shown = ShownPieces(self._hide)
 
     def _open(self) -> "Live":
         if self._live is None:

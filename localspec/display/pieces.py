@@ -7,12 +7,25 @@ from typing import TYPE_CHECKING
 from localspec.display import console
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from localspec.engine.generate import GenerationResponse, TextPiece
 
 
 def style_of(piece: "TextPiece") -> str:
     """Rich's style for a piece, empty for none."""
     return "dim" if piece.reasoning else ""
+
+
+def append(line: "Text", text: str, style: str) -> None:
+    """Add text to a line; what is in the style of the text before becomes one span with it."""
+    start = len(line)
+    last = line.spans[-1] if line.spans else None
+    if last is not None and last.style == style and last.end == start:
+        start = line.spans.pop().start
+    line.append(text)
+    if style:
+        line.stylize(style, start)
 
 
 class ShownPieces:
@@ -37,7 +50,7 @@ class ShownPieces:
 
 
 class AnswerWriter:
-    """Streams one answer to stdout.
+    """Streams answers to stdout.
 
     On a terminal the thoughts go there too; else they go to stderr, and stdout carries the answer
     alone.
@@ -61,14 +74,18 @@ class AnswerWriter:
             return
         for piece in response.pieces:
             if not piece.reasoning:
-                self.end()
+                self._end_line()
                 console.text(piece.text)
             elif not self._hide:
                 console.styled(self._thoughts, piece.text, style_of(piece))
                 self._open = True
 
     def end(self) -> None:
-        """End the line of thoughts on stderr."""
+        """End the answer, and its line of thoughts on stderr."""
+        self._shown = ShownPieces(self._hide)
+        self._end_line()
+
+    def _end_line(self) -> None:
         if self._open:
             self._thoughts.print()
             self._open = False
