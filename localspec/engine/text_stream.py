@@ -1,6 +1,7 @@
 """Bytes of tokens to text: thoughts and answer apart, the answer ended before a stop string."""
 
 import codecs
+import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -67,6 +68,13 @@ class TextStream:
         if final:
             ready.append((self._answer("", final), False))
         return [(text, reasoning) for text, reasoning in ready if text]
+
+    @property
+    def held(self) -> list[tuple[str, bool]]:
+        """What is held back, as it would be shown if nothing more came."""
+        rest = copy.copy(self)
+        rest._decoder, rest._splitter = copy.copy(self._decoder), copy.copy(self._splitter)
+        return rest.push(b"", final=True)
 
     def _answer(self, text: str, final: bool = False) -> str:
         """What of the answer can be shown when ``text`` has come."""

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.engine.chat.reasoning import Splitter, tagged
+from localspec.engine.chat.formats import known_format, tagged
+from localspec.engine.chat.reasoning import Splitter
 from localspec.engine.text_stream import TextStream
 
 # Stop strings over a small alphabet meet the text often, and each other: "b", "ab", "abb".
@@ -123,8 +124,6 @@ def test_stop_strings_count_in_the_answer_and_not_in_the_thoughts() -> None:
 
 
 def test_a_stop_string_ends_what_comes_in_the_same_piece() -> None:
-    from localspec.engine.chat.reasoning import known_format
-
     form = known_format("<|channel|>")
     assert form is not None
     reader = TextStream(["END"], Splitter(form))
@@ -138,3 +137,21 @@ def test_a_character_of_a_mark_may_come_in_parts() -> None:
     for byte in "\u25c1think\u25b7a\u25c1/think\u25b7b".encode():
         pieces += reader.push(bytes([byte]))
     assert pieces == [("a", True), ("b", False)]
+
+
+@pytest.mark.parametrize(
+    ("data", "held"),
+    [
+        (b"one E", [("E", False)]),
+        (b"one", []),
+        (b"<thin", [("<thin", False)]),
+        (b"<think>one </thi", [(" </thi", True)]),
+        (b"<think>one</think>E\xc3", [("E\ufffd", False)]),
+        (b"one END", []),
+    ],
+)
+def test_what_is_held_back_can_be_looked_at(data: bytes, held: list[tuple[str, bool]]) -> None:
+    reader = TextStream(["END"], Splitter(tagged("<think>", "</think>")))
+    reader.push(data)
+    assert reader.held == held
+    assert reader.held == reader.push(b"", final=True) == held

@@ -8,7 +8,8 @@ from os.path import commonprefix
 from typing import Any, NotRequired, TypedDict
 
 from localspec.core.errors import TemplateError
-from localspec.engine.chat.reasoning import Format, format_between, known_format, state_behind
+from localspec.engine.chat.formats import format_between, known_format
+from localspec.engine.chat.reasoning import Format, state_behind
 from localspec.engine.chat.sandbox import fill, names_read
 
 ROLES = ("system", "user", "assistant")

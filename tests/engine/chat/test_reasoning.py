@@ -8,14 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from localspec.engine.chat.formats import known_format, tagged
 from localspec.engine.chat.reasoning import (
     Format,
     Splitter,
-    format_between,
-    known_format,
     marks_of,
     state_behind,
-    tagged,
 )
 
 THINK = tagged("<think>", "</think>")
@@ -28,7 +26,7 @@ def known(template: str) -> Format:
     return found
 
 
-HARMONY = known("<|channel|>")
+HARMONY, GEMMA4 = known("<|channel|>"), known("<|channel>")
 
 
 def split(form: Format, pieces: Sequence[str], state: str = "start") -> tuple[str, str]:
@@ -82,7 +80,8 @@ ANSWERS = [
         "b",
     ),
     (HARMONY, "no channels at all", "", "no channels at all"),
-    (known("<|channel>"), "<|channel>thought\na\n<channel|>b", "a", "b"),
+    (GEMMA4, "<|channel>thought\na\n<channel|>b", "a", "b"),
+    (GEMMA4, "<|channel>thought\na<channel|>b<|channel>thought\nc<channel|><channel|>", "ac", "b"),
     (
         known("<|START_RESPONSE|>"),
         "<|START_THINKING|>a<|END_THINKING|><|START_RESPONSE|>b<|END_RESPONSE|>",
@@ -152,24 +151,3 @@ def test_nothing_is_held_back_that_cannot_be_a_mark() -> None:
 )
 def test_where_an_answer_begins(form: Format, opening: str, state: str) -> None:
     assert state_behind(form, opening) == state
-
-
-@pytest.mark.parametrize(
-    ("rendered", "marks"),
-    [
-        ("[user]q[bot]<muse>\nT\n</muse>\nA", ("<muse>", "</muse>")),
-        ("[user]q[bot][MUSE]T[/MUSE]A", ("[MUSE]", "[/MUSE]")),
-        ("[user]q[bot]A", None),
-        ("[user]q\nT\nA", None),
-        ("<|bot|>T<|end|>A", ("<|bot|>", "<|end|>")),
-        ("self<|message|>T<|eom|>user<|message|>A", None),  # the same tag opens the answer
-        (f"<{'m' * 60}>T</muse>A", None),
-    ],
-)
-def test_tags_that_a_rendering_shows(rendered: str, marks: tuple[str, str] | None) -> None:
-    found = format_between(rendered, "T", "A")
-    assert (None if found is None else marks_of(found)) == (None if marks is None else set(marks))
-
-
-def test_most_templates_tell_of_no_thoughts() -> None:
-    assert known_format("<|im_start|>{{ messages }}") is None
