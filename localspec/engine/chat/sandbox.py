@@ -2,12 +2,13 @@
 
 import datetime
 from collections.abc import Mapping
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from localspec.core.errors import TemplateError
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
+    from jinja2 import Environment, Template
 
 MAX_CHARACTERS = 16 * 2**20
 
@@ -27,7 +28,8 @@ def fill(source: str, variables: Mapping[str, Any], now: datetime.datetime) -> s
     import jinja2
 
     try:
-        return _bounded(_make_environment(now).from_string(source).generate(variables))
+        pieces = _compiled(source).generate({**variables, "strftime_now": now.strftime})
+        return _bounded(pieces)
     except (jinja2.TemplateError, *_PROVOKED) as error:
         raise _failure(error) from error
 
@@ -38,8 +40,7 @@ def names_read(source: str) -> frozenset[str]:
     from jinja2 import meta
 
     try:
-        tree = _make_environment(datetime.datetime.now()).parse(source)
-        return frozenset(meta.find_undeclared_variables(tree))
+        return frozenset(meta.find_undeclared_variables(_environment().parse(source)))
     except (jinja2.TemplateError, *_PROVOKED) as error:
         raise _failure(error) from error
 
@@ -52,7 +53,14 @@ def _failure(error: BaseException) -> TemplateError:
     )
 
 
-def _make_environment(now: datetime.datetime) -> "Environment":
+@lru_cache(maxsize=4)
+def _compiled(source: str) -> "Template":
+    """Compiled once, since every turn of a conversation renders its template."""
+    return _environment().from_string(source)
+
+
+@cache
+def _environment() -> "Environment":
     """A sandbox with the names that Hugging Face's chat templates may rely on.
 
     Repetition is bounded, because ``'a' * 10**9`` is small to write. Loops over loops and padded
@@ -81,7 +89,6 @@ def _make_environment(now: datetime.datetime) -> "Environment":
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
     )
     environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = now.strftime
     environment.filters["tojson"] = _to_json
     return environment
 
