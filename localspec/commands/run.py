@@ -89,7 +89,9 @@ def run(
             _show_figures(answer, params)
         plain = ask(0, _quiet) if compare and answer.finish_reason != "cancelled" else None
         if as_json:
-            document = {"seed": params.seed, "settings": _settings(engine, params, length)}
+            settings = _settings(engine, params, length)
+            settings["template"] = None if raw else engine.template.settings()
+            document = {"seed": params.seed, "settings": settings}
             compared = {} if plain is None else {"plain": plain.as_json()}
             console.json_line(answer.as_json() | document | compared)
         elif plain is not None and plain.finish_reason != "cancelled":

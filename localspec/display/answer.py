@@ -58,7 +58,7 @@ def figures(
 
 def only_thoughts(answer: "Answer") -> None:
     """Say so where an answer ended before it said anything."""
-    if not answer.reasoning or answer.text.strip():
+    if not answer.reasoning or answer.text.strip() or answer.finish_reason == "cancelled":
         return
     cut = answer.finish_reason in ("length", "context")
     note(

@@ -80,6 +80,19 @@ def test_an_answer_cut_inside_its_thoughts(localspec: Command, model: Model, tem
     assert document["reasoning"].startswith("I")
 
 
+def test_the_document_tells_how_the_prompt_was_made(localspec: Command, model: Model) -> None:
+    flags = ("run", "-m", model(templates.QWEN3), *FLAGS, "Ask", "--json")
+    told = ("--no-think", "--chat-template-kwargs", '{"more": [1]}')
+    with reciting("Yes."):
+        plain, changed, other, raw = (
+            json.loads(localspec(*flags, *more).out)["settings"]["template"]
+            for more in ((), told, ("--chat-template", "chatml"), ("--raw",))
+        )
+    assert plain | {"thinking": False, "variables": {"more": [1]}} == changed
+    assert plain["thinking"] is None and plain["variables"] == {} and raw is None
+    assert len(plain["sha256"]) == 64 and other == plain | {"sha256": other["sha256"]} != plain
+
+
 def test_stop_strings_leave_thoughts_alone(localspec: Command, model: Model) -> None:
     said = "<think>one END two</think>three END four"
     with reciting(said):

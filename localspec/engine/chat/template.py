@@ -1,6 +1,7 @@
 """Chat templates: a conversation as the prompt its model was trained on."""
 
 import datetime
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -141,6 +142,14 @@ class ChatTemplate:
         except TemplateError:
             return True  # it fails without one as well
         return False
+
+    def settings(self) -> dict[str, object]:
+        """What a prompt depends on besides the messages, as plain data."""
+        return {
+            "sha256": hashlib.sha256(self.source.encode("utf-8", "surrogatepass")).hexdigest(),
+            "thinking": self.thinking,
+            "variables": dict(self.variables),
+        }
 
     def notes(self, system: str | None = None) -> list[str]:
         """What of all that it is told this template makes nothing of, in sentences."""
