@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from localspec.commands.flags.answer import TemplateFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.kept import FlagGroups
 from localspec.commands.flags.loading import LoadingFlags
@@ -19,6 +20,7 @@ from localspec.commands.session import (
     open_engine,
     sampling_for,
     usable_length,
+    use_template,
 )
 from localspec.core.config import DraftTokens
 from localspec.core.errors import LocalspecError, TemplateError, UsageError
@@ -43,6 +45,7 @@ def bench(
     models: ModelFlags,
     loading: LoadingFlags,
     sampling: SamplingFlags,
+    templating: TemplateFlags,
     name: NameArgument = None,
     prompts: Annotated[
         Path | None,
@@ -85,10 +88,12 @@ def bench(
     groups = by_task(read_prompts(prompts or SHIPPED), tasks)
     request = make_request(name, FlagGroups(models, loading, sampling), _SAMPLING)
     lengths = _sides(request)
+    templating.check()
     if output is not None:
         require_writable(output)
     with open_engine(request) as engine:
         plan = _plan(engine, request, lengths, repeats, max_tokens, audit)
+        use_template(engine, templating)
         found, problem = _run(engine, plan, groups, output, as_json)
     if isinstance(problem, LocalspecError):
         raise problem

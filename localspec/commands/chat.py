@@ -1,17 +1,21 @@
 """The command ``chat``: a conversation, turn by turn."""
 
-from typing import Annotated
-
 import typer
 
-from localspec.commands.flags.answer import AnswerFlags
+from localspec.commands.flags.answer import AnswerFlags, TemplateFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.kept import FlagGroups
 from localspec.commands.flags.loading import LoadingFlags
 from localspec.commands.flags.models import ModelFlags, NameArgument
 from localspec.commands.flags.sampling import SamplingFlags
 from localspec.commands.flags.spellings import LlamaCommand
-from localspec.commands.session import make_request, open_engine, sampling_for, usable_length
+from localspec.commands.session import (
+    make_request,
+    open_engine,
+    sampling_for,
+    usable_length,
+    use_template,
+)
 
 
 @spread_groups
@@ -20,11 +24,8 @@ def chat(
     loading: LoadingFlags,
     sampling: SamplingFlags,
     answering: AnswerFlags,
+    templating: TemplateFlags,
     name: NameArgument = None,
-    thinking: Annotated[
-        bool | None,
-        typer.Option("--think/--no-think", help="For models that can think before they answer."),
-    ] = None,
 ) -> None:
     """Talk with a model, turn by turn; /help lists the commands."""
     from localspec.display.chat import open_screen
@@ -33,7 +34,9 @@ def chat(
 
     request = make_request(name, FlagGroups(models, loading, sampling))
     length = request.draft_tokens
-    with open_engine(request) as engine, open_screen() as screen:
+    templating.check()
+    with open_engine(request) as engine, open_screen(answering.hide_reasoning) as screen:
+        use_template(engine, templating, answering.system)
         conversation = Chat(
             engine,
             screen,
@@ -41,7 +44,6 @@ def chat(
             usable_length(engine, length, request),
             suffix=request.suffix,
             system=answering.system,
-            thinking=thinking,
             max_tokens=answering.max_tokens,
             stop=tuple(answering.stop),
         )

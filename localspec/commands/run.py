@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from localspec import __version__
-from localspec.commands.flags.answer import AnswerFlags, JsonFlag
+from localspec.commands.flags.answer import AnswerFlags, JsonFlag, TemplateFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.kept import FlagGroups
 from localspec.commands.flags.loading import LoadingFlags
@@ -23,12 +23,14 @@ from localspec.commands.session import (
     open_engine,
     sampling_for,
     usable_length,
+    use_template,
 )
 from localspec.core.config import DraftTokens
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.sampling_params import SamplingParams
 from localspec.display import answer as answers
 from localspec.display import console
+from localspec.display.pieces import AnswerWriter
 
 if TYPE_CHECKING:
     from localspec.engine.chat.template import Message
@@ -42,6 +44,7 @@ def run(
     loading: LoadingFlags,
     sampling: SamplingFlags,
     answering: AnswerFlags,
+    templating: TemplateFlags,
     prompt: Annotated[
         str | None, typer.Argument(help="The prompt; what is piped in is added below it.")
     ] = None,
@@ -56,6 +59,12 @@ def run(
     raw: Annotated[
         bool, typer.Option("--raw", help="Complete the text as it is, without chat template.")
     ] = False,
+    special: Annotated[
+        bool,
+        typer.Option(
+            "--special", "-sp", help="With --raw: obey markup in the prompt, show it in the answer."
+        ),
+    ] = False,
     compare: Annotated[
         bool,
         typer.Option("--compare", help="Answer again without drafting, and say what that gained."),
@@ -63,31 +72,54 @@ def run(
     as_json: JsonFlag = False,
 ) -> None:
     """Answer one prompt: the text on stdout, the figures on stderr."""
-    if raw and answering.system is not None:
-        raise UsageError("--raw uses no template, so --system has no place.", "Leave one out.")
     if prompt is not None and prompt_option is not None:
         raise UsageError("Two prompts were given.", "Give one, as the argument or with --prompt.")
+    _require_template(raw, special, answering, templating)
     request = make_request(None, FlagGroups(models, loading, sampling))
     text = _read_prompt(prompt_option if prompt is None else prompt, file)
     length = request.draft_tokens
     with open_engine(request) as engine:
         params = sampling_for(engine, request)
-        messages = _messages(answering.system, text)
-        ids = engine.encode_text(text) if raw else engine.encode_chat(messages)
+        if raw:
+            ids = engine.encode_text(text, special=special)
+        else:
+            use_template(engine, templating, answering.system)
+            ids = engine.encode_chat(_messages(answering.system, text))
         length = usable_length(engine, length, request)
         ask = partial(_ask, engine, ids, params, request.suffix, answering)
-        answer = ask(length, _quiet if as_json else _show)
+        writer = AnswerWriter(answering.hide_reasoning)
+        try:
+            answer = ask(length, _quiet if as_json else writer.write)
+        finally:
+            writer.end()
         if not as_json:
             _show_figures(answer, params)
         plain = ask(0, _quiet) if compare and answer.finish_reason != "cancelled" else None
         if as_json:
-            document = {"seed": params.seed, "settings": _settings(engine, params, length)}
+            settings = _settings(engine, params, length)
+            settings["template"] = None if raw else engine.template.settings()
+            document = {"seed": params.seed, "settings": settings}
             compared = {} if plain is None else {"plain": plain.as_json()}
             console.json_line(answer.as_json() | document | compared)
         elif plain is not None and plain.finish_reason != "cancelled":
             answers.compared(answer, plain, params.seed_decides)
     ended = {answer.finish_reason, None if plain is None else plain.finish_reason}
     raise typer.Exit(130 if "cancelled" in ended else 0)
+
+
+def _require_template(
+    raw: bool, special: bool, answering: AnswerFlags, templating: TemplateFlags
+) -> None:
+    """Refuse flags of the chat template where none is used, and a template that cannot be."""
+    flags = [*(["--system"] if answering.system is not None else []), *templating.given()]
+    if raw and flags:
+        raise UsageError(f"--raw uses no template, so {flags[0]} has no place.", "Leave one out.")
+    if special and not raw:
+        raise UsageError(
+            "--special belongs to --raw: a chat template's markup is always obeyed.",
+            "Add --raw, or leave --special out.",
+        )
+    templating.check()
 
 
 def _ask(
@@ -118,10 +150,6 @@ def _quiet(response: "GenerationResponse") -> None:
     """For --json, where the text comes at the end."""
 
 
-def _show(response: "GenerationResponse") -> None:
-    console.text(response.text)
-
-
 def _show_figures(answer: "Answer", params: SamplingParams) -> None:
     """The figures below an answer, and advice where they give a reason for it."""
     from localspec.engine.advice import advise
@@ -129,6 +157,7 @@ def _show_figures(answer: "Answer", params: SamplingParams) -> None:
     console.end_text(answer.text)
     seed = None if params.greedy else params.seed
     answers.figures(answer.stats, answer.finish_reason, seed, answer.status)
+    answers.only_thoughts(answer)
     advice = advise(answer.stats, params)
     if advice is not None:
         console.note(advice)

@@ -3,11 +3,12 @@
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from localspec.commands.flags.answer import TemplateFlags
 from localspec.commands.flags.kept import FlagGroups, settle
 from localspec.commands.flags.loading import LoadingFlags
 from localspec.commands.flags.models import ModelFlags
@@ -142,6 +143,19 @@ def sampling_for(engine: "Engine", request: Request) -> SamplingParams:
         )
     engine.token_rules(chosen.params)
     return chosen.params
+
+
+def use_template(engine: "Engine", flags: TemplateFlags, system: str | None = None) -> None:
+    """Write prompts as the flags say; what the template makes nothing of is noted."""
+    source = flags.source()
+    engine.template = replace(
+        engine.template,
+        source=engine.template.source if source is None else source,
+        thinking=flags.thinking,
+        variables=flags.variables(),
+    )
+    for sentence in engine.template.notes(system):
+        console.note(sentence)
 
 
 def _files(request: Request) -> tuple[Path, Path | None]:

@@ -56,6 +56,19 @@ def figures(
     make_console(stderr=True).print(" · ".join(parts), style="dim", markup=False)
 
 
+def only_thoughts(answer: "Answer") -> None:
+    """Say so where an answer ended before it said anything."""
+    if not answer.reasoning or answer.text.strip() or answer.finish_reason == "cancelled":
+        return
+    cut = answer.finish_reason in ("length", "context")
+    note(
+        "The model was still thinking: there is no answer. Allow more with --max-tokens or "
+        "--ctx-size, or try --no-think."
+        if cut
+        else "The model ended inside its thoughts: there is no answer."
+    )
+
+
 def compared(answer: "Answer", plain: "Answer", seed_decides: bool = True) -> None:
     """What drafting gained against the plain answer to the same prompt, as measured; on stderr."""
     ours, theirs = answer.stats, plain.stats

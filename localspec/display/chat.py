@@ -13,7 +13,8 @@ from localspec.core.errors import FileProblem, LocalspecError
 from localspec.core.formatting import printable
 from localspec.core.interrupt import held_interrupt
 from localspec.display import console
-from localspec.display.answer import figures, meter
+from localspec.display.answer import figures, meter, only_thoughts
+from localspec.display.pieces import AnswerWriter, ShownPieces, append
 from localspec.engine.chat.input_loop import read_message
 from localspec.engine.chat.slash_commands import ALIASES, COMMANDS
 from localspec.engine.generate import Answer, GenerationResponse
@@ -39,15 +40,15 @@ _LOCAL = 3  # the place of the local modes in what tcgetattr returns
 
 
 @contextmanager
-def open_screen() -> Iterator["ChatScreen | PlainChat"]:
+def open_screen(hide_reasoning: bool = False) -> Iterator["ChatScreen | PlainChat"]:
     """The screen for this process's streams: a terminal on both sides, or plain lines."""
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        yield PlainChat()
+        yield PlainChat(hide_reasoning)
         return
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), _leave)
-    screen = ChatScreen([*COMMANDS, *ALIASES], paths.history_file())
+    screen = ChatScreen([*COMMANDS, *ALIASES], paths.history_file(), hide_reasoning)
     screen.say("/help lists the commands; Ctrl-D leaves.")
     try:
         yield screen
@@ -57,6 +58,9 @@ def open_screen() -> Iterator["ChatScreen | PlainChat"]:
 
 class PlainChat:
     """A chat without a terminal: messages from stdin, answers on stdout, the rest on stderr."""
+
+    def __init__(self, hide_reasoning: bool = False) -> None:
+        self._writer = AnswerWriter(hide_reasoning)
 
     def read(self) -> str:
         """The next message of stdin; EOFError at its end."""
@@ -74,14 +78,16 @@ class PlainChat:
         return line.rstrip("\r\n")
 
     def stream(self, response: GenerationResponse) -> None:
-        """The text alone."""
-        console.text(response.text)
+        """The answer; its thoughts go to stderr."""
+        self._writer.write(response)
 
     def end_answer(self, answer: Answer) -> None:
         """A line end after the text, the figures on stderr."""
+        self._writer.end()
         if not answer.text.endswith("\n"):
             console.text("\n")
         figures(answer.stats, answer.finish_reason, None, answer.status)
+        only_thoughts(answer)
 
     def show_stats(self, stats: GenerationStats) -> None:
         figures(stats, "stop", None)
@@ -90,6 +96,7 @@ class PlainChat:
         console.note(sentence)
 
     def complain(self, problem: LocalspecError) -> None:
+        self._writer.end()
         console.error(problem)
 
 
@@ -100,11 +107,17 @@ class ChatScreen:
     is redrawn, because text streamed beside such a block would be eaten by it.
     """
 
-    def __init__(self, commands: Sequence[str], history: Path) -> None:
+    def __init__(
+        self, commands: Sequence[str], history: Path, hide_reasoning: bool = False
+    ) -> None:
+        from rich.text import Text
+
         self._console: Console = console.make_console(stderr=False)
         self._history = history
         self._live: Live | None = None
-        self._line = ""
+        self._line = Text()
+        self._hide = hide_reasoning
+        self._shown = ShownPieces(hide_reasoning)
         self._drawn = 0.0
         self._echo = _Echo()
         self._load_history(commands)
@@ -124,9 +137,11 @@ class ChatScreen:
         """Print whole lines, redraw the rest with the meter a few times a second."""
         with held_interrupt():
             live = self._open()
-            *whole, self._line = (self._line + printable(response.text)).split("\n")
+            for text, style in self._shown.styled(response):
+                append(self._line, printable(text), style)
+            *whole, self._line = self._line.split("\n", allow_blank=True)
             for line in whole:
-                live.console.print(line, markup=False, soft_wrap=True)
+                live.console.print(line, soft_wrap=True)
             now = time.monotonic()
             if now - self._drawn >= _REFRESH_SECONDS:
                 self._drawn = now
@@ -136,6 +151,7 @@ class ChatScreen:
         """Print what is unfinished, take the meter away, show the figures."""
         self._settle()
         figures(answer.stats, answer.finish_reason, None, answer.status)
+        only_thoughts(answer)
 
     def show_stats(self, stats: GenerationStats) -> None:
         """The sums of the conversation."""
@@ -172,8 +188,9 @@ class ChatScreen:
                 self._live.stop()
                 self._live = None
             if self._line:
-                self._console.print(self._line, markup=False, soft_wrap=True)
-            self._line = ""
+                self._console.print(self._line, soft_wrap=True)
+            self._line = self._line.blank_copy()
+            self._shown = ShownPieces(self._hide)
 
     def _open(self) -> "Live":
         if self._live is None:
@@ -193,7 +210,7 @@ class ChatScreen:
         # cannot be taken away again.
         height = self._console.height
         rows = max(1, height - 3) if height > 2 else 0
-        wrapped = Text(self._line).wrap(self._console, self._console.width)
+        wrapped = self._line.wrap(self._console, self._console.width)
         lines = wrapped[len(wrapped) - rows :] if rows < len(wrapped) else wrapped
         # A terminal without termios writes ^C behind the meter: in the last column it would wrap.
         room = max(1, self._console.width - 2)

@@ -41,6 +41,14 @@ def text(piece: str) -> None:
     sys.stdout.flush()
 
 
+def styled(out: "Console", piece: str, style: str) -> None:
+    """Stream a piece of generated text in a style, which only a terminal shows."""
+    from rich.text import Text
+
+    shown = printable(piece) if out.is_terminal else piece
+    out.print(Text(shown, style), end="", soft_wrap=True)
+
+
 def end_text(last: str) -> None:
     """End the line on a terminal, where the figures follow the text."""
     if sys.stdout.isatty() and not last.endswith("\n"):

@@ -15,7 +15,8 @@ from localspec.core import machine
 from localspec.core.config import LoadOptions, RopeOptions
 from localspec.core.errors import FileProblem, IncompatiblePair
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.chat.template import Message, render
+from localspec.engine.chat.reasoning import Format, marks_of
+from localspec.engine.chat.template import CHATML, ChatTemplate, Message
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.token_rules import require_known, token_rules
@@ -27,6 +28,7 @@ from localspec.engine.memory.probe import (
     require_survival,
 )
 from localspec.engine.profile_store import PairProfile
+from localspec.engine.text_stream import Prompt, Reading
 from localspec.metadata.adapter import check_adapter
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import Finding, check_model, check_pair
@@ -42,7 +44,9 @@ class Engine:
     """A target and perhaps its draft, ready to generate.
 
     ``notes`` are things the user should know before the first token: findings of the pairing
-    check, and why a draft that was asked for is not used.
+    check, and why a draft that was asked for is not used. ``template`` writes the prompts of a
+    conversation: the model's own, or ChatML where it has none, as in llama.cpp; set another to
+    replace it.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Engine:
         self.draft = draft
         self.profile = PairProfile(target, draft)
         self.suffix_index = SuffixIndex()
+        self.template = _own_template(target)
         self._pieces: dict[int, bytes] = {}
         self._rules: dict[object, TokenRules] = {}
         self._notes = list(notes)
@@ -124,26 +129,44 @@ class Engine:
             self._rules[key] = token_rules(self.target, params)
         return self._rules[key]
 
-    def encode_text(self, text: str) -> list[int]:
-        """Raw text as token ids, with BOS where the model wants one; markup is not obeyed."""
-        return self.target.tokenize(text, add_special=True, parse_special=False)
+    def encode_text(self, text: str, *, special: bool = False) -> Prompt:
+        """Raw text as token ids, with BOS where the model wants one.
 
-    def encode_chat(
-        self, messages: Sequence[Message], *, thinking: bool | None = None
-    ) -> list[int]:
+        With ``special``, markup in the text is obeyed and control tokens in the answer are shown.
+        """
+        ids = self.target.tokenize(text, add_special=True, parse_special=special)
+        return Prompt(ids, Reading(self._special_piece if special else self.piece))
+
+    def encode_chat(self, messages: Sequence[Message], *, thinking: bool | None = None) -> Prompt:
         """A conversation as token ids up to the assistant's turn, never with two BOS.
 
-        As in llama.cpp, template markup inside a message is obeyed: do not pass on text of
-        strangers where that matters.
+        ``thinking`` replaces the template's own setting. As in llama.cpp, template markup inside a
+        message is obeyed: do not pass on text of strangers where that matters.
         """
-        vocab = self.target.header.vocab
-        bos = self.target.special_text(vocab.bos_id if vocab else None)
-        eos = self.target.special_text(vocab.eos_id if vocab else None)
-        text = render(
-            self.target.header.chat_template, messages, bos=bos, eos=eos, thinking=thinking
+        template = self.template
+        text, state = template.begin(messages, thinking=thinking)
+        doubled = bool(template.bos) and text.startswith(template.bos)
+        ids = self.target.tokenize(text, add_special=not doubled, parse_special=True)
+        shown = self._control_tokens(template.format or {})
+        reading = Reading(
+            lambda token: shown.get(token) or self.piece(token),
+            template.format,
+            state,
+            template.stop,
         )
-        doubled = bool(bos) and text.startswith(bos)
-        return self.target.tokenize(text, add_special=not doubled, parse_special=True)
+        return Prompt(ids, reading)
+
+    def _control_tokens(self, form: Format) -> dict[int, bytes]:
+        """The texts of the control tokens that marks are made of, which `piece` leaves out."""
+        return {
+            token: self._special_piece(token)
+            for mark in marks_of(form)
+            for token in self.target.tokenize(mark, add_special=False, parse_special=True)
+            if not self.piece(token)
+        }
+
+    def _special_piece(self, token: int) -> bytes:
+        return self.target.piece(token, special=True)
 
     @property
     def can_roll_back(self) -> bool:
@@ -187,6 +210,15 @@ class Engine:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _own_template(model: LlamaModel) -> ChatTemplate:
+    """What the model's file says, or else ChatML."""
+    vocab = model.header.vocab
+    bos = model.special_text(vocab.bos_id if vocab else None)
+    eos = model.special_text(vocab.eos_id if vocab else None)
+    source = model.header.chat_template
+    return ChatTemplate(CHATML if source is None else source, bos, eos)
 
 
 def _require(target: ModelHeader, draft: ModelHeader | None, lenient: bool) -> list[str]:

@@ -12,7 +12,7 @@ from localspec.core.config import DraftTokens
 from localspec.core.errors import PromptTooLong
 from localspec.core.sampling_params import SamplingParams, require_fixed_length
 from localspec.engine.stats import GenerationStats
-from localspec.engine.text_stream import TextStream
+from localspec.engine.text_stream import Prompt, Reading, TextStream
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.drafters import ModelDrafter
@@ -125,7 +125,8 @@ class GenerationResponse:
 class Answer:
     """A stream put together; ``finish_reason`` is "cancelled" when Ctrl-C ended it.
 
-    ``status`` says why nothing was drafted in the end, if that was so.
+    ``status`` says why nothing was drafted in the end, if that was so; ``reasoning`` are the
+    model's thoughts before it answered.
     """
 
     text: str
@@ -133,12 +134,14 @@ class Answer:
     stats: GenerationStats
     finish_reason: FinishReason | Literal["cancelled"]
     status: DraftStatus = DraftStatus.DRAFTING
+    reasoning: str = ""
 
     def as_json(self) -> dict[str, object]:
         """Plain data: seconds end in ``_s``, tokens per second in ``_tps``."""
         stats = self.stats
         return {
             "text": self.text,
+            "reasoning": self.reasoning,
             "tokens": stats.tokens,
             "token_ids": self.tokens,
             "finish_reason": self.finish_reason,
@@ -167,9 +170,11 @@ def collect(
 ) -> Answer:
     """Put a stream together, passing each response on; Ctrl-C keeps what was said."""
     answer, parts = Answer("", [], GenerationStats(), "cancelled"), list[str]()
+    thoughts: list[str] = []
     try:
         for response in responses:
             parts.append(response.text)
+            thoughts.append(response.reasoning)
             answer.tokens += response.tokens
             answer.stats, answer.status = response.stats, response.status
             on_response(response)
@@ -177,7 +182,7 @@ def collect(
                 answer.finish_reason = response.finish_reason
     except KeyboardInterrupt:
         answer.finish_reason = "cancelled"
-    answer.text = "".join(parts)
+    answer.text, answer.reasoning = "".join(parts), "".join(thoughts)
     return answer
 
 
@@ -193,6 +198,9 @@ def stream_generate(
     clock: Clock = time.perf_counter,
 ) -> Iterator[GenerationResponse]:
     """Generate after the token ids of ``prompt``; the last response carries the finish reason.
+
+    Behind a `Prompt`, as `Engine.encode_chat` gives it, the model's thoughts come apart from its
+    answer; behind other ids, all text is the answer. ``stop`` holds for the answer alone.
 
     ``suffix`` lets "auto" also draft by prompt lookup, with a draft model or without. Without
     ``max_tokens`` the answer may fill the context. The text for a seed does not depend on
@@ -218,10 +226,11 @@ def stream_generate(
         is_stop=engine.is_stop,
         clock=clock,
     )
-    stream = TextStream(stop)
+    reading = prompt.reading if isinstance(prompt, Prompt) else Reading(engine.piece)
+    stream = TextStream((*stop, *reading.stop), reading.splitter())
     began = clock()
     for whole in rounds:
-        pieces, outcome = _read(whole, stream, engine)
+        pieces, outcome = _read(whole, stream, reading.piece)
         ended = clock()
         stats.add(outcome, ended - began - outcome.draft_prompt_seconds)
         stats.plain_seconds = controller.plain_seconds
@@ -297,7 +306,7 @@ def _make_controller(
 
 
 def _read(
-    outcome: Round, stream: TextStream, engine: TextEngine
+    outcome: Round, stream: TextStream, piece: Callable[[int], bytes]
 ) -> tuple[tuple[TextPiece, ...], Round]:
     """The text of a round, and the round cut behind the token that completed a stop string.
 
@@ -307,12 +316,13 @@ def _read(
     for i, token in enumerate(outcome.tokens):
         if outcome.finish_reason == "stop" and i == len(outcome.tokens) - 1:
             break  # the stop token itself is no text
-        pieces.append(TextPiece(stream.push(engine.piece(token)), _origin(outcome, i)))
+        origin = _origin(outcome, i)
+        pieces += [TextPiece(text, origin, part) for text, part in stream.push(piece(token))]
         if stream.stopped:
             return tuple(pieces), _cut(outcome, i + 1)
     if outcome.finish_reason is not None:
-        last = _origin(outcome, len(outcome.tokens) - 1)
-        pieces.append(TextPiece(stream.push(b"", final=True), last))
+        origin = _origin(outcome, len(outcome.tokens) - 1)
+        pieces += [TextPiece(text, origin, part) for text, part in stream.push(b"", final=True)]
         if stream.stopped:
             outcome = replace(outcome, finish_reason="stop")
     return tuple(pieces), outcome

@@ -1,30 +1,86 @@
-"""Bytes of tokens to text: whole characters, ended before the first stop string."""
+"""Bytes of tokens to text: thoughts and answer apart, the answer ended before a stop string."""
 
 import codecs
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from localspec.engine.chat.reasoning import Format, Splitter, overlap
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the tokens behind a prompt become text.
+
+    ``piece`` gives the bytes of a token, also of the control tokens that are marks of ``form``;
+    the answer begins in ``state`` of it. Without a form, all text is the answer. ``stop`` are
+    texts that end an answer, besides those of the caller.
+    """
+
+    piece: Callable[[int], bytes]
+    form: Format | None = None
+    state: str = "start"
+    stop: tuple[str, ...] = ()
+
+    def splitter(self) -> Splitter | None:
+        """For one answer."""
+        return None if self.form is None else Splitter(self.form, self.state)
+
+
+class Prompt(list[int]):
+    """Token ids that know how what follows them is to be read."""
+
+    def __init__(self, tokens: Iterable[int], reading: Reading) -> None:
+        super().__init__(tokens)
+        self.reading = reading
 
 
 class TextStream:
     """Turns the bytes of tokens into text that ends before the first stop string.
 
-    Text that may be the beginning of a stop string, or the first bytes of a character, is held
-    back until it is decided.
+    Text that may be the beginning of a stop string or of a mark, or the first bytes of a character,
+    is held back until it is decided. Stop strings count in the answer, not in the thoughts before
+    it (in llama.cpp's server they end both).
     """
 
-    def __init__(self, stop: Sequence[str] = ()) -> None:
+    def __init__(self, stop: Sequence[str] = (), splitter: Splitter | None = None) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._splitter = splitter
         self._stop = [text for text in stop if text]
         self._held = ""
         self.stopped = False
 
-    def push(self, data: bytes, final: bool = False) -> str:
-        """Text that can be shown now; ``final`` releases what was held back.
+    def push(self, data: bytes, final: bool = False) -> list[tuple[str, bool]]:
+        """Text that can be shown now, each piece with whether it is a thought.
 
-        After a stop string was found, ``stopped`` is true and nothing more comes.
+        ``final`` releases what was held back. After a stop string was found, ``stopped`` is true
+        and nothing more comes.
         """
         if self.stopped:
+            return []
+        text = self._decoder.decode(data, final)
+        parts = [(text, False)] if self._splitter is None else self._splitter.push(text, final)
+        ready: list[tuple[str, bool]] = []
+        for part, reasoning in parts:
+            ready.append((part if reasoning else self._answer(part), reasoning))
+            if self.stopped:
+                break
+        if final:
+            ready.append((self._answer("", final), False))
+        return [(text, reasoning) for text, reasoning in ready if text]
+
+    @property
+    def held(self) -> list[tuple[str, bool]]:
+        """What is held back, as it would be shown if nothing more came."""
+        rest = copy.copy(self)
+        rest._decoder, rest._splitter = copy.copy(self._decoder), copy.copy(self._splitter)
+        return rest.push(b"", final=True)
+
+    def _answer(self, text: str, final: bool = False) -> str:
+        """What of the answer can be shown when ``text`` has come."""
+        if self.stopped:
             return ""
-        self._held += self._decoder.decode(data, final)
+        self._held += text
         starts = [(self._held.find(text), len(text)) for text in self._stop]
         found = [(at + length, at) for at, length in starts if at >= 0]
         if found:
@@ -32,12 +88,7 @@ class TextStream:
             self.stopped = True
             ready, self._held = self._held[: min(found)[1]], ""
             return ready
-        keep = 0 if final else max((self._overlap(text) for text in self._stop), default=0)
+        keep = 0 if final else max((overlap(self._held, text) for text in self._stop), default=0)
         split = len(self._held) - keep
         ready, self._held = self._held[:split], self._held[split:]
         return ready
-
-    def _overlap(self, stop: str) -> int:
-        """Length of the longest end of the held text that begins ``stop``."""
-        most = min(len(stop) - 1, len(self._held))
-        return next((n for n in range(most, 0, -1) if stop.startswith(self._held[-n:])), 0)

@@ -77,7 +77,7 @@ RULES: dict[str, tuple[Level, str]] = REFUSED_BY_LLAMA_CPP | {
     "not-autoregressive": ("error", "Only models that continue a text token by token can be used."),
     "no-chat-template": (
         "warning",
-        "It may be a base model; without --raw its prompt is a plain transcript.",
+        "It may be a base model; without --raw its prompts are ChatML, as in llama.cpp.",
     ),
     "draft-vocab-larger": (
         "warning",

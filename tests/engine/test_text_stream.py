@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localspec.engine.chat.formats import known_format, tagged
+from localspec.engine.chat.reasoning import Splitter
 from localspec.engine.text_stream import TextStream
 
 # Stop strings over a small alphabet meet the text often, and each other: "b", "ab", "abb".
@@ -22,8 +24,15 @@ bytes_strategy = st.one_of(
 def stream(chunks: Sequence[bytes], stop: Sequence[str]) -> tuple[str, bool]:
     """All the text of the chunks, and whether a stop string ended it."""
     reader = TextStream(stop)
-    text = "".join([*(reader.push(chunk) for chunk in chunks), reader.push(b"", final=True)])
+    text = "".join([*(push(reader, chunk) for chunk in chunks), push(reader, b"", final=True)])
     return text, reader.stopped
+
+
+def push(reader: TextStream, data: bytes, final: bool = False) -> str:
+    """The answer's text, where there are no thoughts."""
+    pieces = reader.push(data, final)
+    assert all(text and not reasoning for text, reasoning in pieces)
+    return "".join(text for text, _ in pieces)
 
 
 def cut_at(data: bytes, places: set[int]) -> list[bytes]:
@@ -57,7 +66,7 @@ def test_only_what_may_begin_a_stop_string_is_held_back(data: bytes, stop: list[
     reader = TextStream(stop)
     shown = ""
     for end in range(1, len(data) + 1):
-        shown += reader.push(data[end - 1 : end])
+        shown += push(reader, data[end - 1 : end])
         if reader.stopped:
             break
         so_far = data[:end].decode("utf-8", "ignore")
@@ -68,16 +77,16 @@ def test_only_what_may_begin_a_stop_string_is_held_back(data: bytes, stop: list[
 
 def test_nothing_comes_after_a_stop_string() -> None:
     reader = TextStream(["END"])
-    assert reader.push(b"one E") == "one "
-    assert reader.push(b"ND two") == ""
+    assert push(reader, b"one E") == "one "
+    assert push(reader, b"ND two") == ""
     assert reader.stopped
-    assert reader.push(b"three", final=True) == ""
+    assert push(reader, b"three", final=True) == ""
 
 
 def test_a_half_said_stop_string_is_released_at_the_end() -> None:
     reader = TextStream(["END"])
-    assert reader.push(b"the EN") == "the "
-    assert reader.push(b"", final=True) == "EN"
+    assert push(reader, b"the EN") == "the "
+    assert push(reader, b"", final=True) == "EN"
     assert not reader.stopped
 
 
@@ -103,4 +112,46 @@ def test_a_broken_character_becomes_a_replacement() -> None:
 
 def test_a_character_waits_for_its_last_byte() -> None:
     reader = TextStream()
-    assert [reader.push(bytes([byte])) for byte in "\u20ac".encode()] == ["", "", "\u20ac"]
+    assert [push(reader, bytes([byte])) for byte in "\u20ac".encode()] == ["", "", "\u20ac"]
+
+
+def test_stop_strings_count_in_the_answer_and_not_in_the_thoughts() -> None:
+    reader = TextStream(["END"], Splitter(tagged("<think>", "</think>")))
+    assert reader.push(b"<think>the END is not") == [("the END is not", True)]
+    assert reader.push(b" yet</think>\n\nso E") == [(" yet", True), ("so ", False)]
+    assert reader.push(b"ND more") == []
+    assert reader.stopped and reader.push(b"more", final=True) == []
+
+
+def test_a_stop_string_ends_what_comes_in_the_same_piece() -> None:
+    form = known_format("<|channel|>")
+    assert form is not None
+    reader = TextStream(["END"], Splitter(form))
+    said = "<|channel|>final<|message|>one END<|end|><|channel|>analysis<|message|>two"
+    assert reader.push(said.encode()) == [("one ", False)]
+
+
+def test_a_character_of_a_mark_may_come_in_parts() -> None:
+    reader = TextStream([], Splitter(tagged("\u25c1think\u25b7", "\u25c1/think\u25b7")))
+    pieces = []
+    for byte in "\u25c1think\u25b7a\u25c1/think\u25b7b".encode():
+        pieces += reader.push(bytes([byte]))
+    assert pieces == [("a", True), ("b", False)]
+
+
+@pytest.mark.parametrize(
+    ("data", "held"),
+    [
+        (b"one E", [("E", False)]),
+        (b"one", []),
+        (b"<thin", [("<thin", False)]),
+        (b"<think>one </thi", [(" </thi", True)]),
+        (b"<think>one</think>E\xc3", [("E\ufffd", False)]),
+        (b"one END", []),
+    ],
+)
+def test_what_is_held_back_can_be_looked_at(data: bytes, held: list[tuple[str, bool]]) -> None:
+    reader = TextStream(["END"], Splitter(tagged("<think>", "</think>")))
+    reader.push(data)
+    assert reader.held == held
+    assert reader.held == reader.push(b"", final=True) == held

@@ -37,7 +37,6 @@ class ChatToy:
         self.target = model(0.0)
         self.draft = None if quirk is None else model(quirk)
         self.asked: list[list[Message]] = []
-        self.thinking: list[bool | None] = []
 
     can_roll_back = True
 
@@ -51,11 +50,8 @@ class ChatToy:
         require_known(params, STOP + 1)
         return NO_RULES
 
-    def encode_chat(
-        self, messages: Sequence[Message], *, thinking: bool | None = None
-    ) -> list[int]:
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         self.asked.append(list(messages))
-        self.thinking.append(thinking)
         turns = [f"{message['role'][0].upper()}{message['content']}\n" for message in messages]
         return list(("".join(turns) + "A").encode("ascii", "replace"))
 
@@ -84,9 +80,7 @@ class Reciter:
     def piece(self, token: int) -> bytes:
         return self._pieces[token] if token < len(self._pieces) else b""
 
-    def encode_chat(
-        self, messages: Sequence[Message], *, thinking: bool | None = None
-    ) -> list[int]:
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         self._turn = sum(message["role"] == "user" for message in messages) - 1
         return [self.n_vocab - 2] * (self._turn + 1)
 

@@ -50,6 +50,7 @@ def write_tiny_model(
     noise_seed: int = 0,
     context_length: int = 512,
     extra_tokens: Sequence[str] = (),
+    control_tokens: Sequence[str] = (),
     add_bos: bool = True,
     chat_template: str | None = CHATML,
     matrix_type: type[np.floating[Any]] = np.float16,
@@ -62,17 +63,19 @@ def write_tiny_model(
     weights, drawn with `noise_seed`: a twin, to be the draft of the model without noise. Greedy
     picks then agreed on 0.88 (noise 0.01), 0.77 (0.02), 0.53 (0.05), 0.31 (0.1), 0.11 (0.2) of
     the tokens, the mean of six seeds at the default sizes. With a `window`, three layers of four
-    see only that many tokens back: architecture Cohere2.
+    see only that many tokens back: architecture Cohere2. ``control_tokens`` come in front of the
+    usual three.
     """
     from gguf import GGUFWriter
 
+    tokens = vocabulary((*extra_tokens, *control_tokens))
     writer = GGUFWriter(path, "cohere2" if window else "llama")
     if window:
         writer.add_sliding_window(window)
         writer.add_logit_scale(1.0)
         writer.add_layer_norm_eps(1e-5)
     writer.add_name(name)
-    writer.add_vocab_size(len(vocabulary(extra_tokens)))
+    writer.add_vocab_size(len(tokens))
     writer.add_context_length(context_length)
     writer.add_embedding_length(embedding)
     writer.add_block_count(layers)
@@ -85,8 +88,8 @@ def write_tiny_model(
     writer.add_rope_freq_base(10_000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_file_type(1 if matrix_type is np.float16 else 0)
-    _add_tokenizer(writer, vocabulary(extra_tokens), add_bos, chat_template)
-    shapes = _shapes(len(vocabulary(extra_tokens)), embedding, heads, feed_forward, layers)
+    _add_tokenizer(writer, tokens, add_bos, chat_template, len(control_tokens))
+    shapes = _shapes(len(tokens), embedding, heads, feed_forward, layers)
     if window:
         shapes = {name: shape for name, shape in shapes.items() if "ffn_norm" not in name}
     twin = _weights(shapes, noise_seed + 1_000_003)
@@ -102,20 +105,25 @@ def write_tiny_model(
 
 
 def _add_tokenizer(
-    writer: Any, tokens: list[str], add_bos: bool, chat_template: str | None
+    writer: Any,
+    tokens: list[str],
+    add_bos: bool,
+    chat_template: str | None,
+    more_control: int = 0,
 ) -> None:
     from gguf import TokenType
 
-    ordinary = len(tokens) - len(CONTROL_TOKENS)
+    control = more_control + len(CONTROL_TOKENS)
+    first = len(tokens) - len(CONTROL_TOKENS)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
     writer.add_token_types(
-        [TokenType.NORMAL] * ordinary + [TokenType.CONTROL] * len(CONTROL_TOKENS)
+        [TokenType.NORMAL] * (len(tokens) - control) + [TokenType.CONTROL] * control
     )
     writer.add_token_merges(list(MERGES))
-    writer.add_bos_token_id(ordinary)
-    writer.add_eos_token_id(ordinary + 2)
+    writer.add_bos_token_id(first)
+    writer.add_eos_token_id(first + 2)
     writer.add_add_bos_token(add_bos)
     if chat_template is not None:
         writer.add_chat_template(chat_template)

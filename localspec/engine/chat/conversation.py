@@ -10,7 +10,7 @@ from localspec.core.errors import LocalspecError
 from localspec.core.sampling_params import (
     SamplingParams,
 )
-from localspec.engine.chat.template import Message
+from localspec.engine.chat.template import Message, assistant_turn
 from localspec.engine.generate import (
     Answer,
     GenerationResponse,
@@ -24,9 +24,7 @@ from localspec.engine.stats import GenerationStats
 class ChatEngine(TextEngine, Protocol):
     """An engine that also knows the model's chat template."""
 
-    def encode_chat(
-        self, messages: Sequence[Message], *, thinking: bool | None = None
-    ) -> list[int]:
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a conversation, up to the assistant's turn."""
         ...
 
@@ -72,7 +70,6 @@ class Chat:
     draft_tokens: DraftTokens
     suffix: bool = True
     system: str | None = None
-    thinking: bool | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     turns: list[Message] = field(default_factory=list)
@@ -87,7 +84,7 @@ class Chat:
         messages = turns
         if self.system is not None:
             messages = [{"role": "system", "content": self.system}, *turns]
-        prompt = self.engine.encode_chat(messages, thinking=self.thinking)
+        prompt = self.engine.encode_chat(messages)
         responses = stream_generate(
             self.engine,
             prompt,
@@ -99,6 +96,6 @@ class Chat:
         )
         answer = collect(responses, self.ui.stream)
         if answer.tokens:
-            self.turns = [*turns, {"role": "assistant", "content": answer.text}]
+            self.turns = [*turns, assistant_turn(answer.text, answer.reasoning)]
         self.total.merge(answer.stats)
         self.ui.end_answer(answer)

@@ -1,32 +1,47 @@
-"""Chat templates: messages to prompt text, in Jinja's sandbox, with bounded output."""
+"""Chat templates: a conversation as the prompt its model was trained on."""
 
 import datetime
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from os.path import commonprefix
+from typing import Any, NotRequired, TypedDict
 
 from localspec.core.errors import TemplateError
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
-
-MAX_CHARACTERS = 16 * 2**20
-
-# What a template can make Jinja raise besides its own errors: a filter on the wrong type, endless
-# recursion, loops nested deeper than Python compiles.
-_PROVOKED = (
-    ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, SyntaxError,
-    TypeError, ValueError,
-)  # fmt: skip
-
+from localspec.engine.chat.formats import format_between, known_format
+from localspec.engine.chat.reasoning import Format, state_behind
+from localspec.engine.chat.sandbox import fill, names_read
 
 ROLES = ("system", "user", "assistant")
 
+_CHATML_END = "<|im_end|>"
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+NAMED = {"chatml": CHATML}
+
+# Names under which templates are told how much to think, besides those that ``thinking`` sets.
+_SWITCHES = (
+    "reasoning_effort", "reasoning_strength", "thinking_budget", "thinking_effort", "thinking_mode",
+    "thinking_option", "skip_thinking",
+)  # fmt: skip
+
+_SYSTEM, _QUESTION, _ANSWER, _THOUGHTS = "System text", "Question", "Answer", "Thoughts of a model"
+
 
 class Message(TypedDict):
-    """One turn of a conversation; ``role`` is system, user or assistant."""
+    """One turn of a conversation; ``role`` is system, user or assistant.
+
+    ``reasoning_content`` are the assistant's thoughts before its answer.
+    """
 
     role: str
     content: str
+    reasoning_content: NotRequired[str]
 
 
 def parse_message(entry: object) -> Message:
@@ -35,111 +50,200 @@ def parse_message(entry: object) -> Message:
         not isinstance(entry, dict)
         or entry.get("role") not in ROLES
         or not isinstance(entry.get("content"), str)
+        or not isinstance(entry.get("reasoning_content", ""), str)
     ):
         raise ValueError(f"a message needs a role ({', '.join(ROLES)}) and a content, a text.")
-    return {"role": entry["role"], "content": entry["content"]}
+    message: Message = {"role": entry["role"], "content": entry["content"]}
+    if entry.get("reasoning_content"):
+        message["reasoning_content"] = entry["reasoning_content"]
+    return message
 
 
-def render(
-    template: str | None,
-    messages: Sequence[Message],
-    *,
-    bos: str = "",
-    eos: str = "",
-    thinking: bool | None = None,
-    now: datetime.datetime | None = None,
-) -> str:
-    """The prompt for the assistant's next turn.
+def assistant_turn(text: str, reasoning: str = "") -> Message:
+    """An answer as a message: what was said, and apart from it what was thought."""
+    message: Message = {"role": "assistant", "content": text}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    return message
 
-    Without a template the result is a plain transcript. ``bos`` and ``eos`` are the texts of those
-    tokens, which some templates print; templates of thinking models read ``thinking`` as
-    ``enable_thinking``, and None leaves it to them. Raises TemplateError when the template fails.
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A Jinja template with what it is told besides the messages.
+
+    ``bos`` and ``eos`` are the texts of those tokens, which some templates print. Templates of
+    thinking models read ``thinking`` as ``enable_thinking`` or ``thinking``; None leaves it to
+    them. ``variables`` are whatever else they read, and have the last word.
     """
-    if template is None:
-        return _transcript(messages)
-    import jinja2
 
-    environment = _make_environment(now or datetime.datetime.now())
-    try:
-        pieces = environment.from_string(template).generate(
-            messages=list(messages),
-            add_generation_prompt=True,
-            bos_token=bos,
-            eos_token=eos,
-            **({} if thinking is None else {"enable_thinking": thinking}),
-        )
-        return _bounded(pieces)
-    except (jinja2.TemplateError, *_PROVOKED) as error:
-        raise TemplateError(
-            f"The model's chat template cannot be rendered: {error or type(error).__name__}.",
-            "localspec run --raw completes a prompt without a template.",
-        ) from error
+    source: str
+    bos: str = ""
+    eos: str = ""
+    thinking: bool | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool | None = None,
+        generation: bool = True,
+        now: datetime.datetime | None = None,
+    ) -> str:
+        """The conversation as text; with ``generation``, up to the assistant's next turn.
+
+        ``thinking`` replaces the template's own setting. A system message that the template has no
+        place for goes in front of the next one. Raises TemplateError when the template fails.
+        """
+        told = [self._told(message) for message in messages]
+        if told and told[0]["role"] == "system" and not self.has_system_role:
+            told = _merged(told)
+        thinking = self.thinking if thinking is None else thinking
+        return self._fill(told, generation, now or datetime.datetime.now(), thinking)
+
+    def begin(
+        self, messages: Sequence[Message], *, thinking: bool | None = None
+    ) -> tuple[str, str]:
+        """The prompt, and the state of `format` in which the answer to it begins.
+
+        As in llama.cpp's `common_chat_template_generation_prompt`, what opens the assistant's turn
+        is what the template adds for it: some open the thoughts, or close them at once.
+        """
+        now = datetime.datetime.now()
+        text = self.render(messages, thinking=thinking, now=now)
+        if self.format is None:
+            return text, "start"
+        try:
+            without = self.render(messages, thinking=thinking, generation=False, now=now)
+        except TemplateError:
+            return text, "start"
+        return text, state_behind(self.format, text[len(commonprefix([text, without])) :])
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Texts that end an answer: a model that ChatML was not made for may spell its end out."""
+        return (_CHATML_END,) if self.source == CHATML else ()
+
+    @cached_property
+    def format(self) -> Format | None:
+        """The marks around the model's thoughts; None where the template tells of none."""
+        return known_format(self.source) or self._shown_format()
+
+    @cached_property
+    def has_system_role(self) -> bool:
+        """Whether the template writes a system message down; llama.cpp: `caps_get`."""
+        question: Message = {"role": "user", "content": _QUESTION}
+        try:
+            return _SYSTEM in self._try([{"role": "system", "content": _SYSTEM}, question])
+        except TemplateError:
+            pass
+        try:
+            self._try([question])
+        except TemplateError:
+            return True  # it fails without one as well
+        return False
+
+    def settings(self) -> dict[str, object]:
+        """What a prompt depends on besides the messages, as plain data."""
+        return {
+            "sha256": hashlib.sha256(self.source.encode("utf-8", "surrogatepass")).hexdigest(),
+            "thinking": self.thinking,
+            "variables": dict(self.variables),
+        }
+
+    def notes(self, system: str | None = None) -> list[str]:
+        """What of all that it is told this template makes nothing of, in sentences."""
+        notes = []
+        if self.thinking is not None and not self._switches_thinking(system):
+            notes.append(self._no_switch("--think" if self.thinking else "--no-think", system))
+        if unread := [name for name in self.variables if name not in self._names]:
+            notes.append(f"The chat template does not read {', '.join(unread)}.")
+        if system is not None and not self.has_system_role:
+            notes.append(
+                "The chat template has no place for a system message: it goes in front of the "
+                "first question."
+            )
+        return notes
+
+    def _switches_thinking(self, system: str | None) -> bool:
+        """Whether it makes a difference to this template if the model is to think."""
+        messages: list[Message] = [{"role": "user", "content": _QUESTION}]
+        if system is not None:
+            messages.insert(0, {"role": "system", "content": system})
+        now = datetime.datetime.now()
+        on, off = (self.render(messages, thinking=each, now=now) for each in (True, False))
+        return on != off
+
+    def _no_switch(self, flag: str, system: str | None) -> str:
+        if system is not None and self._switches_thinking(None):
+            return f"Beside a system message, this chat template ignores {flag}."
+        others = [name for name in _SWITCHES if name in self._names]
+        more = f" It reads {', '.join(others)}: see --chat-template-kwargs." if others else ""
+        return f"The chat template has no switch for thinking: {flag} changes nothing.{more}"
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return names_read(self.source)
+
+    @cached_property
+    def _takes_empty_answers(self) -> bool:
+        question: Message = {"role": "user", "content": _QUESTION}
+        try:
+            self._try([question, {"role": "assistant", "content": ""}, question])
+        except TemplateError:
+            return False
+        return True
+
+    def _told(self, message: Message) -> dict[str, Any]:
+        """A message under the names that templates read; thoughts have three of them.
+
+        Which thoughts are written again, those of the last turn or none, is the template's choice.
+        """
+        told: dict[str, Any] = dict(message)
+        if reasoning := message.get("reasoning_content"):
+            told |= {"thinking": reasoning, "reasoning": reasoning}
+        if message["role"] == "assistant" and not message["content"]:
+            told["content"] = "" if self._takes_empty_answers else " "  # cut inside its thoughts
+        return told
+
+    def _try(self, messages: Sequence[Mapping[str, Any]], generation: bool = True) -> str:
+        """A rendering of a conversation that is made up."""
+        return self._fill(messages, generation, datetime.datetime.now())
+
+    def _fill(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        generation: bool,
+        now: datetime.datetime,
+        thinking: bool | None = None,
+    ) -> str:
+        switch = {} if thinking is None else {"enable_thinking": thinking, "thinking": thinking}
+        variables = {
+            "messages": messages,
+            "add_generation_prompt": generation,
+            "bos_token": self.bos,
+            "eos_token": self.eos,
+            **switch,
+            **self.variables,
+        }
+        return fill(self.source, variables, now)
+
+    def _shown_format(self) -> Format | None:
+        """The tags that the template itself writes around thoughts, if it writes any."""
+        answer = {"role": "assistant", "content": _ANSWER}
+        thoughts = dict.fromkeys(("reasoning_content", "thinking", "reasoning"), _THOUGHTS)
+        talk = [{"role": "user", "content": _QUESTION}, answer | thoughts]
+        try:
+            shown = self._try(talk, generation=False)
+        except TemplateError:
+            return None
+        return format_between(shown, _THOUGHTS, _ANSWER)
 
 
-def _make_environment(now: datetime.datetime) -> "Environment":
-    """A sandbox with the names that Hugging Face's chat templates may rely on.
-
-    Repetition is bounded, because ``'a' * 10**9`` is small to write. Loops over loops and padded
-    formats are not: a template can still waste time and memory, which Ctrl-C ends.
-    """
-    from jinja2.ext import Extension
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        """``{% generation %}`` marks the assistant's part for training; here it shows its body."""
-
-        tags = {"generation"}
-
-        def parse(self, parser: Any) -> Any:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    class Sandbox(ImmutableSandboxedEnvironment):
-        intercepted_binops = frozenset({"*", "**"})
-
-        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            _refuse_growth(operator, left, right)
-            return super().call_binop(context, operator, left, right)
-
-    environment = Sandbox(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
-    )
-    environment.globals["raise_exception"] = _refuse
-    environment.globals["strftime_now"] = now.strftime
-    environment.filters["tojson"] = _to_json
-    return environment
-
-
-def _refuse_growth(operator: str, left: Any, right: Any) -> None:
-    sizes = [len(side) if hasattr(side, "__len__") else abs(side) for side in (left, right)]
-    if any(hasattr(side, "__len__") for side in (left, right)) or operator == "**":
-        if sizes[0] * sizes[1] > MAX_CHARACTERS:
-            raise ValueError(f"it repeats something into more than {MAX_CHARACTERS} characters")
-
-
-def _transcript(messages: Sequence[Message]) -> str:
-    turns = [f"{message['role'].capitalize()}: {message['content']}\n" for message in messages]
-    return "".join(turns) + "Assistant:"
-
-
-def _bounded(pieces: Any) -> str:
-    parts, total = [], 0
-    for piece in pieces:
-        total += len(piece)
-        if total > MAX_CHARACTERS:
-            raise ValueError(f"it writes more than {MAX_CHARACTERS} characters")
-        parts.append(piece)
-    return "".join(parts)
-
-
-def _refuse(message: str) -> NoReturn:
-    import jinja2
-
-    raise jinja2.TemplateError(message)
-
-
-def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
-    # Jinja's own filter escapes for HTML, which models were not trained on.
-    import json
-
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _merged(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The system message in front of the next one; llama.cpp: `system_message_not_supported`."""
+    system, *others = told
+    if not others:
+        return []
+    first = others[0] | {"content": f"{system['content']}\n{others[0]['content']}"}
+    return [first, *others[1:]]

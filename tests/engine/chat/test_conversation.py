@@ -142,12 +142,6 @@ def test_max_tokens_and_stop_hold_for_each_answer() -> None:
     assert stopped.answers[0].finish_reason == "stop"
 
 
-@pytest.mark.parametrize("thinking", [None, True, False])
-def test_thinking_reaches_the_engine(thinking: bool | None) -> None:
-    _, _, engine = talked("one", "/regen", thinking=thinking)
-    assert engine.thinking == [thinking, thinking]
-
-
 def test_sums_of_the_conversation() -> None:
     chat, person, _ = talked("one", "/stats", "two", "/clear", "/stats")
     first, second = (answer.stats for answer in person.answers)
@@ -458,7 +452,8 @@ def test_set() -> None:
 @pytest.mark.parametrize(
     "rest",
     ["warmth 1", "temperature", "temperature hot", "temperature nan", "temperature -1",
-     "top_k 1.5", "seed -2", "top_p 2", "temperature 1 2", "greedy 1", "__class__ 1", "logit_bias 999+1"],
+     "top_k 1.5", "seed -2", "top_p 2", "temperature 1 2", "greedy 1", "__class__ 1",
+     "logit_bias 999+1"],
 )  # fmt: skip
 def test_a_setting_that_is_none(rest: str) -> None:
     chat, person, _ = made()
