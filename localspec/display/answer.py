@@ -27,7 +27,7 @@ def figures(
     status: DraftStatus = DraftStatus.DRAFTING,
 ) -> None:
     """The last line of an answer, on stderr; ``status`` is that of its end."""
-    if stats.rounds == 0:
+    if stats.rounds == 0 and finish_reason == "cancelled":
         note("cancelled while reading the prompt")
         return
     parts = [f"{stats.tokens} tokens", f"{number(stats.generation_tps)} tok/s"]

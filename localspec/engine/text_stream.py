@@ -37,6 +37,13 @@ class TextStream:
         ready, self._held = self._held[:split], self._held[split:]
         return ready
 
+    @property
+    def held(self) -> str:
+        """What is held back, as it would be shown if nothing more came."""
+        if self.stopped:
+            return ""
+        return self._held + self._decoder.getstate()[0].decode("utf-8", "replace")
+
     def _overlap(self, stop: str) -> int:
         """Length of the longest end of the held text that begins ``stop``."""
         most = min(len(stop) - 1, len(self._held))

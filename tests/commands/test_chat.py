@@ -86,7 +86,7 @@ def test_what_goes_wrong_in_a_chat_is_told_and_the_chat_goes_on(
         (["--draft", "3"], 2, "no draft model"),
         (["-md", "DRAFT", "--draft", "0,2"], 2, "one draft length, not a list"),
         (["-md", "BAD/other.gguf"], 1, "other.gguf cannot draft for"),
-        (["-n", "0"], 2, "Invalid value for '--max-tokens'"),
+        (["-n", "-3"], 2, "Invalid value for '--max-tokens'"),
         (["--json"], 2, "No such option"),
         (["a prompt"], 2, "Two targets were given: a prompt and"),
     ],

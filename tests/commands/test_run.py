@@ -202,7 +202,7 @@ def test_verbose_shows_llama_cpps_log(run: Command, monkeypatch: pytest.MonkeyPa
         (["--top-p", "1.5"], 2, "top-p is 1.5"),
         (["--top-k", "-1"], 2, "top-k is -1"),
         (["--seed", "-1"], 2, "seed is -1"),
-        (["-n", "0"], 2, "Invalid value for '--max-tokens'"),
+        (["-n", "-3"], 2, "Invalid value for '--max-tokens'"),
         (["-c", "1"], 2, "Invalid value for '--ctx-size'"),
         (["-t", "0"], 2, "Invalid value for '--threads'"),
         (["-dev", "TPU7"], 2, "There is no device 'TPU7'"),

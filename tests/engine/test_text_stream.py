@@ -104,3 +104,12 @@ def test_a_broken_character_becomes_a_replacement() -> None:
 def test_a_character_waits_for_its_last_byte() -> None:
     reader = TextStream()
     assert [reader.push(bytes([byte])) for byte in "\u20ac".encode()] == ["", "", "\u20ac"]
+
+
+@given(st.binary(), st.lists(st.text(min_size=1, max_size=3), max_size=2))
+def test_what_is_held_back_is_what_the_end_would_release(data: bytes, stop: list[str]) -> None:
+    reader = TextStream(stop)
+    reader.push(data)
+    held, released = reader.held, reader.push(b"", final=True)
+    assert released == held or any(text in held for text in stop)
+    assert reader.held == ""
