@@ -77,11 +77,11 @@ class PlainChat:
         """The text alone."""
         console.text(response.text)
 
-    def end_answer(self, answer: Answer) -> None:
+    def end_answer(self, answer: Answer, filled: float) -> None:
         """A line end after the text, the figures on stderr."""
         if not answer.text.endswith("\n"):
             console.text("\n")
-        figures(answer.stats, answer.finish_reason, None, answer.status)
+        figures(answer.stats, answer.finish_reason, None, answer.status, filled)
 
     def show_stats(self, stats: GenerationStats) -> None:
         figures(stats, "stop", None)
@@ -132,10 +132,10 @@ class ChatScreen:
                 self._drawn = now
                 live.update(self._block(response), refresh=True)
 
-    def end_answer(self, answer: Answer) -> None:
+    def end_answer(self, answer: Answer, filled: float) -> None:
         """Print what is unfinished, take the meter away, show the figures."""
         self._settle()
-        figures(answer.stats, answer.finish_reason, None, answer.status)
+        figures(answer.stats, answer.finish_reason, None, answer.status, filled)
 
     def show_stats(self, stats: GenerationStats) -> None:
         """The sums of the conversation."""

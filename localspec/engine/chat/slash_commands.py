@@ -10,13 +10,14 @@ from typing import Any
 from localspec.core.config import parse_draft_tokens
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import appearing_when_complete, read_at_most
+from localspec.core.formatting import percent
 from localspec.core.sampling_params import (
     MAX_SEED,
     change_sampling,
     require_fixed_length,
     sampling_fields,
 )
-from localspec.engine.chat.conversation import Chat
+from localspec.engine.chat.conversation import Chat, unseen
 from localspec.engine.chat.template import Message, parse_message
 
 MAX_SAVED_BYTES = 64 * 2**20
@@ -44,7 +45,7 @@ def _exit(chat: Chat, rest: str) -> None:
 
 
 def _clear(chat: Chat, rest: str) -> None:
-    chat.turns, chat.file = [], None
+    chat.turns, chat.oldest, chat.file = [], 0, None
     chat.ui.say("The conversation is forgotten.")
 
 
@@ -54,6 +55,11 @@ def _regenerate(chat: Chat, rest: str) -> None:
         turns.pop()
     if not turns:
         raise UsageError("There is nothing to answer again.", "Ask something first.")
+    if chat.params.greedy:
+        chat.ui.say(
+            "At temperature 0 the same question gets the same answer. For another one: "
+            "/set temperature 0.8, then /regen."
+        )
     # The same seed would give the same answer.
     chat.params = replace(chat.params, seed=secrets.randbelow(MAX_SEED + 1))
     chat.answer(turns)
@@ -64,6 +70,8 @@ def _undo(chat: Chat, rest: str) -> None:
     if not asked:
         raise UsageError("There is nothing to undo.", "Ask something first.")
     chat.turns = chat.turns[: asked[-1]]
+    if chat.oldest >= len(chat.turns):
+        chat.oldest = 0  # what made the older turns be left out is gone
     chat.ui.say("The last question and its answer are forgotten.")
 
 
@@ -72,6 +80,22 @@ def _stats(chat: Chat, rest: str) -> None:
         chat.ui.say("There are no answers yet.")
         return
     chat.ui.show_stats(chat.total)
+
+
+def _context(chat: Chat, rest: str) -> None:
+    turns = chat.turns
+    if not turns or turns[-1]["role"] != "user":
+        turns = [*turns, {"role": "user", "content": ""}]  # as templates want it
+    used = len(chat.encode(turns, chat.oldest))
+    without = len(replace(chat, system=None).encode(turns, chat.oldest))
+    n_ctx = chat.engine.target.n_ctx
+    free = max(0, n_ctx - used)
+    chat.ui.say(
+        f"Context of {n_ctx} tokens: system message {used - without}, turns {without}, "
+        f"free {free} ({percent(free / n_ctx)})."
+    )
+    if left_out := unseen(chat.turns[: chat.oldest]):
+        chat.ui.say(left_out)
 
 
 def _draft(chat: Chat, rest: str) -> None:
@@ -135,7 +159,7 @@ def _load(chat: Chat, rest: str) -> None:
             f"{path} cannot be read: {error}.", "Give a file that /save wrote."
         ) from error
     chat.system, chat.turns = _parse_saved(document, path)
-    chat.file = path
+    chat.oldest, chat.file = 0, path
     chat.ui.say(f"{len(chat.turns)} messages loaded from {path}.")
 
 
@@ -170,6 +194,7 @@ COMMANDS = {
     "/regen": Command("", "answer the last question again, with another seed", _regenerate),
     "/undo": Command("", "forget the last question and its answer", _undo),
     "/stats": Command("", "figures of the whole conversation", _stats),
+    "/context": Command("", "how full the context is", _context),
     "/draft": Command("N|auto|off", "change the draft length", _draft),
     "/system": Command("TEXT|off", "change the system message", _system),
     "/set": Command("NAME VALUE", "change sampling, such as: /set temperature 0.7", _set),
