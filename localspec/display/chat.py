@@ -58,6 +58,8 @@ def open_screen() -> Iterator["ChatScreen | PlainChat"]:
 class PlainChat:
     """A chat without a terminal: messages from stdin, answers on stdout, the rest on stderr."""
 
+    interactive = False
+
     def read(self) -> str:
         """The next message of stdin; EOFError at its end."""
         return read_message(self._line)
@@ -99,6 +101,8 @@ class ChatScreen:
     Finished lines are printed for good; the unfinished one lives above the meter in a block that
     is redrawn, because text streamed beside such a block would be eaten by it.
     """
+
+    interactive = True
 
     def __init__(self, commands: Sequence[str], history: Path) -> None:
         self._console: Console = console.make_console(stderr=False)

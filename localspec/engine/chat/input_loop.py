@@ -7,25 +7,26 @@ from localspec.engine.chat.conversation import Chat
 from localspec.engine.chat.slash_commands import obey
 
 
-def run(chat: Chat) -> None:
-    """Read, answer or obey, until the end of input or /exit."""
-    hinted = False
+def run(chat: Chat) -> int:
+    """Read, answer or obey, until the end of input or /exit; how many lines failed."""
+    hinted, failed = False, 0
     while True:
         try:
             text = chat.ui.read()
         except EOFError:
-            return
+            return failed
         except KeyboardInterrupt:
             if hinted:
-                return
+                return failed
             hinted = True
             chat.ui.say("Ctrl-C stops an answer. To leave: /exit, Ctrl-D, or Ctrl-C again.")
             continue
         hinted = False
         try:
             if not handle(chat, text):
-                return
+                return failed
         except LocalspecError as problem:
+            failed += 1
             chat.ui.complain(problem)
         except KeyboardInterrupt:  # just before an answer, or just behind one
             chat.ui.say("Stopped.")

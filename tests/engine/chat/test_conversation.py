@@ -287,6 +287,12 @@ def test_ctrl_c_at_the_prompt_hints_and_leaves_the_second_time() -> None:
     assert sum("/exit" in sentence for sentence in person.said) == 3
 
 
+def test_how_many_lines_failed() -> None:
+    assert run(made("one", "/stats")[0]) == 0
+    assert run(made("/what", "one", "/load", "/exit", "/what")[0]) == 2
+    assert run(made("/what", KeyboardInterrupt, KeyboardInterrupt)[0]) == 1
+
+
 @pytest.mark.parametrize("word", ["/exit", "/quit", "/bye", " /exit"])
 def test_ways_to_leave(word: str) -> None:
     chat, person, engine = made(word, "never read")
