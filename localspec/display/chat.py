@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from localspec.core import paths
 from localspec.core.errors import FileProblem, LocalspecError
@@ -14,28 +14,17 @@ from localspec.core.formatting import printable
 from localspec.core.interrupt import held_interrupt
 from localspec.display import console
 from localspec.display.answer import figures, meter
+from localspec.display.line_editor import Echo, LineEditor
 from localspec.engine.chat.input_loop import read_message
 from localspec.engine.chat.slash_commands import ALIASES, COMMANDS
 from localspec.engine.generate import Answer, GenerationResponse
 from localspec.engine.stats import GenerationStats
-
-try:
-    import readline
-except ImportError:  # some builds of Python have none: no history, but a chat
-    readline = None  # type: ignore[assignment]
-
-try:
-    import termios
-except ImportError:  # not a POSIX system
-    termios = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
 
 _REFRESH_SECONDS = 0.08
-_HISTORY_LINES = 1000
-_LOCAL = 3  # the place of the local modes in what tcgetattr returns
 
 
 @contextmanager
@@ -106,29 +95,21 @@ class ChatScreen:
 
     def __init__(self, commands: Sequence[str], history: Path) -> None:
         self._console: Console = console.make_console(stderr=False)
-        self._history = history
+        self._editor = LineEditor(commands, history)
         self._live: Live | None = None
         self._line = ""
         self._drawn = 0.0
-        self._echo = _Echo()
-        self._load_history(commands)
+        self._echo = Echo()
 
     def read(self) -> str:
         """A message typed at the prompt."""
-        return read_message(self._typed)
-
-    def _typed(self, continued: bool) -> str:
-        try:
-            return input("... " if continued else ">>> ")
-        except (EOFError, KeyboardInterrupt):
-            self._console.print()  # nobody pressed Return
-            raise
+        return read_message(lambda more: self._editor.read("... " if more else ">>> "))
 
     def stream(self, response: GenerationResponse) -> None:
         """Print whole lines, redraw the rest with the meter a few times a second."""
         with held_interrupt():
             live = self._open()
-            *whole, self._line = (self._line + printable(response.text)).split("\n")
+            *whole, self._line = (self._line + _shown(response)).split("\n")
             for line in whole:
                 live.console.print(line, markup=False, soft_wrap=True)
             now = time.monotonic()
@@ -158,15 +139,7 @@ class ChatScreen:
     def close(self) -> None:
         """Keep the input history for the next time."""
         self._settle()
-        if readline is None:
-            return
-        try:
-            self._history.parent.mkdir(parents=True, exist_ok=True)
-            readline.set_history_length(_HISTORY_LINES)
-            readline.write_history_file(self._history)
-            self._history.chmod(0o600)
-        except OSError:
-            console.note(f"The input history could not be saved to {self._history}.")
+        self._editor.save()
 
     def _settle(self) -> None:
         """Take the meter away and print what is unfinished."""
@@ -206,55 +179,12 @@ class ChatScreen:
         last.truncate(room, overflow="ellipsis")
         return Group(*lines, last)
 
-    def _load_history(self, commands: Sequence[str]) -> None:
-        if readline is None:
-            return
-        try:
-            readline.read_history_file(self._history)
-        except OSError:
-            pass  # no history yet
-        readline.set_completer_delims(" ")
-        readline.set_completer(lambda text, i: dict(enumerate(_matching(commands, text))).get(i))
-        readline.parse_and_bind("tab: complete")
 
-
-class _Echo:
-    """The terminal's echo of what is typed, hidden while an answer is drawn.
-
-    In a block that is redrawn, keys would stand in the middle of the answer; hidden, they wait for
-    the next prompt.
-    """
-
-    def __init__(self) -> None:
-        self._before: Any = None  # the modes to return to
-
-    def hide(self) -> None:
-        """Show no keys from now on."""
-        if termios is None or self._before is not None:
-            return
-        try:
-            modes = termios.tcgetattr(sys.stdin)
-            self._before = list(modes)
-            modes[_LOCAL] &= ~termios.ECHO
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, modes)
-        except (termios.error, ValueError, OSError):
-            self._before = None  # stdin is no terminal any more
-
-    def show(self) -> None:
-        """Return to what the terminal did before."""
-        if self._before is None:
-            return
-        before, self._before = self._before, None
-        try:
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-        except (termios.error, ValueError, OSError):
-            return  # stdin is no terminal any more
+def _shown(response: GenerationResponse) -> str:
+    """The text of a round as the terminal gets it, without control sequences."""
+    return printable(response.text)
 
 
 def _leave(number: int, frame: object) -> None:
     """End in order, terminal restored, when the process is told to."""
     raise SystemExit(128 + number)
-
-
-def _matching(commands: Sequence[str], text: str) -> list[str]:
-    return [command + " " for command in commands if text and command.startswith(text)]

@@ -27,12 +27,17 @@ def make_console(stderr: bool) -> "Console":
 
 
 def prepare_streams() -> None:
-    """Let both streams take any text: a closed one drops it, a narrow encoding shows ``?``."""
+    """Let both streams take any text: a closed one drops it, a narrow encoding shows ``?``.
+
+    A terminal's keys may be no text either: what cannot be decoded is read as U+FFFD.
+    """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
+    if isinstance(sys.stdin, io.TextIOWrapper) and sys.stdin.isatty():
+        sys.stdin.reconfigure(errors="replace")
 
 
 def text(piece: str) -> None:

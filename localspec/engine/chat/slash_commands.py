@@ -36,7 +36,9 @@ def _help(chat: Chat, rest: str) -> None:
     width = max(len(f"{name} {command.usage}") for name, command in COMMANDS.items())
     for name, command in COMMANDS.items():
         chat.ui.say(f"{f'{name} {command.usage}':<{width}}  {command.help}")
-    chat.ui.say('Several lines: begin and end with """, or end a line with a backslash.')
+    chat.ui.say(
+        'Several lines: paste them, begin and end with """, or end a line with a backslash.'
+    )
     chat.ui.say("A message that begins with a slash: type two of them.")
 
 
@@ -204,11 +206,22 @@ COMMANDS = {
 ALIASES = {"/?": "/help", "/bye": "/exit", "/quit": "/exit", "/regenerate": "/regen"}
 
 
+def names_command(text: str) -> bool:
+    """Whether the first word is a command."""
+    return _split(text)[0] in {*COMMANDS, *ALIASES}
+
+
 def obey(chat: Chat, line: str) -> bool:
     """Run the command in ``line``; False when the conversation is to end."""
-    name, _, rest = line.strip().partition(" ")
+    name, rest = _split(line)
     command = COMMANDS.get(ALIASES.get(name, name))
     if command is None:
         raise UsageError(f"There is no command {name}.", "Type /help for the commands.")
-    command.run(chat, rest.strip())
+    command.run(chat, rest)
     return command.run is not _exit
+
+
+def _split(line: str) -> tuple[str, str]:
+    """The first word, and what follows it."""
+    name, *rest = line.split(maxsplit=1) or [""]
+    return name, "".join(rest).strip()

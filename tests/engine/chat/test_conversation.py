@@ -736,6 +736,19 @@ def reader(*lines: str) -> tuple[Callable[[bool], str], list[bool]]:
         (["one\\\\", "two"], "one\\\ntwo"),
         (["one\\"], "one"),
         (["one\\", "two\\"], "one\ntwo"),
+        # Pasted: several lines at once, or one with its end.
+        (["one\n\n  two\n"], "one\n\n  two"),
+        (["one\n"], "one"),
+        (["/stats\n"], "/stats"),
+        (["one\ntwo\\"], "one\ntwo\\"),
+        (["one\\", "two\nthree"], "one\ntwo\nthree"),
+        (["/* C */\nint i;"], "//* C */\nint i;"),
+        (["// C++\nint i;"], "/// C++\nint i;"),
+        (["/system You\nare brief"], "/system You\nare brief"),
+        (["/system\nYou\nare brief"], "/system\nYou\nare brief"),
+        (['"""A docstring."""\n\nimport x'], '"""A docstring."""\n\nimport x'),
+        (['"""\none\ntwo\n"""\n'], "one\ntwo"),
+        (['"""', 'one\ntwo\n"""'], "one\ntwo"),
     ],
 )
 def test_messages_from_lines(lines: list[str], message: str) -> None:
@@ -751,12 +764,22 @@ def test_messages_from_lines(lines: list[str], message: str) -> None:
         (['"""/usr/bin', 'is full"""'], "/usr/bin\nis full"),
         (['"""//"""'], "//"),
         ([" /clear"], " /clear"),
+        (["/* C */\nint i;"], "/* C */\nint i;"),
+        (["// C++\nint i;"], "// C++\nint i;"),
     ],
 )
 def test_messages_that_begin_with_a_slash(lines: list[str], content: str) -> None:
     chat, person, _ = made(read_message(reader(*lines)[0]))
     run(chat)
     assert not person.problems and said_turns(chat)[0] == ("user", content)
+
+
+def test_a_pasted_command_takes_all_lines() -> None:
+    chat, _, _ = made()
+    for pasted in ("/system You\nare brief\n", "/system\nYou\nare brief"):
+        chat.system = None
+        handle(chat, read_message(reader(pasted)[0]))
+        assert chat.system == "You\nare brief"
 
 
 def test_the_end_of_input_before_a_message() -> None:
