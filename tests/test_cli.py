@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,48 @@ def test_version_and_nothing(localspec: Command) -> None:
 def test_python_m_localspec() -> None:
     done = process("--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"localspec {__version__}\n", "")
+
+
+# Ctrl-C at the moment when a module is looked for.
+INTERRUPTED = """
+import signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            signal.raise_signal(signal.SIGINT)
+form, module = sys.argv.pop(1), sys.argv.pop(1)
+sys.meta_path.insert(0, Finder())
+if form == "script":
+    from localspec.__main__ import main
+    main()
+import runpy
+runpy.run_module("localspec", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("form", ["script", "module"])
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("localspec.cli", ["--version"]),
+        ("typer", ["--version"]),
+        ("localspec.commands.models", ["--version"]),
+        ("localspec.engine.engine", ["run", "-m", "TARGET", "--draft", "off", "ab"]),
+        ("numpy", ["run", "-m", "TARGET", "--draft", "off", "ab"]),
+    ],
+)
+def test_ctrl_c_during_an_import(
+    tiny: TinyFiles, form: str, module: str, arguments: list[str]
+) -> None:
+    given = [str(tiny.target) if text == "TARGET" else text for text in arguments]
+    command = [sys.executable, "-c", INTERRUPTED, form, module, *given]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
+
+
+def test_the_script_begins_where_python_m_does() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
+    assert project["project"]["scripts"] == {"localspec": "localspec.__main__:main"}
 
 
 HEAVY = ("llama_cpp", "gguf", "huggingface_hub", "jinja2")
