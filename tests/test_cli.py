@@ -45,6 +45,30 @@ def test_a_stream_that_cannot_show_every_character(tiny: TinyFiles) -> None:
     assert done.returncode == 0 and "?" in done.stdout and "Traceback" not in done.stderr
 
 
+@pytest.mark.llama
+def test_a_standard_input_that_cannot_be_read_is_none(tiny: TinyFiles) -> None:
+    """As nohup leaves it, when it is called in a terminal."""
+    flags = ("-m", tiny.target, "-t", "1", "-n", "2", "--draft", "off")
+    with Path(os.devnull).open("w") as unreadable:
+        done = process("run", *flags, "ab", stdin=unreadable)
+        assert done.returncode == 0 and done.stderr.startswith("2 tokens · ")
+        none = process("run", *flags, stdin=unreadable)
+        assert none.returncode == 2 and "There is no prompt." in none.stderr
+        chat = process("chat", *flags, stdin=unreadable)
+    assert chat.returncode == 1 and "Traceback" not in chat.stderr
+    assert "Error: Standard input cannot be read: Bad file descriptor." in chat.stderr
+
+
+@pytest.mark.parametrize("columns", ["0", "00", "\u00b2", "-5", "", "9" * 30])
+def test_a_window_size_that_is_none(columns: str) -> None:
+    wide = process("check", "none.gguf", "none.gguf", env=os.environ | {"COLUMNS": "80"})
+    assert wide.stderr.startswith("Error: ")
+    done = process("check", "none.gguf", "none.gguf", env=os.environ | {"COLUMNS": columns})
+    assert (done.returncode, done.stderr) == (wide.returncode, wide.stderr)
+    usage = process("--help", env=os.environ | {"COLUMNS": columns})
+    assert usage.returncode == 0 and "localspec demo" in usage.stdout
+
+
 def test_bytes_that_are_no_text_in_a_pipe(tiny: TinyFiles) -> None:
     done = process(
         *("run", "-m", tiny.target, "-t", "1", "-n", "2", "--draft", "off", "ab"),

@@ -60,6 +60,11 @@ class PlainChat:
             raise FileProblem(
                 f"What was piped in is not UTF-8 text: {error}.", "Pipe UTF-8 text in."
             ) from error
+        except OSError as error:  # nohup makes a terminal's stdin write-only
+            raise FileProblem(
+                f"Standard input cannot be read: {error.strerror}.",
+                "Pipe messages in, or start the chat in a terminal.",
+            ) from error
         if not line:
             raise EOFError
         return line.rstrip("\r\n")
