@@ -52,12 +52,12 @@ class LineEditor:
         """
         try:
             text = input(prompt)
-            while not self._brackets and not text.startswith("/") and _waiting():
-                text += "\n" + input()
         except (EOFError, KeyboardInterrupt):
             sys.stdout.write("\n")  # nobody pressed Return
             sys.stdout.flush()
             raise
+        if not self._brackets and not text.startswith("/"):
+            text += _waiting_lines()
         if "\ufffd" in text:
             console.note(f"What is no {sys.stdin.encoding} text in this line was read as \ufffd.")
         return text
@@ -108,12 +108,15 @@ class Echo:
             return  # stdin is no terminal any more
 
 
-def _waiting() -> bool:
-    """Whether another line can be read at once."""
+def _waiting_lines() -> str:
+    """The lines that can be read at once, each behind a line end."""
+    text = ""
     try:
-        return bool(select.select([sys.stdin], [], [], 0)[0])
-    except (OSError, ValueError):
-        return False  # nothing that can be waited for
+        while select.select([sys.stdin], [], [], 0)[0]:
+            text += "\n" + input()
+    except (EOFError, OSError, ValueError):
+        pass  # the end, or nothing that can be waited for
+    return text
 
 
 def _matching(commands: Sequence[str], text: str) -> list[str]:

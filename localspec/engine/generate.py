@@ -168,21 +168,22 @@ def collect(
     After Ctrl-C, text that was held back is passed on in a last response without tokens.
     """
     answer, parts = Answer("", [], GenerationStats(), "cancelled"), list[str]()
-    held: GenerationResponse | None = None  # the rest of the text, if Ctrl-C comes now
+    last: GenerationResponse | None = None
     try:
         for response in responses:
+            last = response
             parts.append(response.text)
             answer.tokens += response.tokens
             answer.stats, answer.status = response.stats, response.status
-            held = replace(response, pieces=response.held, tokens=(), held=())
             on_response(response)
             if response.finish_reason is not None:
                 answer.finish_reason = response.finish_reason
     except KeyboardInterrupt:
         answer.finish_reason = "cancelled"
-        if held is not None and held.pieces:
-            parts.append(held.text)
-            on_response(held)
+        if last is not None and last.held:
+            rest = replace(last, pieces=last.held, tokens=(), held=())
+            parts.append(rest.text)
+            on_response(rest)
     answer.text = "".join(parts)
     return answer
 

@@ -78,6 +78,9 @@ def test_a_paste_without_readline(history: Path) -> None:
         terminal.paste("/stats\nfour\n")
         terminal.prompt(4)
         assert "'/stats'" in terminal.window.text and "'four'" in terminal.window.text
+        terminal.type("five\n\x04")  # at once
+        terminal.prompt(5)
+        assert "'five'" in terminal.window.text
 
 
 @pytest.mark.parametrize("before", ["", WITHOUT])
