@@ -1,6 +1,16 @@
-"""Lets ``python -m localspec`` do what the ``localspec`` command does."""
+"""Starts the program: ``python -m localspec`` and the ``localspec`` command."""
 
-from localspec.cli import main
+from typing import NoReturn
+
+from localspec.core.interrupt import leaving_at_interrupt
+
+
+def main() -> NoReturn:
+    """Import the program, which takes a moment that Ctrl-C may end, and run it."""
+    with leaving_at_interrupt():
+        from localspec import cli
+    cli.main()
+
 
 if __name__ == "__main__":
     main()

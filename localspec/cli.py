@@ -31,6 +31,8 @@ def main() -> NoReturn:
     except LocalspecError as problem:
         console.error(problem)
         sys.exit(problem.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
     except OSError as problem:
         if problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise

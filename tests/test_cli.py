@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,30 @@ def test_a_stream_that_cannot_show_every_character(tiny: TinyFiles) -> None:
     assert done.returncode == 0 and "?" in done.stdout and "Traceback" not in done.stderr
 
 
+@pytest.mark.llama
+def test_a_standard_input_that_cannot_be_read_is_none(tiny: TinyFiles) -> None:
+    """As nohup leaves it, when it is called in a terminal."""
+    flags = ("-m", tiny.target, "-t", "1", "-n", "2", "--draft", "off")
+    with Path(os.devnull).open("w") as unreadable:
+        done = process("run", *flags, "ab", stdin=unreadable)
+        assert done.returncode == 0 and done.stderr.startswith("2 tokens · ")
+        none = process("run", *flags, stdin=unreadable)
+        assert none.returncode == 2 and "There is no prompt." in none.stderr
+        chat = process("chat", *flags, stdin=unreadable)
+    assert chat.returncode == 1 and "Traceback" not in chat.stderr
+    assert "Error: Standard input cannot be read: Bad file descriptor." in chat.stderr
+
+
+@pytest.mark.parametrize("columns", ["0", "00", "\u00b2", "-5", "", "9" * 30])
+def test_a_window_size_that_is_none(columns: str) -> None:
+    wide = process("check", "none.gguf", "none.gguf", env=os.environ | {"COLUMNS": "80"})
+    assert wide.stderr.startswith("Error: ")
+    done = process("check", "none.gguf", "none.gguf", env=os.environ | {"COLUMNS": columns})
+    assert (done.returncode, done.stderr) == (wide.returncode, wide.stderr)
+    usage = process("--help", env=os.environ | {"COLUMNS": columns})
+    assert usage.returncode == 0 and "localspec demo" in usage.stdout
+
+
 def test_bytes_that_are_no_text_in_a_pipe(tiny: TinyFiles) -> None:
     done = process(
         *("run", "-m", tiny.target, "-t", "1", "-n", "2", "--draft", "off", "ab"),
@@ -79,6 +104,48 @@ def test_version_and_nothing(localspec: Command) -> None:
 def test_python_m_localspec() -> None:
     done = process("--version")
     assert (done.returncode, done.stdout, done.stderr) == (0, f"localspec {__version__}\n", "")
+
+
+# Ctrl-C at the moment when a module is looked for.
+INTERRUPTED = """
+import signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == module:
+            signal.raise_signal(signal.SIGINT)
+form, module = sys.argv.pop(1), sys.argv.pop(1)
+sys.meta_path.insert(0, Finder())
+if form == "script":
+    from localspec.__main__ import main
+    main()
+import runpy
+runpy.run_module("localspec", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize("form", ["script", "module"])
+@pytest.mark.parametrize(
+    ("module", "arguments"),
+    [
+        ("localspec.cli", ["--version"]),
+        ("typer", ["--version"]),
+        ("localspec.commands.models", ["--version"]),
+        ("localspec.engine.engine", ["run", "-m", "TARGET", "--draft", "off", "ab"]),
+        ("numpy", ["run", "-m", "TARGET", "--draft", "off", "ab"]),
+    ],
+)
+def test_ctrl_c_during_an_import(
+    tiny: TinyFiles, form: str, module: str, arguments: list[str]
+) -> None:
+    given = [str(tiny.target) if text == "TARGET" else text for text in arguments]
+    command = [sys.executable, "-c", INTERRUPTED, form, module, *given]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "")
+
+
+def test_the_script_begins_where_python_m_does() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
+    assert project["project"]["scripts"] == {"localspec": "localspec.__main__:main"}
 
 
 HEAVY = ("llama_cpp", "gguf", "huggingface_hub", "jinja2")

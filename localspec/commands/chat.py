@@ -47,7 +47,9 @@ def chat(
             max_tokens=answering.max_tokens,
             stop=tuple(answering.stop),
         )
-        run(conversation)
+        failed = run(conversation)
+    if failed and not screen.interactive:
+        raise typer.Exit(1)  # a person has read what failed, a script has not
 
 
 def register(app: typer.Typer) -> None:

@@ -1,5 +1,6 @@
 """The command ``run``: one prompt, one answer."""
 
+import errno
 import select
 import sys
 from collections.abc import Callable
@@ -214,7 +215,14 @@ def _read_stdin() -> str:
         silent = False  # nothing that can be waited for
     if silent:
         console.note("Waiting for the end of standard input (none wanted: add </dev/null).")
-    return sys.stdin.read()
+    try:
+        return sys.stdin.read()
+    except OSError as error:
+        if error.errno == errno.EBADF:
+            return ""  # write-only, as nohup makes it in a terminal: nothing was piped in
+        raise FileProblem(
+            f"Standard input cannot be read: {error.strerror}.", "Pipe text in, or add </dev/null."
+        ) from error
 
 
 def register(app: typer.Typer) -> None:

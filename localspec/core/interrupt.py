@@ -1,5 +1,6 @@
-"""Ctrl-C held back while it would do harm, and raised afterwards."""
+"""Ctrl-C held back while it would do harm and raised afterwards, or ending the process at once."""
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -25,3 +26,20 @@ def held_interrupt() -> Iterator[list[bool]]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if pressed:
         raise KeyboardInterrupt
+
+
+@contextmanager
+def leaving_at_interrupt() -> Iterator[None]:
+    """End the process with exit code 130 at Ctrl-C inside the block, without a traceback.
+
+    For imports: a KeyboardInterrupt in the middle of one is reported with dozens of lines, or is
+    caught by the module and lost.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -25,9 +25,13 @@ def figures(
     finish_reason: str,
     seed: int | None,
     status: DraftStatus = DraftStatus.DRAFTING,
+    filled: float | None = None,
 ) -> None:
-    """The last line of an answer, on stderr; ``status`` is that of its end."""
-    if stats.rounds == 0:
+    """The last line of an answer, on stderr; ``status`` is that of its end.
+
+    ``filled`` is the share of the context that prompt and answer take, shown where it is given.
+    """
+    if stats.rounds == 0 and finish_reason == "cancelled":
         note("cancelled while reading the prompt")
         return
     parts = [f"{stats.tokens} tokens", f"{number(stats.generation_tps)} tok/s"]
@@ -49,6 +53,8 @@ def figures(
         parts.append(f"TTFT {stats.ttft_s:.2f} s")
     if seed is not None:
         parts.append(f"seed {seed}")
+    if filled is not None:
+        parts.append(f"context {percent(filled)}")
     if finish_reason == "context":
         parts.append("stopped at the end of the context (--ctx-size)")
     elif finish_reason != "stop":

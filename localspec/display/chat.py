@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from localspec.core import paths
 from localspec.core.errors import FileProblem, LocalspecError
@@ -14,29 +14,18 @@ from localspec.core.formatting import printable
 from localspec.core.interrupt import held_interrupt
 from localspec.display import console
 from localspec.display.answer import figures, meter, only_thoughts
+from localspec.display.line_editor import Echo, LineEditor
 from localspec.display.pieces import AnswerWriter, ShownPieces, append
 from localspec.engine.chat.input_loop import read_message
 from localspec.engine.chat.slash_commands import ALIASES, COMMANDS
 from localspec.engine.generate import Answer, GenerationResponse
 from localspec.engine.stats import GenerationStats
 
-try:
-    import readline
-except ImportError:  # some builds of Python have none: no history, but a chat
-    readline = None  # type: ignore[assignment]
-
-try:
-    import termios
-except ImportError:  # not a POSIX system
-    termios = None  # type: ignore[assignment]
-
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
 
 _REFRESH_SECONDS = 0.08
-_HISTORY_LINES = 1000
-_LOCAL = 3  # the place of the local modes in what tcgetattr returns
 
 
 @contextmanager
@@ -59,6 +48,8 @@ def open_screen(hide_reasoning: bool = False) -> Iterator["ChatScreen | PlainCha
 class PlainChat:
     """A chat without a terminal: messages from stdin, answers on stdout, the rest on stderr."""
 
+    interactive = False
+
     def __init__(self, hide_reasoning: bool = False) -> None:
         self._writer = AnswerWriter(hide_reasoning)
 
@@ -73,6 +64,11 @@ class PlainChat:
             raise FileProblem(
                 f"What was piped in is not UTF-8 text: {error}.", "Pipe UTF-8 text in."
             ) from error
+        except OSError as error:  # nohup makes a terminal's stdin write-only
+            raise FileProblem(
+                f"Standard input cannot be read: {error.strerror}.",
+                "Pipe messages in, or start the chat in a terminal.",
+            ) from error
         if not line:
             raise EOFError
         return line.rstrip("\r\n")
@@ -81,12 +77,12 @@ class PlainChat:
         """The answer; its thoughts go to stderr."""
         self._writer.write(response)
 
-    def end_answer(self, answer: Answer) -> None:
+    def end_answer(self, answer: Answer, filled: float) -> None:
         """A line end after the text, the figures on stderr."""
         self._writer.end()
         if not answer.text.endswith("\n"):
             console.text("\n")
-        figures(answer.stats, answer.finish_reason, None, answer.status)
+        figures(answer.stats, answer.finish_reason, None, answer.status, filled)
         only_thoughts(answer)
 
     def show_stats(self, stats: GenerationStats) -> None:
@@ -107,31 +103,25 @@ class ChatScreen:
     is redrawn, because text streamed beside such a block would be eaten by it.
     """
 
+    interactive = True
+
     def __init__(
         self, commands: Sequence[str], history: Path, hide_reasoning: bool = False
     ) -> None:
         from rich.text import Text
 
         self._console: Console = console.make_console(stderr=False)
-        self._history = history
+        self._editor = LineEditor(commands, history)
         self._live: Live | None = None
         self._line = Text()
         self._hide = hide_reasoning
         self._shown = ShownPieces(hide_reasoning)
         self._drawn = 0.0
-        self._echo = _Echo()
-        self._load_history(commands)
+        self._echo = Echo()
 
     def read(self) -> str:
         """A message typed at the prompt."""
-        return read_message(self._typed)
-
-    def _typed(self, continued: bool) -> str:
-        try:
-            return input("... " if continued else ">>> ")
-        except (EOFError, KeyboardInterrupt):
-            self._console.print()  # nobody pressed Return
-            raise
+        return read_message(lambda more: self._editor.read("... " if more else ">>> "))
 
     def stream(self, response: GenerationResponse) -> None:
         """Print whole lines, redraw the rest with the meter a few times a second."""
@@ -147,10 +137,10 @@ class ChatScreen:
                 self._drawn = now
                 live.update(self._block(response), refresh=True)
 
-    def end_answer(self, answer: Answer) -> None:
+    def end_answer(self, answer: Answer, filled: float) -> None:
         """Print what is unfinished, take the meter away, show the figures."""
         self._settle()
-        figures(answer.stats, answer.finish_reason, None, answer.status)
+        figures(answer.stats, answer.finish_reason, None, answer.status, filled)
         only_thoughts(answer)
 
     def show_stats(self, stats: GenerationStats) -> None:
@@ -170,15 +160,7 @@ class ChatScreen:
     def close(self) -> None:
         """Keep the input history for the next time."""
         self._settle()
-        if readline is None:
-            return
-        try:
-            self._history.parent.mkdir(parents=True, exist_ok=True)
-            readline.set_history_length(_HISTORY_LINES)
-            readline.write_history_file(self._history)
-            self._history.chmod(0o600)
-        except OSError:
-            console.note(f"The input history could not be saved to {self._history}.")
+        self._editor.save()
 
     def _settle(self) -> None:
         """Take the meter away and print what is unfinished."""
@@ -219,55 +201,12 @@ class ChatScreen:
         last.truncate(room, overflow="ellipsis")
         return Group(*lines, last)
 
-    def _load_history(self, commands: Sequence[str]) -> None:
-        if readline is None:
-            return
-        try:
-            readline.read_history_file(self._history)
-        except OSError:
-            pass  # no history yet
-        readline.set_completer_delims(" ")
-        readline.set_completer(lambda text, i: dict(enumerate(_matching(commands, text))).get(i))
-        readline.parse_and_bind("tab: complete")
 
-
-class _Echo:
-    """The terminal's echo of what is typed, hidden while an answer is drawn.
-
-    In a block that is redrawn, keys would stand in the middle of the answer; hidden, they wait for
-    the next prompt.
-    """
-
-    def __init__(self) -> None:
-        self._before: Any = None  # the modes to return to
-
-    def hide(self) -> None:
-        """Show no keys from now on."""
-        if termios is None or self._before is not None:
-            return
-        try:
-            modes = termios.tcgetattr(sys.stdin)
-            self._before = list(modes)
-            modes[_LOCAL] &= ~termios.ECHO
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, modes)
-        except (termios.error, ValueError, OSError):
-            self._before = None  # stdin is no terminal any more
-
-    def show(self) -> None:
-        """Return to what the terminal did before."""
-        if self._before is None:
-            return
-        before, self._before = self._before, None
-        try:
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-        except (termios.error, ValueError, OSError):
-            return  # stdin is no terminal any more
+def _shown(response: GenerationResponse) -> str:
+    """The text of a round as the terminal gets it, without control sequences."""
+    return printable(response.text)
 
 
 def _leave(number: int, frame: object) -> None:
     """End in order, terminal restored, when the process is told to."""
     raise SystemExit(128 + number)
-
-
-def _matching(commands: Sequence[str], text: str) -> list[str]:
-    return [command + " " for command in commands if text and command.startswith(text)]

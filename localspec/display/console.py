@@ -6,6 +6,7 @@ Colour goes to a terminal only; control sequences in text are shown there, not o
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -27,12 +28,21 @@ def make_console(stderr: bool) -> "Console":
 
 
 def prepare_streams() -> None:
-    """Let both streams take any text: a closed one drops it, a narrow encoding shows ``?``."""
+    """Let both streams take any text: a closed one drops it, a narrow encoding shows ``?``.
+
+    A terminal's keys may be no text either: what cannot be decoded is read as U+FFFD. A window
+    size in the environment that is none is forgotten: rich would draw nothing, or fail.
+    """
+    for name in ("COLUMNS", "LINES"):
+        if not re.fullmatch("0*[1-9][0-9]{0,4}", os.environ.get(name, "1")):
+            del os.environ[name]
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
+    if isinstance(sys.stdin, io.TextIOWrapper) and sys.stdin.isatty():
+        sys.stdin.reconfigure(errors="replace")
 
 
 def text(piece: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Literal, NamedTuple, Protocol
 
 from localspec.core.config import DraftTokens
-from localspec.core.errors import PromptTooLong
+from localspec.core.errors import PromptTooLong, UsageError
 from localspec.core.sampling_params import SamplingParams, require_fixed_length
 from localspec.engine.stats import GenerationStats
 from localspec.engine.text_stream import Prompt, Reading, TextStream
@@ -100,7 +100,9 @@ class TextPiece(NamedTuple):
 class GenerationResponse:
     """Text and tokens of one round, the figures so far, draft length and controller status.
 
-    ``stats`` is live: the same object in every response of a stream.
+    ``stats`` is live: the same object in every response of a stream. ``held`` is text that is not
+    in any ``pieces`` yet, because it may begin a stop string or a character of several tokens: what
+    an answer that ends here has still to show.
     """
 
     pieces: tuple[TextPiece, ...]
@@ -109,6 +111,7 @@ class GenerationResponse:
     finish_reason: FinishReason | None
     draft_tokens: int
     status: DraftStatus = DraftStatus.DRAFTING
+    held: tuple[TextPiece, ...] = ()
 
     @property
     def text(self) -> str:
@@ -168,11 +171,16 @@ def collect(
     responses: Iterator[GenerationResponse],
     on_response: Callable[[GenerationResponse], None] = lambda response: None,
 ) -> Answer:
-    """Put a stream together, passing each response on; Ctrl-C keeps what was said."""
+    """Put a stream together, passing each response on; Ctrl-C keeps what was said.
+
+    After Ctrl-C, text that was held back is passed on in a last response without tokens.
+    """
     answer, parts = Answer("", [], GenerationStats(), "cancelled"), list[str]()
     thoughts: list[str] = []
+    last: GenerationResponse | None = None
     try:
         for response in responses:
+            last = response
             parts.append(response.text)
             thoughts.append(response.reasoning)
             answer.tokens += response.tokens
@@ -182,6 +190,11 @@ def collect(
                 answer.finish_reason = response.finish_reason
     except KeyboardInterrupt:
         answer.finish_reason = "cancelled"
+        if last is not None and last.held:
+            rest = replace(last, pieces=last.held, tokens=(), held=())
+            parts.append(rest.text)
+            thoughts.append(rest.reasoning)
+            on_response(rest)
     answer.text, answer.reasoning = "".join(parts), "".join(thoughts)
     return answer
 
@@ -202,13 +215,15 @@ def stream_generate(
     Behind a `Prompt`, as `Engine.encode_chat` gives it, the model's thoughts come apart from its
     answer; behind other ids, all text is the answer. ``stop`` holds for the answer alone.
 
-    ``suffix`` lets "auto" also draft by prompt lookup, with a draft model or without. Without
-    ``max_tokens`` the answer may fill the context. The text for a seed does not depend on
+    ``suffix`` lets "auto" also draft by prompt lookup, with a draft model or without. The answer
+    may fill the context where ``max_tokens`` is None, or -1 or -2 as in llama.cpp; 0 only reads
+    the prompt, and the one response is empty. The text for a seed does not depend on
     ``draft_tokens`` or on the draft (up to the rounding of llama.cpp's kernels; see
     `LoadOptions.exact`), but with the rule "rejection". Raises PromptTooLong when no room is left
-    for an answer, UsageError for "auto" with "rejection".
+    for an answer, UsageError for "auto" with "rejection" and for a ``max_tokens`` below -2.
     """
-    _require_room(len(prompt), engine.target.n_ctx)
+    require_room(len(prompt), engine.target.n_ctx)
+    most = _most_tokens(max_tokens, engine.target.n_ctx)
     sampler = make_sampler(params, engine.token_rules(params))
     # Before the prompt is read: a pair that is new here is measured on empty caches.
     looks_up = suffix and draft_tokens == "auto" and engine.can_roll_back
@@ -222,7 +237,7 @@ def stream_generate(
         controller,
         sampler,
         prompt,
-        max_tokens=engine.target.n_ctx if max_tokens is None else max_tokens,
+        max_tokens=most,
         is_stop=engine.is_stop,
         clock=clock,
     )
@@ -241,15 +256,31 @@ def stream_generate(
             outcome.finish_reason,
             controller.length,
             controller.status,
+            _held(stream),
         )
         shown = clock()
         yield response
         if outcome.finish_reason is not None:
             return
         began = ended + clock() - shown  # all but the consumer's own time
+    # No round was wanted.
+    yield GenerationResponse((), (), stats, "length", controller.length, controller.status)
 
 
-def _require_room(n_prompt: int, n_ctx: int) -> None:
+def _most_tokens(max_tokens: int | None, n_ctx: int) -> int:
+    """The bound of an answer; as in llama.cpp, -1 and -2 are none but the context."""
+    if max_tokens is None or max_tokens in (-1, -2):
+        return n_ctx
+    if max_tokens < 0:
+        raise UsageError(
+            f"max_tokens is {max_tokens}.",
+            "Expected 0 or more, or -1 for an answer that may fill the context.",
+        )
+    return max_tokens
+
+
+def require_room(n_prompt: int, n_ctx: int) -> None:
+    """Raise PromptTooLong where a context of ``n_ctx`` tokens leaves no room for an answer."""
     if n_prompt == 0:
         raise PromptTooLong("The prompt is empty.", "Give some text to continue.")
     if n_prompt >= n_ctx:
@@ -326,6 +357,11 @@ def _read(
         if stream.stopped:
             outcome = replace(outcome, finish_reason="stop")
     return tuple(pieces), outcome
+
+
+def _held(stream: TextStream) -> tuple[TextPiece, ...]:
+    """What the stream holds back: nothing was drafted where an answer is cut off."""
+    return tuple(TextPiece(text, "plain", reasoning) for text, reasoning in stream.held)
 
 
 def _origin(outcome: Round, i: int) -> Origin:

@@ -67,7 +67,7 @@ def test_what_goes_wrong_in_a_chat_is_told_and_the_chat_goes_on(
     long = "words " * 100
     script = f"{long}\n/draft 3\n/load {file}\n/set seed x\n/what\n{HELLO}\n/save {file}\n"
     done = chat("-c", "100", "--temp", "0", stdin=script)
-    assert done.code == 0 and "Traceback" not in done.err
+    assert done.code == 1 and "Traceback" not in done.err
     problems = re.findall("Error: (.*)", done.err)
     words = ("context holds 100", "No draft model", "talk.json", "no value for seed", "/what")
     assert len(problems) == len(words)
@@ -80,13 +80,28 @@ def test_what_goes_wrong_in_a_chat_is_told_and_the_chat_goes_on(
 
 
 @pytest.mark.parametrize(
+    ("line", "code"), [("/what", 1), ("/load none.json", 1), ("words " * 40, 1), ("/stats", 0)]
+)
+def test_a_script_hears_of_what_failed(chat: Command, line: str, code: int) -> None:
+    done = chat("-c", "100", stdin=f"{HELLO}\n{line}\n{HELLO}\n")
+    assert done.code == code and done.err.count("8 tokens · ") >= 2
+
+
+def test_more_messages_than_the_context_holds(chat: Command) -> None:
+    done = chat("-c", "100", stdin="and so on\n" * 60)
+    assert done.code == 0 and "Error" not in done.err
+    assert done.err.count("8 tokens · ") == 60
+    assert "no longer sees the oldest" in done.err
+
+
+@pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
         (["--temp", "-1"], 2, "temperature is -1"),
         (["--draft", "3"], 2, "no draft model"),
         (["-md", "DRAFT", "--draft", "0,2"], 2, "one draft length, not a list"),
         (["-md", "BAD/other.gguf"], 1, "other.gguf cannot draft for"),
-        (["-n", "0"], 2, "Invalid value for '--max-tokens'"),
+        (["-n", "-3"], 2, "Invalid value for '--max-tokens'"),
         (["--json"], 2, "No such option"),
         (["a prompt"], 2, "Two targets were given: a prompt and"),
     ],

@@ -218,7 +218,7 @@ def test_verbose_shows_llama_cpps_log(run: Command, monkeypatch: pytest.MonkeyPa
         (["--dry-base", "0.5"], 2, "dry-base is 0.5"),
         (["--logit-bias", "5"], 2, "5 is no logit bias"),
         (["--dry-sequence-breaker", ""], 2, "A sequence breaker has 0 characters"),
-        (["-n", "0"], 2, "Invalid value for '--max-tokens'"),
+        (["-n", "-3"], 2, "Invalid value for '--max-tokens'"),
         (["-c", "1"], 2, "Invalid value for '--ctx-size'"),
         (["-t", "0"], 2, "Invalid value for '--threads'"),
         (["-dev", "TPU7"], 2, "There is no device 'TPU7'"),

@@ -36,6 +36,12 @@ from tests.support.streams import Streams
             "(--ctx-size)",
         ),
         (GenerationStats(), "cancelled", None, "cancelled while reading the prompt"),
+        (
+            GenerationStats(prompt_tokens=9),
+            "length",
+            None,
+            "0 tokens · – tok/s · prompt 9 tokens · stopped at --max-tokens",
+        ),
     ],
 )
 def test_figures_in_words(

@@ -231,6 +231,33 @@ def test_several_lines() -> None:
         assert len(FIGURES.findall(terminal.window.text)) == 2
 
 
+def test_a_paste_is_one_message() -> None:
+    with reciting([["one"], ["two"]]) as terminal:
+        terminal.prompt(1)
+        terminal.paste("def f():\n    return 1\n")
+        terminal.type("What is this?\n")
+        terminal.prompt(2)
+        assert len(FIGURES.findall(terminal.window.text)) == 1
+        terminal.paste("/* C */\nint i;")
+        terminal.type("\n")
+        terminal.prompt(3)
+        assert len(FIGURES.findall(terminal.window.text)) == 2
+        assert "There is no command" not in terminal.window.text
+
+
+def test_a_byte_that_is_no_text_does_not_end_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-8:strict")
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    with reciting([["one"], ["two"]]) as terminal:
+        terminal.prompt(1)
+        terminal.type("gr\udcff\n")
+        terminal.prompt(2)
+        assert "Traceback" not in terminal.window.text
+        terminal.type("again\n")
+        terminal.prompt(3)
+        assert answer_of(terminal.window, "again") == "two"
+
+
 def test_tab_completes_commands() -> None:
     with reciting([["well"]]) as terminal:
         terminal.prompt(1)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.core.config import DraftTokens
-from localspec.core.errors import PromptTooLong
+from localspec.core.errors import PromptTooLong, UsageError
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import GenerationResponse, collect, stream_generate
 from localspec.engine.stats import GenerationStats
@@ -134,6 +134,9 @@ def test_the_next_turn_continues_from_a_cut_answer(length: DraftTokens) -> None:
         ("abc", 30, 27, 27, "length"),
         ("abc", 30, 28, 27, "context"),
         ("abc", 4, None, 1, "context"),
+        ("abc", 30, -1, 27, "context"),
+        ("abc", 30, -2, 27, "context"),
+        ("abc", 30, 0, 0, "length"),
     ],
 )
 @pytest.mark.parametrize("length", [0, 5])
@@ -144,6 +147,22 @@ def test_where_an_answer_ends(
     engine = ToyEngine(n_ctx=n_ctx, draft_n_ctx=128)
     responses = answer(engine, prompt, GREEDY, length, max_tokens=max_tokens)
     assert (len(tokens_of(responses)), responses[-1].finish_reason) == (count, reason)
+
+
+def test_an_answer_of_no_tokens_reads_the_prompt() -> None:
+    engine = ToyEngine()
+    (response,) = answer(engine, "abcd", max_tokens=0)
+    assert (response.text, response.tokens, response.finish_reason) == ("", (), "length")
+    assert engine.target.tokens == engine.encode("abc")  # the last one stays pending
+    assert response.stats.prompt_tokens == 4
+    assert collect(iter([response])).finish_reason == "length"
+
+
+def test_no_less_than_without_bound() -> None:
+    engine = ToyEngine()
+    with pytest.raises(UsageError, match="max_tokens is -3") as raised:
+        answer(engine, max_tokens=-3)
+    assert "-1" in raised.value.hint and engine.target.calls == []
 
 
 def test_a_stop_token_ends_the_answer_and_is_no_text() -> None:
@@ -322,9 +341,40 @@ def test_ctrl_c_while_a_response_is_shown_keeps_it(count: int) -> None:
             raise KeyboardInterrupt
 
     collected = collect(iter(responses), show)
-    assert collected.finish_reason == "cancelled" and len(shown) == count
-    assert collected.text == text_of(responses[:count])
+    assert collected.finish_reason == "cancelled" and shown[:count] == responses[:count]
+    assert collected.text == text_of(shown)  # with what was held back
     assert collected.tokens == tokens_of(responses[:count])
+
+
+@pytest.mark.parametrize("stop", [["abcX"], []])
+@pytest.mark.parametrize("inside", [True, False])
+def test_ctrl_c_shows_what_was_held_back(stop: list[str], inside: bool) -> None:
+    """Ctrl-C comes while the engine decodes, or while a response is shown."""
+    said = b"d abc" if stop else "d \u20ac".encode()[:-1]
+    engine = ToyEngine(quirk=None, n_ctx=64)
+    seen: list[GenerationResponse] = []
+    decode, left = engine.target.decode, iter([*said])
+
+    def dictated(tokens: Sequence[int], rows: int) -> object:
+        logits = decode(tokens, rows).copy()
+        if rows:
+            token = next(left, None)
+            if token is None:
+                raise KeyboardInterrupt
+            logits[-1, token] = 99
+        return logits
+
+    def show(response: GenerationResponse) -> None:
+        seen.append(response)
+        if not inside and len(seen) == len(said):
+            raise KeyboardInterrupt
+
+    engine.target.decode = dictated  # type: ignore[method-assign, assignment]
+    responses = stream_generate(engine, engine.encode("ab"), GREEDY, 0, stop=stop)
+    collected = collect(responses, show)
+    assert collected.finish_reason == "cancelled"
+    assert collected.text == text_of(seen) == said.decode("utf-8", "replace")
+    assert collected.tokens == [*said] and seen[-1].tokens == ()
 
 
 def test_each_answer_begins_with_what_earlier_ones_owe(monkeypatch: pytest.MonkeyPatch) -> None:

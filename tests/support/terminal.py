@@ -150,7 +150,14 @@ class Terminal:
         os.close(self._master)
 
     def type(self, text: str) -> None:
-        os.write(self._master, text.encode())
+        """Press keys; a lone surrogate is a byte that is no UTF-8."""
+        os.write(self._master, text.encode("utf-8", "surrogateescape"))
+
+    def paste(self, text: str) -> None:
+        """Paste, in brackets where the process asked for them last."""
+        on, off = self.raw.rfind("\x1b[?2004h"), self.raw.rfind("\x1b[?2004l")
+        pasted = text.replace("\n", "\r")  # what terminals send
+        self.type(f"\x1b[200~{pasted}\x1b[201~" if on > off else pasted)
 
     def wait(self, until: Callable[[Window], bool], seconds: float = 20) -> None:
         """Read until the window looks so; what it showed in between was seen too."""
@@ -204,8 +211,9 @@ class Terminal:
         cut = re.search(rb"(?:\x1b(?:\[[\d;?]*)?|[\xc0-\xff][\x80-\xbf]{0,2})\Z", data)
         text = data if cut is None or _whole(cut.group()) else data[: cut.start()]
         self._partial = data[len(text) :]
-        self.raw += text.decode()
-        self.window.write(text.decode())
+        written = text.decode("utf-8", "surrogateescape")  # keys may be echoed that are no text
+        self.raw += written
+        self.window.write(written)
         return True
 
 

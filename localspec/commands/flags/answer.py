@@ -23,7 +23,10 @@ class AnswerFlags:
     max_tokens: Annotated[
         int | None,
         typer.Option(
-            "--max-tokens", "-n", min=1, help="Most tokens of an answer. Default: the context."
+            "--max-tokens",
+            "-n",
+            min=-2,
+            help="Most tokens of an answer; 0 only reads the prompt. Default: -1, the context.",
         ),
     ] = None
     stop: Annotated[

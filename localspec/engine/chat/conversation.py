@@ -2,20 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
 from localspec.core.config import DraftTokens
 from localspec.core.errors import LocalspecError
-from localspec.core.sampling_params import (
-    SamplingParams,
-)
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.chat.template import Message, assistant_turn
+from localspec.engine.chat.window import fit, visible
 from localspec.engine.generate import (
     Answer,
     GenerationResponse,
     TextEngine,
     collect,
+    require_room,
     stream_generate,
 )
 from localspec.engine.stats import GenerationStats
@@ -40,8 +41,8 @@ class ChatUI(Protocol):
         """Show a piece of the answer, and the figures so far."""
         ...
 
-    def end_answer(self, answer: Answer) -> None:
-        """Close the answer and show its figures."""
+    def end_answer(self, answer: Answer, filled: float) -> None:
+        """Close the answer and show its figures; ``filled`` is the used share of the context."""
         ...
 
     def show_stats(self, stats: GenerationStats) -> None:
@@ -61,7 +62,8 @@ class ChatUI(Protocol):
 class Chat:
     """A conversation with one engine. ``max_tokens`` bounds each answer, None is the context.
 
-    ``file`` is where the conversation was saved or loaded last: saving it there again is safe.
+    ``turns`` holds all of it; the model is shown those from index ``oldest`` on. ``file`` is where
+    the conversation was saved or loaded last: saving it there again is safe.
     """
 
     engine: ChatEngine
@@ -73,18 +75,52 @@ class Chat:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     turns: list[Message] = field(default_factory=list)
+    oldest: int = 0
     total: GenerationStats = field(default_factory=GenerationStats)
     file: Path | None = None
 
     def answer(self, turns: list[Message]) -> None:
         """Answer the last user turn and keep both, also when Ctrl-C ended the answer.
 
-        An answer that did not begin leaves the conversation as it was.
+        An answer that did not begin leaves the conversation as it was. Raises PromptTooLong where
+        the last turn alone leaves no room for an answer.
         """
-        messages = turns
+        oldest, prompt = self._make_room(turns)
+        answer = self._generate(prompt)
+        if answer.tokens:
+            self.turns = [*turns, assistant_turn(answer.text, answer.reasoning)]
+            self.oldest = oldest
+        self.total.merge(answer.stats)
+        self.ui.end_answer(answer, _used(answer.stats) / self.engine.target.n_ctx)
+        if answer.finish_reason == "context":
+            self.ui.say(
+                "The answer filled the context: the next one is given with the oldest turns left "
+                "out. /undo forgets this one; --max-tokens bounds each."
+            )
+
+    def encode(self, turns: Sequence[Message], oldest: int) -> list[int]:
+        """Token ids of the system message and of the turns from ``oldest`` on."""
+        messages = visible(turns, oldest)
         if self.system is not None:
-            messages = [{"role": "system", "content": self.system}, *turns]
-        prompt = self.engine.encode_chat(messages)
+            messages = [{"role": "system", "content": self.system}, *messages]
+        return self.engine.encode_chat(messages)
+
+    def _make_room(self, turns: Sequence[Message]) -> tuple[int, list[int]]:
+        """Index of the oldest turn to show, and the prompt; tells how many more are left out."""
+        n_ctx = self.engine.target.n_ctx
+
+        @cache
+        def encode(oldest: int) -> list[int]:
+            return self.encode(turns, oldest)
+
+        oldest = fit(turns, self.oldest, lambda i: len(encode(i)), n_ctx, self.max_tokens)
+        prompt = encode(oldest)
+        require_room(len(prompt), n_ctx)
+        if left_out := unseen(turns[self.oldest : oldest]):
+            self.ui.say(f"The context of {n_ctx} tokens is full. {left_out}")
+        return oldest, prompt
+
+    def _generate(self, prompt: list[int]) -> Answer:
         responses = stream_generate(
             self.engine,
             prompt,
@@ -94,8 +130,18 @@ class Chat:
             max_tokens=self.max_tokens,
             stop=self.stop,
         )
-        answer = collect(responses, self.ui.stream)
-        if answer.tokens:
-            self.turns = [*turns, assistant_turn(answer.text, answer.reasoning)]
-        self.total.merge(answer.stats)
-        self.ui.end_answer(answer)
+        return collect(responses, self.ui.stream)
+
+
+def unseen(left_out: Sequence[Message]) -> str:
+    """How many questions are among the turns that are left out, as a sentence; empty for none."""
+    count = sum(turn["role"] == "user" for turn in left_out)
+    if count == 0:
+        return ""
+    which = "question and its answer" if count == 1 else f"{count} questions and their answers"
+    return f"The model no longer sees the oldest {which}."
+
+
+def _used(stats: GenerationStats) -> int:
+    """Tokens of the context that a prompt and its answer take."""
+    return stats.cached_tokens + stats.prompt_tokens + stats.tokens

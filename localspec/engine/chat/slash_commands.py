@@ -10,9 +10,10 @@ from typing import Any
 from localspec.core.config import parse_draft_tokens
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import appearing_when_complete, read_at_most
+from localspec.core.formatting import percent
 from localspec.core.sampling_choice import change_sampling
 from localspec.core.sampling_params import MAX_SEED, require_fixed_length, sampling_fields
-from localspec.engine.chat.conversation import Chat
+from localspec.engine.chat.conversation import Chat, unseen
 from localspec.engine.chat.template import Message, parse_message
 
 MAX_SAVED_BYTES = 64 * 2**20
@@ -31,7 +32,9 @@ def _help(chat: Chat, rest: str) -> None:
     width = max(len(f"{name} {command.usage}") for name, command in COMMANDS.items())
     for name, command in COMMANDS.items():
         chat.ui.say(f"{f'{name} {command.usage}':<{width}}  {command.help}")
-    chat.ui.say('Several lines: begin and end with """, or end a line with a backslash.')
+    chat.ui.say(
+        'Several lines: paste them, begin and end with """, or end a line with a backslash.'
+    )
     chat.ui.say("A message that begins with a slash: type two of them.")
 
 
@@ -40,7 +43,7 @@ def _exit(chat: Chat, rest: str) -> None:
 
 
 def _clear(chat: Chat, rest: str) -> None:
-    chat.turns, chat.file = [], None
+    chat.turns, chat.oldest, chat.file = [], 0, None
     chat.ui.say("The conversation is forgotten.")
 
 
@@ -50,6 +53,11 @@ def _regenerate(chat: Chat, rest: str) -> None:
         turns.pop()
     if not turns:
         raise UsageError("There is nothing to answer again.", "Ask something first.")
+    if chat.params.greedy:
+        chat.ui.say(
+            "At temperature 0 the same question gets the same answer. For another one: "
+            "/set temperature 0.8, then /regen."
+        )
     # The same seed would give the same answer.
     chat.params = replace(chat.params, seed=secrets.randbelow(MAX_SEED + 1))
     chat.answer(turns)
@@ -60,6 +68,8 @@ def _undo(chat: Chat, rest: str) -> None:
     if not asked:
         raise UsageError("There is nothing to undo.", "Ask something first.")
     chat.turns = chat.turns[: asked[-1]]
+    if chat.oldest >= len(chat.turns):
+        chat.oldest = 0  # what made the older turns be left out is gone
     chat.ui.say("The last question and its answer are forgotten.")
 
 
@@ -68,6 +78,22 @@ def _stats(chat: Chat, rest: str) -> None:
         chat.ui.say("There are no answers yet.")
         return
     chat.ui.show_stats(chat.total)
+
+
+def _context(chat: Chat, rest: str) -> None:
+    turns = chat.turns
+    if not turns or turns[-1]["role"] != "user":
+        turns = [*turns, {"role": "user", "content": ""}]  # as templates want it
+    used = len(chat.encode(turns, chat.oldest))
+    without = len(replace(chat, system=None).encode(turns, chat.oldest))
+    n_ctx = chat.engine.target.n_ctx
+    free = max(0, n_ctx - used)
+    chat.ui.say(
+        f"Context of {n_ctx} tokens: system message {used - without}, turns {without}, "
+        f"free {free} ({percent(free / n_ctx)})."
+    )
+    if left_out := unseen(chat.turns[: chat.oldest]):
+        chat.ui.say(left_out)
 
 
 def _draft(chat: Chat, rest: str) -> None:
@@ -132,7 +158,7 @@ def _load(chat: Chat, rest: str) -> None:
             f"{path} cannot be read: {error}.", "Give a file that /save wrote."
         ) from error
     chat.system, chat.turns = _parse_saved(document, path)
-    chat.file = path
+    chat.oldest, chat.file = 0, path
     chat.ui.say(f"{len(chat.turns)} messages loaded from {path}.")
 
 
@@ -167,6 +193,7 @@ COMMANDS = {
     "/regen": Command("", "answer the last question again, with another seed", _regenerate),
     "/undo": Command("", "forget the last question and its answer", _undo),
     "/stats": Command("", "figures of the whole conversation", _stats),
+    "/context": Command("", "how full the context is", _context),
     "/draft": Command("N|auto|off", "change the draft length", _draft),
     "/system": Command("TEXT|off", "change the system message", _system),
     "/set": Command("NAME VALUE", "change sampling, such as: /set temperature 0.7", _set),
@@ -176,11 +203,22 @@ COMMANDS = {
 ALIASES = {"/?": "/help", "/bye": "/exit", "/quit": "/exit", "/regenerate": "/regen"}
 
 
+def names_command(text: str) -> bool:
+    """Whether the first word is a command."""
+    return _split(text)[0] in {*COMMANDS, *ALIASES}
+
+
 def obey(chat: Chat, line: str) -> bool:
     """Run the command in ``line``; False when the conversation is to end."""
-    name, _, rest = line.strip().partition(" ")
+    name, rest = _split(line)
     command = COMMANDS.get(ALIASES.get(name, name))
     if command is None:
         raise UsageError(f"There is no command {name}.", "Type /help for the commands.")
-    command.run(chat, rest.strip())
+    command.run(chat, rest)
     return command.run is not _exit
+
+
+def _split(line: str) -> tuple[str, str]:
+    """The first word, and what follows it."""
+    name, *rest = line.split(maxsplit=1) or [""]
+    return name, "".join(rest).strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from localspec.engine.chat.conversation import Chat
 from localspec.engine.chat.input_loop import handle, read_message, run
 from localspec.engine.chat.slash_commands import ALIASES, COMMANDS
 from localspec.engine.chat.template import ROLES, Message
+from localspec.engine.chat.window import visible
 from localspec.engine.generate import Answer, GenerationResponse
 from localspec.engine.stats import GenerationStats
 from tests.support.chat_toys import ChatToy
@@ -42,6 +44,7 @@ class Person:
     problems: list[LocalspecError] = field(default_factory=list)
     sums: list[GenerationStats] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
+    filled: list[float] = field(default_factory=list)
 
     def read(self) -> str:
         if not self.script:
@@ -60,9 +63,10 @@ class Person:
                 self.interrupt = None
                 raise KeyboardInterrupt
 
-    def end_answer(self, answer: Answer) -> None:
+    def end_answer(self, answer: Answer, filled: float) -> None:
         assert self.streamed == answer.text
         self.streamed = ""
+        self.filled.append(filled)
         self.answers.append(answer)
 
     def show_stats(self, stats: GenerationStats) -> None:
@@ -277,6 +281,12 @@ def test_ctrl_c_at_the_prompt_hints_and_leaves_the_second_time() -> None:
     assert sum("/exit" in sentence for sentence in person.said) == 3
 
 
+def test_how_many_lines_failed() -> None:
+    assert run(made("one", "/stats")[0]) == 0
+    assert run(made("/what", "one", "/load", "/exit", "/what")[0]) == 2
+    assert run(made("/what", KeyboardInterrupt, KeyboardInterrupt)[0]) == 1
+
+
 @pytest.mark.parametrize("word", ["/exit", "/quit", "/bye", " /exit"])
 def test_ways_to_leave(word: str) -> None:
     chat, person, engine = made(word, "never read")
@@ -295,10 +305,104 @@ def test_a_prompt_too_long_is_told_and_changes_nothing() -> None:
     assert chat.turns[:2] == before and len(chat.turns) == 4
 
 
-def test_an_answer_ends_with_the_context() -> None:
-    chat, person, _ = talked("one", "two", engine=ChatToy(n_ctx=64), max_tokens=None)
-    assert [answer.finish_reason for answer in person.answers] == ["context"]
-    assert len(person.problems) == 1 and len(chat.turns) == 2
+def test_an_answer_that_filled_the_context_is_left_out_of_the_next_prompt() -> None:
+    chat, person, engine = talked(
+        "one", "two", "three", engine=ChatToy(n_ctx=64), max_tokens=None, system="Be"
+    )
+    assert not person.problems and person.filled == [1.0, 1.0, 1.0]
+    assert [answer.finish_reason for answer in person.answers] == ["context"] * 3
+    assert [re.split("[:.]", sentence)[0] for sentence in person.said] == [
+        "The answer filled the context",
+        "The context of 64 tokens is full",
+    ] * 2 + ["The answer filled the context"]
+    assert person.said[1].endswith("The model no longer sees the oldest question and its answer.")
+    system: Message = {"role": "system", "content": "Be"}
+    assert engine.asked[-1] == [system, {"role": "user", "content": "three"}]
+    assert len(chat.turns) == 6  # nothing is lost
+
+
+def test_a_long_conversation_goes_on() -> None:
+    script = [f"question {i}" for i in range(100)]
+    chat, person, engine = talked(*script, engine=ChatToy(n_ctx=200), max_tokens=20)
+    assert len(person.answers) == 100 and not person.problems and len(chat.turns) == 200
+    assert max(person.filled) <= 1.0
+    # Not at every question, because all that is left is read again then.
+    assert 10 < len(person.said) < 40
+    again = sum(answer.stats.cached_tokens < 20 for answer in person.answers[1:])
+    assert again == len(person.said)
+    # The last answer is that to the newest turns alone.
+    alone, fresh, _ = made(engine=ChatToy(n_ctx=200), max_tokens=20)
+    alone.answer(visible(chat.turns[:-1], chat.oldest))
+    assert fresh.answers[0].text == person.answers[-1].text
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_what_is_left_out_does_not_depend_on_the_draft(length: DraftTokens) -> None:
+    script = [f"question {i}" for i in range(12)]
+    plain, _, _ = talked(*script, engine=ChatToy(n_ctx=128), length=0)
+    drafted, _, _ = talked(*script, engine=ChatToy(n_ctx=128), length=length)
+    assert drafted.turns == plain.turns and drafted.oldest == plain.oldest > 0
+
+
+def test_a_message_too_long_alone_leaves_nothing_out() -> None:
+    chat, person, engine = talked("one", "two", engine=ChatToy(n_ctx=64))
+    problem = refused(chat, person, "x" * 80)
+    assert "has 83 tokens and the context holds 64" in problem.message and not person.said
+    assert chat.oldest == 0
+
+
+def test_ctrl_c_while_the_prompt_is_read_leaves_nothing_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chat, person, engine = talked("one", engine=ChatToy(n_ctx=64))
+    before = list(chat.turns)
+
+    def interrupted(tokens: list[int], rows: int) -> object:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.target, "decode", interrupted)
+        handle(chat, "x" * 50)
+    assert person.answers[-1].finish_reason == "cancelled"
+    assert (chat.turns, chat.oldest) == (before, 0)
+    handle(chat, "two")
+    assert [turn["content"] for turn in engine.asked[-1] if turn["role"] == "user"] == [
+        "one",
+        "two",
+    ]
+
+
+def test_what_was_left_out_can_come_back(tmp_path: Path) -> None:
+    chat, person, engine = talked("one", "x" * 50, engine=ChatToy(n_ctx=64), max_tokens=None)
+    assert chat.oldest == 2 and len(chat.turns) == 4
+    handle(chat, f"/save {tmp_path / 'talk.json'}")
+    handle(chat, "/regen")
+    assert chat.oldest == 2 and len(chat.turns) == 4
+    handle(chat, "/undo")
+    assert chat.oldest == 0 and len(chat.turns) == 2
+    other, person, _ = made(f"/load {tmp_path / 'talk.json'}", "y" * 30, engine=ChatToy(n_ctx=64))
+    run(other)
+    assert "2 questions and their answers" in person.said[-1] and other.oldest == 4
+    handle(other, "/clear")
+    assert other.oldest == 0
+
+
+def test_how_full_the_context_is() -> None:
+    chat, person, _ = talked(
+        "/context", "one", "/context", "/system Be brief", "/context", engine=ChatToy(n_ctx=64)
+    )
+    used = len("Uone\nA") + 12
+    assert person.filled == [used / 64]
+    assert person.said == [
+        "Context of 64 tokens: system message 0, turns 3, free 61 (95%).",
+        f"Context of 64 tokens: system message 0, turns {used + 4}, free {60 - used} (66%).",
+        "System message: Be brief",
+        f"Context of 64 tokens: system message 10, turns {used + 4}, free {50 - used} (50%).",
+    ]
+    chat.system = None
+    handle(chat, "x" * 40)
+    handle(chat, "/context")
+    assert "no longer sees the oldest question and its answer" in person.said[-1]
 
 
 def test_an_engine_that_fails_in_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,6 +464,15 @@ def test_regen_answers_again_with_another_seed(word: str, monkeypatch: pytest.Mo
     assert len(chat.turns) == 4 and chat.turns[-1]["content"] == other
     assert engine.asked[1] == engine.asked[2] == engine.asked[3]
     assert chat.params.seed == 8 and chat.total.answers == 4
+
+
+def test_regen_at_temperature_zero_says_that_nothing_changes() -> None:
+    chat, person, _ = talked(
+        "/set temperature 0", "one", "/regen", "/set temperature 0.8", "/regen"
+    )
+    first, again, _ = (answer.text for answer in person.answers)
+    assert first == again and len(person.said) == 3
+    assert "/set temperature 0.8" in person.said[1]
 
 
 def test_regen_and_undo_of_nothing() -> None:
@@ -618,6 +731,19 @@ def reader(*lines: str) -> tuple[Callable[[bool], str], list[bool]]:
         (["one\\\\", "two"], "one\\\ntwo"),
         (["one\\"], "one"),
         (["one\\", "two\\"], "one\ntwo"),
+        # Pasted: several lines at once, or one with its end.
+        (["one\n\n  two\n"], "one\n\n  two"),
+        (["one\n"], "one"),
+        (["/stats\n"], "/stats"),
+        (["one\ntwo\\"], "one\ntwo\\"),
+        (["one\\", "two\nthree"], "one\ntwo\nthree"),
+        (["/* C */\nint i;"], "//* C */\nint i;"),
+        (["// C++\nint i;"], "/// C++\nint i;"),
+        (["/system You\nare brief"], "/system You\nare brief"),
+        (["/system\nYou\nare brief"], "/system\nYou\nare brief"),
+        (['"""A docstring."""\n\nimport x'], '"""A docstring."""\n\nimport x'),
+        (['"""\none\ntwo\n"""\n'], "one\ntwo"),
+        (['"""', 'one\ntwo\n"""'], "one\ntwo"),
     ],
 )
 def test_messages_from_lines(lines: list[str], message: str) -> None:
@@ -633,12 +759,22 @@ def test_messages_from_lines(lines: list[str], message: str) -> None:
         (['"""/usr/bin', 'is full"""'], "/usr/bin\nis full"),
         (['"""//"""'], "//"),
         ([" /clear"], " /clear"),
+        (["/* C */\nint i;"], "/* C */\nint i;"),
+        (["// C++\nint i;"], "// C++\nint i;"),
     ],
 )
 def test_messages_that_begin_with_a_slash(lines: list[str], content: str) -> None:
     chat, person, _ = made(read_message(reader(*lines)[0]))
     run(chat)
     assert not person.problems and said_turns(chat)[0] == ("user", content)
+
+
+def test_a_pasted_command_takes_all_lines() -> None:
+    chat, _, _ = made()
+    for pasted in ("/system You\nare brief\n", "/system\nYou\nare brief"):
+        chat.system = None
+        handle(chat, read_message(reader(pasted)[0]))
+        assert chat.system == "You\nare brief"
 
 
 def test_the_end_of_input_before_a_message() -> None:

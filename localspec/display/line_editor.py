@@ -1,0 +1,123 @@
+"""What is typed at a terminal: a prompt line with history, completion and pastes; the echo."""
+
+import select
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from localspec.display import console
+
+try:
+    import readline
+except ImportError:  # some builds of Python have none: no history, but a chat
+    readline = None  # type: ignore[assignment]
+
+try:
+    import termios
+except ImportError:  # not a POSIX system
+    termios = None  # type: ignore[assignment]
+
+_HISTORY_LINES = 1000
+_LOCAL = 3  # the place of the local modes in what tcgetattr returns
+
+
+class LineEditor:
+    """Reads lines at a prompt; ``commands`` are completed, ``history`` is the file of past lines.
+
+    Several lines pasted at once come as one text, with line ends in it. GNU readline is told by
+    the terminal where a paste begins and ends (bracketed paste, which Python turns off); without
+    it, lines that wait already when the first is read belong to it.
+    """
+
+    def __init__(self, commands: Sequence[str], history: Path) -> None:
+        self._history = history
+        self._brackets = readline is not None and "libedit" not in (readline.__doc__ or "")
+        if readline is None:
+            return
+        try:
+            readline.read_history_file(history)
+        except OSError:
+            pass  # no history yet
+        readline.set_completer_delims(" ")
+        readline.set_completer(lambda text, i: dict(enumerate(_matching(commands, text))).get(i))
+        readline.parse_and_bind("tab: complete")
+        if self._brackets:
+            readline.parse_and_bind("set enable-bracketed-paste on")
+
+    def read(self, prompt: str) -> str:
+        """A line, or the lines of a paste; EOFError at Ctrl-D, KeyboardInterrupt at Ctrl-C.
+
+        Bytes that are no text, typed or from the history, come as U+FFFD and are told.
+        """
+        try:
+            text = input(prompt)
+        except (EOFError, KeyboardInterrupt):
+            sys.stdout.write("\n")  # nobody pressed Return
+            sys.stdout.flush()
+            raise
+        if not self._brackets and not text.startswith("/"):
+            text += _waiting_lines()
+        if "\ufffd" in text:
+            console.note(f"What is no {sys.stdin.encoding} text in this line was read as \ufffd.")
+        return text
+
+    def save(self) -> None:
+        """Keep the history for the next time."""
+        if readline is None:
+            return
+        try:
+            self._history.parent.mkdir(parents=True, exist_ok=True)
+            readline.set_history_length(_HISTORY_LINES)
+            readline.write_history_file(self._history)
+            self._history.chmod(0o600)
+        except OSError:
+            console.note(f"The input history could not be saved to {self._history}.")
+
+
+class Echo:
+    """The terminal's echo of what is typed, hidden while an answer is drawn.
+
+    In a block that is redrawn, keys would stand in the middle of the answer; hidden, they wait for
+    the next prompt.
+    """
+
+    def __init__(self) -> None:
+        self._before: Any = None  # the modes to return to
+
+    def hide(self) -> None:
+        """Show no keys from now on."""
+        if termios is None or self._before is not None:
+            return
+        try:
+            modes = termios.tcgetattr(sys.stdin)
+            self._before = list(modes)
+            modes[_LOCAL] &= ~termios.ECHO
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, modes)
+        except (termios.error, ValueError, OSError):
+            self._before = None  # stdin is no terminal any more
+
+    def show(self) -> None:
+        """Return to what the terminal did before."""
+        if self._before is None:
+            return
+        before, self._before = self._before, None
+        try:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        except (termios.error, ValueError, OSError):
+            return  # stdin is no terminal any more
+
+
+def _waiting_lines() -> str:
+    """The lines that can be read at once, each behind a line end."""
+    text = ""
+    try:
+        while select.select([sys.stdin], [], [], 0)[0]:
+            text += "\n" + input()
+    except (EOFError, OSError, ValueError):
+        pass  # the end, or nothing that can be waited for
+    return text
+
+
+def _matching(commands: Sequence[str], text: str) -> list[str]:
+    return [command + " " for command in commands if text and command.startswith(text)]

@@ -1,0 +1,107 @@
+"""Line editor: pastes, and bytes that are no text, typed at a real pseudo-terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pty")
+from tests.support.terminal import Terminal  # noqa: E402  it needs one too
+
+# Each text that is read, with its escapes, and what the history keeps.
+READ = """
+import sys
+from pathlib import Path
+from localspec.display import console
+from localspec.display.line_editor import LineEditor
+console.prepare_streams()
+editor = LineEditor(["/stats"], Path(sys.argv[1]))
+while True:
+    try:
+        print(ascii(editor.read(">>> ")))
+    except KeyboardInterrupt:
+        print("Ctrl-C")
+    except EOFError:
+        break
+editor.save()
+"""
+WITHOUT = "import sys; sys.modules['readline'] = None\n"
+
+
+@pytest.fixture
+def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of the history, in a locale that refuses bytes which are no text."""
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    monkeypatch.setenv("PYTHONIOENCODING", "utf-8:strict")
+    return tmp_path / "history"
+
+
+def test_a_paste_is_one_text(history: Path) -> None:
+    with Terminal(READ, str(history)) as terminal:
+        terminal.prompt(1)
+        terminal.paste("one\n  two\n\nthree")
+        terminal.type(" and more\n")
+        terminal.prompt(2)
+        assert r"'one\n  two\n\nthree and more'" in terminal.window.text
+        terminal.paste("/stats\n")
+        terminal.type("\n")
+        terminal.prompt(3)
+        assert r"'/stats\n'" in terminal.window.text
+        terminal.type("typed\nafterwards\n")
+        terminal.prompt(5)
+        assert "'typed'" in terminal.window.text and "'afterwards'" in terminal.window.text
+
+
+def test_ctrl_c_forgets_a_paste(history: Path) -> None:
+    with Terminal(READ, str(history)) as terminal:
+        terminal.prompt(1)
+        terminal.paste("one\ntwo")
+        terminal.wait(lambda window: window.view[window.row] == "two")
+        terminal.type("\x03")
+        terminal.prompt(2)
+        terminal.paste("three\nfour")
+        terminal.type("\n")
+        terminal.prompt(3)
+        assert r"'three\nfour'" in terminal.window.text
+        terminal.type("\x04")
+        assert terminal.leave() == 0
+        assert "\x1b[?2004l" in terminal.raw[terminal.raw.rfind("\x1b[?2004h") :]
+
+
+def test_a_paste_without_readline(history: Path) -> None:
+    with Terminal(WITHOUT + READ, str(history)) as terminal:
+        terminal.prompt(1)
+        terminal.paste("one\n  two\nthree\n")
+        terminal.prompt(2)
+        assert r"'one\n  two\nthree'" in terminal.window.text
+        terminal.paste("/stats\nfour\n")
+        terminal.prompt(4)
+        assert "'/stats'" in terminal.window.text and "'four'" in terminal.window.text
+        terminal.type("five\n\x04")  # at once
+        terminal.prompt(5)
+        assert "'five'" in terminal.window.text
+
+
+@pytest.mark.parametrize("before", ["", WITHOUT])
+def test_bytes_that_are_no_text(history: Path, before: str) -> None:
+    with Terminal(before + READ, str(history)) as terminal:
+        terminal.prompt(1)
+        terminal.type("caf\udcff au lait\n")
+        terminal.prompt(2)
+        assert r"'caf\ufffd au lait'" in terminal.window.text
+        assert "What is no utf-8 text in this line was read as \ufffd." in terminal.window.text
+        terminal.type("\x04")
+        assert terminal.leave() == 0
+
+
+def test_bytes_in_the_history_that_are_no_text(history: Path) -> None:
+    history.write_bytes(b"caf\xe9 au lait\n")
+    with Terminal(READ, str(history)) as terminal:
+        terminal.prompt(1)
+        terminal.type("\x1b[A\n")
+        terminal.prompt(2)
+        assert r"'caf\ufffd au lait'" in terminal.window.text
+        terminal.type("\x04")
+        assert terminal.leave() == 0
+    assert b"caf\xe9 au lait" in history.read_bytes()
