@@ -13,6 +13,7 @@ from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.core.errors import EngineError, UsageError
 from localspec.core.interrupt import held_interrupt
 from localspec.engine.llama import llama_library
+from localspec.engine.llama.tokenizer import SHORT, require_fitting, tokenize
 from localspec.engine.memory.estimate import BATCH, tensor_bytes
 from localspec.engine.memory.plan import default_ctx_size
 from localspec.engine.memory.use import MemoryUse, read_buffers
@@ -106,17 +107,15 @@ class LlamaModel:
     # -- vocabulary ------------------------------------------------------------------------
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Token ids of ``text``; ``add_special`` adds BOS where the model wants one."""
-        data = text.encode("utf-8", "surrogatepass")
-        size = len(data) + 8
-        while True:
-            buffer = (ctypes.c_int32 * size)()
-            count = self._llama.llama_tokenize(
-                self._vocab, data, len(data), buffer, size, add_special, parse_special
-            )
-            if count >= 0:
-                return list(buffer[:count])
-            size = -count
+        """Token ids of ``text``; ``add_special`` adds BOS where the model wants one.
+
+        Raises PromptTooLong, before it is tokenized, for text that no context could hold.
+        """
+        if len(text) > SHORT and self.header.vocab is not None:
+            require_fitting(text, self.n_ctx, max(map(len, self.header.vocab.tokens)))
+        return tokenize(
+            self._llama, self._vocab, text, add_special=add_special, special=parse_special
+        )
 
     def piece(self, token: int, special: bool = False) -> bytes:
         """The bytes of a token; control tokens are empty unless ``special``."""
