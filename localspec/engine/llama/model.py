@@ -3,7 +3,8 @@
 import ctypes
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -84,16 +85,20 @@ class LlamaModel:
     def decode(self, tokens: Sequence[int], rows: int) -> Logits:
         """Append ``tokens``; logits after the last ``rows``, valid until the next call.
 
-        Raises EngineError when llama.cpp refuses; the cache then holds what it held before.
+        Raises EngineError when llama.cpp refuses; the cache then holds what it held before. After
+        Ctrl-C it also holds the batches that were read.
         """
         if self._torn:
             self._rewind(len(self._tokens))
-        self._torn = True  # until the list below agrees with llama.cpp's cache again
-        position = len(self._tokens)
-        for chunk, outputs in _chunks(tokens, rows):
-            self._decode_chunk(chunk, position, outputs)
-            position += len(chunk)
-        self._tokens.extend(tokens)
+        self._torn = True  # until the list agrees with llama.cpp's cache again
+        before = len(self._tokens)
+        try:
+            for chunk, outputs in _chunks(tokens, rows):
+                self._decode_chunk(chunk, len(self._tokens), outputs)
+                self._tokens.extend(chunk)
+        except EngineError:
+            del self._tokens[before:]
+            raise
         self._torn = False
         return self._logits(rows)
 
@@ -274,7 +279,9 @@ class LlamaModel:
         assert self._batch is not None
         filled = [*tokens, *[tokens[-1]] * added] if added else tokens
         self._batch.fill(filled, position, rows + added if rows else 0)
-        code = self._llama.llama_decode(self._context, self._batch.native)
+        slow = len(filled) > MAX_DRAFT_TOKENS + 1
+        with self._stopped_by_ctrl_c() if slow else nullcontext():
+            code = self._llama.llama_decode(self._context, self._batch.native)
         if code != 0:
             raise EngineError(
                 f"llama.cpp could not decode {len(tokens)} tokens at position {position} of "
@@ -283,6 +290,21 @@ class LlamaModel:
             )
         if added:
             self._forget(position + len(tokens))
+
+    @contextmanager
+    def _stopped_by_ctrl_c(self) -> Iterator[None]:
+        """Let Ctrl-C stop a pass between two operations of its graph (on the CPU and on Metal).
+
+        For passes that take long: being asked 240 times adds 2 % to one token of a small model.
+        """
+        with held_interrupt() as pressed:
+            ask = self._llama.ggml_abort_callback(lambda data: bool(pressed))
+            self._llama.llama_set_abort_callback(self._context, ask, None)
+            try:
+                yield
+            finally:
+                never = self._llama.ggml_abort_callback()
+                self._llama.llama_set_abort_callback(self._context, never, None)
 
     def _logits(self, rows: int) -> Logits:
         if rows == 0:
