@@ -10,7 +10,14 @@ from localspec.commands.flags.kept import FlagGroups
 from localspec.commands.flags.loading import LoadingFlags
 from localspec.commands.flags.models import ModelFlags, NameArgument
 from localspec.commands.flags.sampling import SamplingFlags
-from localspec.commands.session import make_request, open_engine, sampling_for, usable_length
+from localspec.commands.session import (
+    make_request,
+    open_engine,
+    prompt_cache,
+    require_prompt_cache,
+    sampling_for,
+    usable_length,
+)
 
 
 @spread_groups
@@ -32,6 +39,7 @@ def chat(
 
     request = make_request(name, FlagGroups(models, loading, sampling))
     length = request.draft_tokens
+    require_prompt_cache(answering)
     with open_engine(request) as engine, open_screen() as screen:
         conversation = Chat(
             engine,
@@ -44,7 +52,8 @@ def chat(
             max_tokens=answering.max_tokens,
             stop=tuple(answering.stop),
         )
-        run(conversation)
+        with prompt_cache(engine, answering, answers=True):
+            run(conversation)
 
 
 def register(app: typer.Typer) -> None:

@@ -20,6 +20,8 @@ from localspec.commands.flags.sampling import SamplingFlags
 from localspec.commands.session import (
     make_request,
     open_engine,
+    prompt_cache,
+    require_prompt_cache,
     sampling_for,
     usable_length,
 )
@@ -61,6 +63,7 @@ def run(
     if raw and answering.system is not None:
         raise UsageError("--raw uses no template, so --system has no place.", "Leave one out.")
     request = make_request(None, FlagGroups(models, loading, sampling))
+    require_prompt_cache(answering)
     text = _read_prompt(prompt, file)
     length = request.draft_tokens
     with open_engine(request) as engine:
@@ -69,7 +72,8 @@ def run(
         ids = engine.encode_text(text) if raw else engine.encode_chat(messages)
         length = usable_length(engine, length, request)
         ask = partial(_ask, engine, ids, params, request.suffix, answering)
-        answer = ask(length, _quiet if as_json else _show)
+        with prompt_cache(engine, answering) as keep_prompt:
+            answer = ask(length, _quiet if as_json else _show, keep_prompt)
         if not as_json:
             _show_figures(answer, params)
         plain = ask(0, _quiet) if compare and answer.finish_reason != "cancelled" else None
@@ -91,6 +95,7 @@ def _ask(
     answering: AnswerFlags,
     length: DraftTokens,
     on_response: "Callable[[GenerationResponse], None]",
+    on_prompt: Callable[[], None] | None = None,
 ) -> "Answer":
     """One answer, with this draft length."""
     from localspec.engine.generate import collect, stream_generate
@@ -103,6 +108,7 @@ def _ask(
         suffix=suffix,
         max_tokens=answering.max_tokens,
         stop=answering.stop,
+        on_prompt=on_prompt,
     )
     return collect(responses, on_response)
 

@@ -139,6 +139,7 @@ class Answer:
             "finish_reason": self.finish_reason,
             "status": self.status.value,
             "prompt_tokens": stats.prompt_tokens,
+            "cached_tokens": stats.cached_tokens,
             "prompt_tps": stats.prompt_tps,
             "generation_tps": stats.generation_tps,
             "ttft_s": stats.ttft_s,
@@ -185,11 +186,13 @@ def stream_generate(
     suffix: bool = True,
     max_tokens: int | None = None,
     stop: Sequence[str] = (),
+    on_prompt: Callable[[], None] | None = None,
     clock: Clock = time.perf_counter,
 ) -> Iterator[GenerationResponse]:
     """Generate after the token ids of ``prompt``; the last response carries the finish reason.
 
-    ``suffix`` lets "auto" also draft by prompt lookup, with a draft model or without. Without
+    ``suffix`` lets "auto" also draft by prompt lookup, with a draft model or without. ``on_prompt``
+    is called when the target has read the prompt but its last token. Without
     ``max_tokens`` the answer may fill the context. The text for a seed does not depend on
     ``draft_tokens`` or on the draft (up to the rounding of llama.cpp's kernels; see
     `LoadOptions.exact`), but with the rule "rejection". Raises PromptTooLong when no room is left
@@ -204,6 +207,8 @@ def stream_generate(
     controller.begin_answer()
     stats = GenerationStats()
     stats.start(_read_prompt(engine.target, index, prompt, clock))
+    if on_prompt is not None:
+        on_prompt()
     rounds = generate_rounds(
         engine.target,
         controller,

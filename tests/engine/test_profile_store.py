@@ -140,7 +140,7 @@ def test_costs_are_checked_at_the_second_start_and_then_once_a_day(
         return True
 
     monkeypatch.setattr(profile_store, "still_holds", look)
-    monkeypatch.setattr(profile_store.time, "time", lambda: now[0])
+    monkeypatch.setattr(time, "time", lambda: now[0])
     day = 24 * 3600
     for start in (0, 60, 120, 60 + day - 1, 60 + day, 30):  # the last one: the clock was set back
         now[0] = 1e9 + start

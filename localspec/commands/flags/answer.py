@@ -1,6 +1,7 @@
 """Flags for what comes before an answer, where it ends, and how it is shown."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,3 +23,13 @@ class AnswerFlags:
     stop: Annotated[
         list[str], typer.Option("--stop", help="End before this text; may be repeated.")
     ] = field(default_factory=list)
+    prompt_cache: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompt-cache",
+            help="Keep what was read in this file, and read it no second time.",
+        ),
+    ] = None
+    prompt_cache_ro: Annotated[
+        bool, typer.Option("--prompt-cache-ro", help="Use that file, but do not write it.")
+    ] = False

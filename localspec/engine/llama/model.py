@@ -8,6 +8,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localspec.core import machine
 from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
@@ -108,6 +109,34 @@ class LlamaModel:
             self._torn = True
             self._rewind(length)
             self._torn = False
+
+    def state(self) -> NDArray[np.uint8]:
+        """llama.cpp's state of all tokens in the cache, as large as their part of the cache."""
+        if self._torn:
+            self._rewind(len(self._tokens))
+        state = np.empty(self._llama.llama_state_seq_get_size(self._context, 0), np.uint8)
+        read = self._llama.llama_state_seq_get_data(self._context, _bytes(state), len(state), 0)
+        return state[:read]
+
+    def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> bool:
+        """Hold ``tokens`` with what `state` said of them; False, and empty, if it does not fit.
+
+        llama.cpp checks sizes and types (`state_read_meta`, `state_read_data`), and here is checked
+        that there are cells up to the last token.
+        """
+        self.keep(0)
+        self._torn = True
+        with llama_library.log.watch():
+            count = self._llama.llama_state_seq_set_data(
+                self._context, _bytes(state), len(state), 0
+            )
+        last = self._llama.llama_memory_seq_pos_max(self._memory, 0)
+        if count == len(state) and last == len(tokens) - 1 and self._window_is_whole(len(tokens)):
+            self._tokens.extend(tokens)
+        else:
+            self._llama.llama_memory_clear(self._memory, True)
+        self._torn = False
+        return bool(self._tokens)
 
     # -- vocabulary ------------------------------------------------------------------------
 
@@ -342,6 +371,10 @@ class _Batch:
     def free(self) -> None:
         """Give the arrays back to llama.cpp."""
         self._llama.llama_batch_free(self.native)
+
+
+def _bytes(array: NDArray[np.uint8]) -> Any:
+    return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 def _chunks(tokens: Sequence[int], rows: int) -> list[tuple[Sequence[int], int]]:
