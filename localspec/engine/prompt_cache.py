@@ -78,7 +78,9 @@ class PromptCache:
     def _keep(self, model: LlamaModel, path: Path, length: int | None = None) -> None:
         """Write what the model holds, unless the file has its first ``length`` tokens, or all."""
         tokens = model.tokens[:length]
-        if self._read_only or not tokens or self._held.get(path, [])[: len(tokens)] == tokens:
+        if 10 * len(tokens) < (length or 10):
+            return  # nothing, or a draft that only glanced at the end of the prompt
+        if self._read_only or self._held.get(path, [])[: len(tokens)] == tokens:
             return
         try:
             with held_interrupt():

@@ -71,6 +71,15 @@ def test_the_draft_reads_nothing_twice_either(engine: Engine, tmp_path: Path) ->
     assert again.tokens == fresh(engine, PROMPT, length=4).tokens
 
 
+def test_a_draft_that_read_hardly_anything_is_not_kept(engine: Engine, tmp_path: Path) -> None:
+    assert engine.draft is not None
+    with PromptCache(tmp_path / "cache", engine, lambda sentence: None) as cache:
+        engine.target.decode(PROMPT, 0)
+        cache.keep_prompt()
+        engine.draft.decode(PROMPT[:20], 0)
+    assert [path.name for path in tmp_path.glob("cache*")] == ["cache"]
+
+
 def test_a_file_for_another_draft_serves_the_target(
     engine: Engine, tiny: TinyFiles, tmp_path: Path
 ) -> None:

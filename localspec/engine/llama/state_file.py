@@ -37,13 +37,15 @@ _FREE = frozenset(
 
 def require_state_file(path: Path) -> None:
     """Raise FileProblem for what must not be replaced by a state, or cannot be."""
-    if not path.parent.is_dir():
-        raise FileProblem(f"There is no folder {path.parent}.", "Make it, or name another file.")
     try:
+        if not path.parent.is_dir():
+            raise FileProblem(f"There is no folder {path.parent}.", "Make it, or name another.")
         if not path.exists():
             return
-        with path.open("rb") as file:
-            ours = path.is_file() and file.read(len(_MAGIC)) in (_MAGIC, b"")
+        ours = path.is_file()  # opening a pipe would wait for its other end
+        if ours:
+            with path.open("rb") as file:
+                ours = file.read(len(_MAGIC)) in (_MAGIC, b"")
     except OSError as error:
         raise FileProblem(f"{path} cannot be read: {error.strerror}.", "Name another.") from error
     if not ours:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import stat
 import struct
 from collections.abc import Iterator
@@ -201,11 +202,14 @@ def test_tokens_the_model_does_not_have(model: LlamaModel, kept: Path) -> None:
 
 def test_other_files_are_not_replaced(tiny: TinyFiles, tmp_path: Path, kept: Path) -> None:
     (tmp_path / "empty").touch()
+    os.mkfifo(tmp_path / "pipe")
     for fine in (kept, tmp_path / "empty", tmp_path / "new"):
         require_state_file(fine)
     refused: list[tuple[Path, str]] = [
         (tiny.target, "is no prompt cache, and would be overwritten"),
-        (tmp_path, "cannot be read"),
+        (tmp_path, "is no prompt cache"),
+        (tmp_path / "pipe", "is no prompt cache"),
+        (tmp_path / ("x" * 300), "cannot be read: File name too long"),
         (tmp_path / "no folder" / "new", "There is no folder"),
     ]
     for path, reason in refused:
