@@ -12,6 +12,8 @@ from localspec.commands.flags.spellings import LlamaCommand
 from localspec.commands.session import (
     make_request,
     open_engine,
+    prompt_cache,
+    require_prompt_cache,
     sampling_for,
     usable_length,
     use_template,
@@ -35,6 +37,7 @@ def chat(
     request = make_request(name, FlagGroups(models, loading, sampling))
     length = request.draft_tokens
     templating.check()
+    require_prompt_cache(answering)
     with open_engine(request) as engine, open_screen(answering.hide_reasoning) as screen:
         use_template(engine, templating, answering.system)
         conversation = Chat(
@@ -47,7 +50,8 @@ def chat(
             max_tokens=answering.max_tokens,
             stop=tuple(answering.stop),
         )
-        failed = run(conversation)
+        with prompt_cache(engine, answering, answers=True):
+            failed = run(conversation)
     if failed and not screen.interactive:
         raise typer.Exit(1)  # a person has read what failed, a script has not
 

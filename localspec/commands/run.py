@@ -22,6 +22,8 @@ from localspec.commands.flags.spellings import LlamaCommand
 from localspec.commands.session import (
     make_request,
     open_engine,
+    prompt_cache,
+    require_prompt_cache,
     sampling_for,
     usable_length,
     use_template,
@@ -77,6 +79,7 @@ def run(
         raise UsageError("Two prompts were given.", "Give one, as the argument or with --prompt.")
     _require_template(raw, special, answering, templating)
     request = make_request(None, FlagGroups(models, loading, sampling))
+    require_prompt_cache(answering)
     text = _read_prompt(prompt_option if prompt is None else prompt, file)
     length = request.draft_tokens
     with open_engine(request) as engine:
@@ -90,7 +93,8 @@ def run(
         ask = partial(_ask, engine, ids, params, request.suffix, answering)
         writer = AnswerWriter(answering.hide_reasoning)
         try:
-            answer = ask(length, _quiet if as_json else writer.write)
+            with prompt_cache(engine, answering) as keep_prompt:
+                answer = ask(length, _quiet if as_json else writer.write, keep_prompt)
         finally:
             writer.end()
         if not as_json:
@@ -131,6 +135,7 @@ def _ask(
     answering: AnswerFlags,
     length: DraftTokens,
     on_response: "Callable[[GenerationResponse], None]",
+    on_prompt: Callable[[], None] | None = None,
 ) -> "Answer":
     """One answer, with this draft length."""
     from localspec.engine.generate import collect, stream_generate
@@ -143,6 +148,7 @@ def _ask(
         suffix=suffix,
         max_tokens=answering.max_tokens,
         stop=answering.stop,
+        on_prompt=on_prompt,
     )
     return collect(responses, on_response)
 

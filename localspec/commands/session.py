@@ -2,13 +2,14 @@
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.commands.flags.answer import TemplateFlags
+from localspec.commands.flags.answer import AnswerFlags, TemplateFlags
 from localspec.commands.flags.kept import FlagGroups, settle
 from localspec.commands.flags.loading import LoadingFlags
 from localspec.commands.flags.models import ModelFlags
@@ -109,6 +110,40 @@ def open_engine(request: Request) -> "Engine":
     for sentence in engine.notes:
         console.note(sentence)
     return engine
+
+
+@contextmanager
+def prompt_cache(
+    engine: "Engine", answering: AnswerFlags, *, answers: bool = False
+) -> Iterator[Callable[[], None] | None]:
+    """Use and keep the file of --prompt-cache while the block runs, if one was given.
+
+    Yields what is to be called when a prompt was read. To be entered when the pair was measured,
+    which empties the caches.
+    """
+    if answering.prompt_cache is None:
+        yield None
+        return
+    from localspec.engine.prompt_cache import PromptCache
+
+    read_only = answering.prompt_cache_ro
+    with PromptCache(
+        answering.prompt_cache, engine, console.note, read_only=read_only, answers=answers
+    ) as cache:
+        yield cache.keep_prompt
+
+
+def require_prompt_cache(answering: AnswerFlags) -> None:
+    """Refuse, before anything is loaded, a --prompt-cache that would destroy another file."""
+    if answering.prompt_cache is None:
+        if answering.prompt_cache_ro:
+            raise UsageError(
+                "--prompt-cache-ro has no file.", "Add --prompt-cache FILE, or leave it out."
+            )
+        return
+    from localspec.engine import prompt_cache
+
+    prompt_cache.require_prompt_cache(answering.prompt_cache)
 
 
 def usable_length(engine: "Engine", length: DraftTokens, request: Request) -> DraftTokens:

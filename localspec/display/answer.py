@@ -48,6 +48,8 @@ def figures(
     prompt = f"prompt {stats.prompt_tokens} tokens"
     if stats.prompt_tps is not None:
         prompt += f" at {number(stats.prompt_tps)} tok/s"
+    if stats.cached_tokens:
+        prompt += f", {stats.cached_tokens} cached"
     parts.append(prompt)
     if stats.ttft_s is not None:
         parts.append(f"TTFT {stats.ttft_s:.2f} s")

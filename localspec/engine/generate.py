@@ -150,6 +150,7 @@ class Answer:
             "finish_reason": self.finish_reason,
             "status": self.status.value,
             "prompt_tokens": stats.prompt_tokens,
+            "cached_tokens": stats.cached_tokens,
             "prompt_tps": stats.prompt_tps,
             "generation_tps": stats.generation_tps,
             "ttft_s": stats.ttft_s,
@@ -208,6 +209,7 @@ def stream_generate(
     suffix: bool = True,
     max_tokens: int | None = None,
     stop: Sequence[str] = (),
+    on_prompt: Callable[[], None] | None = None,
     clock: Clock = time.perf_counter,
 ) -> Iterator[GenerationResponse]:
     """Generate after the token ids of ``prompt``; the last response carries the finish reason.
@@ -215,9 +217,10 @@ def stream_generate(
     Behind a `Prompt`, as `Engine.encode_chat` gives it, the model's thoughts come apart from its
     answer; behind other ids, all text is the answer. ``stop`` holds for the answer alone.
 
-    ``suffix`` lets "auto" also draft by prompt lookup, with a draft model or without. The answer
-    may fill the context where ``max_tokens`` is None, or -1 or -2 as in llama.cpp; 0 only reads
-    the prompt, and the one response is empty. The text for a seed does not depend on
+    ``suffix`` lets "auto" also draft by prompt lookup, with a draft model or without. ``on_prompt``
+    is called when the target has read the prompt but its last token. The answer may fill the
+    context where ``max_tokens`` is None, or -1 or -2 as in llama.cpp; 0 only reads the prompt, and
+    the one response is empty. The text for a seed does not depend on
     ``draft_tokens`` or on the draft (up to the rounding of llama.cpp's kernels; see
     `LoadOptions.exact`), but with the rule "rejection". Raises PromptTooLong when no room is left
     for an answer, UsageError for "auto" with "rejection" and for a ``max_tokens`` below -2.
@@ -232,6 +235,8 @@ def stream_generate(
     controller.begin_answer()
     stats = GenerationStats()
     stats.start(_read_prompt(engine.target, index, prompt, clock))
+    if on_prompt is not None:
+        on_prompt()
     rounds = generate_rounds(
         engine.target,
         controller,

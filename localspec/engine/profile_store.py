@@ -32,6 +32,7 @@ from localspec.speculative.loop import Clock
 FORMAT = 4
 _HEADER_BYTES = 2**20
 _MAX_BYTES = 2**20
+_CHECK_EVERY = 24 * 3600  # seconds
 _LEAST_CEILING = 1.05  # times plain speed: below it not even a perfect draft pays
 
 
@@ -87,6 +88,7 @@ def save(path: Path, known: Knowledge) -> None:
         "verify": known.verify.as_json(),
         "draft": known.draft.as_json(),
         "reading": known.reading,
+        "checked": known.checked,
         "recent": [known.recent.tokens, known.recent.seconds],
         "acceptance": {group: each.as_json() for group, each in known.acceptance.items()},
     }
@@ -106,6 +108,7 @@ def _knowledge(document: dict[str, Any]) -> Knowledge:
         verify=PassCosts.from_json(document["verify"]),
         draft=PassCosts.from_json(document["draft"]),
         reading=reading,
+        checked=float(document.get("checked", 0)),
         acceptance={
             str(group): Acceptance.from_json(each) for group, each in document["acceptance"].items()
         },
@@ -206,7 +209,10 @@ class PairProfile:
             return False
 
     def _read(self, clock: Clock) -> Knowledge | None:
-        """The kept profile, its costs measured again where they no longer hold; None without."""
+        """The kept profile, its costs measured again where they no longer hold; None without.
+
+        Whether they hold is looked at once a day: it may take two seconds.
+        """
         if self._forgotten:
             return None
         try:
@@ -214,7 +220,12 @@ class PairProfile:
         except ValueError as error:
             self.notes.append(f"The kept profile of this pair is discarded: {error}.")
             return None
-        if known is None or still_holds(known, self._target, self._draft, clock):
+        # What was measured but now is checked at the next start: the machine may have been busy.
+        now = time.time()
+        if known is None or 0 <= now - known.checked < _CHECK_EVERY:
+            return known
+        if still_holds(known, self._target, self._draft, clock):
+            known.checked = now
             return known
         self.notes.append("Passes cost something else here than before: measured again.")
         again = calibrate(self._target, self._draft, clock)

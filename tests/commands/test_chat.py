@@ -130,3 +130,16 @@ def test_ctrl_c_ends_an_answer_and_not_the_chat(
     assert "cancelled" not in rest
     assert done.out.endswith(whole.out) and done.out != whole.out
     assert whole.out.startswith(done.out.removesuffix(whole.out).removesuffix("\n"))
+
+
+def test_a_conversation_goes_on_from_its_prompt_cache(chat: Command, tmp_path: Path) -> None:
+    cache, saved = tmp_path / "cache", tmp_path / "saved.json"
+    flags = ("--temp", "0", "--prompt-cache", cache)
+    first = chat(*flags, stdin=f"{HELLO}\nAnd then?\n/save {saved}\n")
+    assert f"tokens in {cache}" in first.err
+    again = chat(*flags, stdin=f"/load {saved}\nAnd in the end?\n")
+    plain = chat("--temp", "0", stdin=f"/load {saved}\nAnd in the end?\n")
+    assert again.out == plain.out
+    sizes = re.search(r"prompt (\d+) tokens .*, (\d+) cached", again.err)
+    assert sizes is not None and int(sizes[2]) > int(sizes[1]) > 5
+    assert "cached" not in plain.err

@@ -469,3 +469,25 @@ def test_loading_that_cannot_be(
     done = run(HELLO, *given)
     assert done.code in (1, 2) and done.out == "" and words in done.sentences
     assert "Traceback" not in done.err
+
+
+def test_a_prompt_cache(run: Command, tmp_path: Path) -> None:
+    file = tmp_path / "cache"
+    flags = ("--temp", "0", "--prompt-cache", file)
+    first = run(HELLO, *flags)
+    assert f"tokens in {file}" in first.err and "cached" not in first.err.splitlines()[-1]
+    again = run(HELLO, *flags)
+    assert again.out == first.out and re.search(r"prompt 1 tokens, \d+ cached", again.err)
+    document = json.loads(run(HELLO, *flags, "--json").out)
+    assert document["prompt_tokens"] == 1 and document["cached_tokens"] > 5
+    other = run(HELLO, *flags, "-ctk", "q8_0", "--prompt-cache-ro")
+    assert "made with cache_type_k f16, not q8_0; the prompt is read." in other.err
+
+
+def test_a_prompt_cache_never_replaces_another_file(run: Command, tmp_path: Path) -> None:
+    file = tmp_path / "thesis.txt"
+    file.write_text("years of work")
+    done = run(HELLO, "--prompt-cache", file)
+    assert done.code == 1 and "is no prompt cache" in done.err
+    assert file.read_text() == "years of work"
+    assert run(HELLO, "--prompt-cache-ro").code == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -434,6 +435,28 @@ def test_after_ctrl_c_the_cache_is_what_it_says(
         found = floats.decode(more, 7).copy()
         assert floats.tokens == [*held, *more]
         assert_close(found, by_pieces(floats, [*held, *more], 47)[-7:])
+
+
+def test_ctrl_c_stops_within_a_batch_and_keeps_those_before(
+    floats: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids, codes = random_ids(900), list[int]()
+    expected = by_pieces(floats, ids, 50)[-1:]
+    floats.keep(0)
+    decode = llama_library.library().llama_decode
+
+    def pressed_while(*arguments: object) -> Any:
+        if len(codes) == 1:  # the second batch
+            signal.raise_signal(signal.SIGINT)
+        codes.append(decode(*arguments))
+        return codes[-1]
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(llama_library.library(), "llama_decode", pressed_while)
+        floats.decode(ids, 1)
+    assert codes == [0, 2]  # 2: aborted
+    assert floats.tokens == ids[:512]
+    assert_close(floats.decode(ids[512:], 1), expected)
 
 
 def test_closing_twice_is_harmless(tiny: TinyFiles) -> None:

@@ -118,7 +118,7 @@ def test_an_engine_keeps_what_it_learnt(tiny: TinyFiles) -> None:
     for width, (_, seconds, _) in disturbed["verify"]["widths"].items():
         if int(width) > 1:
             disturbed["verify"]["widths"][width][1] = 50 * seconds
-    path.write_text(json.dumps(disturbed))
+    path.write_text(json.dumps(disturbed | {"checked": 0}))
     with Engine.load(*pair) as engine:
         measured = engine.profile.knowledge(time.perf_counter)
         assert any("measured again" in note for note in engine.notes)
@@ -176,3 +176,40 @@ def test_a_profile_that_cannot_be_removed_is_not_read_again(
             engine.profile.forget()
         assert engine.profile.path.exists()
         assert engine.profile.knowledge(float).of("draft model, greedy").observations == 0
+
+
+@pytest.mark.llama
+def test_costs_are_checked_at_the_second_start_and_then_once_a_day(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, looks = [1e9], list[float]()
+
+    def look(*arguments: object) -> bool:
+        looks.append(now[0])
+        return True
+
+    monkeypatch.setattr(profile_store, "still_holds", look)
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    day = 24 * 3600
+    for start in (0, 60, 120, 60 + day - 1, 60 + day, 30):  # the last one: the clock was set back
+        now[0] = 1e9 + start
+        with Engine.load(options(tiny.target), options(tiny.draft)) as engine:
+            engine.profile.knowledge(time.perf_counter)
+    assert [look - 1e9 for look in looks] == [60, 60 + day, 30]
+
+
+@pytest.mark.llama
+def test_what_is_measured_again_is_checked_again(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = list[bool]()
+
+    def look(*arguments: object) -> bool:
+        looks.append(len(looks) > 0)
+        return looks[-1]
+
+    monkeypatch.setattr(profile_store, "still_holds", look)
+    for _ in range(4):
+        with Engine.load(options(tiny.target), options(tiny.draft)) as engine:
+            engine.profile.knowledge(time.perf_counter)
+    assert looks == [False, True]

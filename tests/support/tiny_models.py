@@ -55,6 +55,7 @@ def write_tiny_model(
     chat_template: str | None = CHATML,
     matrix_type: type[np.floating[Any]] = np.float16,
     window: int = 0,
+    pre: str = "gpt-2",
     name: str = "Tiny",
 ) -> Path:
     """Write a random model with `heads` heads of 64 and return `path`.
@@ -64,7 +65,7 @@ def write_tiny_model(
     picks then agreed on 0.88 (noise 0.01), 0.77 (0.02), 0.53 (0.05), 0.31 (0.1), 0.11 (0.2) of
     the tokens, the mean of six seeds at the default sizes. With a `window`, three layers of four
     see only that many tokens back: architecture Cohere2. ``control_tokens`` come in front of the
-    usual three.
+    usual three. `pre` names the rule that cuts text into words before they are merged.
     """
     from gguf import GGUFWriter
 
@@ -88,7 +89,7 @@ def write_tiny_model(
     writer.add_rope_freq_base(10_000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_file_type(1 if matrix_type is np.float16 else 0)
-    _add_tokenizer(writer, tokens, add_bos, chat_template, len(control_tokens))
+    _add_tokenizer(writer, tokens, add_bos, chat_template, pre, len(control_tokens))
     shapes = _shapes(len(tokens), embedding, heads, feed_forward, layers)
     if window:
         shapes = {name: shape for name, shape in shapes.items() if "ffn_norm" not in name}
@@ -109,6 +110,7 @@ def _add_tokenizer(
     tokens: list[str],
     add_bos: bool,
     chat_template: str | None,
+    pre: str = "gpt-2",
     more_control: int = 0,
 ) -> None:
     from gguf import TokenType
@@ -116,7 +118,7 @@ def _add_tokenizer(
     control = more_control + len(CONTROL_TOKENS)
     first = len(tokens) - len(CONTROL_TOKENS)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
+    writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
     writer.add_token_types(
         [TokenType.NORMAL] * (len(tokens) - control) + [TokenType.CONTROL] * control

@@ -35,6 +35,16 @@ class AnswerFlags:
     hide_reasoning: Annotated[
         bool, typer.Option("--hide-reasoning", help="Show the answer without the model's thoughts.")
     ] = False
+    prompt_cache: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompt-cache",
+            help="Keep what was read in this file, and read it no second time.",
+        ),
+    ] = None
+    prompt_cache_ro: Annotated[
+        bool, typer.Option("--prompt-cache-ro", help="Use that file, but do not write it.")
+    ] = False
 
 
 # The levels of llama.cpp; a template knows some of them.

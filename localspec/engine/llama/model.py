@@ -3,19 +3,22 @@
 import ctypes
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localspec.core import machine
-from localspec.core.config import LoadOptions
+from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.core.errors import EngineError
 from localspec.core.interrupt import held_interrupt
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.parameters import context_parameters, model_parameters
+from localspec.engine.llama.tokenizer import SHORT, require_fitting, tokenize
 from localspec.engine.memory.estimate import tensor_bytes
 from localspec.engine.memory.plan import asked_ctx_size, default_ctx_size
 from localspec.engine.memory.use import MemoryUse, read_buffers
@@ -80,16 +83,20 @@ class LlamaModel:
     def decode(self, tokens: Sequence[int], rows: int) -> Logits:
         """Append ``tokens``; logits after the last ``rows``, valid until the next call.
 
-        Raises EngineError when llama.cpp refuses; the cache then holds what it held before.
+        Raises EngineError when llama.cpp refuses; the cache then holds what it held before. After
+        Ctrl-C it also holds the batches that were read.
         """
         if self._torn:
             self._rewind(len(self._tokens))
-        self._torn = True  # until the list below agrees with llama.cpp's cache again
-        position = len(self._tokens)
-        for chunk, outputs in _chunks(tokens, rows, self.options.batch_size):
-            self._decode_chunk(chunk, position, outputs)
-            position += len(chunk)
-        self._tokens.extend(tokens)
+        self._torn = True  # until the list agrees with llama.cpp's cache again
+        before = len(self._tokens)
+        try:
+            for chunk, outputs in _chunks(tokens, rows, self.options.batch_size):
+                self._decode_chunk(chunk, len(self._tokens), outputs)
+                self._tokens.extend(chunk)
+        except EngineError:
+            del self._tokens[before:]
+            raise
         self._torn = False
         return self._logits(rows)
 
@@ -100,20 +107,46 @@ class LlamaModel:
             self._rewind(length)
             self._torn = False
 
+    def state(self) -> NDArray[np.uint8]:
+        """llama.cpp's state of all tokens in the cache, as large as their part of the cache."""
+        if self._torn:
+            self._rewind(len(self._tokens))
+        state = np.empty(self._llama.llama_state_seq_get_size(self._context, 0), np.uint8)
+        read = self._llama.llama_state_seq_get_data(self._context, _bytes(state), len(state), 0)
+        return state[:read]
+
+    def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> bool:
+        """Hold ``tokens`` with what `state` said of them; False, and empty, if it does not fit.
+
+        llama.cpp checks sizes and types (`state_read_meta`, `state_read_data`), and here is checked
+        that there are cells up to the last token.
+        """
+        self.keep(0)
+        self._torn = True
+        with llama_library.log.watch():
+            count = self._llama.llama_state_seq_set_data(
+                self._context, _bytes(state), len(state), 0
+            )
+        last = self._llama.llama_memory_seq_pos_max(self._memory, 0)
+        if count == len(state) and last == len(tokens) - 1 and self._window_is_whole(len(tokens)):
+            self._tokens.extend(tokens)
+        else:
+            self._llama.llama_memory_clear(self._memory, True)
+        self._torn = False
+        return bool(self._tokens)
+
     # -- vocabulary ------------------------------------------------------------------------
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Token ids of ``text``; ``add_special`` adds BOS where the model wants one."""
-        data = text.encode("utf-8", "surrogatepass")
-        size = len(data) + 8
-        while True:
-            buffer = (ctypes.c_int32 * size)()
-            count = self._llama.llama_tokenize(
-                self._vocab, data, len(data), buffer, size, add_special, parse_special
-            )
-            if count >= 0:
-                return list(buffer[:count])
-            size = -count
+        """Token ids of ``text``; ``add_special`` adds BOS where the model wants one.
+
+        Raises PromptTooLong, before it is tokenized, for text that no context could hold.
+        """
+        if len(text) > SHORT and self.header.vocab is not None:
+            require_fitting(text, self.n_ctx, max(map(len, self.header.vocab.tokens)))
+        return tokenize(
+            self._llama, self._vocab, text, add_special=add_special, special=parse_special
+        )
 
     def piece(self, token: int, special: bool = False) -> bytes:
         """The bytes of a token; control tokens are empty unless ``special``."""
@@ -296,7 +329,9 @@ class LlamaModel:
         assert self._batch is not None
         filled = [*tokens, *[tokens[-1]] * added] if added else tokens
         self._batch.fill(filled, position, rows + added if rows else 0)
-        code = self._llama.llama_decode(self._context, self._batch.native)
+        slow = len(filled) > MAX_DRAFT_TOKENS + 1
+        with self._stopped_by_ctrl_c() if slow else nullcontext():
+            code = self._llama.llama_decode(self._context, self._batch.native)
         if code != 0:
             raise EngineError(
                 f"llama.cpp could not decode {len(tokens)} tokens at position {position} of "
@@ -305,6 +340,21 @@ class LlamaModel:
             )
         if added:
             self._forget(position + len(tokens))
+
+    @contextmanager
+    def _stopped_by_ctrl_c(self) -> Iterator[None]:
+        """Let Ctrl-C stop a pass between two operations of its graph (on the CPU and on Metal).
+
+        For passes that take long: being asked 240 times adds 2 % to one token of a small model.
+        """
+        with held_interrupt() as pressed:
+            ask = self._llama.ggml_abort_callback(lambda data: bool(pressed))
+            self._llama.llama_set_abort_callback(self._context, ask, None)
+            try:
+                yield
+            finally:
+                never = self._llama.ggml_abort_callback()
+                self._llama.llama_set_abort_callback(self._context, never, None)
 
     def _logits(self, rows: int) -> Logits:
         if rows == 0:
@@ -342,6 +392,10 @@ class _Batch:
     def free(self) -> None:
         """Give the arrays back to llama.cpp."""
         self._llama.llama_batch_free(self.native)
+
+
+def _bytes(array: NDArray[np.uint8]) -> Any:
+    return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 def _chunks(tokens: Sequence[int], rows: int, size: int) -> list[tuple[Sequence[int], int]]:

@@ -40,7 +40,10 @@ class RecentRate:
 
 @dataclass(slots=True)
 class Knowledge:
-    """Costs of passes, acceptance by group of candidates, speed of late, and the loss budget."""
+    """Costs of passes, acceptance by group of candidates, speed of late, and the loss budget.
+
+    ``checked`` is when the costs were last found to hold, in seconds since 1970; 0 for never.
+    """
 
     verify: PassCosts = field(default_factory=PassCosts)
     draft: PassCosts = field(default_factory=PassCosts)
@@ -50,6 +53,7 @@ class Knowledge:
     since_plain: int = 0  # tokens said since one was as wide as one
     loss_budget: LossBudget = field(default_factory=LossBudget)
     recent: RecentRate = field(default_factory=RecentRate)
+    checked: float = 0.0
 
     def begin_answer(self) -> None:
         """Carry over what was lost, and how quick decoding was."""
