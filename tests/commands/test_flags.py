@@ -10,6 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from localspec import cli
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.kept import FlagGroups, kept_settings, settle, unkept_flags
 from localspec.commands.flags.loading import LoadingFlags
@@ -232,6 +233,14 @@ def test_shares_count_the_devices_of_a_model() -> None:
 )
 def test_flash_attention_needs_no_value(given: str, completed: str) -> None:
     assert complete(given.split()) == completed.split()
+
+
+def test_a_line_that_is_being_completed_is_not_refused() -> None:
+    program = typer.main.get_command(cli.app)
+    run = program.commands["run"]  # type: ignore[attr-defined]
+    assert run.make_context("run", ["-cnv"], resilient_parsing=True).params
+    with pytest.raises(Exception, match="No such option: -cnv"):
+        run.make_context("run", ["-cnv"])
 
 
 def test_a_pair_names_what_it_cannot_keep() -> None:

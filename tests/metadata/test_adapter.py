@@ -66,6 +66,7 @@ def test_keys_that_do_not_fit(
         (pair(lora_b=(4, 32)), "other sizes"),
         (pair(lora_b=(8, 64)), "other sizes"),
         (pair(lora_a=(64, 4, 2), lora_b=(4, 64, 2)), "other sizes"),
+        (pair(lora_b=(4, 64, 2)), "other sizes"),
         (pair(lora_a=(64, 4, 1, 2), lora_b=(4, 64)), "other sizes"),
         (pair(lora_a=(64,), lora_b=(64,)), "other sizes"),
         ([Tensor(t.name, t.shape, type_id=26) for t in pair()], "in a type other than"),

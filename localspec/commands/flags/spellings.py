@@ -17,7 +17,9 @@ class LlamaCommand(TyperCommand):
     """A command that takes llama.cpp's flags; of one that is not there it says where to look."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if unknown := self._unknown_short_flag(args):
+        # While a line is being completed in the shell, nothing is refused.
+        unknown = None if ctx.resilient_parsing else self._unknown_short_flag(args)
+        if unknown:
             ctx.fail(f"No such option: {unknown}. {_TABLE}")
         try:
             return super().parse_args(ctx, complete(args))
