@@ -132,9 +132,14 @@ class Engine:
     def encode_text(self, text: str, *, special: bool = False) -> Prompt:
         """Raw text as token ids, with BOS where the model wants one.
 
-        With ``special``, markup in the text is obeyed and control tokens in the answer are shown.
+        With ``special``, markup in the text is obeyed, a BOS of its own counts as the one that is
+        wanted, and control tokens in the answer are shown.
         """
-        ids = self.target.tokenize(text, add_special=True, parse_special=special)
+        ids = (
+            self._tokenize(text)
+            if special
+            else self.target.tokenize(text, add_special=True, parse_special=False)
+        )
         return Prompt(ids, Reading(self._special_piece if special else self.piece))
 
     def encode_chat(self, messages: Sequence[Message], *, thinking: bool | None = None) -> Prompt:
@@ -145,8 +150,7 @@ class Engine:
         """
         template = self.template
         text, state = template.begin(messages, thinking=thinking)
-        doubled = bool(template.bos) and text.startswith(template.bos)
-        ids = self.target.tokenize(text, add_special=not doubled, parse_special=True)
+        ids = self._tokenize(text)
         shown = self._control_tokens(template.format or {})
         reading = Reading(
             lambda token: shown.get(token) or self.piece(token),
@@ -155,6 +159,12 @@ class Engine:
             template.stop,
         )
         return Prompt(ids, reading)
+
+    def _tokenize(self, text: str) -> list[int]:
+        """Text with its markup obeyed; BOS is not added to one that the text begins with."""
+        bos = self.template.bos
+        doubled = bool(bos) and text.startswith(bos)
+        return self.target.tokenize(text, add_special=not doubled, parse_special=True)
 
     def _control_tokens(self, form: Format) -> dict[int, bytes]:
         """The texts of the control tokens that marks are made of, which `piece` leaves out."""

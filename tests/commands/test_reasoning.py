@@ -222,6 +222,7 @@ def test_bench_takes_the_template_flags(localspec: Command, model: Model, tmp_pa
         (["--chat-template", "{% if %}"], 1, "The chat template cannot be rendered"),
         (["--chat-template", "chatml", "--chat-template-file", "x"], 2, "Two chat templates"),
         (["--chat-template-file", "nowhere.jinja"], 1, "nowhere.jinja cannot be read"),
+        (["--chat-template-file", __file__.replace("test_reasoning", "test_pairs")], 1, "no Jinja"),
         (["--chat-template-kwargs", "no"], 2, "is no JSON"),
         (["--chat-template-kwargs", "[1]"], 2, "is no JSON object"),
         (["--chat-template-kwargs", "[" * 9000], 2, "is no JSON"),
@@ -262,6 +263,10 @@ def test_special_obeys_and_shows_markup(localspec: Command, model: Model) -> Non
     def length(done: Done) -> int:
         return int(done.err.split("prompt ")[1].split()[0])
 
+    with reciting("Yes.") as prompts:
+        flags = ("run", "-m", model(CHATML), *FLAGS, "--raw", "--special")
+        assert localspec(*flags, "<|endoftext|>def").code == 0
+    assert prompts == ["<|endoftext|>def"]  # BOS as it was written, not twice
     # Three tokens and BOS; spelled out, each mark is as many as its letters.
     assert length(special) == 1 + 2 + len("def")
     assert length(plain) > length(special) + 20

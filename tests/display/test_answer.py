@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.display.answer import compared, figures, meter, status_words
+from localspec.display.answer import compared, figures, meter, only_thoughts, status_words
+from localspec.engine.generate import Answer
 from localspec.engine.stats import GenerationStats
-from localspec.speculative.loop import DraftStatus
+from localspec.speculative.loop import DraftStatus, FinishReason
 from tests.support.answers import made_answer, made_stats
 from tests.support.streams import Streams
 
@@ -57,6 +58,25 @@ def test_why_nothing_is_drafted_is_said(streams: Streams) -> None:
     drafted, off = streams.read()[1].splitlines()
     assert " · draft off (verification too slow here) · prompt 21" in drafted
     assert "draft" not in off
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "reason", "words"),
+    [
+        ("", "so", "length", "--max-tokens or --ctx-size, or try --no-think"),
+        (" \n", "so", "context", "still thinking"),
+        ("", "so", "stop", "ended inside its thoughts"),
+        ("", "so", "cancelled", ""),  # by whoever reads this
+        ("", "", "stop", ""),
+        ("yes", "so", "length", ""),
+    ],
+)
+def test_an_answer_that_is_nothing_but_thoughts(
+    streams: Streams, text: str, reasoning: str, reason: FinishReason, words: str
+) -> None:
+    only_thoughts(Answer(text, [1], made_stats(), reason, reasoning=reasoning))
+    out, err = streams.read()
+    assert out == "" and words in err and bool(words) == bool(err)
 
 
 def test_each_status_has_words_or_needs_none() -> None:

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from localspec.core.config import DraftTokens
 from localspec.core.errors import PromptTooLong, UsageError
 from localspec.core.sampling_params import SamplingParams
+from localspec.engine.chat.formats import tagged
 from localspec.engine.generate import GenerationResponse, collect, stream_generate
 from localspec.engine.stats import GenerationStats
+from localspec.engine.text_stream import Prompt, Reading
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.loss_budget import LossBudget
 from localspec.speculative.loop import Round
@@ -411,3 +413,54 @@ def test_a_draft_that_is_right_or_wrong(quirk: float, expected: set[str]) -> Non
     accepted = responses[-1].stats.accepted
     drafted_pieces = [p for r in responses for p in r.pieces if p.origin == "draft"]
     assert len(drafted_pieces) == accepted
+
+
+# -- thoughts ------------------------------------------------------------------------------
+
+
+def reading(engine: ToyEngine, state: str) -> Prompt:
+    """A prompt behind which a "d" ends the thoughts; the toys write one soon."""
+    return Prompt(engine.encode("abc"), Reading(engine.piece, tagged("<", "d"), state))
+
+
+@given(st.integers(0, 30), lengths, st.sampled_from([None, 0.0, 0.3, 9.0]), stop_strings)
+def test_thoughts_are_the_same_with_any_draft(
+    seed: int, length: DraftTokens, quirk: float | None, stop: list[str]
+) -> None:
+    engines = ToyEngine(seed=seed, quirk=None), ToyEngine(seed=seed, quirk=quirk)
+    plain, drafted = (
+        answer(engine, reading(engine, "thoughts"), length=each, stop=stop)
+        for engine, each in zip(engines, (0, length), strict=True)
+    )
+    assert thoughts_of(plain) == thoughts_of(drafted)
+    assert text_of(plain) == text_of(drafted) and tokens_of(plain) == tokens_of(drafted)
+
+
+def thoughts_of(responses: Sequence[GenerationResponse]) -> str:
+    return "".join(response.reasoning for response in responses)
+
+
+def test_thoughts_and_answer_are_collected_apart() -> None:
+    engine = ToyEngine(quirk=None)
+    whole = text_of(answer(engine, "abc", length=0))
+    said = collect(stream_generate(engine, reading(engine, "thoughts"), WARM, 0, clock=FakeClock()))
+    thoughts, _, rest = whole.partition("d")
+    assert rest and (said.reasoning, said.text) == (thoughts.strip(), rest.lstrip())
+    document = said.as_json()
+    assert (document["reasoning"], document["text"]) == (said.reasoning, said.text)
+
+
+def test_control_tokens_that_are_marks_are_read_by_the_prompts_own_pieces() -> None:
+    engine = ToyEngine(quirk=None)
+    prompt = Prompt(engine.encode("abc"), Reading(lambda token: b"[%d]" % token))
+    told = answer(engine, prompt, length=0, max_tokens=4)
+    assert text_of(told) == "".join(f"[{token}]" for token in tokens_of(told))
+
+
+def test_a_prompt_brings_stop_strings_of_its_own() -> None:
+    engine = ToyEngine(quirk=None)
+    whole = text_of(answer(engine, "abc", length=0))
+    prompt = Prompt(engine.encode("abc"), Reading(engine.piece, stop=(whole[5:7],)))
+    ended = answer(engine, prompt, length=0, stop=["never said"])
+    assert text_of(ended) == whole[: whole.index(whole[5:7])]
+    assert ended[-1].finish_reason == "stop"

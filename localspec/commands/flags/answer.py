@@ -115,7 +115,7 @@ class TemplateFlags:
             raise UsageError("Two chat templates were given.", "Give a text or a file.")
         if file is not None:
             return _read_template(file)
-        if text is None or "{{" in text or "{%" in text:
+        if text is None or _is_jinja(text):
             return text
         if text not in NAMED:
             raise UsageError(
@@ -149,9 +149,16 @@ class TemplateFlags:
 _EXPECTED_KWARGS = """Expected something like '{"enable_thinking": false}'."""
 
 
+def _is_jinja(text: str) -> bool:
+    return "{{" in text or "{%" in text
+
+
 def _read_template(file: Path) -> str:
     try:
-        return read_at_most(file, _MAX_TEMPLATE_BYTES).decode("utf-8")
+        text = read_at_most(file, _MAX_TEMPLATE_BYTES).decode("utf-8")
+        if not _is_jinja(text):
+            raise ValueError("it has no Jinja in it")
+        return text
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise FileProblem(
