@@ -30,6 +30,7 @@ def chat(
     from localspec.engine.chat.conversation import Chat
     from localspec.engine.chat.input_loop import run
 
+    grammar = answering.read_grammar()
     request = make_request(name, FlagGroups(models, loading, sampling))
     length = request.draft_tokens
     with open_engine(request) as engine, open_screen() as screen:
@@ -43,6 +44,7 @@ def chat(
             thinking=thinking,
             max_tokens=answering.max_tokens,
             stop=tuple(answering.stop),
+            grammar=grammar,
         )
         run(conversation)
 

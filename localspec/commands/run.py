@@ -60,6 +60,7 @@ def run(
     """Answer one prompt: the text on stdout, the figures on stderr."""
     if raw and answering.system is not None:
         raise UsageError("--raw uses no template, so --system has no place.", "Leave one out.")
+    grammar = answering.read_grammar()
     request = make_request(None, FlagGroups(models, loading, sampling))
     text = _read_prompt(prompt, file)
     length = request.draft_tokens
@@ -68,13 +69,13 @@ def run(
         messages = _messages(answering.system, text)
         ids = engine.encode_text(text) if raw else engine.encode_chat(messages)
         length = usable_length(engine, length, request)
-        ask = partial(_ask, engine, ids, params, request.suffix, answering)
+        ask = partial(_ask, engine, ids, params, request.suffix, answering, grammar)
         answer = ask(length, _quiet if as_json else _show)
         if not as_json:
             _show_figures(answer, params)
         plain = ask(0, _quiet) if compare and answer.finish_reason != "cancelled" else None
         if as_json:
-            document = {"seed": params.seed, "settings": _settings(engine, params, length)}
+            document = {"seed": params.seed, "settings": _settings(engine, params, length, grammar)}
             compared = {} if plain is None else {"plain": plain.as_json()}
             console.json_line(answer.as_json() | document | compared)
         elif plain is not None and plain.finish_reason != "cancelled":
@@ -89,6 +90,7 @@ def _ask(
     params: SamplingParams,
     suffix: bool,
     answering: AnswerFlags,
+    grammar: str | None,
     length: DraftTokens,
     on_response: "Callable[[GenerationResponse], None]",
 ) -> "Answer":
@@ -103,6 +105,7 @@ def _ask(
         suffix=suffix,
         max_tokens=answering.max_tokens,
         stop=answering.stop,
+        grammar=grammar,
     )
     return collect(responses, on_response)
 
@@ -127,13 +130,16 @@ def _show_figures(answer: "Answer", params: SamplingParams) -> None:
         console.note(advice)
 
 
-def _settings(engine: "Engine", params: SamplingParams, length: DraftTokens) -> dict[str, object]:
+def _settings(
+    engine: "Engine", params: SamplingParams, length: DraftTokens, grammar: str | None
+) -> dict[str, object]:
     """What an answer depends on, for ``--json``."""
     return {
         "target": engine.target.settings(),
         "draft": None if engine.draft is None else engine.draft.settings(),
         "draft_tokens": length,
         "sampling": asdict(params),
+        "grammar": grammar,
         "version": __version__,
     }
 

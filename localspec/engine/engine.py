@@ -16,6 +16,7 @@ from localspec.core.config import LoadOptions
 from localspec.core.errors import FileProblem, IncompatiblePair
 from localspec.engine.chat.template import Message, render
 from localspec.engine.llama import llama_library
+from localspec.engine.llama.grammar import GrammarConstraint, GrammarState
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.memory.plan import MemoryPlan
 from localspec.engine.memory.probe import announcement, free_memory, plan_here
@@ -44,6 +45,7 @@ class Engine:
         self.profile = PairProfile(target, draft)
         self.suffix_index = SuffixIndex()
         self._pieces: dict[int, bytes] = {}
+        self._grammars: dict[str, GrammarState] = {}
         self._notes = list(notes)
 
     @property
@@ -98,6 +100,15 @@ class Engine:
             self._pieces[token] = self.target.piece(token)
         return self._pieces[token]
 
+    def constraint(self, grammar: str, start: int) -> GrammarConstraint:
+        """What a GBNF grammar allows from position ``start`` on; it is compiled once.
+
+        Raises GrammarError for one that is malformed, or that llama.cpp could not bear.
+        """
+        if grammar not in self._grammars:
+            self._grammars = {grammar: GrammarState.beginning(grammar, self.target.vocab)}
+        return GrammarConstraint(self._grammars[grammar], start)
+
     def encode_text(self, text: str) -> list[int]:
         """Raw text as token ids, with BOS where the model wants one; markup is not obeyed."""
         return self.target.tokenize(text, add_special=True, parse_special=False)
@@ -147,6 +158,7 @@ class Engine:
     def close(self) -> None:
         """Keep what was learnt, and free both models."""
         self.profile.keep()
+        self._grammars.clear()
         if self.draft is not None:
             self.draft.close()
         self.target.close()

@@ -27,6 +27,7 @@ from localspec.speculative.loop import (
     generate_rounds,
     prefill,
 )
+from localspec.speculative.sampling.constrained import ConstrainedSampler, Constraint
 from localspec.speculative.sampling.rejection import RejectionSampler
 from localspec.speculative.sampling.sampler import Sampler
 from localspec.speculative.suffix import SuffixIndex
@@ -68,6 +69,10 @@ class TextEngine(Protocol):
 
     def is_stop(self, token: int) -> bool:
         """True for tokens that end an answer."""
+        ...
+
+    def constraint(self, grammar: str, start: int) -> Constraint:
+        """What a grammar allows in the answer that begins at this position."""
         ...
 
     def piece(self, token: int) -> bytes:
@@ -185,22 +190,29 @@ def stream_generate(
     suffix: bool = True,
     max_tokens: int | None = None,
     stop: Sequence[str] = (),
+    grammar: str | None = None,
     clock: Clock = time.perf_counter,
 ) -> Iterator[GenerationResponse]:
     """Generate after the token ids of ``prompt``; the last response carries the finish reason.
 
     ``suffix`` lets "auto" also draft by prompt lookup, with a draft model or without. Without
-    ``max_tokens`` the answer may fill the context. The text for a seed does not depend on
+    ``max_tokens`` the answer may fill the context. ``grammar`` is GBNF, which the answer obeys from
+    its first token on, as far as it gets. The text for a seed does not depend on
     ``draft_tokens`` or on the draft (up to the rounding of llama.cpp's kernels; see
     `LoadOptions.exact`), but with the rule "rejection". Raises PromptTooLong when no room is left
-    for an answer, UsageError for "auto" with "rejection".
+    for an answer, UsageError for "auto" with "rejection", GrammarError for a bad grammar or where
+    it allows no token.
     """
     _require_room(len(prompt), engine.target.n_ctx)
-    sampler = make_sampler(params)
+    constraint = None if grammar is None else engine.constraint(grammar, len(prompt))
+    sampler = make_sampler(params, constraint)
     # Before the prompt is read: a pair that is new here is measured on empty caches.
     looks_up = suffix and draft_tokens == "auto" and engine.can_roll_back
     index = engine.suffix_index if looks_up else None
-    controller = _make_controller(engine, sampler, draft_tokens, index, clock)
+    drafter = model_drafter(engine, params, constraint)
+    controller = _make_controller(
+        engine, params, drafter, draft_tokens, index, clock, constraint is not None
+    )
     controller.begin_answer()
     stats = GenerationStats()
     stats.start(_read_prompt(engine.target, index, prompt, clock))
@@ -257,33 +269,42 @@ def _read_prompt(
     return replace(read, seconds=indexed + read.seconds)
 
 
-def make_sampler(params: SamplingParams) -> Sampler:
-    """RejectionSampler where acceptance is "rejection", else Sampler."""
+def make_sampler(params: SamplingParams, constraint: Constraint | None = None) -> Sampler:
+    """RejectionSampler where acceptance is "rejection", else Sampler; within a constraint."""
     rejects = params.acceptance == "rejection" and not params.greedy
-    return RejectionSampler(params) if rejects else Sampler(params)
+    sampler = RejectionSampler(params) if rejects else Sampler(params)
+    return sampler if constraint is None else ConstrainedSampler(sampler, constraint)
 
 
-def model_drafter(engine: TextEngine, params: SamplingParams) -> ModelDrafter | None:
-    """The draft model as a drafter that chooses as the rule of acceptance wants; None without."""
+def model_drafter(
+    engine: TextEngine, params: SamplingParams, constraint: Constraint | None = None
+) -> ModelDrafter | None:
+    """The draft model as a drafter that chooses as the rule of acceptance wants; None without.
+
+    What it proposes obeys the constraint too.
+    """
     if engine.draft is None:
         return None
     matched = params.acceptance == "match"
-    sampler = Sampler(replace(params, temperature=0.0)) if matched else make_sampler(params)
+    sampler = make_sampler(replace(params, temperature=0.0) if matched else params)
+    if constraint is not None:
+        sampler = ConstrainedSampler(sampler, constraint, proposes=True)
     return ModelDrafter(engine.draft, sampler, engine.target.n_vocab, engine.is_stop)
 
 
 def _make_controller(
     engine: TextEngine,
-    sampler: Sampler,
+    params: SamplingParams,
+    drafter: ModelDrafter | None,
     length: DraftTokens,
     index: SuffixIndex | None,
     clock: Clock,
+    constrained: bool,
 ) -> Controller:
-    params = sampler.params
     require_fixed_length(length, params)
-    drafter = model_drafter(engine, params)
     if length == "auto" and (drafter is not None or index is not None):
         bucket = "greedy" if params.greedy else f"{params.acceptance} at {params.temperature:.1f}"
+        bucket += " in a grammar" * constrained  # another text, and known to the draft
         return Adaptive(engine.profile.knowledge(clock), clock, drafter, index, bucket=bucket)
     if drafter is None or length == 0 or length == "auto":
         return NoDraft()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from localspec.engine.chat.template import Message
 from localspec.speculative.suffix import SuffixIndex
-from tests.support.toys import ToyModel, ToyProfile
+from tests.support.toys import SlotConstraint, ToyModel, ToyProfile
 
 STOP = 128
 
@@ -40,6 +40,9 @@ class ChatToy:
 
     def is_stop(self, token: int) -> bool:
         return token == STOP
+
+    def constraint(self, grammar: str, start: int) -> SlotConstraint:
+        return SlotConstraint(grammar.encode().split(b"|"), start, STOP)
 
     def piece(self, token: int) -> bytes:
         return b"" if token == STOP else bytes([token])

@@ -75,6 +75,7 @@ class Chat:
     thinking: bool | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    grammar: str | None = None
     turns: list[Message] = field(default_factory=list)
     total: GenerationStats = field(default_factory=GenerationStats)
     file: Path | None = None
@@ -96,6 +97,7 @@ class Chat:
             suffix=self.suffix,
             max_tokens=self.max_tokens,
             stop=self.stop,
+            grammar=self.grammar,
         )
         answer = collect(responses, self.ui.stream)
         if answer.tokens:
