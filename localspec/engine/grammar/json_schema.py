@@ -279,7 +279,7 @@ class _Converter:
 
     def _string(self, schema: dict[str, Any], depth: int) -> str:
         kind = schema.get("format")
-        if kind in _FORMATS:
+        if isinstance(kind, str) and kind in _FORMATS:
             return f'"\\"" {_FORMATS[kind]} "\\""'
         if kind is not None:
             self.unenforced.add(f"format {shortened(kind)}")

@@ -37,8 +37,8 @@ class GrammarState:
         with llama_library.log.watch() as errors, _native_stderr() as complaints:
             native = llama.llama_sampler_init_grammar(vocab, text.encode(), b"root")
         if not native:
-            reason = " ".join((*complaints, *errors)).partition("error parsing grammar: ")[2]
-            told = (reason or " ".join(errors) or "it gave no reason").splitlines()[0].rstrip(".")
+            reason = "".join(complaints).partition("error parsing grammar: ")[2]
+            told = (reason or " ".join(errors) or "it gave no reason").splitlines()[0][:99]
             raise GrammarError(f"llama.cpp refuses the grammar: {told}.", "Write it otherwise.")
         return cls(native)
 
