@@ -27,6 +27,7 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import GenerationResponse, collect, stream_generate
 from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.loop import Clock
+from localspec.speculative.sampling.constrained import Constraint
 from localspec.speculative.sampling.logit_changes import NO_RULES, TokenRules
 from localspec.speculative.suffix import SuffixIndex
 
@@ -121,6 +122,9 @@ class InstantEngine:
 
     def is_stop(self, token: int) -> bool:
         return token == 0
+
+    def constraint(self, grammar: str, start: int) -> Constraint:
+        raise NotImplementedError
 
     def piece(self, token: int) -> bytes:
         return b"word "

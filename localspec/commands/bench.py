@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from localspec.commands.flags.answer import TemplateFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.kept import FlagGroups
 from localspec.commands.flags.loading import LoadingFlags
 from localspec.commands.flags.models import ModelFlags, NameArgument
 from localspec.commands.flags.sampling import SamplingFlags
 from localspec.commands.flags.spellings import LlamaCommand
+from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import (
     Request,
     make_request,

@@ -2,13 +2,15 @@
 
 import typer
 
-from localspec.commands.flags.answer import AnswerFlags, TemplateFlags
+from localspec.commands.flags.answer import AnswerFlags
+from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.kept import FlagGroups
 from localspec.commands.flags.loading import LoadingFlags
 from localspec.commands.flags.models import ModelFlags, NameArgument
 from localspec.commands.flags.sampling import SamplingFlags
 from localspec.commands.flags.spellings import LlamaCommand
+from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import (
     make_request,
     open_engine,
@@ -27,6 +29,7 @@ def chat(
     sampling: SamplingFlags,
     answering: AnswerFlags,
     templating: TemplateFlags,
+    constraining: GrammarFlags,
     name: NameArgument = None,
 ) -> None:
     """Talk with a model, turn by turn; /help lists the commands."""
@@ -34,6 +37,7 @@ def chat(
     from localspec.engine.chat.conversation import Chat
     from localspec.engine.chat.input_loop import run
 
+    grammar = constraining.read()
     request = make_request(name, FlagGroups(models, loading, sampling))
     length = request.draft_tokens
     templating.check()
@@ -49,6 +53,7 @@ def chat(
             system=answering.system,
             max_tokens=answering.max_tokens,
             stop=tuple(answering.stop),
+            grammar=grammar,
         )
         with prompt_cache(engine, answering, answers=True):
             failed = run(conversation)

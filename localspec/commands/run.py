@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from localspec import __version__
-from localspec.commands.flags.answer import AnswerFlags, JsonFlag, TemplateFlags
+from localspec.commands.flags.answer import AnswerFlags, JsonFlag
+from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.kept import FlagGroups
 from localspec.commands.flags.loading import LoadingFlags
 from localspec.commands.flags.models import ModelFlags
 from localspec.commands.flags.sampling import SamplingFlags
 from localspec.commands.flags.spellings import LlamaCommand
+from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import (
     make_request,
     open_engine,
@@ -48,6 +50,7 @@ def run(
     sampling: SamplingFlags,
     answering: AnswerFlags,
     templating: TemplateFlags,
+    constraining: GrammarFlags,
     prompt: Annotated[
         str | None, typer.Argument(help="The prompt; what is piped in is added below it.")
     ] = None,
@@ -78,6 +81,7 @@ def run(
     if prompt is not None and prompt_option is not None:
         raise UsageError("Two prompts were given.", "Give one, as the argument or with --prompt.")
     _require_template(raw, special, answering, templating)
+    grammar = constraining.read()
     request = make_request(None, FlagGroups(models, loading, sampling))
     require_prompt_cache(answering)
     text = _read_prompt(prompt_option if prompt is None else prompt, file)
@@ -90,7 +94,7 @@ def run(
             use_template(engine, templating, answering.system)
             ids = engine.encode_chat(_messages(answering.system, text))
         length = usable_length(engine, length, request)
-        ask = partial(_ask, engine, ids, params, request.suffix, answering)
+        ask = partial(_ask, engine, ids, params, request.suffix, answering, grammar)
         writer = AnswerWriter(answering.hide_reasoning)
         try:
             with prompt_cache(engine, answering) as keep_prompt:
@@ -101,7 +105,7 @@ def run(
             _show_figures(answer, params)
         plain = ask(0, _quiet) if compare and answer.finish_reason != "cancelled" else None
         if as_json:
-            settings = _settings(engine, params, length)
+            settings = _settings(engine, params, length, grammar)
             settings["template"] = None if raw else engine.template.settings()
             document = {"seed": params.seed, "settings": settings}
             compared = {} if plain is None else {"plain": plain.as_json()}
@@ -133,6 +137,7 @@ def _ask(
     params: SamplingParams,
     suffix: bool,
     answering: AnswerFlags,
+    grammar: str | None,
     length: DraftTokens,
     on_response: "Callable[[GenerationResponse], None]",
     on_prompt: Callable[[], None] | None = None,
@@ -149,6 +154,7 @@ def _ask(
         max_tokens=answering.max_tokens,
         stop=answering.stop,
         on_prompt=on_prompt,
+        grammar=grammar,
     )
     return collect(responses, on_response)
 
@@ -170,13 +176,16 @@ def _show_figures(answer: "Answer", params: SamplingParams) -> None:
         console.note(advice)
 
 
-def _settings(engine: "Engine", params: SamplingParams, length: DraftTokens) -> dict[str, object]:
+def _settings(
+    engine: "Engine", params: SamplingParams, length: DraftTokens, grammar: str | None
+) -> dict[str, object]:
     """What an answer depends on, for ``--json``."""
     return {
         "target": engine.target.settings(),
         "draft": None if engine.draft is None else engine.draft.settings(),
         "draft_tokens": length,
         "sampling": asdict(params),
+        "grammar": grammar,
         "version": __version__,
     }
 

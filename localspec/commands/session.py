@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.commands.flags.answer import AnswerFlags, TemplateFlags
+from localspec.commands.flags.answer import AnswerFlags
 from localspec.commands.flags.kept import FlagGroups, settle
 from localspec.commands.flags.loading import LoadingFlags
 from localspec.commands.flags.models import ModelFlags
+from localspec.commands.flags.template import TemplateFlags
 from localspec.core.config import DraftOptions, DraftTokens, parse_draft_tokens
 from localspec.core.errors import IncompatiblePair, UsageError
 from localspec.core.sampling_choice import choose_sampling

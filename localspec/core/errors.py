@@ -12,6 +12,7 @@ Anything else that is raised is a bug and keeps its traceback.
     ├── DownloadProblem     a file that could not be fetched, or is not what was recorded
     ├── UnknownPair         a name that no pair has
     ├── TemplateError       a chat template that does not render
+    ├── GrammarError        a grammar or JSON schema that cannot be obeyed
     ├── PromptTooLong       a prompt that leaves no room in the context
     └── UsageError          options that contradict each other (exit code 2)
 """
@@ -62,6 +63,10 @@ class UnknownPair(LocalspecError):
 
 class TemplateError(LocalspecError):
     """The chat template in the GGUF file cannot be rendered."""
+
+
+class GrammarError(LocalspecError):
+    """A grammar or JSON schema that cannot be read, or that no answer can obey."""
 
 
 class PromptTooLong(LocalspecError):

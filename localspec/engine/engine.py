@@ -18,6 +18,7 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine.chat.reasoning import Format, marks_of
 from localspec.engine.chat.template import CHATML, ChatTemplate, Message
 from localspec.engine.llama import llama_library
+from localspec.engine.llama.grammar import GrammarConstraint, GrammarState
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.token_rules import require_known, token_rules
 from localspec.engine.memory.plan import MemoryPlan
@@ -59,6 +60,7 @@ class Engine:
         self.template = _own_template(target)
         self._pieces: dict[int, bytes] = {}
         self._rules: dict[object, TokenRules] = {}
+        self._grammars: dict[str, GrammarState] = {}
         self._notes = list(notes)
 
     @property
@@ -117,6 +119,15 @@ class Engine:
         if token not in self._pieces:
             self._pieces[token] = self.target.piece(token)
         return self._pieces[token]
+
+    def constraint(self, grammar: str, start: int) -> GrammarConstraint:
+        """What a GBNF grammar allows from position ``start`` on; it is compiled once.
+
+        Raises GrammarError for one that is malformed, or that llama.cpp could not bear.
+        """
+        if grammar not in self._grammars:
+            self._grammars = {grammar: GrammarState.beginning(grammar, self.target.vocab)}
+        return GrammarConstraint(self._grammars[grammar], start)
 
     def token_rules(self, params: SamplingParams) -> TokenRules:
         """What these parameters mean in ids of the target's vocabulary, which is asked once.
@@ -206,6 +217,7 @@ class Engine:
     def close(self) -> None:
         """Keep what was learnt, and free both models."""
         self.profile.keep()
+        self._grammars.clear()
         if self.draft is not None:
             self.draft.close()
         self.target.close()

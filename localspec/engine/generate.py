@@ -27,6 +27,7 @@ from localspec.speculative.loop import (
     generate_rounds,
     prefill,
 )
+from localspec.speculative.sampling.constrained import ConstrainedSampler, Constraint
 from localspec.speculative.sampling.logit_changes import TokenRules
 from localspec.speculative.sampling.rejection import RejectionSampler
 from localspec.speculative.sampling.sampler import Sampler
@@ -69,6 +70,10 @@ class TextEngine(Protocol):
 
     def is_stop(self, token: int) -> bool:
         """True for tokens that end an answer."""
+        ...
+
+    def constraint(self, grammar: str, start: int) -> Constraint:
+        """What a grammar allows in the answer that begins at this position."""
         ...
 
     def piece(self, token: int) -> bytes:
@@ -210,6 +215,7 @@ def stream_generate(
     max_tokens: int | None = None,
     stop: Sequence[str] = (),
     on_prompt: Callable[[], None] | None = None,
+    grammar: str | None = None,
     clock: Clock = time.perf_counter,
 ) -> Iterator[GenerationResponse]:
     """Generate after the token ids of ``prompt``; the last response carries the finish reason.
@@ -218,20 +224,25 @@ def stream_generate(
     answer; behind other ids, all text is the answer. ``stop`` holds for the answer alone.
 
     ``suffix`` lets "auto" also draft by prompt lookup, with a draft model or without. ``on_prompt``
-    is called when the target has read the prompt but its last token. The answer may fill the
-    context where ``max_tokens`` is None, or -1 or -2 as in llama.cpp; 0 only reads the prompt, and
-    the one response is empty. The text for a seed does not depend on
-    ``draft_tokens`` or on the draft (up to the rounding of llama.cpp's kernels; see
-    `LoadOptions.exact`), but with the rule "rejection". Raises PromptTooLong when no room is left
-    for an answer, UsageError for "auto" with "rejection" and for a ``max_tokens`` below -2.
+    is called when the target has read the prompt but its last token. ``grammar`` is GBNF, which the
+    answer obeys from its first token on, as far as it gets. The answer may fill the context where
+    ``max_tokens`` is None, or -1 or -2 as in llama.cpp; 0 only reads the prompt, and the one
+    response is empty. The text for a seed does not depend on ``draft_tokens`` or on the draft (up
+    to the rounding of llama.cpp's kernels; see `LoadOptions.exact`), but with the rule "rejection".
+    Raises PromptTooLong when no room is left for an answer, UsageError for "auto" with "rejection"
+    and for a ``max_tokens`` below -2, GrammarError for a bad grammar or where it allows no token.
     """
     require_room(len(prompt), engine.target.n_ctx)
     most = _most_tokens(max_tokens, engine.target.n_ctx)
-    sampler = make_sampler(params, engine.token_rules(params))
+    constraint = None if grammar is None else engine.constraint(grammar, len(prompt))
+    sampler = make_sampler(params, engine.token_rules(params), constraint)
     # Before the prompt is read: a pair that is new here is measured on empty caches.
     looks_up = suffix and draft_tokens == "auto" and engine.can_roll_back
     index = engine.suffix_index if looks_up else None
-    controller = _make_controller(engine, sampler, draft_tokens, index, clock)
+    drafter = model_drafter(engine, params, constraint)
+    controller = _make_controller(
+        engine, params, drafter, draft_tokens, index, clock, constraint is not None
+    )
     controller.begin_answer()
     stats = GenerationStats()
     stats.start(_read_prompt(engine.target, index, prompt, clock))
@@ -247,6 +258,8 @@ def stream_generate(
         clock=clock,
     )
     reading = prompt.reading if isinstance(prompt, Prompt) else Reading(engine.piece)
+    if grammar is not None:  # which knows no thoughts: all that it forms is the answer
+        reading = replace(reading, form=None)
     stream = TextStream((*stop, *reading.stop), reading.splitter())
     began = clock()
     for whole in rounds:
@@ -307,34 +320,45 @@ def _read_prompt(
     return replace(read, seconds=indexed + read.seconds)
 
 
-def make_sampler(params: SamplingParams, rules: TokenRules) -> Sampler:
-    """RejectionSampler where acceptance is "rejection", else Sampler."""
+def make_sampler(
+    params: SamplingParams, rules: TokenRules, constraint: Constraint | None = None
+) -> Sampler:
+    """RejectionSampler where acceptance is "rejection", else Sampler; within a constraint."""
     rejects = params.acceptance == "rejection" and not params.greedy
-    return RejectionSampler(params, rules) if rejects else Sampler(params, rules)
+    sampler = RejectionSampler(params, rules) if rejects else Sampler(params, rules)
+    return sampler if constraint is None else ConstrainedSampler(sampler, constraint)
 
 
-def model_drafter(engine: TextEngine, params: SamplingParams) -> ModelDrafter | None:
-    """The draft model as a drafter that chooses as the rule of acceptance wants; None without."""
+def model_drafter(
+    engine: TextEngine, params: SamplingParams, constraint: Constraint | None = None
+) -> ModelDrafter | None:
+    """The draft model as a drafter that chooses as the rule of acceptance wants; None without.
+
+    What it proposes obeys the constraint too.
+    """
     if engine.draft is None:
         return None
     rules = engine.token_rules(params)
     matched = params.acceptance == "match"
-    sampler = Sampler(params.draft_greedy, rules) if matched else make_sampler(params, rules)
+    sampler = make_sampler(params.draft_greedy if matched else params, rules)
+    if constraint is not None:
+        sampler = ConstrainedSampler(sampler, constraint, proposes=True)
     return ModelDrafter(engine.draft, sampler, engine.target.n_vocab, engine.is_stop)
 
 
 def _make_controller(
     engine: TextEngine,
-    sampler: Sampler,
+    params: SamplingParams,
+    drafter: ModelDrafter | None,
     length: DraftTokens,
     index: SuffixIndex | None,
     clock: Clock,
+    constrained: bool,
 ) -> Controller:
-    params = sampler.params
     require_fixed_length(length, params)
-    drafter = model_drafter(engine, params)
     if length == "auto" and (drafter is not None or index is not None):
         bucket = "greedy" if params.greedy else f"{params.acceptance} at {params.temperature:.1f}"
+        bucket += " in a grammar" * constrained  # another text, and known to the draft
         return Adaptive(engine.profile.knowledge(clock), clock, drafter, index, bucket=bucket)
     if drafter is None or length == 0 or length == "auto":
         return NoDraft()

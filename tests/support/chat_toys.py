@@ -14,7 +14,7 @@ from localspec.engine.chat.template import Message
 from localspec.engine.llama.token_rules import require_known
 from localspec.speculative.sampling.logit_changes import NO_RULES, TokenRules
 from localspec.speculative.suffix import SuffixIndex
-from tests.support.toys import ToyModel, ToyProfile
+from tests.support.toys import SlotConstraint, ToyModel, ToyProfile
 
 STOP = 128
 
@@ -42,6 +42,9 @@ class ChatToy:
 
     def is_stop(self, token: int) -> bool:
         return token == STOP
+
+    def constraint(self, grammar: str, start: int) -> SlotConstraint:
+        return SlotConstraint(grammar.encode().split(b"|"), start, STOP)
 
     def piece(self, token: int) -> bytes:
         return b"" if token == STOP else bytes([token])

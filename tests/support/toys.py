@@ -176,6 +176,37 @@ class ToyProfile:
         say("Measuring.")
 
 
+class SlotConstraint:
+    """A Constraint without llama.cpp: slot by slot the bytes that may stand there, over and over.
+
+    A stop token may follow where the slots have all been filled. Recomputed from what it is shown,
+    so nothing can be left over from a text that was taken back.
+    """
+
+    def __init__(self, slots: Sequence[bytes], start: int, stop: int) -> None:
+        self._slots = slots
+        self._start = start
+        self._stop = stop
+        self.asked = 0  # tokens
+
+    def may(self, token: int, place: int) -> bool:
+        """Whether the token may be the one at this place of an answer."""
+        at_end = place > 0 and place % len(self._slots) == 0
+        inside = self._slots[place % len(self._slots)]
+        return (at_end and token == self._stop) or (token < 256 and token in inside)
+
+    def allowed(
+        self, ids: NDArray[np.int64], position: int, history: Sequence[int]
+    ) -> NDArray[np.bool]:
+        self.asked += len(ids)
+        length = position - self._start
+        if length < 0:
+            return np.ones(len(ids), np.bool)
+        answer = list(history[len(history) - length :]) if length else []
+        alive = all(self.may(token, place) for place, token in enumerate(answer))
+        return np.array([alive and self.may(token, length) for token in ids.tolist()])
+
+
 STOP_TOKEN = 256
 COMMON = b"abc de\n\xc3\xa9\xe2\x82\xac"
 
@@ -211,6 +242,10 @@ class ToyEngine:
 
     def is_stop(self, token: int) -> bool:
         return token == STOP_TOKEN
+
+    def constraint(self, grammar: str, start: int) -> SlotConstraint:
+        """Of a grammar such as ``ab|c``: slots between bars."""
+        return SlotConstraint(grammar.encode().split(b"|"), start, STOP_TOKEN)
 
     def piece(self, token: int) -> bytes:
         return b"<stop>" if token == STOP_TOKEN else bytes([token])

@@ -74,6 +74,7 @@ class Chat:
     system: str | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    grammar: str | None = None
     turns: list[Message] = field(default_factory=list)
     oldest: int = 0
     total: GenerationStats = field(default_factory=GenerationStats)
@@ -129,6 +130,7 @@ class Chat:
             suffix=self.suffix,
             max_tokens=self.max_tokens,
             stop=self.stop,
+            grammar=self.grammar,
         )
         return collect(responses, self.ui.stream)
 

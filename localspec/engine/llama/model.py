@@ -137,6 +137,11 @@ class LlamaModel:
 
     # -- vocabulary ------------------------------------------------------------------------
 
+    @property
+    def vocab(self) -> Any:
+        """llama.cpp's handle of the vocabulary, valid until the model is closed."""
+        return self._vocab
+
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Token ids of ``text``; ``add_special`` adds BOS where the model wants one.
 

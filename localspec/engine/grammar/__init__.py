@@ -1,0 +1,1 @@
+"""Grammars of answers: GBNF, read with bounds, and JSON schemas turned into it."""

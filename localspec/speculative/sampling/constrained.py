@@ -1,0 +1,178 @@
+"""ConstrainedSampler: picks that obey a constraint, such as a grammar, in both models alike."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.core.errors import GrammarError
+from localspec.core.sampling_params import SamplingParams
+from localspec.speculative.sampling.row import Row
+from localspec.speculative.sampling.sampler import Sampler, ScoredToken, TokenDistribution
+
+if TYPE_CHECKING:
+    from localspec.speculative.loop import Logits
+
+RECALL = 64  # tokens, more than are ever drafted: how far back a history may change its mind
+_LOOKS = (256, 4096)  # of the largest logits, before all are looked at
+
+
+class Constraint(Protocol):
+    """Which tokens may follow which, in one answer."""
+
+    def allowed(
+        self, ids: NDArray[np.int64], position: int, history: Sequence[int]
+    ) -> NDArray[np.bool]:
+        """Which of these tokens may stand at ``position``; shape (len(ids),).
+
+        ``history`` holds the tokens before it, or at least the last RECALL of them. From one call
+        to the next it may go back by fewer than that, and on by any number. In the prompt any token
+        may stand; behind one that may not, none.
+        """
+        ...
+
+
+class ConstrainedSampler(Sampler):
+    """The rule of another sampler, among the tokens that a constraint allows.
+
+    As llama.cpp's `common_sampler_sample`: the other sampler picks first, and only where the
+    constraint refuses that token, it picks again from the row without what is refused, with the
+    same noise. The test by p and q needs the distribution of each pick, so with "rejection" rows
+    are always masked first (there ``grammar_first``). A pick depends on logits, position, history
+    and seed alone.
+
+    What a draft proposes is verified: with ``proposes``, where nothing is allowed, anything is
+    picked; else GrammarError is raised.
+    """
+
+    def __init__(self, sampler: Sampler, constraint: Constraint, *, proposes: bool = False) -> None:
+        super().__init__(sampler.params)
+        self._sampler = sampler
+        self._constraint = constraint
+        self._proposes = proposes
+        self._deciding = deciding_logits(sampler.params)
+
+    @property
+    def memory(self) -> int:
+        """How many of the tokens before it a pick must be shown."""
+        return max(RECALL, self._sampler.memory)
+
+    def pick(self, logits: "Logits", position: int, history: Sequence[int]) -> int:
+        """The token at ``position``, an allowed one."""
+        if self.params.seed_decides:
+            token = self._sampler.pick(logits, position, history)
+            if self._allows(token, position, history):
+                return token
+        masked = self._masked(logits, position, history)
+        return self._sampler.pick(masked, position, history)
+
+    def verify(
+        self,
+        logits: "Logits",
+        position: int,
+        history: Sequence[int],
+        token: int,
+        distribution: TokenDistribution | None,
+    ) -> int:
+        """The token in the place of a drafted one, by the other sampler's rule."""
+        if self.params.seed_decides:
+            return self.pick(logits, position, history)
+        masked = self._masked(logits, position, history)
+        return self._sampler.verify(masked, position, history, token, distribution)
+
+    def choose(self, logits: "Logits", position: int, history: Sequence[int]) -> ScoredToken:
+        """`pick`'s token, and by how much it leads the runner-up of the row it was picked from."""
+        if self.params.seed_decides:
+            chosen = self._sampler.choose(logits, position, history)
+            if self._allows(chosen.token, position, history):
+                return chosen
+        masked = self._masked(logits, position, history, at_least=2)  # a lead is over a second
+        return self._sampler.choose(masked, position, history)
+
+    def shortfall(
+        self, logits: "Logits", position: int, history: Sequence[int], token: int
+    ) -> float:
+        """By how many logits this token falls short of `pick`'s, in the row that was picked from.
+
+        Infinite where the constraint or truncation leaves the token out.
+        """
+        if self.pick(logits, position, history) == token:
+            return 0.0
+        if not self._allows(token, position, history):
+            return float("inf")
+        picked = self._sampler.pick(logits, position, history)
+        if not self._allows(picked, position, history):
+            ids = np.arange(len(logits))
+            logits = self._without(logits, ids, self._constraint.allowed(ids, position, history))
+        return self._sampler.shortfall(logits, position, history, token)
+
+    def distribution(
+        self, logits: "Logits", position: int, history: Sequence[int]
+    ) -> TokenDistribution:
+        """What `pick` draws from with "rejection"; with other rules it has no closed form."""
+        if self.params.seed_decides:
+            raise NotImplementedError("two picks with one noise")
+        masked = self._masked(logits, position, history)
+        return self._sampler.distribution(masked, position, history)
+
+    def _allows(self, token: int, position: int, history: Sequence[int]) -> bool:
+        return bool(self._constraint.allowed(np.array([token]), position, history)[0])
+
+    def _masked(
+        self, logits: "Logits", position: int, history: Sequence[int], at_least: int = 1
+    ) -> "Logits":
+        """A row from which the other sampler picks as from one without all that is refused.
+
+        A constraint takes its time for each token it is asked about. Where the sampler looks at
+        the largest allowed logits alone, the largest of the row are asked about first: whatever
+        is smaller than enough allowed ones cannot matter.
+        """
+        enough = max(at_least, self._deciding)
+        for look in (look for look in _LOOKS if enough <= look < len(logits)):
+            ids, _ = Row(logits).largest(look)
+            allowed = self._constraint.allowed(ids, position, history)
+            if np.count_nonzero(allowed) >= enough:
+                return self._without(logits, ids, allowed)
+        ids = np.arange(len(logits))
+        allowed = self._constraint.allowed(ids, position, history) & (logits > -np.inf)
+        if allowed.any():
+            return self._without(logits, ids, allowed)
+        if self._proposes:
+            return logits
+        raise GrammarError(
+            f"The grammar allows none of the model's tokens at position {position}.",
+            "Allow what this model can say there, or an end of the answer.",
+        )
+
+    def _without(
+        self, logits: "Logits", ids: NDArray[np.int64], allowed: NDArray[np.bool]
+    ) -> "Logits":
+        """The row with nothing but the allowed ones of these ids."""
+        row = np.full_like(logits, -np.inf)
+        kept = ids[allowed]
+        row[kept] = logits[kept]
+        return row
+
+
+def deciding_logits(params: SamplingParams) -> int:
+    """How many of a row's largest logits decide `Sampler`'s pick; a huge number if all may.
+
+    Only steps that are known here to look at no others are trusted: any parameter besides these,
+    unless it has its default, may.
+    """
+    known = replace(
+        SamplingParams(),
+        temperature=params.temperature,
+        top_k=params.top_k,
+        top_p=params.top_p,
+        min_p=params.min_p,
+        seed=params.seed,
+        acceptance=params.acceptance,
+    )
+    if params != known:
+        return 2**31
+    if params.greedy:
+        return 1
+    return params.top_k if params.top_k > 0 else 2**31

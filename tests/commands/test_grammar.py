@@ -1,0 +1,100 @@
+"""Grammar flags of run and chat: answers that obey, and what is wrong with what was given."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import HELLO, Command, process
+from tests.support.real_pair import TinyFiles
+
+pytestmark = pytest.mark.llama
+
+COLOURS = 'root ::= "red" | "green" | "blue"'
+SCHEMA = '{"type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]}'
+
+
+def test_run_obeys_with_any_draft(run: Command, tiny: TinyFiles) -> None:
+    for temperature in ("0", "0.8"):
+        flags = (HELLO, "--temp", temperature, "--seed", "4", "-n", "40", "-md", tiny.draft)
+        plain = run(*flags, "--draft", "off", "--grammar", COLOURS)
+        assert plain.code == 0 and plain.out.strip() in ("red", "green", "blue")
+        for length in ("1", "4", "9", "auto"):
+            assert run(*flags, "--draft", length, "--grammar", COLOURS).out == plain.out
+
+
+def test_a_schema_gives_json(run: Command, tmp_path: Path) -> None:
+    file = tmp_path / "schema.json"
+    file.write_text(f"\ufeff{SCHEMA}", encoding="utf-8")  # as editors of Windows save it
+    for flags in (("-j", SCHEMA), ("--json-schema", SCHEMA), ("-jf", file)):
+        done = run(HELLO, "--seed", "2", "-n", "40", *flags)
+        assert isinstance(json.loads(done.out)["ok"], bool)
+        assert done.err.count("\n") == 1  # the figures alone
+
+
+def test_json_holds_the_grammar(run: Command, tmp_path: Path) -> None:
+    file = tmp_path / "colours.gbnf"
+    file.write_text(COLOURS)
+    document = json.loads(run(HELLO, "--json", "--compare", "--grammar-file", file).out)
+    assert document["settings"]["grammar"] == COLOURS
+    assert document["text"] in ("red", "green", "blue") and document["finish_reason"] == "stop"
+    assert document["plain"]["token_ids"] == document["token_ids"]
+    assert json.loads(run(HELLO, "--json").out)["settings"]["grammar"] is None
+
+
+def test_a_stop_string_and_a_length_end_it_early(run: Command) -> None:
+    spelt = 'root ::= "one two three"'
+    assert run(HELLO, "-n", "40", "--grammar", spelt).out == "one two three"
+    assert run(HELLO, "-n", "40", "--grammar", spelt, "--stop", " th").out == "one two"
+    assert run(HELLO, "-n", "3", "--grammar", spelt).out.startswith("one")
+
+
+def test_every_answer_of_a_chat_begins_anew(chat: Command, tiny: TinyFiles) -> None:
+    done = chat("-md", tiny.draft, "--draft", "4", "--grammar", COLOURS, stdin="a\nb\n/regen\n")
+    assert done.code == 0
+    assert re.fullmatch("((red|green|blue)\n){3}", done.out)
+
+
+def test_what_a_schema_asks_beyond_a_grammar_is_said(run: Command) -> None:
+    schema = '{"type": "array", "items": {"type": "null"}, "maxItems": 2, "uniqueItems": true}'
+    done = run(HELLO, "-n", "40", "-j", schema)
+    assert done.code == 0 and "need not obey these of the schema: uniqueItems" in done.err
+
+
+WRONG = {
+    "grammar": (("--grammar", 'root ::= root "a"'), "begins with itself", 1),
+    "no rule": (("--grammar", ""), "no rule named root", 1),
+    "schema": (("-j", "{type: object}"), "is not JSON", 1),
+    "network": (("-j", '{"$ref": "https://example.org/x"}'), "is not fetched", 1),
+    "no file": (("--grammar-file", "missing.gbnf"), "missing.gbnf cannot be read", 1),
+    "a folder": (("-jf", "."), "cannot be read", 1),
+    "two grammars": (("--grammar", COLOURS, "--grammar-file", "x"), "Give one", 2),
+    "both": (("--grammar", COLOURS, "-j", SCHEMA), "Give one", 2),
+    "dead end": (("--grammar", r'root ::= "\x00"'), "allows none of the model's tokens", 1),
+}
+
+
+@pytest.mark.parametrize(("flags", "said", "code"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_a_sentence(
+    run: Command, chat: Command, flags: tuple[str, ...], said: str, code: int
+) -> None:
+    done = run(HELLO, *flags)
+    assert (done.code, done.out) == (code, "")
+    assert said in done.err and done.err.count("\n") <= 2
+    if "--grammar" not in flags:
+        assert said in chat(*flags).err
+
+
+def test_bytes_that_are_no_text_are_refused(run: Command, tmp_path: Path) -> None:
+    file = tmp_path / "latin1.gbnf"
+    file.write_bytes('root ::= "größer"'.encode("latin-1"))
+    done = run(HELLO, "--grammar-file", file)
+    assert done.code == 1 and "latin1.gbnf cannot be read" in done.err
+
+
+def test_bytes_of_a_strict_shell_are_refused(tiny: TinyFiles) -> None:
+    done = process("run", "-m", str(tiny.target), "--grammar", b'root ::= "\xff"', HELLO)  # type: ignore[arg-type]
+    assert done.returncode == 1 and "bytes that are no text" in done.stderr

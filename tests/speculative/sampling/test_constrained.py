@@ -1,0 +1,207 @@
+"""ConstrainedSampler: llama.cpp's order of picking, masks that are lazy and exact, and drafts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from localspec.core.config import DraftTokens
+from localspec.core.errors import GrammarError
+from localspec.core.sampling_params import AcceptanceRule, SamplingParams
+from localspec.engine.generate import collect, make_sampler, stream_generate
+from localspec.speculative.loop import Logits
+from localspec.speculative.sampling.constrained import ConstrainedSampler
+from localspec.speculative.sampling.logit_changes import NO_RULES
+from localspec.speculative.sampling.rejection import RejectionSampler
+from localspec.speculative.sampling.sampler import Sampler
+from tests.support.toys import STOP_TOKEN, ToyEngine
+
+GREEDY = SamplingParams(temperature=0)
+WARM = SamplingParams(temperature=0.8, seed=5)
+WIDE = SamplingParams(temperature=1.5, top_k=0, top_p=1, min_p=0, seed=2)
+REPEATS = SamplingParams(temperature=0.8, repeat_penalty=1.4, seed=9)
+PARAMS = (GREEDY, WARM, WIDE, REPEATS, replace(REPEATS, temperature=0))
+
+
+class Only:
+    """A Constraint that always allows the same tokens, and counts what it is asked about."""
+
+    def __init__(self, tokens: Sequence[int]) -> None:
+        self._tokens = list(tokens)
+        self.asked = 0
+
+    def allowed(
+        self, ids: NDArray[np.int64], position: int, history: Sequence[int]
+    ) -> NDArray[np.bool]:
+        self.asked += len(ids)
+        return np.isin(ids, self._tokens)
+
+
+def masked(logits: Logits, tokens: Sequence[int]) -> Logits:
+    row = np.full_like(logits, -np.inf)
+    row[list(tokens)] = logits[list(tokens)]
+    return row
+
+
+def reference(
+    params: SamplingParams, logits: Logits, tokens: Sequence[int], history: Sequence[int]
+) -> int:
+    """`common_sampler_sample`: pick; if that is refused, mask all of the row and pick again."""
+    sampler = Sampler(params)
+    token = sampler.pick(logits, len(history), history)
+    if token in tokens:
+        return token
+    return sampler.pick(masked(logits, tokens), len(history), history)
+
+
+rows = st.lists(st.integers(-18, 18), min_size=2, max_size=24).map(
+    lambda thirds: np.array(thirds, np.float32) / np.float32(3)
+)
+
+
+@given(rows, st.sampled_from(PARAMS), st.integers(0, 99), st.data())
+def test_a_pick_is_that_of_llama_cpp(
+    logits: Logits, params: SamplingParams, seed: int, data: st.DataObject
+) -> None:
+    tokens = data.draw(st.sets(st.integers(0, len(logits) - 1), min_size=1))
+    history = data.draw(st.lists(st.integers(0, 30), max_size=8))
+    params = replace(params, seed=seed)
+    sampler = ConstrainedSampler(Sampler(params), Only(list(tokens)))
+    expected = reference(params, logits, list(tokens), history)
+    assert sampler.pick(logits, len(history), history) == expected
+    assert sampler.verify(logits, len(history), history, 1, None) == expected
+    assert sampler.choose(logits, len(history), history).token == expected
+    assert sampler.shortfall(logits, len(history), history, expected) == 0
+    margin = sampler.margin(logits, len(history), history)
+    assert margin is None or margin >= 0
+    for token in set(range(len(logits))) - {expected}:
+        short = sampler.shortfall(logits, len(history), history, token)
+        assert short >= 0 and (token in tokens or short == math.inf)
+
+
+@pytest.mark.parametrize("params", PARAMS)
+@pytest.mark.parametrize("share", [0.5, 0.01, 0.0005])
+def test_a_lazy_mask_equals_a_whole_one(params: SamplingParams, share: float) -> None:
+    rng = np.random.default_rng(3)
+    for round_ in range(40):
+        # Halves of whole numbers: many ties, at the ends of what is looked at too.
+        logits = np.round(rng.standard_normal(9000) * 6).astype(np.float32)
+        logits /= np.float32(2)
+        tokens = np.flatnonzero(rng.random(9000) < share).tolist() or [int(rng.integers(9000))]
+        history = rng.integers(0, 9000, 20).tolist()
+        params = replace(params, seed=round_)
+        sampler = ConstrainedSampler(Sampler(params), Only(tokens))
+        assert sampler.pick(logits, 20, history) == reference(params, logits, tokens, history)
+        whole = Sampler(params).choose(masked(logits, tokens), 20, history)
+        if Sampler(params).pick(logits, 20, history) not in tokens:
+            assert sampler.choose(logits, 20, history) == whole
+
+
+@pytest.mark.parametrize("params", [GREEDY, WARM])
+def test_few_tokens_are_asked_about(params: SamplingParams) -> None:
+    logits = np.random.default_rng(0).standard_normal(100_000).astype(np.float32)
+    best = int(logits.argmax())
+    obeying, halved = Only([best]), Only([i for i in range(100_000) if i % 2 != best % 2])
+    ConstrainedSampler(Sampler(replace(params, top_k=1)), obeying).pick(logits, 0, [])
+    assert obeying.asked == 1
+    ConstrainedSampler(Sampler(replace(params, min_p=0.9)), halved).pick(logits, 0, [])
+    assert halved.asked in (1, 257)
+
+
+@pytest.mark.parametrize("params", [GREEDY, WARM, replace(WARM, acceptance="rejection")])
+def test_a_dead_end_is_told(params: SamplingParams) -> None:
+    logits = np.zeros(300, np.float32)
+    logits[7] = -np.inf
+    for nothing in ([], [7]):
+        with pytest.raises(GrammarError, match="allows none of the model's tokens at position 3"):
+            ConstrainedSampler(Sampler(params), Only(nothing)).pick(logits, 3, [])
+    proposing = ConstrainedSampler(Sampler(params), Only([]), proposes=True)
+    assert proposing.choose(logits, 3, []).token == Sampler(params).pick(logits, 3, [])
+
+
+@given(rows, st.integers(0, 99), st.data())
+def test_rejection_tests_masked_distributions(
+    logits: Logits, seed: int, data: st.DataObject
+) -> None:
+    tokens = list(data.draw(st.sets(st.integers(0, len(logits) - 1), min_size=1)))
+    params = SamplingParams(temperature=1, seed=seed, acceptance="rejection")
+    sampler = ConstrainedSampler(RejectionSampler(params), Only(tokens))
+    plain, row = RejectionSampler(params), masked(logits, tokens)
+    drafted = sampler.choose(np.roll(logits, 1), 4, [])
+    assert drafted.distribution is not None
+    assert set(drafted.distribution.ids.tolist()) <= set(tokens)
+    verified = sampler.verify(logits, 4, [], drafted.token, drafted.distribution)
+    assert verified == plain.verify(row, 4, [], drafted.token, drafted.distribution)
+    assert sampler.pick(logits, 4, []) == plain.pick(row, 4, [])
+
+
+# -- texts of toy models ---------------------------------------------------------------------
+
+
+def answer(
+    length: DraftTokens, params: SamplingParams, grammar: str = "ab|c|de \n", **options: object
+) -> tuple[list[int], int]:
+    """Tokens of one answer in a grammar of slots, and how many drafted ones were accepted."""
+    engine = ToyEngine(**options)  # type: ignore[arg-type]
+    stream = stream_generate(
+        engine, engine.encode("abc dede"), params, length, max_tokens=60, grammar=grammar
+    )
+    found = collect(stream)
+    assert found.finish_reason in ("stop", "length", "context")
+    return found.tokens, found.stats.accepted
+
+
+@pytest.mark.parametrize("params", PARAMS)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_text_is_the_same_with_any_draft(params: SamplingParams, seed: int) -> None:
+    params, accepted = replace(params, seed=seed), 0
+    plain, _ = answer(0, params, seed=seed)
+    slots = ["ab", "c", "de \n"]
+    assert STOP_TOKEN not in plain or len(plain) % 3 == 1
+    assert all(chr(token) in slots[i % 3] for i, token in enumerate(plain) if token != STOP_TOKEN)
+    for length in (1, 4, 9, "auto"):
+        for quirk in (0.3, 9.0, None):
+            drafted = answer(length, params, seed=seed, quirk=quirk)
+            assert drafted[0] == plain
+            accepted += drafted[1]
+    assert accepted > 0
+
+
+@pytest.mark.parametrize("rule", ["coupled", "match", "rejection"])
+def test_every_rule_of_acceptance_obeys(rule: AcceptanceRule) -> None:
+    accepted = 0
+    for seed in range(10):
+        params = SamplingParams(temperature=1, seed=seed, acceptance=rule)
+        tokens, agreed = answer(4, params, seed=seed)
+        accepted += agreed
+        if tokens[-1] == STOP_TOKEN:
+            tokens.pop()
+        assert all(chr(t) in ("ab", "c", "de \n")[i % 3] for i, t in enumerate(tokens))
+    assert accepted > 0
+
+
+def test_a_draft_that_obeys_is_accepted_more() -> None:
+    """Where the grammar leaves little, the draft's own wishes are mostly refused."""
+    obeying = wild = 0
+    for seed in range(20):
+        params = replace(WARM, seed=seed)
+        obeying += answer(4, params, seed=seed)[1]
+        engine = ToyEngine(seed=seed)
+        constraint = engine.constraint("ab|c|de \n", 8)
+        sampler = make_sampler(params, NO_RULES, constraint)
+        prompt = engine.encode("abc dede")
+        text, _ = answer(0, params, seed=seed)
+        assert engine.draft is not None
+        for i in range(len(text)):
+            context = [*prompt, *text[:i]]
+            row = engine.draft.row(context)
+            wild += Sampler(params).pick(row, len(context), context) == text[i]
+            obeying += sampler.pick(row, len(context), context) == text[i]
+    assert obeying > 1.2 * wild
