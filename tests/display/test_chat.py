@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -171,6 +172,22 @@ def test_ctrl_c_in_an_answer(columns: int) -> None:
         assert answer_of(terminal.window, "still there?") == "well"
         terminal.type("/exit\n")
         assert terminal.leave() == 0
+
+
+def test_ctrl_c_shows_what_may_begin_a_stop_string() -> None:
+    held = "".join(words(500)[1:]) + "END"  # everything behind the first word
+    code = RECITE.replace("temperature=0), 0", f"temperature=0), 0, stop=({held!r},)")
+    with Terminal(code, json.dumps([words(500)]), "0.02") as terminal:
+        terminal.prompt(1)
+        terminal.type("ask\n")
+        terminal.wait(lambda window: meter_shown(window) and "word0" in window.text)
+        time.sleep(0.2)  # for a few words more
+        assert "word1" not in terminal.window.text
+        terminal.type("\x03")
+        terminal.prompt(2)
+        count = int(re.findall(r"(?m)^(\d+) tokens", terminal.window.text)[0])
+        said = answer_of(terminal.window, "ask").replace("^C", "")
+        assert count > 1 and said.split() == "".join(words(count)).split()
 
 
 def test_keys_typed_during_an_answer_wait_for_the_prompt() -> None:
