@@ -52,6 +52,13 @@ def test_figures_in_words(
     assert streams.read() == ("", expected + "\n")
 
 
+def test_cached_tokens_are_said(streams: Streams) -> None:
+    stats = made_stats()
+    stats.cached_tokens = 300
+    figures(stats, "stop", None)
+    assert " · prompt 21 tokens at 40.0 tok/s, 300 cached · TTFT" in streams.read()[1]
+
+
 def test_why_nothing_is_drafted_is_said(streams: Streams) -> None:
     figures(made_stats(), "stop", None, DraftStatus.VERIFICATION_TOO_SLOW)
     figures(made_stats(), "stop", None, DraftStatus.OFF)  # as asked for

@@ -211,6 +211,21 @@ def test_stats_are_live_and_complete() -> None:
     assert clock() == stats.prompt_seconds + stats.draft_prompt_seconds + stats.seconds
 
 
+def test_who_asks_hears_of_the_prompt_before_the_answer() -> None:
+    clock = FakeClock()
+    engine, heard = ToyEngine(quirk=0.0, clock=clock), list[list[int]]()
+
+    def hear() -> None:
+        heard.append(list(engine.target.tokens))
+        clock.advance(100)
+
+    prompt = engine.encode("abcd")
+    stream = stream_generate(engine, prompt, WARM, 3, max_tokens=9, on_prompt=hear, clock=clock)
+    stats = list(stream)[-1].stats
+    assert heard == [prompt[:-1]]
+    assert stats.ttft_s == 20 and stats.prompt_seconds + stats.seconds < 100  # not its time
+
+
 class SlowEngine(ToyEngine):
     """It takes half a second to look a token up, and a quarter to ask whether it ends the text."""
 
