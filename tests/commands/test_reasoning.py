@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -200,6 +202,19 @@ def test_a_template_from_a_file(localspec: Command, model: Model, tmp_path: Path
     file.write_text("Q: {{ messages[-1].content }} A:", "utf-8")
     with reciting("Yes.") as prompts:
         done = localspec("run", "-m", model(CHATML), *FLAGS, "--chat-template-file", file, "Ask")
+    assert done.code == 0 and prompts[0].endswith("Q: Ask A:")
+
+
+def test_a_template_from_a_pipe_is_read_once(
+    localspec: Command, model: Model, tmp_path: Path
+) -> None:
+    pipe = tmp_path / "template"
+    os.mkfifo(pipe)
+    writer = Thread(target=pipe.write_text, args=("Q: {{ messages[-1].content }} A:",))
+    writer.start()
+    with reciting("Yes.") as prompts:
+        done = localspec("run", "-m", model(CHATML), *FLAGS, "--chat-template-file", pipe, "Ask")
+    writer.join()
     assert done.code == 0 and prompts[0].endswith("Q: Ask A:")
 
 

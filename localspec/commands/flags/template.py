@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -118,7 +119,9 @@ def _is_jinja(text: str) -> bool:
     return "{{" in text or "{%" in text
 
 
+@cache
 def _read_template(file: Path) -> str:
+    """What is in the file, which may be a pipe: read once."""
     try:
         text = read_at_most(file, _MAX_TEMPLATE_BYTES).decode("utf-8")
         if not _is_jinja(text):
