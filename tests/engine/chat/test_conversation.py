@@ -458,7 +458,8 @@ def test_set() -> None:
 @pytest.mark.parametrize(
     "rest",
     ["warmth 1", "temperature", "temperature hot", "temperature nan", "temperature -1",
-     "top_k 1.5", "seed -2", "top_p 2", "temperature 1 2", "greedy 1", "__class__ 1", "logit_bias 999+1"],
+     "top_k 1.5", "seed -2", "top_p 2", "temperature 1 2", "greedy 1", "__class__ 1",
+     "logit_bias 999+1"],
 )  # fmt: skip
 def test_a_setting_that_is_none(rest: str) -> None:
     chat, person, _ = made()
