@@ -4,13 +4,13 @@
 
 Rows of logits are made beforehand: normal, with a few tokens raised above the rest. The text behind
 which a token is picked repeats itself now and then. Settings take turns; of --repeats rounds of
---picks picks the median is shown, in microseconds a pick.
+--picks picks the quickest is shown, in microseconds of processor time a pick: what other programs
+do to the caches only adds to it.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
 import time
 from dataclasses import replace
 from typing import Any
@@ -71,18 +71,18 @@ def made_text() -> list[int]:
 
 
 def measure(sampler: Sampler, rows: NDArray[np.float32], text: list[int], picks: int) -> float:
-    """Microseconds for each of ``picks`` picks; the text grows by one known token between them."""
-    history, began = list(text), time.perf_counter()
+    """Microseconds of each of ``picks`` picks; the text grows by one known token between them."""
+    history, began = list(text), time.process_time()
     for i in range(picks):
         sampler.pick(rows[i % ROWS], len(history), history)
         history.append(text[i])
-    return 1e6 * (time.perf_counter() - began) / picks
+    return 1e6 * (time.process_time() - began) / picks
 
 
 def main() -> None:
     """Print a table, then the same as JSON."""
     parser = Parser(__doc__)
-    parser.integers(vocabulary=152_000, picks=100, repeats=9)
+    parser.integers(vocabulary=152_000, picks=32, repeats=30)
     args = parser.parse_args()
     rows, text = made_rows(args.vocabulary), made_text()
     rules = TokenRules(breakers={token: ((),) for token in range(4)})
@@ -96,10 +96,10 @@ def main() -> None:
     for _ in range(args.repeats):
         for name, sampler in samplers.items():
             times[name].append(measure(sampler, rows, text, args.picks))
-    medians = {name: statistics.median(each) for name, each in times.items()}
-    for name, median in medians.items():
-        print(f"{name:<40}{median:8.0f}")
-    print(json.dumps({"vocabulary": args.vocabulary, "picks_us": medians}))
+    least = {name: min(each) for name, each in times.items()}
+    for name, microseconds in least.items():
+        print(f"{name:<40}{microseconds:8.0f}")
+    print(json.dumps({"vocabulary": args.vocabulary, "picks_us": least}))
 
 
 if __name__ == "__main__":

@@ -105,6 +105,29 @@ def test_a_pairs_name_wherever_models_are_named(mine: list[Path], localspec: Com
 
 
 @pytest.mark.llama
+def test_a_pair_keeps_sampling_of_every_kind(fetched: list[Path], localspec: Command) -> None:
+    flags = (
+        *("--dry-multiplier", "0.8", "--dry-sequence-breaker", r"\n", "-l", "5-inf", "-l", "7+1"),
+        *("--ignore-eos", "--seed", "-1", "-c", "256", "-t", "1"),
+    )
+    assert localspec("pair", "add", "odd", "-m", PAIR[0], "-md", PAIR[1], *flags).code == 0
+    shown = json.loads(localspec("pair", "show", "odd", "--json").out)["settings"]
+    assert shown["logit_bias"] == ["5-inf", "7+1"] and shown["seed"] == -1
+
+    def sampling(*more: str) -> dict[str, object]:
+        done = localspec("run", "-m", "odd", "-n", "2", "Say the thing", "--json", *more)
+        found: dict[str, object] = json.loads(done.out)["settings"]["sampling"]
+        return found
+
+    once, again = sampling(), sampling("-l", "9+1", "--seed", "4")
+    assert once["dry_sequence_breakers"] == ["\n"] and once["dry_multiplier"] == 0.8
+    assert once["logit_bias"] == ["5-inf", "7+1"] and once["ignore_eos"] is True
+    assert (again["logit_bias"], again["seed"]) == (["9+1"], 4)  # flags stand above the pair
+    refused = localspec("pair", "add", "bad", "-m", PAIR[0], "-md", PAIR[1], "-l", "5")
+    assert refused.code == 2 and "5 is no logit bias" in refused.err
+
+
+@pytest.mark.llama
 def test_a_pairs_name_in_bench(mine: list[Path], localspec: Command, tmp_path: Path) -> None:
     prompts = tmp_path / "prompts.jsonl"
     prompts.write_text('{"task": "say", "prompt": "Say the thing"}\n')

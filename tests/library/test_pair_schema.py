@@ -42,6 +42,7 @@ def refusal(document: Mapping[str, object]) -> str:
 
 def test_what_is_written_reads_the_same() -> None:
     settings: dict[str, Setting] = {"draft_tokens": 4, "temperature": 0.5, "lenient": True}
+    settings |= {"seed": -1, "logit_bias": ("5+1", "7-inf"), "dry_sequence_breakers": ('"', "\n")}
     files = (FileHash(TARGET, SHA, 2**40), FileHash("/models/part 2 \U0001f600.gguf", SHA, 0))
     pair = UserPair("mine", TARGET, DRAFT, settings, files)
     assert parse_pair("mine", tomllib.loads(as_toml(pair))) == pair
@@ -60,6 +61,13 @@ WRONG_SETTINGS: list[tuple[dict[str, object], str]] = [
     ({"temperature": "hot"}, "settings.temperature: expected a number."),
     ({"temperature": 101}, "temperature is 101, expected a value from 0 to 100."),
     ({"min_p": float("nan")}, "min-p is nan, expected a value from 0 to 1."),
+    ({"logit_bias": "5+1"}, "settings.logit_bias: expected a list of texts."),
+    ({"logit_bias": [5]}, "settings.logit_bias: expected a list of texts."),
+    ({"logit_bias": ["5+1", "5"]}, "5 is no logit bias."),
+    ({"dry_sequence_breakers": ["x" * 41]}, "A sequence breaker has 41 characters."),
+    ({"ignore_eos": 1}, "settings.ignore_eos: expected true or false."),
+    ({"dry_base": 0.5}, "dry-base is 0.5, expected a value from 1 to 1000."),
+    ({"seed": -2}, "seed is -2, expected a value from 0"),
     ({"acceptance": "maybe"}, "'maybe' is no rule of acceptance."),
     ({"acceptance": "rejection", "draft_tokens": "auto"}, "the draft length must be fixed"),
     ({"context": 8}, "there is no key settings.context; known are draft_tokens, ctx_size,"),
@@ -161,12 +169,19 @@ def test_settings_are_named_as_in_config() -> None:
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
-values = texts | st.booleans() | st.integers() | st.floats(allow_nan=False)
+values = (
+    texts
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.lists(texts, max_size=3).map(tuple)
+)
 
 
 @given(values)
 def test_toml_is_written_so_that_it_reads_the_same(value: Setting) -> None:
     read = tomllib.loads(f"x = {toml_value(value)}")["x"]
+    read = tuple(read) if isinstance(read, list) else read
     assert read == value and type(read) is type(value)
 
 
@@ -180,4 +195,5 @@ def test_a_file_of_nonsense_is_told_in_one_sentence(
     except ValueError as error:
         assert str(error).isprintable() and "expected" in str(error) or "no " in str(error)
     else:
-        assert tomllib.loads(as_toml(pair)).get("settings", {}) == settings
+        written = tomllib.loads(as_toml(pair))
+        assert parse_pair("mine", written).settings == settings

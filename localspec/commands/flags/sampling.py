@@ -191,13 +191,13 @@ class SamplingFlags:
         ),
     ] = None
     ignore_eos: Annotated[
-        bool | None,
+        bool,
         typer.Option(
             "--ignore-eos",
             help="Never pick a token that ends the answer.",
             rich_help_panel=_SAMPLING,
         ),
-    ] = None
+    ] = False
     seed: Annotated[
         int | None,
         typer.Option(
@@ -224,4 +224,5 @@ class SamplingFlags:
 
     def given(self) -> dict[str, object]:
         """Flag values by the names of SamplingParams, None where a flag was left out."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: None if value is False else value for name, value in values.items()}

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from localspec.core.sampling_params import SamplingParams
+from localspec.speculative.sampling.noise import gumbel_noise
 from localspec.speculative.sampling.row import Row
 from localspec.speculative.sampling.sampler import Sampler
 from localspec.speculative.sampling.truncation import LISTED, survivors
@@ -78,6 +79,26 @@ def test_xtc_runs_as_often_as_it_should_and_for_both_models_at_once() -> None:
     assert sum(ran) / 4000 == pytest.approx(0.3, abs=0.03)
     again = Sampler(replace(OFF, xtc_probability=0.3, seed=6))
     assert [0 not in np.flatnonzero(probabilities(again, ROW, [], at)) for at in range(4000)] != ran
+
+
+RECORDED: list[tuple[dict[str, Any], list[int]]] = [
+    ({"top_n_sigma": 1.0}, [1060, 2463, 2263, 1743, 4867, 908, 5435, 6831]),
+    ({"typical_p": 0.6}, [1060, 2463, 7832, 1743, 4867, 908, 5435, 6831]),
+    (
+        {"xtc_probability": 0.5, "xtc_threshold": 0.05},
+        [5624, 2463, 2263, 1743, 4597, 1571, 5435, 7147],
+    ),
+    ({"dynatemp_range": 0.6}, [1060, 2463, 7832, 1743, 4867, 908, 5435, 6831]),
+]
+
+
+@pytest.mark.parametrize(("changes", "expected"), RECORDED)
+def test_a_seed_gives_the_picks_it_always_gave(
+    changes: dict[str, Any], expected: list[int]
+) -> None:
+    sampler = Sampler(replace(SamplingParams(seed=11), **changes))
+    rows = [(gumbel_noise(1, i, np.arange(9001)) * 2).astype(np.float32) for i in range(8)]
+    assert [sampler.pick(row, i, []) for i, row in enumerate(rows)] == expected
 
 
 SETTINGS = st.fixed_dictionaries(
