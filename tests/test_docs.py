@@ -105,17 +105,6 @@ def test_the_library_example_runs(
     assert re.search(r"\n\d+% of the drafted tokens were accepted\n$", capsys.readouterr().out)
 
 
-# Flags whose rows are written, and which are still to come.
-TO_COME = frozenset(
-    "-sp --special --prompt-cache --prompt-cache-all --prompt-cache-ro --chat-template "
-    "--chat-template-file --chat-template-kwargs --reasoning-effort --presence-penalty "
-    "--frequency-penalty --top-nsigma --typical --xtc-probability --xtc-threshold "
-    "--dynatemp-range --dynatemp-exp --dry-multiplier --dry-base --dry-allowed-length "
-    "--dry-penalty-last-n --dry-sequence-breaker -l --logit-bias --ignore-eos --grammar "
-    "--grammar-file -j --json-schema -jf --json-schema-file".split()
-)
-
-
 def flag_rows() -> list[tuple[list[str], str]]:
     """llama.cpp's flags of each row, and the cell that says what they are here."""
     text = (ROOT / "docs" / "llama-cpp-flags.md").read_text(encoding="utf-8")
@@ -142,11 +131,11 @@ def llama_cpp_flags() -> list[list[str]]:
 def test_flags_of_llama_cpp_exist_where_they_are_said_to() -> None:
     ours, same = our_flags(), [flags for flags, here in flag_rows() if here == "same"]
     missing = {flag for flags in same for flag in flags} - ours
-    assert missing == TO_COME  # and what has come leaves that list
+    assert missing == set()
     elsewhere = [here for _, here in flag_rows() if here not in ("same", "–")]
     assert len(elsewhere) > 10
     named = {flag for here in elsewhere for flag in re.findall(r"`(-[\w-]+)`", here)}
-    assert named - ours - TO_COME == set()
+    assert named - ours == set()
 
 
 def test_every_flag_of_llama_cpp_has_one_row() -> None:

@@ -34,6 +34,7 @@ def chat(
 ) -> None:
     """Talk with a model, turn by turn; /help lists the commands."""
     from localspec.display.chat import open_screen
+    from localspec.display.pieces import Look
     from localspec.engine.chat.conversation import Chat
     from localspec.engine.chat.input_loop import run
 
@@ -42,7 +43,8 @@ def chat(
     length = request.draft_tokens
     templating.check()
     require_prompt_cache(answering)
-    with open_engine(request) as engine, open_screen(answering.hide_reasoning) as screen:
+    look = Look.asked(answering.hide_reasoning, answering.show_draft)
+    with open_engine(request) as engine, open_screen(look) as screen:
         use_template(engine, templating, answering.system)
         conversation = Chat(
             engine,

@@ -35,7 +35,7 @@ from localspec.core.errors import FileProblem, UsageError
 from localspec.core.sampling_params import SamplingParams
 from localspec.display import answer as answers
 from localspec.display import console
-from localspec.display.pieces import AnswerWriter
+from localspec.display.pieces import AnswerWriter, Look
 
 if TYPE_CHECKING:
     from localspec.engine.chat.template import Message
@@ -82,6 +82,11 @@ def run(
         raise UsageError("Two prompts were given.", "Give one, as the argument or with --prompt.")
     _require_template(raw, special, answering, templating)
     grammar = constraining.read()
+    if as_json and answering.show_draft:
+        raise UsageError(
+            "--show-draft colours a text, and --json prints none.",
+            "Leave one out; sources and accepted_at of the document count the drafted tokens.",
+        )
     request = make_request(None, FlagGroups(models, loading, sampling))
     require_prompt_cache(answering)
     text = _read_prompt(prompt_option if prompt is None else prompt, file)
@@ -95,7 +100,7 @@ def run(
             ids = engine.encode_chat(_messages(answering.system, text))
         length = usable_length(engine, length, request)
         ask = partial(_ask, engine, ids, params, request.suffix, answering, grammar)
-        writer = AnswerWriter(answering.hide_reasoning)
+        writer = AnswerWriter(Look.asked(answering.hide_reasoning, answering.show_draft))
         try:
             with prompt_cache(engine, answering) as keep_prompt:
                 answer = ask(length, _quiet if as_json else writer.write, keep_prompt)

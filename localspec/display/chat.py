@@ -15,7 +15,7 @@ from localspec.core.interrupt import held_interrupt
 from localspec.display import console
 from localspec.display.answer import figures, meter, only_thoughts
 from localspec.display.line_editor import Echo, LineEditor
-from localspec.display.pieces import AnswerWriter, ShownPieces, append
+from localspec.display.pieces import PLAIN, AnswerWriter, Look, ShownPieces, append
 from localspec.engine.chat.input_loop import read_message
 from localspec.engine.chat.slash_commands import ALIASES, COMMANDS
 from localspec.engine.generate import Answer, GenerationResponse
@@ -29,15 +29,15 @@ _REFRESH_SECONDS = 0.08
 
 
 @contextmanager
-def open_screen(hide_reasoning: bool = False) -> Iterator["ChatScreen | PlainChat"]:
+def open_screen(look: Look = PLAIN) -> Iterator["ChatScreen | PlainChat"]:
     """The screen for this process's streams: a terminal on both sides, or plain lines."""
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
-        yield PlainChat(hide_reasoning)
+        yield PlainChat(look)
         return
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), _leave)
-    screen = ChatScreen([*COMMANDS, *ALIASES], paths.history_file(), hide_reasoning)
+    screen = ChatScreen([*COMMANDS, *ALIASES], paths.history_file(), look)
     screen.say("/help lists the commands; Ctrl-D leaves.")
     try:
         yield screen
@@ -50,8 +50,8 @@ class PlainChat:
 
     interactive = False
 
-    def __init__(self, hide_reasoning: bool = False) -> None:
-        self._writer = AnswerWriter(hide_reasoning)
+    def __init__(self, look: Look = PLAIN) -> None:
+        self._writer = AnswerWriter(look)
 
     def read(self) -> str:
         """The next message of stdin; EOFError at its end."""
@@ -105,17 +105,15 @@ class ChatScreen:
 
     interactive = True
 
-    def __init__(
-        self, commands: Sequence[str], history: Path, hide_reasoning: bool = False
-    ) -> None:
+    def __init__(self, commands: Sequence[str], history: Path, look: Look) -> None:
         from rich.text import Text
 
         self._console: Console = console.make_console(stderr=False)
         self._editor = LineEditor(commands, history)
         self._live: Live | None = None
         self._line = Text()
-        self._hide = hide_reasoning
-        self._shown = ShownPieces(hide_reasoning)
+        self._look = look
+        self._shown = ShownPieces(look)
         self._drawn = 0.0
         self._echo = Echo()
 
@@ -172,7 +170,7 @@ class ChatScreen:
             if self._line:
                 self._console.print(self._line, soft_wrap=True)
             self._line = self._line.blank_copy()
-            self._shown = ShownPieces(self._hide)
+            self._shown = ShownPieces(self._look)
 
     def _open(self) -> "Live":
         if self._live is None:

@@ -1,19 +1,20 @@
 """Colours, or marks, for where each token of an answer came from (``--show-draft``)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING
-
-from localspec.core.formatting import printable
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.text import Text
 
     from localspec.engine.generate import Origin, TextPiece
 
-# From the palette of Okabe and Ito (2008), told apart by people with any colour vision, and on
-# dark and light ground; with attributes, for terminals of eight colours.
-_STYLES: "dict[Origin, str]" = {
+Origins = Literal["hidden", "colours", "marks"]
+
+# From the palette of Okabe and Ito (2008), told apart by people with any colour vision, on dark and
+# on light ground; with attributes, for terminals of eight colours.
+STYLES: "dict[Origin, str]" = {
     "draft": "#56b4e9",
     "suffix": "italic #cc79a7",
     "corrected": "underline #d55e00",
@@ -28,33 +29,29 @@ _WORDS: "dict[Origin, str]" = {
 }
 
 
-def legend(coloured: bool) -> "Text":
+def visible_origins(out: "Console") -> Origins:
+    """Colours where the console has them, else marks."""
+    return "colours" if out.color_system is not None and not out.no_color else "marks"
+
+
+def legend(origins: Origins) -> "Text":
     """What the colours or marks mean, on one line."""
     from rich.text import Text
 
     parts = (
-        Text(words, _STYLES[origin]) if coloured else Text(_marked(words, origin))
+        Text(words, STYLES[origin]) if origins == "colours" else Text(_between(words, origin))
         for origin, words in _WORDS.items()
     )
     return Text(" · ").join(parts)
 
 
-def styled(pieces: "Sequence[TextPiece]") -> "Text":
-    """The pieces of one round in their colours; control sequences are shown, not obeyed."""
-    from rich.text import Text
-
-    text = Text()
-    for piece in pieces:
-        text.append(printable(piece.text), _STYLES[piece.origin])
-    return text
+def marked(pieces: "Iterable[TextPiece]") -> "Iterator[TextPiece]":
+    """The pieces of one round, those that have one origin joined, between its marks."""
+    for (origin, reasoning), run in groupby(pieces, key=lambda piece: piece[1:]):
+        first, *rest = run
+        text = "".join(piece.text for piece in (first, *rest))
+        yield first._replace(text=_between(text, origin), origin=origin, reasoning=reasoning)
 
 
-def marked(pieces: "Sequence[TextPiece]") -> str:
-    """The pieces of one round, each run of one origin between its marks."""
-    said = (piece for piece in pieces if piece.text)
-    runs = groupby(said, key=lambda piece: piece.origin)
-    return "".join(_marked("".join(piece.text for piece in run), origin) for origin, run in runs)
-
-
-def _marked(text: str, origin: "Origin") -> str:
+def _between(text: str, origin: "Origin") -> str:
     return f"{_MARKS[origin][:1]}{text}{_MARKS[origin][1:]}"

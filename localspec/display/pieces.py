@@ -1,10 +1,12 @@
-"""The pieces of an answer as they are shown: thoughts dimmed or hidden, apart from the answer."""
+"""The pieces of an answer as they are shown: thoughts dimmed or hidden, drafted tokens coloured."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from localspec.display import console
+from localspec.display.origins import STYLES, Origins, legend, marked, visible_origins
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -12,9 +14,33 @@ if TYPE_CHECKING:
     from localspec.engine.generate import GenerationResponse, TextPiece
 
 
-def style_of(piece: "TextPiece") -> str:
-    """Rich's style for a piece, empty for none."""
-    return "dim" if piece.reasoning else ""
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How answers are shown: without the thoughts, or with the origin of each token."""
+
+    hide_reasoning: bool = False
+    origins: Origins = "hidden"
+
+    @classmethod
+    def asked(cls, hide_reasoning: bool, show_draft: bool) -> "Look":
+        """What the flags ask for, as far as stdout has colours; the legend is said once."""
+        if not show_draft:
+            return cls(hide_reasoning)
+        look = cls(hide_reasoning, visible_origins(console.make_console(stderr=False)))
+        console.make_console(stderr=True).print(legend(look.origins))
+        return look
+
+    def pieces(self, response: "GenerationResponse") -> "Iterable[TextPiece]":
+        """What is to be shown of a round."""
+        shown = (
+            piece for piece in response.pieces if not (piece.reasoning and self.hide_reasoning)
+        )
+        return marked(shown) if self.origins == "marks" else shown
+
+    def style_of(self, piece: "TextPiece") -> str:
+        """Rich's style for a piece, empty for none."""
+        colour = STYLES[piece.origin] if self.origins == "colours" else ""
+        return f"dim {colour}".strip() if piece.reasoning else colour
 
 
 def append(line: "Text", text: str, style: str) -> None:
@@ -28,25 +54,23 @@ def append(line: "Text", text: str, style: str) -> None:
         line.stylize(style, start)
 
 
+PLAIN = Look()
+
+
 class ShownPieces:
-    """What is shown of one answer, and how.
+    """What is shown of one answer; a blank line parts thoughts from answer."""
 
-    With ``hide_reasoning`` the thoughts are left out; else a blank line parts them from the answer.
-    """
-
-    def __init__(self, hide_reasoning: bool = False) -> None:
-        self._hide = hide_reasoning
+    def __init__(self, look: Look = PLAIN) -> None:
+        self._look = look
         self._reasoning: bool | None = None  # whether the last text was a thought
 
     def styled(self, response: "GenerationResponse") -> Iterator[tuple[str, str]]:
         """Each text that is to be shown, with its style."""
-        for piece in response.pieces:
-            if piece.reasoning and self._hide:
-                continue
+        for piece in self._look.pieces(response):
             if self._reasoning is not None and piece.reasoning != self._reasoning:
                 yield "\n\n", ""
             self._reasoning = piece.reasoning
-            yield piece.text, style_of(piece)
+            yield piece.text, self._look.style_of(piece)
 
 
 class AnswerWriter:
@@ -56,10 +80,10 @@ class AnswerWriter:
     alone.
     """
 
-    def __init__(self, hide_reasoning: bool = False) -> None:
+    def __init__(self, look: Look = PLAIN) -> None:
         self._together = sys.stdout.isatty()
-        self._hide = hide_reasoning
-        self._shown = ShownPieces(hide_reasoning)
+        self._look = look
+        self._shown = ShownPieces(look)
         self._thoughts = console.make_console(stderr=not self._together)
         self._open = False  # whether a line of thoughts on stderr wants its end
 
@@ -72,17 +96,17 @@ class AnswerWriter:
                 else:
                     console.text(text)
             return
-        for piece in response.pieces:
+        for piece in self._look.pieces(response):
             if not piece.reasoning:
                 self._end_line()
                 console.text(piece.text)
-            elif not self._hide:
-                console.styled(self._thoughts, piece.text, style_of(piece))
+            else:
+                console.styled(self._thoughts, piece.text, "dim")
                 self._open = True
 
     def end(self) -> None:
         """End the answer, and its line of thoughts on stderr."""
-        self._shown = ShownPieces(self._hide)
+        self._shown = ShownPieces(self._look)
         self._end_line()
 
     def _end_line(self) -> None:

@@ -2,47 +2,57 @@
 
 from __future__ import annotations
 
+from io import StringIO
 from typing import get_args
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
-from localspec.display.origins import legend, marked, styled
+from localspec.display.origins import STYLES, legend, marked, visible_origins
 from localspec.engine.generate import Origin, TextPiece
 
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
-pieces_of_a_round = st.lists(st.builds(TextPiece, st.text("ab \n"), st.sampled_from(ORIGINS)))
+rounds = st.lists(
+    st.builds(TextPiece, st.text("ab \n", min_size=1), st.sampled_from(ORIGINS), st.booleans())
+)
 
 
-@given(pieces_of_a_round)
-def test_the_text_is_kept(pieces: list[TextPiece]) -> None:
-    text = "".join(piece.text for piece in pieces)
-    assert styled(pieces).plain == text
-    assert "".join(c for c in marked(pieces) if c not in "[]{}<>") == text
+@given(rounds)
+def test_marks_keep_the_text(pieces: list[TextPiece]) -> None:
+    for thought in (False, True):
+        shown = "".join(piece.text for piece in marked(pieces) if piece.reasoning == thought)
+        text = "".join(piece.text for piece in pieces if piece.reasoning == thought)
+        assert "".join(c for c in shown if c not in "[]{}<>") == text
 
 
 def test_runs_of_one_origin_share_their_marks() -> None:
     round_ = [
-        TextPiece("a", "draft"), TextPiece("", "suffix"), TextPiece("b", "draft"),
-        TextPiece("c", "suffix"), TextPiece("d", "corrected"), TextPiece("e", "plain"),
+        TextPiece("a", "draft"), TextPiece("b", "draft"), TextPiece("c", "suffix"),
+        TextPiece("d", "corrected"), TextPiece("e", "plain"), TextPiece("f", "plain", True),
     ]  # fmt: skip
-    assert marked(round_) == "[ab]{c}<d>e"
+    assert [piece.text for piece in marked(round_)] == ["[ab]", "{c}", "<d>", "e", "f"]
 
 
 def test_each_origin_has_a_look_of_its_own() -> None:
-    styles = {str(styled([TextPiece("x", origin)]).spans) for origin in ORIGINS}
-    assert len(styles) == len(ORIGINS)
-
-
-def test_control_sequences_are_shown() -> None:
-    assert "\x1b" not in styled([TextPiece("\x1b[2J", "draft")]).plain
+    assert len({STYLES[origin] for origin in ORIGINS}) == len(ORIGINS)
 
 
 def test_the_legend_names_every_origin() -> None:
-    assert legend(False).plain == (
+    assert legend("marks").plain == (
         "[drafted and accepted] · {from prompt lookup and accepted} · "
         "<corrected by the target> · plain"
     )
-    coloured = legend(True)
+    coloured = legend("colours")
     assert len({str(span.style) for span in coloured.spans}) == len(ORIGINS) - 1  # plain has none
     assert not any(mark in coloured.plain for mark in "[]{}<>")
+
+
+def test_marks_where_there_is_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert visible_origins(Console(file=StringIO())) == "marks"
+    terminal = {"force_terminal": True, "color_system": "standard"}
+    assert visible_origins(Console(file=StringIO(), **terminal)) == "colours"  # type: ignore[arg-type]
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert visible_origins(Console(file=StringIO(), **terminal)) == "marks"  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.display.pieces import AnswerWriter, ShownPieces
+from localspec.display.pieces import AnswerWriter, Look, ShownPieces
 from localspec.engine.generate import GenerationResponse, TextPiece
 from localspec.engine.stats import GenerationStats
 from tests.support import templates
@@ -50,7 +50,7 @@ TALK = [
 def test_a_blank_line_parts_thoughts_from_the_answer(
     hide: bool, shown: list[tuple[str, str]]
 ) -> None:
-    pieces = ShownPieces(hide)
+    pieces = ShownPieces(Look(hide))
     assert [part for each in TALK for part in pieces.styled(each)] == shown
 
 
@@ -63,7 +63,7 @@ def test_an_answer_without_thoughts_is_shown_as_it_is() -> None:
 
 @pytest.mark.parametrize("hide", [False, True])
 def test_a_pipe_carries_the_answer_alone(hide: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    writer = AnswerWriter(hide)
+    writer = AnswerWriter(Look(hide))
     for each in TALK:
         writer.write(each)
     writer.end()

@@ -413,10 +413,9 @@ def test_pieces_know_where_their_tokens_came_from(
         if length == 0:
             assert set(origins) <= {"plain"}
         # What was accepted comes first; behind it is one token of the target's own.
-        own = [
-            origin for origin in origins[: len(response.tokens)] if origin in ("corrected", "plain")
-        ]
-        assert len(own) <= 1
+        kinds = [origin in ("corrected", "plain") for origin in origins]
+        assert kinds == sorted(kinds)
+        assert not {"corrected", "plain"} <= set(origins)
 
 
 @pytest.mark.parametrize(
@@ -427,7 +426,8 @@ def test_a_draft_that_is_right_or_wrong(quirk: float, expected: set[str]) -> Non
     assert {piece.origin for response in responses for piece in response.pieces} <= expected
     accepted = responses[-1].stats.accepted
     drafted_pieces = [p for r in responses for p in r.pieces if p.origin == "draft"]
-    assert len(drafted_pieces) == accepted
+    assert len(drafted_pieces) <= accepted  # not every byte is a character
+    assert bool(drafted_pieces) == (quirk == 0)
 
 
 # -- thoughts ------------------------------------------------------------------------------

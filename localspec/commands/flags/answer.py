@@ -29,6 +29,14 @@ class AnswerFlags:
     hide_reasoning: Annotated[
         bool, typer.Option("--hide-reasoning", help="Show the answer without the model's thoughts.")
     ] = False
+    show_draft: Annotated[
+        bool,
+        typer.Option(
+            "--show-draft",
+            help="Colour each token by where it came from: accepted from the draft, from prompt "
+            "lookup, corrected by the target. Marks where there is no colour.",
+        ),
+    ] = False
     prompt_cache: Annotated[
         Path | None,
         typer.Option(

@@ -111,8 +111,8 @@ def test_added_bytes_are_noticed(model: LlamaModel, kept: Path) -> None:
     [
         ("format", 99, "another version of localspec"),
         ("model", "0" * 64, "another model, Tiny"),
-        ("settings", {}, "made with flash_attn None, not auto"),
-        ("settings", None, "made with flash_attn"),
+        ("settings", {}, "made with rope None, not {}"),
+        ("settings", None, "made with rope"),
         ("tokens", -1, "header is damaged"),
         ("tokens", 60.0, "header is damaged"),
         ("tokens", True, "header is damaged"),
