@@ -148,7 +148,7 @@ def _identity(model: LlamaModel) -> dict[str, Any]:
     identity = {
         "format": FORMAT,
         "name": header.name or header.path.name,
-        "model": _fingerprint(header.paths),
+        "model": _fingerprint([*header.paths, *(lora.path for lora in model.options.loras)]),
         "settings": settings,
     }
     plain: dict[str, Any] = json.loads(json.dumps(identity, default=str))

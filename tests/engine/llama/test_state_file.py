@@ -16,10 +16,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from localspec.core.config import Lora
 from localspec.core.errors import EngineError, FileProblem
 from localspec.engine.llama import state_file
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.state_file import read_state, require_state_file, write_state
+from tests.support.lora_files import write_lora
 from tests.support.real_pair import TinyFiles, load_model, random_ids
 from tests.support.tiny_models import write_tiny_model
 
@@ -129,6 +131,21 @@ def test_a_header_that_cannot_be(
 ) -> None:
     with pytest.raises(ValueError, match=reason):
         read_state(changed(kept, **{name: value}), model)
+
+
+def test_another_adapter_of_the_same_name_is_another_model(tiny: TinyFiles, tmp_path: Path) -> None:
+    path, lora = tmp_path / "kept", tmp_path / "lora.gguf"
+    options = {"ctx_size": 256, "loras": (Lora(lora),)}
+    write_lora(lora, seed=1)
+    model = load_model(tiny.target, **options)
+    model.decode(IDS[:60], 0)
+    write_state(path, model)
+    model.close()
+    write_lora(lora, seed=2)
+    model = load_model(tiny.target, **options)
+    with pytest.raises(ValueError, match="another model"):
+        read_state(path, model)
+    model.close()
 
 
 @pytest.mark.parametrize("header", [b"{", b"[]", b"\xff", b"[" * 60_000])
