@@ -1,6 +1,6 @@
 """ConstrainedSampler: picks that obey a constraint, such as a grammar, in both models alike."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 
 from localspec.core.errors import GrammarError
 from localspec.core.sampling_params import SamplingParams
+from localspec.speculative.drafters import Candidate
 from localspec.speculative.sampling.row import Row
 from localspec.speculative.sampling.sampler import Sampler, ScoredToken, TokenDistribution
+from localspec.speculative.suffix import SuffixIndex
 
 if TYPE_CHECKING:
     from localspec.speculative.loop import Logits
@@ -149,6 +151,32 @@ class ConstrainedSampler(Sampler):
         kept = ids[allowed]
         row[kept] = logits[kept]
         return row
+
+
+class ConstrainedIndex(SuffixIndex):
+    """Prompt lookup in another index, which ends where the constraint would refuse a token.
+
+    What is refused is never accepted, so the pass that verifies it would only be wider.
+    """
+
+    def __init__(self, index: SuffixIndex, constraint: Constraint) -> None:
+        super().__init__()
+        self._index = index
+        self._constraint = constraint
+
+    def update(self, context: list[int]) -> None:
+        """Let the other index hold this text."""
+        self._index.update(context)
+
+    def continuation(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
+        """The other index's continuation, as far as it obeys."""
+        position, history = len(context) + len(ahead), [*context[-RECALL:], *ahead]
+        for candidate in self._index.continuation(context, ahead):
+            if not self._constraint.allowed(np.array([candidate.token]), position, history)[0]:
+                return
+            yield candidate
+            position += 1
+            history.append(candidate.token)
 
 
 def deciding_logits(params: SamplingParams) -> int:

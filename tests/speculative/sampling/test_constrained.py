@@ -17,10 +17,11 @@ from localspec.core.errors import GrammarError
 from localspec.core.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine.generate import collect, make_sampler, stream_generate
 from localspec.speculative.loop import Logits
-from localspec.speculative.sampling.constrained import ConstrainedSampler
+from localspec.speculative.sampling.constrained import ConstrainedIndex, ConstrainedSampler
 from localspec.speculative.sampling.rejection import RejectionSampler
 from localspec.speculative.sampling.sampler import Sampler
-from tests.support.toys import STOP_TOKEN, ToyEngine
+from localspec.speculative.suffix import SuffixIndex
+from tests.support.toys import STOP_TOKEN, SlotConstraint, ToyEngine
 
 GREEDY = SamplingParams(temperature=0)
 WARM = SamplingParams(temperature=0.8, seed=5)
@@ -139,6 +140,18 @@ def test_rejection_tests_masked_distributions(
     verified = sampler.verify(logits, 4, [], drafted.token, drafted.distribution)
     assert verified == plain.verify(row, 4, [], drafted.token, drafted.distribution)
     assert sampler.pick(logits, 4, []) == plain.pick(row, 4, [])
+
+
+def test_prompt_lookup_ends_at_what_is_refused() -> None:
+    text = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3]
+    for tokens, expected in (([4, 5, 6], [4, 5, 6]), ([4, 6], [4]), ([5], [])):
+        index = ConstrainedIndex(SuffixIndex(), Only(tokens))
+        index.update(text)
+        assert [candidate.token for candidate in index.continuation(text)] == expected
+    index = ConstrainedIndex(SuffixIndex(), SlotConstraint([b"\4", b"\5", b"\7"], len(text), 0))
+    index.update(text)
+    assert [candidate.token for candidate in index.continuation(text)] == [4, 5]
+    assert [candidate.token for candidate in index.continuation(text, [4])] == [5]
 
 
 # -- texts of toy models ---------------------------------------------------------------------
