@@ -293,7 +293,10 @@ class _Converter:
             self.unenforced.add(f"format {shortened(kind)}")
         if not lengths:
             return "string"
-        return f'"\\"" char{_times(*counts_of(schema, "minLength", "maxLength"))} "\\""'
+        least, most = counts_of(schema, "minLength", "maxLength")
+        name = f"chars-{least}-{'' if most is None else most}"  # one, however often it is used
+        self.rules[name] = f"char{_times(least, most)}"
+        return f'"\\"" {name} "\\""'
 
     def _integer(self, schema: dict[str, Any], depth: int) -> str:
         if not BOUNDS & schema.keys():

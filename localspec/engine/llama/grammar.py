@@ -17,7 +17,7 @@ from localspec.engine.llama import llama_library
 from localspec.speculative.prefix import common_prefix
 from localspec.speculative.sampling.constrained import RECALL
 
-_KEPT = 2 * RECALL  # states behind the last tokens; older ones are made again if need be
+_KEPT = RECALL  # states behind the last tokens; older ones are made again if need be
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
 
