@@ -75,7 +75,7 @@ WRONG = {
     "a folder": (("-jf", "."), "cannot be read", 1),
     "two grammars": (("--grammar", COLOURS, "--grammar-file", "x"), "Give one", 2),
     "both": (("--grammar", COLOURS, "-j", SCHEMA), "Give one", 2),
-    "dead end": (("--grammar", r'root ::= "\x00"'), "allows none of the model's tokens", 1),
+    "dead end": (("--grammar", r'root ::= "\x00"'), "allows none of the tokens that can follow", 1),
 }
 
 

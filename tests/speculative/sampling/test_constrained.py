@@ -120,10 +120,28 @@ def test_a_dead_end_is_told(params: SamplingParams) -> None:
     logits = np.zeros(300, np.float32)
     logits[7] = -np.inf
     for nothing in ([], [7]):
-        with pytest.raises(GrammarError, match="allows none of the model's tokens at position 3"):
+        with pytest.raises(GrammarError, match="that can follow at position 3"):
             ConstrainedSampler(Sampler(params), Only(nothing)).pick(logits, 3, [])
     proposing = ConstrainedSampler(Sampler(params), Only([]), proposes=True)
     assert proposing.choose(logits, 3, []).token == Sampler(params).pick(logits, 3, [])
+
+
+class Banning(Sampler):
+    """A sampler with rules of its own: it never picks token 7."""
+
+    def pick(self, logits: Logits, position: int, history: Sequence[int]) -> int:
+        row = logits.copy()
+        row[7] = -np.inf
+        return super().pick(row, position, history)
+
+
+@pytest.mark.parametrize("params", [GREEDY, WARM])
+def test_what_the_sampler_itself_refuses_is_a_dead_end(params: SamplingParams) -> None:
+    logits = np.arange(20, dtype=np.float32)
+    with pytest.raises(GrammarError, match="none of the tokens that can follow"):
+        ConstrainedSampler(Banning(params), Only([7])).pick(logits, 3, [])
+    proposing = ConstrainedSampler(Banning(params), Only([7]), proposes=True)
+    assert proposing.pick(logits, 3, []) == Sampler(params).pick(logits, 3, [])
 
 
 @given(rows, st.integers(0, 99), st.data())
