@@ -27,7 +27,11 @@ from localspec.speculative.loop import (
     generate_rounds,
     prefill,
 )
-from localspec.speculative.sampling.constrained import ConstrainedSampler, Constraint
+from localspec.speculative.sampling.constrained import (
+    ConstrainedIndex,
+    ConstrainedSampler,
+    Constraint,
+)
 from localspec.speculative.sampling.logit_changes import TokenRules
 from localspec.speculative.sampling.rejection import RejectionSampler
 from localspec.speculative.sampling.sampler import Sampler
@@ -239,6 +243,8 @@ def stream_generate(
     # Before the prompt is read: a pair that is new here is measured on empty caches.
     looks_up = suffix and draft_tokens == "auto" and engine.can_roll_back
     index = engine.suffix_index if looks_up else None
+    if index is not None and constraint is not None:
+        index = ConstrainedIndex(index, constraint)
     drafter = model_drafter(engine, params, constraint)
     controller = _make_controller(
         engine, params, drafter, draft_tokens, index, clock, constraint is not None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,7 +75,7 @@ WRONG = {
     "a folder": (("-jf", "."), "cannot be read", 1),
     "two grammars": (("--grammar", COLOURS, "--grammar-file", "x"), "Give one", 2),
     "both": (("--grammar", COLOURS, "-j", SCHEMA), "Give one", 2),
-    "dead end": (("--grammar", r'root ::= "\x00"'), "allows none of the model's tokens", 1),
+    "dead end": (("--grammar", r'root ::= "\x00"'), "allows none of the tokens that can follow", 1),
 }
 
 
@@ -98,3 +100,15 @@ def test_bytes_that_are_no_text_are_refused(run: Command, tmp_path: Path) -> Non
 def test_bytes_of_a_strict_shell_are_refused(tiny: TinyFiles) -> None:
     done = process("run", "-m", str(tiny.target), "--grammar", b'root ::= "\xff"', HELLO)  # type: ignore[arg-type]
     assert done.returncode == 1 and "bytes that are no text" in done.stderr
+
+
+def test_what_llama_cpp_refuses_needs_no_stderr(tiny: TinyFiles) -> None:
+    """Its parser writes the whole grammar to the process's stderr, which may be long, or closed."""
+    refused = 'root ::= ("a" ("b" | "c"){0,50}){0,60} #' + "x" * 100_000
+    command = [sys.executable, "-m", "localspec", "run", "-m", str(tiny.target), "-t", "1"]
+    command += ["--draft", "off", "--grammar", refused, HELLO]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 1 and done.stderr.count("\n") == 2
+    assert "llama.cpp refuses the grammar: number of rules" in done.stderr
+    closed = subprocess.run(["sh", "-c", '"$@" 2>&-', "sh", *command], stdin=subprocess.DEVNULL)
+    assert closed.returncode == 1

@@ -7,7 +7,7 @@ from localspec.core.errors import GrammarError
 from localspec.engine.grammar.gbnf import SYNTAX, Item, Rules, mentioned, read_rules
 
 MAX_CHARACTERS = 2**20
-MAX_ELEMENTS = 200_000  # characters and rules when all repetitions are written out
+MAX_ELEMENTS = 100_000  # characters and rules when all repetitions are written out
 MAX_PATHS = 10_000  # from a rule to what it may begin with: calls of llama.cpp's own check
 
 

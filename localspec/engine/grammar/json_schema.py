@@ -20,6 +20,7 @@ from localspec.engine.grammar.keywords import (
     types_of,
     value_of,
 )
+from localspec.engine.grammar.pattern import pattern_rule
 from localspec.engine.grammar.ranges import integer_rule
 
 _MAX_DEPTH = 60
@@ -278,14 +279,24 @@ class _Converter:
         return f'"[" space {listed} "]"' if least else f'"[" space ( {listed} )? "]"'
 
     def _string(self, schema: dict[str, Any], depth: int) -> str:
-        kind = schema.get("format")
+        kind, lengths = schema.get("format"), {"minLength", "maxLength"} & schema.keys()
+        if "pattern" in schema:
+            rule = pattern_rule(value_of(schema, "pattern", str, ""))
+            if rule is not None:
+                self.unenforced |= lengths | ({"format"} & schema.keys())
+                return f'"\\"" ( {rule} ) "\\""'
+            self.unenforced.add(f"pattern {shortened(schema['pattern'])}")
         if isinstance(kind, str) and kind in _FORMATS:
+            self.unenforced |= lengths
             return f'"\\"" {_FORMATS[kind]} "\\""'
         if kind is not None:
             self.unenforced.add(f"format {shortened(kind)}")
-        if not {"minLength", "maxLength"} & schema.keys():
+        if not lengths:
             return "string"
-        return f'"\\"" char{_times(*counts_of(schema, "minLength", "maxLength"))} "\\""'
+        least, most = counts_of(schema, "minLength", "maxLength")
+        name = f"chars-{least}-{'' if most is None else most}"  # one, however often it is used
+        self.rules[name] = f"char{_times(least, most)}"
+        return f'"\\"" {name} "\\""'
 
     def _integer(self, schema: dict[str, Any], depth: int) -> str:
         if not BOUNDS & schema.keys():

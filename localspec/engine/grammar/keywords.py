@@ -15,12 +15,13 @@ BOUNDS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}
 KEYWORDS = {
     "object": {"properties", "required", "additionalProperties"},
     "array": {"items", "prefixItems", "minItems", "maxItems"},
-    "string": {"minLength", "maxLength", "format"},
+    "string": {"minLength", "maxLength", "pattern", "format"},
     "integer": BOUNDS,
     "number": set[str](),
     "boolean": set[str](),
     "null": set[str](),
 }
+_NAMES: dict[type, str] = {dict: "an object", list: "a list", str: "a text"}
 
 
 def types_of(schema: Mapping[str, Any]) -> Sequence[str]:
@@ -60,12 +61,12 @@ def list_of(schema: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def value_of(schema: Mapping[str, Any], name: str, kind: type, default: Any) -> Any:
-    """A list or an object, as ``kind`` says."""
+    """A list, an object or a text, as ``kind`` says."""
     value = schema.get(name, default)
     if not isinstance(value, kind):
         raise GrammarError(
             f"{name} of the JSON schema is {shortened(value)}.",
-            f"Expected {'an object' if kind is dict else 'a list'}.",
+            f"Expected {_NAMES[kind]}.",
         )
     return value
 

@@ -2,8 +2,6 @@
 
 import ctypes
 import os
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +15,7 @@ from localspec.engine.llama import llama_library
 from localspec.speculative.prefix import common_prefix
 from localspec.speculative.sampling.constrained import RECALL
 
-_KEPT = 2 * RECALL  # states behind the last tokens; older ones are made again if need be
+_KEPT = RECALL  # states behind the last tokens; older ones are made again if need be
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
 
@@ -132,14 +130,19 @@ class GrammarConstraint:
 def _native_stderr() -> Iterator[list[str]]:
     """Collect what is written to the process's stderr: llama.cpp's parser does not use its log."""
     written: list[str] = []
-    sys.stderr.flush()
-    with tempfile.TemporaryFile() as file:
+    try:
         kept = os.dup(2)
-        os.dup2(file.fileno(), 2)
-        try:
-            yield written
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
-            file.seek(0)
-            written.append(file.read(2000).decode("utf-8", "replace"))
+    except OSError:  # there is no stderr
+        yield written
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)  # what does not fit is lost: the reason comes first
+    os.dup2(writing, 2)
+    os.close(writing)
+    try:
+        yield written
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        written.append(os.read(reading, 2000).decode("utf-8", "replace"))
+        os.close(reading)

@@ -1,19 +1,24 @@
 """ConstrainedSampler: picks that obey a constraint, such as a grammar, in both models alike."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.core.errors import GrammarError
+from localspec.core.errors import EngineError, GrammarError
 from localspec.core.sampling_params import SamplingParams
+from localspec.speculative.drafters import Candidate
 from localspec.speculative.sampling.row import Row
 from localspec.speculative.sampling.sampler import Sampler, ScoredToken, TokenDistribution
+from localspec.speculative.suffix import SuffixIndex
 
 if TYPE_CHECKING:
     from localspec.speculative.loop import Logits
+
+_T = TypeVar("_T")
 
 RECALL = 64  # tokens, more than are ever drafted: how far back a history may change its mind
 _LOOKS = (256, 4096)  # of the largest logits, before all are looked at
@@ -65,8 +70,8 @@ class ConstrainedSampler(Sampler):
             token = self._sampler.pick(logits, position, history)
             if self._allows(token, position, history):
                 return token
-        masked = self._masked(logits, position, history)
-        return self._sampler.pick(masked, position, history)
+        pick = self._sampler.pick
+        return self._again(logits, position, history, lambda row: pick(row, position, history))
 
     def verify(
         self,
@@ -79,8 +84,13 @@ class ConstrainedSampler(Sampler):
         """The token in the place of a drafted one, by the other sampler's rule."""
         if self.params.seed_decides:
             return self.pick(logits, position, history)
-        masked = self._masked(logits, position, history)
-        return self._sampler.verify(masked, position, history, token, distribution)
+        verify = self._sampler.verify
+        return self._again(
+            logits,
+            position,
+            history,
+            lambda row: verify(row, position, history, token, distribution),
+        )
 
     def choose(self, logits: "Logits", position: int, history: Sequence[int]) -> ScoredToken:
         """`pick`'s token, and by how much it leads the runner-up of the row it was picked from."""
@@ -88,8 +98,14 @@ class ConstrainedSampler(Sampler):
             chosen = self._sampler.choose(logits, position, history)
             if self._allows(chosen.token, position, history):
                 return chosen
-        masked = self._masked(logits, position, history, at_least=2)  # a lead is over a second
-        return self._sampler.choose(masked, position, history)
+        choose = self._sampler.choose
+        return self._again(
+            logits,
+            position,
+            history,
+            lambda row: choose(row, position, history),
+            at_least=2,  # a lead is over a second
+        )
 
     def shortfall(
         self, logits: "Logits", position: int, history: Sequence[int], token: int
@@ -120,10 +136,30 @@ class ConstrainedSampler(Sampler):
     def _allows(self, token: int, position: int, history: Sequence[int]) -> bool:
         return bool(self._constraint.allowed(np.array([token]), position, history)[0])
 
+    def _again(
+        self,
+        logits: "Logits",
+        position: int,
+        history: Sequence[int],
+        use: Callable[["Logits"], _T],
+        at_least: int = 1,
+    ) -> _T:
+        """What the other sampler makes of the row without what is refused."""
+        masked = self._masked(logits, position, history, at_least)
+        if masked is not None:
+            with suppress(EngineError):  # the sampler may refuse all that is left
+                return use(masked)
+        if self._proposes:
+            return use(logits)
+        raise GrammarError(
+            f"The grammar allows none of the tokens that can follow at position {position}.",
+            "Allow what this model can say there, or an end of the answer.",
+        )
+
     def _masked(
-        self, logits: "Logits", position: int, history: Sequence[int], at_least: int = 1
-    ) -> "Logits":
-        """A row from which the other sampler picks as from one without all that is refused.
+        self, logits: "Logits", position: int, history: Sequence[int], at_least: int
+    ) -> "Logits | None":
+        """A row that the other sampler treats as one without all that is refused; None: all is.
 
         A constraint takes its time for each token it is asked about. Where the sampler looks at
         the largest allowed logits alone, the largest of the row are asked about first: whatever
@@ -137,14 +173,7 @@ class ConstrainedSampler(Sampler):
                 return self._without(logits, ids, allowed)
         ids = np.arange(len(logits))
         allowed = self._constraint.allowed(ids, position, history) & (logits > -np.inf)
-        if allowed.any():
-            return self._without(logits, ids, allowed)
-        if self._proposes:
-            return logits
-        raise GrammarError(
-            f"The grammar allows none of the model's tokens at position {position}.",
-            "Allow what this model can say there, or an end of the answer.",
-        )
+        return self._without(logits, ids, allowed) if allowed.any() else None
 
     def _without(
         self, logits: "Logits", ids: NDArray[np.int64], allowed: NDArray[np.bool]
@@ -154,6 +183,32 @@ class ConstrainedSampler(Sampler):
         kept = ids[allowed]
         row[kept] = logits[kept]
         return row
+
+
+class ConstrainedIndex(SuffixIndex):
+    """Prompt lookup in another index, which ends where the constraint would refuse a token.
+
+    What is refused is never accepted, so the pass that verifies it would only be wider.
+    """
+
+    def __init__(self, index: SuffixIndex, constraint: Constraint) -> None:
+        super().__init__()
+        self._index = index
+        self._constraint = constraint
+
+    def update(self, context: list[int]) -> None:
+        """Let the other index hold this text."""
+        self._index.update(context)
+
+    def continuation(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
+        """The other index's continuation, as far as it obeys."""
+        position, history = len(context) + len(ahead), [*context[-RECALL:], *ahead]
+        for candidate in self._index.continuation(context, ahead):
+            if not self._constraint.allowed(np.array([candidate.token]), position, history)[0]:
+                return
+            yield candidate
+            position += 1
+            history.append(candidate.token)
 
 
 def deciding_logits(params: SamplingParams) -> int:

@@ -39,6 +39,12 @@ CASES: dict[str, tuple[object, tuple[str, ...], tuple[str, ...]]] = {
         ("a", '"', '"\n"', '"\t"', r'"\x"', '"a"b'),
     ),
     "length": ({"minLength": 1, "maxLength": 2}, ('"a"', r'"a\n"'), ('""', '"abc"')),
+    "pattern": (
+        {"type": "string", "pattern": r"^[A-F]{2}-\d+(x|\"y|[^a-z])?$"},
+        ('"AB-12"', '"CC-0x"', r'"CC-0\"y"', '"CC-0€"', r'"CC-0\""'),
+        ('"A-1"', '"AB-"', '"AB-1a"', '"xAB-1"', '"AB-1\n"'),
+    ),
+    "a pattern anywhere": ({"pattern": "b|^c"}, ('"abc"', '"b"', '"ca"'), ('"ac"', '""')),
     "date": ({"type": "string", "format": "date"}, ('"2024-12-31"',), ('"2024-13-01"', '"x"')),
     "integer": (
         {"type": "integer", "minimum": -3, "exclusiveMaximum": 20},
@@ -134,6 +140,8 @@ REFUSED = {
     "no number": ('{"type": "integer", "minimum": "3"}', 'minimum of the JSON schema is "3"'),
     "infinite": ('{"type": "integer", "minimum": 1e999}', "minimum of the JSON schema is"),
     "no number between": ('{"type": "integer", "minimum": 5, "maximum": 4}', "from 5 to 4"),
+    "no pattern": ('{"pattern": "(a"}', "no regular expression"),
+    "a number for a pattern": ('{"pattern": 5}', "pattern of the JSON schema is 5"),
     "both": (
         '{"allOf": [{"type": "object"}, {"type": "array"}]}', 'two values of "type"',
     ),

@@ -17,11 +17,12 @@ from localspec.core.errors import GrammarError
 from localspec.core.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine.generate import collect, make_sampler, stream_generate
 from localspec.speculative.loop import Logits
-from localspec.speculative.sampling.constrained import ConstrainedSampler
+from localspec.speculative.sampling.constrained import ConstrainedIndex, ConstrainedSampler
 from localspec.speculative.sampling.logit_changes import NO_RULES
 from localspec.speculative.sampling.rejection import RejectionSampler
 from localspec.speculative.sampling.sampler import Sampler
-from tests.support.toys import STOP_TOKEN, ToyEngine
+from localspec.speculative.suffix import SuffixIndex
+from tests.support.toys import STOP_TOKEN, SlotConstraint, ToyEngine
 
 GREEDY = SamplingParams(temperature=0)
 WARM = SamplingParams(temperature=0.8, seed=5)
@@ -120,10 +121,28 @@ def test_a_dead_end_is_told(params: SamplingParams) -> None:
     logits = np.zeros(300, np.float32)
     logits[7] = -np.inf
     for nothing in ([], [7]):
-        with pytest.raises(GrammarError, match="allows none of the model's tokens at position 3"):
+        with pytest.raises(GrammarError, match="that can follow at position 3"):
             ConstrainedSampler(Sampler(params), Only(nothing)).pick(logits, 3, [])
     proposing = ConstrainedSampler(Sampler(params), Only([]), proposes=True)
     assert proposing.choose(logits, 3, []).token == Sampler(params).pick(logits, 3, [])
+
+
+class Banning(Sampler):
+    """A sampler with rules of its own: it never picks token 7."""
+
+    def pick(self, logits: Logits, position: int, history: Sequence[int]) -> int:
+        row = logits.copy()
+        row[7] = -np.inf
+        return super().pick(row, position, history)
+
+
+@pytest.mark.parametrize("params", [GREEDY, WARM])
+def test_what_the_sampler_itself_refuses_is_a_dead_end(params: SamplingParams) -> None:
+    logits = np.arange(20, dtype=np.float32)
+    with pytest.raises(GrammarError, match="none of the tokens that can follow"):
+        ConstrainedSampler(Banning(params), Only([7])).pick(logits, 3, [])
+    proposing = ConstrainedSampler(Banning(params), Only([7]), proposes=True)
+    assert proposing.pick(logits, 3, []) == Sampler(params).pick(logits, 3, [])
 
 
 @given(rows, st.integers(0, 99), st.data())
@@ -140,6 +159,18 @@ def test_rejection_tests_masked_distributions(
     verified = sampler.verify(logits, 4, [], drafted.token, drafted.distribution)
     assert verified == plain.verify(row, 4, [], drafted.token, drafted.distribution)
     assert sampler.pick(logits, 4, []) == plain.pick(row, 4, [])
+
+
+def test_prompt_lookup_ends_at_what_is_refused() -> None:
+    text = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3]
+    for tokens, expected in (([4, 5, 6], [4, 5, 6]), ([4, 6], [4]), ([5], [])):
+        index = ConstrainedIndex(SuffixIndex(), Only(tokens))
+        index.update(text)
+        assert [candidate.token for candidate in index.continuation(text)] == expected
+    index = ConstrainedIndex(SuffixIndex(), SlotConstraint([b"\4", b"\5", b"\7"], len(text), 0))
+    index.update(text)
+    assert [candidate.token for candidate in index.continuation(text)] == [4, 5]
+    assert [candidate.token for candidate in index.continuation(text, [4])] == [5]
 
 
 # -- texts of toy models ---------------------------------------------------------------------
