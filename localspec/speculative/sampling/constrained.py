@@ -130,8 +130,8 @@ class ConstrainedSampler(Sampler):
         """What `pick` draws from with "rejection"; with other rules it has no closed form."""
         if self.params.seed_decides:
             raise NotImplementedError("two picks with one noise")
-        masked = self._masked(logits, position, history)
-        return self._sampler.distribution(masked, position, history)
+        told = self._sampler.distribution
+        return self._again(logits, position, history, lambda row: told(row, position, history))
 
     def _allows(self, token: int, position: int, history: Sequence[int]) -> bool:
         return bool(self._constraint.allowed(np.array([token]), position, history)[0])
