@@ -15,7 +15,7 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -87,7 +87,7 @@ def time_picks(
     return picks
 
 
-def print_picks(engine: Engine, prompts: list[list[int]], tokens: int) -> None:
+def print_picks(engine: Engine, prompts: Sequence[list[int]], tokens: int) -> None:
     """A table of what picks cost, in microseconds."""
     print("grammar     temp    plain  grammar  mean more      most  refused   (µs a token)")
     for name, grammar in GRAMMARS.items():
@@ -102,7 +102,7 @@ def print_picks(engine: Engine, prompts: list[list[int]], tokens: int) -> None:
 
 
 def answers(
-    engine: Engine, prompts: list[list[int]], grammar: str, params: SamplingParams, length: int
+    engine: Engine, prompts: Sequence[list[int]], grammar: str, params: SamplingParams, length: int
 ) -> Iterator[Answer]:
     """An answer to each prompt, from empty caches."""
     for seed, prompt in enumerate(prompts):
@@ -112,7 +112,7 @@ def answers(
         yield collect(stream)
 
 
-def print_acceptance(engine: Engine, prompts: list[list[int]], length: int) -> None:
+def print_acceptance(engine: Engine, prompts: Sequence[list[int]], length: int) -> None:
     """A table of acceptance and speed, with a draft that obeys and one that does not."""
     real = generate.model_drafter
     wild = mock.patch.object(
