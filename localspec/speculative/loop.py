@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+from localspec.core.errors import GrammarError
 from localspec.speculative.prefix import common_prefix
 
 if TYPE_CHECKING:  # `--help` imports this file, and need not wait for numpy
@@ -260,11 +261,16 @@ def _accept(
     token ended the text. What was drafted behind an agreed stop token was never judged.
     """
     for i, row in enumerate(rows):
-        if i < len(draft):
-            drawn_from = proposal.distributions[i] if proposal.distributions else None
-            token = sampler.verify(row, len(context), context, draft[i], drawn_from)
-        else:
-            token = sampler.pick(row, len(context), context)
+        try:
+            if i < len(draft):
+                drawn_from = proposal.distributions[i] if proposal.distributions else None
+                token = sampler.verify(row, len(context), context, draft[i], drawn_from)
+            else:
+                token = sampler.pick(row, len(context), context)
+        except GrammarError:
+            if i == 0:
+                raise
+            return i, i, False  # what comes before a dead end is shown first, as without a draft
         context.append(token)
         agreed = i < len(draft) and token == draft[i]
         if is_stop(token):

@@ -217,6 +217,22 @@ def test_a_dead_end_is_an_error(engine: Engine) -> None:
         obeying(engine, r'root ::= "\x00"')
 
 
+def before_the_dead_end(engine: Engine, params: SamplingParams, length: object) -> str:
+    """What is shown of an answer that can go on nowhere."""
+    engine.target.keep(0)
+    grammar, parts = r'root ::= "one" [a-c]{20} "\x00"', list[str]()
+    stream = stream_generate(engine, random_ids(8), params, length, grammar=grammar)  # type: ignore[arg-type]
+    with pytest.raises(GrammarError, match="position"):
+        collect(stream, lambda response: parts.append(response.text))
+    return "".join(parts)
+
+
+@pytest.mark.parametrize("params", [GREEDY, WARM])
+def test_what_comes_before_a_dead_end_is_the_same(engine: Engine, params: SamplingParams) -> None:
+    (text,) = {before_the_dead_end(engine, params, length) for length in LENGTHS}
+    assert re.fullmatch("one[abc]{20}", text)
+
+
 def test_an_answer_may_be_cut_before_the_grammar_ends(engine: Engine) -> None:
     answer = obeying(engine, "root ::= [a-z]+", GREEDY, 4, max_tokens=20)
     assert answer.finish_reason == "length" and re.fullmatch("[a-z]+", answer.text)
