@@ -38,9 +38,9 @@ from localspec.display import console
 from localspec.display.pieces import AnswerWriter, Look
 
 if TYPE_CHECKING:
+    from localspec.engine.answer import Answer, GenerationResponse
     from localspec.engine.chat.template import Message
     from localspec.engine.engine import Engine
-    from localspec.engine.generate import Answer, GenerationResponse
 
 
 @spread_groups
@@ -148,7 +148,8 @@ def _ask(
     on_prompt: Callable[[], None] | None = None,
 ) -> "Answer":
     """One answer, with this draft length."""
-    from localspec.engine.generate import collect, stream_generate
+    from localspec.engine.answer import collect
+    from localspec.engine.generate import stream_generate
 
     responses = stream_generate(
         engine,
