@@ -224,6 +224,8 @@ def test_verbose_shows_llama_cpps_log(run: Command, monkeypatch: pytest.MonkeyPa
         (["-dev", "TPU7"], 2, "There is no device 'TPU7'"),
         (["-ctk", "q3"], 2, "'q3' is not one of"),
         (["-ot", "x=TPU7"], 2, "no buffer type 'TPU7'"),
+        (["--prompt-cache", ""], 1, "is no prompt cache"),
+        (["--prompt-cache", "/"], 1, "is no prompt cache"),
         (["--frobnicate"], 2, "No such option: --frobnicate"),
     ],
 )
