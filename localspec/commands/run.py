@@ -230,7 +230,7 @@ def _read_prompt(argument: str | None, file: Path | None) -> str:
     parts = [] if argument is None else [argument]
     if file is not None:
         try:
-            parts.append(file.read_text(encoding="utf-8"))
+            parts.append(file.read_text(encoding="utf-8").removesuffix("\n"))  # as llama.cpp does
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise FileProblem(

@@ -43,6 +43,8 @@ def test_the_prompt_comes_from_argument_file_or_pipe(run: Command, tmp_path: Pat
     prompt = file.read_text(encoding="utf-8")
     expected = run(prompt, "--temp", "0").out
     assert run("-f", file, "--temp", "0").out == expected
+    file.write_text(f"{prompt}\n", encoding="utf-8")  # an editor ends the last line too
+    assert run("-f", file, "--temp", "0").out == expected
     assert run("--temp", "0", stdin=prompt).out == expected
     assert run("Größe: 3 €\nSay the thing", "--temp", "0", stdin="").out == expected
     assert run("Größe: 3 €\nSay the thing", "--temp", "0", stdin=" \n").out == expected

@@ -15,7 +15,7 @@ from localspec.core.files import read_at_most
 
 _PANEL = "Thinking and chat template"
 # The levels of llama.cpp; a template knows some of them.
-_efforts = choice("minimal", "low", "medium", "high", "xhigh", "max")
+_efforts = choice("default", "minimal", "low", "medium", "high", "xhigh", "max")
 _MAX_TEMPLATE_BYTES = 2**20
 
 
@@ -107,7 +107,7 @@ class TemplateFlags:
     def variables(self) -> Mapping[str, Any]:
         """What the template is told besides the messages; raises UsageError."""
         effort = self.reasoning_effort
-        variables = {} if effort is None else {"reasoning_effort": effort}
+        variables = {} if effort in (None, "default") else {"reasoning_effort": effort}
         if self.chat_template_kwargs is None:
             return variables
         try:
