@@ -19,8 +19,9 @@ from common import Parser, load
 from localspec.bench.prompts import read_prompts
 from localspec.core import paths
 from localspec.core.sampling_params import ACCEPTANCE_RULES, SamplingParams
+from localspec.engine.answer import collect
 from localspec.engine.engine import Engine
-from localspec.engine.generate import collect, stream_generate
+from localspec.engine.generate import stream_generate
 from localspec.engine.stats import GenerationStats
 
 

@@ -26,8 +26,9 @@ from plain import theirs as theirs_plain
 
 from localspec.bench.tensor_encoder import Quantization
 from localspec.core import machine
+from localspec.engine.answer import collect
 from localspec.engine.engine import Engine
-from localspec.engine.generate import collect, stream_generate
+from localspec.engine.generate import stream_generate
 
 Way = Callable[[str], float]  # tokens per second of the answer to a prompt
 

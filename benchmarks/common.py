@@ -20,8 +20,9 @@ from localspec.bench.tensor_encoder import Quantization
 from localspec.core import machine
 from localspec.core.config import LoadOptions
 from localspec.core.sampling_params import SamplingParams
+from localspec.engine.answer import collect
 from localspec.engine.engine import Engine
-from localspec.engine.generate import collect, stream_generate
+from localspec.engine.generate import stream_generate
 from localspec.speculative.loop import Clock, TokenModel
 
 CTX_SIZE = 512  # tokens: a prompt and an answer

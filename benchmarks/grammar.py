@@ -30,8 +30,9 @@ from localspec.core import paths
 from localspec.core.config import LoadOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine import generate
+from localspec.engine.answer import Answer, collect
 from localspec.engine.engine import Engine
-from localspec.engine.generate import Answer, collect, stream_generate
+from localspec.engine.generate import stream_generate
 from localspec.engine.grammar.json_schema import schema_grammar
 from localspec.engine.stats import GenerationStats
 

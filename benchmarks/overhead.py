@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from localspec.core.config import DraftTokens
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.generate import GenerationResponse, collect, stream_generate
+from localspec.engine.answer import GenerationResponse, collect
+from localspec.engine.generate import stream_generate
 from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.loop import Clock
 from localspec.speculative.sampling.constrained import Constraint

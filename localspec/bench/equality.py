@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from localspec.bench.plan import BenchEngine, BenchPlan, PromptIds, widest_pass
 from localspec.core.config import DraftTokens
-from localspec.engine.generate import Answer
+from localspec.engine.answer import Answer
 from localspec.speculative.loop import catch_up
 from localspec.speculative.prefix import common_prefix
 from localspec.speculative.sampling.sampler import Sampler

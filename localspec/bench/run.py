@@ -14,7 +14,8 @@ from localspec.bench.figures import Side
 from localspec.bench.plan import BenchEngine, BenchPlan, PromptIds, require_room
 from localspec.core.config import DraftTokens
 from localspec.core.errors import LocalspecError
-from localspec.engine.generate import Answer, collect, model_drafter, stream_generate
+from localspec.engine.answer import Answer, collect
+from localspec.engine.generate import model_drafter, stream_generate
 from localspec.speculative.limits import Guess
 
 _WARM_UP_TOKENS = 16

@@ -43,9 +43,9 @@ _SAMPLING = {"temperature": 0, "seed": 0}
 @spread_groups
 def bench(
     models: ModelFlags,
-    loading: LoadingFlags,
-    sampling: SamplingFlags,
     templating: TemplateFlags,
+    sampling: SamplingFlags,
+    loading: LoadingFlags,
     name: NameArgument = None,
     prompts: Annotated[
         Path | None,

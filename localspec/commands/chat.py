@@ -24,12 +24,12 @@ from localspec.commands.session import (
 
 @spread_groups
 def chat(
-    models: ModelFlags,
-    loading: LoadingFlags,
-    sampling: SamplingFlags,
     answering: AnswerFlags,
     templating: TemplateFlags,
     constraining: GrammarFlags,
+    models: ModelFlags,
+    sampling: SamplingFlags,
+    loading: LoadingFlags,
     name: NameArgument = None,
 ) -> None:
     """Talk with a model, turn by turn; /help lists the commands."""

@@ -54,8 +54,8 @@ def pairs(
 def pair_add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, . - and _.")],
     models: ModelFlags,
-    loading: LoadingFlags,
     sampling: SamplingFlags,
+    loading: LoadingFlags,
 ) -> None:
     """Name a pair, with its settings: localspec pair add mine --target big.gguf --draft small.gguf.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from localspec import __version__
-from localspec.commands.flags.answer import AnswerFlags, JsonFlag
+from localspec.commands.flags.answer import PANEL, AnswerFlags, JsonFlag
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.kept import FlagGroups
@@ -38,43 +38,67 @@ from localspec.display import console
 from localspec.display.pieces import AnswerWriter, Look
 
 if TYPE_CHECKING:
+    from localspec.engine.answer import Answer, GenerationResponse
     from localspec.engine.chat.template import Message
     from localspec.engine.engine import Engine
-    from localspec.engine.generate import Answer, GenerationResponse
 
 
 @spread_groups
 def run(
-    models: ModelFlags,
-    loading: LoadingFlags,
-    sampling: SamplingFlags,
-    answering: AnswerFlags,
-    templating: TemplateFlags,
-    constraining: GrammarFlags,
+    *,
     prompt: Annotated[
         str | None, typer.Argument(help="The prompt; what is piped in is added below it.")
     ] = None,
     prompt_option: Annotated[
         str | None,
-        typer.Option("--prompt", "-p", metavar="PROMPT", help="The prompt, as the argument."),
+        typer.Option(
+            "--prompt",
+            "-p",
+            metavar="PROMPT",
+            help="The prompt, as the argument.",
+            rich_help_panel=PANEL,
+        ),
     ] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--file", "-f", help="Read the prompt from this file, not from stdin."),
+        typer.Option(
+            "--file",
+            "-f",
+            help="Read the prompt from this file, not from stdin.",
+            rich_help_panel=PANEL,
+        ),
     ] = None,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Complete the text as it is, without chat template.")
+        bool,
+        typer.Option(
+            "--raw",
+            help="Complete the text as it is, without chat template.",
+            rich_help_panel=PANEL,
+        ),
     ] = False,
     special: Annotated[
         bool,
         typer.Option(
-            "--special", "-sp", help="With --raw: obey markup in the prompt, show it in the answer."
+            "--special",
+            "-sp",
+            help="With --raw: obey markup in the prompt, show it in the answer.",
+            rich_help_panel=PANEL,
         ),
     ] = False,
+    answering: AnswerFlags,
     compare: Annotated[
         bool,
-        typer.Option("--compare", help="Answer again without drafting, and say what that gained."),
+        typer.Option(
+            "--compare",
+            help="Answer again without drafting, and say what that gained.",
+            rich_help_panel=PANEL,
+        ),
     ] = False,
+    templating: TemplateFlags,
+    constraining: GrammarFlags,
+    models: ModelFlags,
+    sampling: SamplingFlags,
+    loading: LoadingFlags,
     as_json: JsonFlag = False,
 ) -> None:
     """Answer one prompt: the text on stdout, the figures on stderr."""
@@ -148,7 +172,8 @@ def _ask(
     on_prompt: Callable[[], None] | None = None,
 ) -> "Answer":
     """One answer, with this draft length."""
-    from localspec.engine.generate import collect, stream_generate
+    from localspec.engine.answer import collect
+    from localspec.engine.generate import stream_generate
 
     responses = stream_generate(
         engine,
@@ -205,7 +230,7 @@ def _read_prompt(argument: str | None, file: Path | None) -> str:
     parts = [] if argument is None else [argument]
     if file is not None:
         try:
-            parts.append(file.read_text(encoding="utf-8"))
+            parts.append(file.read_text(encoding="utf-8").removesuffix("\n"))  # as llama.cpp does
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise FileProblem(

@@ -8,7 +8,7 @@ from localspec.engine.stats import GenerationStats
 from localspec.speculative.loop import DraftStatus
 
 if TYPE_CHECKING:
-    from localspec.engine.generate import Answer
+    from localspec.engine.answer import Answer
 
 _STATUS_WORDS = {
     DraftStatus.DRAFTING: "",

@@ -16,9 +16,9 @@ from localspec.display import console
 from localspec.display.answer import figures, meter, only_thoughts
 from localspec.display.line_editor import Echo, LineEditor
 from localspec.display.pieces import PLAIN, AnswerWriter, Look, ShownPieces, append
+from localspec.engine.answer import Answer, GenerationResponse
 from localspec.engine.chat.input_loop import read_message
 from localspec.engine.chat.slash_commands import ALIASES, COMMANDS
-from localspec.engine.generate import Answer, GenerationResponse
 from localspec.engine.stats import GenerationStats
 
 if TYPE_CHECKING:

@@ -5,12 +5,13 @@ What it needs of an engine is a Protocol; it knows neither llama.cpp nor the ter
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Literal, NamedTuple, Protocol
+from dataclasses import replace
+from typing import Protocol
 
 from localspec.core.config import DraftTokens
 from localspec.core.errors import PromptTooLong, UsageError
 from localspec.core.sampling_params import SamplingParams, require_fixed_length
+from localspec.engine.answer import GenerationResponse, Origin, TextPiece
 from localspec.engine.stats import GenerationStats
 from localspec.engine.text_stream import Prompt, Reading, TextStream
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
@@ -19,8 +20,6 @@ from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import (
     Clock,
     Controller,
-    DraftStatus,
-    FinishReason,
     Prefill,
     Round,
     TokenModel,
@@ -89,126 +88,6 @@ class TextEngine(Protocol):
         ...
 
 
-Origin = Literal["draft", "suffix", "corrected", "plain"]
-
-
-class TextPiece(NamedTuple):
-    """Text of one token, and where the token came from.
-
-    "draft" and "suffix": drafted by the draft model or by prompt lookup, and accepted; "corrected":
-    the target's own, where a drafted token was rejected; "plain": the target's own, where nothing
-    was drafted. Text that was held back belongs to the token that released it.
-    """
-
-    text: str
-    origin: Origin
-    reasoning: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationResponse:
-    """Text and tokens of one round, the figures so far, draft length and controller status.
-
-    ``stats`` is live: the same object in every response of a stream. ``held`` is text that is not
-    in any ``pieces`` yet, because it may begin a stop string or a character of several tokens: what
-    an answer that ends here has still to show.
-    """
-
-    pieces: tuple[TextPiece, ...]
-    tokens: tuple[int, ...]
-    stats: GenerationStats
-    finish_reason: FinishReason | None
-    draft_tokens: int
-    status: DraftStatus = DraftStatus.DRAFTING
-    held: tuple[TextPiece, ...] = ()
-
-    @property
-    def text(self) -> str:
-        """The answer's part of the round's text."""
-        return "".join(piece.text for piece in self.pieces if not piece.reasoning)
-
-    @property
-    def reasoning(self) -> str:
-        """What the model thinks before it answers: the other part."""
-        return "".join(piece.text for piece in self.pieces if piece.reasoning)
-
-
-@dataclass(slots=True)
-class Answer:
-    """A stream put together; ``finish_reason`` is "cancelled" when Ctrl-C ended it.
-
-    ``status`` says why nothing was drafted in the end, if that was so; ``reasoning`` are the
-    model's thoughts before it answered.
-    """
-
-    text: str
-    tokens: list[int]
-    stats: GenerationStats
-    finish_reason: FinishReason | Literal["cancelled"]
-    status: DraftStatus = DraftStatus.DRAFTING
-    reasoning: str = ""
-
-    def as_json(self) -> dict[str, object]:
-        """Plain data: seconds end in ``_s``, tokens per second in ``_tps``."""
-        stats = self.stats
-        return {
-            "text": self.text,
-            "reasoning": self.reasoning,
-            "tokens": stats.tokens,
-            "token_ids": self.tokens,
-            "finish_reason": self.finish_reason,
-            "status": self.status.value,
-            "prompt_tokens": stats.prompt_tokens,
-            "cached_tokens": stats.cached_tokens,
-            "prompt_tps": stats.prompt_tps,
-            "generation_tps": stats.generation_tps,
-            "ttft_s": stats.ttft_s,
-            "slowest_round_s": stats.slowest_round,
-            "drafted": stats.drafted,
-            "accepted": stats.accepted,
-            "acceptance_rate": stats.acceptance_rate,
-            "mean_accepted_length": stats.mean_accepted_length,
-            "accepted_at": stats.accepted_at,
-            "sources": {name: asdict(source) for name, source in stats.sources.items()},
-            "estimated_speedup": stats.estimated_speedup,
-            "rounds": stats.rounds,
-            "draft_s": stats.draft_seconds,
-            "verify_s": stats.verify_seconds,
-        }
-
-
-def collect(
-    responses: Iterator[GenerationResponse],
-    on_response: Callable[[GenerationResponse], None] = lambda response: None,
-) -> Answer:
-    """Put a stream together, passing each response on; Ctrl-C keeps what was said.
-
-    After Ctrl-C, text that was held back is passed on in a last response without tokens.
-    """
-    answer, parts = Answer("", [], GenerationStats(), "cancelled"), list[str]()
-    thoughts: list[str] = []
-    last: GenerationResponse | None = None
-    try:
-        for response in responses:
-            last = response
-            parts.append(response.text)
-            thoughts.append(response.reasoning)
-            answer.tokens += response.tokens
-            answer.stats, answer.status = response.stats, response.status
-            on_response(response)
-            if response.finish_reason is not None:
-                answer.finish_reason = response.finish_reason
-    except KeyboardInterrupt:
-        answer.finish_reason = "cancelled"
-        if last is not None and last.held:
-            rest = replace(last, pieces=last.held, tokens=(), held=())
-            parts.append(rest.text)
-            thoughts.append(rest.reasoning)
-            on_response(rest)
-    answer.text, answer.reasoning = "".join(parts), "".join(thoughts)
-    return answer
-
-
 def stream_generate(
     engine: TextEngine,
     prompt: Sequence[int],
@@ -241,10 +120,7 @@ def stream_generate(
     constraint = None if grammar is None else engine.constraint(grammar, len(prompt))
     sampler = make_sampler(params, engine.token_rules(params), constraint)
     # Before the prompt is read: a pair that is new here is measured on empty caches.
-    looks_up = suffix and draft_tokens == "auto" and engine.can_roll_back
-    index = engine.suffix_index if looks_up else None
-    if index is not None and constraint is not None:
-        index = ConstrainedIndex(index, constraint)
+    index = _prompt_lookup(engine, constraint) if suffix and draft_tokens == "auto" else None
     drafter = model_drafter(engine, params, constraint)
     controller = _make_controller(
         engine, params, drafter, draft_tokens, index, clock, constraint is not None
@@ -266,6 +142,26 @@ def stream_generate(
     reading = prompt.reading if isinstance(prompt, Prompt) else Reading(engine.piece)
     if grammar is not None:  # which knows no thoughts: all that it forms is the answer
         reading = replace(reading, form=None)
+    yield from _responses(rounds, controller, reading, stop, stats, clock)
+
+
+def _prompt_lookup(engine: TextEngine, constraint: Constraint | None) -> SuffixIndex | None:
+    """The engine's index for prompt lookup, within a constraint; None where drafts cannot end."""
+    if not engine.can_roll_back:
+        return None
+    index = engine.suffix_index
+    return index if constraint is None else ConstrainedIndex(index, constraint)
+
+
+def _responses(
+    rounds: Iterator[Round],
+    controller: Controller,
+    reading: Reading,
+    stop: Sequence[str],
+    stats: GenerationStats,
+    clock: Clock,
+) -> Iterator[GenerationResponse]:
+    """Text and figures of each round; the consumer's own time counts for none."""
     stream = TextStream((*stop, *reading.stop), reading.splitter())
     began = clock()
     for whole in rounds:
@@ -286,7 +182,7 @@ def stream_generate(
         yield response
         if outcome.finish_reason is not None:
             return
-        began = ended + clock() - shown  # all but the consumer's own time
+        began = ended + clock() - shown
     # No round was wanted.
     yield GenerationResponse((), (), stats, "length", controller.length, controller.status)
 

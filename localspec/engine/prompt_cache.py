@@ -99,7 +99,7 @@ def require_prompt_cache(path: Path) -> None:
 
 
 def _files(path: Path) -> tuple[Path, Path]:
-    return path, path.with_name(path.name + ".draft")
+    return path, Path(f"{path}.draft")  # with_name knows no name for the root
 
 
 def _reason(error: OSError | ValueError) -> str:

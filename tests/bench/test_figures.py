@@ -7,7 +7,7 @@ import pytest
 from localspec.bench.comparison import Comparison
 from localspec.bench.figures import Side
 from localspec.core.config import DraftTokens
-from localspec.engine.generate import Answer
+from localspec.engine.answer import Answer
 from localspec.engine.stats import PassStats, SourceStats
 from localspec.speculative.limits import Guess
 from tests.support.answers import VARIED, compared, made_answer, side

@@ -15,8 +15,8 @@ from localspec.bench.run import run_bench
 from localspec.core.config import DraftTokens
 from localspec.core.errors import EngineError, PromptTooLong
 from localspec.core.sampling_params import SamplingParams
+from localspec.engine.answer import Answer
 from localspec.engine.engine import Engine
-from localspec.engine.generate import Answer
 from localspec.engine.llama import llama_library
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.limits import Guess

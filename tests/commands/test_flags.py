@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -11,6 +13,8 @@ import typer
 from typer.testing import CliRunner
 
 from localspec import cli
+from localspec.commands.flags.answer import AnswerFlags
+from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.kept import FlagGroups, kept_settings, settle, unkept_flags
 from localspec.commands.flags.loading import LoadingFlags
@@ -18,6 +22,7 @@ from localspec.commands.flags.models import ModelFlags
 from localspec.commands.flags.placement import AUTO_LAYERS
 from localspec.commands.flags.sampling import SamplingFlags
 from localspec.commands.flags.spellings import complete
+from localspec.commands.flags.template import TemplateFlags
 from localspec.core.config import (
     ALL_LAYERS,
     MAX_DRAFT_TOKENS,
@@ -32,7 +37,18 @@ from localspec.core.sampling_choice import choose_sampling
 from localspec.core.sampling_params import SamplingParams
 
 TARGET, DRAFT = Path("big.gguf"), Path("small.gguf")
-PANELS = ("Drafting", "Loading", "Rope and adapters", "Sampling")
+PANELS = (
+    "Prompt and answer",
+    "Thinking and chat template",
+    "Grammar",
+    "Drafting",
+    "Sampling",
+    "Penalties and biases",
+    "Loading",
+    "Devices",
+    "Rope and adapters",
+)
+GROUPS = (AnswerFlags, TemplateFlags, GrammarFlags, ModelFlags, SamplingFlags, LoadingFlags)
 
 
 Parsed = tuple[ModelFlags, LoadingFlags, SamplingFlags, str]
@@ -66,7 +82,7 @@ def refusal(*arguments: str) -> str:
 
 def test_every_flag_is_explained_and_grouped() -> None:
     spellings: list[str] = []
-    for group in (ModelFlags, LoadingFlags, SamplingFlags):
+    for group in GROUPS:
         hints = get_type_hints(group, include_extras=True)
         for field in fields(group):
             (option,) = hints[field.name].__metadata__
@@ -75,6 +91,15 @@ def test_every_flag_is_explained_and_grouped() -> None:
             if field.name not in ("target", "verbose"):
                 assert option.rich_help_panel in PANELS, field.name
     assert len(spellings) == len(set(spellings))
+
+
+@pytest.mark.parametrize("command", ["run", "chat"])
+def test_help_begins_with_what_is_wanted_most(command: str) -> None:
+    help_text = CliRunner().invoke(cli.app, [command, "--help"]).output
+    assert tuple(re.findall(r"─ ([A-Z][\w ]+) ─", help_text)) == ("Arguments", "Options", *PANELS)
+    options = typer.main.get_command(cli.app).commands[command].params  # type: ignore[attr-defined]
+    sizes = Counter(getattr(option, "rich_help_panel", None) for option in options)
+    assert max(sizes.values()) < 16
 
 
 def test_nothing_given_means_nothing_decided() -> None:

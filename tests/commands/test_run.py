@@ -43,6 +43,8 @@ def test_the_prompt_comes_from_argument_file_or_pipe(run: Command, tmp_path: Pat
     prompt = file.read_text(encoding="utf-8")
     expected = run(prompt, "--temp", "0").out
     assert run("-f", file, "--temp", "0").out == expected
+    file.write_text(f"{prompt}\n", encoding="utf-8")  # an editor ends the last line too
+    assert run("-f", file, "--temp", "0").out == expected
     assert run("--temp", "0", stdin=prompt).out == expected
     assert run("Größe: 3 €\nSay the thing", "--temp", "0", stdin="").out == expected
     assert run("Größe: 3 €\nSay the thing", "--temp", "0", stdin=" \n").out == expected
@@ -224,6 +226,8 @@ def test_verbose_shows_llama_cpps_log(run: Command, monkeypatch: pytest.MonkeyPa
         (["-dev", "TPU7"], 2, "There is no device 'TPU7'"),
         (["-ctk", "q3"], 2, "'q3' is not one of"),
         (["-ot", "x=TPU7"], 2, "no buffer type 'TPU7'"),
+        (["--prompt-cache", ""], 1, "is no prompt cache"),
+        (["--prompt-cache", "/"], 1, "is no prompt cache"),
         (["--frobnicate"], 2, "No such option: --frobnicate"),
     ],
 )

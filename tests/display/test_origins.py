@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from localspec.display.origins import STYLES, legend, marked, visible_origins
-from localspec.engine.generate import Origin, TextPiece
+from localspec.engine.answer import Origin, TextPiece
 
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
 rounds = st.lists(

@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 from localspec.core.config import DraftTokens
 from localspec.core.errors import PromptTooLong, UsageError
 from localspec.core.sampling_params import SamplingParams
+from localspec.engine.answer import GenerationResponse, collect
 from localspec.engine.chat.formats import tagged
-from localspec.engine.generate import GenerationResponse, collect, stream_generate
+from localspec.engine.generate import stream_generate
 from localspec.engine.stats import GenerationStats
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.loss_budget import LossBudget
 from localspec.speculative.loop import Round
 from localspec.speculative.suffix import SuffixIndex
+from tests.support.answers import text_of, tokens_of
 from tests.support.toys import STOP_TOKEN, FakeClock, ToyEngine
 
 GREEDY = SamplingParams(temperature=0)
@@ -39,14 +41,6 @@ def answer(
         engine, ids, params, length, max_tokens=max_tokens, stop=stop, clock=FakeClock()
     )
     return list(responses)
-
-
-def tokens_of(responses: Sequence[GenerationResponse]) -> list[int]:
-    return [token for response in responses for token in response.tokens]
-
-
-def text_of(responses: Sequence[GenerationResponse]) -> str:
-    return "".join(response.text for response in responses)
 
 
 lengths = st.one_of(st.integers(0, 9), st.just("auto"))
@@ -334,64 +328,6 @@ def test_responses_tell_how_far_the_next_round_drafts() -> None:
     prompt = engine.encode("abcd")
     perfect = stream_generate(engine, prompt, WARM, "auto", max_tokens=100, clock=clock)
     assert max(r.draft_tokens for r in perfect) > 6
-
-
-def test_collect_passes_each_response_on() -> None:
-    responses = answer(ToyEngine(), length=4)
-    seen: list[GenerationResponse] = []
-    collected = collect(iter(responses), seen.append)
-    assert seen == responses
-    assert collected.text == text_of(responses) and collected.tokens == tokens_of(responses)
-    assert collected.stats is responses[0].stats
-    assert collected.finish_reason == responses[-1].finish_reason
-    assert collect(iter(responses)) == collected
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_ctrl_c_while_a_response_is_shown_keeps_it(count: int) -> None:
-    responses = answer(ToyEngine(), length=4)
-    shown: list[GenerationResponse] = []
-
-    def show(response: GenerationResponse) -> None:
-        shown.append(response)
-        if len(shown) == count:
-            raise KeyboardInterrupt
-
-    collected = collect(iter(responses), show)
-    assert collected.finish_reason == "cancelled" and shown[:count] == responses[:count]
-    assert collected.text == text_of(shown)  # with what was held back
-    assert collected.tokens == tokens_of(responses[:count])
-
-
-@pytest.mark.parametrize("stop", [["abcX"], []])
-@pytest.mark.parametrize("inside", [True, False])
-def test_ctrl_c_shows_what_was_held_back(stop: list[str], inside: bool) -> None:
-    """Ctrl-C comes while the engine decodes, or while a response is shown."""
-    said = b"d abc" if stop else "d \u20ac".encode()[:-1]
-    engine = ToyEngine(quirk=None, n_ctx=64)
-    seen: list[GenerationResponse] = []
-    decode, left = engine.target.decode, iter([*said])
-
-    def dictated(tokens: Sequence[int], rows: int) -> object:
-        logits = decode(tokens, rows).copy()
-        if rows:
-            token = next(left, None)
-            if token is None:
-                raise KeyboardInterrupt
-            logits[-1, token] = 99
-        return logits
-
-    def show(response: GenerationResponse) -> None:
-        seen.append(response)
-        if not inside and len(seen) == len(said):
-            raise KeyboardInterrupt
-
-    engine.target.decode = dictated  # type: ignore[method-assign, assignment]
-    responses = stream_generate(engine, engine.encode("ab"), GREEDY, 0, stop=stop)
-    collected = collect(responses, show)
-    assert collected.finish_reason == "cancelled"
-    assert collected.text == text_of(seen) == said.decode("utf-8", "replace")
-    assert collected.tokens == [*said] and seen[-1].tokens == ()
 
 
 def test_each_answer_begins_with_what_earlier_ones_owe(monkeypatch: pytest.MonkeyPatch) -> None:

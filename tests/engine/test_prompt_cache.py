@@ -10,8 +10,9 @@ import pytest
 from localspec.core.config import DraftTokens
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine import prompt_cache
+from localspec.engine.answer import Answer, collect
 from localspec.engine.engine import Engine
-from localspec.engine.generate import Answer, collect, stream_generate
+from localspec.engine.generate import stream_generate
 from localspec.engine.prompt_cache import PromptCache
 from tests.support.command import interrupt_decode
 from tests.support.real_pair import GREEDY, TinyFiles, fresh, options, random_ids

@@ -1,4 +1,4 @@
-"""Answers and comparisons made up for tests: tokens and seconds as wanted, no model."""
+"""Answers and comparisons made up for tests, tokens and seconds as wanted; streams put together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from localspec.bench.comparison import Comparison
 from localspec.bench.equality import Difference
 from localspec.bench.figures import Side
 from localspec.core.config import DraftTokens
-from localspec.engine.generate import Answer
+from localspec.engine.answer import Answer, GenerationResponse
 from localspec.engine.stats import GenerationStats
 from localspec.speculative.loop import Prefill, Round
 
@@ -93,3 +93,11 @@ def made_stats(drafted: int = 0, accepted: int = 0) -> GenerationStats:
     stats.add(Round((1,), 0, 0, 0.25), 0.25)
     stats.add(Round(tuple(range(accepted + 1)), drafted, accepted, 0.75), 0.75)
     return stats
+
+
+def tokens_of(responses: Sequence[GenerationResponse]) -> list[int]:
+    return [token for response in responses for token in response.tokens]
+
+
+def text_of(responses: Sequence[GenerationResponse]) -> str:
+    return "".join(response.text for response in responses)

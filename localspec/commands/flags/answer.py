@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+PANEL = "Prompt and answer"  # of the help
 JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
@@ -13,21 +14,34 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="One JSON document on std
 class AnswerFlags:
     """What comes before an answer, and where it ends."""
 
-    system: Annotated[str | None, typer.Option("--system", "-sys", help="A system message.")] = None
+    system: Annotated[
+        str | None,
+        typer.Option("--system", "-sys", help="A system message.", rich_help_panel=PANEL),
+    ] = None
     max_tokens: Annotated[
         int | None,
         typer.Option(
             "--max-tokens",
             "-n",
+            metavar="N",
             min=-2,
             help="Most tokens of an answer; 0 only reads the prompt. Default: -1, the context.",
+            rich_help_panel=PANEL,
         ),
     ] = None
     stop: Annotated[
-        list[str], typer.Option("--stop", help="End before this text; may be repeated.")
+        list[str],
+        typer.Option(
+            "--stop", help="End before this text; may be repeated.", rich_help_panel=PANEL
+        ),
     ] = field(default_factory=list)
     hide_reasoning: Annotated[
-        bool, typer.Option("--hide-reasoning", help="Show the answer without the model's thoughts.")
+        bool,
+        typer.Option(
+            "--hide-reasoning",
+            help="Show the answer without the model's thoughts.",
+            rich_help_panel=PANEL,
+        ),
     ] = False
     show_draft: Annotated[
         bool,
@@ -35,15 +49,20 @@ class AnswerFlags:
             "--show-draft",
             help="Colour each token by where it came from: accepted from the draft, from prompt "
             "lookup, corrected by the target. Marks where there is no colour.",
+            rich_help_panel=PANEL,
         ),
     ] = False
     prompt_cache: Annotated[
         Path | None,
         typer.Option(
             "--prompt-cache",
-            help="Keep what was read in this file, and read it no second time.",
+            help="Keep the KV cache in this file, so that the same beginning is read once.",
+            rich_help_panel=PANEL,
         ),
     ] = None
     prompt_cache_ro: Annotated[
-        bool, typer.Option("--prompt-cache-ro", help="Use that file, but do not write it.")
+        bool,
+        typer.Option(
+            "--prompt-cache-ro", help="Use that file, but do not write it.", rich_help_panel=PANEL
+        ),
     ] = False

@@ -10,24 +10,42 @@ from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import read_at_most
 from localspec.display import console
 
+_PANEL = "Grammar"
+
 
 @dataclass(frozen=True, slots=True)
 class GrammarFlags:
     """A grammar or a JSON schema that the answer obeys."""
 
     grammar: Annotated[
-        str | None, typer.Option("--grammar", help="A GBNF grammar that the answer obeys.")
+        str | None,
+        typer.Option(
+            "--grammar", help="A GBNF grammar that the answer obeys.", rich_help_panel=_PANEL
+        ),
     ] = None
     grammar_file: Annotated[
-        Path | None, typer.Option("--grammar-file", help="Read the grammar from this file.")
+        Path | None,
+        typer.Option(
+            "--grammar-file", help="Read the grammar from this file.", rich_help_panel=_PANEL
+        ),
     ] = None
     json_schema: Annotated[
         str | None,
-        typer.Option("--json-schema", "-j", help="A JSON schema that the answer obeys."),
+        typer.Option(
+            "--json-schema",
+            "-j",
+            help="A JSON schema that the answer obeys.",
+            rich_help_panel=_PANEL,
+        ),
     ] = None
     json_schema_file: Annotated[
         Path | None,
-        typer.Option("--json-schema-file", "-jf", help="Read the JSON schema from this file."),
+        typer.Option(
+            "--json-schema-file",
+            "-jf",
+            help="Read the JSON schema from this file.",
+            rich_help_panel=_PANEL,
+        ),
     ] = None
 
     def read(self) -> str | None:

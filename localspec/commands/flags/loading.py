@@ -35,7 +35,7 @@ class LoadingFlags(PlacementFlags):
             "--rope-scaling",
             metavar="|".join(get_args(RopeScaling)),
             parser=choice(*get_args(RopeScaling)),
-            help="Position scaling of the target. Default: the model's.",
+            help="RoPE scaling of the target. Default: the model's.",
             rich_help_panel=_ADAPTING,
         ),
     ] = None
@@ -55,7 +55,7 @@ class LoadingFlags(PlacementFlags):
             "--rope-freq-base",
             metavar="N",
             parser=number(*_BASE),
-            help="Base frequency of its positions. Default: the model's.",
+            help="RoPE base frequency of the target. Default: the model's.",
             rich_help_panel=_ADAPTING,
         ),
     ] = None
@@ -65,7 +65,7 @@ class LoadingFlags(PlacementFlags):
             "--rope-freq-scale",
             metavar="N",
             parser=number(*_SCALE),
-            help="Factor of its positions: 0.5 stretches the context twice.",
+            help="RoPE frequency scale of the target: 0.5 stretches the context twice.",
             rich_help_panel=_ADAPTING,
         ),
     ] = None
@@ -73,9 +73,10 @@ class LoadingFlags(PlacementFlags):
         int | None,
         typer.Option(
             "--yarn-orig-ctx",
+            metavar="N",
             min=CTX_SIZE.low,
             max=CTX_SIZE.high,
-            help="YaRN: context it was trained for, in tokens. Default: the model's.",
+            help="YaRN: context the target was trained for, in tokens. Default: the model's.",
             rich_help_panel=_ADAPTING,
         ),
     ] = None

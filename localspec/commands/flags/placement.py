@@ -20,7 +20,7 @@ from localspec.core.config import (
     parse_shares,
 )
 
-_DRAFTING, _LOADING = "Drafting", "Loading"
+_DRAFTING, _LOADING, _DEVICES = "Drafting", "Loading", "Devices"
 AUTO_LAYERS = -1  # as many as fit
 _layers = whole(
     LAYERS, {"auto": AUTO_LAYERS, "-1": AUTO_LAYERS, "all": ALL_LAYERS, "-2": ALL_LAYERS}
@@ -36,6 +36,7 @@ class PlacementFlags:
         typer.Option(
             "--draft-ctx-size",
             "-cd",
+            metavar="N",
             min=CTX_SIZE.low,
             max=CTX_SIZE.high,
             help="Context of the draft in tokens: of a longer text it sees the most recent part. "
@@ -48,6 +49,7 @@ class PlacementFlags:
         typer.Option(
             "--draft-threads",
             "-td",
+            metavar="N",
             min=THREADS.low,
             max=THREADS.high,
             help="Threads of the draft. Default: as --threads.",
@@ -124,6 +126,7 @@ class PlacementFlags:
         typer.Option(
             "--threads",
             "-t",
+            metavar="N",
             min=THREADS.low,
             max=THREADS.high,
             help="CPU threads for one token at a time. Default: physical cores.",
@@ -135,6 +138,7 @@ class PlacementFlags:
         typer.Option(
             "--threads-batch",
             "-tb",
+            metavar="N",
             min=THREADS.low,
             max=THREADS.high,
             help="CPU threads for prompts and verification. Default: as --threads.",
@@ -149,7 +153,7 @@ class PlacementFlags:
             metavar="N|auto|all",
             parser=_layers,
             help="Layers on the GPU. Default: auto, as many as fit.",
-            rich_help_panel=_LOADING,
+            rich_help_panel=_DEVICES,
         ),
     ] = None
     device: Annotated[
@@ -158,7 +162,7 @@ class PlacementFlags:
             "--device",
             "-dev",
             help="Devices of the target, comma-separated, or none; see localspec doctor.",
-            rich_help_panel=_LOADING,
+            rich_help_panel=_DEVICES,
         ),
     ] = None
     n_cpu_moe: Annotated[
@@ -166,10 +170,11 @@ class PlacementFlags:
         typer.Option(
             "--n-cpu-moe",
             "-ncmoe",
+            metavar="N",
             min=LAYERS.low,
             max=LAYERS.high,
             help="Keep the experts of the first N layers in RAM. Default: 0.",
-            rich_help_panel=_LOADING,
+            rich_help_panel=_DEVICES,
         ),
     ] = None
     override_tensor: Annotated[
@@ -179,7 +184,7 @@ class PlacementFlags:
             "-ot",
             metavar="PATTERN=BUFFER",
             help="Buffer type for the target's tensors that match a regular expression.",
-            rich_help_panel=_LOADING,
+            rich_help_panel=_DEVICES,
         ),
     ] = field(default_factory=list)
     tensor_split: Annotated[
@@ -190,7 +195,7 @@ class PlacementFlags:
             metavar="SHARE,SHARE...",
             parser=parsed_by(parse_shares),
             help="Share of the layers for each GPU, such as 3,1.",
-            rich_help_panel=_LOADING,
+            rich_help_panel=_DEVICES,
         ),
     ] = None
     split_mode: Annotated[
@@ -201,7 +206,7 @@ class PlacementFlags:
             metavar="|".join(get_args(SplitMode)),
             parser=choice(*get_args(SplitMode)),
             help="How a model is spread over several GPUs. Default: layer.",
-            rich_help_panel=_LOADING,
+            rich_help_panel=_DEVICES,
         ),
     ] = None
     main_gpu: Annotated[
@@ -209,10 +214,11 @@ class PlacementFlags:
         typer.Option(
             "--main-gpu",
             "-mg",
+            metavar="N",
             min=0,
             max=1023,
             help="The one GPU of --split-mode none, or that of row for what cannot be split.",
-            rich_help_panel=_LOADING,
+            rich_help_panel=_DEVICES,
         ),
     ] = 0
     batch_size: Annotated[
@@ -220,6 +226,7 @@ class PlacementFlags:
         typer.Option(
             "--batch-size",
             "-b",
+            metavar="N",
             min=BATCH.low,
             max=BATCH.high,
             help="Tokens of a prompt that llama.cpp takes in a call. Default: 512.",
@@ -231,9 +238,10 @@ class PlacementFlags:
         typer.Option(
             "--ubatch-size",
             "-ub",
+            metavar="N",
             min=BATCH.low,
             max=BATCH.high,
-            help="Tokens that it computes at once; more take more memory. Default: 512.",
+            help="Tokens that llama.cpp computes at once; more take more memory. Default: 512.",
             rich_help_panel=_LOADING,
         ),
     ] = None

@@ -9,7 +9,7 @@ from localspec.commands.flags.groups import choice
 from localspec.core.sampling_choice import unescaped
 from localspec.core.sampling_params import ACCEPTANCE_RULES
 
-_SAMPLING = "Sampling"
+_SAMPLING, _PENALTIES, _DRAFTING = "Sampling", "Penalties and biases", "Drafting"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,16 @@ class SamplingFlags:
             "--temperature",
             "--temp",
             help="Temperature; 0 is greedy. Default 0.8.",
+            rich_help_panel=_SAMPLING,
+        ),
+    ] = None
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            "-s",
+            help="Its text is the same with any draft length, except with --acceptance rejection. "
+            "Default, and -1: random.",
             rich_help_panel=_SAMPLING,
         ),
     ] = None
@@ -109,7 +119,7 @@ class SamplingFlags:
         typer.Option(
             "--repeat-penalty",
             help="Divides the logits of recent tokens; 1: off, the default.",
-            rich_help_panel=_SAMPLING,
+            rich_help_panel=_PENALTIES,
         ),
     ] = None
     repeat_last_n: Annotated[
@@ -117,7 +127,7 @@ class SamplingFlags:
         typer.Option(
             "--repeat-last-n",
             help="Tokens these penalties look back; -1: all. Default 64.",
-            rich_help_panel=_SAMPLING,
+            rich_help_panel=_PENALTIES,
         ),
     ] = None
     presence_penalty: Annotated[
@@ -125,7 +135,7 @@ class SamplingFlags:
         typer.Option(
             "--presence-penalty",
             help="Subtracted from the logits of recent tokens; 0: off, the default.",
-            rich_help_panel=_SAMPLING,
+            rich_help_panel=_PENALTIES,
         ),
     ] = None
     frequency_penalty: Annotated[
@@ -133,7 +143,7 @@ class SamplingFlags:
         typer.Option(
             "--frequency-penalty",
             help="Subtracted for each time a recent token occurred; 0: off, the default.",
-            rich_help_panel=_SAMPLING,
+            rich_help_panel=_PENALTIES,
         ),
     ] = None
     dry_multiplier: Annotated[
@@ -142,7 +152,7 @@ class SamplingFlags:
             "--dry-multiplier",
             help="DRY, a penalty of tokens that extend a repetition: its factor; 0: off, the "
             "default.",
-            rich_help_panel=_SAMPLING,
+            rich_help_panel=_PENALTIES,
         ),
     ] = None
     dry_base: Annotated[
@@ -150,7 +160,7 @@ class SamplingFlags:
         typer.Option(
             "--dry-base",
             help="DRY grows by this factor with each repeated token. Default 1.75.",
-            rich_help_panel=_SAMPLING,
+            rich_help_panel=_PENALTIES,
         ),
     ] = None
     dry_allowed_length: Annotated[
@@ -158,7 +168,7 @@ class SamplingFlags:
         typer.Option(
             "--dry-allowed-length",
             help="Repeated tokens that DRY allows. Default 2.",
-            rich_help_panel=_SAMPLING,
+            rich_help_panel=_PENALTIES,
         ),
     ] = None
     dry_penalty_last_n: Annotated[
@@ -166,7 +176,7 @@ class SamplingFlags:
         typer.Option(
             "--dry-penalty-last-n",
             help="Tokens DRY looks back; 0: off. Default 64.",
-            rich_help_panel=_SAMPLING,
+            rich_help_panel=_PENALTIES,
         ),
     ] = None
     dry_sequence_breakers: Annotated[
@@ -177,7 +187,7 @@ class SamplingFlags:
             "quote and asterisk; may be repeated; none: no breakers.",
             metavar="TEXT",
             parser=unescaped,
-            rich_help_panel=_SAMPLING,
+            rich_help_panel=_PENALTIES,
         ),
     ] = None
     logit_bias: Annotated[
@@ -187,7 +197,7 @@ class SamplingFlags:
             "-l",
             help="Add to the logit of a token: 15043+1, 15043-1 or 15043-inf; may be repeated.",
             metavar="ID+BIAS|ID-BIAS",
-            rich_help_panel=_SAMPLING,
+            rich_help_panel=_PENALTIES,
         ),
     ] = None
     ignore_eos: Annotated[
@@ -195,19 +205,9 @@ class SamplingFlags:
         typer.Option(
             "--ignore-eos",
             help="Never pick a token that ends the answer.",
-            rich_help_panel=_SAMPLING,
+            rich_help_panel=_PENALTIES,
         ),
     ] = False
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            "--seed",
-            "-s",
-            help="Its text is the same with any draft length, except with --acceptance rejection. "
-            "Default, and -1: random.",
-            rich_help_panel=_SAMPLING,
-        ),
-    ] = None
     acceptance: Annotated[
         str | None,
         typer.Option(
@@ -218,7 +218,7 @@ class SamplingFlags:
             "with the same noise. match: the draft's likeliest, if the target samples it. "
             "rejection: the p/q test; the text for a seed then depends on the draft, whose length "
             "must be a number. All rules keep the target's distribution.",
-            rich_help_panel=_SAMPLING,
+            rich_help_panel=_DRAFTING,
         ),
     ] = None
 

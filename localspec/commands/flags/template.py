@@ -13,8 +13,9 @@ from localspec.commands.flags.groups import choice
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import read_at_most
 
+_PANEL = "Thinking and chat template"
 # The levels of llama.cpp; a template knows some of them.
-_efforts = choice("minimal", "low", "medium", "high", "xhigh", "max")
+_efforts = choice("default", "minimal", "low", "medium", "high", "xhigh", "max")
 _MAX_TEMPLATE_BYTES = 2**20
 
 
@@ -24,12 +25,20 @@ class TemplateFlags:
 
     thinking: Annotated[
         bool | None,
-        typer.Option("--think/--no-think", help="For models that can think before they answer."),
+        typer.Option(
+            "--think/--no-think",
+            help="Let the model think before it answers, or not, if its template knows both.",
+            rich_help_panel=_PANEL,
+        ),
     ] = None
     reasoning_effort: Annotated[
         str | None,
         typer.Option(
-            "--reasoning-effort", parser=_efforts, metavar="low|medium|high", help="How much of it."
+            "--reasoning-effort",
+            parser=_efforts,
+            metavar="low|medium|high",
+            help="How much the model thinks, if its template knows that.",
+            rich_help_panel=_PANEL,
         ),
     ] = None
     chat_template: Annotated[
@@ -38,11 +47,14 @@ class TemplateFlags:
             "--chat-template",
             metavar="TEXT|chatml",
             help="A Jinja template in place of the model's own.",
+            rich_help_panel=_PANEL,
         ),
     ] = None
     chat_template_file: Annotated[
         Path | None,
-        typer.Option("--chat-template-file", help="The same, read from this file."),
+        typer.Option(
+            "--chat-template-file", help="Read the template from this file.", rich_help_panel=_PANEL
+        ),
     ] = None
     chat_template_kwargs: Annotated[
         str | None,
@@ -50,6 +62,7 @@ class TemplateFlags:
             "--chat-template-kwargs",
             metavar="JSON",
             help="What else the template is told: '{\"enable_thinking\": false}'.",
+            rich_help_panel=_PANEL,
         ),
     ] = None
 
@@ -94,7 +107,7 @@ class TemplateFlags:
     def variables(self) -> Mapping[str, Any]:
         """What the template is told besides the messages; raises UsageError."""
         effort = self.reasoning_effort
-        variables = {} if effort is None else {"reasoning_effort": effort}
+        variables = {} if effort in (None, "default") else {"reasoning_effort": effort}
         if self.chat_template_kwargs is None:
             return variables
         try:

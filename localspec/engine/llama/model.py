@@ -17,6 +17,7 @@ from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.core.errors import EngineError
 from localspec.core.interrupt import held_interrupt
 from localspec.engine.llama import llama_library
+from localspec.engine.llama.batch import Batch, chunks
 from localspec.engine.llama.parameters import context_parameters, model_parameters
 from localspec.engine.llama.tokenizer import SHORT, require_fitting, tokenize
 from localspec.engine.memory.estimate import tensor_bytes
@@ -54,7 +55,7 @@ class LlamaModel:
         self._weightless = weightless
         self._model: Any = None
         self._context: Any = None
-        self._batch: _Batch | None = None
+        self._batch: Batch | None = None
         try:
             self._model = self._load()
             self._vocab = self._llama.llama_model_get_vocab(self._model)
@@ -67,7 +68,7 @@ class LlamaModel:
             self._apply(adapters)
             self._memory = self._llama.llama_get_memory(self._context)
             self._sliding: int = self._llama.llama_model_n_swa(self._model)
-            self._batch = _Batch(self._llama, options.batch_size)
+            self._batch = Batch(self._llama, options.batch_size)
             self.can_roll_back = self._probe_roll_back()
         except BaseException:
             self.close()
@@ -91,7 +92,7 @@ class LlamaModel:
         self._torn = True  # until the list agrees with llama.cpp's cache again
         before = len(self._tokens)
         try:
-            for chunk, outputs in _chunks(tokens, rows, self.options.batch_size):
+            for chunk, outputs in chunks(tokens, rows, self.options.batch_size):
                 self._decode_chunk(chunk, len(self._tokens), outputs)
                 self._tokens.extend(chunk)
         except EngineError:
@@ -371,49 +372,8 @@ class LlamaModel:
         return np.frombuffer(memoryview(array), np.float32).reshape(rows, self.n_vocab)
 
 
-class _Batch:
-    """A llama_batch of one sequence with numpy views on its arrays."""
-
-    def __init__(self, llama: Any, size: int) -> None:
-        self._llama = llama
-        self.native = llama.llama_batch_init(size + 1, 0, 1)
-        view = np.ctypeslib.as_array
-        self._token = view(self.native.token, (size + 1,))
-        self._position = view(self.native.pos, (size + 1,))
-        self._wanted = view(self.native.logits, (size + 1,))
-        view(self.native.n_seq_id, (size + 1,))[:] = 1
-        for i in range(size + 1):
-            self.native.seq_id[i][0] = 0
-
-    def fill(self, tokens: Sequence[int], position: int, rows: int) -> None:
-        """Tokens from ``position`` on; logits wanted of the last ``rows``."""
-        count = len(tokens)
-        self.native.n_tokens = count
-        self._token[:count] = tokens
-        self._position[:count] = np.arange(position, position + count)
-        self._wanted[:count] = 0
-        self._wanted[count - rows : count] = 1
-
-    def free(self) -> None:
-        """Give the arrays back to llama.cpp."""
-        self._llama.llama_batch_free(self.native)
-
-
 def _bytes(array: NDArray[np.uint8]) -> Any:
     return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-
-
-def _chunks(tokens: Sequence[int], rows: int, size: int) -> list[tuple[Sequence[int], int]]:
-    """Cut into batches of at most ``size``, with the rows wanted: all come from the last one."""
-    parts: list[tuple[Sequence[int], int]] = []
-    start = 0
-    while len(tokens) - start > size:
-        step = min(size, len(tokens) - start - rows)
-        parts.append((tokens[start : start + step], 0))
-        start += step
-    if start < len(tokens):
-        parts.append((tokens[start:], rows))
-    return parts
 
 
 def _overridden(log: Iterable[str]) -> frozenset[str]:

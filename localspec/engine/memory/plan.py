@@ -197,13 +197,18 @@ def _refuse(
         where = f"{size(wanted.on_gpu)} of it on the GPU, where {size(sum(free.gpus))} are free"
     if short:
         hint = "Leave -ngl and -ngld to localspec, or give smaller numbers."
+    elif wanted.draft_ctx_size > wanted.ctx_size:
+        hint = "Leave --draft-ctx-size out: a draft needs no longer context than its target."
     elif largest is not None:
         hint = f"The largest context that fits is --ctx-size {largest.ctx_size}."
     else:
         hint = "Close other programs, or choose a smaller model or a stronger quantisation."
+    draft = " with its draft" if wanted.draft_ctx_size else ""
+    if wanted.draft_ctx_size > wanted.ctx_size:
+        draft += f", for which {wanted.draft_ctx_size:,} tokens were asked,"
     raise NotEnoughMemory(
-        f"{target.path.name}{' with its draft' if wanted.draft_ctx_size else ''} and a context of "
-        f"{wanted.ctx_size:,} tokens need {wanted.use}, but {'' if short else 'only '}{where}.",
+        f"{target.path.name}{draft} and a context of {wanted.ctx_size:,} tokens need "
+        f"{wanted.use}, but {'' if short else 'only '}{where}.",
         hint,
     )
 

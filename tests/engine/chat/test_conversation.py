@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from localspec.core.config import DraftTokens
 from localspec.core.errors import EngineError, FileProblem, LocalspecError, UsageError
 from localspec.core.sampling_params import SamplingParams
+from localspec.engine.answer import Answer, GenerationResponse
 from localspec.engine.chat import slash_commands
 from localspec.engine.chat.conversation import Chat
 from localspec.engine.chat.input_loop import handle, read_message, run
 from localspec.engine.chat.slash_commands import ALIASES, COMMANDS
 from localspec.engine.chat.template import ROLES, Message
 from localspec.engine.chat.window import visible
-from localspec.engine.generate import Answer, GenerationResponse
 from localspec.engine.stats import GenerationStats
 from tests.support.chat_toys import ChatToy
 

@@ -17,8 +17,9 @@ import pytest
 
 from localspec.core.errors import GrammarError, UsageError
 from localspec.core.sampling_params import AcceptanceRule, SamplingParams
+from localspec.engine.answer import Answer, collect
 from localspec.engine.engine import Engine
-from localspec.engine.generate import Answer, collect, stream_generate
+from localspec.engine.generate import stream_generate
 from localspec.engine.grammar.json_schema import schema_grammar
 from localspec.engine.llama.grammar import GrammarConstraint, GrammarState
 from localspec.speculative.sampling.constrained import RECALL

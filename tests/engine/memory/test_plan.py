@@ -77,6 +77,13 @@ def test_caches_that_nothing_could_hold_are_refused_with_advice() -> None:
     assert "stronger quantisation" in caught.value.hint or "--ctx-size" in caught.value.hint
 
 
+def test_a_draft_context_that_cannot_be_is_named() -> None:
+    with pytest.raises(NotEnoughMemory) as caught:
+        chosen(replace(OPEN, draft_ctx_size=10**9), FreeMemory(8 * GIB), draft=DRAFT)
+    assert "1,000,000,000 tokens" in caught.value.message
+    assert "--draft-ctx-size" in caught.value.hint
+
+
 def test_the_draft_goes_to_the_gpu_first() -> None:
     result = chosen(OPEN, FreeMemory(64 * GIB, (3 * GIB,)), draft=DRAFT)
     assert result.draft_gpu_layers == 13  # 12 and the output

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from localspec.core.config import DraftTokens
 from localspec.core.errors import GrammarError
 from localspec.core.sampling_params import AcceptanceRule, SamplingParams
-from localspec.engine.generate import collect, make_sampler, stream_generate
+from localspec.engine.answer import collect
+from localspec.engine.generate import make_sampler, stream_generate
 from localspec.speculative.loop import Logits
 from localspec.speculative.sampling.constrained import ConstrainedIndex, ConstrainedSampler
 from localspec.speculative.sampling.logit_changes import NO_RULES

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from localspec.core.errors import UsageError
 from localspec.core.sampling_params import AcceptanceRule, SamplingParams
+from localspec.engine.answer import collect
 from localspec.engine.engine import Engine
-from localspec.engine.generate import collect, stream_generate
+from localspec.engine.generate import stream_generate
 from localspec.speculative.control.controllers import FixedLength
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import generate_rounds, prefill
