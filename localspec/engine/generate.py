@@ -125,12 +125,12 @@ class GenerationResponse:
     @property
     def text(self) -> str:
         """The answer's part of the round's text."""
-        return "".join(piece.text for piece in self.pieces if not piece.reasoning)
+        return "".join([piece.text for piece in self.pieces if not piece.reasoning])
 
     @property
     def reasoning(self) -> str:
         """What the model thinks before it answers: the other part."""
-        return "".join(piece.text for piece in self.pieces if piece.reasoning)
+        return "".join([piece.text for piece in self.pieces if piece.reasoning])
 
 
 @dataclass(slots=True)
@@ -396,7 +396,7 @@ def _read(
 
 def _held(stream: TextStream) -> tuple[TextPiece, ...]:
     """What the stream holds back: nothing was drafted where an answer is cut off."""
-    return tuple(TextPiece(text, "plain", reasoning) for text, reasoning in stream.held)
+    return tuple([TextPiece(text, "plain", reasoning) for text, reasoning in stream.held])
 
 
 def _origin(outcome: Round, i: int) -> Origin:
