@@ -270,16 +270,17 @@ class _Converter:
         return f"{rule}-0"
 
     def _array(self, schema: dict[str, Any], depth: int) -> str:
-        first = schema.get("prefixItems", [])
-        more = schema.get("items", not first)
+        least, most = counts_of(schema, "minItems", "maxItems")
+        first, more = schema.get("prefixItems", []), schema.get("items")
         if isinstance(more, list):  # as schemas before 2020 write it
-            first, more = more, schema.get("additionalItems", False)
+            first, more = more, schema.get("additionalItems")
         if not isinstance(first, list):
             raise GrammarError(
                 f"{shortened(first)} is no list of JSON schemas.", "Expected a list."
             )
-        least, most = counts_of(schema, "minItems", "maxItems")
-        items = [self.visit(each, depth) for each in first]
+        if more is None:  # behind a tuple only what is asked for
+            more = not first or least > len(first)
+        items = [self.visit(each, depth) for each in first[:most]]
         item = "" if more is False else self.visit(more, depth)
         if not items and (most == 0 or not item):
             return '"[" space "]"'

@@ -64,6 +64,16 @@ CASES: dict[str, tuple[object, tuple[str, ...], tuple[str, ...]]] = {
         ("[]", "[null, null, null]", "[1]"),
     ),
     "no items": ({"type": "array", "maxItems": 0}, ("[]",), ("[1]",)),
+    "a short tuple": (
+        {"prefixItems": [{"type": "null"}, {"type": "boolean"}], "maxItems": 1},
+        ("[null]",),
+        ("[]", "[null, true]"),
+    ),
+    "a tuple and more": (
+        {"prefixItems": [{"type": "null"}], "minItems": 2},
+        ("[null, 1]", '[null, {}, ""]'),
+        ("[null]", "[1, 1]"),
+    ),
     "tuple": (
         {"prefixItems": [{"type": "null"}, {"type": "boolean"}], "items": {"type": "integer"}},
         ("[null, true]", "[null, false, 1, 2]"),
