@@ -43,12 +43,12 @@ class GenerationResponse:
     @property
     def text(self) -> str:
         """The answer's part of the round's text."""
-        return "".join(piece.text for piece in self.pieces if not piece.reasoning)
+        return "".join([piece.text for piece in self.pieces if not piece.reasoning])
 
     @property
     def reasoning(self) -> str:
         """What the model thinks before it answers: the other part."""
-        return "".join(piece.text for piece in self.pieces if piece.reasoning)
+        return "".join([piece.text for piece in self.pieces if piece.reasoning])
 
 
 @dataclass(slots=True)

@@ -292,7 +292,7 @@ def _read(
 
 def _held(stream: TextStream) -> tuple[TextPiece, ...]:
     """What the stream holds back: nothing was drafted where an answer is cut off."""
-    return tuple(TextPiece(text, "plain", reasoning) for text, reasoning in stream.held)
+    return tuple([TextPiece(text, "plain", reasoning) for text, reasoning in stream.held])
 
 
 def _origin(outcome: Round, i: int) -> Origin:

@@ -59,9 +59,11 @@ class TextStream:
         if self.stopped:
             return []
         text = self._decoder.decode(data, final)
-        parts = [(text, False)] if self._splitter is None else self._splitter.push(text, final)
+        if self._splitter is None:
+            answer = self._answer(text, final)
+            return [(answer, False)] if answer else []
         ready: list[tuple[str, bool]] = []
-        for part, reasoning in parts:
+        for part, reasoning in self._splitter.push(text, final):
             ready.append((part if reasoning else self._answer(part), reasoning))
             if self.stopped:
                 break
@@ -72,12 +74,17 @@ class TextStream:
     @property
     def held(self) -> list[tuple[str, bool]]:
         """What is held back, as it would be shown if nothing more came."""
+        inside = "" if self._splitter is None else self._splitter.held
+        if not (self._held or inside or self._decoder.getstate()[0]):
+            return []  # as behind most tokens: copies take longer than all else of a stream
         rest = copy.copy(self)
         rest._decoder, rest._splitter = copy.copy(self._decoder), copy.copy(self._splitter)
         return rest.push(b"", final=True)
 
     def _answer(self, text: str, final: bool = False) -> str:
         """What of the answer can be shown when ``text`` has come."""
+        if not self._stop:
+            return text
         if self.stopped:
             return ""
         self._held += text

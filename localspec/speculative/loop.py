@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
-from localspec.core.errors import GrammarError
+from localspec.core.errors import LocalspecError
 from localspec.speculative.prefix import common_prefix
 
 if TYPE_CHECKING:  # `--help` imports this file, and need not wait for numpy
@@ -258,19 +258,17 @@ def _accept(
     """Append the target's tokens to ``context`` until one differs from the draft or stops.
 
     Returns how many drafted tokens were accepted, how many count as judged, and whether a stop
-    token ended the text. What was drafted behind an agreed stop token was never judged.
+    token ended the text. What was drafted behind an agreed stop token was never judged, nor what
+    follows tokens behind which nothing can be picked: these are emitted first, since the text may
+    end with them, and the next round raises.
     """
     for i, row in enumerate(rows):
         try:
-            if i < len(draft):
-                drawn_from = proposal.distributions[i] if proposal.distributions else None
-                token = sampler.verify(row, len(context), context, draft[i], drawn_from)
-            else:
-                token = sampler.pick(row, len(context), context)
-        except GrammarError:
+            token = _judge(row, i, draft, proposal, context, sampler)
+        except LocalspecError:
             if i == 0:
                 raise
-            return i, i, False  # what comes before a dead end is shown first, as without a draft
+            return i, i, False
         context.append(token)
         agreed = i < len(draft) and token == draft[i]
         if is_stop(token):
@@ -278,3 +276,18 @@ def _accept(
         if not agreed:
             break
     return i, len(draft), False
+
+
+def _judge(
+    row: Logits,
+    i: int,
+    draft: Sequence[int],
+    proposal: Proposal,
+    context: list[int],
+    sampler: "Sampler",
+) -> int:
+    """The target's token behind ``context``, in the place of the draft's if there is one."""
+    if i == len(draft):
+        return sampler.pick(row, len(context), context)
+    drawn_from = proposal.distributions[i] if proposal.distributions else None
+    return sampler.verify(row, len(context), context, draft[i], drawn_from)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.core.config import DraftTokens
-from localspec.core.errors import PromptTooLong, UsageError
+from localspec.core.errors import GrammarError, PromptTooLong, UsageError
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.answer import GenerationResponse, collect
 from localspec.engine.chat.formats import tagged
@@ -75,6 +75,20 @@ def test_an_answer_does_not_depend_on_the_draft(
     assert text_of(drafted) == text_of(plain)
     assert drafted[-1].finish_reason == plain[-1].finish_reason
     assert all(response.finish_reason is None for response in drafted[:-1])
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 4, 9, "auto"])
+def test_a_dead_end_is_met_behind_the_same_tokens(length: DraftTokens) -> None:
+    """The third slot of the grammar is empty; a round that was drafted beyond it tells the rest."""
+    prompt, grammar, said = list(b"abc"), "a|b|", b""
+    engine = ToyEngine(quirk=0.0)
+    with pytest.raises(GrammarError, match="at position 5"):
+        for response in stream_generate(engine, prompt, WARM, length, grammar=grammar):
+            said += response.text.encode()
+    assert said == b"ab"
+    stopping = stream_generate(engine, prompt, WARM, length, grammar=grammar, stop=["b"])
+    ended = collect(stopping)
+    assert (ended.text, ended.finish_reason, ended.tokens) == ("a", "stop", [*b"ab"])
 
 
 @given(st.integers(0, 30), lengths, stop_strings)

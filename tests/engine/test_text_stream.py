@@ -155,3 +155,12 @@ def test_what_is_held_back_can_be_looked_at(data: bytes, held: list[tuple[str, b
     reader.push(data)
     assert reader.held == held
     assert reader.held == reader.push(b"", final=True) == held
+
+
+def test_nothing_is_copied_where_nothing_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is held is asked for at each round; a copy took as long as the whole round."""
+    readers = [TextStream(["stop"]), TextStream(["stop"], Splitter(tagged("<think>", "</think>")))]
+    for reader in readers:
+        reader.push(b"<think>ab</think>ab")
+    monkeypatch.setattr("copy.copy", lambda value: pytest.fail(f"{value} was copied"))
+    assert [reader.held for reader in readers] == [[], []]

@@ -46,7 +46,7 @@ class Splitter:
 
     form: Format
     state: str = "start"
-    _held: str = field(default="", init=False)
+    held: str = field(default="", init=False)
     _began: bool = field(default=False, init=False)  # something of this state was handed out
 
     def push(self, text: str, final: bool = False) -> list[tuple[str, bool]]:
@@ -54,13 +54,13 @@ class Splitter:
 
         ``final`` releases what was held back.
         """
-        self._held += text
+        self.held += text
         decided: list[tuple[str, bool]] = []
         while True:
             state = self.form[self.state]
             if state.strips and not self._began:
-                self._held = self._held.lstrip()
-            if not self._held:
+                self.held = self.held.lstrip()
+            if not self.held:
                 break
             if state.otherwise is not None:
                 if not self._begin(state, state.otherwise, final):
@@ -78,10 +78,10 @@ class Splitter:
 
     def _begin(self, state: State, otherwise: str, final: bool) -> bool:
         """Obey the mark at the beginning of the held text, if there is one; False: undecided."""
-        text = self._held.lstrip()
+        text = self.held.lstrip()
         for mark, target in state.marks.items():
             if text.startswith(mark):
-                self._held = text[len(mark) :]
+                self.held = text[len(mark) :]
                 self._enter(target)
                 return True
         if not final and any(mark.startswith(text) for mark in state.marks):
@@ -91,18 +91,18 @@ class Splitter:
 
     def _cut(self, state: State, final: bool) -> tuple[str, str | None]:
         """The held text up to its first mark, and the mark; without one, what cannot be of one."""
-        found = min(((self._held.find(mark), mark) for mark in state.marks if mark in self._held),
+        found = min(((self.held.find(mark), mark) for mark in state.marks if mark in self.held),
                     default=None)  # fmt: skip
         if found is not None:
             at, mark = found
-            ready, self._held = self._held[:at].rstrip(), self._held[at + len(mark) :]
+            ready, self.held = self.held[:at].rstrip(), self.held[at + len(mark) :]
             return ready, mark
         if final or not state.marks:
-            ready, self._held = self._held, ""
+            ready, self.held = self.held, ""
             return ready, None
-        sure = len(self._held) - max(overlap(self._held, mark) for mark in state.marks)
-        sure = len(self._held[:sure].rstrip())
-        ready, self._held = self._held[:sure], self._held[sure:]
+        sure = len(self.held) - max(overlap(self.held, mark) for mark in state.marks)
+        sure = len(self.held[:sure].rstrip())
+        ready, self.held = self.held[:sure], self.held[sure:]
         return ready, None
 
     def _enter(self, target: str) -> None:

@@ -1,6 +1,7 @@
 """JSON schemas as GBNF grammars; what a grammar cannot enforce is named, and nothing is fetched."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 from urllib.parse import unquote
@@ -54,6 +55,9 @@ _FORMATS = {
     "date-time": f'{_DATE} "T" {_TIME}',
     "uuid": ' "-" '.join(f"[0-9a-fA-F]{{{n}}}" for n in (8, 4, 4, 4, 12)),
 }
+
+
+_Names = dict[str, "_Names"]  # by character what may follow; "" where a name ends
 
 
 class SchemaGrammar(NamedTuple):
@@ -164,7 +168,7 @@ class _Converter:
         return build[kind](schema, depth) if kind in build else kind
 
     def _note(self, schema: Mapping[str, Any], enforced: set[str]) -> None:
-        self.unenforced |= schema.keys() - enforced - SILENT
+        self.unenforced |= {name[:60] for name in schema.keys() - enforced - SILENT}
 
     def _target(self, reference: object) -> object:
         """The part of the schema that a reference names (RFC 6901)."""
@@ -176,8 +180,9 @@ class _Converter:
                 "Put it into the schema, below $defs, and refer to #/$defs/NAME.",
             )
         for step in (unquote(s).replace("~1", "/").replace("~0", "~") for s in steps[1:]):
-            if isinstance(found, list) and step.isdecimal() and int(step) < len(found):
-                found = found[int(step)]
+            place = int(step) if re.fullmatch(r"[0-9]{1,9}", step) else -1
+            if isinstance(found, list) and 0 <= place < len(found):
+                found = found[place]
             elif isinstance(found, dict) and step in found:
                 found = found[step]
             else:
@@ -245,27 +250,37 @@ class _Converter:
 
         Such keys have no escapes: one could spell a name that is taken.
         """
-        taken = {name[1:-1] for name in names if "\\" not in name}
-        prefixes = {name[:i] for name in taken for i in range(len(name) + 1)} | {""}
-        rules = {prefix: f"k{len(self.rules)}-{i}" for i, prefix in enumerate(sorted(prefixes))}
-        for prefix, rule in rules.items():
-            nexts = {p[-1]: rules[p] for p in prefixes if p and p[:-1] == prefix}
-            free = f'[^{escaped("".join(sorted(nexts)))}"\\\\\\x00-\\x1F\\x7F] plain* "\\""'
-            ways = [free, *(f"{quoted(first)} {after}" for first, after in nexts.items())]
-            self.rules[rule] = " | ".join(ways if prefix in taken else [*ways, '"\\""'])
-        return rules[""]
+        tree: _Names = {}
+        for name in (name[1:-1] for name in names if "\\" not in name):
+            node = tree
+            for character in name:
+                if character not in node:
+                    self._spend(0)
+                node = node.setdefault(character, {})
+            node[""] = {}
+        rule, waiting = f"k{len(self.rules)}", [tree]
+        for i, node in enumerate(waiting):  # which grows meanwhile
+            nexts = sorted(character for character in node if character)
+            free = f'[^{escaped("".join(nexts))}"\\\\\\x00-\\x1F\\x7F] plain* "\\""'
+            ways = [free, *([] if "" in node else ['"\\""'])]
+            for character in nexts:
+                ways.append(f"{quoted(character)} {rule}-{len(waiting)}")
+                waiting.append(node[character])
+            self.rules[f"{rule}-{i}"] = " | ".join(ways)
+        return f"{rule}-0"
 
     def _array(self, schema: dict[str, Any], depth: int) -> str:
-        first = schema.get("prefixItems", [])
-        more = schema.get("items", not first)
+        least, most = counts_of(schema, "minItems", "maxItems")
+        first, more = schema.get("prefixItems", []), schema.get("items")
         if isinstance(more, list):  # as schemas before 2020 write it
-            first, more = more, schema.get("additionalItems", False)
+            first, more = more, schema.get("additionalItems")
         if not isinstance(first, list):
             raise GrammarError(
                 f"{shortened(first)} is no list of JSON schemas.", "Expected a list."
             )
-        least, most = counts_of(schema, "minItems", "maxItems")
-        items = [self.visit(each, depth) for each in first]
+        if more is None:  # behind a tuple only what is asked for
+            more = not first or least > len(first)
+        items = [self.visit(each, depth) for each in first[:most]]
         item = "" if more is False else self.visit(more, depth)
         if not items and (most == 0 or not item):
             return '"[" space "]"'

@@ -153,7 +153,8 @@ class ConstrainedSampler(Sampler):
             return use(logits)
         raise GrammarError(
             f"The grammar allows none of the tokens that can follow at position {position}.",
-            "Allow what this model can say there, or an end of the answer.",
+            "Allow what this model can say there, or an end of the answer"
+            + (", which --ignore-eos forbids." if self.params.ignore_eos else "."),
         )
 
     def _masked(

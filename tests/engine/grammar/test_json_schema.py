@@ -64,6 +64,16 @@ CASES: dict[str, tuple[object, tuple[str, ...], tuple[str, ...]]] = {
         ("[]", "[null, null, null]", "[1]"),
     ),
     "no items": ({"type": "array", "maxItems": 0}, ("[]",), ("[1]",)),
+    "a short tuple": (
+        {"prefixItems": [{"type": "null"}, {"type": "boolean"}], "maxItems": 1},
+        ("[null]",),
+        ("[]", "[null, true]"),
+    ),
+    "a tuple and more": (
+        {"prefixItems": [{"type": "null"}], "minItems": 2},
+        ("[null, 1]", '[null, {}, ""]'),
+        ("[null]", "[1, 1]"),
+    ),
     "tuple": (
         {"prefixItems": [{"type": "null"}, {"type": "boolean"}], "items": {"type": "integer"}},
         ("[null, true]", "[null, false, 1, 2]"),
@@ -132,6 +142,11 @@ REFUSED = {
     "the network": ('{"$ref": "https://example.org/a.json"}', "is not fetched"),
     "a file": ('{"$ref": "other.json#/a"}', "is not fetched"),
     "no such part": ('{"$ref": "#/$defs/missing"}', "has no"),
+    "no such place": (json.dumps({"a": [{}], "$ref": "#/a/" + "9" * 5000}), "has no"),
+    "a long name": (
+        json.dumps({"properties": {"a" * 100_000: {}}, "additionalProperties": True}),
+        "or has more than",
+    ),
     "nothing to choose": ('{"enum": []}', "enum of the JSON schema is empty"),
     "properties": ('{"properties": 5}', "properties of the JSON schema is 5"),
     "items": ('{"prefixItems": 5}', "5 is no list of JSON schemas"),
@@ -183,6 +198,11 @@ def test_what_is_not_enforced_is_named() -> None:
     grammar, unenforced = schema_grammar(json.dumps(schema))
     assert unenforced == ('format "email"', "minProperties", "minimum", "uniqueItems")
     check_grammar(grammar)
+
+
+def test_old_tuples_are_enforced_and_long_names_cut() -> None:
+    schema = {"items": [{"type": "null"}], "additionalItems": False, "x" * 999: 1}
+    assert schema_grammar(json.dumps(schema)).unenforced == ("x" * 60,)
 
 
 keys = st.sampled_from(

@@ -128,6 +128,13 @@ def test_a_dead_end_is_told(params: SamplingParams) -> None:
     assert proposing.choose(logits, 3, []).token == Sampler(params).pick(logits, 3, [])
 
 
+def test_a_dead_end_of_an_endless_answer_names_the_flag() -> None:
+    sampler = Sampler(replace(GREEDY, ignore_eos=True))
+    with pytest.raises(GrammarError) as caught:
+        ConstrainedSampler(sampler, Only([])).pick(np.zeros(9, np.float32), 3, [])
+    assert "--ignore-eos" in caught.value.hint
+
+
 class Banning(Sampler):
     """A sampler with rules of its own: it never picks token 7."""
 
