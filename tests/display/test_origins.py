@@ -35,15 +35,20 @@ def test_runs_of_one_origin_share_their_marks() -> None:
     assert [piece.text for piece in marked(round_)] == ["[ab]", "{c}", "<d>", "e", "f"]
 
 
+def test_line_ends_stay_behind_the_marks() -> None:
+    round_ = [TextPiece("a\n\n", "draft"), TextPiece("\n", "corrected"), TextPiece("b\nc", "draft")]
+    assert [piece.text for piece in marked(round_)] == ["[a]\n\n", "\n", "[b\nc]"]
+
+
 def test_each_origin_has_a_look_of_its_own() -> None:
     assert len({STYLES[origin] for origin in ORIGINS}) == len(ORIGINS)
 
 
 def test_the_legend_names_every_origin() -> None:
     assert legend("marks").plain == (
-        "[drafted and accepted] · {from prompt lookup and accepted} · "
-        "<corrected by the target> · plain"
+        "[drafted, accepted] · {from prompt lookup} · <corrected by the target> · plain"
     )
+    assert len(legend("marks").plain) <= 80
     coloured = legend("colours")
     assert len({str(span.style) for span in coloured.spans}) == len(ORIGINS) - 1  # plain has none
     assert not any(mark in coloured.plain for mark in "[]{}<>")
@@ -52,7 +57,11 @@ def test_the_legend_names_every_origin() -> None:
 def test_marks_where_there_is_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert visible_origins(Console(file=StringIO())) == "marks"
-    terminal = {"force_terminal": True, "color_system": "standard"}
-    assert visible_origins(Console(file=StringIO(), **terminal)) == "colours"  # type: ignore[arg-type]
+    screen = StringIO()
+    screen.isatty = lambda: True  # type: ignore[method-assign]
+    assert visible_origins(Console(file=screen, color_system="standard")) == "colours"
     monkeypatch.setenv("NO_COLOR", "1")
-    assert visible_origins(Console(file=StringIO(), **terminal)) == "marks"  # type: ignore[arg-type]
+    assert visible_origins(Console(file=screen, color_system="standard")) == "marks"
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a pipe gets the text without colours all the same
+    assert visible_origins(Console(file=StringIO())) == "marks"
