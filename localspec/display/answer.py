@@ -71,7 +71,8 @@ def only_thoughts(answer: "Answer") -> None:
     cut = answer.finish_reason in ("length", "context")
     note(
         "The model was still thinking: there is no answer. Allow more with --max-tokens or "
-        "--ctx-size, or try --no-think."
+        "--ctx-size, or less thinking with --no-think or --reasoning-effort, which some templates "
+        "read."
         if cut
         else "The model ended inside its thoughts: there is no answer."
     )

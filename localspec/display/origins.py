@@ -22,20 +22,21 @@ STYLES: "dict[Origin, str]" = {
 }
 _MARKS: "dict[Origin, str]" = {"draft": "[]", "suffix": "{}", "corrected": "<>", "plain": ""}
 _WORDS: "dict[Origin, str]" = {
-    "draft": "drafted and accepted",
-    "suffix": "from prompt lookup and accepted",
+    "draft": "drafted, accepted",
+    "suffix": "from prompt lookup",
     "corrected": "corrected by the target",
     "plain": "plain",
 }
 
 
 def visible_origins(out: "Console") -> Origins:
-    """Colours where the console has them, else marks."""
-    return "colours" if out.color_system is not None and not out.no_color else "marks"
+    """Colours on a terminal that has them, else marks, also where FORCE_COLOR is set."""
+    coloured = out.color_system is not None and not out.no_color
+    return "colours" if coloured and out.file.isatty() else "marks"
 
 
 def legend(origins: Origins) -> "Text":
-    """What the colours or marks mean, on one line."""
+    """What the colours or marks mean, on one line of 80 columns."""
     from rich.text import Text
 
     parts = (
@@ -54,4 +55,8 @@ def marked(pieces: "Iterable[TextPiece]") -> "Iterator[TextPiece]":
 
 
 def _between(text: str, origin: "Origin") -> str:
-    return f"{_MARKS[origin][:1]}{text}{_MARKS[origin][1:]}"
+    """The text between its marks; line ends stay behind them, where what ends a line looks."""
+    body = text.rstrip("\n")
+    if not body:
+        return text
+    return f"{_MARKS[origin][:1]}{body}{_MARKS[origin][1:]}{text[len(body) :]}"

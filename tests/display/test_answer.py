@@ -70,7 +70,7 @@ def test_why_nothing_is_drafted_is_said(streams: Streams) -> None:
 @pytest.mark.parametrize(
     ("text", "reasoning", "reason", "words"),
     [
-        ("", "so", "length", "--max-tokens or --ctx-size, or try --no-think"),
+        ("", "so", "length", "with --max-tokens or --ctx-size, or less"),
         (" \n", "so", "context", "still thinking"),
         ("", "so", "stop", "ended inside its thoughts"),
         ("", "so", "cancelled", ""),  # by whoever reads this

@@ -58,7 +58,8 @@ def test_the_same_text_and_nothing_read_twice(
     assert first.tokens == expected and first.stats.cached_tokens == 0
     assert said[0].startswith(f"Prompt cache: 299 tokens in {tmp_path / 'cache'} (")
     again, said = start(engine, tmp_path / "cache", PROMPT, params, length)
-    assert again.tokens == expected and said == []
+    assert again.tokens == expected
+    assert not any("cache (" in sentence for sentence in said)  # auto may have drafted only now
     assert (again.stats.prompt_tokens, again.stats.cached_tokens) == (1, 299)
 
 

@@ -85,11 +85,15 @@ def _context(chat: Chat, rest: str) -> None:
     if not turns or turns[-1]["role"] != "user":
         turns = [*turns, {"role": "user", "content": ""}]  # as templates want it
     used = len(chat.encode(turns, chat.oldest))
-    without = len(replace(chat, system=None).encode(turns, chat.oldest))
+    system = 0
+    if chat.system is not None:
+        # Beside one of a letter: where there is none, many templates write their own.
+        letter = len(replace(chat, system="a").encode(turns, chat.oldest))
+        system = max(0, used - letter + 1)
     n_ctx = chat.engine.target.n_ctx
     free = max(0, n_ctx - used)
     chat.ui.say(
-        f"Context of {n_ctx} tokens: system message {used - without}, turns {without}, "
+        f"Context of {n_ctx} tokens: system message {system}, turns and template {used - system}, "
         f"free {free} ({percent(free / n_ctx)})."
     )
     if left_out := unseen(chat.turns[: chat.oldest]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -394,15 +394,31 @@ def test_how_full_the_context_is() -> None:
     used = len("Uone\nA") + 12
     assert person.filled == [used / 64]
     assert person.said == [
-        "Context of 64 tokens: system message 0, turns 3, free 61 (95%).",
-        f"Context of 64 tokens: system message 0, turns {used + 4}, free {60 - used} (66%).",
+        "Context of 64 tokens: system message 0, turns and template 3, free 61 (95%).",
+        "Context of 64 tokens: system message 0, "
+        f"turns and template {used + 4}, free {60 - used} (66%).",
         "System message: Be brief",
-        f"Context of 64 tokens: system message 10, turns {used + 4}, free {50 - used} (50%).",
+        "Context of 64 tokens: system message 8, "
+        f"turns and template {used + 6}, free {50 - used} (50%).",
     ]
     chat.system = None
     handle(chat, "x" * 40)
     handle(chat, "/context")
     assert "no longer sees the oldest question and its answer" in person.said[-1]
+
+
+def test_a_template_with_a_system_message_of_its_own_is_no_negative_count() -> None:
+    class Talkative(ChatToy):
+        def encode_chat(self, messages: Sequence[Message]) -> list[int]:
+            own: Message = {"role": "system", "content": "You are a helpful assistant."}
+            given = messages[0]["role"] == "system"
+            return super().encode_chat(messages if given else [own, *messages])
+
+    _, person, _ = talked("/context", "/system Be brief", "/context", engine=Talkative(n_ctx=64))
+    assert [said.partition(": ")[2] for said in person.said[::2]] == [
+        "system message 0, turns and template 33, free 31 (48%).",
+        "system message 8, turns and template 5, free 51 (80%).",
+    ]
 
 
 def test_an_engine_that_fails_in_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
