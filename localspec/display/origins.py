@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 Origins = Literal["hidden", "colours", "marks"]
 
-# From the palette of Okabe and Ito (2008), told apart by people with any colour vision, on dark and
-# on light ground; with attributes, for terminals of eight colours.
+# After the palette of Okabe and Ito (2008), told apart by people with any colour vision, on dark and
+# on light ground; the purple is stronger, or 16 colours would make it white. Attributes help.
 STYLES: "dict[Origin, str]" = {
     "draft": "#56b4e9",
-    "suffix": "italic #cc79a7",
+    "suffix": "italic #c850b0",
     "corrected": "underline #d55e00",
     "plain": "",
 }

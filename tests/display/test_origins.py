@@ -11,7 +11,9 @@ from typing import get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.color import ColorSystem
 from rich.console import Console
+from rich.style import Style
 
 from localspec.display.origins import STYLES, legend, marked, visible_origins
 from localspec.engine.answer import Origin, TextPiece
@@ -49,8 +51,13 @@ def test_line_ends_stay_behind_the_marks() -> None:
     assert [piece.text for piece in marked(round_)] == ["[a]\n\n", "\n", "[b\nc]"]
 
 
-def test_each_origin_has_a_look_of_its_own() -> None:
-    assert len({STYLES[origin] for origin in ORIGINS}) == len(ORIGINS)
+@pytest.mark.parametrize("system", [ColorSystem.STANDARD, ColorSystem.EIGHT_BIT])
+def test_each_origin_has_a_colour_of_its_own(system: ColorSystem) -> None:
+    colours = [Style.parse(STYLES[origin]).color for origin in ORIGINS]
+    numbers = [None if colour is None else colour.downgrade(system).number for colour in colours]
+    white, bright_white = 7, 15
+    assert len(set(numbers)) == len(ORIGINS)
+    assert not {white, bright_white} & set(numbers)  # as plain text is in many terminals
 
 
 def test_the_legend_names_every_origin() -> None:
