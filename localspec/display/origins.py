@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 Origins = Literal["hidden", "colours", "marks"]
 
-# After the palette of Okabe and Ito (2008), told apart by people with any colour vision, on dark and
-# on light ground; the purple is stronger, or 16 colours would make it white. Attributes help.
+# After the palette of Okabe and Ito (2008), told apart by people with any colour vision, on dark
+# and on light ground; the purple is stronger, or 16 colours would make it white.
 STYLES: "dict[Origin, str]" = {
     "draft": "#56b4e9",
     "suffix": "italic #c850b0",
