@@ -408,6 +408,14 @@ def test_ctrl_c_shows_what_was_held_back(stop: list[str], inside: bool) -> None:
     assert collected.tokens == [*said] and seen[-1].tokens == ()
 
 
+def test_an_error_shows_what_was_held_back() -> None:
+    shown: list[str] = []
+    stream = stream_generate(ToyEngine(), list(b"abc"), WARM, 4, grammar="a|b|", stop=["bc"])
+    with pytest.raises(GrammarError):
+        collect(stream, lambda response: shown.append(response.text))
+    assert "".join(shown) == "ab"
+
+
 def test_each_answer_begins_with_what_earlier_ones_owe(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[LossBudget] = []
     monkeypatch.setattr(LossBudget, "begin_answer", lambda budget: begun.append(budget))
