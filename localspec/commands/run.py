@@ -197,7 +197,6 @@ def _show_figures(answer: "Answer", params: SamplingParams) -> None:
     """The figures below an answer, and advice where they give a reason for it."""
     from localspec.engine.advice import advise
 
-    console.end_text(answer.text)
     seed = None if params.greedy else params.seed
     answers.figures(answer.stats, answer.finish_reason, seed, answer.status)
     answers.only_thoughts(answer)

@@ -79,9 +79,9 @@ class PlainChat:
 
     def end_answer(self, answer: Answer, filled: float) -> None:
         """A line end after the text, the figures on stderr."""
-        self._writer.end()
-        if not answer.text.endswith("\n"):
+        if not answer.text:
             console.text("\n")
+        self._writer.end(line=True)
         figures(answer.stats, answer.finish_reason, None, answer.status, filled)
         only_thoughts(answer)
 
@@ -92,7 +92,7 @@ class PlainChat:
         console.note(sentence)
 
     def complain(self, problem: LocalspecError) -> None:
-        self._writer.end()
+        self._writer.end(line=True)
         console.error(problem)
 
 

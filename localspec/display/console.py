@@ -59,13 +59,6 @@ def styled(out: "Console", piece: str, style: str) -> None:
     out.print(Text(shown, style), end="", soft_wrap=True)
 
 
-def end_text(last: str) -> None:
-    """End the line on a terminal, where the figures follow the text."""
-    if sys.stdout.isatty() and not last.endswith("\n"):
-        sys.stdout.write("\n")
-        sys.stdout.flush()
-
-
 def json_line(document: Mapping[str, object]) -> None:
     """One JSON document as one line of stdout."""
     # On a terminal nothing but ASCII: a name or a text may hold control sequences.

@@ -86,6 +86,7 @@ class AnswerWriter:
         self._shown = ShownPieces(look)
         self._thoughts = console.make_console(stderr=not self._together)
         self._open = False  # whether a line of thoughts on stderr wants its end
+        self._midline = False  # and one of stdout
 
     def write(self, response: "GenerationResponse") -> None:
         """The text of one round."""
@@ -95,19 +96,28 @@ class AnswerWriter:
                     console.styled(self._thoughts, text, style)
                 else:
                     console.text(text)
+                self._midline = not text.endswith("\n")
             return
         for piece in self._look.pieces(response):
             if not piece.reasoning:
                 self._end_line()
                 console.text(piece.text)
+                self._midline = not piece.text.endswith("\n")
             else:
                 console.styled(self._thoughts, piece.text, "dim")
                 self._open = True
 
-    def end(self) -> None:
-        """End the answer, and its line of thoughts on stderr."""
+    def end(self, *, line: bool = False) -> None:
+        """End the answer, also one that an error cut short, and its line of thoughts on stderr.
+
+        On a terminal, where figures or an error follow, its last line ends too; elsewhere with
+        ``line``.
+        """
         self._shown = ShownPieces(self._look)
         self._end_line()
+        if self._midline and (line or self._together):
+            console.text("\n")
+        self._midline = False
 
     def _end_line(self) -> None:
         if self._open:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, NamedTuple
 
+from localspec.core.errors import LocalspecError
 from localspec.engine.stats import GenerationStats
 from localspec.speculative.loop import DraftStatus, FinishReason
 
@@ -101,7 +102,8 @@ def collect(
 ) -> Answer:
     """Put a stream together, passing each response on; Ctrl-C keeps what was said.
 
-    After Ctrl-C, text that was held back is passed on in a last response without tokens.
+    After Ctrl-C or an error, text that was held back is passed on in a last response, which has no
+    tokens.
     """
     answer, parts = Answer("", [], GenerationStats(), "cancelled"), list[str]()
     thoughts: list[str] = []
@@ -116,12 +118,14 @@ def collect(
             on_response(response)
             if response.finish_reason is not None:
                 answer.finish_reason = response.finish_reason
-    except KeyboardInterrupt:
-        answer.finish_reason = "cancelled"
+    except (KeyboardInterrupt, LocalspecError) as ended:
         if last is not None and last.held:
             rest = replace(last, pieces=last.held, tokens=(), held=())
             parts.append(rest.text)
             thoughts.append(rest.reasoning)
             on_response(rest)
+        if isinstance(ended, LocalspecError):
+            raise
+        answer.finish_reason = "cancelled"
     answer.text, answer.reasoning = "".join(parts), "".join(thoughts)
     return answer

@@ -37,17 +37,7 @@ def test_control_sequences_are_shown_on_a_terminal_not_obeyed(
 
 def test_a_pipe_receives_the_text_itself(streams: Streams) -> None:
     console.text(NASTY)
-    console.end_text(NASTY)
     assert streams.read() == (NASTY, "")
-
-
-@pytest.mark.parametrize(("last", "ending"), [("text", "\n"), ("", "\n"), ("text\n", "")])
-def test_the_line_ends_on_a_terminal(
-    streams: Streams, monkeypatch: pytest.MonkeyPatch, last: str, ending: str
-) -> None:
-    streams.make_terminals(monkeypatch, sys.stdout, sys.stderr)
-    console.end_text(last)
-    assert streams.read() == (ending, "")
 
 
 def test_json_is_one_line(streams: Streams) -> None:

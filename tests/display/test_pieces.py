@@ -78,6 +78,32 @@ def test_thoughts_without_an_answer_end_their_line(capsys: pytest.CaptureFixture
     assert capsys.readouterr().err == "I think\n"
 
 
+@pytest.mark.parametrize("line", [False, True])
+def test_an_answer_that_is_cut_short_ends_its_line_where_wanted(
+    line: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = AnswerWriter()
+    for text in ("ab", "c\n", "d"):
+        writer.write(response((text, False)))
+    writer.end(line=line)
+    writer.end(line=line)
+    assert capsys.readouterr().out == ("abc\nd\n" if line else "abc\nd")
+
+
+@pytest.mark.parametrize(("text", "ending"), [("text", "\n"), ("", ""), ("text\n", "")])
+def test_the_line_ends_on_a_terminal(
+    text: str, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    stream.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdout", stream)
+    writer = AnswerWriter()
+    if text:
+        writer.write(response((text, False)))
+    writer.end()
+    assert stream.getvalue() == text + ending
+
+
 def test_what_a_model_thinks_does_not_move_the_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     stream.isatty = lambda: True  # type: ignore[method-assign]

@@ -344,6 +344,14 @@ def test_responses_tell_how_far_the_next_round_drafts() -> None:
     assert max(r.draft_tokens for r in perfect) > 6
 
 
+def test_an_error_shows_what_was_held_back() -> None:
+    shown: list[str] = []
+    stream = stream_generate(ToyEngine(), list(b"abc"), WARM, 4, grammar="a|b|", stop=["bc"])
+    with pytest.raises(GrammarError):
+        collect(stream, lambda response: shown.append(response.text))
+    assert "".join(shown) == "ab"
+
+
 def test_each_answer_begins_with_what_earlier_ones_owe(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[LossBudget] = []
     monkeypatch.setattr(LossBudget, "begin_answer", lambda budget: begun.append(budget))

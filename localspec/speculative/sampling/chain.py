@@ -54,7 +54,7 @@ def _deviation(logits: Logits) -> float:
     """The standard deviation of all logits that are not masked."""
     if logits.min() == -np.inf:
         logits = logits[logits > -np.inf]
-    return float(logits.std())
+    return float(logits.std(dtype=np.float64))  # squares of DRY's largest penalty overflow single
 
 
 def _typical(scores: Scores, typical_p: float) -> Ids:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from localspec.core.sampling_params import SamplingParams
+from localspec.speculative.sampling.chain import chain_survivors
 from localspec.speculative.sampling.noise import gumbel_noise
 from localspec.speculative.sampling.row import Row
 from localspec.speculative.sampling.sampler import Sampler
@@ -175,3 +177,12 @@ def test_as_llama_cpp_samples(changes: dict[str, Any], spread: float) -> None:
             found = probabilities(Sampler(params), row, history)
             assert set(np.flatnonzero(found).tolist()) == set(expected)
             assert found[list(expected)] == pytest.approx(list(expected.values()), rel=1e-4)
+
+
+def test_the_deviation_of_a_row_with_dry_s_largest_penalties() -> None:
+    """Without a warning of an overflow, which would be shown beside the answer."""
+    row = np.zeros(50, np.float32)
+    row[:20] = np.finfo(np.float32).min
+    with warnings.catch_warnings(action="error"):
+        kept = chain_survivors(Row(row), replace(OFF, top_n_sigma=1.0), 0)
+    assert kept.ids.tolist() == list(range(20, 50))
