@@ -52,11 +52,14 @@ def text(piece: str) -> None:
 
 
 def styled(out: "Console", piece: str, style: str) -> None:
-    """Stream a piece of generated text in a style, which only a terminal shows."""
-    from rich.text import Text
+    """Stream a piece of generated text in a style, which only a terminal shows.
+
+    As a segment, which is written as it is: rich would fill tabs as if the piece began a line.
+    """
+    from rich.segment import Segment, Segments
 
     shown = printable(piece) if out.is_terminal else piece
-    out.print(Text(shown, style), end="", soft_wrap=True)
+    out.print(Segments([Segment(shown, out.get_style(style))]), end="", soft_wrap=True)
 
 
 def json_line(document: Mapping[str, object]) -> None:

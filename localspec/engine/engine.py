@@ -171,6 +171,11 @@ class Engine:
         )
         return Prompt(ids, reading)
 
+    def system_notes(self, system: str) -> list[str]:
+        """What a system message changes of what the template makes nothing of, in sentences."""
+        without = self.template.notes()
+        return [note for note in self.template.notes(system) if note not in without]
+
     def _tokenize(self, text: str) -> list[int]:
         """Text with its markup obeyed; BOS is not added to one that the text begins with."""
         bos = self.template.bos

@@ -198,6 +198,27 @@ def test_what_the_template_is_told(
     assert bool(note) == ("template" in notes)
 
 
+@pytest.mark.parametrize(
+    ("template", "note"),
+    [
+        (templates.GRANITE, "Beside a system message, this chat template ignores --think."),
+        (templates.GEMMA2, "no place for a system message: it goes in front of the first question"),
+        (templates.QWEN3, ""),
+    ],
+)
+def test_a_system_message_set_in_a_chat_is_judged_as_one_from_the_start(
+    localspec: Command, model: Model, tmp_path: Path, template: str, note: str
+) -> None:
+    file = tmp_path / "talk.json"
+    think = ("--think",) if template != templates.GEMMA2 else ()
+    script = f"/system Brief\n/system\n/save {file}\n/load {file}\n/system off\n"
+    with reciting("Yes."):
+        done = localspec("chat", "-m", model(template), *FLAGS, *think, stdin=script)
+    told = " ".join(done.err.split())
+    assert (done.code, done.out) == (0, "")
+    assert told.count(note) == 2 if note else "chat template" not in told
+
+
 def test_a_template_from_a_file(localspec: Command, model: Model, tmp_path: Path) -> None:
     file = tmp_path / "own.jinja"
     file.write_text("Q: {{ messages[-1].content }} A:", "utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 
 import pytest
@@ -109,6 +110,19 @@ def test_colours_on_a_terminal_unless_the_user_objects(
     monkeypatch.setenv("NO_COLOR", "1")
     show_everything(tiny)
     assert not any(COLOUR.search(text) for text in streams.read())
+
+
+def test_a_style_leaves_the_text_as_it_is(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams.make_terminals(monkeypatch, sys.stdout)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for piece in ("ab", "\t", "c\td" + " " * 90, "\n"):
+        console.styled(console.make_console(stderr=False), piece, "cyan")
+    shown = streams.read()[0]
+    assert COLOUR.search(shown)
+    assert re.sub(r"\x1b\[[\d;]*m", "", shown) == "ab\tc\td" + " " * 90 + "\n"
 
 
 def test_json_on_a_terminal_is_ascii(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,6 +58,9 @@ class ChatToy:
         turns = [f"{message['role'][0].upper()}{message['content']}\n" for message in messages]
         return list(("".join(turns) + "A").encode("ascii", "replace"))
 
+    def system_notes(self, system: str) -> list[str]:
+        return []
+
 
 class Reciter:
     """A ChatEngine that says given pieces of text, one each ``seconds``, as a model would."""
@@ -86,6 +89,9 @@ class Reciter:
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         self._turn = sum(message["role"] == "user" for message in messages) - 1
         return [self.n_vocab - 2] * (self._turn + 1)
+
+    def system_notes(self, system: str) -> list[str]:
+        return []
 
     def decode(self, tokens: Sequence[int], rows: int) -> object:
         import numpy as np

@@ -23,6 +23,10 @@ class ChatEngine(TextEngine, Protocol):
         """Token ids of a conversation, up to the assistant's turn."""
         ...
 
+    def system_notes(self, system: str) -> list[str]:
+        """What of this system message, or beside it, the chat template ignores, in sentences."""
+        ...
+
 
 class ChatUI(Protocol):
     """User interface of a chat: reads messages, shows answers."""

@@ -47,7 +47,7 @@ def names_read(source: str) -> frozenset[str]:
 
 def _failure(error: BaseException) -> TemplateError:
     return TemplateError(
-        f"The chat template cannot be rendered: {error or type(error).__name__}.",
+        f"The chat template cannot be rendered: {str(error).rstrip('.') or type(error).__name__}.",
         "Give another with --chat-template chatml or --chat-template-file FILE; "
         "localspec run --raw completes a prompt without a template.",
     )

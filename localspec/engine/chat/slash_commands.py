@@ -122,6 +122,14 @@ def _system(chat: Chat, rest: str) -> None:
     if rest:
         chat.system = None if rest == "off" else rest
     chat.ui.say(f"System message: {chat.system or 'none'}")
+    if rest:
+        _say_ignored(chat)
+
+
+def _say_ignored(chat: Chat) -> None:
+    """Say what a system message that is new changes for the template, as it is at the start."""
+    for sentence in () if chat.system is None else chat.engine.system_notes(chat.system):
+        chat.ui.say(sentence)
 
 
 def _set(chat: Chat, rest: str) -> None:
@@ -164,6 +172,7 @@ def _load(chat: Chat, rest: str) -> None:
     chat.system, chat.turns = _parse_saved(document, path)
     chat.oldest, chat.file = 0, path
     chat.ui.say(f"{len(chat.turns)} messages loaded from {path}.")
+    _say_ignored(chat)
 
 
 def _named(rest: str, command: str) -> Path:

@@ -24,6 +24,7 @@ CHATML = (
 )
 NAMED = {"chatml": CHATML}
 
+_THINKING = {"enable_thinking", "thinking"}  # the names of the switch in templates
 # Names under which templates are told how much to think, besides those that ``thinking`` sets.
 _SWITCHES = (
     "reasoning_effort", "reasoning_strength", "thinking_budget", "thinking_effort", "thinking_mode",
@@ -177,8 +178,12 @@ class ChatTemplate:
     def _no_switch(self, flag: str, system: str | None) -> str:
         if system is not None and self._switches_thinking(None):
             return f"Beside a system message, this chat template ignores {flag}."
+        if fixed := _THINKING & self.variables.keys():
+            return f"--chat-template-kwargs sets {min(fixed)}: {flag} changes nothing."
         others = [name for name in _SWITCHES if name in self._names]
-        more = f" It reads {', '.join(others)}: see --chat-template-kwargs." if others else ""
+        flags = ["--reasoning-effort"] * ("reasoning_effort" in others)
+        flags += ["--chat-template-kwargs"] * (len(others) > len(flags))
+        more = f" It reads {', '.join(others)}: see {' and '.join(flags)}." if others else ""
         return f"The chat template has no switch for thinking: {flag} changes nothing.{more}"
 
     @cached_property
@@ -217,7 +222,7 @@ class ChatTemplate:
         now: datetime.datetime,
         thinking: bool | None = None,
     ) -> str:
-        switch = {} if thinking is None else {"enable_thinking": thinking, "thinking": thinking}
+        switch = {} if thinking is None else dict.fromkeys(sorted(_THINKING), thinking)
         variables = {
             "messages": messages,
             "add_generation_prompt": generation,

@@ -128,6 +128,15 @@ def test_names_that_templates_rely_on(template: str, text: str) -> None:
     assert render(template, TALK[1:], bos="<s>", eos="</s>", now=now) == text
 
 
+@pytest.mark.parametrize(
+    ("source", "reason"), [("{{ x", "of print statement'"), ("{{ raise_exception('') }}", "Error")]
+)
+def test_the_reason_of_a_failure_is_a_sentence(source: str, reason: str) -> None:
+    with pytest.raises(TemplateError) as raised:
+        render(source, TALK)
+    assert raised.value.message.endswith(f"{reason}.")
+
+
 def test_a_template_may_refuse() -> None:
     with pytest.raises(TemplateError, match="roles must alternate") as raised:
         render("{{ raise_exception('roles must alternate') }}", TALK)
@@ -369,6 +378,30 @@ def test_what_a_template_makes_nothing_of(
     notes = ChatTemplate(source, thinking=thinking).notes(system)
     assert len(notes) == (words is not None)
     assert words is None or words in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("source", "variables", "words"),
+    [
+        (
+            templates.QWEN3,
+            {"enable_thinking": False},
+            "--chat-template-kwargs sets enable_thinking",
+        ),
+        (templates.HARMONY, {}, "It reads reasoning_effort: see --reasoning-effort."),
+        (
+            "{{ thinking_budget }}{{ reasoning_effort }}",
+            {},
+            "reasoning_effort, thinking_budget: see --reasoning-effort and --chat-template-kwargs.",
+        ),
+        ("{{ thinking_budget }}", {}, "thinking_budget: see --chat-template-kwargs."),
+    ],
+)
+def test_where_else_thinking_is_decided(
+    source: str, variables: dict[str, object], words: str
+) -> None:
+    (note,) = ChatTemplate(source, thinking=True, variables=variables).notes()
+    assert words in note and "--think changes nothing" in note
 
 
 def test_variables_that_a_template_does_not_read() -> None:
