@@ -73,11 +73,9 @@ def run(
     length = request.draft_tokens
     with open_engine(request) as engine:
         params = sampling_for(engine, request)
-        if prompting.raw:
-            ids = engine.encode_text(text, special=prompting.special)
-        else:
+        if not prompting.raw:
             use_template(engine, templating, answering.system)
-            ids = engine.encode_chat(_messages(answering.system, text))
+        ids = _encode(engine, text, prompting, answering)
         length = usable_length(engine, length, request)
         ask = partial(_ask, engine, ids, params, request.suffix, answering, grammar)
         writer = AnswerWriter(Look.asked(answering.hide_reasoning, answering.show_draft))
@@ -90,8 +88,7 @@ def run(
             _show_figures(answer, params)
         plain = ask(0, _quiet) if compare and answer.finish_reason != "cancelled" else None
         if as_json:
-            settings = _settings(engine, params, length, grammar)
-            settings["template"] = None if prompting.raw else engine.template.settings()
+            settings = _settings(engine, params, length, grammar, prompting.raw)
             document = {"seed": params.seed, "settings": settings}
             compared = {} if plain is None else {"plain": plain.as_json()}
             console.json_line(answer.as_json() | document | compared)
@@ -148,7 +145,11 @@ def _show_figures(answer: "Answer", params: SamplingParams) -> None:
 
 
 def _settings(
-    engine: "Engine", params: SamplingParams, length: DraftTokens, grammar: str | None
+    engine: "Engine",
+    params: SamplingParams,
+    length: DraftTokens,
+    grammar: str | None,
+    raw: bool,
 ) -> dict[str, object]:
     """What an answer depends on, for ``--json``."""
     return {
@@ -158,12 +159,20 @@ def _settings(
         "sampling": asdict(params),
         "grammar": grammar,
         "version": __version__,
+        "template": None if raw else engine.template.settings(),
     }
 
 
-def _messages(system: str | None, text: str) -> "list[Message]":
-    user: Message = {"role": "user", "content": text}
-    return [user] if system is None else [{"role": "system", "content": system}, user]
+def _encode(
+    engine: "Engine", text: str, prompting: PromptFlags, answering: AnswerFlags
+) -> list[int]:
+    """Token ids of the prompt: a conversation of one question, or the text as it is."""
+    if prompting.raw:
+        return engine.encode_text(text, special=prompting.special)
+    messages: list[Message] = [{"role": "user", "content": text}]
+    if answering.system is not None:
+        messages.insert(0, {"role": "system", "content": answering.system})
+    return engine.encode_chat(messages)
 
 
 def register(app: typer.Typer) -> None:
