@@ -5,7 +5,7 @@ import select
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -13,6 +13,8 @@ from localspec.commands.flags.answer import PANEL, AnswerFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.core.errors import FileProblem, UsageError
 from localspec.display import console
+
+_MOST_CHARACTERS = 2**26  # more than contexts hold; a model given by mistake is far larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,9 @@ class PromptFlags:
 def _read_file(path: Path) -> str:
     """What is in the file but for its last newline, as in llama.cpp."""
     try:
-        return path.read_text(encoding="utf-8").removesuffix("\n")
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open(encoding="utf-8") as file:
+            return _read_bounded(file).removesuffix("\n")
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise FileProblem(
             f"The prompt file {path} cannot be read: {reason}.", "Give a UTF-8 text file."
@@ -120,14 +123,21 @@ def _read_stdin() -> str:
     if silent:
         console.note("Waiting for the end of standard input (none wanted: add </dev/null).")
     try:
-        return sys.stdin.read()
-    except UnicodeDecodeError as error:
-        raise FileProblem(
-            f"What was piped in is not UTF-8 text: {error}.", "Pipe UTF-8 text in."
-        ) from error
+        return _read_bounded(sys.stdin)
+    except ValueError as error:
+        reason = "is not UTF-8 text" if isinstance(error, UnicodeError) else "is no prompt"
+        raise FileProblem(f"What was piped in {reason}: {error}.", "Pipe UTF-8 text in.") from error
     except OSError as error:
         if error.errno == errno.EBADF:
             return ""  # write-only, as nohup makes it in a terminal: nothing was piped in
         raise FileProblem(
             f"Standard input cannot be read: {error.strerror}.", "Pipe text in, or add </dev/null."
         ) from error
+
+
+def _read_bounded(stream: TextIO) -> str:
+    """All of a stream, which may have no end; raises ValueError for more than any context holds."""
+    text = stream.read(_MOST_CHARACTERS + 1)
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError(f"there are more than {_MOST_CHARACTERS:,} characters")
+    return text
