@@ -69,11 +69,12 @@ def test_a_window_size_that_is_none(columns: str) -> None:
     assert usage.returncode == 0 and "localspec demo" in usage.stdout
 
 
-def test_bytes_that_are_no_text_in_a_pipe(tiny: TinyFiles) -> None:
+@pytest.mark.parametrize("locale", [{"PYTHONIOENCODING": "utf-8:strict"}, {"PYTHONUTF8": "1"}])
+def test_bytes_that_are_no_text_in_a_pipe(tiny: TinyFiles, locale: dict[str, str]) -> None:
     done = process(
         *("run", "-m", tiny.target, "-t", "1", "-n", "2", "--draft", "off", "ab"),
         text=False, stdin=None, input=b"caf\xe9 \xff",
-        env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
+        env=os.environ | locale,
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.startswith(b"Error: What was piped in is not UTF-8")  # type: ignore[arg-type]

@@ -69,8 +69,8 @@ def pair_add(
     resolver = Resolver()
     if unkept := unkept_flags(models, loading):
         raise UsageError(
-            f"A pair cannot keep {', '.join(unkept)}: they belong to a machine or a run.",
-            "Leave them out here, and give them to run, chat or bench.",
+            f"A pair does not keep {', '.join(unkept)}.",
+            "Leave out what it does not keep, and give that to run, chat or bench.",
         )
     target, draft = _both_models(name, models, resolver)
     verdict = judge(target, draft, resolver, download_ui(), lenient=models.lenient)

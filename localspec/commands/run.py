@@ -1,12 +1,8 @@
 """The command ``run``: one prompt, one answer."""
 
-import errno
-import select
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +14,7 @@ from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.kept import FlagGroups
 from localspec.commands.flags.loading import LoadingFlags
 from localspec.commands.flags.models import ModelFlags
+from localspec.commands.flags.prompt import PromptFlags
 from localspec.commands.flags.sampling import SamplingFlags
 from localspec.commands.flags.spellings import LlamaCommand
 from localspec.commands.flags.template import TemplateFlags
@@ -31,7 +28,7 @@ from localspec.commands.session import (
     use_template,
 )
 from localspec.core.config import DraftTokens
-from localspec.core.errors import FileProblem, UsageError
+from localspec.core.errors import UsageError
 from localspec.core.sampling_params import SamplingParams
 from localspec.display import answer as answers
 from localspec.display import console
@@ -45,47 +42,13 @@ if TYPE_CHECKING:
 
 @spread_groups
 def run(
-    *,
-    prompt: Annotated[
-        str | None, typer.Argument(help="The prompt; what is piped in is added below it.")
-    ] = None,
-    prompt_option: Annotated[
-        str | None,
-        typer.Option(
-            "--prompt",
-            "-p",
-            metavar="PROMPT",
-            help="The prompt, as the argument.",
-            rich_help_panel=PANEL,
-        ),
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--file",
-            "-f",
-            help="Read the prompt from this file, not from stdin.",
-            rich_help_panel=PANEL,
-        ),
-    ] = None,
-    raw: Annotated[
-        bool,
-        typer.Option(
-            "--raw",
-            help="Complete the text as it is, without chat template.",
-            rich_help_panel=PANEL,
-        ),
-    ] = False,
-    special: Annotated[
-        bool,
-        typer.Option(
-            "--special",
-            "-sp",
-            help="With --raw: obey markup in the prompt, show it in the answer.",
-            rich_help_panel=PANEL,
-        ),
-    ] = False,
+    prompting: PromptFlags,
     answering: AnswerFlags,
+    templating: TemplateFlags,
+    constraining: GrammarFlags,
+    models: ModelFlags,
+    sampling: SamplingFlags,
+    loading: LoadingFlags,
     compare: Annotated[
         bool,
         typer.Option(
@@ -94,17 +57,10 @@ def run(
             rich_help_panel=PANEL,
         ),
     ] = False,
-    templating: TemplateFlags,
-    constraining: GrammarFlags,
-    models: ModelFlags,
-    sampling: SamplingFlags,
-    loading: LoadingFlags,
     as_json: JsonFlag = False,
 ) -> None:
     """Answer one prompt: the text on stdout, the figures on stderr."""
-    if prompt is not None and prompt_option is not None:
-        raise UsageError("Two prompts were given.", "Give one, as the argument or with --prompt.")
-    _require_template(raw, special, answering, templating)
+    prompting.check(answering, templating)
     grammar = constraining.read()
     if as_json and answering.show_draft:
         raise UsageError(
@@ -113,15 +69,13 @@ def run(
         )
     request = make_request(None, FlagGroups(models, loading, sampling))
     require_prompt_cache(answering)
-    text = _read_prompt(prompt_option if prompt is None else prompt, file)
+    text = prompting.read()
     length = request.draft_tokens
     with open_engine(request) as engine:
         params = sampling_for(engine, request)
-        if raw:
-            ids = engine.encode_text(text, special=special)
-        else:
+        if not prompting.raw:
             use_template(engine, templating, answering.system)
-            ids = engine.encode_chat(_messages(answering.system, text))
+        ids = _encode(engine, text, prompting, answering)
         length = usable_length(engine, length, request)
         ask = partial(_ask, engine, ids, params, request.suffix, answering, grammar)
         writer = AnswerWriter(Look.asked(answering.hide_reasoning, answering.show_draft))
@@ -134,8 +88,7 @@ def run(
             _show_figures(answer, params)
         plain = ask(0, _quiet) if compare and answer.finish_reason != "cancelled" else None
         if as_json:
-            settings = _settings(engine, params, length, grammar)
-            settings["template"] = None if raw else engine.template.settings()
+            settings = _settings(engine, params, length, grammar, prompting.raw)
             document = {"seed": params.seed, "settings": settings}
             compared = {} if plain is None else {"plain": plain.as_json()}
             console.json_line(answer.as_json() | document | compared)
@@ -143,21 +96,6 @@ def run(
             answers.compared(answer, plain, params.seed_decides)
     ended = {answer.finish_reason, None if plain is None else plain.finish_reason}
     raise typer.Exit(130 if "cancelled" in ended else 0)
-
-
-def _require_template(
-    raw: bool, special: bool, answering: AnswerFlags, templating: TemplateFlags
-) -> None:
-    """Refuse flags of the chat template where none is used, and a template that cannot be."""
-    flags = [*(["--system"] if answering.system is not None else []), *templating.given()]
-    if raw and flags:
-        raise UsageError(f"--raw uses no template, so {flags[0]} has no place.", "Leave one out.")
-    if special and not raw:
-        raise UsageError(
-            "--special belongs to --raw: a chat template's markup is always obeyed.",
-            "Add --raw, or leave --special out.",
-        )
-    templating.check()
 
 
 def _ask(
@@ -206,7 +144,11 @@ def _show_figures(answer: "Answer", params: SamplingParams) -> None:
 
 
 def _settings(
-    engine: "Engine", params: SamplingParams, length: DraftTokens, grammar: str | None
+    engine: "Engine",
+    params: SamplingParams,
+    length: DraftTokens,
+    grammar: str | None,
+    raw: bool,
 ) -> dict[str, object]:
     """What an answer depends on, for ``--json``."""
     return {
@@ -216,57 +158,20 @@ def _settings(
         "sampling": asdict(params),
         "grammar": grammar,
         "version": __version__,
+        "template": None if raw else engine.template.settings(),
     }
 
 
-def _messages(system: str | None, text: str) -> "list[Message]":
-    user: Message = {"role": "user", "content": text}
-    return [user] if system is None else [{"role": "system", "content": system}, user]
-
-
-def _read_prompt(argument: str | None, file: Path | None) -> str:
-    """The prompt from argument, file and standard input, joined by blank lines."""
-    parts = [] if argument is None else [argument]
-    if file is not None:
-        try:
-            parts.append(file.read_text(encoding="utf-8").removesuffix("\n"))  # as llama.cpp does
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise FileProblem(
-                f"The prompt file {file} cannot be read: {reason}.", "Give a UTF-8 text file."
-            ) from error
-    if file is None and sys.stdin is not None and not sys.stdin.isatty():
-        try:
-            parts.append(_read_stdin())
-        except UnicodeDecodeError as error:
-            raise FileProblem(
-                f"What was piped in is not UTF-8 text: {error}.", "Pipe UTF-8 text in."
-            ) from error
-    text = "\n\n".join(part for part in parts if part.strip())
-    if not text:
-        raise UsageError(
-            "There is no prompt.",
-            'Type: localspec run --target FILE.gguf "your question", or pipe text in.',
-        )
-    return text
-
-
-def _read_stdin() -> str:
-    """All of standard input; a pipe that stays silent gets a note, since it may never end."""
-    try:
-        silent = not select.select([sys.stdin], [], [], 1)[0]
-    except (OSError, ValueError):
-        silent = False  # nothing that can be waited for
-    if silent:
-        console.note("Waiting for the end of standard input (none wanted: add </dev/null).")
-    try:
-        return sys.stdin.read()
-    except OSError as error:
-        if error.errno == errno.EBADF:
-            return ""  # write-only, as nohup makes it in a terminal: nothing was piped in
-        raise FileProblem(
-            f"Standard input cannot be read: {error.strerror}.", "Pipe text in, or add </dev/null."
-        ) from error
+def _encode(
+    engine: "Engine", text: str, prompting: PromptFlags, answering: AnswerFlags
+) -> list[int]:
+    """Token ids of the prompt: a conversation of one question, or the text as it is."""
+    if prompting.raw:
+        return engine.encode_text(text, special=prompting.special)
+    messages: list[Message] = [{"role": "user", "content": text}]
+    if answering.system is not None:
+        messages.insert(0, {"role": "system", "content": answering.system})
+    return engine.encode_chat(messages)
 
 
 def register(app: typer.Typer) -> None:

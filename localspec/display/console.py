@@ -30,8 +30,9 @@ def make_console(stderr: bool) -> "Console":
 def prepare_streams() -> None:
     """Let both streams take any text: a closed one drops it, a narrow encoding shows ``?``.
 
-    A terminal's keys may be no text either: what cannot be decoded is read as U+FFFD. A window
-    size in the environment that is none is forgotten: rich would draw nothing, or fail.
+    A terminal's keys may be no text either: what cannot be decoded is read as U+FFFD. In a pipe
+    it is an error in every locale: in some, Python would pass it on as surrogates. A window size in
+    the environment that is none is forgotten: rich would draw nothing, or fail.
     """
     for name in ("COLUMNS", "LINES"):
         if not re.fullmatch("0*[1-9][0-9]{0,4}", os.environ.get(name, "1")):
@@ -41,8 +42,8 @@ def prepare_streams() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    if isinstance(sys.stdin, io.TextIOWrapper) and sys.stdin.isatty():
-        sys.stdin.reconfigure(errors="replace")
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace" if sys.stdin.isatty() else "strict")
 
 
 def text(piece: str) -> None:

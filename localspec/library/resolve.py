@@ -55,12 +55,18 @@ class Resolver:
     def choose(self, target: str | None, draft: str | None) -> NamedModels:
         """What the names of a command line mean together: a pair's name names both models.
 
-        Raises UsageError without a target, UnknownPair for a name that nothing has.
+        Raises UsageError without a target and for an empty name, UnknownPair for a name that
+        nothing has.
         """
         if target is None:
             raise UsageError(
                 "No target model was given.",
                 "Name a GGUF file with --target, or see the bundled pair at work: localspec demo",
+            )
+        if "" in (target, draft):
+            raise UsageError(
+                "The name of a model is empty.",
+                "Name a GGUF file; a shell variable that is not set stands for nothing.",
             )
         wanted = NamedModels(target, draft)
         if self.is_pair(target):

@@ -77,6 +77,7 @@ GGML_TYPES_BY_NAME = {each.name.lower(): each for each in _GGML_TYPES}  # as fla
 _IMPOSTORS = (
     (b"version https://git-lfs", "is a Git LFS pointer, not the model", "Run `git lfs pull`."),
     (b"<", "is a web page, not a model", "Log in or accept the model's terms, and download again."),
+    (b"localspec state", "is a prompt cache, not a model", "Give it to --prompt-cache."),
     (b"PK\x03\x04", "is a zip or PyTorch file", "Look for a GGUF version of the model."),
     (b"lmgg", "is in the old GGML format", "Look for a GGUF version of the model."),
     (b"tjgg", "is in the old GGJT format", "Look for a GGUF version of the model."),
@@ -265,7 +266,8 @@ def _fail_impostor(reader: ByteReader, start: bytes) -> NoReturn:
         if start.lstrip().startswith(beginning):
             reader.fail(sentence, hint)
     readable = _decode(start).replace("\n", " ").isprintable()
-    kind = "is a text file" if readable else f"begins with {start[:4]!r}, not with 'GGUF'"
+    bytes_found = f"begins with the bytes {start[:4].hex(' ')}, not with GGUF"
+    kind = "is a text file" if readable else bytes_found
     reader.fail(f"is not a GGUF model: it {kind}", "Give a .gguf file.")
 
 

@@ -20,6 +20,7 @@ from localspec.commands.flags.kept import FlagGroups, kept_settings, settle, unk
 from localspec.commands.flags.loading import LoadingFlags
 from localspec.commands.flags.models import ModelFlags
 from localspec.commands.flags.placement import AUTO_LAYERS
+from localspec.commands.flags.prompt import PromptFlags
 from localspec.commands.flags.sampling import SamplingFlags
 from localspec.commands.flags.spellings import complete
 from localspec.commands.flags.template import TemplateFlags
@@ -48,7 +49,15 @@ PANELS = (
     "Devices",
     "Rope and adapters",
 )
-GROUPS = (AnswerFlags, TemplateFlags, GrammarFlags, ModelFlags, SamplingFlags, LoadingFlags)
+GROUPS = (
+    PromptFlags,
+    AnswerFlags,
+    TemplateFlags,
+    GrammarFlags,
+    ModelFlags,
+    SamplingFlags,
+    LoadingFlags,
+)
 
 
 Parsed = tuple[ModelFlags, LoadingFlags, SamplingFlags, str]
@@ -87,8 +96,8 @@ def test_every_flag_is_explained_and_grouped() -> None:
         for field in fields(group):
             (option,) = hints[field.name].__metadata__
             assert option.help and option.help.rstrip().endswith("."), field.name
-            spellings += option.param_decls
-            if field.name not in ("target", "verbose"):
+            spellings += option.param_decls or []  # an argument has none
+            if field.name not in ("prompt", "target", "verbose"):
                 assert option.rich_help_panel in PANELS, field.name
     assert len(spellings) == len(set(spellings))
 

@@ -55,6 +55,18 @@ def test_the_prompt_comes_from_argument_file_or_pipe(run: Command, tmp_path: Pat
     assert run("Explain", "-f", file, "--temp", "0", stdin="not read beside -f").out == joined
 
 
+def test_a_prompt_without_end_is_refused(
+    run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localspec.commands.flags.prompt._MOST_CHARACTERS", 10)
+    file = tmp_path / "long.txt"
+    file.write_text("A" * 11)
+    for done in (run("-f", file), run(stdin="A" * 11)):
+        assert done.code == 1 and "there are more than 10 characters" in done.err
+    file.write_text("A" * 10)
+    assert run("-f", file).code == 0
+
+
 def test_raw_text_has_no_template(run: Command) -> None:
     chat, raw = (json.loads(run("ab", "--json", *more).out) for more in ((), ("--raw",)))
     assert raw["prompt_tokens"] == 3  # BOS and two bytes
@@ -265,7 +277,7 @@ def test_a_bug_keeps_its_traceback(run: Command, monkeypatch: pytest.MonkeyPatch
     def broken(*arguments: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(run_command, "_read_prompt", broken)
+    monkeypatch.setattr(run_command, "make_request", broken)
     with pytest.raises(ZeroDivisionError):
         run(HELLO)
 

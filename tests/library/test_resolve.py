@@ -68,6 +68,12 @@ def test_models_stay_as_they_were_named() -> None:
         assert choose(target, draft) == NamedModels(target, draft, {}, "")
 
 
+@pytest.mark.parametrize("names", [("", None), ("big.gguf", "")])
+def test_an_empty_name_is_told(names: tuple[str, str | None]) -> None:
+    with pytest.raises(UsageError, match="is empty"):
+        choose(*names)
+
+
 def test_no_target_is_told() -> None:
     with pytest.raises(UsageError) as caught:
         choose(None, "small.gguf")

@@ -1,6 +1,6 @@
 """Flags for how both models are loaded, those that change what a model computes among them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -157,22 +157,13 @@ class LoadingFlags(PlacementFlags):
 
         Raises UsageError for flags that contradict each other.
         """
+        target = self._target(target_path)
+        return target, None if draft_path is None else self._draft(draft_path, target)
+
+    def _target(self, path: Path) -> LoadOptions:
         batch_size, ubatch_size = self._batches()
-        shared = {
-            "mlock": self.mlock,
-            "mmap": not self.no_mmap,
-            "batch_size": batch_size,
-            "ubatch_size": ubatch_size,
-            "flash_attention": self.flash_attn or "auto",
-            "override_kv": tuple(self.override_kv),
-        }
-        spread = {
-            "tensor_split": self.tensor_split or (),
-            "main_gpu": self.main_gpu,
-            "split_mode": self.split_mode or "layer",
-        }
-        target = LoadOptions(
-            path=target_path,
+        return LoadOptions(
+            path=path,
             ctx_size=self.ctx_size,
             gpu_layers=_layers(self.n_gpu_layers),
             threads=self.threads,
@@ -185,24 +176,41 @@ class LoadingFlags(PlacementFlags):
             rope=self._rope(),
             loras=(*(Lora(path) for path in self.lora), *self.lora_scaled),
             exact=self.exact,
-            **shared | spread,  # type: ignore[arg-type]
+            mlock=self.mlock,
+            mmap=not self.no_mmap,
+            batch_size=batch_size,
+            ubatch_size=ubatch_size,
+            flash_attention=self.flash_attn or "auto",  # type: ignore[arg-type]
+            override_kv=tuple(self.override_kv),
+            tensor_split=self.tensor_split or (),
+            main_gpu=self.main_gpu,
+            split_mode=self.split_mode or "layer",  # type: ignore[arg-type]
         )
-        if draft_path is None:
-            return target, None
-        draft = LoadOptions(
-            path=draft_path,
+
+    def _draft(self, path: Path, target: LoadOptions) -> LoadOptions:
+        """The draft is loaded as the target but for what has flags of its own, or is the target's.
+
+        Shares and numbers of GPUs count the devices of a model: they follow the target's where the
+        draft's devices do. Rope, adapters and --exact belong to the target.
+        """
+        other_devices = {"tensor_split": (), "main_gpu": 0, "split_mode": "layer"}
+        return replace(
+            target,
+            path=path,
             ctx_size=self.draft_ctx_size,
             gpu_layers=_layers(self.draft_n_gpu_layers),
             threads=self.draft_threads or self.threads,
             threads_batch=self.draft_threads or self.threads_batch,
             device=self.draft_device or self.device,
+            cpu_moe_layers=0,
             override_tensors=tuple(self.override_tensor_draft),
             cache_type_k=self.cache_type_k_draft or target.cache_type_k,
             cache_type_v=self.cache_type_v_draft or target.cache_type_v,
-            # Shares and numbers of GPUs count the devices of a model.
-            **shared | ({} if self.draft_device else spread),  # type: ignore[arg-type]
+            rope=RopeOptions(),
+            loras=(),
+            exact=False,
+            **(other_devices if self.draft_device else {}),  # type: ignore[arg-type]
         )
-        return target, draft
 
     def _batches(self) -> tuple[int, int]:
         """Tokens in a call of llama.cpp, and at once; where one is given, the other follows."""

@@ -1,0 +1,143 @@
+"""Flags for the prompt of one answer, and where it is read from."""
+
+import errno
+import select
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+
+from localspec.commands.flags.answer import PANEL, AnswerFlags
+from localspec.commands.flags.template import TemplateFlags
+from localspec.core.errors import FileProblem, UsageError
+from localspec.display import console
+
+_MOST_CHARACTERS = 2**26  # more than contexts hold; a model given by mistake is far larger
+
+
+@dataclass(frozen=True, slots=True)
+class PromptFlags:
+    """The prompt of one answer, in a chat template or as it is."""
+
+    prompt: Annotated[
+        str | None, typer.Argument(help="The prompt; what is piped in is added below it.")
+    ] = None
+    prompt_option: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt",
+            "-p",
+            metavar="PROMPT",
+            help="The prompt, as the argument.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            "-f",
+            help="Read the prompt from this file, not from stdin.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+    raw: Annotated[
+        bool,
+        typer.Option(
+            "--raw",
+            help="Complete the text as it is, without chat template.",
+            rich_help_panel=PANEL,
+        ),
+    ] = False
+    special: Annotated[
+        bool,
+        typer.Option(
+            "--special",
+            "-sp",
+            help="With --raw: obey markup in the prompt, show it in the answer.",
+            rich_help_panel=PANEL,
+        ),
+    ] = False
+
+    def check(self, answering: AnswerFlags, templating: TemplateFlags) -> None:
+        """Refuse two prompts, flags of the chat template where none is used, and a bad template.
+
+        Raises UsageError, FileProblem and TemplateError.
+        """
+        if self.prompt is not None and self.prompt_option is not None:
+            raise UsageError(
+                "Two prompts were given.", "Give one, as the argument or with --prompt."
+            )
+        system = ["--system"] if answering.system is not None else []
+        if self.raw and (flags := [*system, *templating.given()]):
+            raise UsageError(
+                f"--raw uses no template, so {flags[0]} has no place.", "Leave one out."
+            )
+        if self.special and not self.raw:
+            raise UsageError(
+                "--special belongs to --raw: a chat template's markup is always obeyed.",
+                "Add --raw, or leave --special out.",
+            )
+        templating.check()
+
+    def read(self) -> str:
+        """The prompt from argument, file and standard input, joined by blank lines.
+
+        Raises UsageError where there is none, FileProblem for what cannot be read.
+        """
+        argument = self.prompt_option if self.prompt is None else self.prompt
+        parts = [] if argument is None else [argument]
+        if self.file is not None:
+            parts.append(_read_file(self.file))
+        elif sys.stdin is not None and not sys.stdin.isatty():
+            parts.append(_read_stdin())
+        text = "\n\n".join(part for part in parts if part.strip())
+        if not text:
+            raise UsageError(
+                "There is no prompt.",
+                'Type: localspec run --target FILE.gguf "your question", or pipe text in.',
+            )
+        return text
+
+
+def _read_file(path: Path) -> str:
+    """What is in the file but for its last newline, as in llama.cpp."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return _read_bounded(file).removesuffix("\n")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise FileProblem(
+            f"The prompt file {path} cannot be read: {reason}.", "Give a UTF-8 text file."
+        ) from error
+
+
+def _read_stdin() -> str:
+    """All of standard input; a pipe that stays silent gets a note, since it may never end."""
+    try:
+        silent = not select.select([sys.stdin], [], [], 1)[0]
+    except (OSError, ValueError):
+        silent = False  # nothing that can be waited for
+    if silent:
+        console.note("Waiting for the end of standard input (none wanted: add </dev/null).")
+    try:
+        return _read_bounded(sys.stdin)
+    except ValueError as error:
+        reason = "is not UTF-8 text" if isinstance(error, UnicodeError) else "is no prompt"
+        raise FileProblem(f"What was piped in {reason}: {error}.", "Pipe UTF-8 text in.") from error
+    except OSError as error:
+        if error.errno == errno.EBADF:
+            return ""  # write-only, as nohup makes it in a terminal: nothing was piped in
+        raise FileProblem(
+            f"Standard input cannot be read: {error.strerror}.", "Pipe text in, or add </dev/null."
+        ) from error
+
+
+def _read_bounded(stream: TextIO) -> str:
+    """All of a stream, which may have no end; raises ValueError for more than any context holds."""
+    text = stream.read(_MOST_CHARACTERS + 1)
+    if len(text) > _MOST_CHARACTERS:
+        raise ValueError(f"there are more than {_MOST_CHARACTERS:,} characters")
+    return text
