@@ -109,6 +109,22 @@ def _read(text: str, kind: type) -> object:
     return kind(text)
 
 
+def written(params: SamplingParams, name: str) -> str:
+    """The value of a parameter as `change_sampling` reads it."""
+    value = getattr(params, name)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return " ".join(map(_escaped, value))
+    return str(value)
+
+
+def _escaped(text: str) -> str:
+    for shown, meant in (("\\\\", "\\"), ("\\n", "\n"), ("\\r", "\r"), ("\\t", "\t")):
+        text = text.replace(meant, shown)
+    return text
+
+
 def unescaped(text: str) -> str:
     r"""The text with ``\n``, ``\t``, ``\r``, ``\"``, ``\'`` and ``\\`` read as escapes.
 

@@ -4,6 +4,7 @@ A table on a terminal, lines of tab-separated fields in a pipe.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 from rich.table import Table
@@ -16,6 +17,9 @@ from localspec.library.catalog import PairSpec
 from localspec.library.local_models import Inventory, LocalModel
 from localspec.library.pairs import PairRow
 from localspec.library.suggest import Suggestions
+
+if TYPE_CHECKING:  # which takes pydantic a while
+    from localspec.library.pair_schema import Setting
 
 _SHOWN_REFUSALS = 5
 _GAP = 2  # columns between two columns
@@ -140,8 +144,10 @@ def _pair_cells(row: PairRow) -> tuple[str, ...]:
     )
 
 
-def pair(row: PairRow, settings: Mapping[str, object]) -> None:
-    """Everything about one pair, a fact a line."""
+def pair(row: PairRow, settings: "Mapping[str, Setting]") -> None:
+    """Everything about one pair, a fact a line; settings as in its file."""
+    from localspec.library.pair_schema import toml_value
+
     out = make_console(stderr=False)
     facts = [("pair", row.name), ("family", row.family), ("target", row.target)]
     facts.append(("draft", row.draft))
@@ -149,7 +155,7 @@ def pair(row: PairRow, settings: Mapping[str, object]) -> None:
         facts.append(("size", size(row.size)))
     here = [name for name, there in zip(("target", "draft"), row.here, strict=True) if there]
     facts.append(("on this disk", ", ".join(here) or "nothing yet"))
-    facts += [("setting", f"{name} = {value}") for name, value in settings.items()]
+    facts += [("setting", f"{name} = {toml_value(value)}") for name, value in settings.items()]
     if row.spec is not None:
         facts += _known_facts(row.spec)
     width = max(len(label) for label, _ in facts)

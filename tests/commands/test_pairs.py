@@ -54,7 +54,7 @@ def test_a_pair_is_added_shown_and_removed(mine: list[Path], localspec: Command)
     facts = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in shown.out.splitlines())
     assert facts["pair"] == "mine" and facts["on this disk"] == "target, draft"
     assert facts["target"] == "hf:org/big-GGUF:Q4_K_M" and facts["draft"] == "hf:org/small-GGUF"
-    for setting in ("draft_tokens = 3", "exact = True", "temperature = 0.0", "ctx_size = 256"):
+    for setting in ("draft_tokens = 3", "exact = true", "temperature = 0.0", "ctx_size = 256"):
         assert f"setting       {setting}\n" in shown.out
     document = json.loads(localspec("pair", "show", "mine", "--json").out)
     assert document["settings"] == {

@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from localspec.core.errors import UsageError
-from localspec.core.sampling_choice import RECOMMENDED_KEYS, change_sampling, choose_sampling
+from localspec.core.sampling_choice import (
+    RECOMMENDED_KEYS,
+    change_sampling,
+    choose_sampling,
+    written,
+)
 from localspec.core.sampling_params import MAX_SEED, SamplingParams, sampling_fields
 
 NAN, INF = float("nan"), float("inf")
@@ -156,9 +161,11 @@ def test_a_change_that_does_not_fit(name: str, text: str, words: str) -> None:
 
 
 def test_every_setting_can_be_changed_to_what_it_is() -> None:
-    params = SamplingParams(0.5, 3, 0.75, repeat_penalty=1.5, seed=9, acceptance="match")
+    params = SamplingParams(
+        0.5, 3, 0.75, repeat_penalty=1.5, seed=9, acceptance="match", ignore_eos=True,
+        logit_bias=("5+1", "6-inf"), dry_sequence_breakers=("\n", "\\n", '"', "\t\r"),
+    )  # fmt: skip
     for name in sampling_fields():
-        value = getattr(params, name)
-        if isinstance(value, tuple):
-            value = r"\n : \" *" if value else ""
-        assert change_sampling(params, name, str(value)) == params
+        assert change_sampling(params, name, written(params, name)) == params
+    assert written(params, "ignore_eos") == "on"
+    assert written(params, "logit_bias") == "5+1 6-inf"

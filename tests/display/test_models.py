@@ -216,7 +216,7 @@ def test_everything_about_an_own_pair(streams: Streams) -> None:
     assert [line.split(None, 1)[0] for line in out.splitlines()] == [
         *("pair", "family", "target", "draft", "on", "setting", "setting")
     ]
-    assert "draft_tokens = 4\n" in out and "exact = True\n" in out
+    assert "draft_tokens = 4\n" in out and "exact = true\n" in out
     assert "on this disk  nothing yet\n" in out
 
 

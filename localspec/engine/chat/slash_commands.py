@@ -11,7 +11,7 @@ from localspec.core.config import parse_draft_tokens
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.core.formatting import percent
-from localspec.core.sampling_choice import change_sampling
+from localspec.core.sampling_choice import change_sampling, written
 from localspec.core.sampling_params import MAX_SEED, require_fixed_length, sampling_fields
 from localspec.engine.chat.conversation import Chat, unseen
 from localspec.engine.chat.template import Message, parse_message
@@ -135,7 +135,7 @@ def _say_ignored(chat: Chat) -> None:
 def _set(chat: Chat, rest: str) -> None:
     if not rest:
         for name in sampling_fields():
-            chat.ui.say(f"{name} {getattr(chat.params, name)}")
+            chat.ui.say(f"{name} {written(chat.params, name)}")
         return
     name, _, value = rest.partition(" ")
     params = change_sampling(chat.params, name, value.strip())
@@ -143,7 +143,7 @@ def _set(chat: Chat, rest: str) -> None:
     chat.engine.token_rules(params)  # refuses a bias of no token
     chat.params = params
     name = name.replace("-", "_")
-    chat.ui.say(f"{name} {getattr(chat.params, name)}")
+    chat.ui.say(f"{name} {written(chat.params, name)}")
 
 
 def _save(chat: Chat, rest: str) -> None:
