@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from localspec.core.errors import FileProblem
+
 
 def read_at_most(path: Path, most: int) -> bytes:
     """All bytes of a file; raises ValueError for more than ``most``, also where it has no size."""
@@ -15,6 +17,20 @@ def read_at_most(path: Path, most: int) -> bytes:
     if len(data) > most:
         raise ValueError(f"it is larger than {most} bytes, too large")
     return data
+
+
+def read_text(path: Path, most: int, *, what: str = "", expected: str = "a text file") -> str:
+    """A file of the user's, in UTF-8; raises FileProblem for another, or over ``most`` bytes.
+
+    ``what`` it is, such as "The chat template ", begins the message; ``expected`` is in the hint.
+    """
+    try:
+        return read_at_most(path, most).decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise FileProblem(
+            f"{what}{path} cannot be read: {reason}.", f"Give {expected} in UTF-8."
+        ) from error
 
 
 @contextmanager

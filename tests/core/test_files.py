@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.core.files import appearing_when_complete, read_at_most
+from localspec.core.errors import FileProblem
+from localspec.core.files import appearing_when_complete, read_at_most, read_text
 
 
 @pytest.fixture
@@ -82,3 +83,23 @@ def test_no_more_is_read_than_is_allowed(folder: Path) -> None:
         read_at_most(path, 4)
     with pytest.raises(FileNotFoundError):
         read_at_most(folder / "none", 4)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(None, "No such file"), (b"\xff", "invalid start byte"), (b"x" * 9, "larger than 8 bytes")],
+)
+def test_a_text_that_cannot_be_read_is_told(
+    tmp_path: Path, content: bytes | None, reason: str
+) -> None:
+    path = tmp_path / "text"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(FileProblem, match=f"The plan {path} cannot be read: .*{reason}") as raised:
+        read_text(path, 8, what="The plan ", expected="a plan")
+    assert raised.value.hint == "Give a plan in UTF-8."
+
+
+def test_a_text_is_read_without_its_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"\xef\xbb\xbfwords")
+    assert read_text(tmp_path / "text", 8) == "words"

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import read_at_most
+from localspec.core.errors import UsageError
+from localspec.core.files import read_text
 from localspec.display import console
 
 _PANEL = "Grammar"
@@ -78,11 +78,7 @@ def _given(flag: str, text: str | None, path: Path | None) -> str | None:
         return text
     if text is not None:
         raise UsageError(f"{flag} and {flag}-file were given.", "Give one.")
-    try:
-        return read_at_most(path, 4 * MAX_CHARACTERS).decode("utf-8-sig")
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise FileProblem(f"{path} cannot be read: {reason}.", "Give a UTF-8 text file.") from error
+    return read_text(path, 4 * MAX_CHARACTERS)
 
 
 def _named(names: tuple[str, ...]) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from localspec.commands.flags.groups import choice
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import read_at_most
+from localspec.core.files import read_text
 
 _PANEL = "Thinking and chat template"
 # The levels of llama.cpp; a template knows some of them.
@@ -135,13 +135,8 @@ def _is_jinja(text: str) -> bool:
 @cache
 def _read_template(file: Path) -> str:
     """What is in the file, which may be a pipe: read once."""
-    try:
-        text = read_at_most(file, _MAX_TEMPLATE_BYTES).decode("utf-8")
-        if not _is_jinja(text):
-            raise ValueError("it has no Jinja in it")
-        return text
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise FileProblem(
-            f"The chat template {file} cannot be read: {reason}.", "Give a Jinja template in UTF-8."
-        ) from error
+    wanted = "a Jinja template"
+    text = read_text(file, _MAX_TEMPLATE_BYTES, what="The chat template ", expected=wanted)
+    if not _is_jinja(text):
+        raise FileProblem(f"The chat template {file} has no Jinja in it.", f"Give {wanted}.")
+    return text
