@@ -65,6 +65,12 @@ class TraceTarget:
             out[i, token] = 1.0
         return out
 
+    pending = 0
+    block: int | None = None
+
+    def mark(self) -> None:
+        """A trace is never read again."""
+
     def keep(self, length: int) -> None:
         del self.tokens[length:]
 

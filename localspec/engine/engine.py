@@ -37,7 +37,8 @@ from localspec.speculative.sampling.logit_changes import TokenRules
 from localspec.speculative.suffix import SuffixIndex
 
 _CANNOT_ROLL_BACK = (
-    "{} cannot drop rejected tokens (recurrent or hybrid): running plain, the draft is not used."
+    "llama.cpp cannot take rejected tokens back from {}, in no way that is known: running plain, "
+    "the draft is not used."
 )
 
 
@@ -90,9 +91,6 @@ class Engine:
         notes = _require(header, draft_header, lenient)
         for adapter, _ in target.loras:
             check_adapter(adapter, header)
-        if draft_header is not None and (stuck := _stuck(header, draft_header)):
-            notes.append(stuck)
-            draft = draft_header = None
         plan = _plan(header, target, draft_header, draft, notes, say)
         notes += missing_gpu() + _without_gpu(target, draft)
         target = replace(target, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
@@ -353,14 +351,6 @@ def _without_gpu(options: LoadOptions, draft: LoadOptions | None) -> list[str]:
     if not flags or any(device.is_gpu for device in llama_library.devices()):
         return []
     return [f"No effect without a GPU that llama.cpp can use: {', '.join(flags)}."]
-
-
-def _stuck(*headers: ModelHeader) -> str | None:
-    """Why a pair runs plain, where an architecture is known not to roll back."""
-    for header in headers:
-        if not header.can_roll_back:
-            return _CANNOT_ROLL_BACK.format(header.path.name)
-    return None
 
 
 def missing_gpu() -> list[str]:

@@ -3,6 +3,7 @@
 How many are drafted is the controller's decision.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -109,7 +110,8 @@ class ModelDrafter:
         if not self._knows(unread):
             return
         rows = self._model.decode(unread, 1)
-        while True:
+        most = self._model.block
+        for count in itertools.count(1):
             # The model's tokens end where the text does so far: they are the history. Ids that the
             # target lacks are masked before the pick, not rejected after it.
             row = rows[0][: self._n_shared]
@@ -118,6 +120,10 @@ class ModelDrafter:
             yield Candidate(chosen.token, chosen.lead, MODEL, chosen.distribution)
             if self._is_stop(chosen.token) or len(self._model.tokens) >= self._model.n_ctx:
                 return
+            if count == most:
+                return
+            if count == 1:
+                self._model.mark()
             rows = self._model.decode([chosen.token], 1)
 
     def to_review(self, context: list[int], longest: int) -> int:
@@ -161,9 +167,8 @@ class ModelDrafter:
     def _forget_others(self, context: list[int], shift: int) -> int:
         """Let the model hold nothing but a beginning of the window; how many tokens of it."""
         shared = self._prefix.measure(self._model.tokens, context, shift)
-        shared = min(shared, len(context) - shift - 1)
-        self._model.keep(shared)
-        return shared
+        self._model.keep(min(shared, len(context) - shift - 1))
+        return len(self._model.tokens)  # it may forget more
 
     def _shift(self, length: int) -> int:
         """How many tokens behind the first are out of view, with room for some proposals.

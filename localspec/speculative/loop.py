@@ -47,10 +47,29 @@ class TokenModel(Protocol):
         """
         ...
 
+    @property
+    def pending(self) -> int:
+        """Tokens in the cache that the next pass reads again, as a recurrent state went back."""
+        ...
+
+    @property
+    def block(self) -> int | None:
+        """Most tokens of one proposal, where its first step pays for all of them; else None."""
+        ...
+
     def keep(self, length: int) -> None:
         """Forget every token at position ``length`` and beyond; nothing when already shorter.
 
         The length is absolute: relative rewinds drift apart from the text at the first mistake.
+        A model may forget more, which is to be read from ``tokens``: an MTP head forgets what it
+        read with other hidden states than the target's.
+        """
+        ...
+
+    def mark(self) -> None:
+        """Expect that what is read from here on is forgotten.
+
+        A pass of which several rows are wanted needs no mark: it is one.
         """
         ...
 
@@ -120,7 +139,8 @@ class Round:
 
     ``tokens`` were emitted. ``drafted`` counts proposals up to a stop token, ``accepted`` those
     the target agreed with, ``sources`` tells who proposed each that was drafted. ``past`` is the
-    number of tokens before the pass, ``width`` that in it. Seconds: ``draft_prompt_seconds`` is the
+    number of tokens before the pass, ``width`` that in it, ``replayed`` of which were read before.
+    ``pending`` will be read again by the next one. Seconds: ``draft_prompt_seconds`` is the
     draft's first reading of the prompt and is no part of ``seconds``; ``draft_seconds`` and
     ``verify_seconds`` are.
     """
@@ -136,6 +156,8 @@ class Round:
     past: int = 0
     width: int = 1
     sources: tuple[str, ...] = ()
+    replayed: int = 0
+    pending: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,15 +172,16 @@ class Prefill:
 def catch_up(model: TokenModel, context: list[int]) -> int:
     """Make the model's cache hold all of ``context`` but its last token; return the tokens decoded.
 
-    What the cache already shares with the context is not decoded again. The last token stays
+    What the cache already shares with the context is not decoded again, unless a recurrent state
+    went back too far. The last token stays
     pending, because its logits are wanted together with those of a draft.
     """
     shared = min(common_prefix(model.tokens, context), len(context) - 1)
     model.keep(shared)
-    missing = context[shared:-1]
-    if missing:
+    missing, again = context[shared:-1], model.pending
+    if missing or again:
         model.decode(missing, 0)
-    return len(missing)
+    return again + len(missing)
 
 
 def prefill(target: TokenModel, prompt: Sequence[int], clock: Clock) -> Prefill:
@@ -219,6 +242,7 @@ def _one_round(
     began = clock()
     proposal = controller.propose(context, limit) if limit > 0 else Proposal()
     draft = _known(proposal.tokens, target.n_vocab)
+    replayed = target.pending
     drafted_at = clock()
     rows = target.decode([context[-1], *draft], len(draft) + 1)
     accepted, judged, stopped = _accept(rows, draft, proposal, context, sampler, is_stop)
@@ -233,8 +257,10 @@ def _one_round(
         verify_seconds=ended - drafted_at,
         draft_prompt_seconds=proposal.reading_seconds,
         finish_reason="stop" if stopped else None,
-        past=length - 1,
-        width=1 + len(draft),
+        past=length - 1 - replayed,
+        width=replayed + 1 + len(draft),
+        replayed=replayed,
+        pending=target.pending,
         sources=proposal.sources[:judged],
     )
 

@@ -108,10 +108,11 @@ def test_bench_without_a_draft(bench: Command, tiny: TinyFiles) -> None:
     assert refused.code == 2 and "no draft model" in refused.err and refused.out == ""
 
 
-def test_bench_of_a_target_that_cannot_forget(bench: Command, tiny: TinyFiles) -> None:
-    done = bench("--json", pair=("-m", tiny.recurrent, "-md", tiny.draft))
-    assert done.code == 0 and "running plain" in done.err
-    assert json.loads(done.out)["settings"]["draft_tokens"] == [0]
+def test_bench_of_a_recurrent_target(bench: Command, tiny: TinyFiles) -> None:
+    done = bench("--json", "--draft-tokens", "0,2", pair=("-m", tiny.recurrent, "-md", tiny.draft))
+    assert done.code == 0, done.err
+    document = json.loads(done.out)
+    assert document["settings"]["draft_tokens"] == [0, 2] and not document["differences"]
 
 
 def test_an_unexplained_difference_is_a_failure(

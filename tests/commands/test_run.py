@@ -190,7 +190,7 @@ def test_notes_go_to_stderr(localspec: Command, tiny: TinyFiles) -> None:
     plain = localspec("run", "-m", tiny.recurrent, *flags)
     noted = localspec("run", "-m", tiny.recurrent, "-md", tiny.draft, *flags)
     assert noted.out == plain.out and noted.code == 0
-    assert "running plain, the draft is not used" in noted.err
+    assert "The draft is the larger model" in noted.err
 
 
 def test_verbose_shows_llama_cpps_log(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -522,12 +522,12 @@ def test_a_sliding_target_drafts(sliding: Path, tmp_path: Path) -> None:
             assert answer.stats.accepted > 0
 
 
-# -- models that cannot forget -------------------------------------------------------------
+# -- models whose state has no past ---------------------------------------------------------
 
 
-def test_a_recurrent_model_is_found_out_and_rewound_by_replay(tiny: TinyFiles) -> None:
+def test_a_recurrent_model_is_rewound(tiny: TinyFiles) -> None:
     model = load_model(tiny.recurrent)
-    assert not model.can_roll_back
+    assert model.rollback.name == "fork" and model.can_roll_back
     ids = random_ids(40)
     expected = by_pieces(model, ids, 10)
     model.decode(random_ids(5, seed=9), 5)
@@ -542,23 +542,38 @@ def test_a_recurrent_model_is_found_out_and_rewound_by_replay(tiny: TinyFiles) -
     model.close()
 
 
-def test_a_recurrent_target_runs_plainly_and_says_so(tiny: TinyFiles) -> None:
+@pytest.mark.parametrize("params", PARAMS)
+def test_a_recurrent_pair_says_what_plain_says(tiny: TinyFiles, params: SamplingParams) -> None:
     with Engine.load(options(tiny.recurrent)) as plain:
-        expected = fresh(plain, plain.encode_text("the thing"), PARAMS[1])
-    with Engine.load(options(tiny.recurrent), options(tiny.draft)) as engine:
-        assert engine.draft is None
-        assert any("running plain, the draft is not used" in note for note in engine.notes)
-        answer = fresh(engine, engine.encode_text("the thing"), PARAMS[1], 4)
-    assert answer.tokens == expected.tokens
-    assert answer.stats.drafted == 0
+        expected = fresh(plain, plain.encode_text("the thing"), params)
+    for draft in (tiny.draft, tiny.recurrent):
+        with Engine.load(options(tiny.recurrent), options(draft)) as engine:
+            answer = fresh(engine, engine.encode_text("the thing"), params, 4)
+        assert answer.tokens == expected.tokens
+        assert answer.stats.drafted > 0
+    assert answer.stats.acceptance_rate == 1
 
 
-def test_a_recurrent_draft_is_put_aside(tiny: TinyFiles, engine: Engine) -> None:
+def test_a_recurrent_model_drafts(tiny: TinyFiles, engine: Engine) -> None:
     with Engine.load(options(tiny.target), options(tiny.recurrent)) as loaded:
-        assert loaded.draft is None
-        assert any("recurrent.gguf cannot drop rejected tokens" in n for n in loaded.notes)
         prompt = loaded.encode_text("the thing")
-        assert fresh(loaded, prompt, length=4).tokens == fresh(engine, prompt).tokens
+        answer = fresh(loaded, prompt, length=4)
+    assert answer.tokens == fresh(engine, prompt).tokens and answer.stats.drafted > 0
+
+
+def test_where_no_way_works_all_is_read_again(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Engine.load(options(tiny.recurrent)) as plain:
+        expected = fresh(plain, plain.encode_text("the thing"))
+    monkeypatch.setattr(LlamaModel, "_works", lambda model, way: False)
+    with Engine.load(options(tiny.recurrent), options(tiny.draft)) as engine:
+        assert engine.draft is None and not engine.can_roll_back
+        assert any("running plain, the draft is not used" in note for note in engine.notes)
+        prompt = engine.encode_text("the thing")
+        assert fresh(engine, prompt, length=4).tokens == expected.tokens
+        engine.target.keep(3)
+        assert engine.target.tokens == prompt[:3] and engine.target.pending == 3
 
 
 # -- the tokenizer -------------------------------------------------------------------------

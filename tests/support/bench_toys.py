@@ -29,6 +29,12 @@ class RoundingTarget:
         self._exact = exact
         self._noise = noise
 
+    pending = 0
+    block: int | None = None
+
+    def mark(self) -> None:
+        self._exact.mark()
+
     @property
     def tokens(self) -> list[int]:
         return self._exact.tokens

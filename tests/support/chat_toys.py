@@ -106,5 +106,11 @@ class Reciter:
             logits[-1, answer[said] if said < len(answer) else self.n_vocab - 1] = 99
         return logits
 
+    pending = 0
+    block: int | None = None
+
+    def mark(self) -> None:
+        pass
+
     def keep(self, length: int) -> None:
         del self.tokens[length:]

@@ -61,6 +61,7 @@ def reciting(*answers: str) -> Iterator[list[str]]:
 
     def decode(model: LlamaModel, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
         model._tokens.extend(tokens)
+        model._held = len(model._tokens)
         vocab = model.header.vocab
         assert vocab is not None and vocab.eos_id is not None
         answer = answers[min(len(prompts), len(answers)) - 1]
@@ -73,6 +74,7 @@ def reciting(*answers: str) -> Iterator[list[str]]:
 
     def keep(model: LlamaModel, length: int) -> None:
         del model._tokens[length:]
+        model._held = len(model._tokens)
 
     with (
         patch.object(Engine, "encode_chat", encode_chat),

@@ -113,6 +113,12 @@ class ToyModel:
     def tokens(self) -> list[int]:
         return self._cache
 
+    pending = 0
+    block: int | None = None
+
+    def mark(self) -> None:
+        """Attention forgets without preparation."""
+
     def row(self, context: Sequence[int]) -> NDArray[np.float32]:
         """The logits after ``context``, without any cache: the oracle."""
         last = tuple(context[-3:])

@@ -19,6 +19,7 @@ from localspec.core.interrupt import held_interrupt
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.batch import Batch, chunks
 from localspec.engine.llama.parameters import context_parameters, model_parameters
+from localspec.engine.llama.rollback import Fork, Reread, Rollback, Trim, make_rollback
 from localspec.engine.llama.tokenizer import SHORT, require_fitting, tokenize
 from localspec.engine.memory.estimate import tensor_bytes
 from localspec.engine.memory.plan import asked_ctx_size, default_ctx_size
@@ -26,6 +27,8 @@ from localspec.engine.memory.use import MemoryUse, read_buffers
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import Logits
 
+_LONGEST_REPLAY = 8  # tokens read again within a verification; more have a pass of their own
+_ALIKE = 0.05  # of the greatest logit: a state that is wrong changes them far more
 _OVERRIDE = re.compile(r"Using metadata override \( *\w+\) '(.+)' =")
 
 
@@ -40,15 +43,20 @@ class LlamaModel:
     """
 
     def __init__(
-        self, header: ModelHeader, options: LoadOptions, *, weightless: bool = False
+        self,
+        header: ModelHeader,
+        options: LoadOptions,
+        *,
+        ways: Sequence[str] = (Fork.name,),
+        weightless: bool = False,
     ) -> None:
         self._llama = llama_library.library()
         self.header = header
         self.options = options
         self.threads = options.threads or machine.physical_cores()
         self._tokens: list[int] = []
+        self._held = 0  # so many of the tokens are in llama.cpp's cache
         self._torn = False  # true while our list and llama.cpp's cache may differ
-        self.can_roll_back = True
         self.min_width = 2 if options.exact else 1
         self.overridden: frozenset[str] = frozenset()
         self.memory = MemoryUse(weights=tensor_bytes(header) if weightless else 0)
@@ -61,15 +69,13 @@ class LlamaModel:
             self._vocab = self._llama.llama_model_get_vocab(self._model)
             self.n_vocab: int = self._llama.llama_vocab_n_tokens(self._vocab)
             self.n_ctx = asked_ctx_size(header, options.ctx_size) or default_ctx_size(header)
-            adapters = [] if weightless else [self._load_adapter(path) for path, _ in options.loras]
-            self._context = self._make_context()
-            if weightless:
-                return
-            self._apply(adapters)
-            self._memory = self._llama.llama_get_memory(self._context)
-            self._sliding: int = self._llama.llama_model_n_swa(self._model)
+            adapters: list[Any] = (
+                [] if weightless else [self._load_adapter(path) for path, _ in options.loras]
+            )
+            self._adapters = adapters
+            self._weights = self.memory
             self._batch = Batch(self._llama, options.batch_size)
-            self.can_roll_back = self._probe_roll_back()
+            self.rollback: Rollback = self._choose_rollback(ways)
         except BaseException:
             self.close()
             raise
@@ -81,6 +87,18 @@ class LlamaModel:
         """The tokens in the cache; not to be changed."""
         return self._tokens
 
+    block: int | None = None  # each token of a proposal costs a step
+
+    @property
+    def can_roll_back(self) -> bool:
+        """Whether the last tokens can be forgotten without reading all again."""
+        return self.rollback.name != Reread.name
+
+    @property
+    def pending(self) -> int:
+        """How many of the tokens the next pass reads again, because a rollback undid them."""
+        return len(self._tokens) - self._held
+
     def decode(self, tokens: Sequence[int], rows: int) -> Logits:
         """Append ``tokens``; logits after the last ``rows``, valid until the next call.
 
@@ -88,30 +106,38 @@ class LlamaModel:
         Ctrl-C it also holds the batches that were read.
         """
         if self._torn:
-            self._rewind(len(self._tokens))
-        self._torn = True  # until the list agrees with llama.cpp's cache again
+            self._recover()
+        if rows > 1 and self.pending > max(_LONGEST_REPLAY, self.min_width):
+            self._read([], 0)
         before = len(self._tokens)
         try:
-            for chunk, outputs in chunks(tokens, rows, self.options.batch_size):
-                self._decode_chunk(chunk, len(self._tokens), outputs)
-                self._tokens.extend(chunk)
+            self._read(tokens, rows)
         except EngineError:
             del self._tokens[before:]
             raise
-        self._torn = False
+        if rows == 0 and not self.pending:
+            self.rollback.anchor(self._held)
         return self._logits(rows)
 
+    def mark(self) -> None:
+        """Expect that what is read from here on is taken back."""
+        if not self.pending:
+            self.rollback.mark(self._held, self.n_ctx)
+
     def keep(self, length: int) -> None:
-        """Forget every token at ``length`` and beyond."""
+        """Forget every token at ``length`` and beyond; those before may have to be read again."""
         if length < len(self._tokens):
             self._torn = True
-            self._rewind(length)
+            del self._tokens[length:]  # first: Ctrl-C now leaves a cache that is torn, not short
+            self._undo(length, self._held)
             self._torn = False
 
     def state(self) -> NDArray[np.uint8]:
         """llama.cpp's state of all tokens in the cache, as large as their part of the cache."""
         if self._torn:
-            self._rewind(len(self._tokens))
+            self._recover()
+        if self.pending:
+            self._read([], 0)
         state = np.empty(self._llama.llama_state_seq_get_size(self._context, 0), np.uint8)
         read = self._llama.llama_state_seq_get_data(self._context, _bytes(state), len(state), 0)
         return state[:read]
@@ -128,11 +154,14 @@ class LlamaModel:
             count = self._llama.llama_state_seq_set_data(
                 self._context, _bytes(state), len(state), 0
             )
-        last = self._llama.llama_memory_seq_pos_max(self._memory, 0)
-        if count == len(state) and last == len(tokens) - 1 and self._window_is_whole(len(tokens)):
+        last = self._llama.llama_memory_seq_pos_max(self._llama.llama_get_memory(self._context), 0)
+        taken = count == len(state) and last == len(tokens) - 1
+        if taken and self.rollback.is_whole(len(tokens)):
             self._tokens.extend(tokens)
+            self._held = len(tokens)
+            self.rollback.anchor(self._held)
         else:
-            self._llama.llama_memory_clear(self._memory, True)
+            self._undo(0, None)
         self._torn = False
         return bool(self._tokens)
 
@@ -260,15 +289,44 @@ class LlamaModel:
         self.memory += read_buffers(llama_library.log.lines())
         return adapter
 
-    def _apply(self, adapters: Sequence[Any]) -> None:
-        if adapters:
-            scales = [scale for _, scale in self.options.loras]
-            handles = (self._llama.llama_adapter_lora_p_ctypes * len(adapters))(*adapters)
-            given = (ctypes.c_float * len(scales))(*scales)
-            self._llama.llama_set_adapters_lora(self._context, handles, len(adapters), given)
+    def _choose_rollback(self, ways: Sequence[str]) -> Rollback:
+        """The first way that works on a real context of this model; the context stays."""
+        for way in (*(() if self._is_stateful() else (Trim.name,)), *ways, Fork.name):
+            found = self._make_context(way)
+            if self._weightless or self._works(found):
+                return found
+        return Reread(self._llama, self._context)
 
-    def _make_context(self) -> Any:
-        params = context_parameters(self.options, self.n_ctx, self.threads)
+    def _is_stateful(self) -> bool:
+        is_recurrent = self._llama.llama_model_is_recurrent(self._model)
+        return bool(is_recurrent or self._llama.llama_model_is_hybrid(self._model))
+
+    def _works(self, way: Rollback) -> bool:
+        """Whether this way can undo tokens, as a few passes show; a list would go out of date.
+
+        A cache that drops cells is believed; a state that came back must give the same logits.
+        """
+        self.rollback = way
+        first, others = ([(7919 * i + 1) % self.n_vocab for i in pair] for pair in ((0, 1), (2, 3)))
+        self.decode(first, 0)
+        if way.name == Trim.name:
+            self.keep(1)
+            works = self._held == 1
+        else:
+            before = self.decode(others, 2)[1].copy()
+            self.keep(2)
+            works = self._held == 2
+            again = self.decode(others, 2)[1]
+            works = works and bool(np.abs(again - before).max() <= _ALIKE * np.abs(before).max())
+        self.keep(0)
+        return works
+
+    def _make_context(self, way: str) -> Rollback:
+        """A new context in place of the present one, with the adapters."""
+        if self._context:
+            self._llama.llama_free(self._context)
+            self._context = None
+        params = context_parameters(self.options, self.n_ctx, self.threads, way)
         with held_interrupt(), llama_library.log.watch() as errors:
             context = self._llama.llama_init_from_model(self._model, params)
             self._context = context
@@ -278,60 +336,46 @@ class LlamaModel:
                 f"{self.header.path.name}: {_reason(errors)}",
                 "Try a smaller --ctx-size, fewer --n-gpu-layers, or the default cache types.",
             )
-        self.memory += read_buffers(llama_library.log.lines())
-        return context
+        self.memory = self._weights + read_buffers(llama_library.log.lines())
+        if self._adapters:
+            scales = [scale for _, scale in self.options.loras]
+            handles = (self._llama.llama_adapter_lora_p_ctypes * len(scales))(*self._adapters)
+            given = (ctypes.c_float * len(scales))(*scales)
+            self._llama.llama_set_adapters_lora(context, handles, len(scales), given)
+        return make_rollback(self._llama, self._model, context, way)
 
-    def _probe_roll_back(self) -> bool:
-        """Whether the end of the cache can be removed, as `common_context_can_seq_rm` finds out.
+    def _read(self, tokens: Sequence[int], rows: int) -> None:
+        """Read what is pending and ``tokens`` behind it."""
+        self._torn = True  # until the list agrees with llama.cpp's cache again
+        unread = [*self._tokens[self._held :], *tokens]
+        for chunk, outputs in chunks(unread, rows, self.options.batch_size):
+            added = max(0, self.min_width - len(chunk))
+            if outputs != 1 or added:  # else nothing of it is taken back
+                self.rollback.mark(self._held, max(0, outputs - 1, added))
+            self._decode_chunk(chunk, self._held, outputs, added)
+            self._held += len(chunk)
+            self._tokens += chunk[len(chunk) - max(0, self._held - len(self._tokens)) :]
+            if added:
+                self._undo(self._held, self._held + added)
+        self._torn = False
 
-        The list of recurrent architectures goes out of date; a decode of two tokens does not.
-        """
-        self._decode_chunk([0, 0], 0, 0)
-        can = self._llama.llama_memory_seq_rm(self._memory, 0, 1, -1)
-        self._llama.llama_memory_clear(self._memory, True)
-        return bool(can)
+    def _undo(self, length: int, held: int | None) -> int:
+        """Let llama.cpp's cache hold no more than ``length`` tokens; how many it holds."""
+        if held is None or length < held:
+            self._held = self.rollback.rewind(length, held)
+        return self._held
 
-    def _rewind(self, length: int) -> None:
-        """Make llama.cpp's cache and our list hold the first ``length`` tokens."""
-        if self.can_roll_back:
-            del self._tokens[length:]  # first: Ctrl-C now leaves a cache that is torn, not short
-            self._forget(length)
-            if self._window_is_whole(length):
-                return
-        # A recurrent state has no past to return to, nor has a sliding window that has moved on:
-        # read the beginning again.
-        kept = self._tokens[:length]
-        self._llama.llama_memory_clear(self._memory, True)
-        self._tokens, self._torn = [], False
-        if kept:
-            self.decode(kept, 0)
+    def _recover(self) -> None:
+        """Agree with llama.cpp's cache again after an interrupted pass."""
+        self._undo(len(self._tokens), None)
+        self._torn = False
 
-    def _window_is_whole(self, length: int) -> bool:
-        """Whether sliding layers still hold what the token at ``length`` attends to.
+    def _decode_chunk(self, tokens: Sequence[int], position: int, rows: int, added: int) -> None:
+        """One llama_decode, in which the last token is repeated so many times.
 
-        llama.cpp removes the end of such a cache whether or not the cells before it are still
-        there; its server checks as is done here (`pos_min_thold`).
-        """
-        if not self._sliding or length == 0:
-            return True
-        first = int(self._llama.llama_memory_seq_pos_min(self._memory, 0))
-        return 0 <= first <= max(0, length - self._sliding)
-
-    def _forget(self, length: int) -> None:
-        if not self._llama.llama_memory_seq_rm(self._memory, 0, length, -1):
-            raise EngineError(
-                f"llama.cpp cannot drop the tokens behind position {length} of "
-                f"{self.header.path.name}.",
-                "Run without a draft: --draft off.",
-            )
-
-    def _decode_chunk(self, tokens: Sequence[int], position: int, rows: int) -> None:
-        """One llama_decode; below ``min_width`` the last token is repeated until the pass fits.
-
-        The logits of what was added are asked for too, because the last layer is only as wide as
+        The logits of what is added are asked for too, because the last layer is only as wide as
         the rows wanted of it; they come last, and are never read.
         """
-        added = max(0, self.min_width - len(tokens)) if self.can_roll_back else 0
         assert self._batch is not None
         filled = [*tokens, *[tokens[-1]] * added] if added else tokens
         self._batch.fill(filled, position, rows + added if rows else 0)
@@ -344,8 +388,7 @@ class LlamaModel:
                 f"{self.header.path.name} (code {code}).",
                 "Try a smaller --ctx-size, or see the log with --verbose.",
             )
-        if added:
-            self._forget(position + len(tokens))
+        self.rollback.observe(len(filled))
 
     @contextmanager
     def _stopped_by_ctrl_c(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from localspec.core.config import MAX_DRAFT_TOKENS, KeyValue, LoadOptions
 from localspec.core.errors import UsageError
-from localspec.engine.llama import llama_library
+from localspec.engine.llama import llama_library, rollback
 from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME
 from localspec.metadata.model_checks import MAX_LAYERS
 
@@ -55,8 +55,8 @@ def model_parameters(options: LoadOptions, *, weightless: bool = False) -> Any:
     return params
 
 
-def context_parameters(options: LoadOptions, n_ctx: int, threads: int) -> Any:
-    """`llama_context_params` for ``n_ctx`` tokens."""
+def context_parameters(options: LoadOptions, n_ctx: int, threads: int, way: str) -> Any:
+    """`llama_context_params` for ``n_ctx`` tokens, rolled back in this way."""
     params = llama_library.library().llama_context_default_params()
     params.n_ctx = n_ctx + (1 if options.exact else 0)  # a cell for the dummy row
     params.n_batch, params.n_ubatch = options.batch_size, options.ubatch_size
@@ -67,6 +67,7 @@ def context_parameters(options: LoadOptions, n_ctx: int, threads: int) -> Any:
     params.flash_attn_type = _FLASH[options.flash_attention]
     params.type_k = GGML_TYPES_BY_NAME[options.cache_type_k].type_id
     params.type_v = GGML_TYPES_BY_NAME[options.cache_type_v].type_id
+    rollback.configure(params, way)
     for name, value in asdict(options.rope).items():
         if value is not None:
             setattr(params, name, _ROPE_SCALING.get(value, value))

@@ -229,10 +229,14 @@ def test_the_deepest_pattern_is_survived(tiny: TinyFiles, monkeypatch: pytest.Mo
 
 def test_contexts_get_what_is_asked(tiny: TinyFiles) -> None:
     asked = options(tiny.target, exact=True, threads_batch=3, flash_attention="on")
-    params = context_parameters(asked, 64, 2)
+    params = context_parameters(asked, 64, 2, "trim")
     assert (params.n_ctx, params.n_threads, params.n_threads_batch) == (65, 2, 3)
     assert params.flash_attn_type == 1
     assert read_header(tiny.target).context_length == 1024
+    assert (params.n_seq_max, params.kv_unified, params.n_rs_seq) == (1, False, 0)
+    fork, snapshots = (context_parameters(asked, 64, 2, way) for way in ("fork", "snapshots"))
+    assert (fork.n_seq_max, fork.kv_unified, fork.n_rs_seq) == (2, True, 0)
+    assert (snapshots.n_seq_max, snapshots.n_rs_seq) == (1, 4)
 
 
 def test_values_that_llama_cpp_would_die_of_are_refused(tiny: TinyFiles) -> None:

@@ -1,0 +1,297 @@
+"""Rollback: how llama.cpp's memory of a context gives up the last tokens, by the kind of memory.
+
+An attention cache drops cells. A recurrent state has no past to return to: it is restored from a
+copy that was made before, and what follows the copy is read again.
+"""
+
+import ctypes
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+_LIVE, _COPY = 0, 1  # sequence ids
+_PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: the recurrent part, without attention's cells
+_MOST_ANCHORS = 4
+SNAPSHOTS = 4  # tokens that can be undone without a copy
+
+
+class Rollback(Protocol):
+    """Takes back the end of what the memory holds.
+
+    Lengths are numbers of tokens from the beginning. ``name`` says which way it is.
+    """
+
+    name: ClassVar[str]
+
+    def mark(self, length: int, most: int) -> None:
+        """The memory holds ``length`` tokens; of those read next, up to ``most`` may be undone."""
+        ...
+
+    def anchor(self, length: int) -> None:
+        """The memory holds ``length`` tokens, to which a later prompt may want to return."""
+        ...
+
+    def observe(self, width: int) -> None:
+        """A pass of ``width`` tokens was read."""
+        ...
+
+    def is_whole(self, length: int) -> bool:
+        """Whether the memory, which ends at ``length``, holds all that the next token needs."""
+        ...
+
+    def rewind(self, length: int, held: int | None) -> int:
+        """Undo everything at ``length`` and beyond; how many tokens the memory now holds.
+
+        These are no more than ``length``; those between must be read again. ``held`` is how many
+        it held before, None where an interrupted pass may have changed it.
+        """
+        ...
+
+
+class Trim:
+    """Drops the cells of an attention cache; nothing is read again.
+
+    ``sliding`` is the window of sliding layers, 0 for none. llama.cpp removes the end of such a
+    cache whether or not the cells before it are still there; its server checks as is done here
+    (`pos_min_thold`).
+    """
+
+    name: ClassVar[str] = "trim"
+
+    def __init__(self, llama: Any, context: Any, sliding: int) -> None:
+        self._llama = llama
+        self._memory = llama.llama_get_memory(context)
+        self._sliding = sliding
+
+    def mark(self, length: int, most: int) -> None:
+        """Nothing to prepare."""
+
+    def anchor(self, length: int) -> None:
+        """Nothing to prepare."""
+
+    def observe(self, width: int) -> None:
+        """Nothing to learn."""
+
+    def rewind(self, length: int, held: int | None) -> int:
+        """Drop the cells; all of them where a sliding window has moved on."""
+        dropped = self._llama.llama_memory_seq_rm(self._memory, _LIVE, length, -1)
+        if length and dropped and self.is_whole(length):
+            return length
+        self._llama.llama_memory_clear(self._memory, True)
+        return 0
+
+    def is_whole(self, length: int) -> bool:
+        """Whether sliding layers still hold what the token at ``length`` attends to."""
+        if not self._sliding or length == 0:
+            return True
+        first = int(self._llama.llama_memory_seq_pos_min(self._memory, _LIVE))
+        return 0 <= first <= max(0, length - self._sliding)
+
+
+class Reread:
+    """Reads everything again: for a memory on which no other way works."""
+
+    name: ClassVar[str] = "reread"
+
+    def __init__(self, llama: Any, context: Any) -> None:
+        self._llama = llama
+        self._memory = llama.llama_get_memory(context)
+
+    def mark(self, length: int, most: int) -> None:
+        """Nothing to prepare."""
+
+    def anchor(self, length: int) -> None:
+        """Nothing to prepare."""
+
+    def observe(self, width: int) -> None:
+        """Nothing to learn."""
+
+    def is_whole(self, length: int) -> bool:
+        """A state is whole, or it is not there."""
+        return True
+
+    def rewind(self, length: int, held: int | None) -> int:
+        """Empty the memory."""
+        self._llama.llama_memory_clear(self._memory, True)
+        return 0
+
+
+class Anchors:
+    """Copies of the recurrent state in host memory, at the ends of the last prompts.
+
+    A conversation returns there when an answer is written again, or its thoughts are left out.
+    """
+
+    def __init__(self, llama: Any, context: Any, most: int) -> None:
+        self._llama = llama
+        self._context = context
+        self._memory = llama.llama_get_memory(context)
+        self._most = most
+        self._copies: list[tuple[int, NDArray[np.uint8]]] = []
+        self._passing: int | None = None  # the length of a copy that the next one replaces
+
+    def add(self, length: int, *, passing: bool = False) -> None:
+        """Copy the present state, that of ``length`` tokens; the oldest copy makes room.
+
+        A ``passing`` one makes room as soon as there is another.
+        """
+        if not self._most or length == 0 or any(length == at for at, _ in self._copies):
+            return
+        self._copies = [each for each in self._copies if each[0] != self._passing]
+        self._passing = length if passing else None
+        size = self._llama.llama_state_seq_get_size_ext(self._context, _LIVE, _PARTIAL)
+        copy = np.empty(size, np.uint8)
+        read = self._llama.llama_state_seq_get_data_ext(
+            self._context, _pointer(copy), size, _LIVE, _PARTIAL
+        )
+        if read == size:
+            self._copies = [*self._copies[1 - self._most :], (length, copy)]
+
+    def restore(self, length: int) -> int:
+        """Return to the last copy of no more than ``length`` tokens; 0, and empty, without one.
+
+        Copies of more tokens are forgotten: others will follow instead.
+        """
+        self.forget(length)
+        if self._copies:
+            at, copy = self._copies[-1]
+            taken = self._llama.llama_state_seq_set_data_ext(
+                self._context, _pointer(copy), len(copy), _LIVE, _PARTIAL
+            )
+            if taken == len(copy) and _cut(self._llama, self._memory, at):
+                return at
+            self._copies.clear()
+        self._llama.llama_memory_clear(self._memory, True)
+        return 0
+
+    def forget(self, length: int) -> None:
+        """Drop the copies of more than ``length`` tokens."""
+        self._copies = [each for each in self._copies if each[0] <= length]
+
+
+class Fork:
+    """Shares the recurrent state with a second sequence, which keeps it when the first moves on.
+
+    Copying an empty range of positions copies no cell of an attention cache, while the recurrent
+    one lets both sequences own its cell (`llama_memory_recurrent::seq_cp`); the next pass of the
+    live sequence then writes into another cell. It costs no copy and a second state.
+    """
+
+    name: ClassVar[str] = "fork"
+
+    def __init__(self, llama: Any, context: Any, anchors: int) -> None:
+        self._llama = llama
+        self._memory = llama.llama_get_memory(context)
+        self._anchors = Anchors(llama, context, anchors)
+        self._marked: int | None = None
+
+    def mark(self, length: int, most: int) -> None:
+        """Share the present state, unless the copy is that one already."""
+        if length == self._marked:
+            return
+        self._marked = None  # until it is true: Ctrl-C may come in between
+        self._llama.llama_memory_seq_cp(self._memory, _LIVE, _COPY, length, length)
+        self._marked = length
+
+    def anchor(self, length: int) -> None:
+        """Keep a copy for later prompts."""
+        self._anchors.add(length)
+
+    def observe(self, width: int) -> None:
+        """Nothing to learn."""
+
+    def is_whole(self, length: int) -> bool:
+        """A state is whole, or it is not there."""
+        return True
+
+    def rewind(self, length: int, held: int | None) -> int:
+        """Return to the shared state, or to an anchor."""
+        marked = self._marked
+        if marked is not None and 0 < marked <= length:
+            self._anchors.forget(length)
+            self._llama.llama_memory_seq_cp(self._memory, _COPY, _LIVE, marked, marked)
+            if _cut(self._llama, self._memory, marked):
+                return marked
+        self._marked = None
+        return self._anchors.restore(length)
+
+
+class Snapshots:
+    """Lets llama.cpp keep the states after each of the last tokens of a pass (`n_rs_seq`).
+
+    Nothing is read again. `llama_memory_recurrent::seq_rm` would also agree to what no snapshot was
+    written for: a pass of ``n`` tokens writes n of them, older ones are of an earlier pass, and
+    each pass allows one rollback. Where more is to be undone, a copy is made before.
+    """
+
+    name: ClassVar[str] = "snapshots"
+
+    def __init__(self, llama: Any, context: Any, anchors: int) -> None:
+        self._llama = llama
+        self._memory = llama.llama_get_memory(context)
+        self._depth = int(llama.llama_n_rs_seq(context))
+        self._ubatch = int(llama.llama_n_ubatch(context))
+        self._anchors = Anchors(llama, context, 1 + anchors)
+        self._allowed = 0
+
+    def mark(self, length: int, most: int) -> None:
+        """Copy the state where the snapshots will not suffice."""
+        if most > min(self._depth, self._ubatch - 1):
+            self._anchors.add(length, passing=True)
+
+    def anchor(self, length: int) -> None:
+        """Keep a copy for later prompts."""
+        self._anchors.add(length)
+
+    def observe(self, width: int) -> None:
+        """A pass has snapshots of the tokens of its last micro-batch."""
+        self._allowed = min(self._depth, (width - 1) % self._ubatch)
+
+    def is_whole(self, length: int) -> bool:
+        """A state is whole, or it is not there."""
+        return True
+
+    def rewind(self, length: int, held: int | None) -> int:
+        """Return to a snapshot, or to a copy."""
+        allowed, self._allowed = self._allowed, 0
+        if length and held is not None and held - length <= allowed:
+            if _cut(self._llama, self._memory, length):
+                self._anchors.forget(length)
+                return length
+        return self._anchors.restore(length)
+
+
+def configure(params: Any, way: str) -> None:
+    """Set what a way needs in `llama_context_params`."""
+    if way == Fork.name:
+        params.n_seq_max, params.kv_unified = 2, True
+    elif way == Snapshots.name:
+        params.n_rs_seq = SNAPSHOTS
+
+
+def make_rollback(llama: Any, model: Any, context: Any, way: str) -> Rollback:
+    """The way for a context that was configured for it.
+
+    Architectures without snapshots set `n_rs_seq` to 0: `llm_arch_supports_rs_rollback`. A state
+    beside sliding layers has no anchors: what these layers still hold cannot be asked.
+    """
+    sliding = int(llama.llama_model_n_swa(model))
+    anchors = 0 if sliding else _MOST_ANCHORS
+    if way == Trim.name:
+        return Trim(llama, context, sliding)
+    if way == Fork.name:
+        return Fork(llama, context, anchors)
+    if way == Snapshots.name and llama.llama_n_rs_seq(context):
+        return Snapshots(llama, context, anchors)
+    return Reread(llama, context)
+
+
+def _cut(llama: Any, memory: Any, length: int) -> bool:
+    """Drop the cells behind ``length``; whether the memory then ends there."""
+    dropped = llama.llama_memory_seq_rm(memory, _LIVE, length, -1)
+    return bool(dropped) and llama.llama_memory_seq_pos_max(memory, _LIVE) == length - 1
+
+
+def _pointer(array: NDArray[np.uint8]) -> Any:
+    return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
