@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from localspec.library import tool_caches
+from tests.support.architectures.specs import architecture  # noqa: F401  a fixture
 from tests.support.command import bad_files, chat, localspec, run  # noqa: F401  fixtures
 from tests.support.model_folders import animals, in_zoo  # noqa: F401  fixtures
 from tests.support.real_pair import (  # noqa: F401  fixtures
