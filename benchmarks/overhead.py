@@ -81,6 +81,12 @@ class InstantModel:
         self._raised[row] = self._says[position]
         self._rows[row, self._says[position]] = self._leads[position]
 
+    pending = 0
+    block: int | None = None
+
+    def mark(self) -> None:
+        """Nothing to prepare."""
+
     def keep(self, length: int) -> None:
         del self.tokens[length:]
 

@@ -29,6 +29,7 @@ from localspec.engine.memory.probe import (
     require_survival,
 )
 from localspec.engine.profile_store import PairProfile
+from localspec.engine.rollback_choice import load_target
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.metadata.adapter import check_adapter
 from localspec.metadata.header import ModelHeader, read_header
@@ -95,7 +96,7 @@ class Engine:
         notes += missing_gpu() + _without_gpu(target, draft)
         target = replace(target, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
         require_survival(target)
-        model = LlamaModel(header, target)
+        model = load_target(header, target, say)
         notes += _stretched(model)
         if draft is None or draft_header is None:
             return cls(model, None, notes + _not_overridden(model, None))

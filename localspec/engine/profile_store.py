@@ -29,7 +29,7 @@ from localspec.speculative.control.valuation import LONGEST_AUTO, WIDEST
 from localspec.speculative.limits import ceiling
 from localspec.speculative.loop import Clock
 
-FORMAT = 4
+FORMAT = 5
 _HEADER_BYTES = 2**20
 _MAX_BYTES = 2**20
 _CHECK_EVERY = 24 * 3600  # seconds
@@ -88,6 +88,7 @@ def save(path: Path, known: Knowledge) -> None:
         "verify": known.verify.as_json(),
         "draft": known.draft.as_json(),
         "reading": known.reading,
+        "replay": known.replay,
         "checked": known.checked,
         "recent": [known.recent.tokens, known.recent.seconds],
         "acceptance": {group: each.as_json() for group, each in known.acceptance.items()},
@@ -101,13 +102,14 @@ def save(path: Path, known: Knowledge) -> None:
 
 
 def _knowledge(document: dict[str, Any]) -> Knowledge:
-    reading = float(document["reading"])
-    if not 0 <= reading < 1e3:
-        raise ValueError(f"{reading} seconds to read a token")
+    reading, replay = float(document["reading"]), float(document["replay"])
+    if not (0 <= reading < 1e3 and 0 <= replay < 1e5):
+        raise ValueError(f"{reading} seconds to read a token, {replay} to read some again")
     known = Knowledge(
         verify=PassCosts.from_json(document["verify"]),
         draft=PassCosts.from_json(document["draft"]),
         reading=reading,
+        replay=replay,
         checked=float(document.get("checked", 0)),
         acceptance={
             str(group): Acceptance.from_json(each) for group, each in document["acceptance"].items()

@@ -245,6 +245,7 @@ class LlamaModel:
             "cache_type_k": options.cache_type_k,
             "cache_type_v": options.cache_type_v,
             "exact": options.exact,
+            "rollback": self.rollback.name,
             "llama_cpp_python": llama_library.build().bindings,
         }
 
@@ -288,6 +289,16 @@ class LlamaModel:
             )
         self.memory += read_buffers(llama_library.log.lines())
         return adapter
+
+    def use(self, way: str) -> bool:
+        """Change the way of rolling back, which empties the cache; whether it works here."""
+        self.keep(0)
+        self._held = 0
+        found = self._make_context(way)
+        works = self._works(found)
+        if not works:
+            self.rollback = Reread(self._llama, self._context)
+        return works and found.name == way
 
     def _choose_rollback(self, ways: Sequence[str]) -> Rollback:
         """The first way that works on a real context of this model; the context stays."""

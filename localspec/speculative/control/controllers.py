@@ -256,6 +256,7 @@ class Adaptive:
         known, value, tokens = self._known, self._value, len(outcome.tokens)
         known.observe_pass(outcome)
         value.prepare(outcome.past)
+        value.expect(outcome.pending)
         drafting = 0.0 if self._probe is None else self._probe.drafter.take_spent()
         drafting -= self._plan.reading_seconds
         known.loss_budget.add(value.counted_seconds(outcome, drafting), tokens, value.plain)

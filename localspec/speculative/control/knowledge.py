@@ -13,6 +13,7 @@ from localspec.speculative.loop import Round
 _FADE = 0.9  # of what other answers taught, when a group is first judged in one
 _RECENT = 1 - 1 / 64  # of earlier rounds, at each new one
 _CARRIED = 0.05  # of the weight of earlier answers' speed, in the next
+_NEW = 0.1  # weight of a round in the mean cost of reading again
 _ENOUGH_SEEN = 50.0  # candidates from which a usual acceptance may be told
 
 
@@ -48,12 +49,14 @@ class Knowledge:
     verify: PassCosts = field(default_factory=PassCosts)
     draft: PassCosts = field(default_factory=PassCosts)
     reading: float = 0.0  # seconds of the draft for each token of a prompt
+    replay: float = 0.0  # seconds by which a draft makes the next pass longer: tokens read again
     acceptance: dict[str, Acceptance] = field(default_factory=dict)
     since_wide: int = 0  # tokens said since a pass of the target was wider than one
     since_plain: int = 0  # tokens said since one was as wide as one
     loss_budget: LossBudget = field(default_factory=LossBudget)
     recent: RecentRate = field(default_factory=RecentRate)
     checked: float = 0.0
+    _after_draft: bool = False
 
     def begin_answer(self) -> None:
         """Carry over what was lost, and how quick decoding was."""
@@ -63,9 +66,20 @@ class Knowledge:
     def observe_pass(self, outcome: Round) -> None:
         """Learn what the target's pass cost."""
         self.verify.observe(outcome.width, outcome.past, outcome.verify_seconds)
+        self._observe_replay(outcome)
         tokens = len(outcome.tokens)
-        self.since_wide = 0 if outcome.width > 1 else self.since_wide + tokens
+        drafted = outcome.width > 1 + outcome.replayed
+        self.since_wide = 0 if drafted else self.since_wide + tokens
         self.since_plain = 0 if outcome.width == 1 else self.since_plain + tokens
+
+    def _observe_replay(self, outcome: Round) -> None:
+        """Learn what tokens that are read again cost, the pass before having had a draft."""
+        if self._after_draft:
+            width, past = outcome.width, outcome.past
+            alone = self.verify.seconds(width - outcome.replayed, past + outcome.replayed)
+            extra = self.verify.seconds(width, past) - alone if outcome.replayed else 0.0
+            self.replay += (max(0.0, extra) - self.replay) * _NEW
+        self._after_draft = outcome.width > 1 + outcome.replayed
 
     def observe_reading(self, tokens: int, seconds: float) -> None:
         """Learn from a reading: a short one says little, a disturbed one is bounded."""

@@ -30,6 +30,7 @@ class Valuation:
         self._acceptance = acceptance
         self._has_draft = has_draft
         self._verify: list[float] = []  # seconds by width, for contexts of about this length
+        self._pending = 0  # tokens that the next pass reads again
         self._policy = Policy((), 0.0)
         self._hopeful: float | None = None  # the gain that may well be; solved for when asked
         self._age = self._refreshes = 0
@@ -63,16 +64,17 @@ class Valuation:
     @property
     def plain_worth(self) -> float:
         """Value of a plain round."""
-        return 1.0 - self.rate() * self.plain
+        return 1.0 - self.rate() * self._verify[self._pending]
 
     def best(self, candidates: Sequence[Candidate]) -> tuple[int, float]:
         """How many of the candidates to verify, and the worth of that; none is an answer."""
-        rate, verify, chance = self.rate(), self._verify, self._acceptance.probability
+        rate, chance = self.rate(), self._acceptance.probability
+        verify = self._verify[self._pending :]
         count, most, survival, survivals = 0, self.plain_worth, 1.0, 0.0
-        for i, candidate in enumerate(candidates, start=1):
+        for i, candidate in enumerate(candidates[: len(verify) - 1], start=1):
             survival *= chance(candidate)
             survivals += survival
-            worth = 1.0 + survivals - rate * verify[i]
+            worth = 1.0 + survivals - rate * (verify[i] + self._known.replay)
             if worth > most:
                 count, most = i, worth
         return count, most
@@ -80,7 +82,8 @@ class Valuation:
     def loss_of_trial(self, drafted: int, past: int) -> float:
         """Seconds that drafting and verifying so many tokens takes longer than a plain pass."""
         step = self._known.draft.seconds(1, past)
-        return self._verify[drafted] - self.plain + drafted * step
+        wider = self._verify[drafted] - self.plain + self._known.replay
+        return wider + drafted * step
 
     def counted_seconds(self, outcome: Round, drafting: float) -> float:
         """Seconds of a round for the loss budget: what drafting less would not save is no loss.
@@ -91,8 +94,12 @@ class Valuation:
         """
         usual = self._verify[min(outcome.width, WIDEST) - 1]
         held = min(outcome.verify_seconds, _HELD_UP * usual)
-        verify = usual if outcome.width == 1 else held
+        verify = usual if outcome.width == 1 + outcome.replayed else held
         return drafting + verify
+
+    def expect(self, pending: int) -> None:
+        """So many tokens are read again with the next pass."""
+        self._pending = min(pending, WIDEST - 1)
 
     def prepare(self, past: int) -> None:
         """Take up costs and policy, if that was never done."""
@@ -121,4 +128,6 @@ class Valuation:
     def _solve(self, chances: Sequence[tuple[float, float]], past: int) -> Policy:
         """The best policy at present costs, for candidates with these chances."""
         step = self._known.draft.seconds(1, past)
-        return solve(self._verify, step, self.rate(), chances, LONGEST_AUTO)
+        plain, *wider = self._verify
+        verify = [plain, *(seconds + self._known.replay for seconds in wider)]
+        return solve(verify, step, self.rate(), chances, LONGEST_AUTO)

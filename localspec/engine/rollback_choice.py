@@ -1,0 +1,101 @@
+"""The cheaper of two ways to roll a recurrent state back, measured once for each model."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from localspec.core import machine
+from localspec.core.config import LoadOptions
+from localspec.core.files import appearing_when_complete, read_at_most
+from localspec.engine.llama import llama_library
+from localspec.engine.llama.model import LlamaModel
+from localspec.engine.llama.rollback import Fork, Snapshots
+from localspec.engine.profile_store import profile_path
+from localspec.metadata.header import ModelHeader
+from localspec.speculative.loop import Clock
+
+WAYS = (Snapshots.name, Fork.name)
+_MAX_BYTES = 2**12
+_ROUNDS, _DRAFTED, _ACCEPTED = 6, 3, 1  # a round as most are
+_BUDGET = 2.0  # seconds for each way
+
+
+def load_target(
+    header: ModelHeader,
+    options: LoadOptions,
+    say: Callable[[str], None] | None = None,
+    clock: Clock = time.perf_counter,
+) -> LlamaModel:
+    """A target that rolls back in the way that is the cheapest here.
+
+    Where a model has two, the first start measures both.
+    """
+    path = _choice_path(header, options)
+    kept = _read(path)
+    model = LlamaModel(header, options, ways=WAYS if kept is None else (kept,))
+    if kept is None and model.rollback.name == Snapshots.name:
+        if say is not None:
+            say("New on this machine: measuring two ways to take rejected tokens back.")
+        try:
+            _write(path, _choose(model, clock))
+        except BaseException:
+            model.close()
+            raise
+    return model
+
+
+def _choose(model: LlamaModel, clock: Clock) -> dict[str, float]:
+    """Let the model use the cheaper way; seconds of a round in each."""
+    seconds = {Snapshots.name: _round_seconds(model, clock)}
+    if model.use(Fork.name):
+        seconds[Fork.name] = _round_seconds(model, clock)
+    best = min(seconds, key=seconds.__getitem__)
+    if model.rollback.name != best:
+        model.use(best)
+    return seconds
+
+
+def _round_seconds(model: LlamaModel, clock: Clock) -> float:
+    """Mean seconds of rounds that reject some of their tokens; the first ones set things up."""
+    tokens = [(7919 * i + 1) % model.n_vocab for i in range(1 + _DRAFTED)]
+    end = clock() + _BUDGET
+    times: list[float] = []
+    while len(times) < 2 + _ROUNDS and (len(times) < 4 or clock() < end):
+        began = clock()
+        model.decode(tokens, len(tokens))
+        model.keep(len(model.tokens) - _DRAFTED + _ACCEPTED)
+        times.append(clock() - began)
+    model.keep(0)
+    return sum(times[2:]) / len(times[2:])
+
+
+def _choice_path(header: ModelHeader, options: LoadOptions) -> Path:
+    circumstances = {
+        "cpu": machine.cpu_name(),
+        "devices": [device.name for device in llama_library.devices()],
+        "device": options.device,
+        "gpu_layers": options.gpu_layers,
+        "threads": options.threads,
+        "llama_cpp_python": llama_library.build().bindings,
+    }
+    return profile_path([header], circumstances).with_suffix(".rollback.json")
+
+
+def _read(path: Path) -> str | None:
+    """The way that was found to be the cheapest; None where nothing, or nonsense, was kept."""
+    try:
+        seconds = json.loads(read_at_most(path, _MAX_BYTES).decode())
+        return min((way for way in WAYS if way in seconds), key=lambda way: float(seconds[way]))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
+
+
+def _write(path: Path, seconds: dict[str, float]) -> None:
+    """Keep it; a folder that cannot be written is no reason to fail."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with appearing_when_complete(path) as partial:
+            partial.write_text(json.dumps(seconds) + "\n")
+    except OSError:
+        return

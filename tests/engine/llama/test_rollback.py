@@ -1,0 +1,183 @@
+"""Tokens taken back from real contexts: logits are as if they had never been read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from localspec.core.config import LoadOptions
+from localspec.engine.llama import llama_library
+from localspec.engine.llama.model import LlamaModel
+from localspec.engine.llama.rollback import SNAPSHOTS, Fork, Snapshots
+from localspec.metadata.header import read_header
+from tests.support.real_pair import options
+
+pytestmark = pytest.mark.llama
+
+STATEFUL = (
+    "qwen35 qwen35moe qwen3next falcon-h1 granitehybrid nemotron_h lfm2 mamba mamba2 jamba "
+    "kimi-linear rwkv7"
+).split()
+WITH_SNAPSHOTS = ["qwen35", "qwen35moe", "nemotron_h", "lfm2"]
+WAYS = [(name, Fork.name) for name in STATEFUL]
+WAYS += [(name, Snapshots.name) for name in WITH_SNAPSHOTS]
+PROMPT = list(range(30, 70))
+Files = Callable[[str], Path]
+
+
+def loaded(path: Path, way: str, **more: Any) -> LlamaModel:
+    asked: LoadOptions = options(path, ctx_size=256, **more)
+    return LlamaModel(read_header(path), asked, ways=(way,))
+
+
+@pytest.fixture(scope="module", params=WAYS, ids=lambda pair: " ".join(pair))
+def models(
+    request: pytest.FixtureRequest, architecture: Files
+) -> Iterator[tuple[LlamaModel, LlamaModel]]:
+    """A model that is rolled back in one way, and the same, which never is."""
+    name, way = request.param
+    model, oracle = (loaded(architecture(name), way) for _ in range(2))
+    assert model.rollback.name == way
+    yield model, oracle
+    model.close()
+    oracle.close()
+
+
+def assert_same_next(model: LlamaModel, oracle: LlamaModel) -> None:
+    """The model says what one says that reads its tokens for the first time."""
+    oracle.keep(0)
+    expected = oracle.decode([*model.tokens, 7], 1)[0]
+    found = model.decode([7], 1)[0]
+    assert np.abs(found - expected).max() <= 0.02 * np.abs(expected).max()
+    assert model.tokens == oracle.tokens and model.pending == 0
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["verify", "verify", "step", "return"]),
+        st.integers(0, 12),
+        st.integers(0, 12),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_after_any_history_the_state_is_right(
+    models: tuple[LlamaModel, LlamaModel], steps: list[tuple[str, int, int]]
+) -> None:
+    model, oracle = models
+    model.keep(0)
+    model.decode(PROMPT, 0)
+    for step, count, kept in steps:
+        before = len(model.tokens)
+        if step == "verify":  # as the loop does: a pending token and a draft of which some is kept
+            model.decode([9, *range(100, 100 + count)], count + 1)
+            model.keep(before + 1 + min(kept, count))
+        elif step == "step":  # as a draft does: marked, then one at a time
+            model.mark()
+            for token in range(120, 120 + count):
+                model.decode([token], 1)
+            model.keep(before + min(kept, count))
+        else:
+            model.keep(len(PROMPT) - min(2, count))
+    assert_same_next(model, oracle)
+
+
+def test_returning_to_a_prompt_reads_nothing_again(models: tuple[LlamaModel, LlamaModel]) -> None:
+    model, oracle = models
+    model.keep(0)
+    model.decode(PROMPT, 0)
+    ends = []
+    for turn in range(3):
+        ends.append(len(model.tokens))
+        for token in range(8):
+            model.decode([20 + turn + token], 1)
+        model.decode(PROMPT[: 5 + turn], 0)
+    for end in reversed(ends):
+        model.keep(end)
+        assert model.pending == 0
+    assert_same_next(model, oracle)
+
+
+def test_a_short_rollback_leaves_little_to_read_again(
+    models: tuple[LlamaModel, LlamaModel],
+) -> None:
+    model, _ = models
+    model.keep(0)
+    model.decode(PROMPT, 0)
+    model.decode([1, 2, 3, 4], 4)
+    model.keep(len(PROMPT) + 2)
+    assert model.pending == (2 if model.rollback.name == Fork.name else 0)
+
+
+@pytest.mark.parametrize(("name", "way"), [("qwen35", way) for way in ("fork", "snapshots")])
+def test_padded_passes_say_the_same(architecture: Files, name: str, way: str) -> None:
+    plain, exact = (loaded(architecture(name), way, exact=exact) for exact in (False, True))
+    tokens = [*range(60, 90)]
+    for model in (plain, exact):
+        model.decode(PROMPT, 0)
+    for token in tokens:
+        expected, found = plain.decode([token], 1)[0], exact.decode([token], 1)[0]
+        assert np.abs(found - expected).max() <= 0.02 * np.abs(expected).max()
+    assert exact.tokens == plain.tokens and exact.pending <= 1
+    plain.close()
+    exact.close()
+
+
+@pytest.mark.parametrize("name", WITH_SNAPSHOTS)
+def test_llama_cpp_agrees_to_a_rollback_that_no_snapshot_was_written_for(
+    architecture: Files, name: str
+) -> None:
+    """The trap that `Snapshots.observe` is there for: the state is a wrong one."""
+    model, oracle = (loaded(architecture(name), Snapshots.name) for _ in range(2))
+    for each in (model, oracle):
+        each.decode(PROMPT, 0)
+    for token in (11, 12, 13):
+        model.decode([token], 1)
+    llama = llama_library.library()
+    memory = llama.llama_get_memory(model._context)
+    assert llama.llama_memory_seq_rm(memory, 0, len(PROMPT) + 1, -1)
+    model._held = len(PROMPT) + 1
+    del model._tokens[model._held :]
+    expected = oracle.decode([11, 7], 1)[0]
+    wrong = model.decode([7], 1)[0]
+    assert np.abs(wrong - expected).max() > 0.1 * np.abs(expected).max()
+    for token in (12, 13):
+        model.decode([token], 1)
+    model.keep(len(PROMPT))  # not by llama.cpp's leave, but from the copy
+    oracle.keep(len(PROMPT))
+    assert_same_next(model, oracle)
+    model.close()
+    oracle.close()
+
+
+def test_snapshots_reach_as_far_as_they_are_written(architecture: Files) -> None:
+    model = loaded(architecture("qwen35"), Snapshots.name)
+    model.decode(PROMPT, 0)
+    model.decode([1] * (SNAPSHOTS + 1), SNAPSHOTS + 1)
+    model.keep(len(PROMPT) + 1)
+    assert model.pending == 0
+    model.decode([1] * 12, 12)  # wider: from a copy
+    model.keep(len(PROMPT) + 3)
+    assert model.pending == 2
+    model.close()
+
+
+def test_a_micro_batch_bounds_the_snapshots(architecture: Files) -> None:
+    model, oracle = (
+        loaded(architecture("qwen35"), Snapshots.name, ubatch_size=64) for _ in range(2)
+    )
+    model.decode([i % 50 for i in range(130)], 0)  # the last micro-batch has two tokens
+    model.keep(127)
+    assert model.pending == 127
+    assert_same_next(model, oracle)
+    model.close()
+    oracle.close()
