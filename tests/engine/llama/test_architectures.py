@@ -8,10 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gguf import GGUFReader
 
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.model import LlamaModel
-from tests.support.architectures.specs import MODELS, SIDECARS, write_architecture
+from tests.support.architectures.specs import (
+    MODELS,
+    N_VOCAB,
+    REDUCED_VOCAB,
+    SIDECARS,
+    WIDTH,
+    write_architecture,
+)
 from tests.support.architectures.writer import write_model
 from tests.support.real_pair import load_model, random_ids
 
@@ -35,8 +43,6 @@ def greedy(model: LlamaModel, given: Sequence[int] = ()) -> list[int]:
 
 
 def tensors(path: Path) -> dict[str, bytes]:
-    from gguf import GGUFReader
-
     return {tensor.name: tensor.data.tobytes() for tensor in GGUFReader(path).tensors}
 
 
@@ -78,6 +84,17 @@ def test_a_family_shares_its_weights(architecture: Callable[[str], Path]) -> Non
     )
     assert whole == trunk | sidecar
     assert set(trunk) & set(sidecar) == {"token_embd.weight", "output.weight", "output_norm.weight"}
+
+
+def test_a_reduced_head_names_the_target_token_of_each_of_its_rows(
+    architecture: Callable[[str], Path],
+) -> None:
+    file = GGUFReader(architecture("eagle3-reduced"))
+    by_name = {tensor.name: tensor.data for tensor in file.tensors}
+    targets = by_name["d2t"]
+    assert by_name["output.weight"].shape == (len(targets), WIDTH)
+    assert REDUCED_VOCAB == len(set(targets.tolist())) < N_VOCAB
+    assert max(targets) < N_VOCAB
 
 
 def test_a_twin_says_some_of_the_same_tokens(

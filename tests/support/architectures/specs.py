@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.architectures.writer import Architecture, Shape, write_model
+from tests.support.architectures.writer import Architecture, Shape, weights, write_model
 from tests.support.tiny_models import vocabulary
 
 WIDTH, HEADS, HEAD, FEED_FORWARD, LAYERS = 64, 2, 32, 96, 4
@@ -220,7 +220,10 @@ _WITH_HEADS = {
 _EAGLE3 = Architecture(
     "eagle3", {**_transformer(layers=1), "target_layers": [1, 2, 3], "target_hidden_size": WIDTH}
 )
-_D2T = np.sort(np.random.default_rng(0).permutation(N_VOCAB)[:REDUCED_VOCAB])
+_REDUCED = {
+    "d2t": np.sort(np.random.default_rng(0).permutation(N_VOCAB)[:REDUCED_VOCAB]),
+    "output.weight": weights("output.weight", (REDUCED_VOCAB, WIDTH)),
+}
 _DFLASH: Keys = {
     "target_layers": [0, 2],
     "block_size": 8,
@@ -238,7 +241,7 @@ SIDECARS: dict[str, Architecture] = {
     "mtp-qwen35": _sidecar(_WITH_HEADS["qwen35-mtp"]),
     "mtp-step35": _sidecar(_WITH_HEADS["step35-mtp3"]),
     "eagle3": replace(_EAGLE3, without=r"output\.weight"),  # says the target's tokens
-    "eagle3-reduced": replace(_EAGLE3, arrays={"d2t": _D2T}),
+    "eagle3-reduced": replace(_EAGLE3, given=_REDUCED),
     "dflash": Architecture(
         "dflash",
         {**_transformer(layers=2), **_DFLASH},

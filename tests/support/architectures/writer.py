@@ -35,15 +35,15 @@ Shape = tuple[int, ...]
 class Architecture:
     """A model by the keys of its header, without the architecture's ``name`` in front.
 
-    Tensors whose whole name matches ``without`` are not written. ``arrays`` are tensors that are
-    given: llama.cpp makes some of them only where the file has them. ``shapes`` are those of all
-    tensors, in numpy's order, of an architecture that llama.cpp cannot be asked about.
+    Tensors whose whole name matches ``without`` are not written. ``given`` are tensors that
+    llama.cpp makes only where a file has them, or makes of another size then. ``shapes`` are those
+    of all tensors, in numpy's order, of an architecture that llama.cpp cannot be asked about.
     """
 
     name: str
     keys: Mapping[str, Any]
     without: str = ""
-    arrays: Mapping[str, Array] = field(default_factory=dict)
+    given: Mapping[str, Array] = field(default_factory=dict)
     shapes: Mapping[str, Shape] | None = None
 
 
@@ -59,11 +59,11 @@ def write_model(path: Path, model: Architecture, noise: float = 0.0) -> Path:
     """
     shapes = model.shapes or _ask_llama_cpp(path.with_suffix(".header"), model)
     tensors = {
-        name: model.arrays[name] if name in model.arrays else _weights(name, shape, noise)
+        name: weights(name, shape, noise)
         for name, shape in shapes.items()
         if not _NEVER.search(name) and not re.fullmatch(model.without, name)
     }
-    return _write(path, model, tensors)
+    return _write(path, model, {**tensors, **model.given})
 
 
 def _write(path: Path, model: Architecture, tensors: Mapping[str, Array]) -> Path:
@@ -81,15 +81,13 @@ def _write(path: Path, model: Architecture, tensors: Mapping[str, Array]) -> Pat
         writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
-    if tensors:
-        writer.write_tensors_to_file()
-    else:
-        writer.write_ti_data_to_file()
+    writer.write_tensors_to_file()
     writer.close()
     return path
 
 
-def _weights(name: str, shape: Shape, noise: float) -> Array:
+def weights(name: str, shape: Shape, noise: float = 0.0) -> Array:
+    """What a tensor of this name holds: mostly normal numbers, such that the text wanders."""
     values = _random(name, shape)
     if noise:
         values += np.float32(noise) * _random(f"{name} of the twin", shape)
@@ -140,16 +138,15 @@ def _ask_llama_cpp(scratch: Path, model: Architecture) -> dict[str, Shape]:
 
     params = llama.llama_model_default_params()
     params.load_mtp = True
-    header = ggml.gguf_init_from_file(
-        os.fsencode(_write(scratch, model, model.arrays)), _GgufInit(True, None)
-    )
+    _write(scratch, model, {})
+    header = ggml.gguf_init_from_file(os.fsencode(scratch), _GgufInit(True, None))
+    scratch.unlink()
     with llama_library.log.watch() as errors:
         made = llama.llama_model_init_from_user(header, on_tensor, None, params)
+    ggml.gguf_free(header)
     if not made:
         raise ValueError(f"llama.cpp makes no {model.name} of these keys: {' '.join(errors)}")
     llama.llama_model_free(made)
-    ggml.gguf_free(header)
-    scratch.unlink()
     return shapes
 
 
