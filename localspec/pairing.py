@@ -99,6 +99,13 @@ def check_model(header: ModelHeader) -> list[Finding]:
     ]
 
 
+def check_usable(header: ModelHeader) -> list[Finding]:
+    """Findings about a file as what it is: a model to generate text, or heads that draft."""
+    if draft_kind(header).is_model:
+        return check_model(header)
+    return list(check_file(header, "draft", "error"))
+
+
 def check_pair(
     target: ModelHeader,
     draft: ModelHeader,
