@@ -1,7 +1,8 @@
 """Compatibility of a draft with a target: llama.cpp's own test of two vocabularies, with reasons.
 
-It takes headers and gives findings, each with the values that caused it; it opens no file. What is
-wrong with one file alone is found by `metadata.model_checks`.
+It takes headers and gives findings, each with the values that caused it; no file is opened but for
+the map of a reduced vocabulary. What is wrong with one file alone is found by
+`metadata.model_checks`, whether heads fit their target by `metadata.head_checks`.
 """
 
 import re
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from localspec.core.formatting import count, one_line
+from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.findings import (
     LENIENT,
     PRE_GROUPS,
@@ -20,6 +22,7 @@ from localspec.metadata.findings import (
     show_text,
 )
 from localspec.metadata.findings import Finding as Finding
+from localspec.metadata.head_checks import check_embedded, check_heads_of
 from localspec.metadata.header import ModelHeader
 from localspec.metadata.model_checks import (
     BYTE,
@@ -96,6 +99,13 @@ def check_model(header: ModelHeader) -> list[Finding]:
     ]
 
 
+def check_usable(header: ModelHeader) -> list[Finding]:
+    """Findings about a file as what it is: a model to generate text, or heads that draft."""
+    if draft_kind(header).is_model:
+        return check_model(header)
+    return list(check_file(header, "draft", "error"))
+
+
 def check_pair(
     target: ModelHeader,
     draft: ModelHeader,
@@ -110,6 +120,7 @@ def check_pair(
     the tokenizers.
     """
     without_weights: Level = "error" if weights_needed else "info"
+    kind = draft_kind(draft)
     findings = [
         *check_file(target, "target", without_weights),
         *check_prompt(target.vocab, "target"),  # a draft is given no prompt of its own
@@ -118,17 +129,31 @@ def check_pair(
     # Neither without tokens, but for a draft of which llama.cpp makes some up.
     comparable = draft.vocab or loads_without_texts(draft)
     if target.vocab and draft.vocab is not None and comparable:
-        findings += _check_vocabs(target.vocab, draft.vocab)
+        same = _check_vocabs if kind.is_model else _check_ids
+        findings += same(target.vocab, draft.vocab)
+    if not (kind.is_model or any(finding.rule == "sidecar" for finding in findings)):
+        findings += check_heads_of(target, draft)
     # llama.cpp stops at its first failing test, so this is read before the findings are sorted.
     refusals = [f for f in findings if f.level == "error" and f.rule in REFUSED_BY_LLAMA_CPP]
     findings += _check_use(target, draft)
     findings += check_template(target, "target")
     findings += _check_notes(target, draft)
+    if kind.is_model:
+        findings += _check_draft(target, draft)
     if lenient:
         lowered: Level = "warning"
         findings = [replace(f, level=lowered) if f.rule in LENIENT else f for f in findings]
     rule = _rule_of(refusals[0]) if refusals else None
     ordered = tuple(sorted(findings, key=lambda finding: _LEVELS[finding.level]))
+    return PairReport(ordered, rule is None, rule)
+
+
+def check_own_heads(target: ModelHeader) -> PairReport:
+    """Judge a model that is to draft for itself, by prediction heads in its own file."""
+    findings = [*check_model(target), *check_embedded(target)]
+    refusals = [f for f in findings if f.level == "error" and f.rule in REFUSED_BY_LLAMA_CPP]
+    ordered = tuple(sorted(findings, key=lambda finding: _LEVELS[finding.level]))
+    rule = _rule_of(refusals[0]) if refusals else None
     return PairReport(ordered, rule is None, rule)
 
 
@@ -167,6 +192,7 @@ def report_json(report: PairReport, target: ModelHeader, draft: ModelHeader) -> 
             "rule": report.llama_cpp_rule,
             "version": RULE_VERSION,
         },
+        "spec_type": draft_kind(draft).spec_type,
         "findings": [finding.as_json() for finding in report.findings],
         "target": target.as_json(),
         "draft": draft.as_json(),
@@ -197,6 +223,17 @@ def _check_vocabs(target: Vocab, draft: Vocab) -> Iterator[Finding]:
         yield make_finding(
             "end-tokens", f"The end-of-turn tokens differ: {eot_ids[0]} and {eot_ids[1]}."
         )
+
+
+def _check_ids(target: Vocab, draft: Vocab) -> Iterator[Finding]:
+    """Whether heads mean the same tokens as their target; they are given no prompt of their own."""
+    if draft.type == "NONE":
+        return  # only their number is known
+    if target.type != draft.type:
+        yield _vocab_type_differs(target.tokenizer, draft.tokenizer)
+        return
+    yield from (each for each in _check_sizes(len(target), len(draft)) if each.level == "error")
+    yield from _check_texts(target, draft)
 
 
 def _vocab_type_differs(target: Tokenizer, draft: Tokenizer) -> Finding:
@@ -288,21 +325,27 @@ def _text_class(ours: bytes, theirs: bytes, types: set[int]) -> str:
 
 
 def _check_use(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
-    """Whether a pair that runs would also be of use."""
-    yield from _check_parameters(target.parameters, draft.parameters)
-    yield from _check_context(target.context_length, draft.context_length)
+    """What the layers of either model mean for drafting."""
     for role, header in (("target", target), ("draft", draft)):
-        if not header.can_roll_back:
-            what = f"The {role} ({header.architecture}) is recurrent or hybrid"
-            yield make_finding(
-                f"{role}-cannot-roll-back", f"{what} and cannot drop rejected tokens."
-            )
         if header.sliding_window:
             window = f"a sliding window of {header.sliding_window:,} tokens"
             yield make_finding("sliding-window", f"The {role} attends to {window}.")
     if (target.expert_count or 0) > 1:
         message = f"The target is a mixture of {target.expert_count} experts."
         yield make_finding("mixture-of-experts", message)
+
+
+def _check_draft(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
+    """Whether an ordinary model is of use as a draft, and what it means as one."""
+    yield from _check_parameters(target.parameters, draft.parameters)
+    yield from _check_context(target.context_length, draft.context_length)
+    if draft.chat_template is not None and draft.chat_template != target.chat_template:
+        yield make_finding("chat-template", "Target and draft have different chat templates.")
+    if draft.tensors and not draft.has_output:
+        yield make_finding(
+            "tied-embedding", "The draft's token embedding is its output matrix too."
+        )
+    yield from _check_quantization(draft)
 
 
 def _check_parameters(n_target: int, n_draft: int) -> Iterator[Finding]:
@@ -327,19 +370,12 @@ def _check_context(n_target: int | None, n_draft: int | None) -> Iterator[Findin
 
 def _check_notes(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
     """Good to know, and hardly a reason against the pair."""
-    if draft.chat_template is not None and draft.chat_template != target.chat_template:
-        yield make_finding("chat-template", "Target and draft have different chat templates.")
     licenses = [one_line(header.license or "not stated") for header in (target, draft)]
     message = f"Licences: target {licenses[0]}, draft {licenses[1]}."
     if any(map(_NON_COMMERCIAL.search, licenses)):
         yield make_finding("license", message, "This may exclude commercial use.", "warning")
     elif target.license or draft.license:
         yield make_finding("license", message)
-    if draft.tensors and not draft.has_output:
-        yield make_finding(
-            "tied-embedding", "The draft's token embedding is its output matrix too."
-        )
-    yield from _check_quantization(draft)
 
 
 def _check_quantization(draft: ModelHeader) -> Iterator[Finding]:

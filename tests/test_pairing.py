@@ -512,16 +512,8 @@ def test_contexts(make: Make) -> None:
 
 
 PARTICULARS: dict[str, tuple[dict[str, object], dict[str, object], list[str]]] = {
-    "hybrid target": (
-        {"general.architecture": "qwen35"},
-        {},
-        ["warning target-cannot-roll-back"],
-    ),
-    "recurrent draft": (
-        {},
-        {"general.architecture": "mamba"},
-        ["warning draft-cannot-roll-back"],
-    ),
+    "hybrid target": ({"general.architecture": "qwen35"}, {}, []),
+    "recurrent draft": ({}, {"general.architecture": "mamba"}, []),
     "window": ({"llama.attention.sliding_window": 512}, {}, ["info sliding-window"]),
     "no window": ({"llama.attention.sliding_window": 0}, {}, []),
     "experts": ({"llama.expert_count": 8}, {}, ["info mixture-of-experts"]),
@@ -582,7 +574,7 @@ def test_report_as_json(make: Make) -> None:
     report = check_pair(target, draft)
     data: dict[str, Any] = report_json(report, target, draft)
     assert json.loads(json.dumps(data)) == data
-    assert set(data) == {"compatible", "llama_cpp", "findings", "target", "draft"}
+    assert set(data) == {"compatible", "llama_cpp", "findings", "target", "draft", "spec_type"}
     assert data["compatible"] is False
     assert data["llama_cpp"] == {
         "accepts": False,
@@ -603,7 +595,7 @@ def test_report_as_json(make: Make) -> None:
         "tokenizer_pre": "qwen2",
         "context_length": 4096,
     }
-    assert data["draft"]["name"] is None
+    assert data["draft"]["name"] is None and data["spec_type"] == "draft-simple"
 
 
 def test_every_rule_has_a_hint_and_is_known_to_the_table() -> None:
@@ -634,7 +626,9 @@ def contents(draw: st.DrawFn) -> dict[str, object]:
     for token_id in range(3, min(size, 8)):
         tokens[token_id] = f"{draw(TEXTS)}-{token_id}" if draw(st.booleans()) else f"={token_id}"
     odd = draw(st.integers(0, 3)) == 3
-    kinds = ["llama", "clip", "eagle3", "bert", "dream"] if odd else ["llama"]
+    kinds = ["llama"]
+    if odd:
+        kinds += ["clip", "eagle3", "dflash", "gemma4-assistant", "bert", "dream"]
     types = ["model", "mmproj", "adapter", "odd"] if odd else ["model"]
     keys: dict[str, object] = {
         "general.architecture": draw(st.sampled_from(kinds)),

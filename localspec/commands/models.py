@@ -8,7 +8,7 @@ import typer
 from localspec.commands import pairs
 from localspec.commands.flags.answer import JsonFlag
 from localspec.commands.session import download_ui
-from localspec.core.errors import IncompatiblePair, LocalspecError, UsageError
+from localspec.core.errors import LocalspecError, UsageError
 from localspec.display import console, reports
 from localspec.display.progress import progress
 
@@ -71,7 +71,7 @@ def _judge(given: list[str], target: str | None, lenient: bool) -> "PairCheck":
     resolver = Resolver()
     if len(given) == 1:
         named = resolver.choose(given[0], None)
-        given = named.models
+        given = [each for each in (named.target, named.draft) if each is not None]
         lenient = lenient or bool(named.settings.get("lenient"))
     if len(given) != 2:
         raise UsageError(
@@ -98,7 +98,7 @@ def inspect(
         console.json_line(shown.as_json())
     else:
         reports.model_report(shown)
-    raise typer.Exit(0 if shown.runs else 1)
+    raise typer.Exit(0 if shown.usable else 1)
 
 
 def list_models(
@@ -111,6 +111,7 @@ def list_models(
 ) -> None:
     """List GGUF models on this disk, those of Ollama, LM Studio and other tools too.
 
+    Files that only draft for a model (MTP heads, EAGLE-3, DFlash) stand below it, with a plus.
     Sources: localspec, hugging-face, llama.cpp, lm-studio, ollama, jan, gpt4all.
     """
     from localspec.display import models as lists
@@ -119,8 +120,7 @@ def list_models(
     chosen = [parse_source(text) for text in source or ()] or None
     inventory = find_models(chosen, folder or ())
     if as_json:
-        models = [lists.model_json(model) for model in inventory.models]
-        console.json_line({"models": models, "notes": list(inventory.notes)})
+        console.json_line(lists.inventory_json(inventory))
     else:
         lists.models(inventory)
 
@@ -132,30 +132,30 @@ def suggest(
 ) -> None:
     """Rank drafts for a target: from this disk first, then known pairs; and say why others fail."""
     from localspec.display import models as lists
-    from localspec.library.acquire import header_of
+    from localspec.library.acquire import header_of, heads_on_hub
     from localspec.library.resolve import Resolver
     from localspec.library.suggest import drafts_for
 
     resolver = Resolver(folder or ())
     name = resolver.choose(target, None).target
     header = header_of(name, resolver, download_ui())
-    if not header.can_roll_back:
-        raise IncompatiblePair(
-            f"{name} ({header.architecture}) cannot drop rejected tokens, so no draft helps it.",
-            "It decodes plainly; prompt lookup needs rollback too.",
-        )
-    found = drafts_for(header, resolver.inventory.models)
+    found = drafts_for(header, resolver.inventory.files)
+    on_hub = heads_on_hub(name, resolver, download_ui())
     if as_json:
         console.json_line(
             {
+                "own_heads": found.own_heads,
+                "in_repository": [str(heads.reference) for heads in on_hub],
                 "drafts": [draft.as_json(name) for draft in found.drafts],
                 "refused": [refusal.as_json() for refusal in found.refused],
                 "known_pairs": [pair.name for pair in found.known],
             }
         )
     else:
+        lists.sidecars_on_hub(on_hub, name)
         lists.suggestions(found, name)
-    raise typer.Exit(0 if found.drafts or found.known else 1)
+    offered = found.own_heads or found.drafts or found.known or on_hub
+    raise typer.Exit(0 if offered else 1)
 
 
 def download(
@@ -175,11 +175,12 @@ def download(
 
     resolver, ui = Resolver(), download_ui(yes)
     try:
-        files = [
+        fetched = [
             path
             for group, lenient in resolver.groups_of(names)
             for path in ensure_local(group, resolver, ui, lenient=lenient)
         ]
+        files = list(dict.fromkeys(fetched))  # heads may be in their target's file
     except KeyboardInterrupt:
         console.note("Stopped. What came is kept: the same command goes on from there.")
         raise typer.Exit(130) from None

@@ -39,7 +39,7 @@ def pairs(
     from localspec.library.local_models import find_models
     from localspec.library.pairs import pair_rows
 
-    rows = [row for row in pair_rows(find_models().models, family) if not fits or row.fits]
+    rows = [row for row in pair_rows(find_models().files, family) if not fits or row.fits]
     if not rows and not as_json:
         console.note("No known pair fits this machine's memory.")
         return
@@ -111,7 +111,7 @@ def pair_show(
     from localspec.library.local_models import find_models
     from localspec.library.pairs import pair_row
 
-    row, settings = pair_row(name, find_models().models), user_pairs.find(name).settings
+    row, settings = pair_row(name, find_models().files), user_pairs.find(name).settings
     if as_json:
         console.json_line(row.as_json() | {"settings": dict(settings)})
     else:

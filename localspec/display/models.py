@@ -3,6 +3,7 @@
 A table on a terminal, lines of tab-separated fields in a pipe.
 """
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,14 @@ from rich.text import Text
 
 from localspec.core.formatting import one_line, size
 from localspec.display.console import labelled, make_console, note
+from localspec.hub.client import RemoteModel
 from localspec.hub.provenance import Verdict
-from localspec.library.catalog import PairSpec
+from localspec.library.catalog import MTP, PairSpec
 from localspec.library.local_models import Inventory, LocalModel
 from localspec.library.pairs import PairRow
+from localspec.library.sidecars import by_model
 from localspec.library.suggest import Suggestions
+from localspec.metadata.findings import counted
 
 if TYPE_CHECKING:  # which takes pydantic a while
     from localspec.library.pair_schema import Setting
@@ -79,13 +83,19 @@ def _fit(cell: str, width: int) -> str:
 
 
 def models(inventory: Inventory) -> None:
-    """The models of ``list``; what was left out is told on stderr."""
-    if inventory.models:
-        table(
-            ("MODEL", "SIZE", "SOURCE", "PATH"),
-            (_model_cells(model) for model in inventory.models),
-            ("PATH",),
-        )
+    """The models of ``list``, below each the sidecars that draft for it.
+
+    What was left out is told on stderr.
+    """
+    if inventory.files:
+        served, alone = by_model(inventory)
+        rows = [
+            row
+            for model, heads in zip(inventory.models, served, strict=True)
+            for row in (_model_cells(model), *(_model_cells(each, "+ ") for each in heads))
+        ]
+        rows += [_model_cells(each, "+ ") for each in alone]
+        table(("MODEL", "SIZE", "SOURCE", "PATH"), rows, ("PATH",))
     else:
         folders = ", ".join(str(folder) for folder in inventory.folders)
         note(f"There are no GGUF models in the folders searched: {folders}.")
@@ -93,9 +103,22 @@ def models(inventory: Inventory) -> None:
         note(sentence)
 
 
-def _model_cells(model: LocalModel) -> tuple[str, ...]:
+def _model_cells(model: LocalModel, mark: str = "") -> tuple[str, ...]:
     sources = "+".join([model.source, *model.also_in])
-    return model.name, size(model.n_bytes), sources, str(model.path)
+    return mark + model.name, size(model.n_bytes), sources, str(model.path)
+
+
+def inventory_json(inventory: Inventory) -> dict[str, object]:
+    """The list as plain data; ``sidecars`` at the top are those whose model is not here."""
+    served, alone = by_model(inventory)
+    return {
+        "models": [
+            model_json(model) | {"sidecars": [model_json(each) for each in heads]}
+            for model, heads in zip(inventory.models, served, strict=True)
+        ],
+        "sidecars": [model_json(each) for each in alone],
+        "notes": list(inventory.notes),
+    }
 
 
 def model_json(model: LocalModel) -> dict[str, object]:
@@ -150,7 +173,9 @@ def pair(row: PairRow, settings: "Mapping[str, Setting]") -> None:
 
     out = make_console(stderr=False)
     facts = [("pair", row.name), ("family", row.family), ("target", row.target)]
-    facts.append(("draft", row.draft))
+    facts.append(("draft", "prediction heads of the target" if row.draft == MTP else row.draft))
+    if row.spec is not None:
+        facts.append(("kind", row.spec.spec_type))
     if row.size is not None:
         facts.append(("size", size(row.size)))
     here = [name for name, there in zip(("target", "draft"), row.here, strict=True) if there]
@@ -164,7 +189,8 @@ def pair(row: PairRow, settings: "Mapping[str, Setting]") -> None:
 
 
 def _known_facts(spec: PairSpec) -> Iterator[tuple[str, str]]:
-    yield "licences", f"target {spec.target.license}, draft {spec.draft.license}"
+    draft = f", draft {spec.draft.license}" if spec.draft else ""
+    yield "licences", f"target {spec.target.license}{draft}"
     yield (
         "vocabularies",
         {
@@ -188,11 +214,16 @@ def _known_facts(spec: PairSpec) -> Iterator[tuple[str, str]]:
 def suggestions(found: Suggestions, target: str) -> None:
     """Drafts for a target, the best first, each with its reasons and the command to type next."""
     out = make_console(stderr=False)
+    if found.own_heads:
+        command = shlex.join(["localspec", "chat", "--target", target, "--draft", MTP])
+        out.print("mtp: prediction heads in the target's own file", style="bold", markup=False)
+        out.print(f"   {counted(found.own_heads, 'head')}; nothing to fetch", markup=False)
+        out.print(one_line(f"   {command}"), markup=False, soft_wrap=True)
     for i, draft in enumerate(found.drafts, 1):
         out.print(f"{i}. {draft.name}", style="bold", markup=False)
         out.print(one_line(f"   {'; '.join(draft.reasons)}"), markup=False)
         out.print(one_line(f"   {draft.command(target)}"), markup=False, soft_wrap=True)
-    if not found.drafts:
+    if not found.drafts and not found.own_heads:
         out.print("No model on this disk can draft for it.", markup=False)
         for refusal in found.refused[:_SHOWN_REFUSALS]:
             out.print(one_line(f"   {refusal.name}: {refusal.reason}"), markup=False)
@@ -200,13 +231,33 @@ def suggestions(found: Suggestions, target: str) -> None:
         note("The nearest runs with --lenient: what differs there cannot corrupt text.")
     for known in found.known:
         out.print(
-            f"known pair: {known.name}, draft {known.draft.reference} "
-            f"({known.draft.size_gb:g} GB); fetch it with: localspec download {known.name}",
+            f"known pair: {known.name}, {_draft_of(known)}; "
+            f"fetch it with: localspec download {known.name}",
             markup=False,
             soft_wrap=True,
         )
-    if not found.drafts and not found.known:
+    if not found.drafts and not found.known and not found.own_heads:
         note("See the known pairs with: localspec pairs")
+
+
+def _draft_of(known: PairSpec) -> str:
+    if known.draft is None:
+        return f"heads in {known.target.reference} ({known.target.size_gb:g} GB)"
+    return f"draft {known.draft.reference} ({known.draft.size_gb:g} GB)"
+
+
+def sidecars_on_hub(found: Sequence[RemoteModel], target: str) -> None:
+    """Heads in a target's own repository, each with the command that judges it."""
+    out = make_console(stderr=False)
+    for heads in found:
+        command = shlex.join(["localspec", "check", target, str(heads.reference)])
+        out.print(
+            one_line(
+                f"in its repository: {heads.reference} ({size(heads.size)}); check: {command}"
+            ),
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 def verdict_json(verdict: Verdict) -> dict[str, object]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from localspec.core.formatting import count, one_line, size
 from localspec.display.console import labelled, make_console
+from localspec.metadata.draft_kind import draft_kind
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,11 +21,16 @@ _LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 def pair_report(report: "PairReport", target: "ModelHeader", draft: "ModelHeader") -> None:
     """The verdict of ``check`` and its findings, on stdout."""
     out = make_console(stderr=False)
-    for role, header in (("target", target), ("draft", draft)):
+    for role, header in (("target", target), ("draft", draft))[: 1 if target is draft else 2]:
         out.print(one_line(f"{role:<7} {_headline(header)}"), markup=False)
     _findings(out, report.findings)
     verdict = "compatible" if report.compatible else "not compatible"
     theirs = "accepts" if report.llama_cpp_accepts else f"refuses ({report.llama_cpp_rule})"
+    kind = draft_kind(draft)
+    if target is draft:
+        verdict += " as draft-mtp, with heads of its own"
+    elif not kind.is_model:
+        verdict += f" as {kind.spec_type}"
     out.print(
         f"{verdict}; llama.cpp's own rule {theirs} this pair",
         style="bold green" if report.compatible else "bold red",

@@ -25,6 +25,7 @@ from localspec.hub.http_errors import DroppedConnection as DroppedConnection  # 
 from localspec.hub.http_errors import RangeIgnored as RangeIgnored
 from localspec.hub.provenance import SHA256
 from localspec.hub.reference import Reference, RemoteFile, choose_files, is_safe
+from localspec.metadata.filenames import PART_NAME_IN_ANY_CASE, heads_kind
 
 if TYPE_CHECKING:
     import httpx2
@@ -75,12 +76,28 @@ def resolve(reference: Reference) -> RemoteModel:
     Takes 5 seconds at most. Raises HubProblem when the Hub is down or refuses, and when the
     reference fits no file or several.
     """
-    _require_network(str(reference))
-    info = _facts(reference, _token())
-    if not (isinstance(info.sha, str) and _COMMIT.fullmatch(info.sha)):
-        raise http_errors.no_hub()
+    info, commit = _repository(reference)
     files = choose_files(reference, _listing(info, reference))
-    return RemoteModel(reference, info.sha, files, _license(info), bool(info.gated))
+    return RemoteModel(reference, commit, files, _license(info), bool(info.gated))
+
+
+def heads_beside(reference: Reference) -> list[RemoteModel]:
+    """Files of heads that draft, in the repository of a reference, in its order; known by name.
+
+    Takes as long as `resolve`, and raises what that raises.
+    """
+    info, commit = _repository(reference)
+    return [
+        RemoteModel(
+            Reference(reference.repo, file.path, None, reference.revision),
+            commit,
+            (file,),
+            _license(info),
+            bool(info.gated),
+        )
+        for file in _listing(info, reference)
+        if heads_kind(file.path) is not None and not PART_NAME_IN_ANY_CASE.fullmatch(file.path)
+    ]
 
 
 def stream(
@@ -144,6 +161,15 @@ def _require_network(what: str) -> None:
             f"{one_line(what)} cannot be looked up: HF_HUB_OFFLINE forbids to ask the Hub.",
             "Give a file on this disk, or unset HF_HUB_OFFLINE.",
         )
+
+
+def _repository(reference: Reference) -> "tuple[ModelInfo, str]":
+    """What the Hub says of a repository, and the commit that the reference means."""
+    _require_network(str(reference))
+    info = _facts(reference, _token())
+    if not (isinstance(info.sha, str) and _COMMIT.fullmatch(info.sha)):
+        raise http_errors.no_hub()
+    return info, info.sha
 
 
 def _quiet() -> None:

@@ -15,7 +15,7 @@ from localspec.hub.client import DroppedConnection, RemoteModel, stream
 from localspec.hub.reference import RemoteFile
 from localspec.metadata.byte_reader import AGAIN
 from localspec.metadata.header import ModelHeader, StagedHeader, read_header
-from localspec.pairing import PairReport, certain_refusal, check_pair, refused
+from localspec.pairing import PairReport, certain_refusal, check_own_heads, check_pair, refused
 
 FIRST_BYTES = 64 << 10  # type, architecture and number of tokens are in there
 PIECE_BYTES = 2 << 20
@@ -86,9 +86,14 @@ def compare(
 ) -> PairCheck:
     """Judge a pair of which either side may be on the Hub, as `check_pair` does.
 
-    Of remote headers only so much is read as the verdict takes. Raises what `read_remote` and
-    `read_header` raise.
+    A model twice is one that is to draft with prediction heads of its own. Of remote headers only
+    so much is read as the verdict takes. Raises what `read_remote` and `read_header` raise.
     """
+    if target == draft:
+        own, n_bytes = (
+            (read_header(target), 0) if isinstance(target, Path) else read_remote(target, sleep)
+        )
+        return PairCheck(check_own_heads(own), own, own, n_bytes)
     sides = [
         read_header(side) if isinstance(side, Path) else RemoteHeader(side, sleep)
         for side in (target, draft)

@@ -16,13 +16,17 @@ from localspec.core import paths
 from localspec.core.errors import DownloadProblem, FileProblem, IncompatiblePair, UsageError
 from localspec.core.formatting import one_line, size
 from localspec.download import fetch
-from localspec.hub.client import RemoteModel, resolve
+from localspec.hub.client import RemoteModel, heads_beside, resolve
 from localspec.hub.provenance import Progress, sha256_of
 from localspec.hub.reference import parse_reference
 from localspec.hub.remote_header import PairCheck, compare, read_remote
-from localspec.library.resolve import Resolver
+from localspec.library.resolve import MTP, Resolver
+from localspec.library.sidecars import mtp_beside, mtp_of
+from localspec.metadata.draft_kind import has_heads
+from localspec.metadata.filenames import model_name
+from localspec.metadata.head_checks import check_embedded
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.pairing import check_model
+from localspec.pairing import check_usable
 
 if TYPE_CHECKING:
     from localspec.library.pair_schema import FileHash
@@ -66,9 +70,13 @@ def judge(
 ) -> PairCheck:
     """The verdict on a pair, wherever its models are, from as little of them as it takes."""
     named = resolver.choose(target, draft)
-    places = _place(named.target, resolver, ui), _place(named.draft or draft, resolver, ui)
-    check = compare(*places, lenient=lenient, weights_needed=weights_needed)
-    total = sum(place.size for place in places if isinstance(place, RemoteModel))
+    first = _place(named.target, resolver, ui)
+    if named.draft == MTP:
+        second = _heads_for(first, named.target, ui)
+    else:
+        second = _place(named.draft or draft, resolver, ui)
+    check = compare(first, second, lenient=lenient, weights_needed=weights_needed)
+    total = sum(place.size for place in {first, second} if isinstance(place, RemoteModel))
     if total:
         ui.say(f"Read {check.bytes_read:,} of {total:,} bytes on the Hub.")
     return check
@@ -76,12 +84,9 @@ def judge(
 
 def file_hashes(check: PairCheck, on_progress: Progress) -> "list[FileHash]":
     """Size and sha256 of every file of a judged pair that is on this disk, split ones included."""
-    return [
-        _hashed(path, on_progress)
-        for header in (check.target, check.draft)
-        for path in header.paths
-        if path.is_file()  # the path of a header on the Hub is its reference
-    ]
+    paths = dict.fromkeys((*check.target.paths, *check.draft.paths))
+    # The path of a header on the Hub is its reference.
+    return [_hashed(path, on_progress) for path in paths if path.is_file()]
 
 
 def ensure_local(
@@ -89,25 +94,67 @@ def ensure_local(
 ) -> list[Path]:
     """The files (part 1 of a split one) that names stand for, fetched where they are missing.
 
-    Two names are a pair, judged before anything is fetched: raises IncompatiblePair. Raises
-    FileProblem for what is no model, DownloadProblem when the user does not agree to a large
-    download.
+    Two names are a pair, judged before anything is fetched: raises IncompatiblePair. The second may
+    be MTP, prediction heads: its file is the target's own where they are inside. Raises FileProblem
+    for what is no model, DownloadProblem when the user does not agree to a large download.
     """
-    places = [_existing(name, _place(name, resolver, ui)) for name in names]
-    missing = [place for place in places if isinstance(place, RemoteModel)]
+    places = [_existing(name, _place(name, resolver, ui)) for name in names if name != MTP]
+    if MTP in names:
+        places.append(_heads_for(places[0], names[0], ui))
+    missing = [place for place in dict.fromkeys(places) if isinstance(place, RemoteModel)]
     if missing:
         if len(places) == 2:
             _require_compatible(places[0], places[1], lenient)
         else:
-            _require_model(missing)
+            _require_usable(missing)
         _tell_and_ask(missing, ui)
     with ui.transfer() as on_progress:
-        return [
-            place
+        files = {
+            place: place
             if isinstance(place, Path)
             else fetch(place, paths.models_folder(), on_progress, on_note=ui.say)[0]
-            for place in places
-        ]
+            for place in dict.fromkeys(places)
+        }
+    return [files[place] for place in places]
+
+
+def heads_on_hub(name: str, resolver: Resolver, ui: DownloadUI) -> list[RemoteModel]:
+    """Sidecars that draft in the repository of a model that is not on this disk; none for others.
+
+    They are known by their names.
+    """
+    reference = parse_reference(name)
+    if reference is None or resolver.on_disk(name) is not None:
+        return []
+    ui.say(f"Asking the Hub for heads in {reference.repo}.")
+    return heads_beside(reference)
+
+
+def _heads_for(target: Path | RemoteModel, name: str, ui: DownloadUI) -> Path | RemoteModel:
+    """Where prediction heads for a target are: inside, beside it, or in its repository.
+
+    Raises IncompatiblePair, with the reason, where there are none.
+    """
+    header = read_header(target) if isinstance(target, Path) else read_remote(target)[0]
+    reference = parse_reference(name)
+    if has_heads(header):
+        return target
+    if isinstance(target, Path):
+        try:
+            return mtp_beside(header)
+        except IncompatiblePair:
+            if reference is None:
+                raise
+    assert reference is not None
+    ui.say(f"Asking the Hub for heads in {reference.repo}.")
+    found = mtp_of(model_name(header.path.name), heads_beside(reference))
+    if found is None:
+        reason = next(check_embedded(header))
+        raise IncompatiblePair(
+            f"{reason.message} {reference.repo} holds no sidecar of heads (mtp-*.gguf) either.",
+            "Choose a repository that has them, or use another draft.",
+        )
+    return found
 
 
 def _hashed(path: Path, on_progress: Progress) -> "FileHash":
@@ -156,9 +203,9 @@ def _require_compatible(
     )
 
 
-def _require_model(places: Sequence[RemoteModel]) -> None:
+def _require_usable(places: Sequence[RemoteModel]) -> None:
     for place in places:
-        for finding in check_model(read_remote(place)[0]):
+        for finding in check_usable(read_remote(place)[0]):
             if finding.level == "error":
                 raise FileProblem(f"{place.reference}: {finding.message}", finding.hint)
 

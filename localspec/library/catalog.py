@@ -20,6 +20,9 @@ MAX_BYTES = 2**20
 SHOWN_NAMES = 5
 COMPARED_CHARACTERS = 64  # of a name that is unknown; the longest known one is shorter
 
+MTP = "mtp"  # in place of a draft: prediction heads, the target's own or those beside it
+
+SpecType = Literal["draft-simple", "draft-mtp", "draft-eagle3", "draft-dflash"]
 VocabStanding = Literal["predicted", "reported", "preset", "made-for", "unknown"]
 GainStanding = Literal["reported", "unconfirmed", "expected"]
 
@@ -36,7 +39,7 @@ class ModelSpec:
     quantization: str
     size_gb: float
     license: str
-    n_vocab: int
+    n_vocab: int | None = None
     file: str | None = None
     parts: int = 1
 
@@ -61,6 +64,8 @@ class Gain:
 class PairSpec:
     """A known pair. `vocab` tells how the fit of the vocabularies is known.
 
+    `spec_type` is llama.cpp's name for the kind of draft; there is no draft where the target drafts
+    with heads of its own.
     `advice` is about quantization, `gotchas` about everything else; all are whole sentences.
     `sources` are threads (owner/repository#number), files of a repository, or web addresses.
     """
@@ -69,9 +74,10 @@ class PairSpec:
     name: str
     family: str
     target: ModelSpec
-    draft: ModelSpec
     vocab: VocabStanding
     advice: str
+    draft: ModelSpec | None = None
+    spec_type: SpecType = "draft-simple"
     gotchas: tuple[str, ...] = ()
     gain: Gain | None = None
     sources: tuple[str, ...] = ()
@@ -79,12 +85,17 @@ class PairSpec:
     @property
     def size_gb(self) -> float:
         """Both models, in GB of 10^9 bytes."""
-        return self.target.size_gb + self.draft.size_gb
+        return self.target.size_gb + (self.draft.size_gb if self.draft else 0)
+
+    @property
+    def draft_name(self) -> str:
+        """What to give as the draft: a reference, or the word for heads of the target's own."""
+        return str(self.draft.reference) if self.draft else MTP
 
     def as_json(self) -> dict[str, object]:
         """Plain data, with the references that fetch its models."""
         target, draft = (
-            {"reference": str(model.reference), **asdict(model)}
+            model and {"reference": str(model.reference), **asdict(model)}
             for model in (self.target, self.draft)
         )
         return {**asdict(self), "target": target, "draft": draft, "size_gb": round(self.size_gb, 3)}

@@ -3,6 +3,7 @@
 Where the tools keep their files is in `tool_caches`; no header is read.
 """
 
+import itertools
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -16,7 +17,7 @@ from localspec.library.scan import FoundFile, Scan
 from localspec.library.tool_caches import SOURCES as SOURCES
 from localspec.library.tool_caches import Files, files_in, files_of
 from localspec.library.tool_caches import Source as Source
-from localspec.metadata.filenames import MAX_PARTS, PART_NAME
+from localspec.metadata.filenames import MAX_PARTS, PART_NAME, heads_kind
 
 _MISSING = "split models that miss parts"
 
@@ -41,11 +42,20 @@ class LocalModel:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Models by source and name; a sentence for each thing left out; all folders searched."""
+    """Models by source and name; a sentence for each thing left out; all folders searched.
+
+    ``sidecars`` are files of heads that draft for a model, known by their names.
+    """
 
     models: tuple[LocalModel, ...]
     notes: tuple[str, ...]
     folders: tuple[Path, ...]
+    sidecars: tuple[LocalModel, ...] = ()
+
+    @property
+    def files(self) -> tuple[LocalModel, ...]:
+        """Everything that may be named: models, then sidecars."""
+        return self.models + self.sidecars
 
 
 def parse_source(text: str) -> Source:
@@ -82,10 +92,13 @@ def find_models(sources: Collection[Source] | None = None, extra: Sequence[Path]
         given = Scan("the given folders")
         searches.append(("folder", given, files_in(extra, given)))
     found = [(source, files) for source, scan, each in searches for files in _models(scan, each)]
+    listed = _each_once(found)
+    heads = [heads_kind(model.path.as_posix()) is not None for model in listed]
     return Inventory(
-        tuple(_each_once(found)),
+        tuple(model for model, is_sidecar in zip(listed, heads, strict=True) if not is_sidecar),
         tuple(note for _, scan, _ in searches for note in scan.notes()),
         tuple(dict.fromkeys(folder for _, scan, _ in searches for folder in scan.searched)),
+        tuple(itertools.compress(listed, heads)),
     )
 
 

@@ -10,8 +10,10 @@ from localspec.core.sampling_choice import recommendation
 from localspec.engine.memory.estimate import estimate_memory
 from localspec.engine.memory.plan import default_ctx_size
 from localspec.engine.memory.use import MemoryUse
+from localspec.metadata.draft_kind import claimed_heads, draft_kind, has_heads
+from localspec.metadata.findings import counted
 from localspec.metadata.header import ModelHeader, Vocab
-from localspec.pairing import MIN_RATIO, Finding, check_model
+from localspec.pairing import MIN_RATIO, Finding, check_usable
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +29,22 @@ class ModelInfo:
     findings: tuple[Finding, ...]
 
     @property
+    def usable(self) -> bool:
+        """Whether the file can generate text, or draft for a model that can."""
+        return not any(finding.level == "error" for finding in self.findings)
+
+    @property
     def runs(self) -> bool:
         """Whether the file can generate text."""
-        return not any(finding.level == "error" for finding in self.findings)
+        return self.usable and draft_kind(self.header).is_model
 
     def as_json(self) -> dict[str, object]:
         """Plain data."""
         return {
             **self.header.as_json(),
             "runs": self.runs,
+            "as_draft": draft_kind(self.header).as_json(),
+            "own_heads": claimed_heads(self.header) if has_heads(self.header) else 0,
             "facts": dict(self.facts),
             "memory": self.memory.as_json(),
             "findings": [finding.as_json() for finding in self.findings],
@@ -47,11 +56,12 @@ def model_info(header: ModelHeader, free: int | None = None) -> ModelInfo:
 
     ``free`` is in bytes of memory that models may have here, None where that is not known.
     """
-    findings = tuple(check_model(header))
-    runs = not any(finding.level == "error" for finding in findings)
+    findings = tuple(check_usable(header))
+    usable = not any(finding.level == "error" for finding in findings)
     ctx_size = default_ctx_size(header)
     use = estimate_memory(header, ctx_size, LoadOptions(header.path)).use
-    facts = [*_model(header), *_text(header), *_memory(use, ctx_size, free), *_use(header, runs)]
+    facts = [*_model(header), *_text(header), *_memory(use, ctx_size, free)]
+    facts += [*_heads(header, ctx_size, use), *_use(header, usable)]
     shown = tuple((label, one_line(words)) for label, words in facts)
     return ModelInfo(header, shown, use, findings)
 
@@ -79,6 +89,27 @@ def _model(header: ModelHeader) -> Iterator[tuple[str, str]]:
     ]
     if shape:
         yield "shape", ", ".join(shape)
+
+
+def _heads(header: ModelHeader, ctx_size: int, use: MemoryUse) -> Iterator[tuple[str, str]]:
+    """What a file of heads reads of its target, or which heads a model brings."""
+    kind = draft_kind(header)
+    if has_heads(header):
+        load = LoadOptions(header.path)
+        more = estimate_memory(header, ctx_size, load, heads=True).use.total - use.total
+        heads = counted(claimed_heads(header), "prediction head")
+        yield "heads", f"{heads} of its own: use with --draft mtp, {size(more)} more"
+    if kind.is_model:
+        return
+    reads = [f"hidden states {kind.target_width:,} wide" if kind.target_width else "hidden states"]
+    if kind.target_layers:
+        reads.append(f"the inputs of layers {', '.join(map(str, kind.target_layers))}")
+    yield "heads", f"{kind.words} ({kind.spec_type})"
+    yield "reads", f"of its target {', '.join(reads)}"
+    if kind.block_size:
+        yield "drafts", f"blocks of {kind.block_size} tokens in one pass"
+    if kind.reduced_vocabulary:
+        yield "chooses", f"among {kind.reduced_vocabulary:,} tokens of the vocabulary"
 
 
 def _memory(use: MemoryUse, ctx_size: int, free: int | None) -> Iterator[tuple[str, str]]:
@@ -121,7 +152,7 @@ def _quoted(vocab: Vocab, token: int) -> str:
     return repr(vocab.tokens[token][:40].decode("utf-8", "backslashreplace"))
 
 
-def _use(header: ModelHeader, runs: bool) -> Iterator[tuple[str, str]]:
+def _use(header: ModelHeader, usable: bool) -> Iterator[tuple[str, str]]:
     yield "licence", header.license or "not stated"
     base = [
         str(value)
@@ -130,11 +161,10 @@ def _use(header: ModelHeader, runs: bool) -> Iterator[tuple[str, str]]:
     ]
     if base:
         yield "base model", ", ".join(base)
-    if not header.parameters or not runs:
+    if not header.parameters or not usable:
         return
-    if not header.can_roll_back:
-        yield "as a target", "plain decoding only: it cannot drop rejected tokens"
-        yield "as a draft", "no: it cannot drop rejected tokens"
+    if not draft_kind(header).is_model:
+        yield "as a draft", "only for the model that it was made for"
         return
     yield "as a target", f"for drafts of at most {count(header.parameters // MIN_RATIO)} parameters"
     yield "as a draft", f"for targets of at least {count(header.parameters * MIN_RATIO)} parameters"

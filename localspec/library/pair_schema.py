@@ -1,7 +1,7 @@
 """Schema of a user's pair file (TOML): two models, settings within bounds, and file hashes.
 
     target = "/models/big-Q4_K_M.gguf"          # or a Hub reference
-    draft = "hf:org/small-GGUF/small-Q8_0.gguf"
+    draft = "hf:org/small-GGUF/small-Q8_0.gguf" # or "mtp", heads of the target's own
 
     [settings]                                  # as `core.config` names them
     draft_tokens = 4
@@ -29,6 +29,7 @@ from localspec.core.formatting import one_line
 from localspec.core.sampling_choice import RANDOM_SEED
 from localspec.hub.provenance import SHA256
 from localspec.hub.reference import parse_reference
+from localspec.library.catalog import MTP
 
 SHOWN_CHARACTERS = 80  # of a key
 
@@ -57,7 +58,14 @@ def _model(text: str) -> str:
 
 
 _MODEL = "an absolute path in UTF-8, or a Hub reference such as hf:org/repo/file.gguf"
+
+
+def _draft(text: str) -> str:
+    return text if text == MTP else _model(text)
+
+
 _Model = Annotated[str, AfterValidator(_model), Field(description=_MODEL)]
+_Draft = Annotated[str, AfterValidator(_draft), Field(description=f'{_MODEL}, or "{MTP}"')]
 _Path = Annotated[str, AfterValidator(_absolute), Field(description="an absolute path")]
 _HASH = "64 hexadecimal digits in lower case"
 _Texts = Annotated[list[str], Field(description="a list of texts")]
@@ -127,7 +135,7 @@ class PairFile(TypedDict):
     """The document in a pair's file."""
 
     target: _Model
-    draft: _Model
+    draft: _Draft
     settings: NotRequired[Annotated[PairSettings, Field(description="a table")]]
     files: NotRequired[Annotated[list[FileHash], Field(description="a list of tables")]]
 

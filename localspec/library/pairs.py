@@ -8,7 +8,7 @@ from localspec.core.errors import UnknownPair
 from localspec.engine.memory.probe import memory_for_models
 from localspec.hub.reference import parse_reference
 from localspec.library import user_pairs
-from localspec.library.catalog import Gain, PairSpec, load_catalog, of_family
+from localspec.library.catalog import MTP, Gain, PairSpec, load_catalog, of_family
 from localspec.library.local_models import LocalModel, model_of
 from localspec.metadata.filenames import parts_of
 
@@ -83,7 +83,8 @@ def pair_row(name: str, local: Sequence[LocalModel]) -> PairRow:
 
 def _own_row(name: str, here: _Machine) -> PairRow:
     pair = user_pairs.load(name)
-    files = [_find(model, here.models) for model in (pair.target, pair.draft)]
+    names = pair.target, pair.draft
+    files = [_find(model, here.models) for model in names if model != MTP]
     sizes = [None if file is None else file[1] for file in files]
     total = None if None in sizes else sum(size or 0 for size in sizes)
     return PairRow(
@@ -93,7 +94,7 @@ def _own_row(name: str, here: _Machine) -> PairRow:
         target=pair.target,
         draft=pair.draft,
         size=total,
-        here=(files[0] is not None, files[1] is not None),
+        here=_here(names, here.models),
         fits=here.fits(total),
         licenses=("", ""),
         gain=None,
@@ -102,7 +103,7 @@ def _own_row(name: str, here: _Machine) -> PairRow:
 
 
 def _known_row(pair: PairSpec, here: _Machine) -> PairRow:
-    names = str(pair.target.reference), str(pair.draft.reference)
+    names = str(pair.target.reference), pair.draft_name
     size = round(pair.size_gb * 1e9)
     return PairRow(
         name=pair.name,
@@ -111,12 +112,18 @@ def _known_row(pair: PairSpec, here: _Machine) -> PairRow:
         target=names[0],
         draft=names[1],
         size=size,
-        here=(_find(names[0], here.models) is not None, _find(names[1], here.models) is not None),
+        here=_here(names, here.models),
         fits=here.fits(size),
-        licenses=(pair.target.license, pair.draft.license),
+        licenses=(pair.target.license, pair.draft.license if pair.draft else ""),
         gain=pair.gain,
         spec=pair,
     )
+
+
+def _here(names: tuple[str, str], local: Sequence[LocalModel]) -> tuple[bool, bool]:
+    """Which of a pair are on this disk; heads of a target are where it is."""
+    target, draft = (_find(name, local) is not None for name in names)
+    return target, target if names[1] == MTP else draft
 
 
 def _find(name: str, local: Sequence[LocalModel]) -> tuple[Path, int] | None:

@@ -16,10 +16,11 @@ from localspec.core.formatting import one_line
 from localspec.download import downloaded
 from localspec.hub.reference import parse_reference
 from localspec.library import user_pairs
+from localspec.library.catalog import MTP as MTP
 from localspec.library.catalog import load_catalog
 from localspec.library.local_models import Inventory, LocalModel, find_models, model_of
 
-FIND = "find"  # in place of a draft: the best one on this disk
+FIND = "find"  # in place of a draft, as MTP: the best one on this disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,8 @@ class NamedModels:
 
     @property
     def models(self) -> list[str]:
-        """The names of one model, or of both."""
-        return [self.target] if self.draft is None else [self.target, self.draft]
+        """The names of one model, or of both; heads of the target's own are no other."""
+        return [self.target] if self.draft in (None, MTP) else [self.target, self.draft or ""]
 
 
 class Resolver:
@@ -73,7 +74,7 @@ class Resolver:
             wanted = _pair(target)
             if draft is not None:
                 wanted = NamedModels(wanted.target, draft, wanted.settings, wanted.note)
-        if wanted.draft is not None and wanted.draft != FIND and self.is_pair(wanted.draft):
+        if wanted.draft not in (None, FIND, MTP) and self.is_pair(wanted.draft or ""):
             drafted = _pair(wanted.draft).draft
             wanted = NamedModels(wanted.target, drafted, wanted.settings, wanted.note)
         return wanted
@@ -85,10 +86,14 @@ class Resolver:
     def groups_of(self, names: Sequence[str]) -> list[tuple[list[str], bool]]:
         """Models to fetch, those of a pair together, each with whether the pair is a lenient one.
 
-        Two models without a pair's name are taken for a pair.
+        Two models without a pair's name are taken for a pair. In place of a draft there may be MTP.
         """
         chosen = [self.choose(name, None) for name in names]
-        pairs = [(each.models, bool(each.settings.get("lenient"))) for each in chosen if each.draft]
+        pairs = [
+            ([each.target, each.draft], bool(each.settings.get("lenient")))
+            for each in chosen
+            if each.draft
+        ]
         loose = [each.target for each in chosen if not each.draft]
         singles = [loose] if len(loose) == 2 and not pairs else [[name] for name in loose]
         return [*pairs, *((each, False) for each in singles)]
@@ -133,7 +138,9 @@ class Resolver:
         return found
 
     def canonical_name(self, name: str) -> str:
-        """A name that means the same model tomorrow: a reference, or an absolute path."""
+        """A name that means the same model tomorrow: a reference, or an absolute path; or MTP."""
+        if name == MTP:
+            return name
         reference, here = parse_reference(name), self.on_disk(name)
         if reference is None or (here is not None and here == self._listed(name)):
             return str((here or Path(name)).absolute())
@@ -144,7 +151,7 @@ class Resolver:
         return next((model.path for model in self._nameable() if model.name == name), None)
 
     def _nameable(self) -> list[LocalModel]:
-        return [model for model in self.inventory.models if model.source != "folder"]
+        return [model for model in self.inventory.files if model.source != "folder"]
 
 
 def _is_known(name: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from localspec.core.files import read_at_most
 from localspec.core.formatting import one_line
-from localspec.metadata.filenames import is_sidecar
+from localspec.metadata.filenames import heads_kind, is_sidecar
 
 MAX_DEPTH = 12  # folders below the one that is searched
 MAX_FILES = 100_000  # per source
@@ -110,8 +110,10 @@ class Scan:
                 self.leave_out(_TOO_DEEP, below[0][0])
 
     def gguf_files(self, root: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
-        """Those whose names are of models."""
-        return (path for path in self.files(root, depth) if names_a_model(path))
+        """Those whose names are of models, or of heads that draft for one."""
+        return (
+            path for path in self.files(root, depth) if names_a_model(path) or names_heads(path)
+        )
 
     def file(
         self,
@@ -150,6 +152,11 @@ class Scan:
 def names_a_model(path: Path) -> bool:
     """Whether a file is a model by its name: GGUF, and no sidecar."""
     return path.name.lower().endswith(".gguf") and not is_sidecar(path.as_posix())
+
+
+def names_heads(path: Path) -> bool:
+    """Whether a file is by its name a sidecar that drafts for a model."""
+    return path.name.lower().endswith(".gguf") and heads_kind(path.as_posix()) is not None
 
 
 def read_text(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""Ranks draft models for a target: those on this disk that fit, and the nearest that do not."""
+"""Ranks drafts for a target: those on this disk that fit, heads first, and the nearest others."""
 
 import math
 import os
@@ -16,10 +16,12 @@ from localspec.engine import profile_store
 from localspec.engine.memory.estimate import estimate_memory, tensor_bytes
 from localspec.engine.memory.plan import default_ctx_size, draft_ctx_size
 from localspec.engine.memory.probe import memory_for_models
+from localspec.library import sidecars
 from localspec.library.catalog import PairSpec, load_catalog
 from localspec.library.local_models import LocalModel
 from localspec.library.scan import names_a_model
-from localspec.metadata.filenames import stem_of, tag_of
+from localspec.metadata.draft_kind import claimed_heads, draft_kind, has_heads
+from localspec.metadata.filenames import model_name
 from localspec.metadata.findings import LENIENT
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import MIN_RATIO, PairReport, check_pair
@@ -27,6 +29,7 @@ from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.limits import usual_gain
 
 MAX_BESIDE = 10_000  # files in a target's folder
+_HEADS_FIRST = 10.0  # heads were trained with their target, and cost little
 _FAR = 4.0
 _DISTANCES = dict.fromkeys(LENIENT, 1.0) | {  # of a finding, in steps away from a pair that fits
     "token-text-user-defined": 1.0, "token-text-normal": 2.0, "token-text-byte": 2.0,
@@ -87,11 +90,15 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Suggestions:
-    """What was found for one target: drafts, the best first; refused ones, the nearest first."""
+    """What was found for one target: drafts, the best first; refused ones, the nearest first.
+
+    ``own_heads`` counts the prediction heads in the target's own file, with which it drafts best.
+    """
 
     drafts: tuple[Suggestion, ...]
     refused: tuple[Refusal, ...]
     known: tuple[PairSpec, ...]
+    own_heads: int = 0
 
 
 def drafts_for(
@@ -99,7 +106,7 @@ def drafts_for(
 ) -> Suggestions:
     """Every draft for ``target`` on this disk, and known pairs of it.
 
-    Looked through are the models ``local``, and those in the target's own folder.
+    Looked through are the files ``local``, and those in the target's own folder, sidecars too.
     """
     found = _headers(_candidates(target.path, local))
     return suggest(target, found, load_catalog(), memory_for_models(), _measured, lenient=lenient)
@@ -109,7 +116,8 @@ def _candidates(target: Path, local: Sequence[LocalModel]) -> Iterator[tuple[str
     """Shown names and paths, each file once, the target left out."""
     named = [(str(m.path) if m.source == "folder" else m.name, m.path) for m in local]
     seen = {os.path.realpath(target)}
-    for name, path in (*named, *((str(path), path) for path in _beside(target))):
+    near = [*sidecars.beside(target), *_beside(target)]
+    for name, path in (*named, *((str(path), path) for path in near)):
         real = os.path.realpath(path)
         if real not in seen:
             seen.add(real)
@@ -155,12 +163,14 @@ def suggest(
     drafts: list[Suggestion] = []
     refused: list[tuple[float, Refusal]] = []
     for name, header in candidates:
-        if header.path == target.path or not 0 < header.parameters < target.parameters:
+        kind = draft_kind(header)
+        largest = target.parameters if kind.is_model else header.parameters + 1
+        if header.path == target.path or not 0 < header.parameters < largest:
             continue
         report = check_pair(target, header, lenient=lenient)
         if report.compatible:
             drafts.append(_judge(target, header, name, free_ram, measured))
-        else:
+        elif kind.is_model or _of_one_model(target, header):
             first = report.errors[0]
             entry = Refusal(header, name, first.message, first.hint, report.harmless)
             refused.append((_distance(report), entry))
@@ -168,15 +178,22 @@ def suggest(
         tuple(sorted(drafts, key=lambda each: (-each.worth, each.name))),
         tuple(entry for _, entry in sorted(refused, key=lambda each: (each[0], each[1].name))),
         tuple(pair for pair in catalog if is_target_of(pair, target)),
+        claimed_heads(target) if has_heads(target) else 0,
     )
+
+
+def _of_one_model(target: ModelHeader, heads: ModelHeader) -> bool:
+    """Whether heads that do not fit were meant for this target, by their name."""
+    name = model_name(heads.path.name)
+    return bool(name) and model_name(target.path.name).startswith(name)
 
 
 def is_target_of(pair: PairSpec, target: ModelHeader) -> bool:
     """Whether a known pair is for this model, by file name or name, of any quantisation."""
-    theirs = {_bare(pair.target.repo.split("/")[-1].removesuffix("-GGUF"))}
+    theirs = {model_name(pair.target.repo.removesuffix("-GGUF"))}
     if pair.target.file:
-        theirs.add(_bare(pair.target.file.split("/")[-1]))
-    ours = {_bare(target.path.name), _bare(target.name or "")}
+        theirs.add(model_name(pair.target.file))
+    ours = {model_name(target.path.name), model_name(target.name or "")}
     return bool((ours & theirs) - {""})
 
 
@@ -201,7 +218,10 @@ def _judge(
     ratio = target.parameters / draft.parameters
     worth = rule_of_thumb(tensor_bytes(draft) / max(1, tensor_bytes(target)), ratio)
     reasons = [f"{ratio:.0f} times smaller" if ratio >= 9.5 else f"{ratio:.1f} times smaller"]
-    if ratio < MIN_RATIO:
+    kind = draft_kind(draft)
+    if not kind.is_model:
+        reasons, worth = [kind.words, size(draft.n_bytes)], _HEADS_FIRST + worth
+    elif ratio < MIN_RATIO:
         reasons.append("too large to gain much")
     family = _same_family(target, draft)
     if family:
@@ -218,9 +238,6 @@ def _judge(
         worth *= 0.5
     else:
         reasons.append(f"both need {size(taken)}")
-    if not draft.can_roll_back:
-        reasons.append("cannot drop rejected tokens, so it would not be used")
-        worth = 0.0
     found = measured(target, draft)
     if found is not None:
         reasons.append(f"measured here: {found:.2f}x plain")
@@ -243,17 +260,8 @@ def _families(header: ModelHeader) -> dict[str, str]:
             0
         ]
         if re.search(r"[a-z]", family, re.IGNORECASE):
-            families[_bare(family)] = family
+            families[model_name(family)] = family
     return families
-
-
-def _bare(name: str) -> str:
-    """A model's name without quantisation and separators, in small letters."""
-    path = name if name.lower().endswith(".gguf") else f"{name}.gguf"
-    stem, tag = stem_of(path), tag_of(path)
-    if tag is not None:
-        stem = stem[: stem.rindex(tag)]
-    return re.sub(r"[-_. ]", "", stem).lower()
 
 
 def _distance(report: PairReport) -> float:

@@ -14,7 +14,7 @@ from localspec.core.errors import FileProblem, UnknownPair, UsageError
 from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.core.formatting import one_line
 from localspec.hub.reference import parse_reference
-from localspec.library.catalog import find_pair, load_catalog, unknown_pair
+from localspec.library.catalog import MTP, find_pair, load_catalog, unknown_pair
 
 if TYPE_CHECKING:
     from localspec.library.pair_schema import FileHash, Setting, UserPair
@@ -24,7 +24,7 @@ MAX_NAME = 64
 SHOWN_CHARACTERS = 80  # of a name
 SHOWN_REASON = 600  # characters, enough for the names of all settings
 _NAME = re.compile(rf"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}")
-_KEYWORDS = ("auto", "off", "find")  # what --draft takes besides a model
+_KEYWORDS = ("auto", "off", "find", MTP)  # what --draft takes besides a model
 _NAME_RULE = (
     f"A name has up to {MAX_NAME} letters, digits, dots, dashes and underscores, begins with a "
     f"letter or digit, is no number and none of {', '.join(_KEYWORDS)}, and does not end in .gguf."
@@ -62,6 +62,7 @@ def add(
 ) -> Path:
     """Keep a pair, and return its file. Models are paths, made absolute, or Hub references.
 
+    The draft may be "mtp", the target's prediction heads.
     Settings that are None are left out. Raises UsageError for a name that is taken or none, and
     for a setting that is unknown or out of its bounds; FileProblem when nothing can be written.
     """
@@ -70,7 +71,7 @@ def add(
     require_free(name)
     document = {
         "target": _place(target),
-        "draft": _place(draft),
+        "draft": draft if draft == MTP else _place(draft),
         "settings": {key: value for key, value in settings.items() if value is not None},
         "files": tuple(hashes),
     }
@@ -157,8 +158,7 @@ def find(name: str) -> NamedPair:
         spec = find_pair(name)
     except UnknownPair:
         raise unknown_pair(name, [*own, *(known.name for known in load_catalog())]) from None
-    target, draft = str(spec.target.reference), str(spec.draft.reference)
-    return NamedPair(spec.name, target, draft, {}, "")
+    return NamedPair(spec.name, str(spec.target.reference), spec.draft_name, {}, "")
 
 
 def kept_hashes(wanted: Sequence[str] | None) -> dict[Path, str]:

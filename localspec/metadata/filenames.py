@@ -1,10 +1,11 @@
-"""Names of GGUF files: parts of a split model, sidecars (mmproj, imatrix), quantisation tags.
+"""Names of GGUF files: parts of a split model, sidecars (mmproj, heads), quantisation tags.
 
 Paths on the disk and inside a repository alike; no file is opened.
 """
 
 import re
 from pathlib import Path
+from typing import Literal
 
 # Stem, number and count of a part: exactly as llama.cpp writes it, and in any case, as on the Hub.
 PART_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
@@ -15,9 +16,8 @@ MAX_PARTS = 1000  # of a split model; real ones have some dozens
 
 # Heads inside a target put "-MTP-" into its name, so only a leading "mtp-" tells a lone head; in
 # flat caches the repository and "_" stand before it.
-_SIDECAR = re.compile(
-    r"mmproj|imatrix|(?:^|_)mtp-|(?:^|[-_.])(?:eagle3|dflash|dspark)[-_.]", re.IGNORECASE
-)
+_NO_DRAFT = re.compile(r"mmproj|imatrix|(?:^|[-_.])dspark[-_.]", re.IGNORECASE)
+_HEADS = re.compile(r"(?:^|_)(mtp)-|(?:^|[-_.])(eagle3|dflash)(?=[-_.])", re.IGNORECASE)
 
 
 def is_sidecar(path: str) -> bool:
@@ -25,8 +25,30 @@ def is_sidecar(path: str) -> bool:
 
     Of the path, which has forward slashes, only the name counts and the folder that it is in.
     """
+    return bool(_NO_DRAFT.search(path.rpartition("/")[2])) or heads_kind(path) is not None
+
+
+def heads_kind(path: str) -> Literal["mtp", "eagle3", "dflash"] | None:
+    """Which heads a sidecar holds, by its name or folder; None where it does not draft."""
     folder, _, name = path.rpartition("/")
-    return folder.rpartition("/")[2].lower() == "mtp" or bool(_SIDECAR.search(name))
+    found = None if _NO_DRAFT.search(name) else _HEADS.search(name)
+    if found is not None:
+        kind = (found[1] or found[2]).lower()
+        return "mtp" if kind == "mtp" else "eagle3" if kind == "eagle3" else "dflash"
+    return "mtp" if folder.rpartition("/")[2].lower() == "mtp" else None
+
+
+def model_name(path: str) -> str:
+    """The model that a file's name tells, in small letters without separators and quantisation.
+
+    Of heads, the model that they draft for.
+    """
+    name = path.rpartition("/")[2]
+    name = _HEADS.sub("", name if name.lower().endswith(".gguf") else f"{name}.gguf")
+    stem, tag = stem_of(name), tag_of(name)
+    if tag is not None:
+        stem = stem[: stem.rindex(tag)]
+    return re.sub(r"[-_. ]", "", stem).lower()
 
 
 def stem_of(path: str) -> str:

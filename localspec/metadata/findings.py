@@ -73,6 +73,18 @@ REFUSED_BY_LLAMA_CPP: dict[str, tuple[Level, str]] = {
         "One side is of a newer generation: use a draft of the target's generation.",
     ),
 }
+REFUSED_BY_LLAMA_CPP |= {  # heads, which llama.cpp refuses by an exception or an assertion
+    "heads-header": ("error", "This file would crash llama.cpp: get another conversion of it."),
+    "heads-missing": ("error", "Get a conversion of the model that has its heads, or a sidecar."),
+    "heads-architecture": ("error", "Get the heads that were made for this target."),
+    "heads-width": ("error", "Get the heads that were made for this target."),
+    "heads-layers": (
+        "error",
+        "Get the heads that were made for this target.",
+    ),
+    "heads-vocabulary": ("error", "Get the heads that were made for this target."),
+    "heads-unsupported": ("error", "Choose an ordinary draft model."),
+}
 RULES: dict[str, tuple[Level, str]] = REFUSED_BY_LLAMA_CPP | {
     "not-autoregressive": ("error", "Only models that continue a text token by token can be used."),
     "no-chat-template": (
@@ -86,15 +98,11 @@ RULES: dict[str, tuple[Level, str]] = REFUSED_BY_LLAMA_CPP | {
     "pre-differs": ("warning", "The draft learned another split of text: expect less acceptance."),
     "draft-not-smaller": ("warning", "Choose a smaller draft."),
     "small-ratio": ("warning", "Expect little gain; choose a smaller draft."),
-    "target-cannot-roll-back": ("warning", "localspec runs this target plainly, without a draft."),
-    "draft-cannot-roll-back": (
-        "warning",
-        "localspec runs the target plainly: choose a draft with ordinary attention.",
-    ),
     "sliding-window": (
         "info",
         "Rejected tokens can be dropped; what a longer step back misses is read again.",
     ),
+    "heads-left-out": ("info", "Only --draft mtp would need them."),
     "draft-context": ("info", "Of a longer text the draft sees the most recent part."),
     "target-vocab-larger": (
         "info",

@@ -54,7 +54,8 @@ class ModelHeader:
     """What a GGUF file says about itself, all parts of a split model taken together.
 
     `n_bytes` is the size on disk, `parameters` the number of tensor elements. `values` holds
-    scalars by their full key, and arrays of up to 1024 elements as tuples.
+    scalars by their full key, and arrays of up to 1024 elements as tuples. `data_start` is where
+    the weights begin in the first part, in bytes.
 
     Of a header that is not `complete`, what is None or empty may still come: the tensors are
     missing, `n_tokens` is what the file announces, and `vocab` has its texts and types, while its
@@ -88,6 +89,7 @@ class ModelHeader:
     tensors: tuple[TensorInfo, ...]
     values: Mapping[str, Value]
     split_count: int
+    data_start: int
 
     def as_json(self) -> dict[str, object]:
         """What a JSON reader wants to know; None for what is absent or not read."""
@@ -129,6 +131,11 @@ class ModelHeader:
         """Whether the model continues a text from left to right."""
         known = self.architecture not in ENCODERS and not self.is_diffusion
         return known and self.get("attention.causal") is not False
+
+    @property
+    def is_autoregressive(self) -> bool:
+        """Whether the model continues a text token by token."""
+        return self.is_causal and not self.is_embedding
 
     @property
     def is_embedding(self) -> bool:
@@ -221,6 +228,7 @@ def _build_header(parts: Sequence[PartHeader], complete: bool = True) -> ModelHe
         tensors=tensors,
         values=dict(first.values),
         split_count=len(parts),
+        data_start=first.n_header + -first.n_header % (first.number("general.alignment") or 32),
     )
 
 

@@ -10,7 +10,9 @@ from itertools import islice
 from typing import Literal
 
 from localspec.core.formatting import one_line
+from localspec.metadata.draft_kind import DraftKind, claimed_heads, draft_kind
 from localspec.metadata.findings import PRE_GROUPS, Finding, Level, counted, make_finding, show_text
+from localspec.metadata.head_checks import check_heads, heads_problem
 from localspec.metadata.header import ModelHeader
 from localspec.metadata.vocab import Vocab
 
@@ -31,32 +33,42 @@ _SIDECARS = {
     "adapter": ("an adapter (LoRA)", "Merge it into its base model, or give the base model."),
     "imatrix": ("statistics for quantizing, an imatrix", "Give the model itself."),
 }
-_HEADS = {
-    "eagle3": "an EAGLE-3 head",
-    "dflash": "a DFlash head",
-    "gemma4-assistant": "a multi-token prediction head",
-}
-_HEAD_HINT = "It needs the target's hidden state; choose a plain draft model."
+_HEAD_HINT = "It only drafts: give the model that it was made for, and this file with --draft."
 
 
 def check_file(header: ModelHeader, role: Role, without_weights: Level) -> Iterator[Finding]:
-    """Whether the file is a text model at all, and whether llama.cpp survives loading it."""
-    sidecar = _find_sidecar(header, role)
+    """Whether the file is what its role needs, and whether llama.cpp survives loading it.
+
+    A target generates text; a draft may also be heads that only draft for one.
+    """
+    kind = draft_kind(header)
+    sidecar = _find_sidecar(header, role, kind)
     if sidecar:
         yield sidecar
         return
-    if header.is_diffusion or header.is_embedding or not header.is_causal:
-        kind = "an encoder"
-        if header.is_diffusion or header.is_embedding:
-            kind = "a diffusion model" if header.is_diffusion else "a text embedding model"
-        shown = one_line(header.architecture)
-        yield make_finding("not-autoregressive", f"The {role} ({shown}) is {kind}.")
+    if kind.is_model and not header.is_autoregressive:
+        yield make_finding(
+            "not-autoregressive",
+            f"The {role} ({one_line(header.architecture)}) is {_other(header)}.",
+        )
     if not header.tensors and header.split_count < 2:
         message = f"The {role} holds a tokenizer only, no weights."
         yield make_finding("vocabulary-only", message, level=without_weights)
     yield from _check_sizes_of(header, role)
     yield from _check_tokenizer(header, role)
-    yield from _check_embedding(header, role)
+    if kind.is_model:
+        yield from _check_embedding(header, role)
+        if role != "draft" and (problem := heads_problem(header)):
+            yield make_finding("heads-left-out", problem, level="info")
+    else:
+        yield from check_heads(header, kind)
+
+
+def _other(header: ModelHeader) -> str:
+    """What a model is that does not continue a text token by token."""
+    if header.is_diffusion:
+        return "a diffusion model"
+    return "a text embedding model" if header.is_embedding else "an encoder"
 
 
 def check_prompt(vocab: Vocab | None, role: Role) -> Iterator[Finding]:
@@ -82,7 +94,7 @@ def check_template(header: ModelHeader, role: Role) -> Iterator[Finding]:
 
 def certain_sidecar(header: ModelHeader, role: Role) -> Finding | None:
     """A sidecar by what is known of its header, if the rest can change nothing."""
-    known = _sidecar_by_name(header)
+    known = _sidecar_by_name(header, role, draft_kind(header))
     # A type that is still to come might say it in other words.
     named = header.architecture and header.type is not None
     settled = header.complete or header.architecture in _SIDECARS or named
@@ -97,8 +109,12 @@ def loads_without_texts(header: ModelHeader) -> bool:
 def _check_sizes_of(header: ModelHeader, role: Role) -> Iterator[Finding]:
     """Header values at which llama.cpp's assertions end the process."""
     layers, epsilon = header.block_count, header.get("attention.layer_norm_rms_epsilon")
+    heads = claimed_heads(header)
     if layers is not None and not 1 <= layers <= MAX_LAYERS:
         message = f"The {role} claims {layers:,} layers; llama.cpp allows 1 to {MAX_LAYERS}."
+        yield make_finding("absurd-header", message)
+    if heads > (layers or heads):
+        message = f"The {role} claims {heads:,} prediction heads among {layers:,} layers."
         yield make_finding("absurd-header", message)
     if isinstance(epsilon, float) and not (math.isfinite(epsilon) and epsilon >= 0):
         yield make_finding(
@@ -106,32 +122,23 @@ def _check_sizes_of(header: ModelHeader, role: Role) -> Iterator[Finding]:
         )
 
 
-def _find_sidecar(header: ModelHeader, role: Role) -> Finding | None:
+def _find_sidecar(header: ModelHeader, role: Role, kind: DraftKind) -> Finding | None:
     """Files that lie beside a model and are taken for one by a loose pattern."""
-    names = {tensor.name for tensor in header.tensors}
-    kind = header.type or "model"
-    known = _sidecar_by_name(header)
-    if known:
-        what, hint = known
-    # Heads for multi-token prediction are stored as the model with its ordinary layers left out.
-    elif header.get("nextn_predict_layers") and names and "blk.0.attn_norm.weight" not in names:
-        what, hint = "a multi-token prediction head", _HEAD_HINT
-    elif kind != "model":
-        what, hint = f"a file of type '{one_line(kind)}'", ""
-    else:
-        return None
-    return _sidecar(role, what, hint)
+    known = _sidecar_by_name(header, role, kind)
+    if known is None and kind.is_model and (header.type or "model") != "model":
+        known = f"a file of type '{one_line(header.type or '')}'", ""
+    return _sidecar(role, *known) if known else None
 
 
 def _sidecar(role: Role, what: str, hint: str) -> Finding:
     return make_finding("sidecar", f"The {role} is not a model but {what}.", hint)
 
 
-def _sidecar_by_name(header: ModelHeader) -> tuple[str, str] | None:
-    """What a sidecar is and what to do about it, where its architecture or type is known as one."""
+def _sidecar_by_name(header: ModelHeader, role: Role, kind: DraftKind) -> tuple[str, str] | None:
+    """What a sidecar is and what to do about it, where it cannot be used in this role."""
     known = _SIDECARS.get(header.architecture) or _SIDECARS.get(header.type or "")
-    if known is None and header.architecture in _HEADS:
-        return _HEADS[header.architecture], _HEAD_HINT
+    if known is None and not kind.is_model and role != "draft":
+        return kind.words, _HEAD_HINT
     return known
 
 

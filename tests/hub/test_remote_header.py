@@ -219,7 +219,7 @@ def test_a_sidecar_is_known_by_the_first_piece(hub: FakeHub) -> None:
         "general.architecture": keys.pop("general.architecture"),
         "general.type": "model",
     } | keys
-    result = compared(hub, HEADER, gguf_bytes(keys))
+    result = compared(hub, gguf_bytes(keys), HEADER)
     assert [f.rule for f in result.report.findings] == ["sidecar"]
     assert result.bytes_read == 2 * FIRST_BYTES
 

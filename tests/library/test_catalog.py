@@ -14,7 +14,7 @@ import pytest
 from localspec.core.errors import FileProblem, UnknownPair
 from localspec.hub.reference import Reference, parse_reference
 from localspec.library import catalog
-from localspec.library.catalog import find_pair, load_catalog, of_family
+from localspec.library.catalog import PairSpec, find_pair, load_catalog, of_family
 from localspec.library.user_pairs import is_name
 
 # Target and draft of every pair that must be in the list.
@@ -59,13 +59,31 @@ ggml-org/gpt-oss-120b-GGUF ggml-org/gpt-oss-20b-GGUF
 bartowski/Falcon3-10B-Instruct-GGUF bartowski/Falcon3-1B-Instruct-GGUF
 bartowski/EXAONE-3.5-32B-Instruct-GGUF bartowski/EXAONE-3.5-2.4B-Instruct-GGUF
 """
+# Heads: the kind, then as above; without a draft they are in the target.
+HEADS = """
+draft-mtp unsloth/Qwen3.6-27B-MTP-GGUF
+draft-dflash unsloth/Qwen3.6-27B-GGUF AtomicChat/Qwen3.6-27B-DFlash-GGUF
+draft-dflash ggml-org/Qwen3-8B-GGUF ggml-org/Qwen3-8B-GGUF
+draft-eagle3 ggml-org/gpt-oss-20b-GGUF ggml-org/gpt-oss-20b-GGUF
+"""
 PAIRS = load_catalog()
 
 
 def test_every_confirmed_pair_is_there_once() -> None:
-    listed = Counter((pair.target.repo, pair.draft.repo) for pair in PAIRS)
-    wanted = [tuple(line.split()) for line in CONFIRMED.strip().splitlines()]
-    assert listed == Counter(wanted)
+    def repos(pair: PairSpec) -> tuple[str, ...]:
+        return pair.spec_type, pair.target.repo, *([pair.draft.repo] if pair.draft else [])
+
+    wanted = [("draft-simple", *line.split()) for line in CONFIRMED.strip().splitlines()]
+    wanted += [tuple(line.split()) for line in HEADS.strip().splitlines()]
+    assert Counter(map(repos, PAIRS)) == Counter(wanted)
+
+
+def test_a_pair_without_a_draft_drafts_with_its_own_heads() -> None:
+    for pair in PAIRS:
+        assert pair.draft is not None or pair.spec_type == "draft-mtp"
+    pair = find_pair("qwen3.6-27b-mtp")
+    assert (pair.draft_name, pair.size_gb) == ("mtp", 15.0)
+    assert pair.as_json()["draft"] is None
 
 
 def test_names_are_unique_whatever_their_case() -> None:
@@ -85,11 +103,16 @@ def test_a_name_can_be_typed(subtests: pytest.Subtests) -> None:
 def test_a_pair_is_plausible(subtests: pytest.Subtests) -> None:
     for pair in PAIRS:
         with subtests.test(pair.name):
-            assert pair.target.size_gb > 2 * pair.draft.size_gb > 0
-            assert pair.size_gb == pytest.approx(pair.target.size_gb + pair.draft.size_gb)
-            assert abs(pair.target.n_vocab - pair.draft.n_vocab) <= 128  # llama.cpp's limit
-            for model in (pair.target, pair.draft):
-                assert model.license and model.n_vocab > 30_000
+            models = [pair.target, *([pair.draft] if pair.draft else [])]
+            assert pair.size_gb == pytest.approx(sum(model.size_gb for model in models))
+            if pair.draft is not None:
+                assert pair.target.size_gb > 2 * pair.draft.size_gb > 0
+            vocabularies = [model.n_vocab for model in models if model.n_vocab is not None]
+            assert len(vocabularies) == (2 if pair.spec_type == "draft-simple" else 1)
+            assert min(vocabularies) > 30_000
+            assert max(vocabularies) - min(vocabularies) <= 128  # llama.cpp's limit
+            for model in models:
+                assert model.license
                 if model.file is not None:
                     assert model.quantization.lower() in model.file.lower()
                     split = re.search(r"-00001-of-(\d{5})\.gguf$", model.file)
@@ -113,9 +136,7 @@ def test_what_is_said_is_said_in_sentences(subtests: pytest.Subtests) -> None:
 def test_a_renamed_file_is_found_by_its_quantization() -> None:
     pair = find_pair("gpt-oss-120b")
     assert pair.target.reference == Reference("ggml-org/gpt-oss-120b-GGUF", tag="MXFP4")
-    assert str(find_pair("qwen3-14b").draft.reference) == (
-        "hf:Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf"
-    )
+    assert find_pair("qwen3-14b").draft_name == "hf:Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf"
 
 
 def test_non_commercial_and_hybrid_pairs_say_so() -> None:
@@ -175,7 +196,7 @@ def test_a_pair_as_json(subtests: pytest.Subtests) -> None:
             document = json.loads(json.dumps(pair.as_json()))
             assert document["name"] == pair.name
             assert document["target"]["reference"] == str(pair.target.reference)
-            assert document["draft"]["license"] == pair.draft.license
+            assert (document["draft"] or {}).get("license") == (pair.draft and pair.draft.license)
             assert document["size_gb"] == pytest.approx(pair.size_gb, abs=1e-3)
 
 

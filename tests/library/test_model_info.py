@@ -10,6 +10,13 @@ import pytest
 
 from localspec.library.model_info import model_info
 from localspec.metadata.header import read_header
+from tests.support.head_files import (
+    dflash_bytes,
+    eagle3_bytes,
+    header_of,
+    mtp_bytes,
+    target_bytes,
+)
 from tests.support.real_pair import TinyFiles
 
 
@@ -41,11 +48,62 @@ def test_the_memory_it_would_take(demo_files: tuple[Path, Path]) -> None:
         assert dict(model_info(read_header(demo_files[0]), free).facts)["memory"].endswith(end)
 
 
-def test_what_cannot_draft_is_said(tiny: TinyFiles) -> None:
+def test_a_recurrent_model_drafts_and_is_drafted_for(tiny: TinyFiles) -> None:
     found = facts(tiny.recurrent)
     assert found["architecture"] == "mamba"
-    assert "cannot drop rejected tokens" in found["as a target"]
-    assert found["as a draft"].startswith("no: ")
+    assert found["as a target"].startswith("for drafts of at most ")
+    assert found["as a draft"].startswith("for targets of at least ")
+
+
+def test_heads_in_a_model(tmp_path: Path) -> None:
+    shown = model_info(header_of(tmp_path, target_bytes()))
+    words = dict(shown.facts)["heads"]
+    assert words.startswith("1 prediction head of its own: use with --draft mtp, ")
+    assert words.endswith(" MiB more")
+    assert shown.runs and shown.as_json()["own_heads"] == 1
+    without = model_info(header_of(tmp_path, target_bytes(held=0)))
+    assert "heads" not in dict(without.facts) and without.as_json()["own_heads"] == 0
+    assert without.runs and "conversion left them out" in without.findings[0].message
+
+
+HEADS: dict[str, tuple[bytes, dict[str, str]]] = {
+    "mtp": (
+        mtp_bytes("step35", heads=3),
+        {
+            "heads": "3 multi-token prediction heads (draft-mtp)",
+            "reads": "of its target hidden states 64 wide",
+        },
+    ),
+    "eagle3": (
+        eagle3_bytes(mapped=[1, 2]),
+        {
+            "heads": "an EAGLE-3 head (draft-eagle3)",
+            "reads": "of its target hidden states 64 wide, the inputs of layers 1, 2, 3",
+            "chooses": "among 2 tokens of the vocabulary",
+        },
+    ),
+    "dflash": (
+        dflash_bytes(),
+        {
+            "heads": "a DFlash head (draft-dflash)",
+            "reads": "of its target hidden states 64 wide, the inputs of layers 0, 2",
+            "drafts": "blocks of 8 tokens in one pass",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_heads_alone(kind: str, tmp_path: Path) -> None:
+    data, expected = HEADS[kind]
+    shown = model_info(header_of(tmp_path, data))
+    found = dict(shown.facts)
+    assert {label: found[label] for label in expected} == expected
+    assert found["as a draft"] == "only for the model that it was made for"
+    assert "as a target" not in found
+    document = json.loads(json.dumps(shown.as_json()))
+    assert shown.usable and document["runs"] is False
+    assert document["as_draft"]["spec_type"] == f"draft-{kind}"
 
 
 def test_everything_a_header_may_say(tiny: TinyFiles) -> None:

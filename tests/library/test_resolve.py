@@ -11,7 +11,7 @@ from localspec.core.errors import UnknownPair, UsageError
 from localspec.hub import client
 from localspec.library import user_pairs
 from localspec.library.catalog import find_pair
-from localspec.library.resolve import FIND, NamedModels, Resolver
+from localspec.library.resolve import FIND, MTP, NamedModels, Resolver
 from localspec.metadata.header import read_header
 from tests.support import zoo
 from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
@@ -101,9 +101,20 @@ def test_a_known_pair_is_named_likewise() -> None:
     choice = choose("qwen3-14b", None)
     assert (choice.target, choice.draft) == (
         str(known.target.reference),
-        str(known.draft.reference),
+        known.draft_name,
     )
     assert choice.settings == {} and choice.note == ""
+
+
+def test_a_pair_whose_heads_are_in_its_target_has_one_model_to_fetch() -> None:
+    known = find_pair("qwen3.6-27b-mtp")
+    choice = choose("qwen3.6-27b-mtp", None)
+    assert (choice.target, choice.draft) == (str(known.target.reference), MTP)
+    assert choice.models == [choice.target]
+    resolver = Resolver()
+    assert resolver.groups_of(["qwen3.6-27b-mtp"]) == [([choice.target, MTP], False)]
+    assert choose("other.gguf", MTP) == NamedModels("other.gguf", MTP, {}, "")
+    assert resolver.canonical_name(MTP) == MTP
 
 
 def test_an_own_pair_that_hides_a_known_one_is_told() -> None:

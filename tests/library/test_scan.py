@@ -30,11 +30,6 @@ from tests.support.model_folders import (
         "mmproj-model-f16.gguf",
         "X-BF16-MMPROJ.gguf",
         "model.imatrix.gguf",
-        "mtp-gemma-4-E4B-it.gguf",
-        "MTP/gemma-4-E4B-it.gguf",
-        "ggml-org_gemma_mtp-gemma-4-E4B-it.gguf",
-        "eagle3-gpt-oss-20b-Q8_0.gguf",
-        "Qwen3-8B-DFlash.Q8_0.gguf",
         "dspark-x.gguf",
         ".hidden.gguf",
         ".trash/a.gguf",
@@ -47,6 +42,25 @@ from tests.support.model_folders import (
 def test_what_is_no_model_by_its_name_is_passed_over(ours: Path, name: str) -> None:
     zoo.put(ours / name, MODEL)
     assert find_models() == Inventory((), (), find_models().folders)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mtp-gemma-4-E4B-it.gguf",
+        "MTP/gemma-4-E4B-it.gguf",
+        "ggml-org_gemma_mtp-gemma-4-E4B-it.gguf",
+        "eagle3-gpt-oss-20b-Q8_0.gguf",
+        "Qwen3-8B-DFlash.Q8_0.gguf",
+    ],
+)
+def test_what_drafts_for_a_model_is_no_model_of_its_own(ours: Path, name: str) -> None:
+    zoo.put(ours / name, MODEL)
+    inventory = find_models()
+    assert inventory.models == () and inventory.notes == ()
+    [sidecar] = inventory.sidecars
+    assert (sidecar.path, sidecar.name) == (ours / name, name)
+    assert inventory.files == inventory.sidecars
 
 
 @pytest.mark.parametrize(

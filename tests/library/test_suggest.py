@@ -24,7 +24,8 @@ from localspec.library.suggest import (
 )
 from localspec.metadata.header import ModelHeader, read_header
 from tests.support import zoo
-from tests.support.gguf_files import model_keys, model_tensors, words, write_gguf
+from tests.support.gguf_files import Tensor, model_keys, model_tensors, words, write_gguf
+from tests.support.head_files import WIDTH, dflash_bytes, header_of, mtp_bytes, target_bytes
 from tests.support.model_folders import models_here, zoo_header
 from tests.support.toys import toy_knowledge
 
@@ -117,10 +118,59 @@ def test_what_does_not_fit_comes_last(tmp_path: Path, target: ModelHeader) -> No
     assert any("1 MiB are free" in reason for reason in short.reasons)
 
 
-def test_a_recurrent_draft_is_no_use(tmp_path: Path, target: ModelHeader) -> None:
-    draft = replace(model(tmp_path, "draft", 1 << 15), architecture="mamba")
-    found = suggest(target, [("draft", draft)], (), None, never)
-    assert not found.drafts or "cannot drop rejected tokens" in " ".join(found.drafts[0].reasons)
+def test_a_recurrent_draft_is_as_good_as_another(tmp_path: Path, target: ModelHeader) -> None:
+    draft = model(tmp_path, "draft", 1 << 15)
+    found = suggest(target, [("a", replace(draft, architecture="mamba"))], (), None, never)
+    assert found.drafts[0].worth == suggest(target, [("a", draft)], (), None, never).drafts[0].worth
+
+
+def test_heads_come_first(tmp_path: Path) -> None:
+    big = header_of(tmp_path, target_bytes(heads=0), "Big-Q4_K_M.gguf")
+    small = header_of(
+        tmp_path,
+        target_bytes("llama", heads=0, tensors=[Tensor("output.weight", (WIDTH, 200))]),
+        "small.gguf",
+    )
+    heads = header_of(tmp_path, mtp_bytes(), "mtp-Big.gguf")
+    blocks = header_of(tmp_path, dflash_bytes(), "Big-DFlash.gguf")
+    candidates = [("small", small), ("mtp", heads), ("dflash", blocks)]
+    big = replace(big, parameters=100 * big.parameters)
+    found = suggest(big, candidates, (), None, never)
+    assert names(found.drafts)[-1] == "small" and found.own_heads == 0
+    reasons = drafts(found)
+    assert reasons["mtp"][0] == "1 multi-token prediction head"
+    assert reasons["dflash"][0] == "a DFlash head"
+    # What was measured decides all the same.
+    speeds = {small.path: 9.0, heads.path: 1.2, blocks.path: 1.1}
+    found = suggest(big, candidates, (), None, lambda _, draft: speeds[draft.path])
+    assert names(found.drafts) == ["small", "mtp", "dflash"]
+
+
+def test_own_heads_are_told(tmp_path: Path) -> None:
+    for heads, count in ((0, 0), (1, 1)):
+        big = header_of(tmp_path, target_bytes(heads=heads), "Big.gguf")
+        assert suggest(big, [], (), None, never).own_heads == count
+    without = header_of(tmp_path, target_bytes(held=0), "Big.gguf")
+    assert suggest(without, [], (), None, never).own_heads == 0
+
+
+def test_heads_of_other_models_are_not_told_of(tmp_path: Path) -> None:
+    big = header_of(tmp_path, target_bytes("llama", heads=0), "Big-Q4_K_M.gguf")
+    big = replace(big, parameters=100 * big.parameters)
+    candidates = [
+        (name, header_of(tmp_path, mtp_bytes(), name))
+        for name in ("mtp-Other.gguf", "mtp-Big.gguf")
+    ]
+    found = suggest(big, candidates, (), None, never)
+    assert names(found.drafts) == [] and names(found.refused) == ["mtp-Big.gguf"]
+    assert "architecture qwen35, not llama" in found.refused[0].reason
+
+
+def test_sidecars_beside_the_target_are_found(tmp_path: Path) -> None:
+    target = header_of(tmp_path, target_bytes(heads=0), "Big-Q4_K_M.gguf")
+    zoo.put(tmp_path / "MTP" / "Big-Q8_0.gguf", mtp_bytes())
+    found = drafts_for(target, ())
+    assert [draft.path for draft in found.drafts] == [tmp_path / "MTP" / "Big-Q8_0.gguf"]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +205,7 @@ def test_the_rule_of_thumb_is_sane(cost: float, ratio: float) -> None:
 DRAFTS: list[tuple[str, list[str], list[str]]] = [
     ("Llama-3.1-8B", [LLAMA_1B], ["llama3.1-8b"]),
     ("Qwen2.5-14B", [QWEN25_SMALL], ["qwen2.5-14b"]),
-    ("Qwen3-8B", [QWEN3_SMALL, QWEN25_SMALL, "janhq/Jan-v1-4B-Q4_K_M"], []),
+    ("Qwen3-8B", [QWEN3_SMALL, QWEN25_SMALL, "janhq/Jan-v1-4B-Q4_K_M"], ["qwen3-8b-dflash"]),
     ("Jan-v1-4B", [QWEN3_SMALL, QWEN25_SMALL], []),
     ("gemma-3-27b", ["ggml-org/gemma-3-1b-it-GGUF/gemma-3-1b-it-Q8_0.gguf"], ["gemma3-27b"]),
     (

@@ -18,7 +18,6 @@ def byte_at(*ids: int) -> list[int]:
     return [BYTE if token_id in ids else 1 for token_id in range(N_WORDS)]
 
 
-HEAD = [Tensor("blk.4.nextn.eh_proj.weight", (DRAFT_SIZE,))]
 FILES: dict[str, tuple[dict[str, object], str, str]] = {
     "mmproj by type": ({"keys": {"general.type": "mmproj"}}, "sidecar", "vision or audio"),
     "mmproj by architecture": (
@@ -29,18 +28,6 @@ FILES: dict[str, tuple[dict[str, object], str, str]] = {
     "imatrix": ({"keys": {"general.type": "imatrix"}}, "sidecar", "imatrix"),
     "adapter": ({"keys": {"general.type": "adapter"}}, "sidecar", "LoRA"),
     "unknown kind": ({"keys": {"general.type": "pet\n"}}, "sidecar", r"type 'pet\n'"),
-    "eagle3": ({"keys": {"general.architecture": "eagle3"}}, "sidecar", "EAGLE-3"),
-    "dflash": ({"keys": {"general.architecture": "dflash"}}, "sidecar", "DFlash"),
-    "gemma4 head": (
-        {"keys": {"general.architecture": "gemma4-assistant"}},
-        "sidecar",
-        "multi-token",
-    ),
-    "mtp head": (
-        {"keys": {"llama.nextn_predict_layers": 1}, "tensors": HEAD},
-        "sidecar",
-        "multi-token",
-    ),
     "no weights": ({"tensors": []}, "vocabulary-only", "no weights"),
     "no tokenizer": ({"keys": {"tokenizer.ggml.model": None}}, "no-tokenizer", "no tokenizer"),
     "no tokens": ({"tokens": 0}, "no-tokenizer", "without tokens"),
@@ -97,10 +84,8 @@ def test_files_that_are_no_models(make: Make) -> None:
 
 
 def test_files_that_look_like_the_above_and_are_models(make: Make) -> None:
-    with_head = [*model_tensors(), *HEAD]
     byte = byte_at(7)
     for header in (
-        make(keys={"llama.nextn_predict_layers": 1}, tensors=with_head),
         make(keys={"general.type": "model"}),
         make(changed({7: "", 8: ""})),
         make(merges=None, pre="kimi-k2"),

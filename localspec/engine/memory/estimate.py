@@ -5,10 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
+from localspec.engine.memory.recurrent import is_recurrent, state_bytes
 from localspec.engine.memory.use import MemoryUse
+from localspec.metadata.draft_kind import (
+    draft_kind,
+    has_heads,
+    n_layers,
+    output_width,
+)
 from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME, TensorInfo
 from localspec.metadata.header import ModelHeader
 
+MAX_LAYERS = 1024  # that are looked at; llama.cpp allows half as many
 _CELLS = 256  # llama_context and its sliding caches round up to so many
 _FLOAT = 4  # bytes
 _BLOCK = re.compile(r"blk\.(\d{1,4})\.")
@@ -20,6 +28,7 @@ _FULL_EVERY = {
     "gpt-oss": 2, "llama4": 4, "mellum": 4, "olmo2": 4, "plamo3": 8,
 }  # fmt: skip
 _FULL_FIRST = {"cohere2moe": 4, "laguna": 4, "smallthinker": 4}
+_BOTH = frozenset({"falcon-h1"})  # attention and a recurrent state in each layer
 _UNWINDOWED = frozenset({"phi3"})  # llama.cpp ignores the window its files state
 
 
@@ -80,63 +89,90 @@ def tensor_bytes(header: ModelHeader) -> int:
     return sum(tensor.n_bytes for tensor in header.tensors)
 
 
-def estimate_memory(header: ModelHeader, ctx_size: int, options: LoadOptions) -> MemoryEstimate:
+def estimate_memory(
+    header: ModelHeader,
+    ctx_size: int,
+    options: LoadOptions,
+    *,
+    sequences: int = 1,
+    snapshots: int = 0,
+    heads: bool = False,
+) -> MemoryEstimate:
     """Estimate what ``header``'s model takes with ``ctx_size`` tokens of context.
 
-    Of ``options`` the cache types, the batch sizes, adapters and ``exact`` count. Repeats
-    llama.cpp's arithmetic for weights and caches; the compute buffers follow a formula that was
-    fitted to what it logs.
+    Of ``options`` the cache types, the batch sizes, adapters and ``exact`` count. Recurrent layers
+    keep a state for each of the ``sequences`` (`n_seq_max`; the attention's cells they share, as
+    with `kv_unified`), and each as many ``snapshots`` of it (`n_rs_seq`). With ``heads``, NextN
+    layers behind the model's own are loaded (`load_mtp`) and have a context of their own, as long.
+    Repeats llama.cpp's arithmetic for weights and caches; the compute buffers follow a formula that
+    was fitted to what it logs.
     """
-    blocks: list[list[TensorInfo]] = [[] for _ in range(min(header.block_count or 0, 1024))]
-    embedding = output = copied = 0
-    for tensor in header.tensors:
-        found = _BLOCK.match(tensor.name)
-        if found and int(found[1]) < len(blocks):
-            blocks[int(found[1])].append(tensor)
-        elif tensor.name.startswith(("output", "cls")):
-            output += tensor.n_bytes
-        else:
-            embedding += tensor.n_bytes
-            copied += tensor.n_bytes if tensor.name == "token_embd.weight" else 0
+    alone = not draft_kind(header).is_model  # a file of heads holds nothing else
+    with_heads = alone or (heads and has_heads(header))
+    blocks, embedding, output, copied = _by_place(header, with_heads)
     output += sum(path.stat().st_size for path, _ in options.loras)
     asked = ctx_size + (1 if options.exact else 0)
     cells = _padded(asked)
     batch = min(options.batch_size, options.ubatch_size, asked)
-    windowed = min(cells, _padded((header.sliding_window or 0) + batch))
+    windowed = min(cells, _padded(sequences * (header.sliding_window or 0) + batch))
     slides = sliding_layers(header, len(blocks))
+    states = sequences * (1 + snapshots)
     kv = tuple(
         (windowed if slides[i] else cells) * _token_bytes(header, i, block, options)
-        + _state_bytes(header, block)
+        + states * _state_bytes(header, block)
         for i, block in enumerate(blocks)
     )
+    compute = _compute(header, batch, cells + (windowed if any(slides) else 0))
+    if with_heads and not alone:  # whose context has buffers too, and both hand over hidden states
+        compute += _compute(header, batch, cells) + 2 * _FLOAT * batch * (output_width(header) or 0)
     return MemoryEstimate(
         embedding=embedding,
         layers=tuple(sum(tensor.n_bytes for tensor in block) for block in blocks),
         output=output,
         kv=kv,
-        compute=_compute(header, batch, cells + (windowed if any(slides) else 0)),
-        copied=0 if header.has_output else copied,
+        compute=compute,
+        copied=copied,
     )
+
+
+def _by_place(
+    header: ModelHeader, with_heads: bool
+) -> tuple[list[list[TensorInfo]], int, int, int]:
+    """Tensors of each layer; bytes of the embedding, the output, and the embedding's copy."""
+    blocks: list[list[TensorInfo]] = [[] for _ in range(min(header.block_count or 0, MAX_LAYERS))]
+    last = MAX_LAYERS if with_heads else n_layers(header)  # others are skipped (`TENSOR_SKIP`)
+    embedding = output = copied = 0
+    for tensor in header.tensors:
+        found = _BLOCK.match(tensor.name)
+        if found and int(found[1]) < len(blocks):
+            if int(found[1]) < last:
+                blocks[int(found[1])].append(tensor)
+        elif tensor.name.startswith(("output", "cls")):
+            output += tensor.n_bytes
+        else:
+            embedding += tensor.n_bytes
+            copied += tensor.n_bytes if tensor.name == "token_embd.weight" else 0
+    return blocks, embedding, output, 0 if header.has_output else copied
 
 
 def _padded(cells: int) -> int:
     return cells + -cells % _CELLS
 
 
-def sliding_layers(header: ModelHeader, n_layers: int) -> list[bool]:
+def sliding_layers(header: ModelHeader, count: int) -> list[bool]:
     """Which layers keep only a window of the text; of unknown architectures none, to be safe."""
     architecture, pattern = header.architecture, header.get("attention.sliding_window_pattern")
     if not header.sliding_window or architecture in _UNWINDOWED:
-        return [False] * n_layers
+        return [False] * count
     if isinstance(pattern, tuple):
-        return [i < len(pattern) and bool(pattern[i]) for i in range(n_layers)]
+        return [i < len(pattern) and bool(pattern[i]) for i in range(count)]
     every = _FULL_EVERY.get(architecture, _FULL_FIRST.get(architecture))
     if every is None:
-        return [False] * n_layers
+        return [False] * count
     if isinstance(pattern, int) and pattern > 0:
         every = pattern
     full = 0 if architecture in _FULL_FIRST else every - 1
-    return [i % every != full for i in range(n_layers)]
+    return [i % every != full for i in range(count)]
 
 
 def _token_bytes(
@@ -157,7 +193,9 @@ def _packed(width: int, type_name: str) -> int:
 
 def _kv_widths(header: ModelHeader, index: int, block: Sequence[TensorInfo]) -> tuple[int, int]:
     """Elements of a token's key and value: as wide as the layer's projections make them."""
-    shapes = {tensor.name.split(".", 2)[2]: tensor.shape for tensor in block}
+    shapes = _names(block)
+    if is_recurrent(header, shapes) and header.architecture not in _BOTH:
+        return 0, 0
     rank = header.get("attention.kv_lora_rank")
     if isinstance(rank, int) and header.get("attention.key_length_mla") is not None:
         turned = header.get("rope.dimension_count")
@@ -165,8 +203,7 @@ def _kv_widths(header: ModelHeader, index: int, block: Sequence[TensorInfo]) -> 
     rows = [shapes.get(f"attn_{name}.weight", ()) for name in ("k", "v")]
     if len(rows[0]) == 2:  # where values are the keys again, there is no projection of their own
         return rows[0][1], rows[1][1] if len(rows[1]) == 2 else rows[0][1]
-    linear = any(name.startswith("ssm_") for name in shapes)  # such a layer keeps a state instead
-    if linear or not {"attn_qkv.weight", "attn_kv_b.weight"} & set(shapes):
+    if not {"attn_qkv.weight", "attn_kv_b.weight"} & set(shapes):
         return 0, 0
     heads = header.head_count or 1
     given = header.get("attention.head_count_kv")
@@ -180,23 +217,13 @@ def _kv_widths(header: ModelHeader, index: int, block: Sequence[TensorInfo]) -> 
 
 
 def _state_bytes(header: ModelHeader, block: Sequence[TensorInfo]) -> int:
-    """Bytes of a recurrent layer's state (`n_embd_r`, `n_embd_s`), kept in F32 for one sequence."""
-    kinds = ("ssm_", "time_mix", "shortconv")
-    if not any(kind in tensor.name for tensor in block for kind in kinds):
-        return 0
+    """Bytes of a layer's recurrent state for one sequence."""
+    return state_bytes(header) if is_recurrent(header, _names(block)) else 0
 
-    def size(key: str) -> int:
-        value = header.get(key)
-        return value if isinstance(value, int) else 0
 
-    width = header.embedding_length or 0
-    if head := size("wkv.head_size"):
-        return _FLOAT * width * ((size("token_shift_count") or 2) + head)
-    if length := size("shortconv.l_cache"):
-        return _FLOAT * width * (length - 1)
-    inner, state = size("ssm.inner_size"), size("ssm.state_size")
-    convolved = inner + 2 * size("ssm.group_count") * state
-    return _FLOAT * (max(0, size("ssm.conv_kernel") - 1) * convolved + state * inner)
+def _names(block: Sequence[TensorInfo]) -> dict[str, tuple[int, ...]]:
+    """Shapes of a layer's tensors by their names without its number."""
+    return {tensor.name.split(".", 2)[2]: tensor.shape for tensor in block}
 
 
 def _compute(header: ModelHeader, batch: int, cells: int) -> int:

@@ -16,8 +16,16 @@ from localspec.engine.memory.estimate import (
 )
 from localspec.engine.memory.probe import would_allocate
 from localspec.engine.memory.use import MemoryUse
-from localspec.metadata.header import read_header
+from localspec.metadata.header import ModelHeader, read_header
 from tests.support.big_files import write_big_model
+from tests.support.gguf_files import Tensor
+from tests.support.head_files import (
+    assistant_bytes,
+    eagle3_bytes,
+    header_of,
+    mtp_bytes,
+    target_bytes,
+)
 from tests.support.lora_files import QUERY, write_lora
 from tests.support.real_pair import TinyFiles, load_model, options
 from tests.support.tiny_models import write_tiny_model
@@ -180,3 +188,66 @@ def test_adapters_count(tiny: TinyFiles, tmp_path: Path) -> None:
         adapted.memory.weights - plain.memory.weights, rel=0.02
     )
     assert with_it - without > 2**22
+
+
+HYBRID = {
+    "ssm.inner_size": 128, "ssm.conv_kernel": 4, "ssm.state_size": 32, "ssm.group_count": 2,
+}  # fmt: skip
+STATE = 4 * (3 * (128 + 2 * 2 * 32) + 32 * 128)  # bytes, as llama.cpp logs it for these sizes
+CELL = 2 * 2 * 64  # bytes of a token's keys and values, 64 wide
+
+
+def hybrid(path: Path, heads: int = 1) -> ModelHeader:
+    """A model whose first two layers are recurrent, the others not, with NextN layers behind."""
+    attention = [2, 3, *range(4, 4 + heads)]
+    tensors = [
+        *(Tensor(f"blk.{i}.ssm_conv1d.weight", (4, 256)) for i in range(2)),
+        *(Tensor(f"blk.{i}.attn_{name}.weight", (64, 64)) for i in attention for name in "kv"),
+    ]
+    return header_of(path, target_bytes(heads=heads, tensors=tensors, keys=HYBRID))
+
+
+@pytest.mark.parametrize("sequences, snapshots, states", [(1, 0, 1), (3, 0, 3), (2, 2, 6)])
+def test_each_sequence_and_snapshot_has_a_state(
+    tmp_path: Path, sequences: int, snapshots: int, states: int
+) -> None:
+    header = hybrid(tmp_path)
+    found = estimate_memory(
+        header, 512, LoadOptions(header.path), sequences=sequences, snapshots=snapshots
+    )
+    # The attention's cells are shared by all sequences; without a context the heads have none.
+    assert found.kv == (states * STATE, states * STATE, 512 * CELL, 512 * CELL, 0)
+
+
+def test_a_window_is_kept_for_each_sequence(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "m.gguf", seed=1, layers=4, window=512, context_length=8192)
+    header, load = read_header(path), LoadOptions(path)
+    one, three = (estimate_memory(header, 8192, load, sequences=n).kv[0] for n in (1, 3))
+    assert one / three == (512 + 512) / (3 * 512 + 512)
+
+
+def test_heads_that_are_used_have_weights_and_a_context(tmp_path: Path) -> None:
+    header = hybrid(tmp_path)
+    load = LoadOptions(header.path)
+    without, with_heads = (estimate_memory(header, 512, load, heads=flag) for flag in (False, True))
+    held = sum(t.n_bytes for t in header.tensors if t.name.startswith("blk.4."))
+    assert with_heads.layers[4] == held and without.layers[4] == 0
+    assert with_heads.kv[4] == 512 * CELL and without.kv[4] == 0
+    assert with_heads.compute > 2 * without.compute
+    assert with_heads.use.weights == tensor_bytes(header)
+    plain = hybrid(tmp_path, heads=0)
+    assert estimate_memory(plain, 512, load, heads=True) == estimate_memory(plain, 512, load)
+
+
+def test_heads_alone(tmp_path: Path) -> None:
+    attention = [Tensor(f"blk.4.attn_{name}.weight", (64, 64)) for name in "kv"]
+    header = header_of(tmp_path, mtp_bytes(tensors=attention))
+    found = estimate_memory(header, 512, LoadOptions(header.path))
+    assert found.kv == (0, 0, 0, 0, 512 * CELL) and found.use.weights == tensor_bytes(header)
+    borrowed = header_of(tmp_path, assistant_bytes())
+    assert set(estimate_memory(borrowed, 512, LoadOptions(borrowed.path)).kv) == {0}
+    eagle = header_of(
+        tmp_path,
+        eagle3_bytes(tensors=[Tensor(f"blk.0.attn_{name}.weight", (128, 64)) for name in "kv"]),
+    )
+    assert estimate_memory(eagle, 512, LoadOptions(eagle.path)).kv == (512 * CELL,)

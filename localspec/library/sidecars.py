@@ -1,0 +1,117 @@
+"""Sidecars that draft (MTP heads, EAGLE-3, DFlash): which model they serve, and which serve one.
+
+By their names and places; only a check of both headers is sure.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from localspec.core.errors import IncompatiblePair, LocalspecError
+from localspec.core.formatting import one_line
+from localspec.hub.client import RemoteModel
+from localspec.library.local_models import Inventory, LocalModel
+from localspec.library.scan import names_heads
+from localspec.metadata.draft_kind import draft_kind
+from localspec.metadata.filenames import heads_kind, model_name, tag_of
+from localspec.metadata.head_checks import check_embedded
+from localspec.metadata.header import ModelHeader, read_header
+from localspec.pairing import check_pair
+
+MAX_BESIDE = 10_000  # files in a folder
+_FINEST = ("Q8_0", "F16", "BF16")  # heads are small: what agrees most with the target comes first
+
+
+def by_model(inventory: Inventory) -> tuple[list[list[LocalModel]], list[LocalModel]]:
+    """For each model the sidecars that draft for it, and those whose model is not here.
+
+    A sidecar is with the first model that it serves, of those beside it if there are any.
+    """
+    placed: list[list[LocalModel]] = [[] for _ in inventory.models]
+    alone = []
+    for sidecar in inventory.sidecars:
+        served = [i for i, model in enumerate(inventory.models) if serves(sidecar, model)]
+        near = [i for i in served if _are_beside(sidecar, inventory.models[i])]
+        if served:
+            placed[(near or served)[0]].append(sidecar)
+        else:
+            alone.append(sidecar)
+    return placed, alone
+
+
+def serves(sidecar: LocalModel, model: LocalModel) -> bool:
+    """Whether a sidecar is by its name for this model, of any quantisation."""
+    theirs, ours = (model_name(_file_name(each)) for each in (sidecar, model))
+    # Beside its model the sidecar's name may lack what tells conversions apart.
+    return theirs == ours or (_are_beside(sidecar, model) and _begins(ours, theirs))
+
+
+def beside(path: Path) -> list[Path]:
+    """Sidecars in the folder of a file on this disk, and in the folder MTP there."""
+    if not path.is_file():
+        return []
+    folders = [path.parent, *(path.parent / name for name in ("MTP", "mtp"))]
+    found = [
+        other
+        for folder in folders
+        if folder.is_dir()
+        for other in islice(folder.iterdir(), MAX_BESIDE)
+        if names_heads(other) and other != path
+    ]
+    return sorted(dict.fromkeys(found))
+
+
+def mtp_beside(target: ModelHeader) -> Path:
+    """The sidecar of MTP heads beside a target that fits it, that of its name first.
+
+    Raises IncompatiblePair, which says why there is none and why the target has no heads itself.
+    """
+    name = model_name(target.path.name)
+    mine = sorted(beside(target.path), key=lambda p: not _begins(name, model_name(p.name)))
+    reasons = [finding.message for finding in check_embedded(target)]
+    for path, header in _headers(mine):
+        if draft_kind(header).kind == "mtp":
+            report = check_pair(target, header)
+            if report.compatible:
+                return path
+            reasons.append(f"{one_line(path.name)}: {report.errors[0].message}")
+    if len(reasons) == 1:
+        reasons.append("No sidecar of heads (mtp-*.gguf) lies beside it.")
+    raise IncompatiblePair(
+        " ".join(reasons), "Get a conversion that has its heads, or use another draft."
+    )
+
+
+def mtp_of(name: str, heads: Sequence[RemoteModel]) -> RemoteModel | None:
+    """Of the heads in a repository the MTP heads for the model of this `model_name`, the finest."""
+    mtp = [each for each in heads if heads_kind(each.files[0].path) == "mtp"]
+    named = [each for each in mtp if _begins(name, model_name(each.files[0].path))]
+    return min(named or mtp, key=_coarseness, default=None)
+
+
+def _coarseness(model: RemoteModel) -> int:
+    tag = (tag_of(model.files[0].path) or "").upper()
+    return _FINEST.index(tag) if tag in _FINEST else len(_FINEST)
+
+
+def _headers(paths: Iterable[Path]) -> Iterator[tuple[Path, ModelHeader]]:
+    for path in paths:
+        try:
+            yield path, read_header(path)
+        except LocalspecError:
+            continue
+
+
+def _begins(name: str, other: str) -> bool:
+    return bool(other) and name.startswith(other)
+
+
+def _are_beside(sidecar: LocalModel, model: LocalModel) -> bool:
+    folder = sidecar.path.parent
+    around = {folder, folder.parent} if folder.name.lower() == "mtp" else {folder}
+    return model.path.parent in around or (model.repo is not None and model.repo == sidecar.repo)
+
+
+def _file_name(model: LocalModel) -> str:
+    """A file's own name; that of a blob is what the tool calls it."""
+    return model.path.name if model.path.suffix.lower() == ".gguf" else model.name

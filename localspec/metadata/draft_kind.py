@@ -1,0 +1,166 @@
+"""Kind of a draft by its header: an ordinary model, or heads that read a target's hidden states."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from localspec.metadata.header import ModelHeader
+
+Kind = Literal["model", "mtp", "eagle3", "dflash"]
+
+# Architectures with a graph for NextN layers (`LLM_GRAPH_TYPE_DECODER_MTP` in `build_arch_graph` of
+# src/models/*.cpp); glm5-next only throws there. Those of the second list run several in a chain,
+# the others assert that there is one.
+MTP_CHAINS = frozenset("hy_v3 mimo2 step35".split())
+MTP_GRAPHS = MTP_CHAINS | frozenset(
+    "bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 glm-dsa glm4moe nemotron_h_moe qwen35 "
+    "qwen35moe qwen3next".split()
+)
+# Heads that are an architecture of their own, and the one of their targets.
+ASSISTANTS = {"gemma4-assistant": "gemma4"}
+
+DEFAULT_BLOCK = 16  # tokens of a DFlash pass, where its file does not say (common/speculative.cpp)
+_MASK = "tokenizer.ggml.mask_token_id"
+_BLOCK_TENSOR = re.compile(r"blk\.(\d{1,4})\.")
+# Extensions of DFlash that llama.cpp runs in another way, by a tensor (common/speculative.cpp).
+_VARIANTS = {"markov_w1.weight": "DSpark", "selector_hidden.weight": "DFlash2"}
+
+
+@dataclass(frozen=True, slots=True)
+class DraftKind:
+    """What a draft is, and what its header says of the target that it was made for.
+
+    ``heads`` counts NextN layers. Of ``target_layers`` the inputs are read, numbered from 0; the
+    number of layers stands for the output of the last one. ``target_width`` is the number of floats
+    in a hidden state of the target; ``block_size`` counts the tokens of a DFlash pass, of which the
+    first is known and all others are ``mask_token``; ``causal`` says that they see no later ones.
+    ``reduced_vocabulary`` is the number of tokens
+    that a draft with a map (`d2t`) chooses among. All are 0, empty or None where the kind has no
+    such thing, or the header does not say it; nothing here is checked.
+    """
+
+    kind: Kind = "model"
+    heads: int = 0
+    target_layers: tuple[int, ...] = ()
+    target_width: int | None = None
+    block_size: int = 0
+    mask_token: int | None = None
+    causal: bool = False
+    reduced_vocabulary: int | None = None
+    variant: str = ""
+
+    @property
+    def is_model(self) -> bool:
+        """Whether it could generate text by itself."""
+        return self.kind == "model"
+
+    @property
+    def spec_type(self) -> str:
+        """llama.cpp's name (`common_speculative_type`)."""
+        return "draft-simple" if self.is_model else f"draft-{self.variant.lower() or self.kind}"
+
+    @property
+    def words(self) -> str:
+        """What it is, for a sentence."""
+        if self.kind == "mtp":
+            return f"{self.heads} multi-token prediction head{'' if self.heads == 1 else 's'}"
+        names = {"eagle3": "an EAGLE-3 head", "dflash": "a DFlash head"}
+        return names.get(self.kind, "a model")
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data."""
+        return {
+            "spec_type": self.spec_type,
+            "heads": self.heads,
+            "target_layers": list(self.target_layers),
+            "target_width": self.target_width,
+            "block_size": self.block_size,
+            "reduced_vocabulary": self.reduced_vocabulary,
+        }
+
+
+def draft_kind(header: ModelHeader) -> DraftKind:
+    """What a file is as a draft. Of a header that is not complete only the architecture counts."""
+    architecture = header.architecture
+    if architecture in ("eagle3", "dflash"):
+        return _tapping(header, architecture == "eagle3")
+    if architecture in ASSISTANTS:  # whose NextN layers are those of one head
+        return DraftKind("mtp", 1, target_width=output_width(header))
+    if header.complete and _holds_only_heads(header):
+        return DraftKind("mtp", claimed_heads(header), target_width=output_width(header))
+    return DraftKind()
+
+
+def claimed_heads(header: ModelHeader) -> int:
+    """NextN layers that a header names, the last of its layers; their tensors may be missing."""
+    return whole_number(header, "nextn_predict_layers") or 0
+
+
+def held_heads(header: ModelHeader) -> int:
+    """NextN layers whose projection is there (`blk.N.nextn.eh_proj.weight`)."""
+    names = {tensor.name for tensor in header.tensors}
+    layers = header.block_count or 0
+    first = max(0, layers - claimed_heads(header))
+    return sum(f"blk.{i}.nextn.eh_proj.weight" in names for i in range(first, min(layers, 10_000)))
+
+
+def has_heads(header: ModelHeader) -> bool:
+    """Whether a model brings NextN layers of its own that llama.cpp can draft with."""
+    claimed = claimed_heads(header)
+    runs = claimed == 1 or header.architecture in MTP_CHAINS
+    whole = 0 < claimed == held_heads(header)
+    return whole and runs and header.architecture in MTP_GRAPHS and draft_kind(header).is_model
+
+
+def n_layers(header: ModelHeader) -> int:
+    """Layers that a text runs through, NextN layers left out (`llama_hparams::n_layer`)."""
+    return max(0, (header.block_count or 0) - claimed_heads(header))
+
+
+def output_width(header: ModelHeader) -> int | None:
+    """Floats of the hidden state that NextN layers read or give (`llama_hparams::n_embd_out`)."""
+    given = whole_number(header, "embedding_length_out")
+    if header.architecture == "deepseek4" and header.embedding_length:
+        return header.embedding_length * (whole_number(header, "hyper_connection.count") or 1)
+    return given or header.embedding_length
+
+
+def whole_number(header: ModelHeader, key: str) -> int | None:
+    """A non-negative integer of the architecture; None for anything else."""
+    value = header.get(key)
+    return value if type(value) is int and value >= 0 else None
+
+
+def _holds_only_heads(header: ModelHeader) -> bool:
+    """Whether the layers of the model itself were left out (`mtp_only` in src/models/*.cpp)."""
+    if not claimed_heads(header) or not header.tensors:
+        return False
+    names = {tensor.name for tensor in header.tensors}
+    blocks = {int(found[1]) for name in names if (found := _BLOCK_TENSOR.match(name))}
+    if header.block_count is not None and all(i >= n_layers(header) for i in blocks):
+        return True
+    known = header.architecture in MTP_GRAPHS or header.block_count is None
+    return known and "blk.0.attn_norm.weight" not in names
+
+
+def _tapping(header: ModelHeader, is_eagle3: bool) -> DraftKind:
+    """A draft that reads the inputs of its target's layers."""
+    layers = header.get("target_layers")
+    numbers = layers if isinstance(layers, tuple) else ()
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    mapped = tensors.get("d2t")
+    width = whole_number(header, "target_hidden_size") if is_eagle3 else header.embedding_length
+    variant = next((name for tensor, name in _VARIANTS.items() if tensor in tensors), "")
+    if whole_number(header, "hyper_connection.count"):
+        variant = "DSpark"
+    mask = header.values.get(_MASK)
+    return DraftKind(
+        "eagle3" if is_eagle3 else "dflash",
+        target_layers=tuple(n for n in numbers if type(n) is int),
+        target_width=width,
+        block_size=0 if is_eagle3 else whole_number(header, "block_size") or DEFAULT_BLOCK,
+        mask_token=mask if type(mask) is int and not is_eagle3 else None,
+        causal=not is_eagle3 and header.get("attention.causal") is True,
+        reduced_vocabulary=mapped.n_elements if mapped else None,
+        variant="" if is_eagle3 else variant,
+    )

@@ -1,0 +1,247 @@
+"""Checks of heads that draft: what a file claims, and whether they fit a target.
+
+Most of what is refused here trips an assertion in llama.cpp, which ends the process, or makes it
+draft from zeros without a word.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from localspec.core.formatting import one_line
+from localspec.metadata.draft_kind import (
+    ASSISTANTS,
+    MTP_CHAINS,
+    MTP_GRAPHS,
+    DraftKind,
+    claimed_heads,
+    draft_kind,
+    has_heads,
+    held_heads,
+    n_layers,
+    output_width,
+    whole_number,
+)
+from localspec.metadata.findings import Finding, counted, make_finding
+from localspec.metadata.gguf_file import TensorInfo
+from localspec.metadata.header import ModelHeader
+
+# Architectures whose graph hands out the inputs of its layers (`t_layer_inp` in src/models/*.cpp,
+# with those that share such a graph); on all others a tap ends the process in
+# `llm_graph_result::set_outputs`. qwen4exp is left out: what it hands out is several rows wide,
+# at which `llama_context::extract_layer_inputs` ends the process too.
+LAYER_TAPS = frozenset(
+    "bailingmoe3 deepseek4 gemma4 gpt-oss hunyuan-dense hunyuan_vl lfm2 lfm2moe llama mimo2 "
+    "minimax-01 minimax-m2 muse-glimmer nanbeige nemotron_h nemotron_h_moe qwen3 qwen35 qwen35moe "
+    "qwen3moe qwen3next".split()
+)
+# Those that also hand out what follows the last layer, as the input of one layer more.
+FINAL_LAYER_TAPS = frozenset("deepseek4 mimo2 nemotron_h nemotron_h_moe".split())
+# Architectures whose graph hands out its last hidden state (`t_h_nextn`); all others give zeros.
+NEXTN_TAPS = MTP_GRAPHS | frozenset(
+    "deepseek2-ocr gemma4 glm5-next gpt-oss mistral4 nemotron_h".split()
+)
+
+EAGLE3_LAYERS = 3  # whose inputs an EAGLE-3 head reads (`llama_model_eagle3::load_arch_hparams`)
+MAX_BLOCK = 1024  # tokens of a DFlash pass; known ones have 8 to 16
+MAX_MAP = 2_000_000  # tokens of a reduced vocabulary
+_I64 = "I64"
+
+
+def heads_problem(header: ModelHeader) -> str | None:
+    """Why NextN layers that a model's header names cannot be used; None if they can."""
+    claimed, held = claimed_heads(header), held_heads(header)
+    if not claimed or has_heads(header):
+        return None
+    if not held:
+        heads = counted(claimed, "prediction head")
+        return f"{one_line(header.path.name)} names {heads}, but its conversion left them out."
+    return _too_few(header) if held < claimed else _unsupported(header)
+
+
+def check_embedded(target: ModelHeader) -> Iterator[Finding]:
+    """Why a model cannot draft for itself with NextN layers of its own; nothing if it can."""
+    if has_heads(target):
+        return
+    name = one_line(target.path.name)
+    problem = heads_problem(target) or f"{name} has no prediction heads of its own."
+    whole = 0 < claimed_heads(target) == held_heads(target)
+    yield make_finding("heads-unsupported" if whole else "heads-missing", problem)
+
+
+def check_heads(header: ModelHeader, kind: DraftKind) -> Iterator[Finding]:
+    """Whether a file of heads is whole, and llama.cpp survives its values."""
+    if kind.variant:
+        message = f"The draft is a {kind.variant} head, which localspec cannot run."
+        yield make_finding("heads-unsupported", message)
+    elif kind.kind == "mtp":
+        yield from _check_nextn(header)
+    else:
+        yield from _check_tapping(header, kind)
+        yield from _check_map(header)
+
+
+def check_heads_of(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
+    """Whether heads were made for this target: architecture, widths, layers, vocabulary.
+
+    What each side must have is llama.cpp's, of `common_speculative_impl_draft_mtp`, `_eagle3` and
+    `_dflash` and of the graphs in src/models/.
+    """
+    kind = draft_kind(draft)
+    if kind.kind == "mtp":
+        yield from _check_same_model(target, draft)
+    else:
+        yield from _check_taps(target, kind)
+    yield from _check_widths(target, draft, kind)
+    n_target, n_draft = n_tokens(target), n_tokens(draft)
+    if n_target and n_draft and n_target != n_draft:
+        message = f"The heads are for {n_draft:,} tokens, the target has {n_target:,}."
+        yield make_finding("heads-vocabulary", message)
+
+
+def n_tokens(header: ModelHeader) -> int:
+    """Tokens of a model; where it has no tokenizer, as many as llama.cpp makes up."""
+    return len(header.vocab or ()) or whole_number(header, "vocab_size") or 0
+
+
+def _too_few(header: ModelHeader) -> str:
+    claimed = counted(claimed_heads(header), "prediction head")
+    name = one_line(header.path.name)
+    return f"{name} claims {claimed}, but holds the tensors of {held_heads(header)}."
+
+
+def _unsupported(header: ModelHeader) -> str:
+    name, architecture = one_line(header.path.name), one_line(header.architecture)
+    if header.architecture in MTP_GRAPHS:
+        return (
+            f"{name} has {claimed_heads(header)} prediction heads, and llama.cpp runs only one of "
+            f"{architecture}."
+        )
+    return f"llama.cpp cannot run the prediction heads of {architecture}, which {name} has."
+
+
+def _check_nextn(header: ModelHeader) -> Iterator[Finding]:
+    """NextN layers stored without the model's own."""
+    name = one_line(header.path.name)
+    if header.architecture in ASSISTANTS:
+        if whole_number(header, "embedding_length_out") in (None, header.embedding_length):
+            message = f"{name} does not say how wide the hidden states of its target are."
+            yield make_finding("heads-header", message)
+        return
+    if header.architecture not in MTP_GRAPHS:
+        yield make_finding("heads-unsupported", _unsupported(header))
+    elif claimed_heads(header) > 1 and header.architecture not in MTP_CHAINS:
+        yield make_finding("heads-unsupported", _unsupported(header))
+    elif held_heads(header) < claimed_heads(header):
+        yield make_finding("heads-missing", _too_few(header))
+
+
+def _check_tapping(header: ModelHeader, kind: DraftKind) -> Iterator[Finding]:
+    """A draft that reads its target's layers: values that llama.cpp asserts."""
+    layers, name = kind.target_layers, one_line(header.path.name)
+    if kind.kind == "eagle3":
+        if len(layers) != EAGLE3_LAYERS:
+            message = f"{name} names {counted(len(layers), 'layer')} of its target, not three."
+            yield make_finding("heads-header", message)
+        if header.block_count != 1:
+            message = f"{name} has {header.block_count} layers, where an EAGLE-3 head has one."
+            yield make_finding("heads-header", message)
+        if not kind.target_width:
+            message = f"{name} does not say how wide the hidden states of its target are."
+            yield make_finding("heads-header", message)
+        lengths = {header.get(f"attention.{each}_length") for each in ("key", "value")}
+        if len(lengths) > 1:
+            yield make_finding("heads-header", f"{name} has keys and values of unlike lengths.")
+        return
+    if not layers:
+        yield make_finding("heads-header", f"{name} names no layers of its target.")
+    if not 2 <= kind.block_size <= MAX_BLOCK:
+        message = f"{name} has blocks of {kind.block_size:,} tokens, expected 2 to {MAX_BLOCK:,}."
+        yield make_finding("heads-header", message)
+    if kind.mask_token is None or not kind.mask_token < n_tokens(header):
+        yield make_finding("heads-header", f"{name} names no mask token of its vocabulary.")
+
+
+def _check_map(header: ModelHeader) -> Iterator[Finding]:
+    """The map from a reduced vocabulary (`d2t`), which llama.cpp uses as row numbers."""
+    tensors = {tensor.name: tensor for tensor in header.tensors}
+    mapped, output = tensors.get("d2t"), tensors.get("output.weight")
+    if mapped is None:
+        return
+    name, n_mapped = one_line(header.path.name), mapped.n_elements
+    if mapped.type_name != _I64 or len(mapped.shape) != 1 or not 0 < n_mapped <= MAX_MAP:
+        yield make_finding("heads-header", f"{name} has a map of tokens that is none.")
+    elif output is None or output.shape[1:2] != mapped.shape:
+        message = f"{name} maps {n_mapped:,} tokens, but has no output matrix for so many."
+        yield make_finding("heads-header", message)
+    elif (last := _highest(header, mapped)) is not None and last >= n_tokens(header):
+        message = f"{name} maps to the token {last:,}, of {n_tokens(header):,} that it has."
+        yield make_finding("heads-header", message)
+
+
+def _highest(header: ModelHeader, mapped: TensorInfo) -> int | None:
+    """The highest id in the map, a negative one counted as above all; None for a remote file."""
+    try:
+        with open(header.path, "rb") as file:
+            file.seek(header.data_start + mapped.offset)
+            data = file.read(mapped.n_bytes)
+    except OSError:
+        return None
+    ids = np.frombuffer(data[: len(data) // 8 * 8], "<u8")
+    return int(ids.max()) if len(ids) else None
+
+
+def _check_same_model(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
+    """NextN layers are of one architecture with their model, but for those that name another."""
+    wanted = ASSISTANTS.get(draft.architecture, draft.architecture)
+    if target.architecture != wanted:
+        theirs, ours = one_line(wanted), one_line(target.architecture)
+        message = f"The heads are for a target of the architecture {theirs}, not {ours}."
+        yield make_finding("heads-architecture", message)
+    elif draft.architecture in ASSISTANTS:  # which read the keys that their target has cached
+        for key in ("attention.key_length", "attention.key_length_swa"):
+            lengths = whole_number(target, key), whole_number(draft, key)
+            if None not in lengths and lengths[0] != lengths[1]:
+                message = f"The target's keys are {lengths[0]} wide, the heads read {lengths[1]}."
+                yield make_finding("heads-width", message)
+    else:
+        expected, found = n_layers(target), n_layers(draft)
+        if expected and found and expected != found:
+            message = f"The heads follow {found} layers, but the target has {expected}."
+            yield make_finding("heads-layers", message)
+
+
+def _check_taps(target: ModelHeader, kind: DraftKind) -> Iterator[Finding]:
+    """Whether the target has the layers that are read, and llama.cpp hands out their inputs."""
+    architecture, layers = one_line(target.architecture), n_layers(target)
+    wrong = [i for i in kind.target_layers if not 0 <= i <= layers]
+    if wrong:
+        message = f"The draft reads layer {wrong[0]:,} of its target, which has {layers}."
+        yield make_finding("heads-layers", message)
+        return
+    final = NEXTN_TAPS if kind.kind == "eagle3" else FINAL_LAYER_TAPS
+    known = {i: LAYER_TAPS if i < layers else final for i in kind.target_layers}
+    if not all(target.architecture in taps for taps in known.values()):
+        message = f"llama.cpp does not hand out the hidden states of {architecture}"
+        if target.architecture in LAYER_TAPS:
+            message += " behind its last layer"
+        yield make_finding("heads-unsupported", f"{message}, which this draft reads.")
+
+
+def _check_widths(target: ModelHeader, draft: ModelHeader, kind: DraftKind) -> Iterator[Finding]:
+    """Hidden states of one width on both sides, and of the embedding where it is the target's."""
+    ours = output_width(target) if kind.kind == "mtp" else target.embedding_length
+    if ours and kind.target_width and ours != kind.target_width:
+        message = (
+            f"The target's hidden states are {ours:,} wide, the heads read {kind.target_width:,}."
+        )
+        yield make_finding("heads-width", message)
+        return
+    names = {tensor.name for tensor in draft.tensors}
+    shared = {"token_embd.weight", "output.weight"} - names if kind.kind == "eagle3" else set()
+    if shared and None not in (ours, draft.embedding_length) and ours != draft.embedding_length:
+        message = (
+            f"The draft is {draft.embedding_length:,} wide and has no {min(shared)} of its own; "
+            f"the target's is {ours:,} wide."
+        )
+        yield make_finding("heads-width", message)
