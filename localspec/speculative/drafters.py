@@ -163,7 +163,7 @@ class ModelDrafter:
         shared = self._prefix.measure(self._model.tokens, context, shift)
         shared = min(shared, len(context) - shift - 1)
         self._model.keep(shared)
-        return shared
+        return len(self._model.tokens)  # it may have forgotten more
 
     def _shift(self, length: int) -> int:
         """How many tokens behind the first are out of view, with room for some proposals.

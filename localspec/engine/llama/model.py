@@ -3,8 +3,8 @@
 import ctypes
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ class LlamaModel:
     llama.cpp's kernels round differently at different widths. ``overridden`` are the keys whose
     values llama.cpp took from ``options.override_kv`` instead of the file. ``memory`` is what
     llama.cpp allocated; of a ``weightless`` one, which can do nothing else, what it would allocate.
+    ``listener`` is called after each pass with its tokens and the position of the first, and with
+    none and 0 when all that was read is replaced; see `heads`.
     Raises EngineError, with llama.cpp's own reason, when the model cannot be loaded.
     """
 
@@ -48,6 +50,7 @@ class LlamaModel:
         self.threads = options.threads or machine.physical_cores()
         self._tokens: list[int] = []
         self._torn = False  # true while our list and llama.cpp's cache may differ
+        self.listener: Callable[[Sequence[int], int], None] | None = None
         self.can_roll_back = True
         self.min_width = 2 if options.exact else 1
         self.overridden: frozenset[str] = frozenset()
@@ -134,9 +137,21 @@ class LlamaModel:
         else:
             self._llama.llama_memory_clear(self._memory, True)
         self._torn = False
+        if self.listener is not None:
+            self.listener((), 0)
         return bool(self._tokens)
 
     # -- vocabulary ------------------------------------------------------------------------
+
+    @property
+    def model(self) -> Any:
+        """llama.cpp's handle of the weights, valid until this is closed."""
+        return self._model
+
+    @property
+    def context(self) -> Any:
+        """llama.cpp's handle of the context, valid until this is closed."""
+        return self._context
 
     @property
     def vocab(self) -> Any:
@@ -336,7 +351,7 @@ class LlamaModel:
         filled = [*tokens, *[tokens[-1]] * added] if added else tokens
         self._batch.fill(filled, position, rows + added if rows else 0)
         slow = len(filled) > MAX_DRAFT_TOKENS + 1
-        with self._stopped_by_ctrl_c() if slow else nullcontext():
+        with llama_library.stopped_by_ctrl_c(self._context) if slow else nullcontext():
             code = self._llama.llama_decode(self._context, self._batch.native)
         if code != 0:
             raise EngineError(
@@ -346,21 +361,8 @@ class LlamaModel:
             )
         if added:
             self._forget(position + len(tokens))
-
-    @contextmanager
-    def _stopped_by_ctrl_c(self) -> Iterator[None]:
-        """Let Ctrl-C stop a pass between two operations of its graph (on the CPU and on Metal).
-
-        For passes that take long: being asked 240 times adds 2 % to one token of a small model.
-        """
-        with held_interrupt() as pressed:
-            ask = self._llama.ggml_abort_callback(lambda data: bool(pressed))
-            self._llama.llama_set_abort_callback(self._context, ask, None)
-            try:
-                yield
-            finally:
-                never = self._llama.ggml_abort_callback()
-                self._llama.llama_set_abort_callback(self._context, never, None)
+        if self.listener is not None:
+            self.listener(tokens, position)
 
     def _logits(self, rows: int) -> Logits:
         if rows == 0:
