@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -26,9 +26,8 @@ _HINT = "See the whole log with --verbose."
 class HeadContext:
     """A context beside the target's, on the target's own file or on that of a sidecar.
 
-    ``memory`` is what llama.cpp allocated for it. ``kind`` "mtp" computes the MTP layers of the
-    file, "model" the whole of it. ``all_outputs`` makes room for the logits of a whole batch. The
-    target must live longer. Raises EngineError, with llama.cpp's reason, when it cannot be made.
+    ``memory`` is what llama.cpp allocated for it. ``mtp``: what it computes are the MTP layers
+    of the file, not the whole of it. The target must live longer. Raises EngineError, with llama.cpp's reason, when it cannot be made.
     """
 
     def __init__(
@@ -37,12 +36,11 @@ class HeadContext:
         options: LoadOptions,
         *,
         embedded: bool,
-        kind: Literal["mtp", "model"],
+        mtp: bool,
         n_ctx: int,
-        all_outputs: bool = False,
     ) -> None:
         self._llama = llama_library.library()
-        self._options = replace(options, exact=False, load_heads=kind == "mtp")
+        self._options = replace(options, exact=False, load_heads=mtp)
         self._threads = options.threads or target.threads
         self.memory = MemoryUse()
         self.size = min(options.batch_size, options.ubatch_size)
@@ -53,10 +51,8 @@ class HeadContext:
             self.model = target.model if embedded else self._load()
             params = context_parameters(self._options, n_ctx, self._threads)
             params.ctx_other = target.context
-            if kind == "mtp":
+            if mtp:
                 params.ctx_type = self._llama.LLAMA_CONTEXT_TYPE_MTP
-            if all_outputs:
-                params.n_outputs_max = params.n_outputs_max_per_seq = 0
             self._context = self._make(params)
             vocab = self._llama.llama_model_get_vocab(self.model)
             self.n_vocab: int = self._llama.llama_vocab_n_tokens(vocab)

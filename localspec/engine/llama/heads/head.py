@@ -29,7 +29,7 @@ class Head:
     what the target makes of them. Tokens that the target read unheard, such as a restored prompt
     cache, count as read; the head begins behind them.
 
-    A subclass says how tokens are read (`_pass`). ``memory`` is what llama.cpp allocated.
+    A subclass says how tokens are read: `_pass`, `_draft`.
     """
 
     pending = 0  # rows to be read again
@@ -41,7 +41,7 @@ class Head:
         self._context = context
         self._tap = tap
         self._states = HiddenStates(tap.width)
-        self._own: States | None = None  # behind the last token, where it was computed
+        self._ahead: States | None = None  # what the last pass says for a token drafted by it
         self._tokens: list[int] = []
         self._true = 0  # how many of them were read with the target's own states
         self._torn = False  # true while our list and llama.cpp's cache may differ
@@ -72,7 +72,7 @@ class Head:
         self._states.keep(len(self._target.tokens))  # those behind belong to rejected tokens
         self._read(tokens, rows)
         self._states.trim()
-        return self._context.logits(rows)
+        return self._logits(rows)
 
     def keep(self, length: int) -> None:
         """Forget every token at ``length`` and beyond, and all that were drafted."""
@@ -124,31 +124,45 @@ class Head:
     # -- reading ---------------------------------------------------------------------------
 
     def _read(self, tokens: Sequence[int], rows: int) -> None:
-        begin, own = len(self._tokens), self._own
-        unknown = min(max(0, self._states.begin - begin), len(tokens) - rows)
+        unknown = min(max(0, self._states.begin - len(self._tokens)), len(tokens) - rows)
         if unknown > 0:
             self._begin_behind([*self._tokens, *tokens[:unknown]])
             tokens = tokens[unknown:]
         for chunk, outputs in chunks(tokens, rows, self._context.size):
-            begin = len(self._tokens)
-            states = self._states.inputs(begin, begin + len(chunk), own)
-            self._torn, self._own, own = True, None, None
-            self._pass(chunk, begin, states, outputs)
+            begin, ahead = len(self._tokens), self._ahead
+            self._torn, self._ahead = True, None
+            if begin > self._states.end and ahead is not None and len(chunk) == 1:
+                self._draft(chunk, begin, ahead)
+            else:
+                states = self._states.inputs(begin, begin + len(chunk))
+                self._pass(chunk, begin, states, outputs)
             self._tokens.extend(chunk)
             if self._true == begin:
                 self._true = max(begin, min(len(self._tokens), self._states.end + 1))
             self._torn = False
 
     def _pass(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
-        """Let llama.cpp read tokens from position ``begin`` on, each with the state before it."""
-        positions = range(begin - self.offset, begin - self.offset + len(tokens))
-        self._context.decode(tokens, positions, states, outputs)
+        """Read tokens from position ``begin`` on, each with the target's state before it."""
+        self._compute(tokens, begin, states, outputs)
+
+    def _draft(self, tokens: Sequence[int], begin: int, ahead: States) -> None:
+        """Read the token that the last pass led to."""
+        self._compute(tokens, begin, ahead[None], 1)
+
+    def _compute(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
+        """One pass of llama.cpp."""
+        at = begin - self.offset
+        self._context.decode(tokens, range(at, at + len(tokens)), states, outputs)
         if outputs:
-            self._own = self._context.own_state(len(tokens) - 1)
+            self._ahead = self._context.own_state(len(tokens) - 1)
+
+    def _logits(self, rows: int) -> Logits:
+        """Behind the last ``rows`` tokens of those just read."""
+        return self._context.logits(rows)
 
     def _cut(self, length: int) -> None:
         if length < len(self._tokens):
-            self._torn, self._own = True, None
+            self._torn, self._ahead = True, None
             del self._tokens[length:]
             self._true = min(self._true, length)
             self._forget(length)
@@ -157,7 +171,7 @@ class Head:
     def _mend(self) -> None:
         """After Ctrl-C in the middle of something: let llama.cpp hold what our list does."""
         if self._torn:
-            self._own, self._true = None, min(self._true, len(self._tokens))
+            self._ahead, self._true = None, min(self._true, len(self._tokens))
             self._forget(len(self._tokens))
             self._torn = False
 

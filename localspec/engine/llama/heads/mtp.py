@@ -11,10 +11,6 @@ from localspec.engine.llama.heads.taps import Tap
 from localspec.engine.llama.heads.unstable import unstable
 from localspec.engine.llama.model import LlamaModel
 
-# Architectures whose graph computes the MTP layer that `llama_set_nextn_layer_offset` names; the
-# others have one layer, or compute all of them in one pass.
-CHAINED = frozenset("step35 hy-v3 glm4moe glm-dsa mimo2".split())
-
 
 class MtpHead(Head):
     """One trained layer, used again for each drafted token.
@@ -41,22 +37,22 @@ class ChainedHead(Head):
 
     def _pass(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
         """See `Head._pass`."""
-        if begin <= self._states.end:
-            self._drafted, self._said, self._first = [], [], begin + len(tokens)
-            for layer in reversed(range(self._layers)):  # the first one last: its logits count
-                self._compute(layer, tokens, begin, states, outputs if layer == 0 else 0)
-            return
-        self._drafted.extend(tokens)
-        self._said.extend(states)
-        layer = min(len(self._drafted), self._layers - 1)
-        self._compute(layer, self._drafted, self._first, np.stack(self._said), outputs)
+        self._drafted, self._said, self._first = [], [], begin + len(tokens)
+        for layer in reversed(range(self._layers)):  # the first one last: its logits count
+            self._choose(layer, begin)
+            self._compute(tokens, begin, states, outputs if layer == 0 else 0)
 
-    def _compute(
-        self, layer: int, tokens: Sequence[int], begin: int, states: States, outputs: int
-    ) -> None:
+    def _draft(self, tokens: Sequence[int], begin: int, ahead: States) -> None:
+        """See `Head._draft`."""
+        self._drafted.extend(tokens)
+        self._said.append(ahead)
+        self._choose(min(len(self._drafted), self._layers - 1), self._first)
+        self._compute(self._drafted, self._first, np.stack(self._said), 1)
+
+    def _choose(self, layer: int, begin: int) -> None:
+        """Let a layer compute from position ``begin`` on, in the cells that others used."""
         self._forget(begin)
         unstable().llama_set_nextn_layer_offset(self._context.handle, layer)
-        super()._pass(tokens, begin, states, outputs)
 
 
 class SharedHead(Head):
@@ -71,12 +67,12 @@ class SharedHead(Head):
         """See `Head.keep`; what the target took back has not to be read again either."""
         super().keep(min(length, len(self._target.tokens)))
 
-    def _pass(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
-        """See `Head._pass`; only the last token says something."""
+    def _compute(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
+        """See `Head._compute`; only the last token says something."""
         if outputs:
             at = min(begin + len(tokens) - 1, len(self._target.tokens))
             self._context.decode(tokens[-1:], [at], states[-1:], 1)
-            self._own = self._context.own_state(0)
+            self._ahead = self._context.own_state(0)
 
     def _forget(self, length: int) -> None:
         """There is nothing of its own to forget."""

@@ -46,15 +46,13 @@ class HiddenStates:
         del self._rows[:surplus]
         self.begin += surplus
 
-    def inputs(self, begin: int, end: int, own: States | None) -> States:
-        """The row behind each token from ``begin`` to ``end``, which is that of the one before it.
+    def inputs(self, begin: int, end: int) -> States:
+        """For each position from ``begin`` to ``end`` the row of the one before it.
 
-        ``own`` stands in for the first where the target has not been there yet; zeros stand where
-        nothing is known, and before the first token of all. Shape (end - begin, width).
+        Zeros stand where nothing is known, and before the first token of all. Shape (end - begin,
+        width).
         """
         rows = np.zeros((end - begin, self._width), np.float32)
-        if own is not None and begin > self.end:
-            rows[0] = own
         for position in range(max(begin - 1, self.begin), min(end - 1, self.end)):
             rows[position + 1 - begin] = self._rows[position - self.begin]
         return rows

@@ -43,24 +43,32 @@ class LastState:
 class LayerInputs:
     """What goes into some of the target's layers, side by side: the food of EAGLE3 and DFlash.
 
-    An id that is the number of layers means what the last layer says; EAGLE3 has it from the tap
-    of MTP heads, as `common_speculative_impl_draft_eagle3` does.
+    An id that is the number of layers means what the last one says; ``beyond_by_nextn``: it is had
+    from the tap of MTP heads (`common_speculative_impl_draft_eagle3`, where DFlash's does not).
     """
 
-    def __init__(self, llama: Any, context: Any, model: Any, layers: Sequence[int]) -> None:
+    def __init__(
+        self,
+        llama: Any,
+        context: Any,
+        model: Any,
+        layers: Sequence[int],
+        *,
+        beyond_by_nextn: bool,
+    ) -> None:
         self._context = context
         self._layers = tuple(layers)
-        self._n_layers: int = llama.llama_model_n_layer(model)
+        self._nextn = llama.llama_model_n_layer(model) if beyond_by_nextn else None
         self._each: int = llama.llama_model_n_embd(model)
         self.width = len(self._layers) * self._each
 
     def switch(self, on: bool) -> None:
         """See `Tap`."""
         for layer in self._layers:
-            if layer < self._n_layers:
-                unstable().llama_set_embeddings_layer_inp(self._context, layer, on)
-            else:
+            if layer == self._nextn:
                 unstable().llama_set_embeddings_nextn(self._context, on, False)
+            else:
+                unstable().llama_set_embeddings_layer_inp(self._context, layer, on)
 
     def rows(self, count: int) -> States:
         """See `Tap`."""
@@ -68,9 +76,9 @@ class LayerInputs:
         return np.concatenate(parts, axis=1)
 
     def _pointer(self, layer: int) -> Any:
-        if layer < self._n_layers:
-            return unstable().llama_get_embeddings_layer_inp(self._context, layer)
-        return unstable().llama_get_embeddings_nextn(self._context)
+        if layer == self._nextn:
+            return unstable().llama_get_embeddings_nextn(self._context)
+        return unstable().llama_get_embeddings_layer_inp(self._context, layer)
 
 
 def require_states(rows: States) -> None:

@@ -10,8 +10,7 @@ from localspec.engine.llama import llama_library
 
 # Functions that the bindings leave out: result, arguments, and the names that Itanium's and
 # Microsoft's C++ ABI give them.
-_CONTEXT, _MODEL = ctypes.c_void_p, ctypes.c_void_p
-_FLOATS, _INTS = ctypes.POINTER(ctypes.c_float), ctypes.POINTER(ctypes.c_int32)
+_CONTEXT, _FLOATS = ctypes.c_void_p, ctypes.POINTER(ctypes.c_float)
 _UNBOUND: dict[str, tuple[Any, list[Any], tuple[str, str]]] = {
     "llama_set_embeddings_layer_inp": (
         None,
@@ -27,22 +26,6 @@ _UNBOUND: dict[str, tuple[Any, list[Any], tuple[str, str]]] = {
         (
             "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
             "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z",
-        ),
-    ),
-    "llama_model_target_layer_ids": (
-        _INTS,
-        [_MODEL],
-        (
-            "_Z28llama_model_target_layer_idsPK11llama_model",
-            "?llama_model_target_layer_ids@@YAPEBHPEBUllama_model@@@Z",
-        ),
-    ),
-    "llama_model_target_layer_ids_n": (
-        ctypes.c_uint32,
-        [_MODEL],
-        (
-            "_Z30llama_model_target_layer_ids_nPK11llama_model",
-            "?llama_model_target_layer_ids_n@@YAIPEBUllama_model@@@Z",
         ),
     ),
 }
