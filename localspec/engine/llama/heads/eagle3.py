@@ -18,7 +18,6 @@ class Eagle3Head(Head):
     """
 
     offset = 1
-    _outputs = 0  # rows of logits that the last pass has
 
     def _pass(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
         """See `Head._pass`."""
@@ -28,17 +27,8 @@ class Eagle3Head(Head):
         if tokens:
             self._compute(tokens, begin, self._context.encode(states[first:]).copy(), outputs)
 
-    def _compute(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
-        """See `Head._compute`.
-
-        The graph has the logits of all tokens, whichever are asked for, and llama.cpp would hand
-        out the first of them: all are asked for, or none.
-        """
-        self._outputs = len(tokens) if outputs else 0
-        super()._compute(tokens, begin, states, self._outputs)
-
     def _logits(self, rows: int) -> Logits:
         """See `Head._logits`; nothing is known behind the first token of all."""
-        said = self._context.logits(self._outputs)[max(0, self._outputs - rows) :]
+        said = super()._logits(min(rows, self._outputs))
         unknown = np.zeros((rows - len(said), self.n_vocab), np.float32)
         return np.concatenate((unknown, said)) if len(unknown) else said

@@ -17,6 +17,7 @@ from localspec.speculative.prefix import common_prefix
 # context (`ModelDrafter`), where the target's states do not fit.
 LAG = 32
 ROOM = MAX_DRAFT_TOKENS + 2  # tokens behind the target's context, so that no window ever moves
+_NARROW = 16  # tokens of which logits nobody asked for cost less than another pass
 _WIDEST_VERIFICATION = MAX_DRAFT_TOKENS + 10  # with tokens that are read again in front of it
 
 
@@ -46,6 +47,7 @@ class Head:
         self._true = 0  # how many of them were read with the target's own states
         self._torn = False  # true while our list and llama.cpp's cache may differ
         self._heard = False
+        self._outputs = 0  # rows of logits that the last pass has
         self.n_ctx = target.n_ctx + ROOM
         self.n_vocab = context.n_vocab
         tap.switch(True)
@@ -150,15 +152,23 @@ class Head:
         self._compute(tokens, begin, ahead[None], 1)
 
     def _compute(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
-        """One pass of llama.cpp."""
-        at = begin - self.offset
-        self._context.decode(tokens, range(at, at + len(tokens)), states, outputs)
+        """Read tokens, and have logits of the last ``outputs``.
+
+        Of a pass all tokens have outputs, or none: with some, llama.cpp hands out the first rows of
+        a graph that computes all (EAGLE3's logits, the own states of many MTP graphs).
+        """
+        quiet = len(tokens) - outputs
+        if 0 < quiet < len(tokens) and len(tokens) > _NARROW:
+            self._compute(tokens[:quiet], begin, states[:quiet], 0)
+            tokens, begin, states = tokens[quiet:], begin + quiet, states[quiet:]
+        at, self._outputs = begin - self.offset, len(tokens) if outputs else 0
+        self._context.decode(tokens, range(at, at + len(tokens)), states, self._outputs)
         if outputs:
             self._ahead = self._context.own_state(len(tokens) - 1)
 
     def _logits(self, rows: int) -> Logits:
         """Behind the last ``rows`` tokens of those just read."""
-        return self._context.logits(rows)
+        return self._context.logits(self._outputs)[self._outputs - rows :]
 
     def _cut(self, length: int) -> None:
         if length < len(self._tokens):

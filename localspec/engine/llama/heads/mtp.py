@@ -72,6 +72,7 @@ class SharedHead(Head):
         if outputs:
             at = min(begin + len(tokens) - 1, len(self._target.tokens))
             self._context.decode(tokens[-1:], [at], states[-1:], 1)
+            self._outputs = 1
             self._ahead = self._context.own_state(0)
 
     def _forget(self, length: int) -> None:
