@@ -88,7 +88,7 @@ class LoadOptions:
     ``ubatch_size`` of them at once, both within `BATCH`. ``loras`` are adapter files with the scale
     of each, ``override_kv`` values that replace those of the file. ``exact`` makes every decode at
     least two tokens wide, because llama.cpp's one-token kernels may round differently from all
-    others.
+    others. ``load_heads`` also loads the MTP (NextN) heads that the file may have.
     """
 
     path: Path
@@ -113,6 +113,7 @@ class LoadOptions:
     loras: tuple[Lora, ...] = ()
     override_kv: tuple[KeyValue, ...] = ()
     exact: bool = False
+    load_heads: bool = False
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "ubatch_size"):

@@ -3,8 +3,8 @@
 import ctypes
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ class LlamaModel:
     llama.cpp's kernels round differently at different widths. ``overridden`` are the keys whose
     values llama.cpp took from ``options.override_kv`` instead of the file. ``memory`` is what
     llama.cpp allocated; of a ``weightless`` one, which can do nothing else, what it would allocate.
+    ``listener`` is called after each pass with its tokens and the position of the first, and with
+    none and 0 when all that was read is replaced; see `heads`.
     Raises EngineError, with llama.cpp's own reason, when the model cannot be loaded.
     """
 
@@ -57,6 +59,7 @@ class LlamaModel:
         self._tokens: list[int] = []
         self._held = 0  # so many of the tokens are in llama.cpp's cache
         self._torn = False  # true while our list and llama.cpp's cache may differ
+        self.listener: Callable[[Sequence[int], int], None] | None = None
         self.min_width = 2 if options.exact else 1
         self.overridden: frozenset[str] = frozenset()
         self.memory = MemoryUse(weights=tensor_bytes(header) if weightless else 0)
@@ -163,9 +166,21 @@ class LlamaModel:
         else:
             self._undo(0, None)
         self._torn = False
+        if self.listener is not None:
+            self.listener((), 0)
         return bool(self._tokens)
 
     # -- vocabulary ------------------------------------------------------------------------
+
+    @property
+    def model(self) -> Any:
+        """llama.cpp's handle of the weights, valid until this is closed."""
+        return self._model
+
+    @property
+    def context(self) -> Any:
+        """llama.cpp's handle of the context, valid until this is closed."""
+        return self._context
 
     @property
     def vocab(self) -> Any:
@@ -391,7 +406,7 @@ class LlamaModel:
         filled = [*tokens, *[tokens[-1]] * added] if added else tokens
         self._batch.fill(filled, position, rows + added if rows else 0)
         slow = len(filled) > MAX_DRAFT_TOKENS + 1
-        with self._stopped_by_ctrl_c() if slow else nullcontext():
+        with llama_library.stopped_by_ctrl_c(self._context) if slow else nullcontext():
             code = self._llama.llama_decode(self._context, self._batch.native)
         if code != 0:
             raise EngineError(
@@ -400,21 +415,8 @@ class LlamaModel:
                 "Try a smaller --ctx-size, or see the log with --verbose.",
             )
         self.rollback.observe(len(filled))
-
-    @contextmanager
-    def _stopped_by_ctrl_c(self) -> Iterator[None]:
-        """Let Ctrl-C stop a pass between two operations of its graph (on the CPU and on Metal).
-
-        For passes that take long: being asked 240 times adds 2 % to one token of a small model.
-        """
-        with held_interrupt() as pressed:
-            ask = self._llama.ggml_abort_callback(lambda data: bool(pressed))
-            self._llama.llama_set_abort_callback(self._context, ask, None)
-            try:
-                yield
-            finally:
-                never = self._llama.ggml_abort_callback()
-                self._llama.llama_set_abort_callback(self._context, never, None)
+        if self.listener is not None:
+            self.listener(tokens, position)
 
     def _logits(self, rows: int) -> Logits:
         if rows == 0:

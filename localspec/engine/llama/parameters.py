@@ -38,6 +38,7 @@ def model_parameters(options: LoadOptions, *, weightless: bool = False) -> Any:
     params = llama.llama_model_default_params()
     params.n_gpu_layers = -1 if options.gpu_layers is None else options.gpu_layers
     params.load_mode = _load_mode(options)
+    params.load_mtp = options.load_heads
     if weightless:
         params.no_alloc, params.load_mode = True, _LOAD_NONE  # others abort without weights
     params.split_mode, params.main_gpu = _SPLIT[options.split_mode], options.main_gpu

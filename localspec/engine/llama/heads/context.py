@@ -1,0 +1,195 @@
+"""The llama.cpp context of a head: made on a target, given tokens with states, freed."""
+
+import ctypes
+import os
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
+from localspec.core.errors import EngineError
+from localspec.core.interrupt import held_interrupt
+from localspec.engine.llama import llama_library
+from localspec.engine.llama.heads.states import States
+from localspec.engine.llama.heads.unstable import unstable
+from localspec.engine.llama.model import LlamaModel
+from localspec.engine.llama.parameters import context_parameters, model_parameters
+from localspec.engine.llama.rollback import Trim
+from localspec.engine.memory.use import MemoryUse, read_buffers
+from localspec.speculative.loop import Logits
+
+_HINT = "See the whole log with --verbose."
+
+
+class HeadContext:
+    """A context beside the target's, on the target's own file or on that of a sidecar.
+
+    ``memory`` is what llama.cpp allocated for it. ``mtp``: what it computes are the MTP layers
+    of the file, not the whole of it. The target must live longer. Raises EngineError, with llama.cpp's reason, when it cannot be made.
+    """
+
+    def __init__(
+        self,
+        target: LlamaModel,
+        options: LoadOptions,
+        *,
+        embedded: bool,
+        mtp: bool,
+        n_ctx: int,
+    ) -> None:
+        self._llama = llama_library.library()
+        self._options = replace(options, exact=False, load_heads=mtp)
+        self._threads = options.threads or target.threads
+        self.memory = MemoryUse()
+        self.size = min(options.batch_size, options.ubatch_size)
+        self._loaded: Any = None
+        self._context: Any = None
+        self._batch: Any = None
+        try:
+            self.model = target.model if embedded else self._load()
+            params = context_parameters(self._options, n_ctx, self._threads, Trim.name)
+            params.ctx_other = target.context
+            if mtp:
+                params.ctx_type = self._llama.LLAMA_CONTEXT_TYPE_MTP
+            self._context = self._make(params)
+            vocab = self._llama.llama_model_get_vocab(self.model)
+            self.n_vocab: int = self._llama.llama_vocab_n_tokens(vocab)
+            self.width: int = self._llama.llama_model_n_embd_out(self.model)
+            self._memory = self._llama.llama_get_memory(self._context)
+            self._batch = self._llama.llama_batch_ext_init(self._context)
+            unstable().llama_set_embeddings_nextn(self._context, True, True)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def handle(self) -> Any:
+        """llama.cpp's handle of the context."""
+        return self._context
+
+    def decode(
+        self,
+        tokens: Sequence[int] | None,
+        positions: Sequence[int],
+        states: States | None,
+        outputs: int,
+    ) -> None:
+        """One pass over tokens, states or both; logits of the last ``outputs`` of them.
+
+        Raises EngineError when llama.cpp refuses, and KeyboardInterrupt after Ctrl-C; the cache
+        may then hold a part of them.
+        """
+        self._fill(tokens, positions, states, outputs)
+        slow = len(positions) > MAX_DRAFT_TOKENS + 1
+        with llama_library.stopped_by_ctrl_c(self._context) if slow else nullcontext():
+            self._process(self._llama.LLAMA_PROCESS_TYPE_DECODE, positions[0])
+
+    def encode(self, features: States) -> States:
+        """What the encoder makes of each row, valid until the next pass: shape (rows, width)."""
+        end = self._llama.llama_memory_seq_pos_max(self._memory, 0) + 1  # it looks at no positions
+        self._fill(None, range(end, end + len(features)), features, len(features))
+        self._process(self._llama.LLAMA_PROCESS_TYPE_ENCODE, end)
+        rows = unstable().llama_get_embeddings_nextn(self._context)
+        return np.ctypeslib.as_array(rows, (len(features), self.width))
+
+    def logits(self, rows: int) -> Logits:
+        """Of the first ``rows`` outputs of the last pass, valid until the next."""
+        if rows == 0:
+            return np.empty((0, self.n_vocab), np.float32)
+        pointer = self._llama.llama_get_logits(self._context)
+        return np.ctypeslib.as_array(pointer, (rows, self.n_vocab))
+
+    def own_state(self, index: int) -> States:
+        """The head's own state behind the token at ``index`` of the last pass; a copy."""
+        row = unstable().llama_get_embeddings_nextn_ith(self._context, index)
+        return np.ctypeslib.as_array(row, (self.width,)).copy()
+
+    def forget(self, position: int) -> None:
+        """Forget what is at ``position`` and beyond."""
+        if not self._llama.llama_memory_seq_rm(self._memory, 0, position, -1):
+            raise EngineError(
+                f"llama.cpp cannot drop the tokens behind position {position} of this head.",
+                "Run without a draft: --draft off.",
+            )
+
+    def close(self) -> None:
+        """Free everything but what is the target's; harmless when called twice."""
+        if self._batch:
+            self._llama.llama_batch_ext_free(self._batch)
+        if self._context:
+            self._llama.llama_free(self._context)
+        if self._loaded:
+            self._llama.llama_model_free(self._loaded)
+        self._loaded = self._context = self._batch = None
+
+    def _load(self) -> Any:
+        self._params = params = model_parameters(self._options)
+        path = self._options.path
+        with held_interrupt() as pressed, llama_library.log.watch() as errors:
+            go_on = self._llama.llama_progress_callback(lambda done, data: not pressed)
+            params.progress_callback = go_on
+            loaded = self._llama.llama_model_load_from_file(os.fsencode(path), params)
+            self._loaded = loaded
+        if not loaded:
+            reason = errors[0].rstrip(".") if errors else "it gave no reason"
+            raise EngineError(f"llama.cpp cannot load {path}: {reason}.", _HINT)
+        self.memory += read_buffers(llama_library.log.lines())
+        return loaded
+
+    def _make(self, params: Any) -> Any:
+        with held_interrupt(), llama_library.log.watch() as errors:
+            context = self._llama.llama_init_from_model(self.model, params)
+            self._context = context
+        if not context:
+            reason = errors[0].rstrip(".") if errors else "it gave no reason"
+            raise EngineError(
+                f"llama.cpp cannot make a context for the heads in {self._options.path.name}: "
+                f"{reason}.",
+                _HINT,
+            )
+        self.memory += read_buffers(llama_library.log.lines())
+        return context
+
+    def _fill(
+        self,
+        tokens: Sequence[int] | None,
+        positions: Sequence[int],
+        states: States | None,
+        outputs: int,
+    ) -> None:
+        """Write the batch; M-RoPE has four positions of a state without a token, all others one."""
+        llama, batch = self._llama, self._batch
+        llama.llama_batch_ext_clear(batch)
+        rows = None if states is None else np.ascontiguousarray(states, np.float32)
+        for i, position in enumerate(positions):
+            row = None if rows is None else _embedding(llama, rows[i])
+            if tokens is None:
+                index = llama.llama_batch_ext_add_embd(batch, 0, row)
+            else:
+                index = llama.llama_batch_ext_add_token(batch, 0, tokens[i])
+                if row is not None and not llama.llama_batch_ext_set_embd_token(batch, index, row):
+                    index = -1
+            if index != i:
+                raise EngineError(
+                    f"llama.cpp refuses token {i} of a batch for this head.",
+                    "The head may belong to another model: run without it, --draft off.",
+                )
+            where = (llama.llama_pos * 4)(position, position, position, 0)
+            llama.llama_batch_ext_set_pos(batch, i, where)
+            llama.llama_batch_ext_set_output_logits(batch, i, i >= len(positions) - outputs)
+
+    def _process(self, kind: int, position: int) -> None:
+        code = self._llama.llama_process(self._context, kind, self._batch)
+        if code != 0:
+            raise EngineError(
+                f"llama.cpp could not compute the head at position {position} (code {code}).",
+                "Run without it: --draft off, or see the log with --verbose.",
+            )
+
+
+def _embedding(llama: Any, row: States) -> Any:
+    data = row.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+    return llama.llama_embd(data, 1, row.size)

@@ -1,0 +1,213 @@
+"""Heads beside a target: the same text, the target untouched, little memory, gaps and Ctrl-C."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localspec.core.sampling_params import SamplingParams
+from localspec.engine.llama import llama_library
+from localspec.engine.llama.heads.head import LAG, Head
+from localspec.engine.llama.heads.states import KEPT, HiddenStates, States
+from localspec.speculative.control.controllers import FixedLength, NoDraft
+from localspec.speculative.drafters import Candidate, ModelDrafter
+from localspec.speculative.loop import Controller, generate_rounds, prefill
+from localspec.speculative.sampling.sampler import Sampler
+from tests.support.heads import PAIRS, HeadPair, head_pair
+from tests.support.real_pair import random_ids
+
+pytestmark = pytest.mark.llama
+
+Files = Callable[[str], Path]
+GREEDY = SamplingParams(temperature=0)
+WARM = SamplingParams(temperature=0.8, seed=5)
+
+
+@pytest.fixture(scope="module", params=PAIRS, ids=lambda names: names[1] or names[0])
+def pair(request: pytest.FixtureRequest, architecture: Files) -> Iterator[HeadPair]:
+    with head_pair(architecture, *request.param, exact=True) as opened:
+        yield opened
+
+
+class HalfRight(ModelDrafter):
+    """Says the truth half of the time, since random heads never do."""
+
+    truth: list[int] = []
+
+    def propose(self, context: list[int]) -> Iterator[Candidate]:
+        """As the head does, with other tokens."""
+        dice = random.Random(len(context))
+        for i, candidate in enumerate(super().propose(context), len(context)):
+            told = i < len(self.truth) and dice.random() < 0.7
+            yield candidate._replace(token=self.truth[i]) if told else candidate
+
+
+def tick() -> float:
+    return 0.0
+
+
+def text(pair: HeadPair, controller: Controller, params: SamplingParams) -> tuple[list[int], int]:
+    """48 tokens behind a prompt, which comes first, and how many drafts were accepted."""
+    pair.target.keep(0)
+    tokens, accepted = random_ids(45), 0
+    prefill(pair.target, tokens, tick)
+    for outcome in generate_rounds(
+        pair.target,
+        controller,
+        Sampler(params),
+        tokens,
+        max_tokens=48,
+        is_stop=lambda token: False,
+        clock=tick,
+    ):
+        tokens, accepted = [*tokens, *outcome.tokens], accepted + outcome.accepted
+    return tokens, accepted
+
+
+@pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "warm"])
+def test_the_text_is_that_without_a_head(pair: HeadPair, params: SamplingParams) -> None:
+    expected, _ = text(pair, NoDraft(), params)
+    drafter = HalfRight(pair.head, Sampler(params), pair.target.n_vocab, lambda token: False)
+    drafter.truth = expected
+    found, accepted = text(pair, FixedLength(drafter, 4, tick), params)
+    assert found == expected
+    assert accepted > 10
+
+
+def test_drafting_leaves_the_target_as_it_is(pair: HeadPair) -> None:
+    prompt, rows = random_ids(50), list[list[np.ndarray]]()
+    for drafts in (False, True):
+        pair.restart()
+        pair.target.decode(prompt[:-1], 0)
+        tokens, found = list(prompt), []
+        for _ in range(12):
+            if drafts:
+                pair.draft(tokens, random_ids(3, seed=len(tokens)))
+            found.append(pair.target.decode(tokens[-1:], 1)[0].copy())
+            tokens.append(int(found[-1].argmax()))
+        rows.append(found)
+    assert np.array_equal(*rows)
+
+
+def test_a_prompt_is_read_as_it_comes(pair: HeadPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = list[int]()
+    add = HiddenStates.add
+
+    def counting(states: HiddenStates, position: int, rows: States) -> None:
+        kept.append(states.end - states.begin)
+        add(states, position, rows)
+
+    monkeypatch.setattr(HiddenStates, "add", counting)
+    pair.restart()
+    prompt = random_ids(1000)
+    for start in range(0, 1000, 100):  # as in chunks of 100
+        pair.target.decode(prompt[start : start + 100], 0)
+        assert pair.head.tokens == pair.target.tokens
+    assert max(kept) == KEPT
+    assert pair.head.n_ctx >= pair.target.n_ctx + 8  # so that a ModelDrafter never moves its window
+
+
+def test_little_is_left_unread_while_nobody_asks(pair: HeadPair) -> None:
+    pair.restart()
+    for token in random_ids(100):
+        pair.target.decode([token], 1)
+        assert len(pair.target.tokens) - len(pair.head.tokens) <= LAG + 1
+
+
+def test_what_is_read_unheard_counts_as_read(pair: HeadPair) -> None:
+    context = random_ids(120)
+    pair.restart()
+    pair.target.decode(context[:100], 0)
+    state = pair.target.state().copy()
+    pair.target.decode(context[100:-1], 0)
+    heard = pair.draft(context, random_ids(2))
+    assert pair.target.restore(context[:100], state)
+    pair.target.decode(context[100:-1], 0)
+    found = pair.draft(context, random_ids(2))
+    assert pair.head.tokens == [*context, *random_ids(2)]
+    assert all(np.isfinite(row).any() for row in found)
+    if pair.head.block is None and type(pair.head).__name__ != "SharedHead":
+        assert not np.allclose(found[0], heard[0])  # it did not see the beginning
+    pair.head.keep(50)  # nothing is known there
+    assert pair.head.decode(context[50:], 1).shape == (1, pair.head.n_vocab)
+    assert pair.head.tokens == context
+
+
+def test_a_head_opened_late_begins_behind_what_was_read(architecture: Files) -> None:
+    with head_pair(architecture, "glm4moe-mtp", None) as pair:
+        context = random_ids(60)
+        pair.head.close()
+        pair.target.decode(context[:40], 0)
+        assert pair.target.listener is None
+        with head_pair(architecture, "glm4moe-mtp", None) as other:
+            late = other.head
+            other.target.listener = None  # as if it were opened later
+            other.target.decode(context[:40], 0)
+            other.target.listener = late._listen
+            other.target.decode(context[40:-1], 0)
+            assert other.draft(context, [])[0].shape == (late.n_vocab,)
+            assert late.tokens == context
+
+
+class Interrupting:
+    """A function of llama.cpp that is cut off by Ctrl-C at one call, before or after its work."""
+
+    def __init__(self, function: Callable[..., Any], call: int, after: bool) -> None:
+        self._function = function
+        self._remaining = call
+        self._after = after
+
+    def __call__(self, *arguments: object) -> Any:
+        self._remaining -= 1
+        if self._remaining == 0 and not self._after:
+            raise KeyboardInterrupt
+        result = self._function(*arguments)
+        if self._remaining == 0:
+            raise KeyboardInterrupt
+        return result
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("function", ["llama_process", "llama_memory_seq_rm", "llama_decode"])
+def test_after_ctrl_c_a_head_continues_rightly(
+    pair: HeadPair, monkeypatch: pytest.MonkeyPatch, function: str, after: bool
+) -> None:
+    context, drafted = random_ids(150), random_ids(3, seed=1)
+
+    def rounds() -> list[np.ndarray]:
+        pair.target.keep(70)
+        pair.target.decode(context[len(pair.target.tokens) : 100], 0)
+        pair.draft(context[:101], drafted)
+        pair.target.decode([context[100], *drafted], 4)
+        pair.target.keep(101)
+        pair.target.decode(context[101:-1], 0)
+        return pair.draft(context, drafted)
+
+    pair.restart()
+    pair.target.decode(context[:70], 0)
+    expected = rounds()
+    library = llama_library.library()
+    for call in range(1, 5):
+        with monkeypatch.context() as patch:
+            patch.setattr(library, function, Interrupting(getattr(library, function), call, after))
+            try:
+                rounds()
+            except KeyboardInterrupt:
+                pass
+        for row, wanted in zip(rounds(), expected, strict=True):
+            np.testing.assert_allclose(row, wanted, atol=2e-3)
+
+
+def test_closing_twice_is_harmless_and_the_target_goes_on(architecture: Files) -> None:
+    with head_pair(architecture, "llama", "eagle3") as pair:
+        assert pair.head.memory.kv > 0 and pair.head.memory.weights > 0
+        assert pair.head.pending == 0 and isinstance(pair.head, Head)
+        pair.head.mark()
+        pair.head.close()
+        pair.head.close()
+        assert pair.target.decode(random_ids(9), 1).shape == (1, pair.target.n_vocab)
