@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from localspec.engine.llama.heads.states import KEPT
 from tests.support.heads import PAIRS, HeadPair, head_pair
 from tests.support.real_pair import random_ids
 
