@@ -27,8 +27,9 @@ _HINT = "See the whole log with --verbose."
 class HeadContext:
     """A context beside the target's, on the target's own file or on that of a sidecar.
 
-    ``memory`` is what llama.cpp allocated for it. ``mtp``: what it computes are the MTP layers
-    of the file, not the whole of it. The target must live longer. Raises EngineError, with llama.cpp's reason, when it cannot be made.
+    ``memory`` is what llama.cpp allocated for it. ``mtp``: what it computes are the MTP layers of
+    the file, not the whole of it. The target must live longer. Raises EngineError, with llama.cpp's
+    reason, when it cannot be made.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ class DFlashHead(Head):
         self, target: LlamaModel, context: HeadContext, tap: Tap, block: int, mask: int
     ) -> None:
         super().__init__(target, context, tap)
-        self.block = min(block - 1, MAX_DRAFT_TOKENS)
+        self.block = self._masks = min(block - 1, MAX_DRAFT_TOKENS)
         self._mask = mask
         self._said = np.empty((0, self.n_vocab), np.float32)
 
@@ -58,7 +58,7 @@ class DFlashHead(Head):
         """What may stand at the masked places behind a token: shape (masks, n_vocab); a copy."""
         if position > self._states.end:  # its features are missing in between
             return np.zeros((1, self.n_vocab), np.float32)
-        tokens = [token, *[self._mask] * (self.block if outputs == 1 else 1)]
+        tokens = [token, *[self._mask] * (self._masks if outputs == 1 else 1)]
         self._context.decode(tokens, range(position, position + len(tokens)), None, len(tokens))
         block = self._context.logits(len(tokens))[1:].copy()
         self._context.forget(position)

@@ -35,6 +35,8 @@ def open_head(target: LlamaModel, header: ModelHeader | None, options: LoadOptio
     unstable()
     kind = draft_kind(header) if header is not None else DraftKind("mtp")
     _require_fit(target.header, header, kind)
+    if header is None and not target.options.load_heads:
+        raise ValueError("the target was not loaded with load_heads")  # llama.cpp would abort
     if kind.kind == "mtp":
         return _open_mtp(target, header, options)
     return _open_tapping(target, options, kind)

@@ -77,6 +77,12 @@ class Text:
         self.pair.target.decode([self.tokens[-1], *more[:-1]], 0)
         self.tokens += more
 
+    def again(self, count: int, _: int) -> None:
+        """The last tokens, read a second time: as when a state was restored that lacks them."""
+        count, end = min(count, len(self.tokens) - 1), len(self.tokens) - 1
+        self.pair.target.keep(end - count)
+        self.pair.target.decode(self.tokens[end - count : end], 1)
+
     def review(self, count: int, _: int) -> None:
         """What the head would have said of the last tokens."""
         head = self.pair.head
@@ -86,7 +92,7 @@ class Text:
             head.decode(unread, min(count, len(unread)))
 
 
-EVENTS = st.tuples(st.sampled_from(["draft", "plain", "back", "read", "review"]),
+EVENTS = st.tuples(st.sampled_from(["draft", "plain", "back", "read", "again", "review"]),
                    st.integers(1, 6), st.integers(0, 4))  # fmt: skip
 
 
