@@ -33,11 +33,12 @@ from localspec.library.acquire import (
     header_of,
     judge,
 )
-from localspec.library.resolve import Resolver
+from localspec.library.resolve import MTP, Resolver
 from localspec.metadata.header import read_header
 from tests.support import zoo
 from tests.support.fake_hub import FakeHub, hub
 from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
+from tests.support.head_files import dflash_bytes, mtp_bytes, target_bytes
 
 
 def model(parameters: int, n_tokens: int = 300, control: str = "<end>") -> bytes:
@@ -353,3 +354,121 @@ def test_hashes_of_all_files_that_are_here(
         data = Path(each.path).read_bytes()
         assert (each.sha256, each.size) == (hashlib.sha256(data).hexdigest(), len(data))
     assert told[-1] == ("small.gguf", len(SMALL), len(SMALL))
+
+
+# --- prediction heads in place of a draft ---
+
+
+WITH_HEADS, WITHOUT, LEFT_OUT = (
+    target_bytes(),
+    target_bytes(heads=0),
+    target_bytes(held=0),
+)
+
+
+@pytest.fixture
+def heads_on_hub(stocked: FakeHub) -> FakeHub:
+    stocked.add("org/own-GGUF", "own-Q4_K_M.gguf", WITH_HEADS)
+    stocked.add("org/beside-GGUF", "beside-Q4_K_M.gguf", WITHOUT)
+    stocked.add("org/beside-GGUF", "mtp-beside-Q4_0.gguf", mtp_bytes())
+    stocked.add("org/beside-GGUF", "MTP/beside-Q8_0.gguf", mtp_bytes())
+    stocked.add("org/beside-GGUF", "dflash-beside-Q8_0.gguf", dflash_bytes())
+    stocked.add("org/left-GGUF", "left-Q4_K_M.gguf", LEFT_OUT)
+    stocked.add("org/wide-GGUF", "wide-Q4_K_M.gguf", WITHOUT)
+    stocked.add("org/wide-GGUF", "mtp-wide.gguf", mtp_bytes(keys={"embedding_length": 128}))
+    return stocked
+
+
+def test_heads_inside_the_target_are_fetched_with_it(
+    heads_on_hub: FakeHub, listener: Listener
+) -> None:
+    found = ensure_local(["org/own-GGUF", MTP], Resolver(), listener.ui)
+    assert found[0] == found[1] and found[0].read_bytes() == WITH_HEADS
+    heads_on_hub.stop()
+    assert ensure_local(["org/own-GGUF", MTP], Resolver(), listener.ui) == found
+    assert ensure_local([str(found[0]), MTP], Resolver(), listener.ui) == found
+
+
+def test_heads_in_the_targets_repository_are_fetched(
+    heads_on_hub: FakeHub, listener: Listener
+) -> None:
+    target, heads = ensure_local(["org/beside-GGUF", MTP], Resolver(), listener.ui)
+    assert (target.name, heads.name) == ("beside-Q4_K_M.gguf", "beside-Q8_0.gguf")
+    assert "Asking the Hub for heads in org/beside-GGUF." in listener.sentences
+    heads_on_hub.stop()  # from now on the sidecar is found beside its target
+    assert ensure_local(["org/beside-GGUF", MTP], Resolver(), listener.ui) == [target, heads]
+
+
+def test_heads_that_are_nowhere_are_told_before_anything_is_fetched(
+    heads_on_hub: FakeHub, listener: Listener
+) -> None:
+    with pytest.raises(IncompatiblePair) as caught:
+        ensure_local(["org/left-GGUF", MTP], Resolver(), listener.ui)
+    assert caught.value.message == (
+        "left-Q4_K_M.gguf names 1 prediction head, but its conversion left them out. "
+        "org/left-GGUF holds no sidecar of heads (mtp-*.gguf) either."
+    )
+    with pytest.raises(IncompatiblePair, match="are 64 wide, the heads read 128"):
+        ensure_local(["org/wide-GGUF", MTP], Resolver(), listener.ui)
+    assert stored() == []
+
+
+def test_heads_beside_a_target_on_this_disk(
+    heads_on_hub: FakeHub, listener: Listener, tmp_path: Path
+) -> None:
+    target = zoo.put(tmp_path / "Big.gguf", WITHOUT)
+    with pytest.raises(IncompatiblePair, match=r"No sidecar of heads \(mtp-\*.gguf\) lies beside"):
+        ensure_local([str(target), MTP], Resolver(), listener.ui)
+    heads = zoo.put(tmp_path / "mtp-Big.gguf", mtp_bytes())
+    assert ensure_local([str(target), MTP], Resolver(), listener.ui) == [target, heads]
+    assert heads_on_hub.requests == []
+
+
+def test_heads_alone_can_be_fetched(heads_on_hub: FakeHub, listener: Listener) -> None:
+    name = "hf:org/beside-GGUF/dflash-beside-Q8_0.gguf"
+    [path] = ensure_local([name], Resolver(), listener.ui)
+    assert path.read_bytes() == dflash_bytes()
+    heads_on_hub.add("org/bad-GGUF", "dflash-bad.gguf", dflash_bytes(layers=()))
+    with pytest.raises(FileProblem, match="names no layers of its target"):
+        ensure_local(["hf:org/bad-GGUF/dflash-bad.gguf"], Resolver(), listener.ui)
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "compatible"),
+    [
+        ("org/own-GGUF", MTP, True),
+        ("org/own-GGUF", "org/own-GGUF", True),
+        ("org/beside-GGUF", MTP, True),
+        ("org/left-GGUF", "org/left-GGUF", False),
+        ("org/beside-GGUF", "hf:org/beside-GGUF/dflash-beside-Q8_0.gguf", True),
+    ],
+)
+def test_heads_are_judged_by_headers(
+    heads_on_hub: FakeHub, listener: Listener, target: str, draft: str, compatible: bool
+) -> None:
+    check = judge(target, draft, Resolver(), listener.ui)
+    assert check.report.compatible is compatible and stored() == []
+    one_file = draft == target or (draft == MTP and "own" in target)
+    assert (check.target is check.draft) is one_file
+
+
+def test_files_with_heads_inside_are_hashed_once(listener: Listener, tmp_path: Path) -> None:
+    target = zoo.put(tmp_path / "own.gguf", WITH_HEADS)
+    check = judge(str(target), MTP, Resolver(), listener.ui)
+    [hashed] = file_hashes(check, lambda name, done, total: None)
+    assert hashed.size == len(WITH_HEADS)
+
+
+def test_heads_in_the_repository_of_a_model_that_is_not_here(
+    heads_on_hub: FakeHub, listener: Listener, tmp_path: Path
+) -> None:
+    found = acquire.heads_on_hub("org/beside-GGUF", Resolver(), listener.ui)
+    assert [str(each.reference) for each in found] == [
+        "hf:org/beside-GGUF/mtp-beside-Q4_0.gguf",
+        "hf:org/beside-GGUF/MTP/beside-Q8_0.gguf",
+        "hf:org/beside-GGUF/dflash-beside-Q8_0.gguf",
+    ]
+    asked = len(heads_on_hub.requests)
+    here = zoo.put(tmp_path / "x.gguf", WITHOUT)
+    assert acquire.heads_on_hub(str(here), Resolver(), listener.ui) == []
+    assert len(heads_on_hub.requests) == asked
