@@ -20,6 +20,7 @@ from localspec.core.sampling_choice import choose_sampling
 from localspec.core.sampling_params import SamplingParams, default_length, require_fixed_length
 from localspec.display import console
 from localspec.display.progress import progress
+from localspec.library.catalog import MTP
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
@@ -102,7 +103,10 @@ def download_ui(yes: bool = False) -> "DownloadUI":
 
 def open_engine(request: Request) -> "Engine":
     """Load what was asked for, and say what the user should know about it."""
-    target, draft = request.loading.load_options(*_files(request))
+    target_file, draft_file = _files(request)
+    target, draft = request.loading.load_options(target_file, draft_file)
+    if draft is not None and request.draft.model in (None, MTP):  # the heads, not the whole model
+        draft = replace(draft, load_heads=True)
     from localspec.engine.engine import Engine
     from localspec.engine.llama import llama_library
 
@@ -200,11 +204,6 @@ def _files(request: Request) -> tuple[Path, Path | None]:
     from localspec.library.resolve import FIND
 
     lengths = request.draft.lengths
-    if request.draft.model is None and any(length not in (0, "auto") for length in lengths):
-        raise UsageError(
-            "A draft length was given, but no draft model.",
-            "Name one with --draft FILE.gguf, or leave the length out.",
-        )
     draft = None if lengths == (0,) else request.draft.model
     resolver, ui, lenient = request.resolver, download_ui(), request.models.lenient
     if draft == FIND:
@@ -212,7 +211,33 @@ def _files(request: Request) -> tuple[Path, Path | None]:
         return target, _find_draft(target, resolver, lenient)
     names = [request.target, *([] if draft is None else [draft])]
     target, *rest = ensure_local(names, resolver, ui, lenient=lenient)
-    return target, rest[0] if rest else None
+    if rest or lengths == (0,):
+        return target, rest[0] if rest else None
+    heads = _heads(target)
+    if heads is None and any(length not in (0, "auto") for length in lengths):
+        raise UsageError(
+            "A draft length was given, but no draft model.",
+            "Name one with --draft FILE.gguf, or leave the length out.",
+        )
+    return target, heads
+
+
+def _heads(target: Path) -> Path | None:
+    """The file with prediction heads for a target, where nothing else is to draft; named."""
+    from localspec.library.sidecars import mtp_beside
+    from localspec.metadata.draft_kind import has_heads
+    from localspec.metadata.header import read_header
+
+    header = read_header(target)
+    if has_heads(header):
+        console.note("Draft: the model's own prediction heads (MTP).")
+        return target
+    try:
+        found = mtp_beside(header)
+    except IncompatiblePair:
+        return None
+    console.note(f"Draft: the prediction heads of {found.name} (MTP), beside the target.")
+    return found
 
 
 def _find_draft(target: Path, resolver: "Resolver", lenient: bool) -> Path:

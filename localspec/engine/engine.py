@@ -19,6 +19,8 @@ from localspec.engine.chat.reasoning import Format, marks_of
 from localspec.engine.chat.template import CHATML, ChatTemplate, Message
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.grammar import GrammarConstraint, GrammarState
+from localspec.engine.llama.heads.head import Head
+from localspec.engine.llama.heads.opening import open_head
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.token_rules import require_known, token_rules
 from localspec.engine.memory.plan import MemoryPlan
@@ -32,6 +34,7 @@ from localspec.engine.profile_store import PairProfile
 from localspec.engine.rollback_choice import load_target
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.metadata.adapter import check_adapter
+from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import Finding, check_model, check_pair
 from localspec.speculative.sampling.logit_changes import TokenRules
@@ -53,7 +56,7 @@ class Engine:
     """
 
     def __init__(
-        self, target: LlamaModel, draft: LlamaModel | None, notes: Sequence[str] = ()
+        self, target: LlamaModel, draft: LlamaModel | Head | None, notes: Sequence[str] = ()
     ) -> None:
         self.target = target
         self.draft = draft
@@ -88,7 +91,11 @@ class Engine:
         refuses.
         """
         header = read_header(target.path, target.override_kv)
-        draft_header = None if draft is None else read_header(draft.path, draft.override_kv)
+        target = replace(target, load_heads=_is_own(draft, target))
+        of_other_file = draft is not None and not target.load_heads
+        draft_header = (
+            read_header(draft.path, draft.override_kv) if draft and of_other_file else None
+        )
         notes = _require(header, draft_header, lenient)
         for adapter, _ in target.loras:
             check_adapter(adapter, header)
@@ -98,9 +105,10 @@ class Engine:
         require_survival(target)
         model = load_target(header, target, say)
         notes += _stretched(model)
-        if draft is None or draft_header is None:
+        if draft is None:
             return cls(model, None, notes + _not_overridden(model, None))
-        draft = replace(draft, ctx_size=plan.draft_ctx_size, gpu_layers=plan.draft_gpu_layers)
+        if draft_header is not None:
+            draft = replace(draft, ctx_size=plan.draft_ctx_size, gpu_layers=plan.draft_gpu_layers)
         try:
             require_survival(draft)
             drafter = _load_draft(model, draft_header, draft, notes)
@@ -274,13 +282,23 @@ def _plan(
     return plan
 
 
+def _is_own(draft: LoadOptions | None, target: LoadOptions) -> bool:
+    """Whether the draft is the heads in the target's own file."""
+    return draft is not None and draft.load_heads and draft.path == target.path
+
+
 def _load_draft(
-    target: LlamaModel, header: ModelHeader, options: LoadOptions, notes: list[str]
-) -> LlamaModel | None:
-    """The draft, with its notes; None, with the reason noted, where either cannot roll back."""
+    target: LlamaModel, header: ModelHeader | None, options: LoadOptions, notes: list[str]
+) -> LlamaModel | Head | None:
+    """The draft, with its notes; None, with the reason noted, where either cannot roll back.
+
+    Without a header it is the target's own heads.
+    """
     if not target.can_roll_back:
         notes.append(_CANNOT_ROLL_BACK.format(target.header.path.name))
         return None
+    if header is None or not draft_kind(header).is_model:
+        return open_head(target, header, options)
     draft = LlamaModel(header, options)
     if not draft.can_roll_back:
         draft.close()
@@ -328,7 +346,7 @@ def _stretched(model: LlamaModel) -> list[str]:
     ]
 
 
-def _not_overridden(target: LlamaModel, draft: LlamaModel | None) -> list[str]:
+def _not_overridden(target: LlamaModel, draft: LlamaModel | Head | None) -> list[str]:
     """A line for each replaced value that no model asked for."""
     taken = target.overridden | (draft.overridden if draft else frozenset())
     return [

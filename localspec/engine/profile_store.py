@@ -19,6 +19,7 @@ from localspec import __version__
 from localspec.core import machine, paths
 from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.engine.llama import llama_library
+from localspec.engine.llama.heads.head import Head
 from localspec.engine.llama.model import LlamaModel
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.control.acceptance import Acceptance
@@ -138,7 +139,7 @@ class PairProfile:
     ``notes`` tells what a user should know: a damaged profile, or costs that hold no longer.
     """
 
-    def __init__(self, target: LlamaModel, draft: LlamaModel | None) -> None:
+    def __init__(self, target: LlamaModel, draft: LlamaModel | Head | None) -> None:
         self.notes: list[str] = []
         self._target = target
         self._draft = draft
@@ -193,7 +194,7 @@ class PairProfile:
     @functools.cached_property
     def path(self) -> Path:
         """Where it is kept; found before it is written, when a model's file may be gone."""
-        models = [model for model in (self._target, self._draft) if model is not None]
+        models = [self._target, *([] if self._draft is None else [self._draft])]
         return profile_path(
             [model.header for model in models],
             {
@@ -258,7 +259,7 @@ def _unwritable(folder: Path) -> str | None:
     return None if os.access(folder, os.W_OK | os.X_OK) else f"{folder} may not be written"
 
 
-def _circumstances(model: LlamaModel) -> dict[str, object]:
+def _circumstances(model: LlamaModel | Head) -> dict[str, object]:
     """What costs depend on: not where a file lies, what it is called, how much context there is."""
     left_out = ("file", "name", "ctx_size")
     return {name: value for name, value in model.settings().items() if name not in left_out}

@@ -32,7 +32,9 @@ class PromptCache:
         self._say = say
         self._read_only = read_only
         self._answers = answers
-        self._target, self._draft = engine.target, engine.draft
+        self._target = engine.target
+        # Heads keep nothing: they begin behind what was taken up.
+        self._draft = engine.draft if isinstance(engine.draft, LlamaModel) else None
         self._paths = _files(path)
         self._held: dict[Path, list[int]] = {}
         self._prompt_length: int | None = None

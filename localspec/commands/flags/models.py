@@ -35,9 +35,10 @@ class ModelFlags:
         list[str],
         typer.Option(
             "--draft",
-            help="Draft model (a file, one on the Hub, or find: the best one on this disk), or "
-            "draft length (a number, auto or off). May be given twice, once for each.",
-            metavar="MODEL|N|auto|off",
+            help="Draft model (a file, one on the Hub, mtp: the prediction heads of the target or "
+            "beside it, or find: the best one on this disk), or draft length (a number, auto or "
+            "off). May be given twice, once for each.",
+            metavar="MODEL|mtp|N|auto|off",
             rich_help_panel=_DRAFTING,
         ),
     ] = field(default_factory=list)
@@ -47,7 +48,7 @@ class ModelFlags:
             "--draft-model",
             "-md",
             metavar="MODEL",
-            help="The small model, named as the big one.",
+            help="The small model, named as the big one; or an EAGLE-3, DFlash or MTP sidecar.",
             rich_help_panel=_DRAFTING,
         ),
     ] = None

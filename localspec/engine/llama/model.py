@@ -234,35 +234,8 @@ class LlamaModel:
 
     def settings(self) -> dict[str, object]:
         """What a result obtained with this model depends on, as plain data."""
-        options = self.options
-        return {
-            "file": str(self.header.path),
-            "name": self.header.name,
-            "parameters": self.header.parameters,
-            "quantization": self.header.quantization,
-            "device": options.device,
-            "gpu_layers": options.gpu_layers,
-            "cpu_moe_layers": options.cpu_moe_layers,
-            "override_tensors": list(options.override_tensors),
-            "tensor_split": list(options.tensor_split),
-            "main_gpu": options.main_gpu,
-            "split_mode": options.split_mode,
-            "mmap": options.mmap,
-            "batch_size": options.batch_size,
-            "ubatch_size": options.ubatch_size,
-            "rope": {k: v for k, v in asdict(options.rope).items() if v is not None},
-            "lora": [{"file": str(path), "scale": scale} for path, scale in options.loras],
-            "override_kv": dict(options.override_kv),
-            "ctx_size": self.n_ctx,
-            "threads": self.threads,
-            "threads_batch": options.threads_batch or self.threads,
-            "flash_attn": options.flash_attention,
-            "cache_type_k": options.cache_type_k,
-            "cache_type_v": options.cache_type_v,
-            "exact": options.exact,
-            "rollback": self.rollback.name,
-            "llama_cpp_python": llama_library.build().bindings,
-        }
+        settings = loading_settings(self.header, self.options, self.n_ctx, self.threads)
+        return settings | {"rollback": self.rollback.name}
 
     def close(self) -> None:
         """Free context and model; harmless when called twice."""
@@ -426,6 +399,39 @@ class LlamaModel:
             ctypes.addressof(pointer.contents)
         )
         return np.frombuffer(memoryview(array), np.float32).reshape(rows, self.n_vocab)
+
+
+def loading_settings(
+    header: ModelHeader, options: LoadOptions, n_ctx: int, threads: int
+) -> dict[str, object]:
+    """Which file is loaded, and how, as plain data."""
+    return {
+        "file": str(header.path),
+        "name": header.name,
+        "parameters": header.parameters,
+        "quantization": header.quantization,
+        "device": options.device,
+        "gpu_layers": options.gpu_layers,
+        "cpu_moe_layers": options.cpu_moe_layers,
+        "override_tensors": list(options.override_tensors),
+        "tensor_split": list(options.tensor_split),
+        "main_gpu": options.main_gpu,
+        "split_mode": options.split_mode,
+        "mmap": options.mmap,
+        "batch_size": options.batch_size,
+        "ubatch_size": options.ubatch_size,
+        "rope": {k: v for k, v in asdict(options.rope).items() if v is not None},
+        "lora": [{"file": str(path), "scale": scale} for path, scale in options.loras],
+        "override_kv": dict(options.override_kv),
+        "ctx_size": n_ctx,
+        "threads": threads,
+        "threads_batch": options.threads_batch or threads,
+        "flash_attn": options.flash_attention,
+        "cache_type_k": options.cache_type_k,
+        "cache_type_v": options.cache_type_v,
+        "exact": options.exact,
+        "llama_cpp_python": llama_library.build().bindings,
+    }
 
 
 def _bytes(array: NDArray[np.uint8]) -> Any:

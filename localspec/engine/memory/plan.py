@@ -9,6 +9,7 @@ from localspec.core.errors import NotEnoughMemory
 from localspec.core.formatting import size
 from localspec.engine.memory.estimate import MemoryEstimate
 from localspec.engine.memory.use import MemoryUse
+from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader
 
 SMALLEST_CTX = 8  # a file may claim less, and llama.cpp would abort
@@ -81,8 +82,11 @@ def draft_ctx_size(header: ModelHeader, target_ctx: int) -> int:
     """The draft's context in tokens where none is asked for.
 
     As the target's, but no longer than the draft was trained for, nor than most of what it says
-    depends on: reading a long prompt with the draft takes time that drafting must win back.
+    depends on: reading a long prompt with the draft takes time that drafting must win back. Heads
+    read with the target, at its positions.
     """
+    if not draft_kind(header).is_model:
+        return target_ctx
     trained = header.context_length or target_ctx
     return max(SMALLEST_CTX, min(target_ctx, trained, _DRAFT_WINDOW))
 

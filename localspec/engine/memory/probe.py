@@ -20,6 +20,7 @@ from localspec.core.config import KeyValue, LoadOptions, Lora, RopeOptions
 from localspec.core.errors import UsageError
 from localspec.core.formatting import size
 from localspec.engine.llama import llama_library
+from localspec.engine.llama.rollback import SNAPSHOTS
 from localspec.engine.memory.estimate import MemoryEstimate, estimate_memory
 from localspec.engine.memory.plan import (
     LEAST_CTX,
@@ -123,10 +124,10 @@ def plan_here(
     correct: list[Callable[[MemoryEstimate], MemoryEstimate]] = [lambda rough: rough] * 2
 
     def estimate(ctx_size: int, draft_ctx: int) -> tuple[MemoryEstimate, MemoryEstimate | None]:
-        first = correct[0](estimate_memory(target, ctx_size, target_options))
+        first = correct[0](_estimate(target, ctx_size, target_options))
         if draft is None or draft_options is None:
             return first, None
-        return first, correct[1](estimate_memory(draft, draft_ctx, draft_options))
+        return first, correct[1](_estimate(draft, draft_ctx, draft_options))
 
     def draft_context(ctx_size: int) -> int:
         return request.draft_ctx_size or (draft_ctx_size(draft, ctx_size) if draft else 0)
@@ -187,12 +188,18 @@ def _is_hopeless(models: tuple[MemoryEstimate, MemoryEstimate | None], free: Fre
     return working > 2 * (free.ram + sum(free.gpus))
 
 
+def _estimate(header: ModelHeader, ctx_size: int, options: LoadOptions) -> MemoryEstimate:
+    """With room for snapshots of a recurrent state, or for the copies that are made without."""
+    heads = options.load_heads
+    return estimate_memory(header, ctx_size, options, snapshots=SNAPSHOTS, heads=heads)
+
+
 def _correction(
     header: ModelHeader, ctx_size: int, options: LoadOptions
 ) -> Callable[[MemoryEstimate], MemoryEstimate]:
     """How far llama.cpp's own plan is from the estimate at one context, applied to any."""
     exact = would_allocate(header.path, replace(options, ctx_size=ctx_size))
-    rough = estimate_memory(header, ctx_size, options).use
+    rough = estimate_memory(header, ctx_size, options, sequences=2, heads=options.load_heads).use
     if exact is None or not (rough.kv and rough.compute and exact.kv and exact.compute):
         return lambda unchanged: unchanged
     return lambda other: other.scaled(exact.kv / rough.kv, exact.compute / rough.compute)

@@ -85,7 +85,8 @@ def test_a_recurrent_state_does_not_grow(tiny: TinyFiles) -> None:
     model = load_model(tiny.recurrent)
     model.close()
     small, large = (
-        estimate_memory(model.header, n, options(tiny.recurrent)).use for n in (256, 4096)
+        estimate_memory(model.header, n, options(tiny.recurrent), sequences=2).use
+        for n in (256, 4096)
     )
     assert small.kv == large.kv == pytest.approx(model.memory.kv, abs=2**14)  # it tells 0.01 MiB
 

@@ -15,10 +15,11 @@ from localspec.core.interrupt import held_interrupt
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.heads.states import States
 from localspec.engine.llama.heads.unstable import unstable
-from localspec.engine.llama.model import LlamaModel
+from localspec.engine.llama.model import LlamaModel, loading_settings
 from localspec.engine.llama.parameters import context_parameters, model_parameters
 from localspec.engine.llama.rollback import Trim
 from localspec.engine.memory.use import MemoryUse, read_buffers
+from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import Logits
 
 _HINT = "See the whole log with --verbose."
@@ -35,13 +36,14 @@ class HeadContext:
     def __init__(
         self,
         target: LlamaModel,
+        header: ModelHeader | None,
         options: LoadOptions,
         *,
-        embedded: bool,
         mtp: bool,
         n_ctx: int,
     ) -> None:
         self._llama = llama_library.library()
+        self.header = header or target.header
         self._options = replace(options, exact=False, load_heads=mtp)
         self._threads = options.threads or target.threads
         self.memory = MemoryUse()
@@ -50,7 +52,8 @@ class HeadContext:
         self._context: Any = None
         self._batch: Any = None
         try:
-            self.model = target.model if embedded else self._load()
+            self.model = target.model if header is None else self._load()
+            self._n_ctx = n_ctx
             params = context_parameters(self._options, n_ctx, self._threads, Trim.name)
             params.ctx_other = target.context
             if mtp:
@@ -65,6 +68,10 @@ class HeadContext:
         except BaseException:
             self.close()
             raise
+
+    def settings(self) -> dict[str, object]:
+        """Which file is loaded, and how, as plain data."""
+        return loading_settings(self.header, self._options, self._n_ctx, self._threads)
 
     @property
     def handle(self) -> Any:

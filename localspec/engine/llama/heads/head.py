@@ -9,6 +9,7 @@ from localspec.engine.llama.heads.states import HiddenStates, States
 from localspec.engine.llama.heads.taps import Tap, require_states
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.memory.use import MemoryUse
+from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import Logits
 from localspec.speculative.prefix import common_prefix
 
@@ -52,6 +53,20 @@ class Head:
         self.n_vocab = context.n_vocab
         tap.switch(True)
         target.listener = self._listen
+
+    @property
+    def header(self) -> ModelHeader:
+        """Of the file that holds the head."""
+        return self._context.header
+
+    @property
+    def overridden(self) -> frozenset[str]:
+        """No key: a head takes its values from the file."""
+        return frozenset()
+
+    def settings(self) -> dict[str, object]:
+        """What a result obtained with this head depends on, as plain data."""
+        return self._context.settings() | {"heads": type(self).__name__}
 
     @property
     def memory(self) -> MemoryUse:

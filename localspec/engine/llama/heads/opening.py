@@ -39,7 +39,7 @@ def open_head(target: LlamaModel, header: ModelHeader | None, options: LoadOptio
         raise ValueError("the target was not loaded with load_heads")  # llama.cpp would abort
     if kind.kind == "mtp":
         return _open_mtp(target, header, options)
-    return _open_tapping(target, options, kind)
+    return _open_tapping(target, header, options, kind)
 
 
 def _require_fit(target: ModelHeader, header: ModelHeader | None, kind: DraftKind) -> None:
@@ -56,7 +56,7 @@ def _open_mtp(target: LlamaModel, header: ModelHeader | None, options: LoadOptio
     source = header or target.header
     shared = source.architecture in ASSISTANTS
     n_ctx = target.n_ctx + (0 if shared else ROOM)
-    context = HeadContext(target, options, embedded=header is None, mtp=True, n_ctx=n_ctx)
+    context = HeadContext(target, header, options, mtp=True, n_ctx=n_ctx)
     tap = LastState(llama_library.library(), target.context, target.model)
     try:
         if shared:
@@ -70,12 +70,14 @@ def _open_mtp(target: LlamaModel, header: ModelHeader | None, options: LoadOptio
         raise
 
 
-def _open_tapping(target: LlamaModel, options: LoadOptions, kind: DraftKind) -> Head:
+def _open_tapping(
+    target: LlamaModel, header: ModelHeader | None, options: LoadOptions, kind: DraftKind
+) -> Head:
     llama, eagle3 = llama_library.library(), kind.kind == "eagle3"
     if eagle3:  # whose graph makes room for the logits of a whole batch
         options = replace(options, batch_size=BATCH.low, ubatch_size=BATCH.low)
     n_ctx = target.n_ctx + ROOM
-    context = HeadContext(target, options, embedded=False, mtp=False, n_ctx=n_ctx)
+    context = HeadContext(target, header, options, mtp=False, n_ctx=n_ctx)
     tap = LayerInputs(
         llama, target.context, target.model, kind.target_layers, beyond_by_nextn=eagle3
     )
