@@ -19,6 +19,7 @@ from localspec.core.errors import IncompatiblePair
 from localspec.core.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
+from localspec.engine.llama.heads.head import Head
 from localspec.engine.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from localspec.pairing import MAX_SIZE_DIFFERENCE, check_pair
@@ -95,7 +96,7 @@ class Read:
     tokens: list[int] = field(default_factory=list)
 
 
-def watch(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> Read:
+def watch(model: LlamaModel | Head, monkeypatch: pytest.MonkeyPatch) -> Read:
     """Note every token that reaches llama.cpp through this model from now on."""
     read, decode = Read(), model.decode
 
