@@ -93,7 +93,7 @@ def weights(name: str, shape: Shape, noise: float = 0.0) -> Array:
         values += np.float32(noise) * _random(f"{name} of the twin", shape)
     if _NEAR_ONE.search(name):
         return 1 + np.float32(0.1) * values
-    if "ssm_a" in name:
+    if name.endswith("ssm_a"):
         return -np.abs(values) * 3  # a state decays
     if name in _TABLES:
         values[-len(CONTROL_TOKENS) :] *= np.float32(0.01)  # no random text ends by chance
