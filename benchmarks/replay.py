@@ -82,6 +82,8 @@ class TraceDrafter:
         self._trace, self._costs, self._clock = trace, costs, clock
         self._held: list[int] = []
 
+    block = False
+
     def unread(self, context: list[int]) -> int:
         return len(context) - min(common_prefix(self._held, context), len(context) - 1)
 

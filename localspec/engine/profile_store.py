@@ -241,7 +241,7 @@ class PairProfile:
             return []
         step = known.draft.seconds(1, 0)
         verify = [known.verify.seconds(1 + k, 0) for k in range(LONGEST_AUTO + 1)]
-        most, length = ceiling(verify, step)
+        most, length = ceiling(verify, step, block=self._draft.block is not None)
         if most >= _LEAST_CEILING:
             return []
         return [

@@ -43,6 +43,11 @@ class Drafter(Protocol):
     "Unread" are the tokens of a context that it must read before it can propose.
     """
 
+    @property
+    def block(self) -> bool:
+        """Whether the first candidate pays for all of a proposal."""
+        ...
+
     def unread(self, context: list[int]) -> int:
         """How many tokens a proposal must read first, the pending one included."""
         ...
@@ -88,6 +93,11 @@ class ModelDrafter:
         self._n_shared = min(model.n_vocab, n_target_vocab)
         self._is_stop = is_stop
         self._prefix = SharedPrefix()
+
+    @property
+    def block(self) -> bool:
+        """Whether the model is one that says several tokens in one pass."""
+        return self._model.block is not None
 
     def unread(self, context: list[int]) -> int:
         """How many tokens a proposal must read first, the pending one included."""

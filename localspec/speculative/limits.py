@@ -186,12 +186,15 @@ def shares(agreed: Sequence[Sequence[bool]], longest: int) -> list[float]:
     return [sum(run >= length for run in right) / len(right) for length in range(1, longest + 1)]
 
 
-def ceiling(verify: Sequence[float], step: float) -> tuple[float, int]:
+def ceiling(verify: Sequence[float], step: float, *, block: bool = False) -> tuple[float, int]:
     """The most that drafting could gain over plain were every token right, and the draft length.
 
-    ``max (k + 1) t(1) / (t(k + 1) + k d)``: no draft of this cost can beat it.
+    ``max (k + 1) t(1) / (t(k + 1) + k d)``: no draft of this cost can beat it. With ``block``, one
+    step d gives all k tokens.
     """
-    return max(((k + 1) * verify[0] / (verify[k] + k * step), k) for k in range(len(verify)))
+    steps = [min(k, 1) if block else k for k in range(len(verify))]
+    gains = [(k + 1) * verify[0] / (verify[k] + steps[k] * step) for k in range(len(verify))]
+    return max((gain, k) for k, gain in enumerate(gains))
 
 
 def usual_gain(verify: Sequence[float], step: float, chance: float) -> float:

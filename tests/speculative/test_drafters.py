@@ -283,3 +283,47 @@ def test_a_growing_context_is_read_once(n_ctx: int) -> None:
         touched.append(context.take_touched() + model.watched.take_touched())
     # Reading the prompt, comparing what was read, and the same for each move of the window.
     assert sum(each > 200 for each in touched) <= (2 if n_ctx == 1024 else 4)
+
+
+def test_a_block_ends_a_proposal() -> None:
+    model = ToyModel()
+    endless = proposals(drafter(model), [1, 2, 3], 6)
+    model.block = 4
+    assert drafter(model).block and not drafter(ToyModel()).block
+    assert proposals(drafter(model), [1, 2, 3], 6) == endless[:4]
+
+
+def test_only_what_may_be_forgotten_is_marked() -> None:
+    model = ToyModel()
+    marks: list[int] = []
+    model.mark = lambda: marks.append(len(model.tokens))  # type: ignore[method-assign]
+    proposals(drafter(model), [1, 2, 3], 1)
+    assert marks == []
+    proposals(drafter(model), [1, 2, 3], 4)
+    assert marks == [3]
+
+
+class Forgetful(ToyModel):
+    """Forgets at each rollback what it read one by one, as a head forgets what it drafted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.true = 0
+
+    def decode(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
+        self.true = self.true if rows == 1 and len(tokens) == 1 else len(self.tokens) + len(tokens)
+        return super().decode(tokens, rows)
+
+    def keep(self, length: int) -> None:
+        self.true = min(self.true, length)
+        super().keep(self.true)
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), max_size=6))
+def test_a_model_may_forget_more_than_it_is_told(rounds: list[tuple[int, int]]) -> None:
+    model, context = Forgetful(), [1, 2, 3]
+    controller = drafter(model)
+    for limit, accepted in rounds:
+        found = proposals(controller, context, limit)
+        assert found == continuation(model, context, limit, GREEDY, 16)
+        context = [*context, *found[:accepted], 5]

@@ -222,3 +222,9 @@ def test_a_usual_gain_lies_between_plain_and_the_ceiling(chance: float, step: fl
 
 def test_a_usual_gain_by_hand() -> None:
     assert usual_gain([1.0, 1.0], 0.1, 0.5) == pytest.approx(1.5 / 1.1)
+
+
+def test_the_ceiling_of_a_block_pays_one_step() -> None:
+    flat = [1.0] * 5
+    assert ceiling(flat, 1.5) == (1.0, 0)
+    assert ceiling(flat, 1.5, block=True) == (2.0, 4)

@@ -29,7 +29,7 @@ from localspec.speculative.loop import (
 from localspec.speculative.prefix import common_prefix
 from localspec.speculative.sampling.sampler import Sampler
 from localspec.speculative.suffix import SuffixIndex
-from tests.support.toys import FakeClock, ToyModel, WatchedList, never_stop
+from tests.support.toys import FakeClock, ReplayingToy, ToyModel, WatchedList, never_stop
 
 GREEDY = Sampler(SamplingParams(temperature=0))
 
@@ -478,3 +478,37 @@ def test_catch_up_decodes_only_what_is_missing() -> None:
     assert catch_up(model, [1, 2]) == 0
     assert list(model.tokens) == [1]
     assert [rows for _, rows in model.calls] == [0, 0]
+
+
+# -- targets whose state goes back further than asked ----------------------------------------
+
+
+@given(st.integers(0, 5), st.integers(0, 8), st.integers(1, 40))
+def test_what_is_read_again_changes_no_text(length: int, quirk: int, max_tokens: int) -> None:
+    said, rounds = [], []
+    for target in (ToyModel(n_ctx=64), ReplayingToy(n_ctx=64)):
+        draft = ModelDrafter(ToyModel(quirk=quirk / 4), GREEDY, 16, never_stop)
+        controller = FixedLength(draft, length, FakeClock())
+        prefill(target, [1, 2, 3], FakeClock())
+        rounds = [
+            *generate_rounds(
+                target, controller, GREEDY, [1, 2, 3], max_tokens=max_tokens,
+                is_stop=never_stop, clock=FakeClock(),
+            )
+        ]  # fmt: skip
+        said.append([token for outcome in rounds for token in outcome.tokens])
+    assert said[0] == said[1]
+    widths = [width for width, rows in target.calls if rows]
+    assert [outcome.width for outcome in rounds] == widths
+    for before, outcome in zip(rounds, rounds[1:], strict=False):
+        assert outcome.replayed == before.pending
+        assert outcome.width >= outcome.replayed + 1
+
+
+def test_a_prompt_is_whole_before_its_answer() -> None:
+    target = ReplayingToy()
+    target.decode([1, 2, 3, 4, 5], 5)
+    target.keep(4)
+    assert target.pending == 4
+    assert catch_up(target, [1, 2, 3, 4, 9]) == 4
+    assert target.pending == 0 and target.tokens == [1, 2, 3, 4]

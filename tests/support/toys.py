@@ -159,6 +159,32 @@ class ToyModel:
         return view
 
 
+class ReplayingToy(ToyModel):
+    """Goes back to where its last wide pass began, and reads what was kept of it again."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._marked = self._held = 0
+
+    @property
+    def pending(self) -> int:  # type: ignore[override]
+        return len(self.tokens) - self._held
+
+    def decode(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
+        again = self.tokens[self._held :]
+        del self._cache[self._held :]
+        if rows > 1:
+            self._marked = self._held
+        found = super().decode([*again, *tokens], rows)
+        self._held = len(self.tokens)
+        return found
+
+    def keep(self, length: int) -> None:
+        if length < self._held:
+            self._held = self._marked if self._marked <= length else 0
+        super().keep(length)
+
+
 def toy_knowledge() -> Knowledge:
     """Passes that cost the same at any width, and draft steps a tenth of that."""
     known = Knowledge(reading=0.1)

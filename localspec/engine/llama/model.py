@@ -59,6 +59,7 @@ class LlamaModel:
         self._tokens: list[int] = []
         self._held = 0  # so many of the tokens are in llama.cpp's cache
         self._torn = False  # true while our list and llama.cpp's cache may differ
+        self._first_row = 0  # of the logits that were asked for, among those of the last pass
         self.listener: Callable[[Sequence[int], int], None] | None = None
         self.min_width = 2 if options.exact else 1
         self.overridden: frozenset[str] = frozenset()
@@ -372,12 +373,14 @@ class LlamaModel:
     def _decode_chunk(self, tokens: Sequence[int], position: int, rows: int, added: int) -> None:
         """One llama_decode, in which the last token is repeated so many times.
 
-        The logits of what is added are asked for too, because the last layer is only as wide as
-        the rows wanted of it; they come last, and are never read.
+        The last layer is only as wide as the rows wanted of it: these too are no fewer than
+        ``min_width``, with tokens read again in front and the added ones behind.
         """
         assert self._batch is not None
         filled = [*tokens, *[tokens[-1]] * added] if added else tokens
-        self._batch.fill(filled, position, rows + added if rows else 0)
+        outputs = max(rows + added, min(self.min_width, len(filled))) if rows else 0
+        self._batch.fill(filled, position, outputs)
+        self._first_row = outputs - added - rows
         slow = len(filled) > MAX_DRAFT_TOKENS + 1
         with llama_library.stopped_by_ctrl_c(self._context) if slow else nullcontext():
             code = self._llama.llama_decode(self._context, self._batch.native)
@@ -395,10 +398,12 @@ class LlamaModel:
         if rows == 0:
             return np.empty((0, self.n_vocab), np.float32)
         pointer = self._llama.llama_get_logits(self._context)
-        array = (ctypes.c_float * (rows * self.n_vocab)).from_address(
+        every = self._first_row + rows
+        array = (ctypes.c_float * (every * self.n_vocab)).from_address(
             ctypes.addressof(pointer.contents)
         )
-        return np.frombuffer(memoryview(array), np.float32).reshape(rows, self.n_vocab)
+        found = np.frombuffer(memoryview(array), np.float32).reshape(every, self.n_vocab)
+        return found[self._first_row :]
 
 
 def loading_settings(

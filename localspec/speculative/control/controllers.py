@@ -101,7 +101,9 @@ class Adaptive:
         self._known = knowledge
         self._index = index
         self._acceptance = GroupAcceptance(knowledge, bucket)
-        self._value = Valuation(knowledge, self._acceptance, has_draft=drafter is not None)
+        has_draft = drafter is not None
+        block = drafter is not None and drafter.block
+        self._value = Valuation(knowledge, self._acceptance, has_draft=has_draft, block=block)
         self._probe: DraftProbe | None = None
         if drafter is not None:
             timed = TimedDrafter(drafter, knowledge, self._acceptance, clock)

@@ -28,6 +28,8 @@ def solve(
     rate: float,
     chances: Sequence[tuple[float, float]],
     longest: int,
+    *,
+    block: bool = False,
 ) -> Policy:
     """The best policy for these costs and chances, by optimal stopping.
 
@@ -40,6 +42,7 @@ def solve(
 
     ``verify[n - 1]`` and ``step`` are seconds of a pass of n tokens and of a draft step, ``rate``
     is tokens per second, ``chances`` are pairs of a probability of being right and its weight.
+    With ``block``, the first step pays for all others.
     """
     p = np.array([chance for chance, _ in chances])
     weight = np.array([weight for _, weight in chances])
@@ -54,7 +57,8 @@ def solve(
     for k in range(longest - 1, -1, -1):
         stop = -rate * verify[k]
         taken = products + np.interp(product_logs, logs, ahead)
-        go_on = np.maximum(taken, stop) @ weight - rate * step
+        price = 0.0 if block and k else step
+        go_on = np.maximum(taken, stop) @ weight - rate * price
         better = go_on > stop
         # The gain grows with the chance: the first place where it pays is the threshold.
         thresholds[k] = float(grid[better.argmax()]) if better.any() else float("inf")

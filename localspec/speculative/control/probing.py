@@ -57,8 +57,9 @@ class TimedDrafter:
                 return
             seconds = self._clock() - began
             self._spent += seconds
-            self._known.draft.observe(width, past, seconds)
-            width = 1
+            if width:
+                self._known.draft.observe(width, past, seconds)
+            width = 0 if self._drafter.block else 1  # what was paid with the first step costs none
             yield candidate
 
     def read(self, context: list[int], unread: int) -> float:

@@ -24,11 +24,17 @@ class Valuation:
     """
 
     def __init__(
-        self, knowledge: Knowledge, acceptance: GroupAcceptance, *, has_draft: bool
+        self,
+        knowledge: Knowledge,
+        acceptance: GroupAcceptance,
+        *,
+        has_draft: bool,
+        block: bool = False,
     ) -> None:
         self._known = knowledge
         self._acceptance = acceptance
         self._has_draft = has_draft
+        self._block = block
         self._verify: list[float] = []  # seconds by width, for contexts of about this length
         self._pending = 0  # tokens that the next pass reads again
         self._policy = Policy((), 0.0)
@@ -83,7 +89,7 @@ class Valuation:
         """Seconds that drafting and verifying so many tokens takes longer than a plain pass."""
         step = self._known.draft.seconds(1, past)
         wider = self._verify[drafted] - self.plain + self._known.replay
-        return wider + drafted * step
+        return wider + (1 if self._block else drafted) * step
 
     def counted_seconds(self, outcome: Round, drafting: float) -> float:
         """Seconds of a round for the loss budget: what drafting less would not save is no loss.
@@ -130,4 +136,4 @@ class Valuation:
         step = self._known.draft.seconds(1, past)
         plain, *wider = self._verify
         verify = [plain, *(seconds + self._known.replay for seconds in wider)]
-        return solve(verify, step, self.rate(), chances, LONGEST_AUTO)
+        return solve(verify, step, self.rate(), chances, LONGEST_AUTO, block=self._block)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge
 from localspec.speculative.drafters import MODEL, Candidate
+from localspec.speculative.loop import Round
 from tests.support.toys import toy_knowledge
 
 
@@ -28,3 +29,22 @@ def test_candidates_teach_up_to_the_first_wrong_one() -> None:
     acceptance.observe_all(candidates, [3])
     assert 3.9 < acceptance.of(MODEL).observations <= 4
     assert GroupAcceptance(known, "coupled at 0.8").of(MODEL).observations == 0
+
+
+def test_reading_again_is_charged_to_the_draft_before_it() -> None:
+    known = Knowledge()
+    for width in range(1, 9):
+        known.verify.observe(width, 0, float(width))
+    plain = Round((1,), 0, 0, 1.0, verify_seconds=1.0)
+    drafted = Round((1, 2), 3, 1, 4.0, verify_seconds=4.0, width=4)
+    after = Round((1,), 0, 0, 3.0, verify_seconds=3.0, width=3, replayed=2)
+    for _ in range(60):
+        known.observe_pass(drafted)
+        known.observe_pass(after)
+    assert 1.9 < known.replay < 2.1
+    for _ in range(60):  # without a draft before it, nothing is learnt
+        known.observe_pass(plain)
+    assert 1.9 < known.replay < 2.1
+    for _ in range(60):
+        known.observe_pass(drafted)
+    assert known.replay < 0.1
