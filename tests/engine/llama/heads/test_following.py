@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -146,8 +147,8 @@ def test_a_prompt_is_read_as_it_comes(pair: HeadPair, monkeypatch: pytest.Monkey
     monkeypatch.setattr(HiddenStates, "add", counting)
     pair.restart()
     prompt = random_ids(1000)
-    for start in range(0, 1000, 100):  # as in chunks of 100
-        pair.target.decode(prompt[start : start + 100], 0)
+    for part in (prompt[:600], *(prompt[at : at + 100] for at in range(600, 1000, 100))):
+        pair.target.decode(part, 0)
         assert pair.head.tokens == pair.target.tokens
     assert max(kept) == KEPT
     assert pair.head.n_ctx >= pair.target.n_ctx + 8  # so that a ModelDrafter never moves its window
@@ -242,6 +243,31 @@ def test_after_ctrl_c_a_head_continues_rightly(
                 pass
         for row, wanted in zip(rounds(), expected, strict=True):
             np.testing.assert_allclose(row, wanted, atol=2e-3)
+
+
+def test_ctrl_c_stops_within_a_pass_of_a_head(
+    architecture: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with head_pair(architecture, "glm4moe-mtp", None) as pair:
+        context, codes = random_ids(900), list[int]()
+        pair.target.decode(context[:-1], 0)
+        expected = pair.draft(context, [])
+        pair.restart()
+        process = llama_library.library().llama_process
+
+        def pressed_while(*arguments: object) -> Any:
+            if len(codes) == 1:  # the second batch
+                signal.raise_signal(signal.SIGINT)
+            codes.append(process(*arguments))
+            return codes[-1]
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(llama_library.library(), "llama_process", pressed_while)
+            pair.target.decode(context[:-1], 0)
+        assert codes == [0, 2]  # 2: aborted
+        assert pair.target.tokens == pair.head.tokens == context[:512]
+        pair.target.decode(context[512:-1], 0)
+        np.testing.assert_allclose(pair.draft(context, [])[0], expected[0], atol=2e-3)
 
 
 def test_closing_twice_is_harmless_and_the_target_goes_on(architecture: Files) -> None:
