@@ -91,15 +91,14 @@ class HeadContext:
         may then hold a part of them.
         """
         self._fill(tokens, positions, states, outputs)
-        slow = len(positions) > MAX_DRAFT_TOKENS + 1
-        with llama_library.stopped_by_ctrl_c(self._context) if slow else nullcontext():
-            self._process(self._llama.LLAMA_PROCESS_TYPE_DECODE, positions[0])
+        self._process(self._llama.LLAMA_PROCESS_TYPE_DECODE, positions)
 
     def encode(self, features: States) -> States:
         """What the encoder makes of each row, valid until the next pass: shape (rows, width)."""
         end = self._llama.llama_memory_seq_pos_max(self._memory, 0) + 1  # it looks at no positions
-        self._fill(None, range(end, end + len(features)), features, len(features))
-        self._process(self._llama.LLAMA_PROCESS_TYPE_ENCODE, end)
+        positions = range(end, end + len(features))
+        self._fill(None, positions, features, len(features))
+        self._process(self._llama.LLAMA_PROCESS_TYPE_ENCODE, positions)
         rows = unstable().llama_get_embeddings_nextn(self._context)
         return np.ctypeslib.as_array(rows, (len(features), self.width))
 
@@ -189,11 +188,13 @@ class HeadContext:
             llama.llama_batch_ext_set_pos(batch, i, where)
             llama.llama_batch_ext_set_output_logits(batch, i, i >= len(positions) - outputs)
 
-    def _process(self, kind: int, position: int) -> None:
-        code = self._llama.llama_process(self._context, kind, self._batch)
+    def _process(self, kind: int, positions: Sequence[int]) -> None:
+        slow = len(positions) > MAX_DRAFT_TOKENS + 1
+        with llama_library.stopped_by_ctrl_c(self._context) if slow else nullcontext():
+            code = self._llama.llama_process(self._context, kind, self._batch)
         if code != 0:
             raise EngineError(
-                f"llama.cpp could not compute the head at position {position} (code {code}).",
+                f"llama.cpp could not compute the head at position {positions[0]} (code {code}).",
                 "Run without it: --draft off, or see the log with --verbose.",
             )
 

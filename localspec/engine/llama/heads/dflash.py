@@ -29,40 +29,47 @@ class DFlashHead(Head):
         super().__init__(target, context, tap)
         self.block = self._masks = min(block - 1, MAX_DRAFT_TOKENS)
         self._mask = mask
+        self._written = 0  # the end of the features in the cache
         self._said = np.empty((0, self.n_vocab), np.float32)
 
     def _pass(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
         """See `Head._pass`. Of several rows each takes a pass of its own, with a single mask."""
-        end, last = begin + len(tokens), begin + len(tokens) - outputs
-        self._write(states, begin, begin, last)
-        for position in range(last, end):
-            self._write(states, begin, position, position + 1)
-            block = self._fill(tokens[position - begin], position, outputs)
-            self._said = block if position == last else np.concatenate((self._said, block))
-        if outputs == 1:
-            self._ahead = self._said[1:]
+        if 0 < self._written < begin - 1:  # behind drafted tokens, which have no features
+            self._said = np.zeros((outputs, self.n_vocab), np.float32)
+            return
+        quiet = len(tokens) - outputs
+        self._write(begin, states[:quiet])
+        blocks = []
+        for i in range(quiet, len(tokens)):
+            self._write(begin + i, states[i : i + 1])
+            masks = self._masks if outputs == 1 else 1
+            blocks.append(self._fill([tokens[i], *[self._mask] * masks], begin + i))
+        self._said = np.concatenate(blocks) if blocks else self._said[:0]
+        self._ahead = self._said[1:] if outputs == 1 else None
 
     def _draft(self, tokens: Sequence[int], begin: int, ahead: States) -> None:
         """See `Head._draft`: it was said before. Nothing is known behind the block."""
         self._said = ahead if len(ahead) else np.zeros((1, self.n_vocab), np.float32)
         self._ahead = self._said[1:]
 
-    def _write(self, states: States, first: int, begin: int, end: int) -> None:
-        """Write the features before the positions ``begin`` to ``end``, where they are known."""
-        begin, end = max(begin, self.offset), min(end, self._states.end + 1)
-        if begin < end:
-            rows = states[begin - first : end - first]
-            self._context.decode(None, range(begin - 1, end - 1), rows, 0)
+    def _write(self, begin: int, states: States) -> None:
+        """Write the features before each position from ``begin`` on; the first token has none."""
+        if begin == 0:
+            begin, states = 1, states[1:]
+        if len(states):
+            self._written = begin - 1 + len(states)
+            self._context.decode(None, range(begin - 1, self._written), states, 0)
 
-    def _fill(self, token: int, position: int, outputs: int) -> Logits:
-        """What may stand at the masked places behind a token: shape (masks, n_vocab); a copy."""
-        if position > self._states.end:  # its features are missing in between
-            return np.zeros((1, self.n_vocab), np.float32)
-        tokens = [token, *[self._mask] * (self._masks if outputs == 1 else 1)]
+    def _fill(self, tokens: Sequence[int], position: int) -> Logits:
+        """What may stand at the masked places behind the first token: shape (masks, n_vocab)."""
         self._context.decode(tokens, range(position, position + len(tokens)), None, len(tokens))
         block = self._context.logits(len(tokens))[1:].copy()
         self._context.forget(position)
         return block
+
+    def _forget(self, length: int) -> None:
+        super()._forget(length)
+        self._written = min(self._written, max(0, length - self.offset))
 
     def _logits(self, rows: int) -> Logits:
         """See `Head._logits`."""

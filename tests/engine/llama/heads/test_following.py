@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,11 @@ import pytest
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.heads.head import LAG, Head
+from localspec.engine.llama.heads.mtp import SharedHead
 from localspec.engine.llama.heads.states import KEPT, HiddenStates, States
 from localspec.engine.llama.model import LlamaModel
 from localspec.speculative.control.controllers import FixedLength, NoDraft
+from localspec.speculative.control.valuation import WIDEST
 from localspec.speculative.drafters import Candidate, ModelDrafter
 from localspec.speculative.loop import Controller, generate_rounds, prefill
 from localspec.speculative.sampling.sampler import Sampler
@@ -54,7 +57,7 @@ def tick() -> float:
 
 
 def text(pair: HeadPair, controller: Controller, params: SamplingParams) -> tuple[list[int], int]:
-    """48 tokens behind a prompt, which comes first, and how many drafts were accepted."""
+    """A prompt, and 48 tokens behind it; and how many drafted tokens were accepted."""
     pair.target.keep(0)
     tokens, accepted = random_ids(45), 0
     prefill(pair.target, tokens, tick)
@@ -68,6 +71,7 @@ def text(pair: HeadPair, controller: Controller, params: SamplingParams) -> tupl
         clock=tick,
     ):
         tokens, accepted = [*tokens, *outcome.tokens], accepted + outcome.accepted
+        assert pair.head.tokens[: len(tokens) - LAG - 8] == tokens[: -LAG - 8]
     return tokens, accepted
 
 
@@ -79,6 +83,27 @@ def test_the_text_is_that_without_a_head(pair: HeadPair, params: SamplingParams)
     found, accepted = text(pair, FixedLength(drafter, 4, tick), params)
     assert found == expected
     assert accepted > 10
+
+
+@pytest.mark.parametrize("prompt", [2, 40, 300])
+def test_a_review_compares_what_is_unread_and_never_looks_through_a_window(
+    pair: HeadPair, prompt: int
+) -> None:
+    drafter = ModelDrafter(pair.head, Sampler(GREEDY), pair.target.n_vocab, lambda token: False)
+    context = random_ids(prompt)
+    pair.restart()
+    pair.target.decode(context[:-1], 0)
+    for emitted in range(1, 120):
+        row = pair.target.decode(context[-1:], 1)[0]
+        context.append(int(row.argmax()))
+        longest = min(emitted, WIDEST)
+        if emitted % 40 in (8, 9, 35):
+            unread = drafter.unread(context)
+            assert unread <= LAG + 2 and drafter.to_review(context, longest) == unread
+            reviewed = drafter.review(context, longest)
+            assert len(reviewed) == min(longest, unread - 1)
+            assert [token for _, token in reviewed] == context[len(context) - len(reviewed) :]
+            assert pair.head.tokens == context[:-1]
 
 
 def test_drafting_leaves_the_target_as_it_is(pair: HeadPair) -> None:
@@ -122,8 +147,8 @@ def test_a_prompt_is_read_as_it_comes(pair: HeadPair, monkeypatch: pytest.Monkey
     monkeypatch.setattr(HiddenStates, "add", counting)
     pair.restart()
     prompt = random_ids(1000)
-    for start in range(0, 1000, 100):  # as in chunks of 100
-        pair.target.decode(prompt[start : start + 100], 0)
+    for part in (prompt[:600], *(prompt[at : at + 100] for at in range(600, 1000, 100))):
+        pair.target.decode(part, 0)
         assert pair.head.tokens == pair.target.tokens
     assert max(kept) == KEPT
     assert pair.head.n_ctx >= pair.target.n_ctx + 8  # so that a ModelDrafter never moves its window
@@ -148,7 +173,7 @@ def test_what_is_read_unheard_counts_as_read(pair: HeadPair) -> None:
     found = pair.draft(context, random_ids(2))
     assert pair.head.tokens == [*context, *random_ids(2)]
     assert all(np.isfinite(row).any() for row in found)
-    if pair.head.block is None and type(pair.head).__name__ != "SharedHead":
+    if pair.head.block is None and type(pair.head) is not SharedHead:
         assert not np.allclose(found[0], heard[0])  # it did not see the beginning
     pair.head.keep(50)  # nothing is known there
     assert pair.head.decode(context[50:], 1).shape == (1, pair.head.n_vocab)
@@ -218,6 +243,31 @@ def test_after_ctrl_c_a_head_continues_rightly(
                 pass
         for row, wanted in zip(rounds(), expected, strict=True):
             np.testing.assert_allclose(row, wanted, atol=2e-3)
+
+
+def test_ctrl_c_stops_within_a_pass_of_a_head(
+    architecture: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with head_pair(architecture, "glm4moe-mtp", None) as pair:
+        context, codes = random_ids(900), list[int]()
+        pair.target.decode(context[:-1], 0)
+        expected = pair.draft(context, [])
+        pair.restart()
+        process = llama_library.library().llama_process
+
+        def pressed_while(*arguments: object) -> Any:
+            if len(codes) == 1:  # the second batch
+                signal.raise_signal(signal.SIGINT)
+            codes.append(process(*arguments))
+            return codes[-1]
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(llama_library.library(), "llama_process", pressed_while)
+            pair.target.decode(context[:-1], 0)
+        assert codes == [0, 2]  # 2: aborted
+        assert pair.target.tokens == pair.head.tokens == context[:512]
+        pair.target.decode(context[512:-1], 0)
+        np.testing.assert_allclose(pair.draft(context, [])[0], expected[0], atol=2e-3)
 
 
 def test_closing_twice_is_harmless_and_the_target_goes_on(architecture: Files) -> None:
