@@ -1,6 +1,7 @@
 """Hub references such as hf:org/repo:Q4_K_M: their spellings, and which files of a repository fit.
 
-Files are chosen by name or quantisation: whole split models, never a sidecar. No request is made.
+Files are chosen by name or quantisation: whole split models, and no sidecar beside one. No request
+is made.
 """
 
 import os
@@ -17,6 +18,7 @@ from localspec.metadata.filenames import (
     MAX_PARTS,
     PART_NAME_IN_ANY_CASE,
     QUANTISATION,
+    heads_kind,
     is_sidecar,
     part_name,
     stem_of,
@@ -137,6 +139,8 @@ def choose_files(reference: Reference, listing: Sequence[RemoteFile]) -> tuple[R
     if reference.file is not None:
         return _complete(reference, _by_name(reference, reference.file, models))
     plain = {stem: parts for stem, parts in models.items() if not is_sidecar(parts[0].path)}
+    # A repository of nothing but heads is named for them.
+    plain = plain or {stem: parts for stem, parts in models.items() if heads_kind(parts[0].path)}
     if not plain:
         raise HubProblem(
             f"{reference.repo} holds only what lies beside a model: {_listed(list(models))}.",

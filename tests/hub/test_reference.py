@@ -253,22 +253,32 @@ def test_near_tags_are_listed_first() -> None:
 # --- sidecars ---
 
 
-SIDECARS = (
+OTHERS = (
     "mmproj-x-Q4_K_M.gguf", "X-Q4_K_M-mmproj.gguf", "imatrix-Q4_K_M.gguf", "x.imatrix.gguf",
+    "dspark-x-Q4_K_M.gguf",
+)  # fmt: skip
+HEADS = (
     "mtp-x-Q4_K_M.gguf", "MTP/x-Q4_K_M.gguf", "eagle3-x-Q4_K_M.gguf", "X-DFlash-Q4_K_M.gguf",
-    "dspark-x-Q4_K_M.gguf", "sub/mtp/Q4_K_M.gguf",
+    "sub/mtp/Q4_K_M.gguf",
 )  # fmt: skip
 
 
-def test_sidecars_are_never_chosen() -> None:
+def test_sidecars_are_never_chosen_beside_a_model() -> None:
     tag = f"{REPO}:Q4_K_M"
-    for sidecar in SIDECARS:
+    for sidecar in OTHERS + HEADS:
         assert chosen(tag, sidecar, "x-Q4_K_M.gguf") == ["x-Q4_K_M.gguf"], sidecar
         assert chosen(REPO, sidecar, "x.gguf") == ["x.gguf"], sidecar
-        assert "only what lies beside a model" in refusal(REPO, sidecar).message, sidecar
         refused = refusal(tag, sidecar, "x.gguf")
         assert "no model with the quantisation" in refused.message, sidecar
         assert chosen(f"hf:{REPO}/{sidecar}", sidecar) == [sidecar]  # asked for by name
+
+
+def test_a_repository_of_nothing_but_heads_is_named_for_them() -> None:
+    for sidecar in OTHERS:
+        assert "only what lies beside a model" in refusal(REPO, sidecar).message, sidecar
+    for sidecar in HEADS:
+        assert chosen(REPO, sidecar) == chosen(f"{REPO}:q4_k_m", sidecar) == [sidecar]
+        assert chosen(REPO, *OTHERS, sidecar) == [sidecar]
 
 
 def test_a_whole_model_with_heads_inside_is_no_sidecar() -> None:
