@@ -39,8 +39,11 @@ class Split:
     definitions: list[Definition] = field(default_factory=list)
 
 
-def build_corpus(work_dir: Path, seed: int) -> None:
-    """Write the tokenizer, the token streams and corpus.json, unless they are there already."""
+def build_corpus(work_dir: Path, seed: int, tokenizer: Tokenizer | None = None) -> None:
+    """Write the tokenizer, the token streams and corpus.json, unless they are there already.
+
+    Without a tokenizer one is trained on the text.
+    """
     done = work_dir / "corpus.json"
     if done.exists():
         return
@@ -48,7 +51,7 @@ def build_corpus(work_dir: Path, seed: int) -> None:
     train, held = _collect_documents(rng)
     for documents in (train.files, held.files, train.chats, held.chats):
         rng.shuffle(documents)
-    tokenizer = train_tokenizer(train.files + train.chats)
+    tokenizer = tokenizer or train_tokenizer(train.files + train.chats)
     tokenizer.save(str(work_dir / "tokenizer.json"))
     facts: dict[str, object] = {"python": platform.python_version(), "held_out": list(HELD_OUT)}
     splits = {"train": train, "held": held}

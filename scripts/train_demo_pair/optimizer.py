@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-
-from scripts.train_demo_pair.model import Llama
 
 MATRIX_RATE = 4e-3
 OTHER_RATE = 3e-3
 WARM_UP = 0.02  # share of the budget
 DECAY = 0.6  # share of the budget
+SMALL = 32  # rows or columns; a narrower matrix has no directions to balance
 
 
 class Muon(torch.optim.Optimizer):
@@ -60,14 +60,33 @@ def _orthogonalize(matrices: Tensor) -> Tensor:
     return x.to(matrices.dtype)
 
 
-def build_optimizers(model: Llama) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the blocks, AdamW for the embedding and the norms."""
-    named = list(model.named_parameters())
-    matrices = [p for name, p in named if name.startswith("blk.") and p.ndim == 2]
-    norms = [p for _, p in named if p.ndim == 1]
+class Trainable(Protocol):
+    """A model with tied embeddings that predicts the next token at each position."""
+
+    token_embd: nn.Embedding
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Logits for each position of whole sequences."""
+
+    def parameter_count(self) -> int:
+        """The number of weights."""
+
+    # What ``nn.Module`` gives.
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
+    def state_dict(self) -> dict[str, Tensor]: ...
+    def load_state_dict(self, state_dict: dict[str, Tensor]) -> object: ...
+
+
+def build_optimizers(model: Trainable) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the blocks, AdamW for the embedding and what is small."""
+    table = model.token_embd.weight
+    others = [p for p in model.parameters() if p is not table]
+    matrices = [p for p in others if min(p.shape) >= SMALL and p.ndim == 2]
+    small = [p for p in others if p.ndim == 1 or min(p.shape) < SMALL]
     groups = [
-        {"params": [model.token_embd.weight], "weight_decay": 0.1},
-        {"params": norms, "weight_decay": 0.0},
+        {"params": [table], "weight_decay": 0.1},
+        {"params": small, "weight_decay": 0.0},
     ]
     return [
         Muon(matrices, MATRIX_RATE, 0.1),
