@@ -10,7 +10,7 @@ import pytest
 
 from localspec.bench import demo
 from localspec.bench.demo import QUESTIONS, PairResult, padded_pair, run_demo
-from localspec.bench.llama_source import PaddedShape
+from localspec.bench.padding.layout import PaddedShape
 from localspec.core import paths
 from localspec.engine.engine import Engine
 from tests.support.real_pair import TinyFiles, load_model

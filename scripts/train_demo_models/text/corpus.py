@@ -13,8 +13,12 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from scripts.train_demo_pair.questions import definition_chats, question_sample, reference_chats
-from scripts.train_demo_pair.sources import (
+from scripts.train_demo_models.text.questions import (
+    definition_chats,
+    question_sample,
+    reference_chats,
+)
+from scripts.train_demo_models.text.sources import (
     HELD_OUT,
     Definition,
     definitions_in,
@@ -24,7 +28,7 @@ from scripts.train_demo_pair.sources import (
     reference_topics,
     tests_held_out,
 )
-from scripts.train_demo_pair.tokenizer import Offsets, TokenIds, encode, train_tokenizer
+from scripts.train_demo_models.text.tokenizer import Offsets, TokenIds, encode, train_tokenizer
 
 QUESTIONS_PER_SPLIT = 20
 SOURCE_SHARE = 0.55  # of the rows in a mixed batch; the others are chat

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from scripts.train_demo_pair.model import CONTEXT_LENGTH
-from scripts.train_demo_pair.tokenizer import VOCABULARY_SIZE
+from scripts.train_demo_models.model import CONTEXT_LENGTH
+from scripts.train_demo_models.text.tokenizer import VOCABULARY_SIZE
 
 Json = dict[str, Any]
 

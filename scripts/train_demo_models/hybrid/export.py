@@ -7,14 +7,10 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from scripts.train_demo_pair.hybrid.model import (
-    CONVOLUTION,
-    RMS_EPSILON,
-    Hybrid,
-    HybridShape,
-)
-from scripts.train_demo_pair.model import CONTEXT_LENGTH, HEAD_SIZE, ROPE_BASE
-from scripts.train_demo_pair.tokenizer import VOCABULARY_SIZE
+from scripts.train_demo_models.hybrid.model import Hybrid
+from scripts.train_demo_models.hybrid.shape import CONVOLUTION, RMS_EPSILON, HybridShape
+from scripts.train_demo_models.model import CONTEXT_LENGTH, HEAD_SIZE, ROPE_BASE
+from scripts.train_demo_models.text.tokenizer import VOCABULARY_SIZE
 
 SECTIONS = [11, 11, 10, 0]  # of M-RoPE: text has no fourth position, so it gets no pairs
 

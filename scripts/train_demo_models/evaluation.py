@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from scripts.train_demo_pair.corpus import BatchSampler
-from scripts.train_demo_pair.model import Llama, load_model
-from scripts.train_demo_pair.questions import prompt_text
-from scripts.train_demo_pair.report import Json, render_readme
-from scripts.train_demo_pair.tokenizer import BOS, END, token_id
-from scripts.train_demo_pair.training import SHORT_LENGTH, cross_entropy
+from scripts.train_demo_models.model import Llama, load_model
+from scripts.train_demo_models.report import Json, render_readme
+from scripts.train_demo_models.text.corpus import BatchSampler
+from scripts.train_demo_models.text.questions import prompt_text
+from scripts.train_demo_models.text.tokenizer import BOS, END, token_id
+from scripts.train_demo_models.training import SHORT_LENGTH, cross_entropy
 
 TEMPERATURE = 0.8
 MAX_RUN = 8  # tokens; agreement is measured over runs of 1 to this many

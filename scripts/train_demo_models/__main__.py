@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
-from scripts.train_demo_pair.corpus import build_corpus
-from scripts.train_demo_pair.evaluation import evaluate
-from scripts.train_demo_pair.export import export_pair
-from scripts.train_demo_pair.training import TrainingPlan, train_draft, train_target
+from scripts.train_demo_models.evaluation import evaluate
+from scripts.train_demo_models.export import export_pair
+from scripts.train_demo_models.text.corpus import build_corpus
+from scripts.train_demo_models.training import TrainingPlan, train_draft, train_target
 
-PROGRAM = "python -m scripts.train_demo_pair"
+PROGRAM = "python -m scripts.train_demo_models"
 DESCRIPTION = """\
 Train the demo pair: two tiny Llama models that share one tokenizer.
 

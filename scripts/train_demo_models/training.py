@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scripts.train_demo_pair.corpus import BatchSampler
-from scripts.train_demo_pair.model import CONTEXT_LENGTH, SHAPES, Llama, load_model
-from scripts.train_demo_pair.optimizer import Trainable, build_optimizers, set_learning_rates
+from scripts.train_demo_models.model import CONTEXT_LENGTH, SHAPES, Llama, load_model
+from scripts.train_demo_models.optimizer import Trainable, build_optimizers, set_learning_rates
+from scripts.train_demo_models.text.corpus import BatchSampler
 
 Objective = Callable[[Tensor], Tensor]  # the loss of one batch of token ids
 

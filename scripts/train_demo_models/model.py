@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scripts.train_demo_pair.tokenizer import VOCABULARY_SIZE
+from scripts.train_demo_models.text.tokenizer import VOCABULARY_SIZE
 
 CONTEXT_LENGTH = 2048
 HEAD_SIZE = 64

@@ -9,9 +9,10 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
-from scripts.train_demo_pair.hybrid.model import Attention, Hybrid
-from scripts.train_demo_pair.model import HEAD_SIZE, SHAPES, Llama
-from scripts.train_demo_pair.tokenizer import SPECIAL_TOKENS
+from scripts.train_demo_models.hybrid.attention import Attention
+from scripts.train_demo_models.hybrid.model import Hybrid
+from scripts.train_demo_models.model import HEAD_SIZE, SHAPES, Llama
+from scripts.train_demo_models.text.tokenizer import SPECIAL_TOKENS
 
 
 def load_teacher(path: Path, name: str = "target") -> Llama:

@@ -7,11 +7,15 @@ from pathlib import Path
 
 import torch
 
-from scripts.train_demo_pair.corpus import build_corpus
-from scripts.train_demo_pair.hybrid.model import Hybrid
-from scripts.train_demo_pair.hybrid.objective import hybrid_objective
-from scripts.train_demo_pair.hybrid.teacher import begin_from_teacher, load_teacher, load_tokenizer
-from scripts.train_demo_pair.training import Trainer, TrainingPlan
+from scripts.train_demo_models.hybrid.model import Hybrid
+from scripts.train_demo_models.hybrid.objective import hybrid_objective
+from scripts.train_demo_models.hybrid.teacher import (
+    begin_from_teacher,
+    load_teacher,
+    load_tokenizer,
+)
+from scripts.train_demo_models.text.corpus import build_corpus
+from scripts.train_demo_models.training import Trainer, TrainingPlan
 
 FOLDER = "hybrid"  # inside the working folder: its corpus is in the tokens of the published pair
 

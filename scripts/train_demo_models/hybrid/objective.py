@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from scripts.train_demo_pair.hybrid.model import Hybrid, shifted
-from scripts.train_demo_pair.model import Llama
+from scripts.train_demo_models.hybrid.model import Hybrid
+from scripts.train_demo_models.model import Llama
 
 TEACHER_SHARE = 0.7  # of what the trunk learns; the rest is the text itself
 HEAD_WEIGHT = 0.15  # of each of the MTP head's two steps: the trunk feels it, but little
@@ -32,13 +32,13 @@ def hybrid_objective(model: Hybrid, teacher: Llama) -> Callable[[Tensor], Tensor
         nonlocal batches
         batches += 1
         inputs = ids[:, :-1]
-        states, _ = model.step(inputs, model.empty_cache())
+        states, _ = model.states(inputs, model.empty_cache())
         wanted = _teaching(teacher, ids)
         total, said = soft_cross_entropy(model.logits(states[-1]), wanted)
         early = states[exits[batches % len(exits)]][:, ::EXIT_STRIDE]
-        total = total + EXIT_WEIGHT * soft_cross_entropy(
-            model.logits(early), said[:, ::EXIT_STRIDE]
-        )[0]
+        total = (
+            total + EXIT_WEIGHT * soft_cross_entropy(model.logits(early), said[:, ::EXIT_STRIDE])[0]
+        )
         half = max(1, len(inputs) // 2)
         head = _head_loss(model, inputs[:half], states[-1][:half], said[:half])
         return total + HEAD_WEIGHT * head
@@ -56,10 +56,8 @@ def _teaching(teacher: Llama, ids: Tensor) -> Tensor:
 
 def _head_loss(model: Hybrid, ids: Tensor, states: Tensor, said: Tensor) -> Tensor:
     """The loss of two drafted tokens, the second one from the head's own hidden states."""
-    embedding, rope = model.token_embd(ids), model.rope(0, ids.shape[1])
-    first, seen = model.head.draft(embedding, shifted(states), rope, None)
-    second = model.head.redraft(embedding, shifted(first), rope, seen)
-    losses = [soft_cross_entropy(model.logits(each), said)[0] for each in (first, second)]
+    drafts = model.drafts(ids, states, 2)
+    losses = [soft_cross_entropy(model.logits(each), said)[0] for each in drafts]
     return losses[0] + losses[1]
 
 

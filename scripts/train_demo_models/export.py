@@ -9,7 +9,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from scripts.train_demo_pair.model import (
+from scripts.train_demo_models.model import (
     CONTEXT_LENGTH,
     HEAD_SIZE,
     RMS_EPSILON,
@@ -17,7 +17,7 @@ from scripts.train_demo_pair.model import (
     Llama,
     load_model,
 )
-from scripts.train_demo_pair.tokenizer import (
+from scripts.train_demo_models.text.tokenizer import (
     BOS,
     CHAT_TEMPLATE,
     END,
