@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from scripts.train_demo_models.model import LanguageModel
 
 MATRIX_RATE = 4e-3
 OTHER_RATE = 3e-3
@@ -60,25 +61,7 @@ def _orthogonalize(matrices: Tensor) -> Tensor:
     return x.to(matrices.dtype)
 
 
-class Trainable(Protocol):
-    """A model with tied embeddings that predicts the next token at each position."""
-
-    token_embd: nn.Embedding
-
-    def __call__(self, ids: Tensor) -> Tensor:
-        """Logits for each position of whole sequences."""
-
-    def parameter_count(self) -> int:
-        """The number of weights."""
-
-    # What ``nn.Module`` gives.
-    def parameters(self) -> Iterator[nn.Parameter]: ...
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
-    def state_dict(self) -> dict[str, Tensor]: ...
-    def load_state_dict(self, state_dict: dict[str, Tensor]) -> object: ...
-
-
-def build_optimizers(model: Trainable) -> list[torch.optim.Optimizer]:
+def build_optimizers(model: LanguageModel) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside the blocks, AdamW for the embedding and what is small."""
     table = model.token_embd.weight
     others = [p for p in model.parameters() if p is not table]

@@ -1,4 +1,4 @@
-"""Training of the target on text and of the draft by distillation, with checkpoints."""
+"""Training of a model with checkpoints: of the target on text, of the draft by distillation."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scripts.train_demo_models.model import CONTEXT_LENGTH, SHAPES, Llama, load_model
-from scripts.train_demo_models.optimizer import Trainable, build_optimizers, set_learning_rates
+from scripts.train_demo_models.model import (
+    CONTEXT_LENGTH,
+    SHAPES,
+    LanguageModel,
+    Llama,
+    load_model,
+)
+from scripts.train_demo_models.optimizer import build_optimizers, set_learning_rates
 from scripts.train_demo_models.text.corpus import BatchSampler
 
 Objective = Callable[[Tensor], Tensor]  # the loss of one batch of token ids
@@ -101,7 +107,7 @@ class Trainer:
     """Trains one model until its budget of time is spent, from its checkpoint if there is one."""
 
     def __init__(
-        self, name: str, model: Trainable, objective: Objective, plan: TrainingPlan
+        self, name: str, model: LanguageModel, objective: Objective, plan: TrainingPlan
     ) -> None:
         self.name, self.model, self.objective, self.plan = name, model, objective, plan
         self.stop = StopRequest()
@@ -184,7 +190,7 @@ class Trainer:
         save_checkpoint(self.checkpoint, self.model, self.optimizers, self.progress)
 
 
-def held_out_loss(model: Trainable, held_out: BatchSampler, rows: int = 16) -> float:
+def held_out_loss(model: LanguageModel, held_out: BatchSampler, rows: int = 16) -> float:
     """Loss on fixed rows of the held-out text, half of them source and half chat."""
     rng = np.random.default_rng(0)
     losses = []
@@ -196,7 +202,7 @@ def held_out_loss(model: Trainable, held_out: BatchSampler, rows: int = 16) -> f
 
 
 def save_checkpoint(
-    path: Path, model: Trainable, optimizers: list[torch.optim.Optimizer], progress: Progress
+    path: Path, model: LanguageModel, optimizers: list[torch.optim.Optimizer], progress: Progress
 ) -> None:
     """Write everything that a later run needs to go on, in one move."""
     state = {
@@ -209,7 +215,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    path: Path, model: Trainable, optimizers: list[torch.optim.Optimizer]
+    path: Path, model: LanguageModel, optimizers: list[torch.optim.Optimizer]
 ) -> Progress:
     """Restore an earlier run, or begin a new one."""
     if not path.exists():

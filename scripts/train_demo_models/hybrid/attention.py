@@ -72,8 +72,8 @@ class Attention(nn.Module):
 
     def _merge(self, mixed: Tensor, gate: Tensor) -> Tensor:
         """The layer's output from what each head has read."""
-        gated = mixed * gate.sigmoid()
-        return self.attn_output(gated.transpose(1, 2).flatten(-2))  # type: ignore[no-any-return]
+        merged: Tensor = self.attn_output((mixed * gate.sigmoid()).transpose(1, 2).flatten(-2))
+        return merged
 
 
 def rope_tables() -> Rope:

@@ -45,7 +45,7 @@ class DeltaNet(nn.Module):
         seen = torch.cat((past[0], mixed), dim=1)
         mixed = self._convolve(seen)
         q, k, v = (
-            part.unflatten(-1, (self.heads, HEAD_SIZE)).transpose(1, 2).float()
+            part.reshape(rows, -1, self.heads, HEAD_SIZE).transpose(1, 2).float()
             for part in mixed.chunk(3, dim=-1)
         )
         q = _unit(q) / math.sqrt(HEAD_SIZE)
@@ -113,8 +113,8 @@ def gated_delta_rule(
 
 def _chunks(x: Tensor, chunk: int) -> Tensor:
     """Split the positions into chunks; those added at the end change nothing (beta 0, decay 1)."""
-    missing = -x.shape[2] % chunk
-    return F.pad(x, (0, 0, 0, missing)).unflatten(2, (-1, chunk))
+    rows, heads, length, size = x.shape
+    return F.pad(x, (0, 0, 0, -length % chunk)).reshape(rows, heads, -1, chunk, size)
 
 
 def _unit(x: Tensor) -> Tensor:

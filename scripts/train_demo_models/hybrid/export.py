@@ -1,4 +1,4 @@
-"""Export of the hybrid as a GGUF file."""
+"""Export of the hybrid as a GGUF file, proved to compute what was trained."""
 
 from __future__ import annotations
 
@@ -7,43 +7,46 @@ from pathlib import Path
 import gguf
 import numpy as np
 
+from scripts.train_demo_models.export import add_description, write_sums
+from scripts.train_demo_models.hybrid.equality import require_equal
 from scripts.train_demo_models.hybrid.model import Hybrid
 from scripts.train_demo_models.hybrid.shape import CONVOLUTION, RMS_EPSILON, HybridShape
+from scripts.train_demo_models.hybrid.training import FOLDER, load_hybrid
 from scripts.train_demo_models.model import CONTEXT_LENGTH, HEAD_SIZE, ROPE_BASE
 from scripts.train_demo_models.text.tokenizer import VOCABULARY_SIZE
 
+PROOF_LENGTH = 300  # tokens
 SECTIONS = [11, 11, 10, 0]  # of M-RoPE: text has no fourth position, so it gets no pairs
+
+
+def publish_hybrid(work_dir: Path, out_dir: Path) -> None:
+    """Write the trained hybrid beside the pair; exits if llama.cpp computes something else."""
+    model, path = load_hybrid(work_dir), out_dir / "hybrid.gguf"
+    export_hybrid(model, out_dir / "target.gguf", path)
+    ids: list[int] = np.load(work_dir / FOLDER / "held_chat.npy")[:PROOF_LENGTH].tolist()
+    require_equal(model, path, ids)
+    write_sums(out_dir)
+    print(f"export: {path.name}, {path.stat().st_size:,} bytes", flush=True)
 
 
 def export_hybrid(model: Hybrid, tokenizer_of: Path, path: Path) -> None:
     """Write the model with the tokenizer and chat template of another file: matrices as F16."""
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = gguf.GGUFWriter(path, "qwen35")
-    _add_description(writer, model)
+    weights = model.parameter_count()
+    add_description(writer, "hybrid", "hybrid model with an MTP head,", weights)
     _add_architecture(writer, model.shape)
     _copy_tokenizer(writer, tokenizer_of)
     for name, weight in model.state_dict().items():
         if name.endswith("ssm_a"):
             weight = -weight.exp()
-        large = weight.ndim == 2 and not name.endswith("ssm_conv1d.weight")
-        kind = np.float16 if large else np.float32
+        small = weight.ndim == 1 or name.endswith("ssm_conv1d.weight")
+        kind = np.float32 if small else np.float16
         writer.add_tensor(name.replace("mixer.", ""), weight.float().numpy().astype(kind))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-
-
-def _add_description(writer: gguf.GGUFWriter, model: Hybrid) -> None:
-    writer.add_type("model")
-    writer.add_name("localspec demo hybrid")
-    writer.add_size_label(f"{model.parameter_count() / 1e6:.1f}M")
-    writer.add_license("other")
-    writer.add_license_name("weights of this toy trained on PSF-licensed CPython sources")
-    writer.add_description(
-        "A toy hybrid model with an MTP head, trained on the source of the Python standard "
-        "library, made to show speculative decoding. Its answers are not to be relied on."
-    )
 
 
 def _add_architecture(writer: gguf.GGUFWriter, shape: HybridShape) -> None:

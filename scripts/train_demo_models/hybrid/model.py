@@ -43,7 +43,8 @@ class HybridBlock(nn.Module):
     def feed(self, x: Tensor) -> Tensor:
         """What follows the mixer."""
         y = self.post_attention_norm(x)
-        return x + self.ffn_down(F.silu(self.ffn_gate(y)) * self.ffn_up(y))
+        added: Tensor = self.ffn_down(F.silu(self.ffn_gate(y)) * self.ffn_up(y))
+        return x + added
 
 
 class NextN(HybridBlock):
@@ -107,7 +108,7 @@ class Hybrid(nn.Module):
     @property
     def trunk(self) -> list[HybridBlock]:
         """The layers without the MTP head."""
-        return list(self.blk[:-1])
+        return [each for each in self.blk[:-1] if isinstance(each, HybridBlock)]
 
     @property
     def head(self) -> NextN:

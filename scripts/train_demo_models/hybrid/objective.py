@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from scripts.train_demo_models.hybrid.model import Hybrid
+from scripts.train_demo_models.hybrid.shape import HybridShape
 from scripts.train_demo_models.model import Llama
 
 TEACHER_SHARE = 0.7  # of what the trunk learns; the rest is the text itself
@@ -25,7 +26,7 @@ def hybrid_objective(model: Hybrid, teacher: Llama) -> Callable[[Tensor], Tensor
     MTP head learn what the trunk says, since that is what they have to guess in a draft. To save
     time the head sees half of the rows, and each batch has one exit, at every fourth position.
     """
-    exits = range(1, model.shape.layers - 1, 2)  # after layers 2, 4, ...
+    layers = exits(model.shape)
     batches = 0
 
     def loss(ids: Tensor) -> Tensor:
@@ -35,7 +36,7 @@ def hybrid_objective(model: Hybrid, teacher: Llama) -> Callable[[Tensor], Tensor
         states, _ = model.states(inputs, model.empty_cache())
         wanted = _teaching(teacher, ids)
         total, said = soft_cross_entropy(model.logits(states[-1]), wanted)
-        early = states[exits[batches % len(exits)]][:, ::EXIT_STRIDE]
+        early = states[layers[batches % len(layers)] - 1][:, ::EXIT_STRIDE]
         total = (
             total + EXIT_WEIGHT * soft_cross_entropy(model.logits(early), said[:, ::EXIT_STRIDE])[0]
         )
@@ -46,10 +47,15 @@ def hybrid_objective(model: Hybrid, teacher: Llama) -> Callable[[Tensor], Tensor
     return loss
 
 
+def exits(shape: HybridShape) -> range:
+    """The layers, counted from 1, behind which a self-draft may end: every second one."""
+    return range(2, shape.layers, 2)
+
+
 def _teaching(teacher: Llama, ids: Tensor) -> Tensor:
     """The distribution that the trunk shall learn at each position."""
     with torch.no_grad():
-        wanted = teacher(ids[:, :-1]).float().softmax(dim=-1).mul_(TEACHER_SHARE)
+        wanted: Tensor = teacher(ids[:, :-1]).float().softmax(dim=-1).mul_(TEACHER_SHARE)
         text = torch.full_like(wanted[..., :1], 1 - TEACHER_SHARE)
         return wanted.scatter_add_(-1, ids[:, 1:, None], text)
 
@@ -63,7 +69,8 @@ def _head_loss(model: Hybrid, ids: Tensor, states: Tensor, said: Tensor) -> Tens
 
 def soft_cross_entropy(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
     """The mean cross-entropy in nats, and the distribution found, without a gradient."""
-    loss, found = _SoftCrossEntropy.apply(logits, wanted)  # type: ignore[no-untyped-call]
+    untyped: Any = _SoftCrossEntropy
+    loss, found = untyped.apply(logits, wanted)
     return loss, found
 
 

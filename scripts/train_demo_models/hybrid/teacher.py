@@ -10,8 +10,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 
 from scripts.train_demo_models.hybrid.attention import Attention
-from scripts.train_demo_models.hybrid.model import Hybrid
-from scripts.train_demo_models.model import HEAD_SIZE, SHAPES, Llama
+from scripts.train_demo_models.hybrid.model import Hybrid, HybridBlock
+from scripts.train_demo_models.model import HEAD_SIZE, SHAPES, Block, Llama
 from scripts.train_demo_models.text.tokenizer import SPECIAL_TOKENS
 
 
@@ -21,7 +21,8 @@ def load_teacher(path: Path, name: str = "target") -> Llama:
     tensors = gguf.GGUFReader(path).tensors
     model.load_state_dict({t.name: torch.tensor(t.data).float() for t in tensors})
     model.eval()
-    return model.requires_grad_(False)
+    model.requires_grad_(False)
+    return model
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -45,9 +46,11 @@ def begin_from_teacher(model: Hybrid, teacher: Llama) -> None:
     """
     with torch.no_grad():
         model.token_embd.weight.copy_(teacher.token_embd.weight)
-        for norm in (model.output_norm, model.head.nextn["shared_head_norm"]):
-            norm.weight.copy_(teacher.output_norm.weight)
-        for block, taught in zip(model.blk, [*teacher.blk, teacher.blk[-1]], strict=True):
+        model.output_norm.weight.copy_(teacher.output_norm.weight)
+        model.head.nextn["shared_head_norm"].load_state_dict(teacher.output_norm.state_dict())
+        layers = [each for each in teacher.blk if isinstance(each, Block)]
+        blocks = [*model.trunk, model.head]
+        for block, taught in zip(blocks, [*layers, layers[-1]], strict=True):
             block.attn_norm.weight.copy_(taught.attn_norm.weight)
             block.post_attention_norm.weight.copy_(taught.ffn_norm.weight)
             _copy_strongest(block, taught, model.shape.hidden)
@@ -55,22 +58,23 @@ def begin_from_teacher(model: Hybrid, teacher: Llama) -> None:
                 _copy_attention(block.mixer, taught)
 
 
-def _copy_strongest(block: torch.nn.Module, taught: torch.nn.Module, count: int) -> None:
+def _copy_strongest(block: HybridBlock, taught: Block, count: int) -> None:
     """The feed-forward channels whose weights are largest."""
-    gate, up, down = (getattr(taught, f"ffn_{part}").weight for part in ("gate", "up", "down"))
+    gate, up, down = taught.ffn_gate.weight, taught.ffn_up.weight, taught.ffn_down.weight
     strength = gate.norm(dim=1) * up.norm(dim=1) * down.norm(dim=0)
     kept = strength.topk(count).indices.sort().values
-    for part, weight in (("gate", gate[kept]), ("up", up[kept]), ("down", down[:, kept])):
-        getattr(block, f"ffn_{part}").weight.copy_(weight)
+    block.ffn_gate.weight.copy_(gate[kept])
+    block.ffn_up.weight.copy_(up[kept])
+    block.ffn_down.weight.copy_(down[:, kept])
 
 
-def _copy_attention(mixer: Attention, taught: torch.nn.Module) -> None:
+def _copy_attention(mixer: Attention, taught: Block) -> None:
     """Attention with its gates half open, and the pairs that rotate moved half a head apart."""
-    order = torch.arange(HEAD_SIZE).unflatten(0, (-1, 2)).T.flatten()
+    order = torch.arange(HEAD_SIZE).view(-1, 2).T.flatten()
     scale = taught.attn_norm.weight
 
     def heads(weight: Tensor) -> Tensor:
-        return weight.unflatten(0, (-1, HEAD_SIZE))[:, order]
+        return weight.view(-1, HEAD_SIZE, weight.shape[1])[:, order]
 
     q, k = heads(taught.attn_q.weight), heads(taught.attn_k.weight)
     mixer.attn_q.weight.copy_(torch.cat((q, torch.zeros_like(q)), dim=1).flatten(0, 1))

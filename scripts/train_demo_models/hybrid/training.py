@@ -30,3 +30,12 @@ def train_hybrid(plan: TrainingPlan, pair_dir: Path) -> None:
     begin_from_teacher(model, teacher)
     objective = hybrid_objective(model, teacher)
     Trainer("hybrid", model, objective, replace(plan, work_dir=work_dir)).run()
+
+
+def load_hybrid(work_dir: Path) -> Hybrid:
+    """The hybrid with the weights of its checkpoint."""
+    model = Hybrid()
+    state = torch.load(work_dir / FOLDER / "hybrid.pt", weights_only=True)
+    model.load_state_dict(state["model"])
+    model.eval()
+    return model
