@@ -35,25 +35,20 @@ class DeltaNet(nn.Module):
 
     def forward(self, x: Tensor, rope: Rope, past: Memory | None) -> tuple[Tensor, Memory]:
         """The layer's output, and its convolution's last inputs with the state."""
-        mixed = self.attn_qkv(x)
-        rows, inner = x.shape[0], self.heads * HEAD_SIZE
-        if past is None:
-            past = (
-                mixed.new_zeros(rows, CONVOLUTION - 1, 3 * inner),
-                torch.zeros(rows, self.heads, HEAD_SIZE, HEAD_SIZE),
-            )
-        seen = torch.cat((past[0], mixed), dim=1)
-        mixed = self._convolve(seen)
+        mixed, rows = self.attn_qkv(x), x.shape[0]
+        inputs, state = past or (
+            mixed.new_zeros(rows, CONVOLUTION - 1, mixed.shape[2]),
+            torch.zeros(rows, self.heads, HEAD_SIZE, HEAD_SIZE),
+        )
+        seen = torch.cat((inputs, mixed), dim=1)
         q, k, v = (
             part.reshape(rows, -1, self.heads, HEAD_SIZE).transpose(1, 2).float()
-            for part in mixed.chunk(3, dim=-1)
+            for part in self._convolve(seen).chunk(3, dim=-1)
         )
         q = _unit(q) / math.sqrt(HEAD_SIZE)
         with torch.autocast("cpu", enabled=False):
-            beta = self.ssm_beta(x.float()).sigmoid().mT
-            step = F.softplus(self.ssm_alpha(x.float()) + self.ssm_dt["bias"])
-            log_decay = (-self.ssm_a.exp() * step).mT
-            read, state = gated_delta_rule(q, _unit(k), v, log_decay, beta, past[1])
+            log_decay, beta = self._paces(x.float())
+            read, state = gated_delta_rule(q, _unit(k), v, log_decay, beta, state)
         gate = self.attn_gate(x).unflatten(-1, (self.heads, HEAD_SIZE))
         read = self.ssm_norm(read.transpose(1, 2)) * F.silu(gate)
         return self.ssm_out(read.flatten(-2)), (seen[:, 1 - CONVOLUTION :], state)
@@ -66,6 +61,11 @@ class DeltaNet(nn.Module):
             self.ssm_dt["bias"].fill_(math.log(math.expm1(0.01)))
             self.ssm_alpha.weight.mul_(0.1)
             self.ssm_conv1d.weight.mul_(0.2)[:, -1] += 1
+
+    def _paces(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """How fast each head forgets and how fast it learns, (rows, heads, length)."""
+        step = F.softplus(self.ssm_alpha(x) + self.ssm_dt["bias"])
+        return (-self.ssm_a.exp() * step).mT, self.ssm_beta(x).sigmoid().mT
 
     def _convolve(self, seen: Tensor) -> Tensor:
         """Each channel's causal convolution over positions; the last weight is the newest's."""
@@ -90,24 +90,25 @@ def gated_delta_rule(
     chunk = min(CHUNK, length)
     q, k, v = (_chunks(part, chunk) for part in (q, k, v))
     beta = _chunks(beta[..., None], chunk)
-    total = _chunks(log_decay[..., None], chunk).squeeze(-1).cumsum(-1)
-    between = (total[..., :, None] - total[..., None, :]).tril().exp()  # decay, column to row
+    total = _chunks(log_decay[..., None], chunk).cumsum(-2)  # since the beginning of the chunk
+    between = (total - total.mT).tril().exp()  # the decay from the column's position to the row's
     keys = k * beta
     within = ((keys @ k.mT) * between).tril(-1)
-    wanted = torch.cat((v * beta, keys * total.exp()[..., None]), dim=-1)
-    values, reads = torch.linalg.solve_triangular(
-        within, wanted, upper=False, unitriangular=True
-    ).chunk(2, dim=-1)
-    scores = ((q @ k.mT) * between).tril()
-    queries = q * total.exp()[..., None]
-    last = total[..., -1:]
-    writes = (k * (last - total).exp()[..., None]).mT
-    kept = last.exp()[..., None]
+    wanted = torch.cat((v * beta, keys * total.exp()), dim=-1)
+    solved = torch.linalg.solve_triangular(within, wanted, upper=False, unitriangular=True)
+    last = total[..., -1:, :]
+    parts = (
+        *solved.chunk(2, dim=-1),
+        q * total.exp(),
+        ((q @ k.mT) * between).tril(),
+        (k * (last - total).exp()).mT,
+        last.exp(),
+    )
     outputs = []
-    for i in range(q.shape[2]):
-        new = values[:, :, i] - reads[:, :, i] @ state
-        outputs.append(queries[:, :, i] @ state + scores[:, :, i] @ new)
-        state = state * kept[:, :, i] + writes[:, :, i] @ new
+    for value, key, query, score, write, kept in zip(*(p.unbind(2) for p in parts), strict=True):
+        new = value - key @ state
+        outputs.append(query @ state + score @ new)
+        state = state * kept + write @ new
     return torch.cat(outputs, dim=2)[:, :, :length], state
 
 
