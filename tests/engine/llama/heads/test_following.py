@@ -158,7 +158,8 @@ def test_little_is_left_unread_while_nobody_asks(pair: HeadPair) -> None:
     pair.restart()
     for token in random_ids(100):
         pair.target.decode([token], 1)
-        assert len(pair.target.tokens) - len(pair.head.tokens) <= LAG + 1
+        # A pass that was padded is read again with the next one, if the state went back.
+        assert len(pair.target.tokens) - len(pair.head.tokens) <= LAG + pair.target.min_width
 
 
 def test_what_is_read_unheard_counts_as_read(pair: HeadPair) -> None:
