@@ -1,12 +1,9 @@
 """One GGUF model with its context on llama.cpp: loaded, decoded, rolled back, freed."""
 
 import ctypes
-import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,15 +12,13 @@ from numpy.typing import NDArray
 from localspec.core import machine
 from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.core.errors import EngineError
-from localspec.core.interrupt import held_interrupt
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.batch import Batch, chunks
-from localspec.engine.llama.parameters import context_parameters, model_parameters
+from localspec.engine.llama.parameters import context_parameters
 from localspec.engine.llama.rollback import Fork, Reread, Rollback, Trim, make_rollback
 from localspec.engine.llama.tokenizer import SHORT, require_fitting, tokenize
-from localspec.engine.memory.estimate import tensor_bytes
+from localspec.engine.llama.weights import Weights
 from localspec.engine.memory.plan import asked_ctx_size, default_ctx_size
-from localspec.engine.memory.use import MemoryUse, read_buffers
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import Logits
 
@@ -36,9 +31,8 @@ class LlamaModel:
     """One GGUF model with its context: a TokenModel of the loop.
 
     Passes narrower than ``min_width`` tokens are filled up with others, taken back at once:
-    llama.cpp's kernels round differently at different widths. ``overridden`` are the keys whose
-    values llama.cpp took from ``options.override_kv`` instead of the file. ``memory`` is what
-    llama.cpp allocated; of a ``weightless`` one, which can do nothing else, what it would allocate.
+    llama.cpp's kernels round differently at different widths. ``memory`` is what llama.cpp
+    allocated; of a ``weightless`` one, which can do nothing else, what it would allocate.
     ``listener`` is called after each pass with its tokens and the position of the first, and with
     none and 0 when all that was read is replaced; see `heads`.
     Raises EngineError, with llama.cpp's own reason, when the model cannot be loaded.
@@ -62,22 +56,14 @@ class LlamaModel:
         self._first_row = 0  # of the logits that were asked for, among those of the last pass
         self.listener: Callable[[Sequence[int], int], None] | None = None
         self.min_width = 2 if options.exact else 1
-        self.overridden: frozenset[str] = frozenset()
-        self.memory = MemoryUse(weights=tensor_bytes(header) if weightless else 0)
         self._weightless = weightless
-        self._model: Any = None
         self._context: Any = None
         self._batch: Batch | None = None
+        self._weights = Weights(header, options, weightless=weightless)
+        self.memory = self._weights.memory
+        self.n_vocab = self._weights.n_vocab
         try:
-            self._model = self._load()
-            self._vocab = self._llama.llama_model_get_vocab(self._model)
-            self.n_vocab: int = self._llama.llama_vocab_n_tokens(self._vocab)
             self.n_ctx = asked_ctx_size(header, options.ctx_size) or default_ctx_size(header)
-            adapters: list[Any] = (
-                [] if weightless else [self._load_adapter(path) for path, _ in options.loras]
-            )
-            self._adapters = adapters
-            self._weights = self.memory
             self._batch = Batch(self._llama, options.batch_size)
             self.rollback: Rollback = self._choose_rollback(ways)
         except BaseException:
@@ -174,9 +160,14 @@ class LlamaModel:
     # -- vocabulary ------------------------------------------------------------------------
 
     @property
-    def model(self) -> Any:
-        """llama.cpp's handle of the weights, valid until this is closed."""
-        return self._model
+    def weights(self) -> Weights:
+        """What was loaded, for the contexts of heads too."""
+        return self._weights
+
+    @property
+    def overridden(self) -> frozenset[str]:
+        """Keys whose values llama.cpp took from ``options.override_kv`` instead of the file."""
+        return self._weights.overridden
 
     @property
     def context(self) -> Any:
@@ -186,7 +177,7 @@ class LlamaModel:
     @property
     def vocab(self) -> Any:
         """llama.cpp's handle of the vocabulary, valid until the model is closed."""
-        return self._vocab
+        return self._weights.vocab
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Token ids of ``text``; ``add_special`` adds BOS where the model wants one.
@@ -196,7 +187,7 @@ class LlamaModel:
         if len(text) > SHORT and self.header.vocab is not None:
             require_fitting(text, self.n_ctx, max(map(len, self.header.vocab.tokens)))
         return tokenize(
-            self._llama, self._vocab, text, add_special=add_special, special=parse_special
+            self._llama, self.vocab, text, add_special=add_special, special=parse_special
         )
 
     def piece(self, token: int, special: bool = False) -> bytes:
@@ -204,7 +195,7 @@ class LlamaModel:
         size = 64
         while True:
             buffer = ctypes.create_string_buffer(size)
-            count = self._llama.llama_token_to_piece(self._vocab, token, buffer, size, 0, special)
+            count = self._llama.llama_token_to_piece(self.vocab, token, buffer, size, 0, special)
             if count >= 0:
                 return buffer.raw[:count]
             size = -count
@@ -214,7 +205,7 @@ class LlamaModel:
         one, size = (ctypes.c_int32 * 1)(token), 64
         while True:
             buffer = ctypes.create_string_buffer(size)
-            count = self._llama.llama_detokenize(self._vocab, one, 1, buffer, size, False, True)
+            count = self._llama.llama_detokenize(self.vocab, one, 1, buffer, size, False, True)
             if count >= 0:
                 return buffer.raw[:count]
             size = -count
@@ -222,12 +213,12 @@ class LlamaModel:
     def suppressed(self) -> list[int]:
         """Ids that the file says are never to be generated."""
         count = ctypes.c_int32()
-        ids = self._llama.llama_vocab_get_suppress_tokens(self._vocab, ctypes.byref(count))
+        ids = self._llama.llama_vocab_get_suppress_tokens(self.vocab, ctypes.byref(count))
         return [ids[i] for i in range(count.value)]
 
     def is_stop(self, token: int) -> bool:
         """True for end-of-generation tokens."""
-        return bool(self._llama.llama_vocab_is_eog(self._vocab, token))
+        return bool(self._llama.llama_vocab_is_eog(self.vocab, token))
 
     def special_text(self, token: int | None) -> str:
         """The text of a control token, empty for None."""
@@ -235,49 +226,18 @@ class LlamaModel:
 
     def settings(self) -> dict[str, object]:
         """What a result obtained with this model depends on, as plain data."""
-        settings = loading_settings(self.header, self.options, self.n_ctx, self.threads)
+        settings = self._weights.settings(self.n_ctx, self.threads)
         return settings | {"rollback": self.rollback.name}
 
     def close(self) -> None:
         """Free context and model; harmless when called twice."""
         if self._batch is not None:
             self._batch.free()
-        if self._context:
-            self._llama.llama_free(self._context)
-        if self._model:
-            self._llama.llama_model_free(self._model)
-        self._context = self._model = self._batch = None
+        self._batch = None
+        self._free_context()
+        self._weights.close()
 
     # -- llama.cpp -------------------------------------------------------------------------
-
-    def _load(self) -> Any:
-        self._params = params = model_parameters(self.options, weightless=self._weightless)
-        path = os.fsencode(self.header.path)
-        with held_interrupt() as pressed, llama_library.log.watch() as errors:
-            go_on = self._llama.llama_progress_callback(lambda done, data: not pressed)
-            params.progress_callback = go_on
-            self._model = model = self._llama.llama_model_load_from_file(path, params)
-        if not model:
-            raise EngineError(
-                f"llama.cpp cannot load {self.header.path}: {_reason(errors)}",
-                "See the whole log with --verbose.",
-            )
-        log = llama_library.log.lines()
-        self.memory += read_buffers(log)
-        self.overridden = _overridden(log)
-        return model
-
-    def _load_adapter(self, path: Path) -> Any:
-        """A LoRA adapter, freed with the model; it must be there before the context is made."""
-        with llama_library.log.watch() as errors:
-            adapter = self._llama.llama_adapter_lora_init(self._model, os.fsencode(path))
-        if not adapter:
-            raise EngineError(
-                f"llama.cpp cannot load the LoRA adapter {path}: {_reason(errors)}",
-                "See the whole log with --verbose.",
-            )
-        self.memory += read_buffers(llama_library.log.lines())
-        return adapter
 
     def use(self, way: str) -> bool:
         """Change the way of rolling back, which empties the cache; whether it works here."""
@@ -291,15 +251,11 @@ class LlamaModel:
 
     def _choose_rollback(self, ways: Sequence[str]) -> Rollback:
         """The first way that works on a real context of this model; the context stays."""
-        for way in (*(() if self._is_stateful() else (Trim.name,)), *ways, Fork.name):
+        for way in (*(() if self._weights.is_stateful else (Trim.name,)), *ways, Fork.name):
             found = self._make_context(way)
             if self._weightless or self._works(found):
                 return found
         return Reread(self._llama, self._context)
-
-    def _is_stateful(self) -> bool:
-        is_recurrent = self._llama.llama_model_is_recurrent(self._model)
-        return bool(is_recurrent or self._llama.llama_model_is_hybrid(self._model))
 
     def _works(self, way: Rollback) -> bool:
         """Whether this way can undo tokens, as a few passes show; a list would go out of date.
@@ -322,27 +278,17 @@ class LlamaModel:
         return works
 
     def _make_context(self, way: str) -> Rollback:
-        """A new context in place of the present one, with the adapters."""
+        """A new context in place of the present one."""
+        self._free_context()
+        params = context_parameters(self.options, self.n_ctx, self.threads, way)
+        self._context, memory = self._weights.new_context(params)
+        self.memory = self._weights.memory + memory
+        return make_rollback(self._llama, self._weights.handle, self._context, way)
+
+    def _free_context(self) -> None:
         if self._context:
             self._llama.llama_free(self._context)
-            self._context = None
-        params = context_parameters(self.options, self.n_ctx, self.threads, way)
-        with held_interrupt(), llama_library.log.watch() as errors:
-            context = self._llama.llama_init_from_model(self._model, params)
-            self._context = context
-        if not context:
-            raise EngineError(
-                f"llama.cpp cannot make a context of {self.n_ctx} tokens for "
-                f"{self.header.path.name}: {_reason(errors)}",
-                "Try a smaller --ctx-size, fewer --n-gpu-layers, or the default cache types.",
-            )
-        self.memory = self._weights + read_buffers(llama_library.log.lines())
-        if self._adapters:
-            scales = [scale for _, scale in self.options.loras]
-            handles = (self._llama.llama_adapter_lora_p_ctypes * len(scales))(*self._adapters)
-            given = (ctypes.c_float * len(scales))(*scales)
-            self._llama.llama_set_adapters_lora(context, handles, len(scales), given)
-        return make_rollback(self._llama, self._model, context, way)
+        self._context = None
 
     def _read(self, tokens: Sequence[int], rows: int) -> None:
         """Read what is pending and ``tokens`` behind it."""
@@ -406,50 +352,5 @@ class LlamaModel:
         return found[self._first_row :]
 
 
-def loading_settings(
-    header: ModelHeader, options: LoadOptions, n_ctx: int, threads: int
-) -> dict[str, object]:
-    """Which file is loaded, and how, as plain data."""
-    return {
-        "file": str(header.path),
-        "name": header.name,
-        "parameters": header.parameters,
-        "quantization": header.quantization,
-        "device": options.device,
-        "gpu_layers": options.gpu_layers,
-        "cpu_moe_layers": options.cpu_moe_layers,
-        "override_tensors": list(options.override_tensors),
-        "tensor_split": list(options.tensor_split),
-        "main_gpu": options.main_gpu,
-        "split_mode": options.split_mode,
-        "mmap": options.mmap,
-        "batch_size": options.batch_size,
-        "ubatch_size": options.ubatch_size,
-        "rope": {k: v for k, v in asdict(options.rope).items() if v is not None},
-        "lora": [{"file": str(path), "scale": scale} for path, scale in options.loras],
-        "override_kv": dict(options.override_kv),
-        "ctx_size": n_ctx,
-        "threads": threads,
-        "threads_batch": options.threads_batch or threads,
-        "flash_attn": options.flash_attention,
-        "cache_type_k": options.cache_type_k,
-        "cache_type_v": options.cache_type_v,
-        "exact": options.exact,
-        "llama_cpp_python": llama_library.build().bindings,
-    }
-
-
 def _bytes(array: NDArray[np.uint8]) -> Any:
     return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-
-
-def _overridden(log: Iterable[str]) -> frozenset[str]:
-    """Keys whose replaced values llama.cpp says it took."""
-    return frozenset(found[1] for line in log if (found := _OVERRIDE.search(line)))
-
-
-def _reason(errors: list[str]) -> str:
-    """llama.cpp's own first complaint, without the function's name in front."""
-    if not errors:
-        return "it gave no reason."
-    return re.sub(r"^\w+: ", "", errors[0]).rstrip(".") + "."

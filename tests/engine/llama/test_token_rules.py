@@ -46,7 +46,7 @@ def test_breakers_are_llama_cpps(demo: LlamaModel, breakers: tuple[str, ...]) ->
     ids = demo.tokenize(TEXT * 3, add_special=False, parse_special=False)
     rng, row = np.random.default_rng(1), np.zeros(demo.n_vocab, np.float32)
     penalised = 0
-    with llama_chain(replace(params, dry_sequence_breakers=known), demo.n_vocab, demo._vocab) as c:
+    with llama_chain(replace(params, dry_sequence_breakers=known), demo.n_vocab, demo.vocab) as c:
         for end in [*range(1, len(ids)), *[0] * 40]:
             history = ids[:end] if end else rng.choice(ids[:6], 60).tolist()
             found, logits = c.logits(row, history)

@@ -1,7 +1,6 @@
 """The llama.cpp context of a head: made on a target, given tokens with states, freed."""
 
 import ctypes
-import os
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -11,14 +10,13 @@ import numpy as np
 
 from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.core.errors import EngineError
-from localspec.core.interrupt import held_interrupt
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.heads.states import States
 from localspec.engine.llama.heads.unstable import unstable
-from localspec.engine.llama.model import LlamaModel, loading_settings
-from localspec.engine.llama.parameters import context_parameters, model_parameters
+from localspec.engine.llama.model import LlamaModel
+from localspec.engine.llama.parameters import context_parameters
 from localspec.engine.llama.rollback import Trim
-from localspec.engine.memory.use import MemoryUse, read_buffers
+from localspec.engine.llama.weights import Weights
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import Logits
 
@@ -43,25 +41,24 @@ class HeadContext:
         n_ctx: int,
     ) -> None:
         self._llama = llama_library.library()
-        self.header = header or target.header
         self._options = replace(options, exact=False, load_heads=mtp)
         self._threads = options.threads or target.threads
-        self.memory = MemoryUse()
         self.size = min(options.batch_size, options.ubatch_size)
-        self._loaded: Any = None
+        self._loaded = None if header is None else Weights(header, self._options)
+        self._weights = self._loaded or target.weights
         self._context: Any = None
         self._batch: Any = None
         try:
-            self.model = target.model if header is None else self._load()
             self._n_ctx = n_ctx
             params = context_parameters(self._options, n_ctx, self._threads, Trim.name)
             params.ctx_other = target.context
             if mtp:
                 params.ctx_type = self._llama.LLAMA_CONTEXT_TYPE_MTP
-            self._context = self._make(params)
-            vocab = self._llama.llama_model_get_vocab(self.model)
-            self.n_vocab: int = self._llama.llama_vocab_n_tokens(vocab)
-            self.width: int = self._llama.llama_model_n_embd_out(self.model)
+            self._context, self.memory = self._weights.new_context(params)
+            if self._loaded is not None:
+                self.memory += self._loaded.memory
+            self.n_vocab = self._weights.n_vocab
+            self.width: int = self._llama.llama_model_n_embd_out(self._weights.handle)
             self._memory = self._llama.llama_get_memory(self._context)
             self._batch = self._llama.llama_batch_ext_init(self._context)
             unstable().llama_set_embeddings_nextn(self._context, True, True)
@@ -71,7 +68,12 @@ class HeadContext:
 
     def settings(self) -> dict[str, object]:
         """Which file is loaded, and how, as plain data."""
-        return loading_settings(self.header, self._options, self._n_ctx, self._threads)
+        return self._weights.settings(self._n_ctx, self._threads)
+
+    @property
+    def header(self) -> ModelHeader:
+        """Of the file that holds the heads."""
+        return self._weights.header
 
     @property
     def handle(self) -> Any:
@@ -128,37 +130,9 @@ class HeadContext:
             self._llama.llama_batch_ext_free(self._batch)
         if self._context:
             self._llama.llama_free(self._context)
-        if self._loaded:
-            self._llama.llama_model_free(self._loaded)
-        self._loaded = self._context = self._batch = None
-
-    def _load(self) -> Any:
-        self._params = params = model_parameters(self._options)
-        path = self._options.path
-        with held_interrupt() as pressed, llama_library.log.watch() as errors:
-            go_on = self._llama.llama_progress_callback(lambda done, data: not pressed)
-            params.progress_callback = go_on
-            loaded = self._llama.llama_model_load_from_file(os.fsencode(path), params)
-            self._loaded = loaded
-        if not loaded:
-            reason = errors[0].rstrip(".") if errors else "it gave no reason"
-            raise EngineError(f"llama.cpp cannot load {path}: {reason}.", _HINT)
-        self.memory += read_buffers(llama_library.log.lines())
-        return loaded
-
-    def _make(self, params: Any) -> Any:
-        with held_interrupt(), llama_library.log.watch() as errors:
-            context = self._llama.llama_init_from_model(self.model, params)
-            self._context = context
-        if not context:
-            reason = errors[0].rstrip(".") if errors else "it gave no reason"
-            raise EngineError(
-                f"llama.cpp cannot make a context for the heads in {self._options.path.name}: "
-                f"{reason}.",
-                _HINT,
-            )
-        self.memory += read_buffers(llama_library.log.lines())
-        return context
+        if self._loaded is not None:
+            self._loaded.close()
+        self._context = self._batch = None
 
     def _fill(
         self,

@@ -57,7 +57,7 @@ def _open_mtp(target: LlamaModel, header: ModelHeader | None, options: LoadOptio
     shared = source.architecture in ASSISTANTS
     n_ctx = target.n_ctx + (0 if shared else ROOM)
     context = HeadContext(target, header, options, mtp=True, n_ctx=n_ctx)
-    tap = LastState(llama_library.library(), target.context, target.model)
+    tap = LastState(llama_library.library(), target.context, target.weights.handle)
     try:
         if shared:
             return SharedHead(target, context, tap)
@@ -79,7 +79,7 @@ def _open_tapping(
     n_ctx = target.n_ctx + ROOM
     context = HeadContext(target, header, options, mtp=False, n_ctx=n_ctx)
     tap = LayerInputs(
-        llama, target.context, target.model, kind.target_layers, beyond_by_nextn=eagle3
+        llama, target.context, target.weights.handle, kind.target_layers, beyond_by_nextn=eagle3
     )
     try:
         if eagle3:

@@ -93,7 +93,7 @@ def test_a_target_without_the_tap_gives_zeros(architecture: Files) -> None:
     """What the sentence above is for: llama.cpp itself says nothing."""
     target = load_model(architecture("falcon-h1"), ctx_size=256)
     try:
-        tap = LastState(llama_library.library(), target.context, target.model)
+        tap = LastState(llama_library.library(), target.context, target.weights.handle)
         tap.switch(True)
         target.decode(random_ids(8), 0)
         assert not tap.rows(8).any()
