@@ -115,11 +115,8 @@ class Head:
         if not self._heard:
             require_states(rows)
             self._heard = bool(len(tokens))
-        if position > self._states.end:
-            self._begin_behind(self._target.tokens[:position])
-        else:
-            first = min(position, self._true)
-            self._cut(first + common_prefix(self._tokens[first : self._true], [*tokens]))
+        first = min(position, self._true)
+        self._cut(first + common_prefix(self._tokens[first : self._true], [*tokens]))
         self._states.add(position, rows)
         if len(tokens) > _WIDEST_VERIFICATION or self._reads_at_once:
             self._follow([*self._target.tokens[:position], *tokens])

@@ -181,6 +181,20 @@ def test_what_is_read_unheard_counts_as_read(pair: HeadPair) -> None:
     assert pair.head.tokens == context
 
 
+def test_behind_a_long_way_back_one_state_is_missing_and_no_more(architecture: Files) -> None:
+    with head_pair(architecture, "glm4moe-mtp", None) as pair:
+        context, memory = random_ids(700), pair.head._context._memory
+        pair.target.decode(context, 0)
+        pair.target.keep(100)
+        context[100:] = random_ids(300, seed=1)
+        pair.target.decode(context[100:-1], 0)
+        assert not pair.head._states.inputs(100, 101).any()
+        assert pair.draft(context, [])[0].any() and pair.head.tokens == context
+        llama = llama_library.library()
+        assert llama.llama_memory_seq_pos_min(memory, 0) == 0
+        assert llama.llama_memory_seq_pos_max(memory, 0) == len(context) - 1
+
+
 def test_a_head_opened_late_begins_behind_what_was_read(architecture: Files) -> None:
     with head_pair(architecture, "glm4moe-mtp", None) as pair:
         context = random_ids(60)
