@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from localspec.core.formatting import count, one_line, size
 from localspec.display.console import labelled, make_console
-from localspec.metadata.draft_kind import draft_kind
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,6 +19,8 @@ _LEVEL_STYLES = {"error": "bold red", "warning": "yellow", "info": "dim"}
 
 def pair_report(report: "PairReport", target: "ModelHeader", draft: "ModelHeader") -> None:
     """The verdict of ``check`` and its findings, on stdout."""
+    from localspec.metadata.draft_kind import draft_kind
+
     out = make_console(stderr=False)
     for role, header in (("target", target), ("draft", draft))[: 1 if target is draft else 2]:
         out.print(one_line(f"{role:<7} {_headline(header)}"), markup=False)

@@ -103,10 +103,12 @@ def ensure_local(
         places.append(_heads_for(places[0], names[0], ui))
     missing = [place for place in dict.fromkeys(places) if isinstance(place, RemoteModel)]
     if missing:
-        if len(places) == 2:
+        if len(set(places)) == 2:
             _require_compatible(places[0], places[1], lenient)
         else:
             _require_usable(missing)
+        if MTP in names and len(set(places)) == 1:
+            ui.say("The prediction heads are in the target's own file.")
         _tell_and_ask(missing, ui)
     with ui.transfer() as on_progress:
         files = {

@@ -3,6 +3,7 @@
 By their names and places; only a check of both headers is sure.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -19,6 +20,7 @@ from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import check_pair
 
 MAX_BESIDE = 10_000  # files in a folder
+MAX_NEAR = 1_000  # models of one folder that a sidecar's name is compared with
 _FINEST = ("Q8_0", "F16", "BF16")  # heads are small: what agrees most with the target comes first
 
 
@@ -29,21 +31,23 @@ def by_model(inventory: Inventory) -> tuple[list[list[LocalModel]], list[LocalMo
     """
     placed: list[list[LocalModel]] = [[] for _ in inventory.models]
     alone = []
+    names = [model_name(_file_name(model)) for model in inventory.models]
+    same: dict[str, list[int]] = defaultdict(list)
+    here: dict[Path | str, list[int]] = defaultdict(list)
+    for i, model in enumerate(inventory.models):
+        same[names[i]].append(i)
+        for place in _places(model):
+            here[place].append(i)
     for sidecar in inventory.sidecars:
-        served = [i for i, model in enumerate(inventory.models) if serves(sidecar, model)]
-        near = [i for i in served if _are_beside(sidecar, inventory.models[i])]
+        name = model_name(_file_name(sidecar))
+        near = {i: None for place in _places(sidecar) for i in here[place][:MAX_NEAR]}
+        # Beside its model the sidecar's name may lack what tells conversions apart.
+        served = [i for i in near if _begins(names[i], name)] or (same[name] if name else [])
         if served:
-            placed[(near or served)[0]].append(sidecar)
+            placed[min(served)].append(sidecar)
         else:
             alone.append(sidecar)
     return placed, alone
-
-
-def serves(sidecar: LocalModel, model: LocalModel) -> bool:
-    """Whether a sidecar is by its name for this model, of any quantisation."""
-    theirs, ours = (model_name(_file_name(each)) for each in (sidecar, model))
-    # Beside its model the sidecar's name may lack what tells conversions apart.
-    return theirs == ours or (_are_beside(sidecar, model) and _begins(ours, theirs))
 
 
 def beside(path: Path) -> list[Path]:
@@ -106,10 +110,11 @@ def _begins(name: str, other: str) -> bool:
     return bool(other) and name.startswith(other)
 
 
-def _are_beside(sidecar: LocalModel, model: LocalModel) -> bool:
-    folder = sidecar.path.parent
-    around = {folder, folder.parent} if folder.name.lower() == "mtp" else {folder}
-    return model.path.parent in around or (model.repo is not None and model.repo == sidecar.repo)
+def _places(model: LocalModel) -> list[Path | str]:
+    """Where other files of the same repository may be: its folder, and the repository itself."""
+    folder = model.path.parent
+    around = [folder, folder.parent] if folder.name.lower() == "mtp" else [folder]
+    return [*around, *([model.repo] if model.repo else [])]
 
 
 def _file_name(model: LocalModel) -> str:

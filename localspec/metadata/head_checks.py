@@ -77,7 +77,8 @@ def check_heads(header: ModelHeader, kind: DraftKind) -> Iterator[Finding]:
     elif kind.kind == "mtp":
         yield from _check_nextn(header)
     else:
-        yield from _check_tapping(header, kind)
+        check = _check_eagle3 if kind.kind == "eagle3" else _check_dflash
+        yield from check(header, kind)
         yield from _check_map(header)
 
 
@@ -136,24 +137,26 @@ def _check_nextn(header: ModelHeader) -> Iterator[Finding]:
         yield make_finding("heads-missing", _too_few(header))
 
 
-def _check_tapping(header: ModelHeader, kind: DraftKind) -> Iterator[Finding]:
-    """A draft that reads its target's layers: values that llama.cpp asserts."""
-    layers, name = kind.target_layers, one_line(header.path.name)
-    if kind.kind == "eagle3":
-        if len(layers) != EAGLE3_LAYERS:
-            message = f"{name} names {counted(len(layers), 'layer')} of its target, not three."
-            yield make_finding("heads-header", message)
-        if header.block_count != 1:
-            message = f"{name} has {header.block_count} layers, where an EAGLE-3 head has one."
-            yield make_finding("heads-header", message)
-        if not kind.target_width:
-            message = f"{name} does not say how wide the hidden states of its target are."
-            yield make_finding("heads-header", message)
-        lengths = {header.get(f"attention.{each}_length") for each in ("key", "value")}
-        if len(lengths) > 1:
-            yield make_finding("heads-header", f"{name} has keys and values of unlike lengths.")
-        return
-    if not layers:
+def _check_eagle3(header: ModelHeader, kind: DraftKind) -> Iterator[Finding]:
+    """Values of an EAGLE-3 head that llama.cpp throws at, or asserts."""
+    name, n_read = one_line(header.path.name), len(kind.target_layers)
+    if n_read != EAGLE3_LAYERS:
+        message = f"{name} names {counted(n_read, 'layer')} of its target, not three."
+        yield make_finding("heads-header", message)
+    if header.block_count != 1:
+        message = f"{name} has {header.block_count} layers, where an EAGLE-3 head has one."
+        yield make_finding("heads-header", message)
+    if not kind.target_width:
+        message = f"{name} does not say how wide the hidden states of its target are."
+        yield make_finding("heads-header", message)
+    if header.get("attention.key_length") != header.get("attention.value_length"):
+        yield make_finding("heads-header", f"{name} has keys and values of unlike lengths.")
+
+
+def _check_dflash(header: ModelHeader, kind: DraftKind) -> Iterator[Finding]:
+    """Values without which a pass over a block means nothing."""
+    name = one_line(header.path.name)
+    if not kind.target_layers:
         yield make_finding("heads-header", f"{name} names no layers of its target.")
     if not 2 <= kind.block_size <= MAX_BLOCK:
         message = f"{name} has blocks of {kind.block_size:,} tokens, expected 2 to {MAX_BLOCK:,}."

@@ -384,6 +384,7 @@ def test_heads_inside_the_target_are_fetched_with_it(
 ) -> None:
     found = ensure_local(["org/own-GGUF", MTP], Resolver(), listener.ui)
     assert found[0] == found[1] and found[0].read_bytes() == WITH_HEADS
+    assert listener.sentences.count("The prediction heads are in the target's own file.") == 1
     heads_on_hub.stop()
     assert ensure_local(["org/own-GGUF", MTP], Resolver(), listener.ui) == found
     assert ensure_local([str(found[0]), MTP], Resolver(), listener.ui) == found
