@@ -35,6 +35,7 @@ from localspec.engine.engine import Engine, missing_gpu
 from localspec.engine.generate import stream_generate
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.model import LlamaModel
+from localspec.engine.llama.weights import Weights
 from localspec.engine.memory.plan import draft_ctx_size
 from localspec.metadata.header import read_header
 from tests.support.real_pair import (
@@ -671,17 +672,17 @@ def test_a_file_that_passes_the_header_check_but_not_llama_cpp(tmp_path: Path) -
 def test_a_draft_that_fails_frees_the_target(
     tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    freed: list[LlamaModel] = []
-    close = LlamaModel.close
+    freed: list[Path] = []
+    close = Weights.close
 
-    def noted_close(model: LlamaModel) -> None:
-        freed.append(model)
-        close(model)
+    def noted_close(weights: Weights) -> None:
+        freed.append(weights.header.path)
+        close(weights)
 
-    monkeypatch.setattr(LlamaModel, "close", noted_close)
+    monkeypatch.setattr(Weights, "close", noted_close)
     with pytest.raises(UsageError):
         Engine.load(options(tiny.target), options(tiny.draft, device="nonesuch"))
-    assert {model.header.path for model in freed} == {tiny.target, tiny.draft}
+    assert {*freed} == {tiny.target, tiny.draft}
 
 
 @pytest.mark.parametrize(

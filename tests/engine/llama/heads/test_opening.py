@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,7 @@ def test_a_target_loaded_without_its_heads_is_a_mistake_of_the_caller(architectu
 
 def test_a_file_that_llama_cpp_cannot_load_is_named(architecture: Files, tmp_path: Path) -> None:
     whole, cut = architecture("eagle3"), tmp_path / "cut.gguf"
-    header = read_header(whole)
+    header = replace(read_header(whole), path=cut)
     cut.write_bytes(whole.read_bytes()[:-4096])
     target = load_model(architecture("llama"), ctx_size=256)
     try:
