@@ -35,12 +35,6 @@ _LONGEST_LABEL = 300  # characters
 _SAMPLING, _MOST_RECOMMENDED = "general.sampling.", 32  # keys
 _EMPTY_BEFORE_READ = ("architecture", "parameters", "quantization")  # where others are None
 
-# `llm_arch_is_recurrent`, `llm_arch_is_hybrid`: their state cannot drop the last few tokens.
-NO_ROLLBACK = frozenset(
-    "mamba mamba2 rwkv6 rwkv6qwen2 rwkv7 arwkv7 jamba falcon-h1 plamo2 granitehybrid lfm2 "
-    "lfm2moe nemotron_h nemotron_h_moe qwen3next kimi-linear bailingmoe3 kimi-k3 glm5-next qwen35 "
-    "qwen35moe qwen4exp deepseek4 minimax-01".split()
-)
 # `llm_arch_is_diffusion`, and architectures that encode or embed instead of continuing a text.
 DIFFUSION = frozenset("dream llada llada-moe rnd1".split())
 ENCODERS = frozenset(
@@ -116,11 +110,6 @@ class ModelHeader:
     def has_output(self) -> bool:
         """Whether the output matrix is its own tensor rather than the token embedding again."""
         return any(tensor.name == "output.weight" for tensor in self.tensors)
-
-    @property
-    def can_roll_back(self) -> bool:
-        """Whether the last tokens can be dropped from a context; engine probes this again."""
-        return self.architecture not in NO_ROLLBACK
 
     @property
     def is_diffusion(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,13 @@ from localspec.engine import prompt_cache
 from localspec.engine.answer import Answer, collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
+from localspec.engine.llama.heads.opening import open_head
+from localspec.engine.llama.model import LlamaModel
 from localspec.engine.prompt_cache import PromptCache
+from localspec.engine.rollback_choice import WAYS
+from localspec.metadata.header import read_header
 from tests.support.command import interrupt_decode
-from tests.support.real_pair import GREEDY, TinyFiles, fresh, options, random_ids
+from tests.support.real_pair import GREEDY, TinyFiles, fresh, generate, options, random_ids
 from tests.support.tiny_models import write_tiny_model
 
 pytestmark = pytest.mark.llama
@@ -213,3 +218,55 @@ def test_models_that_cannot_go_back(
     answer, _ = start(forgetful, tmp_path / "cache", prompt)
     assert answer.tokens == fresh(forgetful, prompt).tokens
     assert (answer.stats.cached_tokens == 299) == saved
+
+
+# -- models whose state has no past ---------------------------------------------------------
+
+
+@contextmanager
+def recurrent(architecture: Callable[[str], Path], way: str, *, heads: bool) -> Iterator[Engine]:
+    """A hybrid target that rolls back in one way, with its heads or without a draft."""
+    path = architecture("qwen35-mtp")
+    given = options(path, ctx_size=512, cache_type_k="f32", cache_type_v="f32", load_heads=heads)
+    target = LlamaModel(read_header(path), given, ways=(way,))
+    with Engine(target, open_head(target, None, given) if heads else None) as engine:
+        assert target.rollback.name == way
+        yield engine
+
+
+@pytest.mark.parametrize("heads", [False, True])
+@pytest.mark.parametrize(("wrote", "reads"), [(a, b) for a in WAYS for b in WAYS])
+def test_a_recurrent_state_comes_back_in_any_way_of_rolling_back(
+    architecture: Callable[[str], Path], tmp_path: Path, wrote: str, reads: str, heads: bool
+) -> None:
+    path, params = tmp_path / "cache", SamplingParams(temperature=0.8, seed=3)
+    with recurrent(architecture, wrote, heads=heads) as engine:
+        prompt = engine.encode_text("the thing that is said " * 8)
+        expected = fresh(engine, prompt, params, 0)
+        start(engine, path, prompt, params, 3 if heads else 0)
+    with recurrent(architecture, reads, heads=heads) as engine:
+        for length in (0, 3) if heads else (0,):
+            again, said = start(engine, path, prompt, params, length)
+            assert (again.stats.prompt_tokens, again.stats.cached_tokens) == (1, len(prompt) - 1)
+            assert again.tokens == expected.tokens and said == []
+            once_more = generate(engine, prompt, params, length)  # as /regen does
+            assert (once_more.stats.prompt_tokens, once_more.tokens) == (1, expected.tokens)
+        longer = [*prompt, *again.tokens, *prompt[-9:]]
+        grown = generate(engine, longer, params, length)
+        assert grown.stats.prompt_tokens <= 10 + 1
+        assert grown.tokens == fresh(engine, longer, params, 0).tokens
+        if heads:
+            assert again.stats.drafted > 0
+
+
+def test_a_file_of_a_target_serves_it_with_its_heads_and_without(
+    architecture: Callable[[str], Path], tmp_path: Path
+) -> None:
+    for wrote, path in ((False, tmp_path / "plain"), (True, tmp_path / "heads")):
+        with recurrent(architecture, WAYS[0], heads=wrote) as engine:
+            prompt = engine.encode_text("the thing that is said " * 8)
+            expected = start(engine, path, prompt)[0].tokens
+        with recurrent(architecture, WAYS[0], heads=not wrote) as engine:
+            again, said = start(engine, path, prompt)
+            assert again.tokens == expected and said == []
+            assert again.stats.prompt_tokens == 1

@@ -165,7 +165,7 @@ def test_header_fields(tmp_path: Path) -> None:
     recommended = {"temp": 0.5, "top_k": 20, "mirostat": "True", "sequence": "k;p" * 100}
     assert header.sampling == recommended
     assert header.get("rope.scaling") == (1.0, 2.0) and header.get("nothing") is None
-    assert header.has_output and header.can_roll_back and header.is_causal
+    assert header.has_output and header.is_causal
     assert not header.is_embedding and not header.is_diffusion
     vocab = vocab_of(header)
     assert len(vocab) == 10 and vocab.eot_id == 6 and vocab.n_merges == 1
@@ -195,14 +195,14 @@ def test_quantization(tmp_path: Path, file_type: int | None, expected: str) -> N
 @pytest.mark.parametrize(
     ("architecture", "extra", "expected"),
     [
-        ("llama", {}, (True, True, False)),
-        ("llama", {"llama.attention.causal": False}, (True, False, False)),
-        ("qwen3", {"qwen3.pooling_type": 3}, (True, True, True)),
-        ("qwen3", {"qwen3.pooling_type": 0}, (True, True, False)),
-        ("bert", {}, (True, False, False)),
-        ("dream", {}, (True, False, False)),
-        ("mamba2", {}, (False, True, False)),
-        ("qwen35moe", {}, (False, True, False)),
+        ("llama", {}, (True, False)),
+        ("llama", {"llama.attention.causal": False}, (False, False)),
+        ("qwen3", {"qwen3.pooling_type": 3}, (True, True)),
+        ("qwen3", {"qwen3.pooling_type": 0}, (True, False)),
+        ("bert", {}, (False, False)),
+        ("dream", {}, (False, False)),
+        ("mamba2", {}, (True, False)),
+        ("qwen35moe", {}, (True, False)),
     ],
 )
 def test_kind_of_model(
@@ -210,7 +210,7 @@ def test_kind_of_model(
 ) -> None:
     keys = {"general.architecture": architecture} | extra
     header = read_header(write_gguf(tmp_path / "a.gguf", keys))
-    assert (header.can_roll_back, header.is_causal, header.is_embedding) == expected
+    assert (header.is_causal, header.is_embedding) == expected
 
 
 def test_a_sidecar_may_lack_an_architecture(tmp_path: Path) -> None:

@@ -99,10 +99,13 @@ class LlamaModel:
             self._recover()
         if rows > 1 and self.pending > max(_LONGEST_REPLAY, self.min_width):
             self._read([], 0)
+        if rows == 0:
+            self.rollback.anchor(self._held)
         before = len(self._tokens)
         try:
             self._read(tokens, rows)
         except EngineError:
+            self._torn = True
             del self._tokens[before:]
             raise
         if rows == 0 and not self.pending:
@@ -117,10 +120,12 @@ class LlamaModel:
     def keep(self, length: int) -> None:
         """Forget every token at ``length`` and beyond; those before may have to be read again."""
         if length < len(self._tokens):
-            self._torn = True
-            del self._tokens[length:]  # first: Ctrl-C now leaves a cache that is torn, not short
-            self._undo(length, self._held)
-            self._torn = False
+            with held_interrupt():
+                held = None if self._torn else self._held
+                self._torn = True
+                del self._tokens[length:]  # first: an error leaves a cache that is torn, not short
+                self._undo(length, held)
+                self._torn = False
 
     def state(self) -> NDArray[np.uint8]:
         """llama.cpp's state of all tokens in the cache, as large as their part of the cache."""
@@ -138,8 +143,9 @@ class LlamaModel:
         llama.cpp checks sizes and types (`state_read_meta`, `state_read_data`), and here is checked
         that there are cells up to the last token.
         """
-        self.keep(0)
         self._torn = True
+        self._tokens.clear()
+        self._undo(0, None)
         with llama_library.log.watch():
             count = self._llama.llama_state_seq_set_data(
                 self._context, _bytes(state), len(state), 0
@@ -291,19 +297,31 @@ class LlamaModel:
         self._context = None
 
     def _read(self, tokens: Sequence[int], rows: int) -> None:
-        """Read what is pending and ``tokens`` behind it."""
-        self._torn = True  # until the list agrees with llama.cpp's cache again
+        """Read what is pending and ``tokens`` behind it.
+
+        Ctrl-C ends a slow pass in the middle, and waits for the end of others: what a short pass
+        computed is known then, and need not be read again.
+        """
         unread = [*self._tokens[self._held :], *tokens]
         for chunk, outputs in chunks(unread, rows, self.options.batch_size):
-            added = max(0, self.min_width - len(chunk))
-            if outputs != 1 or added:  # else nothing of it is taken back
-                self.rollback.mark(self._held, max(0, outputs - 1, added))
-            self._decode_chunk(chunk, self._held, outputs, added)
-            self._held += len(chunk)
-            self._tokens += chunk[len(chunk) - max(0, self._held - len(self._tokens)) :]
-            if added:
-                self._undo(self._held, self._held + added)
+            slow = len(chunk) > MAX_DRAFT_TOKENS + 1
+            with nullcontext() if slow else held_interrupt():
+                self._read_chunk(chunk, outputs, slow)
+
+    def _read_chunk(self, chunk: Sequence[int], outputs: int, slow: bool) -> None:
+        """One pass, of which all may be undone where Ctrl-C may end it."""
+        self._torn = True  # until the list agrees with llama.cpp's cache again
+        begin, added = self._held, max(0, self.min_width - len(chunk))
+        if outputs != 1 or added:  # else nothing of it is taken back
+            self.rollback.mark(begin, len(chunk) if slow else max(0, outputs - 1, added))
+        self._decode_chunk(chunk, begin, outputs, added)
+        self._held += len(chunk)
+        self._tokens += chunk[len(chunk) - max(0, self._held - len(self._tokens)) :]
+        if added:
+            self._undo(self._held, self._held + added)
         self._torn = False
+        if self.listener is not None:
+            self.listener(chunk, begin)
 
     def _undo(self, length: int, held: int | None) -> int:
         """Let llama.cpp's cache hold no more than ``length`` tokens; how many it holds."""
@@ -337,8 +355,6 @@ class LlamaModel:
                 "Try a smaller --ctx-size, or see the log with --verbose.",
             )
         self.rollback.observe(len(filled))
-        if self.listener is not None:
-            self.listener(tokens, position)
 
     def _logits(self, rows: int) -> Logits:
         if rows == 0:

@@ -118,9 +118,10 @@ class Reread:
 
 
 class Anchors:
-    """Copies of the recurrent state in host memory, at the ends of the last prompts.
+    """Copies of the recurrent state in host memory, at the ends of the last prompts and answers.
 
-    A conversation returns there when an answer is written again, or its thoughts are left out.
+    A conversation returns there when an answer is written again, when its thoughts are left out,
+    or when another question follows it.
     """
 
     def __init__(self, llama: Any, context: Any, most: int) -> None:
@@ -165,6 +166,10 @@ class Anchors:
         self._llama.llama_memory_clear(self._memory, True)
         return 0
 
+    def last(self, length: int) -> int:
+        """Of how many tokens the copy is that `restore` would return to; 0 without one."""
+        return max((at for at, _ in self._copies if at <= length), default=0)
+
     def forget(self, length: int) -> None:
         """Drop the copies of more than ``length`` tokens."""
         self._copies = [each for each in self._copies if each[0] <= length]
@@ -206,12 +211,12 @@ class Fork:
         return True
 
     def rewind(self, length: int, held: int | None) -> int:
-        """Return to the shared state, or to an anchor."""
+        """Return to the shared state, or to an anchor that is behind it."""
         marked = self._marked
-        if marked is not None and 0 < marked <= length:
-            self._anchors.forget(length)
+        if marked is not None and self._anchors.last(length) < marked <= length:
             self._llama.llama_memory_seq_cp(self._memory, _COPY, _LIVE, marked, marked)
             if _cut(self._llama, self._memory, marked):
+                self._anchors.forget(length)
                 return marked
         self._marked = None
         return self._anchors.restore(length)

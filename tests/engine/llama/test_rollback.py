@@ -91,17 +91,21 @@ def test_after_any_history_the_state_is_right(
     assert_same_next(model, oracle)
 
 
-def test_returning_to_a_prompt_reads_nothing_again(models: tuple[LlamaModel, LlamaModel]) -> None:
+def test_returning_to_a_prompt_or_an_answer_reads_nothing_again(
+    models: tuple[LlamaModel, LlamaModel],
+) -> None:
+    """As /regen and /undo do."""
     model, oracle = models
     model.keep(0)
     model.decode(PROMPT, 0)
     ends = []
-    for turn in range(3):
+    for turn in range(2):
         ends.append(len(model.tokens))
         for token in range(8):
             model.decode([20 + turn + token], 1)
+        ends.append(len(model.tokens))
         model.decode(PROMPT[: 5 + turn], 0)
-    for end in reversed(ends):
+    for end in reversed(ends[1:]):
         model.keep(end)
         assert model.pending == 0
     assert_same_next(model, oracle)
