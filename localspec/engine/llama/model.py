@@ -130,9 +130,10 @@ class LlamaModel:
     def keep(self, length: int) -> None:
         """Forget every token at ``length`` and beyond; those before may have to be read again."""
         if length < len(self._tokens):
+            held = None if self._torn else self._held
             self._torn = True
             del self._tokens[length:]  # first: Ctrl-C now leaves a cache that is torn, not short
-            self._undo(length, self._held)
+            self._undo(length, held)
             self._torn = False
 
     def state(self) -> NDArray[np.uint8]:
