@@ -17,16 +17,12 @@ from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.rollback import SNAPSHOTS, Fork, Snapshots
 from localspec.metadata.header import read_header
 from tests.support.real_pair import options
+from tests.support.today import STATEFUL, WAYS
 
 pytestmark = pytest.mark.llama
 
-STATEFUL = (
-    "qwen35 qwen35moe qwen3next falcon-h1 granitehybrid nemotron_h lfm2 mamba mamba2 jamba "
-    "kimi-linear rwkv7"
-).split()
-WITH_SNAPSHOTS = ["qwen35", "qwen35moe", "nemotron_h", "lfm2"]
-WAYS = [(name, Fork.name) for name in STATEFUL]
-WAYS += [(name, Snapshots.name) for name in WITH_SNAPSHOTS]
+WITH_SNAPSHOTS = [name for name in STATEFUL if Snapshots.name in WAYS[name]]
+CASES = [(name, way) for name in STATEFUL for way in WAYS[name]]
 PROMPT = list(range(30, 70))
 Files = Callable[[str], Path]
 
@@ -36,7 +32,7 @@ def loaded(path: Path, way: str, **more: Any) -> LlamaModel:
     return LlamaModel(read_header(path), asked, ways=(way,))
 
 
-@pytest.fixture(scope="module", params=WAYS, ids=lambda pair: " ".join(pair))
+@pytest.fixture(scope="module", params=CASES, ids=lambda pair: " ".join(pair))
 def models(
     request: pytest.FixtureRequest, architecture: Files
 ) -> Iterator[tuple[LlamaModel, LlamaModel]]:
@@ -120,6 +116,33 @@ def test_a_short_rollback_leaves_little_to_read_again(
     model.decode([1, 2, 3, 4], 4)
     model.keep(len(PROMPT) + 2)
     assert model.pending == (2 if model.rollback.name == Fork.name else 0)
+
+
+@pytest.mark.parametrize(("before", "kept"), [(40, 38), (40, 25), (25, 10), (25, 0)])
+def test_what_an_interrupted_pass_read_is_taken_back_too(
+    models: tuple[LlamaModel, LlamaModel],
+    monkeypatch: pytest.MonkeyPatch,
+    before: int,
+    kept: int,
+) -> None:
+    """Ctrl-C comes when llama.cpp has read a token, but the model has not noted it yet."""
+    model, oracle = models
+    model.keep(0)
+    model.decode(PROMPT, 0)
+    model.keep(before)  # some of it is read again, where there is no copy
+    library = llama_library.library()
+    real = library.llama_decode
+
+    def interrupted(*arguments: object) -> None:
+        real(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(library, "llama_decode", interrupted)
+        model.decode([3], 1)
+    model.keep(kept)
+    model.decode([5], 1)
+    assert_same_next(model, oracle)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,269 @@
+"""Today's architectures with every kind of draft: the text is that of plain decoding."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import example, given, seed, settings
+from hypothesis import strategies as st
+
+import localspec
+from localspec.core.config import DraftTokens
+from localspec.core.sampling_params import SamplingParams
+from localspec.engine import generate, rollback_choice
+from localspec.engine.engine import Engine
+from localspec.engine.generate import stream_generate
+from localspec.speculative.drafters import Candidate, ModelDrafter
+from localspec.speculative.suffix import SuffixIndex
+from tests.support.architectures.specs import write_architecture
+from tests.support.real_pair import options, random_ids
+from tests.support.today import (
+    TWIN,
+    WAYS,
+    WITH_DFLASH,
+    WITH_EAGLE3,
+    WITH_MODEL,
+    WITH_MTP,
+    Pair,
+)
+from tests.support.toys import FakeClock, toy_knowledge
+
+pytestmark = pytest.mark.llama
+
+Files = Callable[[str], Path]
+PARAMS = {"greedy": SamplingParams(temperature=0), "warm": SamplingParams(temperature=0.8, seed=5)}
+LENGTH = 20  # tokens of an answer
+TURNS = ("first", "next", "branch", "other")
+CASES = [
+    (pair, way)
+    for pair in (*WITH_MODEL, *WITH_MTP, *WITH_EAGLE3, *WITH_DFLASH)
+    for way in WAYS[pair.architecture]
+]
+
+
+class Truth:
+    """What plain decoding says behind each prompt, of files without heads."""
+
+    def __init__(self, file: Files) -> None:
+        self._file = file
+        self._engines: dict[str, Engine] = {}
+
+    @functools.cache  # noqa: B019  one for the module
+    def prompt(self, name: str, turn: str) -> list[int]:
+        """A prompt: the next turn goes on behind a part of the first answer."""
+        first = random_ids(40)
+        if turn == "next":
+            return [*first, *self.answer(name, "first", "greedy")[:9], *random_ids(8, seed=1)]
+        if turn == "branch":
+            return [*first[:25], *random_ids(12, seed=2)]
+        return first if turn == "first" else random_ids(30, seed=3)
+
+    @functools.cache  # noqa: B019
+    def answer(self, name: str, turn: str, params: str) -> list[int]:
+        """Tokens, read from an empty cache."""
+        if name not in self._engines:
+            self._engines[name] = Engine.load(loading(self._file(name)))
+        engine = self._engines[name]
+        engine.target.keep(0)
+        stream = stream_generate(
+            engine, self.prompt(name, turn), PARAMS[params], 0, max_tokens=LENGTH
+        )
+        return [token for response in stream for token in response.tokens]
+
+    def close(self) -> None:
+        """Free all models."""
+        for engine in self._engines.values():
+            engine.close()
+
+
+def loading(path: Path, **more: object) -> Any:
+    """Options under which only a tie could be decided by rounding."""
+    return options(path, ctx_size=128, cache_type_k="f32", cache_type_v="f32", **more)
+
+
+@pytest.fixture(scope="module")
+def truth(architecture: Files) -> Iterator[Truth]:
+    known = Truth(architecture)
+    yield known
+    known.close()
+
+
+@pytest.fixture(scope="module")
+def twin(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    folder = tmp_path_factory.mktemp("twins")
+    return functools.cache(lambda name: write_architecture(folder / f"{name}.gguf", name, 0.02))
+
+
+class HalfRight(ModelDrafter):
+    """Says what will come most of the time, since random heads never do."""
+
+    coming: Sequence[int] = ()
+
+    def propose(self, context: list[int]) -> Iterator[Candidate]:
+        """As the model does, with other tokens."""
+        dice = Random(len(context))
+        for i, candidate in enumerate(super().propose(context), len(context)):
+            told = i < len(self.coming) and dice.random() < 0.7
+            yield candidate._replace(token=self.coming[i]) if told else candidate
+
+
+class HalfRightIndex(SuffixIndex):
+    """Proposes up to eight tokens, mostly right ones, since random models repeat little."""
+
+    coming: Sequence[int] = ()
+
+    def continuation(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
+        """As if all of it had been in the text before."""
+        begin = len(context) + len(ahead)
+        dice = Random(begin)
+        for i in range(begin, begin + dice.randrange(9)):
+            told = i < len(self.coming) and dice.random() < 0.8
+            yield Candidate(self.coming[i] if told else 7, 2.0, "suffix 16+")
+
+
+@contextmanager
+def ctrl_c(line: int) -> Iterator[None]:
+    """Interrupt what the block does at a line of this program that computes: 0 for none."""
+    folder, left = str(Path(localspec.__file__).parent), [line]
+    watched = tuple(f"{folder}/{each}" for each in ("engine/llama/", "speculative/"))
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if not frame.f_code.co_filename.startswith(watched):
+            return None
+        if event == "line":
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    if line:
+        sys.settrace(trace)
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+
+
+@dataclass(frozen=True)
+class Event:
+    """An answer: to which prompt, drafted how, left after how many rounds, or interrupted."""
+
+    turn: str = "first"
+    params: str = "greedy"
+    length: DraftTokens = 4
+    suffix_alone: bool = False
+    rounds: int = LENGTH
+    line: int = 0
+
+
+EVENTS = st.builds(
+    Event,
+    st.sampled_from(TURNS),
+    st.sampled_from([*PARAMS]),
+    st.sampled_from([0, 1, 2, 3, 5, 9, "auto", "auto"]),
+    st.booleans(),
+    st.sampled_from([1, 2, 3, 4, 6, LENGTH]),
+    st.one_of(st.just(0), st.just(0), st.integers(1, 1500)),
+)
+EVERYTHING = [
+    Event(params="warm", length="auto"),
+    Event(length="auto", suffix_alone=True, rounds=3),
+    Event("next"),
+    Event("branch", "warm", length=9, line=700),
+    Event(length=1, rounds=2),
+]
+
+
+class Talk:
+    """Answers of one engine, one behind the other, each compared with the plain one."""
+
+    def __init__(self, engine: Engine, name: str, truth: Truth, patch: pytest.MonkeyPatch) -> None:
+        self._engine, self._draft = engine, engine.draft
+        self._name, self._truth = name, truth
+        self._index = HalfRightIndex()
+        self._clock = FakeClock()
+        self.drafted = self.accepted = 0
+        for model, seconds in ((engine.target, 10.0), (engine.draft, 1.0)):
+            patch.setattr(model, "decode", self._timed(model.decode, seconds))  # type: ignore[union-attr]
+
+    def _timed(self, decode: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+        def timed(*arguments: object) -> Any:
+            self._clock.advance(seconds)
+            return decode(*arguments)
+
+        return timed
+
+    def answer(self, event: Event) -> None:
+        """Let one event happen."""
+        prompt = self._truth.prompt(self._name, event.turn)
+        expected = self._truth.answer(self._name, event.turn, event.params)
+        engine, index = self._engine, self._index
+        engine.profile._knowledge = toy_knowledge()
+        engine.suffix_index, index.coming = index, [*prompt, *expected]
+        HalfRight.coming = index.coming
+        engine.draft = None if event.suffix_alone else self._draft
+        length, said = "auto" if event.suffix_alone else event.length, list[int]()
+        stream = stream_generate(
+            engine, prompt, PARAMS[event.params], length, max_tokens=LENGTH, clock=self._clock
+        )
+        stats = None
+        with ctrl_c(event.line):
+            for _, response in zip(range(event.rounds), stream, strict=False):
+                said += response.tokens
+                stats = response.stats
+        stream.close()  # type: ignore[attr-defined]
+        if stats is not None:
+            self.drafted += stats.drafted
+            self.accepted += stats.accepted
+        assert said == expected[: len(said)]
+        assert event.line or event.rounds < LENGTH or len(said) == LENGTH
+
+
+@pytest.mark.parametrize(
+    ("pair", "way", "exact"),
+    [(pair, way, bool(i % 2)) for i, (pair, way) in enumerate(CASES)],
+    ids=lambda value: f"{value.target} {value.draft}" if isinstance(value, Pair) else str(value),
+)
+def test_the_text_is_that_of_plain_decoding(
+    architecture: Files,
+    twin: Files,
+    truth: Truth,
+    monkeypatch: pytest.MonkeyPatch,
+    pair: Pair,
+    way: str,
+    exact: bool,
+) -> None:
+    name, draft = pair
+    monkeypatch.setattr(rollback_choice, "_read", lambda path: way)
+    if pair not in WITH_MODEL:
+        monkeypatch.setattr(generate, "ModelDrafter", HalfRight)
+    target = loading(architecture(name), exact=exact)
+    file = architecture(draft or name) if draft != TWIN else twin(name)
+    with Engine.load(target, loading(file, exact=exact, load_heads=draft is None)) as engine:
+        assert engine.target.rollback.name == way
+        talk = Talk(engine, pair.architecture, truth, monkeypatch)
+
+        @seed(zlib.crc32(repr((pair, way)).encode()))  # else all pairs get the same examples
+        @settings(max_examples=8)
+        @given(st.lists(EVENTS, min_size=1, max_size=5))
+        @example(EVERYTHING)
+        def history(events: list[Event]) -> None:
+            engine.target.keep(0)
+            for event in (*events, Event(length=0)):
+                talk.answer(event)
+
+        history()
+        assert 0 < talk.accepted < talk.drafted

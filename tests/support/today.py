@@ -1,0 +1,69 @@
+"""What is tested together: tiny targets, the ways they roll back, and what drafts for them.
+
+The names are those of `tests.support.architectures.specs`. `docs/models.md` shows the same as a
+table.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tests.support.architectures.specs import MODELS
+
+FORK, BOTH, TRIM = ("fork",), ("snapshots", "fork"), ("trim",)
+WAYS = {
+    "qwen35": BOTH,
+    "qwen35moe": BOTH,
+    "nemotron_h": BOTH,
+    "nemotron_h_moe": BOTH,
+    "lfm2": BOTH,
+    "qwen3next": FORK,
+    "falcon-h1": FORK,
+    "granitehybrid": FORK,
+    "jamba": FORK,
+    "kimi-linear": FORK,
+    "mamba": FORK,
+    "mamba2": FORK,
+    "rwkv7": FORK,
+    "glm4moe": TRIM,
+    "gemma4": TRIM,
+    "llama": TRIM,
+    "step35": TRIM,
+}
+STATEFUL = [name for name, ways in WAYS.items() if ways != TRIM]
+TWIN = "a twin"  # of the target, with some other weights: it is right more often than not
+
+
+class Pair(NamedTuple):
+    """A target, and what drafts for it: None for heads in its own file."""
+
+    target: str
+    draft: str | None
+
+    @property
+    def architecture(self) -> str:
+        """Of the target."""
+        return MODELS[self.target].name
+
+
+# A model that drafts, of the target's architecture and of another kind of memory.
+WITH_MODEL = [
+    *(Pair(name, TWIN) for name in WAYS),
+    Pair("qwen35", "llama"),
+    Pair("llama", "mamba2"),
+    Pair("rwkv7", "lfm2"),
+]
+WITH_MTP = [
+    Pair("qwen35-mtp", None),
+    Pair("qwen35", "mtp-qwen35"),
+    Pair("qwen35moe-mtp", None),
+    Pair("qwen3next-mtp", None),
+    Pair("nemotron_h_moe-mtp", None),
+    Pair("glm4moe-mtp", None),
+    Pair("step35-mtp3", None),
+    Pair("step35", "mtp-step35"),
+    Pair("gemma4", "gemma4-assistant"),
+]
+_TAPPED = "llama qwen35 qwen35moe qwen3next nemotron_h nemotron_h_moe lfm2 gemma4".split()
+WITH_EAGLE3 = [*(Pair(name, "eagle3") for name in _TAPPED), Pair("llama", "eagle3-reduced")]
+WITH_DFLASH = [Pair(name, "dflash") for name in _TAPPED]
