@@ -24,7 +24,7 @@ from plain import PROMPTS, run_program
 from plain import ours as ours_plain
 from plain import theirs as theirs_plain
 
-from localspec.bench.tensor_encoder import Quantization
+from localspec.bench.padding.encoder import Quantization
 from localspec.core import machine
 from localspec.engine.answer import collect
 from localspec.engine.engine import Engine

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from localspec.bench import demo
-from localspec.bench.tensor_encoder import Quantization
+from localspec.bench.padding.encoder import Quantization
 from localspec.core import machine
 from localspec.core.config import LoadOptions
 from localspec.core.sampling_params import SamplingParams

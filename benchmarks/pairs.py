@@ -25,13 +25,13 @@ from pathlib import Path
 from common import CTX_SIZE, Parser, conditions, load, printed, timing, unheard
 
 from localspec.bench.comparison import Comparison, together
-from localspec.bench.llama_source import PaddedShape
-from localspec.bench.padding import DEMO_DRAFT_SHAPE, DEMO_TARGET_SHAPE, padded_copy
+from localspec.bench.padding.encoder import Quantization
+from localspec.bench.padding.layout import PaddedShape
+from localspec.bench.padding.pad import DEMO_DRAFT_SHAPE, DEMO_TARGET_SHAPE, padded_copy
 from localspec.bench.plan import BenchPlan
 from localspec.bench.prompts import by_task, read_prompts
 from localspec.bench.run import run_bench
 from localspec.bench.spent import Interval
-from localspec.bench.tensor_encoder import Quantization
 from localspec.core import paths
 from localspec.core.config import DraftTokens
 from localspec.core.sampling_params import SamplingParams

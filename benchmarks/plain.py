@@ -23,7 +23,7 @@ from pathlib import Path
 from common import CTX_SIZE, Parser, conditions, decode_plainly, load, padded_pair, span
 
 from localspec.bench.demo import QUANTIZATIONS
-from localspec.bench.tensor_encoder import Quantization
+from localspec.bench.padding.encoder import Quantization
 from localspec.core import machine
 from localspec.engine.engine import Engine
 

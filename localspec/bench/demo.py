@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 
 from localspec.bench.comparison import Comparison
-from localspec.bench.llama_source import PaddedShape
-from localspec.bench.padding import DEMO_DRAFT_SHAPE, DEMO_TARGET_SHAPE, padded_copy
+from localspec.bench.padding.encoder import Quantization
+from localspec.bench.padding.layout import PaddedShape
+from localspec.bench.padding.pad import DEMO_DRAFT_SHAPE, DEMO_TARGET_SHAPE, padded_copy
 from localspec.bench.plan import BenchPlan
 from localspec.bench.run import run_bench
-from localspec.bench.tensor_encoder import Quantization
 from localspec.core import paths
 from localspec.core.config import DraftTokens, LoadOptions
 from localspec.core.sampling_params import SamplingParams

@@ -17,15 +17,23 @@ def in_checkout() -> bool:
 
 def demo_pair() -> tuple[Path, Path]:
     """The bundled target and draft. Raises FileProblem when the installation lacks them."""
+    return _bundled("target"), _bundled("draft")
+
+
+def demo_hybrid() -> Path:
+    """The bundled hybrid target with an MTP head; raises FileProblem when it is missing."""
+    return _bundled("hybrid")
+
+
+def _bundled(name: str) -> Path:
     folder = CHECKOUT / "models" / "demo" if in_checkout() else PACKAGE / "demo_pair"
-    target, draft = folder / "target.gguf", folder / "draft.gguf"
-    for path in (target, draft):
-        if not path.is_file():
-            raise FileProblem(
-                f"The bundled demo model {path} is missing.",
-                "Reinstall localspec, or make the pair again: python -m scripts.train_demo_pair",
-            )
-    return target, draft
+    path = folder / f"{name}.gguf"
+    if not path.is_file():
+        raise FileProblem(
+            f"The bundled demo model {path} is missing.",
+            "Reinstall localspec, or make it again: python -m scripts.train_demo_models",
+        )
+    return path
 
 
 def models_folder() -> Path:

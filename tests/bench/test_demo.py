@@ -10,7 +10,7 @@ import pytest
 
 from localspec.bench import demo
 from localspec.bench.demo import QUESTIONS, PairResult, padded_pair, run_demo
-from localspec.bench.llama_source import PaddedShape
+from localspec.bench.padding.layout import PaddedShape
 from localspec.core import paths
 from localspec.engine.engine import Engine
 from tests.support.real_pair import TinyFiles, load_model
@@ -94,6 +94,5 @@ def test_the_bundled_files_are_those_whose_sums_are_recorded() -> None:
     folder = paths.demo_pair()[0].parent
     lines = (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
     recorded = {name: digest for digest, name in (line.split() for line in lines)}
-    assert recorded == {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths.demo_pair()
-    }
+    files = (*paths.demo_pair(), paths.demo_hybrid())
+    assert recorded == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.llama
 @pytest.fixture
 def small_demo(tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     from localspec.bench.demo import padded_pair
-    from localspec.bench.llama_source import PaddedShape
+    from localspec.bench.padding.layout import PaddedShape
 
     shapes = (PaddedShape(128, 2, 128, 3), PaddedShape(128, 2, 96, 2))
     monkeypatch.setattr(paths, "demo_pair", lambda: (tiny.target, tiny.draft))

@@ -96,7 +96,7 @@ def test_an_installed_package_uses_the_users_folders(
 @pytest.mark.parametrize(
     ("layout", "folder"), [("checkout", "../models/demo"), ("installed", "demo_pair")]
 )
-def test_demo_pair(layout: str, folder: str, request: pytest.FixtureRequest) -> None:
+def test_demo_models(layout: str, folder: str, request: pytest.FixtureRequest) -> None:
     request.getfixturevalue(layout)
     demo = (paths.PACKAGE / folder).resolve()
     (demo / "target.gguf").touch()
@@ -104,6 +104,10 @@ def test_demo_pair(layout: str, folder: str, request: pytest.FixtureRequest) -> 
         paths.demo_pair()
     (demo / "draft.gguf").touch()
     assert paths.demo_pair() == (demo / "target.gguf", demo / "draft.gguf")
+    with pytest.raises(FileProblem, match="hybrid.gguf is missing"):
+        paths.demo_hybrid()
+    (demo / "hybrid.gguf").touch()
+    assert paths.demo_hybrid() == demo / "hybrid.gguf"
 
 
 def test_nothing_is_created(installed: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from scripts.train_demo_pair.model import Llama
+from scripts.train_demo_models.model import LanguageModel
 
 MATRIX_RATE = 4e-3
 OTHER_RATE = 3e-3
 WARM_UP = 0.02  # share of the budget
 DECAY = 0.6  # share of the budget
+SMALL = 32  # rows or columns; a narrower matrix has no directions to balance
 
 
 class Muon(torch.optim.Optimizer):
@@ -60,14 +61,15 @@ def _orthogonalize(matrices: Tensor) -> Tensor:
     return x.to(matrices.dtype)
 
 
-def build_optimizers(model: Llama) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices inside the blocks, AdamW for the embedding and the norms."""
-    named = list(model.named_parameters())
-    matrices = [p for name, p in named if name.startswith("blk.") and p.ndim == 2]
-    norms = [p for _, p in named if p.ndim == 1]
+def build_optimizers(model: LanguageModel) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside the blocks, AdamW for the embedding and what is small."""
+    table = model.token_embd.weight
+    others = [p for p in model.parameters() if p is not table]
+    matrices = [p for p in others if min(p.shape) >= SMALL and p.ndim == 2]
+    small = [p for p in others if p.ndim == 1 or min(p.shape) < SMALL]
     groups = [
-        {"params": [model.token_embd.weight], "weight_decay": 0.1},
-        {"params": norms, "weight_decay": 0.0},
+        {"params": [table], "weight_decay": 0.1},
+        {"params": small, "weight_decay": 0.0},
     ]
     return [
         Muon(matrices, MATRIX_RATE, 0.1),

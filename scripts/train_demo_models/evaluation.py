@@ -1,9 +1,9 @@
-"""Evaluation of the pair: losses, agreement between draft and target, and repetition."""
+"""Evaluation of a pair: losses, agreement between draft and target, and repetition."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from scripts.train_demo_pair.corpus import BatchSampler
-from scripts.train_demo_pair.model import Llama, load_model
-from scripts.train_demo_pair.questions import prompt_text
-from scripts.train_demo_pair.report import Json, render_readme
-from scripts.train_demo_pair.tokenizer import BOS, END, token_id
-from scripts.train_demo_pair.training import SHORT_LENGTH, cross_entropy
+from scripts.train_demo_models.model import LanguageModel, load_model
+from scripts.train_demo_models.report import Json, write_report
+from scripts.train_demo_models.text.corpus import BatchSampler
+from scripts.train_demo_models.text.questions import prompt_text
+from scripts.train_demo_models.text.tokenizer import BOS, END, token_id
+from scripts.train_demo_models.training import SHORT_LENGTH, cross_entropy
 
 TEMPERATURE = 0.8
 MAX_RUN = 8  # tokens; agreement is measured over runs of 1 to this many
@@ -26,7 +26,7 @@ MAX_ANSWER_TOKENS = 200
 TEXT_ROWS = 32
 ROWS_PER_BATCH = 4
 
-Pair = dict[str, Llama]  # "target" and "draft"
+Pair = Mapping[str, LanguageModel]  # "target" and "draft"
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,7 @@ def evaluate(work_dir: Path, out_dir: Path, seed: int, threads: int, command: st
         **measured,
         "sha256": (out_dir / "SHA256SUMS").read_text().splitlines(),
     }
-    (out_dir / "evaluation.json").write_text(json.dumps(report, indent=2) + "\n")
-    (out_dir / "README.md").write_text(render_readme(report))
+    write_report(out_dir, report)
     print(json.dumps(measured, indent=2))
 
 
@@ -116,14 +115,20 @@ def answers(pair: Pair, tokenizer: Tokenizer, questions: list[str]) -> Iterator[
     """Yield the target's greedy answer to each question."""
     stops = {token_id(tokenizer, BOS), token_id(tokenizer, END)}
     for question in questions:
-        prompt = tokenizer.encode(BOS + prompt_text(question)).ids
+        prompt = prompt_ids(tokenizer, question)
         tokens = _greedy_tokens(pair["target"], prompt, stops)
         agreement = _draft_agreement(pair["draft"], prompt, tokens)
         text = tokenizer.decode(tokens)
         yield Answer(question, text, tokens, tokens[-1] in stops, agreement)
 
 
-def _greedy_tokens(model: Llama, prompt: list[int], stops: set[int]) -> list[int]:
+def prompt_ids(tokenizer: Tokenizer, question: str) -> list[int]:
+    """The token ids of a chat that asks the question."""
+    ids: list[int] = tokenizer.encode(BOS + prompt_text(question)).ids
+    return ids
+
+
+def _greedy_tokens(model: LanguageModel, prompt: list[int], stops: set[int]) -> list[int]:
     """Continue a prompt with the likeliest tokens, up to a stop token or the longest answer."""
     logits, cache = model.step(torch.tensor([prompt]), model.empty_cache())
     tokens: list[int] = []
@@ -136,7 +141,7 @@ def _greedy_tokens(model: Llama, prompt: list[int], stops: set[int]) -> list[int
     return tokens
 
 
-def _draft_agreement(draft: Llama, prompt: list[int], tokens: list[int]) -> list[bool]:
+def _draft_agreement(draft: LanguageModel, prompt: list[int], tokens: list[int]) -> list[bool]:
     """Where the draft's greedy token is the answer's, along the whole answer."""
     logits = draft(torch.tensor([prompt + tokens]))[0, len(prompt) - 1 : -1]
     return [a == b for a, b in zip(logits.argmax(-1).tolist(), tokens, strict=True)]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scripts.train_demo_pair.tokenizer import VOCABULARY_SIZE
+from scripts.train_demo_models.text.tokenizer import VOCABULARY_SIZE
 
 CONTEXT_LENGTH = 2048
 HEAD_SIZE = 64
@@ -32,6 +34,29 @@ class Shape:
 
 
 SHAPES = {"target": Shape(320, 5, 896, 6), "draft": Shape(128, 2, 384, 3)}
+
+
+class LanguageModel(Protocol):
+    """A model that predicts the next token at each position; its embeddings are tied."""
+
+    token_embd: nn.Embedding
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Logits for each position of whole sequences."""
+
+    def empty_cache(self) -> Any:
+        """The cache before the first token."""
+
+    def step(self, ids: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Logits for the tokens given, which follow those in the cache, and the new cache."""
+
+    def parameter_count(self) -> int:
+        """The number of weights."""
+
+    # What `nn.Module` gives.
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+    def state_dict(self) -> dict[str, Tensor]: ...
+    def load_state_dict(self, state_dict: dict[str, Tensor]) -> object: ...
 
 
 class Block(nn.Module):

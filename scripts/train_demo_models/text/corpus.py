@@ -13,8 +13,12 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from scripts.train_demo_pair.questions import definition_chats, question_sample, reference_chats
-from scripts.train_demo_pair.sources import (
+from scripts.train_demo_models.text.questions import (
+    definition_chats,
+    question_sample,
+    reference_chats,
+)
+from scripts.train_demo_models.text.sources import (
     HELD_OUT,
     Definition,
     definitions_in,
@@ -24,7 +28,7 @@ from scripts.train_demo_pair.sources import (
     reference_topics,
     tests_held_out,
 )
-from scripts.train_demo_pair.tokenizer import Offsets, TokenIds, encode, train_tokenizer
+from scripts.train_demo_models.text.tokenizer import Offsets, TokenIds, encode, train_tokenizer
 
 QUESTIONS_PER_SPLIT = 20
 SOURCE_SHARE = 0.55  # of the rows in a mixed batch; the others are chat
@@ -39,8 +43,11 @@ class Split:
     definitions: list[Definition] = field(default_factory=list)
 
 
-def build_corpus(work_dir: Path, seed: int) -> None:
-    """Write the tokenizer, the token streams and corpus.json, unless they are there already."""
+def build_corpus(work_dir: Path, seed: int, tokenizer: Tokenizer | None = None) -> None:
+    """Write the tokenizer, the token streams and corpus.json, unless they are there already.
+
+    Without a tokenizer one is trained on the text.
+    """
     done = work_dir / "corpus.json"
     if done.exists():
         return
@@ -48,7 +55,7 @@ def build_corpus(work_dir: Path, seed: int) -> None:
     train, held = _collect_documents(rng)
     for documents in (train.files, held.files, train.chats, held.chats):
         rng.shuffle(documents)
-    tokenizer = train_tokenizer(train.files + train.chats)
+    tokenizer = tokenizer or train_tokenizer(train.files + train.chats)
     tokenizer.save(str(work_dir / "tokenizer.json"))
     facts: dict[str, object] = {"python": platform.python_version(), "held_out": list(HELD_OUT)}
     splits = {"train": train, "held": held}

@@ -1,20 +1,28 @@
-"""The README of the pair, filled in from the figures of its evaluation."""
+"""The report of the evaluation: evaluation.json, and the README of the models made from it."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
-from scripts.train_demo_pair.model import CONTEXT_LENGTH
-from scripts.train_demo_pair.tokenizer import VOCABULARY_SIZE
+from scripts.train_demo_models.model import CONTEXT_LENGTH
+from scripts.train_demo_models.text.tokenizer import VOCABULARY_SIZE
 
 Json = dict[str, Any]
 
-TEMPLATE = Path(__file__).with_name("pair_readme.md")
+TEMPLATE = Path(__file__).with_name("models_readme.md")
+HYBRID_TEMPLATE = Path(__file__).parent / "hybrid" / "readme.md"
+
+
+def write_report(out_dir: Path, report: Json) -> None:
+    """Write evaluation.json and README.md."""
+    (out_dir / "evaluation.json").write_text(json.dumps(report, indent=2) + "\n")
+    (out_dir / "README.md").write_text(render_readme(report))
 
 
 def render_readme(report: Json) -> str:
-    """The README of the pair from the report of its evaluation."""
+    """The README of the models from the report of their evaluation."""
     corpus, curves = report["corpus"], report["curves"]
     return TEMPLATE.read_text(encoding="utf-8").format(
         vocabulary=VOCABULARY_SIZE,
@@ -37,6 +45,7 @@ def render_readme(report: Json) -> str:
         torch=report["made_with"]["torch"],
         threads=report["made_with"]["threads"],
         sums="\n    ".join(report["sha256"]),
+        hybrid=_hybrid_section(report["hybrid"]) if "hybrid" in report else "",
     )
 
 
@@ -85,6 +94,38 @@ def _acceptance_table(text: Json, own: Json) -> str:
     }
     head = ["prefix", *(str(n) for n in range(1, 9))]
     return _table(head, [[name, *(f"{x:.0%}" for x in shares)] for name, shares in runs.items()])
+
+
+def _hybrid_section(hybrid: Json) -> str:
+    """What the README says of the hybrid."""
+    shape, own, text = hybrid["shape"], hybrid["own_answers"], hybrid["held_out_text"]
+    return HYBRID_TEMPLATE.read_text(encoding="utf-8").format(
+        weights=shape["weights"],
+        width=shape["width"],
+        heads=shape["heads"],
+        hidden=shape["hidden"],
+        layers=shape["layers"],
+        period=shape["period"],
+        minutes=hybrid["curve"][-1]["minutes"],
+        tokens=hybrid["curve"][-1]["tokens"],
+        curve=_curve_table(hybrid["curve"]),
+        drafts=_drafts_table(own),
+        source_loss=text["raw"]["held_out_loss"]["target"],
+        chat_loss=text["chat"]["held_out_loss"]["target"],
+        repetition=_repetition_table(own),
+    )
+
+
+def _drafts_table(own: Json) -> str:
+    """Agreement with the hybrid's own answers: of the MTP head, the pair's draft, early exits."""
+    rows = []
+    for name, side in (("seen packages", "train"), ("held-out packages", "held")):
+        head, draft = own[side]["head_runs_1_to_3"], own[side]["greedy_runs_1_to_8"][:3]
+        rows.append([f"MTP head, {name}", *(f"{x:.0%}" for x in head)])
+        rows.append([f"the pair's draft, {name}", *(f"{x:.0%}" for x in draft)])
+        for layer, share in own[side]["early_exits"].items():
+            rows.append([f"after {layer} layers, {name}", f"{share:.0%}", "", ""])
+    return _table(["drafter", "1", "2", "3"], rows)
 
 
 def _sampling_table(text: Json) -> str:

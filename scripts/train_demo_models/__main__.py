@@ -1,4 +1,4 @@
-"""The command line: runs the stages of making the demo pair in their order."""
+"""The command line: runs the stages of making the demo models in their order."""
 
 from __future__ import annotations
 
@@ -9,22 +9,29 @@ from pathlib import Path
 
 import torch
 
-from scripts.train_demo_pair.corpus import build_corpus
-from scripts.train_demo_pair.evaluation import evaluate
-from scripts.train_demo_pair.export import export_pair
-from scripts.train_demo_pair.training import TrainingPlan, train_draft, train_target
+from scripts.train_demo_models.evaluation import evaluate
+from scripts.train_demo_models.export import export_pair
+from scripts.train_demo_models.hybrid.evaluation import evaluate_hybrid
+from scripts.train_demo_models.hybrid.export import publish_hybrid
+from scripts.train_demo_models.hybrid.training import train_hybrid
+from scripts.train_demo_models.text.corpus import build_corpus
+from scripts.train_demo_models.training import TrainingPlan, train_draft, train_target
 
-PROGRAM = "python -m scripts.train_demo_pair"
+PROGRAM = "python -m scripts.train_demo_models"
 DESCRIPTION = """\
-Train the demo pair: two tiny Llama models that share one tokenizer.
+Train the demo models: two tiny Llama models and a hybrid that share one tokenizer.
 
 The target (about 8.9 M weights) learns from the Python standard library's own source, its tests and
 the language reference, as found on the machine that runs this script: from the files themselves
 and from short chat turns made of docstrings, code and reference. The draft (about 1.2 M weights)
-is distilled from the target. Whole packages are held out for the evaluation. The result is a toy:
-it shows speculative decoding at work, and knows nothing beyond that text.
+is distilled from the target. The hybrid (about 8.6 M weights: delta nets, full attention and an
+MTP head, as in Qwen3.5) learns from the published target and the text. Whole packages are held out
+for the evaluation. The result are toys: they show speculative decoding at work, and know nothing
+beyond that text.
 
-Stages: corpus, target, draft, export, evaluate. Without a stage, all of them run in this order.
+Stages: corpus, target, draft, export, evaluate, hybrid, hybrid-export, hybrid-evaluate. Without a
+stage, all of them run in this order. The hybrid's need only the published pair, so they can run
+alone; `evaluate` describes a new pair and drops what was said of the hybrid.
 Training writes checkpoints and resumes from them, also after Ctrl-C or a SIGTERM, and every stage
 can be run again by itself.
 Needs torch, tokenizers, gguf and numpy.
@@ -37,6 +44,11 @@ STAGES: dict[str, Callable[[argparse.Namespace], None]] = {
     "export": lambda args: export_pair(args.work_dir, args.out_dir),
     "evaluate": lambda args: evaluate(
         args.work_dir, args.out_dir, args.seed, args.threads, _command(args)
+    ),
+    "hybrid": lambda args: train_hybrid(_training_plan(args, args.hybrid_minutes), args.out_dir),
+    "hybrid-export": lambda args: publish_hybrid(args.work_dir, args.out_dir),
+    "hybrid-evaluate": lambda args: evaluate_hybrid(
+        args.work_dir, args.out_dir, args.seed, args.threads
     ),
 }
 
@@ -87,7 +99,7 @@ def _add_folders(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_training_options(parser: argparse.ArgumentParser) -> None:
-    for name, minutes in (("target", 65.0), ("draft", 20.0)):
+    for name, minutes in (("target", 65.0), ("draft", 20.0), ("hybrid", 68.0)):
         parser.add_argument(
             f"--{name}-minutes",
             type=float,
@@ -109,7 +121,7 @@ def _add_training_options(parser: argparse.ArgumentParser) -> None:
 
 def _default_work_dir() -> Path:
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache) / "localspec" / "demo-pair"
+    return Path(cache) / "localspec" / "demo-models"
 
 
 def _training_plan(args: argparse.Namespace, minutes: float) -> TrainingPlan:
@@ -117,10 +129,11 @@ def _training_plan(args: argparse.Namespace, minutes: float) -> TrainingPlan:
 
 
 def _command(args: argparse.Namespace) -> str:
-    """The command that makes this pair, without folders."""
+    """The command that makes these models, without folders."""
     return (
         f"{PROGRAM} --target-minutes {args.target_minutes:g} "
-        f"--draft-minutes {args.draft_minutes:g} --seed {args.seed}"
+        f"--draft-minutes {args.draft_minutes:g} --hybrid-minutes {args.hybrid_minutes:g} "
+        f"--seed {args.seed}"
     )
 
 

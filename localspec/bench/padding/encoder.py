@@ -42,9 +42,7 @@ class TensorEncoder:
         return encoded
 
     def num_bytes(self, dimensions: tuple[int, ...]) -> int:
-        """What a tensor of that shape takes; norms have one dimension and are F32."""
-        if len(dimensions) == 1:
-            return dimensions[0] * 4
+        """What a matrix of that shape takes."""
         return math.prod(dimensions) // BLOCK * self._zero_block.nbytes
 
     def zeros(self, rows: int, columns: int) -> NDArray[Any]:
@@ -67,9 +65,28 @@ class TensorEncoder:
             self._kept[key] = self.encode(steps * step)
         return self._kept[key]
 
-    def pad(self, matrix: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:
-        """`matrix` in the upper left corner, zeros elsewhere; only the corner is converted."""
-        corner = self.encode(matrix)
+    def pad(
+        self, matrix: NDArray[Any], rows: int, columns: int, parts: tuple[int, int] = (1, 1)
+    ) -> NDArray[Any]:
+        """Each part of `matrix` in the upper left corner of its part, zeros elsewhere.
+
+        Only what there is of the matrix is converted.
+        """
         padded = self.zeros(rows, columns).copy()
-        padded[: corner.shape[0], : corner.shape[1]] = corner
+        place(self.encode(matrix), padded, parts)
         return padded
+
+
+def place(small: NDArray[Any], large: NDArray[Any], parts: tuple[int, int] = (1, 1)) -> None:
+    """Copy each part of one array to the beginning of the same part of a larger one."""
+    if small.ndim == 1:
+        large[: len(small)] = small
+        return
+    for row, column in np.ndindex(parts):
+        piece, room = (_part(array, parts, row, column) for array in (small, large))
+        room[: piece.shape[0], : piece.shape[1]] = piece
+
+
+def _part(array: NDArray[Any], parts: tuple[int, int], row: int, column: int) -> NDArray[Any]:
+    rows, columns = array.shape[0] // parts[0], array.shape[1] // parts[1]
+    return array[row * rows : (row + 1) * rows, column * columns : (column + 1) * columns]

@@ -1,4 +1,4 @@
-"""Export of the trained pair as GGUF files with their checksums."""
+"""Export of the trained pair as GGUF files, and the checksums of all models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from scripts.train_demo_pair.model import (
+from scripts.train_demo_models.model import (
     CONTEXT_LENGTH,
     HEAD_SIZE,
     RMS_EPSILON,
@@ -17,7 +17,7 @@ from scripts.train_demo_pair.model import (
     Llama,
     load_model,
 )
-from scripts.train_demo_pair.tokenizer import (
+from scripts.train_demo_models.text.tokenizer import (
     BOS,
     CHAT_TEMPLATE,
     END,
@@ -29,11 +29,17 @@ from scripts.train_demo_pair.tokenizer import (
 def export_pair(work_dir: Path, out_dir: Path) -> None:
     """Write both GGUF files and SHA256SUMS."""
     out_dir.mkdir(parents=True, exist_ok=True)
-    paths = [export_model(work_dir, out_dir, name) for name in ("target", "draft")]
-    sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}" for path in paths]
-    (out_dir / "SHA256SUMS").write_text("\n".join(sums) + "\n")
-    for path in paths:
+    for name in ("target", "draft"):
+        path = export_model(work_dir, out_dir, name)
         print(f"export: {path.name}, {path.stat().st_size:,} bytes", flush=True)
+    write_sums(out_dir)
+
+
+def write_sums(out_dir: Path) -> None:
+    """Write SHA256SUMS for the models that are there."""
+    paths = [out_dir / f"{name}.gguf" for name in ("target", "draft", "hybrid")]
+    sums = [f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.name}" for p in paths if p.exists()]
+    (out_dir / "SHA256SUMS").write_text("\n".join(sums) + "\n")
 
 
 def export_model(work_dir: Path, out_dir: Path, name: str) -> Path:
@@ -41,7 +47,7 @@ def export_model(work_dir: Path, out_dir: Path, name: str) -> Path:
     model = load_model(work_dir, name)
     path = out_dir / f"{name}.gguf"
     writer = gguf.GGUFWriter(path, "llama")
-    _add_description(writer, name, model)
+    add_description(writer, name, f"{name} model", model.parameter_count())
     _add_architecture(writer, model)
     _add_tokenizer(writer, work_dir / "tokenizer.json")
     for key, weight in model.state_dict().items():
@@ -54,14 +60,15 @@ def export_model(work_dir: Path, out_dir: Path, name: str) -> Path:
     return path
 
 
-def _add_description(writer: gguf.GGUFWriter, name: str, model: Llama) -> None:
+def add_description(writer: gguf.GGUFWriter, name: str, kind: str, weights: int) -> None:
+    """Name, size and licence of a model; ``kind`` says in a few words what it is."""
     writer.add_type("model")
     writer.add_name(f"localspec demo {name}")
-    writer.add_size_label(f"{model.parameter_count() / 1e6:.1f}M")
+    writer.add_size_label(f"{weights / 1e6:.1f}M")
     writer.add_license("other")
     writer.add_license_name("weights of this toy trained on PSF-licensed CPython sources")
     writer.add_description(
-        f"A toy {name} model trained on the source of the Python standard library, made to show "
+        f"A toy {kind} trained on the source of the Python standard library, made to show "
         "speculative decoding. Its answers are not to be relied on."
     )
 

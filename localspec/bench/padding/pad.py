@@ -4,11 +4,13 @@ A tiny trained model fits into the processor's cache, where drafting wins nothin
 what a real model of that size costs and still says the same.
 
     embedding      x -> [x, 0]: every column beyond the source's is zero, in every layer
-    heads          zero q, k, v rows and zero attn_output columns; the head dimension stays
+    heads          zero q, k, v rows and zero attn_output or ssm_out columns; their dimension stays
     feed-forward   zero gate and up rows, zero down columns
-    layers         random weights, but zero attn_output and ffn_down: x + 0; put before the last
+    layers         random weights, but zero attn_output, ssm_out and ffn_down: x + 0; put before
+                   the last one, or before the last period of a hybrid
     RMS norm       mean over D instead of d columns is d/D of it, so epsilon * d/D, and the
-                   normalised row is sqrt(D/d) too long, so weight * sqrt(d/D)
+                   normalised row is sqrt(D/d) too long, so weight * sqrt(d/D); in a hybrid norms
+                   over one head share the epsilon, so there it is kept, and must be tiny
 """
 
 from __future__ import annotations
@@ -26,13 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from localspec.bench.llama_source import (
-    LlamaSource,
-    PaddedShape,
-    require_paddable,
-    tensor_shapes,
-)
-from localspec.bench.tensor_encoder import Quantization, TensorEncoder
+from localspec.bench.padding.encoder import Quantization, TensorEncoder, place
+from localspec.bench.padding.layout import Forms, PaddedShape, TensorForm
+from localspec.bench.padding.source import PaddingSource, require_paddable
 from localspec.core.errors import FileProblem, LocalspecError
 from localspec.core.files import appearing_when_complete
 from localspec.metadata.header import read_header
@@ -53,6 +51,7 @@ _ELSEWHERE = "Another cache folder can be named with LOCALSPEC_CACHE."
 # their sums are ordered differently.
 DEMO_TARGET_SHAPE = PaddedShape(embedding=1280, heads=20, feed_forward=3456, layers=14)  # 283 M
 DEMO_DRAFT_SHAPE = PaddedShape(embedding=512, heads=8, feed_forward=1280, layers=6)  # 20 M
+DEMO_HYBRID_SHAPE = PaddedShape(embedding=1280, heads=20, feed_forward=2304, layers=15)  # 281 M
 
 
 def pad_model(
@@ -73,12 +72,15 @@ def pad_model(
     Raises `NotAGGUF` or `FileProblem` for an unreadable source, `LocalspecError` for a source
     that is not plain, a shape that is smaller than it, or a disk that is too full.
     """
-    padded = _PaddedModel.of(LlamaSource.read(source), shape, quantization)
+    padded = _PaddedModel.of(PaddingSource.read(source), shape, quantization)
     try:
         if destination.exists() and destination.samefile(source):
             raise LocalspecError(f"{source} cannot be padded onto itself.", "Name another file.")
         _refuse_full_disk(destination.parent, padded.num_bytes + padded.source.header_bytes)
-        with appearing_when_complete(destination) as partial, _writer(partial) as writer:
+        with (
+            appearing_when_complete(destination) as partial,
+            _writer(partial, padded.source.layout.architecture) as writer,
+        ):
             padded.write_header(writer)
             padded.write_tensors(writer, on_progress)
     except OSError as problem:
@@ -150,10 +152,10 @@ def _refuse_full_disk(folder: Path, needed: int) -> None:
 
 
 @contextmanager
-def _writer(path: Path) -> Iterator[GGUFWriter]:
+def _writer(path: Path, architecture: str) -> Iterator[GGUFWriter]:
     from gguf import GGUFWriter
 
-    writer = GGUFWriter(path, "llama")
+    writer = GGUFWriter(path, architecture)
     try:
         yield writer
     finally:
@@ -162,37 +164,40 @@ def _writer(path: Path) -> Iterator[GGUFWriter]:
 
 @dataclass(frozen=True, slots=True)
 class _PaddedModel:
-    """What a padded file holds; ``tensors`` are the shapes of all of them, in file order."""
+    """What a padded file holds; ``tensors`` are the forms of all of them, in file order."""
 
-    source: LlamaSource
+    source: PaddingSource
     shape: PaddedShape
     encoder: TensorEncoder
-    tensors: dict[str, tuple[int, ...]]
+    tensors: Forms
 
     @classmethod
     def of(
-        cls, source: LlamaSource, shape: PaddedShape, quantization: Quantization
+        cls, source: PaddingSource, shape: PaddedShape, quantization: Quantization
     ) -> _PaddedModel:
         require_paddable(source, shape)
-        encoder = TensorEncoder(quantization)
-        tensors = tensor_shapes(shape, source.vocabulary, source.head_dimension)
-        return cls(source, shape, encoder, tensors)
+        return cls(source, shape, TensorEncoder(quantization), source.layout.forms(shape))
 
     @property
     def num_bytes(self) -> int:
         """What all tensors take."""
-        return sum(map(self.encoder.num_bytes, self.tensors.values()))
+        return sum(map(self._size, self.tensors.values()))
+
+    def _size(self, form: TensorForm) -> int:
+        if form.fill is not None:
+            return 4 * math.prod(form.dimensions)
+        return self.encoder.num_bytes(form.dimensions)
 
     def write_header(self, writer: GGUFWriter) -> None:
         """Everything before the tensor data: the header's fields, and the list of tensors."""
         from gguf import GGMLQuantizationType
 
         self._add_fields(writer)
-        for name, dimensions in self.tensors.items():
-            kind = self.encoder.type if len(dimensions) == 2 else GGMLQuantizationType.F32
-            size = self.encoder.num_bytes(dimensions)
+        for name, form in self.tensors.items():
+            kind = self.encoder.type if form.fill is None else GGMLQuantizationType.F32
             # With a raw type given the writer takes shape and bytes as they are, not by the dtype.
-            writer.add_tensor_info(name, dimensions, np.dtype(np.float32), size, kind)
+            shape, size = form.dimensions, self._size(form)
+            writer.add_tensor_info(name, shape, np.dtype(np.float32), size, kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
@@ -218,41 +223,38 @@ class _PaddedModel:
     def write_tensors(self, writer: GGUFWriter, on_progress: ByteProgress | None) -> None:
         """The tensor data, behind the header; one tensor at a time is in memory."""
         written, total = 0, self.num_bytes
-        for name, dimensions in self.tensors.items():
-            writer.write_tensor_data(self._tensor(name, dimensions))
-            written += self.encoder.num_bytes(dimensions)
+        for name, form in self.tensors.items():
+            writer.write_tensor_data(self._tensor(name, form))
+            written += self._size(form)
             if on_progress is not None:
                 on_progress(written, total)
 
-    def _tensor(self, name: str, dimensions: tuple[int, ...]) -> NDArray[Any]:
+    def _tensor(self, name: str, form: TensorForm) -> NDArray[Any]:
         """One tensor, as it is written."""
-        original = self.source.tensors.get(
-            _source_name(self.source.shape.layers, self.shape.layers, name)
-        )
-        if len(dimensions) == 1:
-            return self._norm(original, dimensions)
-        rows, columns = dimensions
+        original = self.source.tensors.get(self._source_name(name))
+        if form.fill is not None:
+            return self._small(original, form, form.fill)
+        rows, columns = form.dimensions
         if original is not None:
-            return self.encoder.pad(original, rows, columns)
-        if name.endswith(("attn_output.weight", "ffn_down.weight")):
-            return self.encoder.zeros(rows, columns)
-        return self.encoder.noise(rows, columns)
+            return self.encoder.pad(original, rows, columns, form.parts)
+        fill = self.encoder.zeros if form.silent else self.encoder.noise
+        return fill(rows, columns)
 
-    def _norm(self, original: NDArray[Any] | None, dimensions: tuple[int, ...]) -> NDArray[Any]:
+    def _small(self, original: NDArray[Any] | None, form: TensorForm, fill: float) -> NDArray[Any]:
+        """One that is F32; where x is 0, beyond the source's part, any weight will do."""
         width = self.source.shape.embedding
-        ratio = np.float32(math.sqrt(width / self.shape.embedding))
-        weights = np.ones(dimensions, np.float32)  # beyond the source's width x is 0: any will do
-        weights[:width] = ratio if original is None else original.astype(np.float32) * ratio
+        ratio = np.float32(math.sqrt(width / self.shape.embedding) if form.spread else 1)
+        weights = np.full(form.dimensions, fill, np.float32)
+        if original is not None:
+            place(original.astype(np.float32) * ratio, weights, form.parts)
+        elif form.spread:
+            weights[:width] = ratio
         return weights
 
-
-def _source_name(source_layers: int, layers: int, name: str) -> str:
-    """The source's name of a padded model's tensor; one it lacks for an identity layer's.
-
-    The last layer stays last: there llama.cpp drops the positions that need no logits (its
-    `inp_out_ids`), and its kernels for one position and for many differ in the last bits.
-    """
-    block, _, rest = name.removeprefix("blk.").partition(".")
-    if not name.startswith("blk.") or int(block) < source_layers - 1:
-        return name
-    return f"blk.{int(block) - layers + source_layers}.{rest}" if int(block) == layers - 1 else ""
+    def _source_name(self, name: str) -> str:
+        """The source's name of a padded model's tensor; one it lacks for an identity layer's."""
+        if not name.startswith("blk."):
+            return name
+        _, index, rest = name.split(".", 2)
+        layer = self.source.layout.source_layer(int(index), self.source.shape, self.shape)
+        return "" if layer is None else f"blk.{layer}.{rest}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from scripts.train_demo_pair.sources import Definition
-from scripts.train_demo_pair.tokenizer import END, TURN
+from scripts.train_demo_models.text.sources import Definition
+from scripts.train_demo_models.text.tokenizer import END, TURN
 
 SYSTEM_MESSAGE = "You are a helpful assistant."
 MAX_ANSWER_CHARACTERS = 1600

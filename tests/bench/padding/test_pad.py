@@ -15,9 +15,10 @@ import gguf
 import numpy as np
 import pytest
 
-from localspec.bench.llama_source import PaddedShape
-from localspec.bench.padding import DEMO_DRAFT_SHAPE, DEMO_TARGET_SHAPE, pad_model, padded_copy
-from localspec.bench.tensor_encoder import Quantization
+from localspec.bench.padding.encoder import Quantization
+from localspec.bench.padding.layout import Layout, PaddedShape
+from localspec.bench.padding.pad import DEMO_DRAFT_SHAPE, DEMO_TARGET_SHAPE, pad_model, padded_copy
+from localspec.bench.padding.source import PaddingSource
 from localspec.core.errors import FileProblem, LocalspecError, NotAGGUF
 from localspec.engine.llama.llama_library import library
 from tests.support.tiny_models import write_tiny_model
@@ -235,9 +236,10 @@ def test_the_sources_own_shape_only_converts(source: Path, tmp_path: Path) -> No
 def test_shapes_count_the_parameters_of_the_files(source: Path, tmp_path: Path) -> None:
     pad_model(source, tmp_path / "padded.gguf", UNEVEN, "Q8_0")
     tensors = gguf.GGUFReader(tmp_path / "padded.gguf").tensors
-    assert sum(tensor.n_elements for tensor in tensors) == UNEVEN.parameters(272)
-    assert DEMO_TARGET_SHAPE.parameters(4096) == pytest.approx(283e6, rel=0.01)
-    assert DEMO_DRAFT_SHAPE.parameters(4096) == pytest.approx(20e6, rel=0.03)
+    layout, demo = PaddingSource.read(source).layout, Layout("llama", 4096, 64)
+    assert sum(tensor.n_elements for tensor in tensors) == layout.parameters(UNEVEN)
+    assert demo.parameters(DEMO_TARGET_SHAPE) == pytest.approx(283e6, rel=0.01)
+    assert demo.parameters(DEMO_DRAFT_SHAPE) == pytest.approx(20e6, rel=0.03)
 
 
 def test_progress_reaches_the_total(source: Path, tmp_path: Path) -> None:
@@ -326,7 +328,7 @@ def test_a_smaller_shape_is_refused(source: Path, tmp_path: Path, field: str) ->
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"general.architecture": b"phi-3"}, "its architecture is phi-3, not llama"),
+        ({"general.architecture": b"phi-3"}, "its architecture is phi-3, not llama or qwen35"),
         ({"llama.attention.head_count_kv": 2}, "2 key heads for 1 query heads"),
         ({"llama.attention.value_length": 32}, "its head dimensions differ"),
         ({"llama.block_count": 3}, "its tensor blk.2.attn_k.weight is missing"),

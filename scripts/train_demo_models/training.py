@@ -1,4 +1,4 @@
-"""Training of the target on text and of the draft by distillation, with checkpoints."""
+"""Training of a model with checkpoints: of the target on text, of the draft by distillation."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scripts.train_demo_pair.corpus import BatchSampler
-from scripts.train_demo_pair.model import CONTEXT_LENGTH, SHAPES, Llama, load_model
-from scripts.train_demo_pair.optimizer import build_optimizers, set_learning_rates
+from scripts.train_demo_models.model import (
+    CONTEXT_LENGTH,
+    SHAPES,
+    LanguageModel,
+    Llama,
+    load_model,
+)
+from scripts.train_demo_models.optimizer import build_optimizers, set_learning_rates
+from scripts.train_demo_models.text.corpus import BatchSampler
 
-LossFunction = Callable[[Tensor, Tensor], Tensor]  # (logits, token ids)
+Objective = Callable[[Tensor], Tensor]  # the loss of one batch of token ids
 
 SHORT_LENGTH = 512
 LONG_SHARE = 0.1  # of the budget, at its end, for rows of the whole context
@@ -63,14 +69,16 @@ class StopRequest:
 def train_target(plan: TrainingPlan) -> None:
     """Train the target on text."""
     torch.manual_seed(plan.seed)
-    Trainer("target", Llama(SHAPES["target"]), cross_entropy, plan).run()
+    model = Llama(SHAPES["target"])
+    Trainer("target", model, lambda ids: cross_entropy(model(ids[:, :-1]), ids), plan).run()
 
 
 def train_draft(plan: TrainingPlan) -> None:
     """Train the draft to predict what the target predicts."""
     torch.manual_seed(plan.seed + 1)
-    loss_function = distillation(load_model(plan.work_dir, "target"))
-    Trainer("draft", Llama(SHAPES["draft"]), loss_function, plan).run()
+    model = Llama(SHAPES["draft"])
+    objective = distillation(model, load_model(plan.work_dir, "target"))
+    Trainer("draft", model, objective, plan).run()
 
 
 def cross_entropy(logits: Tensor, ids: Tensor) -> Tensor:
@@ -78,10 +86,11 @@ def cross_entropy(logits: Tensor, ids: Tensor) -> Tensor:
     return F.cross_entropy(logits.float().flatten(0, 1), ids[:, 1:].flatten())
 
 
-def distillation(teacher: Llama) -> LossFunction:
+def distillation(model: Llama, teacher: Llama) -> Objective:
     """Nine tenths KL divergence from the teacher's distribution, one tenth cross-entropy."""
 
-    def loss(logits: Tensor, ids: Tensor) -> Tensor:
+    def loss(ids: Tensor) -> Tensor:
+        logits = model(ids[:, :-1])
         with torch.no_grad():
             wanted = F.log_softmax(teacher(ids[:, :-1]).float(), dim=-1)
         found = F.log_softmax(logits.float(), dim=-1)
@@ -98,9 +107,9 @@ class Trainer:
     """Trains one model until its budget of time is spent, from its checkpoint if there is one."""
 
     def __init__(
-        self, name: str, model: Llama, loss_function: LossFunction, plan: TrainingPlan
+        self, name: str, model: LanguageModel, objective: Objective, plan: TrainingPlan
     ) -> None:
-        self.name, self.model, self.loss_function, self.plan = name, model, loss_function, plan
+        self.name, self.model, self.objective, self.plan = name, model, objective, plan
         self.stop = StopRequest()
         self.budget = 60 * plan.minutes
         self.checkpoint = plan.work_dir / f"{name}.pt"
@@ -150,7 +159,7 @@ class Trainer:
     def _update(self, ids: Tensor) -> float:
         """Update the weights from one batch; returns the loss before it."""
         with torch.autocast("cpu", torch.bfloat16):
-            loss = self.loss_function(self.model(ids[:, :-1]), ids)
+            loss = self.objective(ids)
         torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer in self.optimizers:
@@ -181,7 +190,7 @@ class Trainer:
         save_checkpoint(self.checkpoint, self.model, self.optimizers, self.progress)
 
 
-def held_out_loss(model: Llama, held_out: BatchSampler, rows: int = 16) -> float:
+def held_out_loss(model: LanguageModel, held_out: BatchSampler, rows: int = 16) -> float:
     """Loss on fixed rows of the held-out text, half of them source and half chat."""
     rng = np.random.default_rng(0)
     losses = []
@@ -193,7 +202,7 @@ def held_out_loss(model: Llama, held_out: BatchSampler, rows: int = 16) -> float
 
 
 def save_checkpoint(
-    path: Path, model: Llama, optimizers: list[torch.optim.Optimizer], progress: Progress
+    path: Path, model: LanguageModel, optimizers: list[torch.optim.Optimizer], progress: Progress
 ) -> None:
     """Write everything that a later run needs to go on, in one move."""
     state = {
@@ -205,7 +214,9 @@ def save_checkpoint(
     os.replace(path.with_suffix(".new"), path)
 
 
-def load_checkpoint(path: Path, model: Llama, optimizers: list[torch.optim.Optimizer]) -> Progress:
+def load_checkpoint(
+    path: Path, model: LanguageModel, optimizers: list[torch.optim.Optimizer]
+) -> Progress:
     """Restore an earlier run, or begin a new one."""
     if not path.exists():
         return Progress()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from pydoc_data import topics as reference
 
-from scripts.train_demo_pair.tokenizer import SPECIAL_TOKENS
+from scripts.train_demo_models.text.tokenizer import SPECIAL_TOKENS
 
 HELD_OUT = ("csv", "email", "graphlib", "html", "json", "textwrap", "tomllib", "wave")
 SKIPPED_FOLDERS = {"__pycache__", "encodings", "lib-dynload", "pydoc_data", "site-packages"}

@@ -1,0 +1,1 @@
+"""The hybrid target: a gated delta net with an MTP head, taught by the pair's target."""

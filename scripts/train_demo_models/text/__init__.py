@@ -1,0 +1,1 @@
+"""The text that the models learn, its tokens, and batches of it."""
