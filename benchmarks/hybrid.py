@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from common import CTX_SIZE, Parser, conditions, span, unheard
-from plain import run_program
+from plain import speculate
 from plain import theirs as theirs_plain
 
 from localspec.bench.demo import QUANTIZATIONS, QUESTIONS, padded_hybrid
@@ -42,7 +42,6 @@ from localspec.metadata.header import read_header
 PARAMS = SamplingParams(temperature=0, ignore_eos=True)
 PLAIN, AUTO, ALONE = "plain", "MTP auto", "MTP auto, no suffix index"
 THEIRS = "llama.cpp draft-mtp "
-_SPEED = re.compile(r"decoded\s+(\d+) tokens in\s+([\d.]+) seconds")
 _COUNTS = re.compile(r"n_(drafted|accept) += (\d+)")
 
 
@@ -104,15 +103,11 @@ class Row:
 
 def theirs(args: argparse.Namespace, model: Path, length: int, prompt: str) -> Run:
     """llama-speculative-simple's answer with the model's own heads; it counts by its own clock."""
-    program = args.bin / "llama-speculative-simple"
-    more = ["-td", str(args.threads), "--spec-type", "draft-mtp"]
-    more += ["--spec-draft-n-max", str(length)]
-    out, log = run_program(program, model, prompt, args.tokens, args.threads, *more)
-    tokens, seconds = _SPEED.findall(log + out)[-1]
+    more = ["--spec-type", "draft-mtp", "--spec-draft-n-max", str(length)]
+    out, log, tokens, seconds = speculate(args.bin, model, prompt, args.tokens, args.threads, *more)
     counts = {name: int(count) for name, count in _COUNTS.findall(log + out)}
     drafted, accepted = counts["drafted"], counts["accept"]
-    text = out.partition(prompt)[2]
-    return Run(float(seconds), int(tokens), int(tokens) - accepted, drafted, accepted, text)
+    return Run(seconds, tokens, tokens - accepted, drafted, accepted, out.partition(prompt)[2])
 
 
 def theirs_alone(args: argparse.Namespace, model: Path, prompt: str) -> Run:
