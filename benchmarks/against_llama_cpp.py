@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import re
 import statistics
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from common import GREEDY, Parser, conditions, empty_caches, load, padded_pair, span, write_json
-from plain import PROMPTS, run_program
+from plain import PROMPTS, speculate
 from plain import ours as ours_plain
 from plain import theirs as theirs_plain
 
@@ -34,7 +33,6 @@ Way = Callable[[str], float]  # tokens per second of the answer to a prompt
 
 NO_SUFFIX = "auto, no suffix index"  # theirs has a source of this kind too, not in the grid
 OUTSIDE_GRID = ("plain", "auto", NO_SUFFIX, "llama.cpp plain")
-_SPEED = re.compile(r"decoded\s+(\d+) tokens in\s+([\d.]+) seconds")
 
 
 def theirs(
@@ -42,12 +40,10 @@ def theirs(
 ) -> float:
     """llama-speculative-simple's tokens per second of generation, by its own clock."""
     target, draft = pair
-    more = ["-md", str(draft), "-td", str(args.threads), "--spec-type", "draft-simple"]
+    more = ["-md", str(draft), "--spec-type", "draft-simple"]
     more += ["--spec-draft-n-max", str(length), "--spec-draft-p-min", str(least)]
-    program = args.bin / "llama-speculative-simple"
-    out, log = run_program(program, target, prompt, args.tokens, args.threads, *more)
-    count, seconds = _SPEED.findall(log + out)[-1]
-    return int(count) / float(seconds)
+    _, _, count, seconds = speculate(args.bin, target, prompt, args.tokens, args.threads, *more)
+    return count / seconds
 
 
 def ours(engine: Engine, prompt: str, tokens: int, suffix: bool) -> float:

@@ -30,6 +30,7 @@ from localspec.engine.engine import Engine
 PROMPTS = ("def copyfile(src, dst):\n", "class Lock:\n", "import os\n\n\ndef walk(top):\n")
 
 _EVAL = re.compile(r"\beval time =\s+([\d.]+) ms /\s+(\d+) runs")
+_SPEED = re.compile(r"decoded\s+(\d+) tokens in\s+([\d.]+) seconds")
 _SAMPLING = re.compile(r"\bsampling time =\s+([\d.]+) ms")
 
 
@@ -42,6 +43,17 @@ def run_program(
     command += ["-lv", "4", *more]
     done = subprocess.run(command, capture_output=True, check=True, stdin=subprocess.DEVNULL)
     return done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace")
+
+
+def speculate(
+    folder: Path, model: Path, prompt: str, tokens: int, threads: int, *more: str
+) -> tuple[str, str, int, float]:
+    """What llama-speculative-simple prints and logs, the tokens it generates and their seconds."""
+    program = folder / "llama-speculative-simple"
+    more = ("-td", str(threads), *more)
+    out, log = run_program(program, model, prompt, tokens, threads, *more)
+    count, seconds = _SPEED.findall(log + out)[-1]
+    return out, log, int(count), float(seconds)
 
 
 def theirs(folder: Path, model: Path, prompt: str, tokens: int, threads: int) -> tuple[str, float]:

@@ -8,7 +8,12 @@ from pathlib import Path
 from localspec.bench.comparison import Comparison
 from localspec.bench.padding.encoder import Quantization
 from localspec.bench.padding.layout import PaddedShape
-from localspec.bench.padding.pad import DEMO_DRAFT_SHAPE, DEMO_TARGET_SHAPE, padded_copy
+from localspec.bench.padding.pad import (
+    DEMO_DRAFT_SHAPE,
+    DEMO_HYBRID_SHAPE,
+    DEMO_TARGET_SHAPE,
+    padded_copy,
+)
 from localspec.bench.plan import BenchPlan
 from localspec.bench.run import run_bench
 from localspec.core import paths
@@ -31,6 +36,7 @@ QUESTIONS = (
 )
 
 Progress = Callable[[str, int, int], None]
+Shapes = tuple[PaddedShape, PaddedShape]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +65,30 @@ class PairResult:
 def padded_pair(
     quantization: Quantization,
     on_progress: Progress,
-    shapes: tuple[PaddedShape, PaddedShape] = (DEMO_TARGET_SHAPE, DEMO_DRAFT_SHAPE),
+    shapes: Shapes = (DEMO_TARGET_SHAPE, DEMO_DRAFT_SHAPE),
 ) -> tuple[Path, Path]:
     """The padded target and draft in the cache folder, built when they are not there yet."""
+    return _padded(paths.demo_pair(), shapes, quantization, on_progress)
+
+
+def padded_hybrid(
+    quantization: Quantization,
+    on_progress: Progress,
+    shapes: Shapes = (DEMO_HYBRID_SHAPE, DEMO_DRAFT_SHAPE),
+) -> tuple[Path, Path]:
+    """The same of the hybrid, for which the pair's draft can draft too."""
+    sources = paths.demo_hybrid(), paths.demo_pair()[1]
+    return _padded(sources, shapes, quantization, on_progress)
+
+
+def _padded(
+    sources: tuple[Path, Path], shapes: Shapes, quantization: Quantization, on_progress: Progress
+) -> tuple[Path, Path]:
     folder = paths.cache_folder() / "demo"
     target, draft = (
         padded_copy(source, folder, shape, quantization, partial(on_progress, label))
         for source, shape, label in zip(
-            paths.demo_pair(),
+            sources,
             shapes,
             (f"padding the demo target ({quantization})", f"padding the draft ({quantization})"),
             strict=True,

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 from localspec.bench.comparison import Comparison
 from localspec.bench.equality import Audit, Difference, DifferenceFinder, audit_answers
@@ -17,6 +18,8 @@ from localspec.core.errors import LocalspecError
 from localspec.engine.answer import Answer, collect
 from localspec.engine.generate import model_drafter, stream_generate
 from localspec.speculative.limits import Guess
+
+T = TypeVar("T")
 
 _WARM_UP_TOKENS = 16
 _AT_ONCE = 32  # tokens of an answer that the draft is asked about in one pass
@@ -99,7 +102,8 @@ def _measure(
     on_answer: Callable[[], None],
 ) -> _Measured:
     """Answer one prompt with every side, then explain where the texts differ."""
-    rows = _take_turns(engine, prompt, plan, on_answer)
+    sides = [partial(answer, engine, prompt, plan, length) for length in plan.lengths]
+    rows = take_turns(sides, plan.repeats, on_answer)
     finder = DifferenceFinder(engine, name, prompt, plan, partial(answer, engine, prompt, plan))
     return _Measured(
         name,
@@ -110,20 +114,20 @@ def _measure(
     )
 
 
-def _take_turns(
-    engine: BenchEngine, prompt: PromptIds, plan: BenchPlan, on_answer: Callable[[], None]
-) -> list[list[Answer]]:
-    """The answers, ``[side][repeat]``; the sides are interleaved.
+def take_turns(
+    sides: Sequence[Callable[[], T]], repeats: int, on_answer: Callable[[], None] = lambda: None
+) -> list[list[T]]:
+    """What each side gives, ``[side][repeat]``; the sides are interleaved.
 
     So noise from other processes falls on all of them alike; their order alternates between
     repeats.
     """
-    answers: dict[DraftTokens, list[Answer]] = {length: [] for length in plan.lengths}
-    for repeat in range(plan.repeats):
-        for length in plan.lengths if repeat % 2 == 0 else plan.lengths[::-1]:
-            answers[length].append(answer(engine, prompt, plan, length))
+    given: list[list[T]] = [[] for _ in sides]
+    for repeat in range(repeats):
+        for i in range(len(sides))[:: 1 if repeat % 2 == 0 else -1]:
+            given[i].append(sides[i]())
             on_answer()
-    return list(answers.values())
+    return given
 
 
 def _guesses(

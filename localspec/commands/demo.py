@@ -1,11 +1,13 @@
-"""The command ``demo``: the bundled pair, plain beside drafted."""
+"""The command ``demo``: the bundled pair or hybrid, plain beside drafted."""
 
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
 
 from localspec import __version__
 from localspec.commands.flags.answer import JsonFlag
+from localspec.commands.flags.groups import choice
 from localspec.core import machine
 from localspec.core.config import THREADS, choose_draft
 from localspec.core.errors import UsageError
@@ -14,6 +16,15 @@ from localspec.display.progress import progress
 
 
 def demo(
+    model: Annotated[
+        str,
+        typer.Option(
+            parser=choice("pair", "hybrid"),
+            metavar="pair|hybrid",
+            help="A target and its draft, or a hybrid (Qwen3.5) with an MTP head, with every way "
+            "to draft for it.",
+        ),
+    ] = "pair",
     draft_tokens: Annotated[
         str, typer.Option("--draft-tokens", "--draft", metavar="N|auto", help="Draft length.")
     ] = "auto",
@@ -33,8 +44,9 @@ def demo(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Compare plain and speculative decoding on the bundled pair; no network."""
-    from localspec.bench.demo import run_demo
+    """Compare plain and speculative decoding on the bundled models; no network."""
+    from localspec.bench.demo import PairResult, run_demo
+    from localspec.bench.hybrid import HybridResult, run_hybrid_demo
     from localspec.display import bench as bench_display
     from localspec.engine.engine import missing_gpu
 
@@ -44,25 +56,31 @@ def demo(
     for sentence in missing_gpu():
         console.note(sentence)
     if not as_json:
-        bench_display.demo_intro(length)
+        bench_display.demo_intro(model, length)
+    run: Callable[..., Iterator[PairResult | HybridResult]]
+    run = run_demo if model == "pair" else run_hybrid_demo
     results = []
     with progress() as on_progress:
-        for result in run_demo(
+        for result in run(
             draft_tokens=length,
             repeats=repeats,
             max_tokens=max_tokens,
             threads=threads,
             on_progress=on_progress,
         ):
-            results.append(result)
-            if not as_json:
+            results.append(result.as_json())
+            if as_json:
+                continue
+            if isinstance(result, HybridResult):
+                bench_display.hybrid_result(result)
+            else:
                 bench_display.demo_result(result)
     if as_json:
         settings = {"repeats": repeats, "max_tokens": max_tokens, "temperature": 0}
         machine_facts = {"cpu": machine.cpu_name(), "threads": threads or machine.physical_cores()}
-        pairs = [result.as_json() for result in results]
+        key = "pairs" if model == "pair" else "hybrids"
         console.json_line(
-            {"version": __version__, "settings": settings | machine_facts, "pairs": pairs}
+            {"version": __version__, "settings": settings | machine_facts, key: results}
         )
 
 

@@ -1,6 +1,7 @@
 """A bench run in the terminal: a table that grows with the results, and sentences that judge it."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from localspec.bench.demo import PairResult
+    from localspec.bench.hybrid import HybridResult
 
 _WIDTHS = {
     "task": 4, "draft": 5, "tok/s": 6, "speedup": 7, "90% CI": 9, "accept": 6, "tok/rnd": 7,
@@ -42,13 +44,13 @@ class Scoreboard:
         self._gap = " " * (2 if self._total(2) <= room else 1)
         self._print({name: name for name in self._widths}, "bold")
 
-    def add(self, comparison: Comparison) -> None:
-        """The rows of one comparison, plain first."""
+    def add(self, comparison: Comparison, *, plain: bool = True) -> None:
+        """The rows of one comparison, plain first, unless the plain side was shown before."""
         figures, left_out = comparison.figures(), comparison.looping()
-        task = one_line(comparison.task)
-        for i, row in enumerate(figures):
-            self._print(_cells(task if i == 0 else "", row, plain=i == 0), _style(row))
-        if left_out:
+        task, first = one_line(comparison.task), 0 if plain else 1
+        for i, row in enumerate(figures[first:], first):
+            self._print(_cells(task if i == first else "", row, plain=i == 0), _style(row))
+        if left_out and plain:
             name = _fit("" if figures else task, self._widths["task"])
             note = f"left out, repeats itself: {one_line(', '.join(left_out))}"
             self._out.print(f"{name}{self._gap}{note}", style="dim", markup=False)
@@ -230,10 +232,10 @@ def memory_line(target: MemoryUse, draft: MemoryUse | None) -> str:
     return line if draft is None else f"{line}; with the draft {target + draft}"
 
 
-def demo_intro(draft_tokens: object) -> None:
-    """What the demo does, said plainly, on stderr."""
+def demo_intro(model: str, draft_tokens: object) -> None:
+    """What the demo of the "pair" or the "hybrid" does, said plainly, on stderr."""
     note(
-        "The bundled pair is a toy that fits into the processor's cache, where drafting has "
+        f"The bundled {model} is a toy that fits into the processor's cache, where drafting has "
         "nothing to win, so it is padded with zeros to a realistic size first. "
         f"Draft length {draft_tokens}, greedy, plain and drafted taking turns."
     )
@@ -252,3 +254,25 @@ def demo_result(result: "PairResult") -> None:
     )
     Scoreboard(out, [comparison.task]).add(comparison)
     summary(out, comparison)
+
+
+def hybrid_result(result: "HybridResult") -> None:
+    """One quantisation as a table of all ways, with sentences around it, on stdout."""
+    out = make_console(stderr=False)
+    out.print(
+        f"{result.quantization}: the {count(result.bundled.parameters)} hybrid padded to "
+        f"{count(result.target.parameters)} parameters: same text, the cost of a bigger model",
+        markup=False,
+    )
+    first, ways = result.comparisons[0], result.comparisons
+    board = Scoreboard(out, [way.task for way in ways])
+    board.add(replace(first, task="plain", sides=first.sides[:1], differences=()))
+    for way in ways:
+        board.add(way, plain=False)
+    if rows := {way.task: way.figures()[1] for way in ways if way.figures()}:
+        best = max(rows, key=lambda name: rows[name].speedup)
+        name = best if rows[best].speedup > 1 else "plain"
+        out.print(f"Fastest here: {name}. {_verdict(rows[best])}", markup=False)
+    for way in ways:
+        for each in way.differences:
+            out.print(f"{way.task}: {_explain(each)}", markup=False)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from localspec.bench.padding.layout import PaddedShape
 from localspec.core import paths
 from tests.support.command import Command, interrupt_decode
 from tests.support.real_pair import TinyFiles
@@ -16,7 +17,6 @@ pytestmark = pytest.mark.llama
 @pytest.fixture
 def small_demo(tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     from localspec.bench.demo import padded_pair
-    from localspec.bench.padding.layout import PaddedShape
 
     shapes = (PaddedShape(128, 2, 128, 3), PaddedShape(128, 2, 96, 2))
     monkeypatch.setattr(paths, "demo_pair", lambda: (tiny.target, tiny.draft))
@@ -44,6 +44,25 @@ def test_demo(localspec: Command) -> None:
     ):
         assert localspec("demo", *nonsense).code == 2
     assert "shows drafting" in localspec("demo", "--draft", "off").err
+
+
+def test_demo_of_the_hybrid(localspec: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    from localspec.bench.demo import padded_hybrid
+
+    shapes = (PaddedShape(320, 5, 512, 6), PaddedShape(128, 2, 384, 3))  # as they are
+    monkeypatch.setattr(padded_hybrid, "__defaults__", (shapes,))
+    flags = ("demo", "--model", "hybrid", "--repeats", "1", "-n", "4", "-t", "1")
+    done = localspec(*flags)
+    assert done.code == 0 and "The bundled hybrid is a toy" in done.err
+    for word in ("F16: the 8.6M hybrid", "Q4_0: the 8.6M", "plain", "suffix", "draft model", "MTP"):
+        assert word in done.out
+    done = localspec(*flags, "--draft", "1", "--json")
+    assert (done.code, done.err) == (0, "")
+    (first, _) = json.loads(done.out)["hybrids"]
+    assert first["quantization"] == "F16"
+    assert [way["task"] for way in first["ways"]] == ["draft model", "MTP"]
+    wrong = localspec("demo", "--model", "toy")
+    assert wrong.code == 2 and "not one of pair, hybrid" in wrong.sentences
 
 
 @pytest.mark.usefixtures("small_demo")

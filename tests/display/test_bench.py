@@ -14,6 +14,7 @@ from localspec.bench.comparison import Comparison
 from localspec.bench.demo import PairResult
 from localspec.bench.equality import Audit
 from localspec.bench.figures import Limits
+from localspec.bench.hybrid import HybridResult
 from localspec.core.config import DraftTokens
 from localspec.display import bench as bench_display
 from localspec.display import console
@@ -333,3 +334,19 @@ def test_the_demo_fits(
     assert title.startswith("Q4_0: the 87k target padded to 87k parameters, the 87k draft")
     assert plain.startswith("Q4_0") and drafted.endswith("same") and loops.endswith("Q4_0 1")
     assert verdict.startswith("Fastest here: --draft 3.") and left_out.startswith("1 of 2")
+
+
+def test_ways_for_the_hybrid_stand_below_one_plain_row(
+    tiny: TinyFiles, streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    header = read_header(tiny.target)
+    slow = made_comparison(task="draft model", loops=1, prompts=2, differences=(difference(),))
+    fast = made_comparison((2, 2), task="MTP", loops=1, prompts=2)
+    bench_display.hybrid_result(HybridResult("F16", header, header, (slow, fast)))
+    title, _, plain, loops, first, second, verdict, why = streams.read()[0].splitlines()
+    assert title.startswith("F16: the 87k hybrid padded to 87k parameters")
+    assert plain.startswith("plain") and " off " in plain and "repeats itself" in loops
+    assert first.startswith("draft model") and second.startswith("MTP")
+    assert "x  " in first and "x  " in second
+    assert verdict.startswith("Fastest here: MTP. ") and why.startswith("draft model: code 1")
