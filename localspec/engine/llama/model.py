@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from localspec.core import machine
 from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.core.errors import EngineError
+from localspec.core.interrupt import held_interrupt
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.batch import Batch, chunks
 from localspec.engine.llama.parameters import context_parameters
