@@ -21,11 +21,15 @@ from localspec.core.sampling_params import SamplingParams, default_length, requi
 from localspec.display import console
 from localspec.display.progress import progress
 from localspec.library.catalog import MTP
+from localspec.library.resolve import FIND
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
     from localspec.library.acquire import DownloadUI
     from localspec.library.resolve import Resolver
+
+
+_WORDS = (None, MTP, FIND)  # what may stand for heads of the target, in place of a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +109,8 @@ def open_engine(request: Request) -> "Engine":
     """Load what was asked for, and say what the user should know about it."""
     target_file, draft_file = _files(request)
     target, draft = request.loading.load_options(target_file, draft_file)
-    if draft is not None and request.draft.model in (None, MTP):  # the heads, not the whole model
-        draft = replace(draft, load_heads=True)
+    if draft is not None and draft_file == target_file and request.draft.model in _WORDS:
+        draft = replace(draft, load_heads=True)  # the heads in it, not the whole model again
     from localspec.engine.engine import Engine
     from localspec.engine.llama import llama_library
 
@@ -201,7 +205,6 @@ def use_template(engine: "Engine", flags: TemplateFlags, system: str | None = No
 def _files(request: Request) -> tuple[Path, Path | None]:
     """The files of target and draft, fetched from the Hub where they are named but missing."""
     from localspec.library.acquire import ensure_local
-    from localspec.library.resolve import FIND
 
     lengths = request.draft.lengths
     draft = None if lengths == (0,) else request.draft.model
@@ -245,7 +248,10 @@ def _find_draft(target: Path, resolver: "Resolver", lenient: bool) -> Path:
     from localspec.library.suggest import drafts_for
     from localspec.metadata.header import read_header
 
-    found = drafts_for(read_header(target), resolver.inventory.models, lenient=lenient).drafts
+    suggested = drafts_for(read_header(target), resolver.inventory.files, lenient=lenient)
+    found = suggested.drafts
+    if suggested.own_heads:
+        return _heads(target) or target
     if not found or found[0].worth <= 1:
         raise IncompatiblePair(
             f"No model on this disk can draft for {target}.",

@@ -36,7 +36,7 @@ from localspec.engine.text_stream import Prompt, Reading
 from localspec.metadata.adapter import check_adapter
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.pairing import Finding, check_model, check_pair
+from localspec.pairing import Finding, check_model, check_own_heads, check_pair
 from localspec.speculative.sampling.logit_changes import TokenRules
 from localspec.speculative.suffix import SuffixIndex
 
@@ -97,6 +97,8 @@ class Engine:
             read_header(draft.path, draft.override_kv) if draft and of_other_file else None
         )
         notes = _require(header, draft_header, lenient)
+        if target.load_heads:
+            require_own_heads(header)
         for adapter, _ in target.loras:
             check_adapter(adapter, header)
         plan = _plan(header, target, draft_header, draft, notes, say)
@@ -330,6 +332,12 @@ def require_pair(target: ModelHeader, draft: ModelHeader, *, lenient: bool = Fal
             + shlex.join(["localspec", "check", str(target.path), str(draft.path)]),
         )
     return _warnings(report.findings)
+
+
+def require_own_heads(header: ModelHeader) -> None:
+    """Raise IncompatiblePair for a model that cannot draft for itself."""
+    for finding in check_own_heads(header).errors:
+        raise IncompatiblePair(finding.message, finding.hint)
 
 
 def _warnings(findings: Sequence[Finding]) -> list[str]:

@@ -25,7 +25,7 @@ def calibrate(
     """
     _seconds(target, 1, clock)  # the first pass of all reads the weights in
     known, end = Knowledge(), clock() + budget
-    if draft is not None:
+    if draft is not None:  # which may look into the target's cache: that holds a token now
         draft_end = clock() + budget / 3
         _measure(draft, known.draft, _DRAFT_WIDTHS, clock, draft_end)
         reading, width = PassCosts(), min(_READING_WIDTH, draft.n_ctx)
@@ -48,10 +48,10 @@ def still_holds(
         return True
     plain = _best(target, 1, clock)
     found = [(_best(target, _SPOT, clock) / plain, spot / before)]
-    target.keep(0)
-    if draft is not None:
+    if draft is not None:  # which may look into the target's cache: that is not empty yet
         found.append((_best(draft, 1, clock) / plain, known.draft.seconds(1, 0) / before))
         draft.keep(0)
+    target.keep(0)
     return all(1 / _ALIKE < now / then < _ALIKE for now, then in found)
 
 

@@ -70,7 +70,7 @@ class SharedHead(Head):
     def _compute(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
         """See `Head._compute`; only the last token says something."""
         if outputs:
-            at = min(begin + len(tokens) - 1, len(self._target.tokens))
+            at = max(1, len(self._target.tokens))  # at 0 there is nothing to look at
             self._context.decode(tokens[-1:], [at], states[-1:], 1)
             self._outputs = 1
             self._ahead = self._context.own_state(0)
