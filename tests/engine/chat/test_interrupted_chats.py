@@ -111,9 +111,7 @@ def opened(architecture: Files, target: str, draft: str | None, way: str) -> Ite
 
 
 @pytest.fixture(scope="module", params=PAIRS, ids=lambda pair: " ".join(map(str, pair)))
-def engines(
-    request: pytest.FixtureRequest, architecture: Files
-) -> Iterator[tuple[Engine, Engine]]:
+def engines(request: pytest.FixtureRequest, architecture: Files) -> Iterator[tuple[Engine, Engine]]:
     """An engine that chats, and the same, which reads every prompt from its beginning."""
     with opened(architecture, *request.param) as engine:
         with opened(architecture, *request.param) as oracle:
