@@ -1,4 +1,4 @@
-"""The state that a recurrent layer keeps in place of keys and values: its size, how many there are."""
+"""States that recurrent layers keep in place of keys and values: their size and number."""
 
 from collections.abc import Collection
 

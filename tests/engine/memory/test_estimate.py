@@ -278,7 +278,7 @@ WIDER = {
 def test_recurrent_models_and_heads_take_what_is_estimated(
     tmp_path: Path, name: str, way: str, states: dict[str, int]
 ) -> None:
-    wider = replace(MODELS[name], keys=MODELS[name].keys | WIDER)
+    wider = replace(MODELS[name], keys={**MODELS[name].keys, **WIDER})
     path = write_model(tmp_path / "wider.gguf", wider)
     header, heads = read_header(path), name.endswith("-mtp")
     load = options(path, ctx_size=1024, load_heads=heads)
