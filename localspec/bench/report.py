@@ -75,8 +75,7 @@ def _pair(engine: "Engine") -> dict[str, object]:
     target, draft = engine.target, engine.draft
     pair = target.memory if draft is None else target.memory + draft.memory
     return {
-        "target": target.settings(),
-        "draft": None if draft is None else draft.settings(),
+        **engine.settings(),
         "memory": {
             "target": target.memory.as_json(),
             "draft": None if draft is None else draft.memory.as_json(),

@@ -85,7 +85,7 @@ def run(
         finally:
             writer.end()
         if not as_json:
-            _show_figures(answer, params)
+            _show_figures(answer, params, engine)
         plain = ask(0, _quiet) if compare and answer.finish_reason != "cancelled" else None
         if as_json:
             settings = _settings(engine, params, length, grammar, prompting.raw)
@@ -131,14 +131,15 @@ def _quiet(response: "GenerationResponse") -> None:
     """For --json, where the text comes at the end."""
 
 
-def _show_figures(answer: "Answer", params: SamplingParams) -> None:
+def _show_figures(answer: "Answer", params: SamplingParams, engine: "Engine") -> None:
     """The figures below an answer, and advice where they give a reason for it."""
     from localspec.engine.advice import advise
+    from localspec.engine.llama.heads.head import Head
 
     seed = None if params.greedy else params.seed
     answers.figures(answer.stats, answer.finish_reason, seed, answer.status)
     answers.only_thoughts(answer)
-    advice = advise(answer.stats, params)
+    advice = advise(answer.stats, params, heads=isinstance(engine.draft, Head))
     if advice is not None:
         console.note(advice)
 
@@ -152,8 +153,7 @@ def _settings(
 ) -> dict[str, object]:
     """What an answer depends on, for ``--json``."""
     return {
-        "target": engine.target.settings(),
-        "draft": None if engine.draft is None else engine.draft.settings(),
+        **engine.settings(),
         "draft_tokens": length,
         "sampling": asdict(params),
         "grammar": grammar,

@@ -13,10 +13,13 @@ _MOSTLY_READING = 0.5  # of all time after the target's own reading, spent readi
 _SOURCE = MODEL.partition(" ")[0]
 
 
-def advise(stats: GenerationStats, params: SamplingParams) -> str | None:
-    """The one sentence that would help most, or None where the figures give no reason for one."""
+def advise(stats: GenerationStats, params: SamplingParams, *, heads: bool = False) -> str | None:
+    """The one sentence that would help most, or None where the figures give no reason for one.
+
+    ``heads``: the draft are prediction heads, which have no other size and no context of their own.
+    """
     spent = stats.seconds + stats.draft_prompt_seconds
-    if spent and stats.draft_prompt_seconds > _MOSTLY_READING * spent:
+    if not heads and spent and stats.draft_prompt_seconds > _MOSTLY_READING * spent:
         return (
             f"The draft took {stats.draft_prompt_seconds:.1f} s to read the prompt and the answer "
             f"{stats.seconds:.1f} s: for long prompts with short answers a smaller "
@@ -31,13 +34,18 @@ def advise(stats: GenerationStats, params: SamplingParams) -> str | None:
             f"At temperature {params.temperature:g} only {rate:.0%} of the draft's tokens were "
             "accepted: a lower --temp makes both models agree more often."
         )
+    if rate < _LOW and heads:
+        return (
+            f"Only {rate:.0%} of the tokens that the heads drafted were accepted: a draft model may "
+            "gain more. See what there is: localspec suggest TARGET"
+        )
     if rate < _LOW:
         return (
             f"Only {rate:.0%} of the draft's tokens were accepted: a draft closer to the target "
             "gains more. See what there is: localspec suggest TARGET"
         )
     step = _draft_step(stats)
-    if step is not None and step > _SLOW_STEP:
+    if not heads and step is not None and step > _SLOW_STEP:
         return (
             f"A token of the draft costs {step:.0%} of one of the target: a smaller draft, or a "
             "stronger quantisation of it, gains more."

@@ -203,6 +203,13 @@ class Engine:
     def _special_piece(self, token: int) -> bytes:
         return self.target.piece(token, special=True)
 
+    def settings(self) -> dict[str, object]:
+        """Which files are loaded, and how, as plain data; the draft with llama.cpp's name of it."""
+        draft = None
+        if self.draft is not None:
+            draft = {"spec_type": "draft-simple"} | self.draft.settings()
+        return {"target": self.target.settings(), "draft": draft}
+
     @property
     def can_roll_back(self) -> bool:
         """Whether the target's last tokens can be forgotten."""

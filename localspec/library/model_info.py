@@ -7,7 +7,7 @@ from itertools import starmap
 from localspec.core.config import LoadOptions
 from localspec.core.formatting import count, one_line, size
 from localspec.core.sampling_choice import recommendation
-from localspec.engine.memory.estimate import estimate_memory
+from localspec.engine.memory.estimate import estimate_run
 from localspec.engine.memory.plan import default_ctx_size
 from localspec.engine.memory.use import MemoryUse
 from localspec.metadata.draft_kind import claimed_heads, draft_kind, has_heads
@@ -59,7 +59,7 @@ def model_info(header: ModelHeader, free: int | None = None) -> ModelInfo:
     findings = tuple(check_usable(header))
     usable = not any(finding.level == "error" for finding in findings)
     ctx_size = default_ctx_size(header)
-    use = estimate_memory(header, ctx_size, LoadOptions(header.path)).use
+    use = estimate_run(header, ctx_size, LoadOptions(header.path)).use
     facts = [*_model(header), *_text(header), *_memory(use, ctx_size, free)]
     facts += [*_heads(header, ctx_size, use), *_use(header, usable)]
     shown = tuple((label, one_line(words)) for label, words in facts)
@@ -95,8 +95,8 @@ def _heads(header: ModelHeader, ctx_size: int, use: MemoryUse) -> Iterator[tuple
     """What a file of heads reads of its target, or which heads a model brings."""
     kind = draft_kind(header)
     if has_heads(header):
-        load = LoadOptions(header.path)
-        more = estimate_memory(header, ctx_size, load, heads=True).use.total - use.total
+        load = LoadOptions(header.path, load_heads=True)
+        more = estimate_run(header, ctx_size, load).use.total - use.total
         heads = counted(claimed_heads(header), "prediction head")
         yield "heads", f"{heads} of its own: use with --draft mtp, {size(more)} more"
     if kind.is_model:

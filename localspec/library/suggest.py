@@ -13,7 +13,7 @@ from localspec.core.config import LoadOptions
 from localspec.core.errors import LocalspecError
 from localspec.core.formatting import size
 from localspec.engine import profile_store
-from localspec.engine.memory.estimate import estimate_memory, tensor_bytes
+from localspec.engine.memory.estimate import estimate_run, tensor_bytes
 from localspec.engine.memory.plan import default_ctx_size, draft_ctx_size
 from localspec.engine.memory.probe import memory_for_models
 from localspec.library import sidecars
@@ -230,7 +230,7 @@ def _judge(
     reasons.append(draft.quantization)
     ctx_size = default_ctx_size(target)
     taken = sum(
-        estimate_memory(header, n, LoadOptions(header.path)).use.total
+        estimate_run(header, n, LoadOptions(header.path)).use.total
         for header, n in ((target, ctx_size), (draft, draft_ctx_size(draft, ctx_size)))
     )
     if free_ram is not None and taken > free_ram:

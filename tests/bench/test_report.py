@@ -50,6 +50,7 @@ def test_a_document_tells_pair_machine_settings_and_memory(engine: Engine) -> No
     for role in ("target", "draft"):
         assert again[role]["quantization"] == "F16" and again[role]["file"].endswith(".gguf")
         assert again[role]["threads"] == 1
+    assert again["draft"]["spec_type"] == "draft-simple" and "spec_type" not in again["target"]
     assert again["settings"]["draft_tokens"] == [0, 2]
     assert again["settings"]["sampling"]["temperature"] == 0
     assert {"seed", "top_k"} <= set(again["settings"]["sampling"])

@@ -68,3 +68,10 @@ def test_without_a_plain_pass_nothing_is_said_of_a_step() -> None:
     stats = answer(step=0.9)
     del stats.passes[1]
     assert advise(stats, GREEDY) is None
+
+
+def test_heads_have_no_other_size() -> None:
+    few = advise(answer(accepted=20), GREEDY, heads=True)
+    assert few is not None and "10% of the tokens that the heads drafted" in few
+    assert advise(answer(step=0.5), GREEDY, heads=True) is None
+    assert advise(answer(reading=30.0), GREEDY, heads=True) is None

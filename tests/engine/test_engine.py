@@ -577,6 +577,36 @@ def test_where_no_way_works_all_is_read_again(
         assert engine.target.tokens == prompt[:3] and engine.target.pending == 3
 
 
+@pytest.mark.parametrize(
+    ("target", "heads", "kind"),
+    [("qwen35-mtp", None, "draft-mtp"), ("qwen35", "mtp-qwen35", "draft-mtp"),
+     ("llama", "eagle3", "draft-eagle3"), ("llama", "dflash", "draft-dflash")],
+)  # fmt: skip
+def test_settings_tell_the_kind_of_draft(
+    architecture: Callable[[str], Path], target: str, heads: str | None, kind: str
+) -> None:
+    path = architecture(target)
+    draft = options(path, load_heads=True) if heads is None else options(architecture(heads))
+    with Engine.load(options(path, ctx_size=256), replace(draft, ctx_size=256)) as engine:
+        told = engine.settings()["draft"]
+    assert isinstance(told, dict) and told["spec_type"] == kind
+
+
+@pytest.mark.parametrize("params", PARAMS)
+def test_exact_answers_of_a_recurrent_target_are_exactly_the_same(
+    architecture: Callable[[str], Path], params: SamplingParams
+) -> None:
+    """With the widths that its kernels see in a fork, where a padded pass is taken back."""
+    path = architecture("falcon-h1")
+    given = options(path, ctx_size=256, exact=True)
+    with Engine.load(given, options(architecture("mamba2"), ctx_size=256), lenient=True) as engine:
+        assert engine.target.rollback.name == "fork"
+        prompt = engine.encode_text("the thing")
+        plain = fresh(engine, prompt, params, 0, 150)
+        for length in (1, 3, 8):
+            assert fresh(engine, prompt, params, length, 150).tokens == plain.tokens
+
+
 # -- the tokenizer -------------------------------------------------------------------------
 
 

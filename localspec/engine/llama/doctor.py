@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from localspec import __version__
 from localspec.core import machine, paths
 from localspec.core.config import LoadOptions
-from localspec.core.errors import LocalspecError
+from localspec.core.errors import EngineError, LocalspecError
 from localspec.core.formatting import size
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine, missing_gpu
 from localspec.engine.generate import stream_generate
 from localspec.engine.llama import llama_library
+from localspec.engine.llama.heads.unstable import unstable
 
 
 @dataclass(slots=True)
@@ -66,12 +67,23 @@ def _examine_build(result: DoctorReport) -> None:
     result.facts["llama_cpp"] = build.llama_cpp
     result.facts["features"] = build.features
     result.facts["gpu_offload"] = build.gpu_offload
+    result.facts["prediction_heads"] = _heads(result)
     result.facts["devices"] = [
         {"name": d.name, "description": d.description, "kind": d.kind, "free": d.free,
          "total": d.total}
         for d in llama_library.devices()
     ]  # fmt: skip
     result.advice += missing_gpu()
+
+
+def _heads(result: DoctorReport) -> bool:
+    """Whether this build hands out the hidden states that heads draft from."""
+    try:
+        unstable()
+    except EngineError as error:
+        result.advice.append(f"{error.message} {error.hint}")
+        return False
+    return True
 
 
 def _try_demo() -> str:

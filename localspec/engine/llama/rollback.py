@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.engine.memory.recurrent import ANCHORS, SNAPSHOTS
+
 _LIVE, _COPY = 0, 1  # sequence ids
 _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: the recurrent part, without attention's cells
-_MOST_ANCHORS = 4
-SNAPSHOTS = 4  # tokens that can be undone without a copy
 
 
 class Rollback(Protocol):
@@ -282,7 +282,7 @@ def make_rollback(llama: Any, model: Any, context: Any, way: str) -> Rollback:
     beside sliding layers has no anchors: what these layers still hold cannot be asked.
     """
     sliding = int(llama.llama_model_n_swa(model))
-    anchors = 0 if sliding else _MOST_ANCHORS
+    anchors = 0 if sliding else ANCHORS
     if way == Trim.name:
         return Trim(llama, context, sliding)
     if way == Fork.name:

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
-from localspec.engine.memory.recurrent import is_recurrent, state_bytes
+from localspec.engine.memory.recurrent import (
+    ANCHORS,
+    SNAPSHOTS,
+    convolved,
+    is_recurrent,
+    state_bytes,
+)
 from localspec.engine.memory.use import MemoryUse
 from localspec.metadata.draft_kind import (
     draft_kind,
@@ -37,7 +43,8 @@ class MemoryEstimate:
     """Bytes of a model with a context: ``layers`` and ``kv`` hold one entry for each layer.
 
     ``embedding`` stays in RAM; ``output`` is what follows the last layer. A model whose output
-    matrix is its embedding again needs a copy of it on a GPU, of ``copied`` bytes.
+    matrix is its embedding again needs a copy of it on a GPU, of ``copied`` bytes. ``anchors`` are
+    copies of recurrent states, in RAM wherever the layers are.
     """
 
     embedding: int
@@ -46,12 +53,13 @@ class MemoryEstimate:
     kv: tuple[int, ...]
     compute: int
     copied: int = 0
+    anchors: int = 0
 
     @property
     def use(self) -> MemoryUse:
         """All of it, as if on one device."""
         weights = self.embedding + sum(self.layers) + self.output
-        return MemoryUse(weights, sum(self.kv), self.compute)
+        return MemoryUse(weights, sum(self.kv) + self.anchors, self.compute)
 
     def on_gpu(self, n_layers: int) -> int:
         """Bytes on the GPU with the last ``n_layers`` there, the output counted as one more layer.
@@ -69,7 +77,8 @@ class MemoryEstimate:
         if n_layers <= 0:
             return self.use.total
         first = max(0, len(self.layers) + 1 - n_layers)
-        return self.embedding + sum(self.layers[:first]) + sum(self.kv[:first]) + self.compute
+        weights = self.embedding + sum(self.layers[:first])
+        return weights + sum(self.kv[:first]) + self.anchors + self.compute
 
     def weights_in_ram(self, n_layers: int) -> int:
         """Bytes of `in_ram` that are weights: mapped, they can be read from the disk again."""
@@ -89,6 +98,19 @@ def tensor_bytes(header: ModelHeader) -> int:
     return sum(tensor.n_bytes for tensor in header.tensors)
 
 
+def estimate_run(header: ModelHeader, ctx_size: int, options: LoadOptions) -> MemoryEstimate:
+    """What a model takes that generates: at most, with all recurrent states to return to.
+
+    Which way of rolling back is the cheapest is not known before the weights are loaded:
+    `Snapshots` takes the most, and one copy more than `Fork` (see `engine.llama.rollback`).
+    """
+    heads = options.load_heads
+    once = estimate_memory(header, ctx_size, options, heads=heads)
+    run = estimate_memory(header, ctx_size, options, snapshots=SNAPSHOTS, heads=heads)
+    state = (sum(run.kv) - sum(once.kv)) // SNAPSHOTS
+    return replace(run, anchors=(1 + ANCHORS) * state)
+
+
 def estimate_memory(
     header: ModelHeader,
     ctx_size: int,
@@ -105,7 +127,7 @@ def estimate_memory(
     with `kv_unified`), and each as many ``snapshots`` of it (`n_rs_seq`). With ``heads``, NextN
     layers behind the model's own are loaded (`load_mtp`) and have a context of their own, as long.
     Repeats llama.cpp's arithmetic for weights and caches; the compute buffers follow a formula that
-    was fitted to what it logs.
+    was fitted to what it logs. Recurrent layers have what they convolve twice in addition.
     """
     alone = not draft_kind(header).is_model  # a file of heads holds nothing else
     with_heads = alone or (heads and has_heads(header))
@@ -117,12 +139,16 @@ def estimate_memory(
     windowed = min(cells, _padded(sequences * (header.sliding_window or 0) + batch))
     slides = sliding_layers(header, len(blocks))
     states = sequences * (1 + snapshots)
+    own = 0 if alone else n_layers(header)
+    of_heads = _padded(asked + MAX_DRAFT_TOKENS + 2)  # `heads.head.ROOM`
     kv = tuple(
-        (windowed if slides[i] else cells) * _token_bytes(header, i, block, options)
+        (windowed if slides[i] else cells if i < own else of_heads)
+        * _token_bytes(header, i, block, options)
         + states * _state_bytes(header, block)
         for i, block in enumerate(blocks)
     )
     compute = _compute(header, batch, cells + (windowed if any(slides) else 0))
+    compute += 2 * _FLOAT * batch * convolved(header) * (not alone)
     if with_heads and not alone:  # whose context has buffers too, and both hand over hidden states
         compute += _compute(header, batch, cells) + 2 * _FLOAT * batch * (output_width(header) or 0)
     return MemoryEstimate(

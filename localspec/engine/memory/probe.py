@@ -20,8 +20,7 @@ from localspec.core.config import KeyValue, LoadOptions, Lora, RopeOptions
 from localspec.core.errors import UsageError
 from localspec.core.formatting import size
 from localspec.engine.llama import llama_library
-from localspec.engine.llama.rollback import SNAPSHOTS
-from localspec.engine.memory.estimate import MemoryEstimate, estimate_memory
+from localspec.engine.memory.estimate import MemoryEstimate, estimate_memory, estimate_run
 from localspec.engine.memory.plan import (
     LEAST_CTX,
     FreeMemory,
@@ -124,10 +123,10 @@ def plan_here(
     correct: list[Callable[[MemoryEstimate], MemoryEstimate]] = [lambda rough: rough] * 2
 
     def estimate(ctx_size: int, draft_ctx: int) -> tuple[MemoryEstimate, MemoryEstimate | None]:
-        first = correct[0](_estimate(target, ctx_size, target_options))
+        first = correct[0](estimate_run(target, ctx_size, target_options))
         if draft is None or draft_options is None:
             return first, None
-        return first, correct[1](_estimate(draft, draft_ctx, draft_options))
+        return first, correct[1](estimate_run(draft, draft_ctx, draft_options))
 
     def draft_context(ctx_size: int) -> int:
         return request.draft_ctx_size or (draft_ctx_size(draft, ctx_size) if draft else 0)
@@ -186,12 +185,6 @@ def _is_hopeless(models: tuple[MemoryEstimate, MemoryEstimate | None], free: Fre
         return False
     working = sum(model.use.kv + model.use.compute for model in models if model is not None)
     return working > 2 * (free.ram + sum(free.gpus))
-
-
-def _estimate(header: ModelHeader, ctx_size: int, options: LoadOptions) -> MemoryEstimate:
-    """With room for snapshots of a recurrent state, or for the copies that are made without."""
-    heads = options.load_heads
-    return estimate_memory(header, ctx_size, options, snapshots=SNAPSHOTS, heads=heads)
 
 
 def _correction(

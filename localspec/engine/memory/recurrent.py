@@ -1,9 +1,11 @@
-"""Size of the state that a recurrent layer keeps in place of keys and values, by its header."""
+"""States that recurrent layers keep in place of keys and values: their size and number."""
 
 from collections.abc import Collection
 
 from localspec.metadata.header import ModelHeader
 
+SNAPSHOTS = 4  # states that llama.cpp keeps besides the present one: tokens undone without a copy
+ANCHORS = 4  # copies in RAM, at the ends of prompts and answers
 _FLOAT = 4  # bytes; llama.cpp keeps states in F32
 _PARTS = ("ssm_", "time_mix", "shortconv")
 
@@ -31,8 +33,13 @@ def state_bytes(header: ModelHeader) -> int:
     if header.architecture == "minimax-01":
         return _FLOAT * heads * _size(header, "attention.key_length") ** 2
     inner, state = _size(header, "ssm.inner_size"), _size(header, "ssm.state_size")
-    convolved = inner + 2 * _size(header, "ssm.group_count") * state
-    return _FLOAT * (convolution * convolved + state * inner)
+    return _FLOAT * (convolution * convolved(header) + state * inner)
+
+
+def convolved(header: ModelHeader) -> int:
+    """Width of what the convolution of a Mamba or delta net layer reads of each token."""
+    groups, state = _size(header, "ssm.group_count"), _size(header, "ssm.state_size")
+    return _size(header, "ssm.inner_size") + 2 * groups * state
 
 
 def _size(header: ModelHeader, key: str) -> int:

@@ -26,6 +26,7 @@ def test_facts_are_there_and_the_demo_runs() -> None:
     assert facts["localspec"] == __version__
     assert facts["llama_cpp_python"] == llama_library.build().bindings
     assert facts["cache_folder"] == str(paths.cache_folder())
+    assert facts["prediction_heads"] is True
     devices = facts["devices"]
     assert isinstance(devices, list) and devices[0]["name"] == "CPU"
     assert str(facts["demo"]).startswith("runs: ") and "drafted accepted" in str(facts["demo"])
@@ -76,3 +77,13 @@ def test_little_memory_and_an_unused_gpu_are_told(monkeypatch: pytest.MonkeyPatc
     assert result.advice[1] == "Build it for the GPU."
     monkeypatch.setattr(machine, "memory", lambda: None)
     assert "memory_total" not in examine().facts
+
+
+def test_a_build_without_hidden_states_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise EngineError("This build cannot read hidden states.", "Install another.")
+
+    monkeypatch.setattr(doctor, "unstable", missing)
+    result = examine()
+    assert result.healthy and result.facts["prediction_heads"] is False
+    assert "This build cannot read hidden states. Install another." in result.advice

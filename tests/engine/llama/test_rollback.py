@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from localspec.core.config import LoadOptions
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.model import LlamaModel
-from localspec.engine.llama.rollback import SNAPSHOTS, Fork, Snapshots
+from localspec.engine.llama.rollback import Fork, Snapshots
+from localspec.engine.memory.recurrent import SNAPSHOTS
 from localspec.metadata.header import read_header
 from tests.support.real_pair import options
 from tests.support.today import STATEFUL, WAYS

@@ -8,15 +8,21 @@ from pathlib import Path
 import pytest
 
 from localspec.core.config import LoadOptions, Lora
+from localspec.engine.llama.heads.opening import open_head
+from localspec.engine.llama.model import LlamaModel
 from localspec.engine.memory.estimate import (
     MemoryEstimate,
     estimate_memory,
+    estimate_run,
     sliding_layers,
     tensor_bytes,
 )
 from localspec.engine.memory.probe import would_allocate
+from localspec.engine.memory.recurrent import ANCHORS, SNAPSHOTS
 from localspec.engine.memory.use import MemoryUse
 from localspec.metadata.header import ModelHeader, read_header
+from tests.support.architectures.specs import MODELS
+from tests.support.architectures.writer import write_model
 from tests.support.big_files import write_big_model
 from tests.support.gguf_files import Tensor
 from tests.support.head_files import (
@@ -233,22 +239,71 @@ def test_heads_that_are_used_have_weights_and_a_context(tmp_path: Path) -> None:
     without, with_heads = (estimate_memory(header, 512, load, heads=flag) for flag in (False, True))
     held = sum(t.n_bytes for t in header.tensors if t.name.startswith("blk.4."))
     assert with_heads.layers[4] == held and without.layers[4] == 0
-    assert with_heads.kv[4] == 512 * CELL and without.kv[4] == 0
-    assert with_heads.compute > 2 * without.compute
+    assert with_heads.kv[4] == (512 + 256) * CELL and without.kv[4] == 0
+    assert with_heads.compute > 1.5 * without.compute
     assert with_heads.use.weights == tensor_bytes(header)
     plain = hybrid(tmp_path, heads=0)
     assert estimate_memory(plain, 512, load, heads=True) == estimate_memory(plain, 512, load)
+
+
+def test_a_run_has_states_to_return_to(tmp_path: Path) -> None:
+    header = hybrid(tmp_path)
+    run = estimate_run(header, 512, LoadOptions(header.path))
+    each = 1 + SNAPSHOTS
+    assert run.kv == (each * STATE, each * STATE, 512 * CELL, 512 * CELL, 0)
+    assert run.anchors == (1 + ANCHORS) * 2 * STATE
+    assert run.use.kv == sum(run.kv) + run.anchors
+    on_gpu = run.in_ram(len(run.layers) + 1)
+    assert on_gpu - replace(run, anchors=0).in_ram(len(run.layers) + 1) == run.anchors
+    assert run.use.total == run.in_ram(0)
+    with_heads = estimate_run(header, 512, LoadOptions(header.path, load_heads=True))
+    assert with_heads.kv[4] == (512 + 256) * CELL
+
+
+WIDER = {
+    "embedding_length": 256,
+    "ssm.inner_size": 512,
+    "ssm.state_size": 128,
+    "ssm.group_count": 4,
+    "ssm.time_step_rank": 4,
+}
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize(
+    ("name", "way", "states"),
+    [("qwen35-mtp", "fork", {"sequences": 2}), ("qwen35-mtp", "snapshots", {"snapshots": 4}),
+     ("mamba2", "fork", {"sequences": 2}), ("nemotron_h", "snapshots", {"snapshots": 4})],
+)  # fmt: skip
+def test_recurrent_models_and_heads_take_what_is_estimated(
+    tmp_path: Path, name: str, way: str, states: dict[str, int]
+) -> None:
+    wider = replace(MODELS[name], keys={**MODELS[name].keys, **WIDER})
+    path = write_model(tmp_path / "wider.gguf", wider)
+    header, heads = read_header(path), name.endswith("-mtp")
+    load = options(path, ctx_size=1024, load_heads=heads)
+    model = LlamaModel(header, load, ways=(way,))
+    assert model.rollback.name == way
+    allocated = model.memory
+    if heads:
+        head = open_head(model, None, load)
+        allocated += head.memory
+        head.close()
+    model.close()
+    assert_within(0.2, estimate_memory(header, 1024, load, heads=heads, **states).use, allocated)
 
 
 def test_heads_alone(tmp_path: Path) -> None:
     attention = [Tensor(f"blk.4.attn_{name}.weight", (64, 64)) for name in "kv"]
     header = header_of(tmp_path, mtp_bytes(tensors=attention))
     found = estimate_memory(header, 512, LoadOptions(header.path))
-    assert found.kv == (0, 0, 0, 0, 512 * CELL) and found.use.weights == tensor_bytes(header)
+    assert found.kv == (0, 0, 0, 0, (512 + 256) * CELL) and found.use.weights == tensor_bytes(
+        header
+    )
     borrowed = header_of(tmp_path, assistant_bytes())
     assert set(estimate_memory(borrowed, 512, LoadOptions(borrowed.path)).kv) == {0}
     eagle = header_of(
         tmp_path,
         eagle3_bytes(tensors=[Tensor(f"blk.0.attn_{name}.weight", (128, 64)) for name in "kv"]),
     )
-    assert estimate_memory(eagle, 512, LoadOptions(eagle.path)).kv == (512 * CELL,)
+    assert estimate_memory(eagle, 512, LoadOptions(eagle.path)).kv == ((512 + 256) * CELL,)

@@ -9,6 +9,7 @@ from localspec.engine.llama.heads.states import HiddenStates, States
 from localspec.engine.llama.heads.taps import Tap, require_states
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.memory.use import MemoryUse
+from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import Logits
 from localspec.speculative.prefix import common_prefix
@@ -66,7 +67,9 @@ class Head:
 
     def settings(self) -> dict[str, object]:
         """What a result obtained with this head depends on, as plain data."""
-        return self._context.settings() | {"heads": type(self).__name__}
+        kind = draft_kind(self.header)
+        spec_type = "draft-mtp" if kind.is_model else kind.spec_type  # of a whole model: its own
+        return self._context.settings() | {"spec_type": spec_type}
 
     @property
     def memory(self) -> MemoryUse:
