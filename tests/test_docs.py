@@ -10,6 +10,9 @@ import pytest
 import typer.main
 
 from localspec import cli
+from localspec.metadata.draft_kind import MTP_CHAINS, MTP_GRAPHS
+from localspec.metadata.head_checks import LAYER_TAPS
+from tests.support.today import table
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -103,6 +106,16 @@ def test_the_library_example_runs(
     monkeypatch.chdir(ROOT)
     exec(compile(example, "README.md", "exec"), {})
     assert re.search(r"\n\d+% of the drafted tokens were accepted\n$", capsys.readouterr().out)
+
+
+def test_the_page_of_models_says_what_is_tested() -> None:
+    text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    shown = [line for line in text.splitlines() if re.match(r"\|[a-z][\w-]+\|", line)]
+    assert shown[1:] == table()  # below its head
+    items = re.findall(r"^- (\w[\w-]+(?:,\s+[\w-]+)+)$", text, re.M)
+    lists = {tuple(re.split(r",\s+", item)) for item in items}
+    known = (MTP_CHAINS, MTP_GRAPHS - MTP_CHAINS, LAYER_TAPS)
+    assert {tuple(sorted(names)) for names in known} <= lists
 
 
 def flag_rows() -> list[tuple[list[str], str]]:

@@ -21,6 +21,8 @@ ASSISTANTS = {"gemma4-assistant": "gemma4"}
 
 DEFAULT_BLOCK = 16  # tokens of a DFlash pass, where its file does not say (common/speculative.cpp)
 _MASK = "tokenizer.ggml.mask_token_id"
+# What each NextN layer must have, of any architecture; the rest of it differs.
+_NEXTN = ("eh_proj", "enorm", "hnorm")
 _BLOCK_TENSOR = re.compile(r"blk\.(\d{1,4})\.")
 # Extensions of DFlash that llama.cpp runs in another way, by a tensor (common/speculative.cpp).
 _VARIANTS = {"markov_w1.weight": "DSpark", "selector_hidden.weight": "DFlash2"}
@@ -97,11 +99,14 @@ def claimed_heads(header: ModelHeader) -> int:
 
 
 def held_heads(header: ModelHeader) -> int:
-    """NextN layers whose projection is there (`blk.N.nextn.eh_proj.weight`)."""
+    """NextN layers whose projection and norms are there (`blk.N.nextn.eh_proj.weight`)."""
     names = {tensor.name for tensor in header.tensors}
     layers = header.block_count or 0
     first = max(0, layers - claimed_heads(header))
-    return sum(f"blk.{i}.nextn.eh_proj.weight" in names for i in range(first, min(layers, 10_000)))
+    return sum(
+        all(f"blk.{i}.nextn.{each}.weight" in names for each in _NEXTN)
+        for i in range(first, min(layers, 10_000))
+    )
 
 
 def has_heads(header: ModelHeader) -> bool:

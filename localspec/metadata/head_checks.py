@@ -46,6 +46,15 @@ EAGLE3_LAYERS = 3  # whose inputs an EAGLE-3 head reads (`llama_model_eagle3::lo
 MAX_BLOCK = 1024  # tokens of a DFlash pass; known ones have 8 to 16
 MAX_MAP = 2_000_000  # tokens of a reduced vocabulary
 _I64 = "I64"
+# What a NextN layer is built from as the model's own layers are; llama.cpp asserts some of it.
+_OF_A_LAYER = (
+    "attention.key_length",
+    "expert_count",
+    "expert_used_count",
+    "full_attention_interval",
+    "rope.dimension_count",
+    "rope.dimension_sections",
+)
 
 
 def heads_problem(header: ModelHeader) -> str | None:
@@ -212,6 +221,20 @@ def _check_same_model(target: ModelHeader, draft: ModelHeader) -> Iterator[Findi
         if expected and found and expected != found:
             message = f"The heads follow {found} layers, but the target has {expected}."
             yield make_finding("heads-layers", message)
+        yield from _check_layers_alike(target, draft)
+
+
+def _check_layers_alike(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
+    """Whether NextN layers are built as the model's own are."""
+    for key in _OF_A_LAYER:
+        ours, theirs = target.get(key), draft.get(key)
+        if ours is not None and ours != theirs:
+            values = f"{_shown(ours)} for the target but {_shown(theirs)} for the heads"
+            yield make_finding("heads-width", f"{key} is {values}.")
+
+
+def _shown(value: object) -> str:
+    return "not given" if value is None else one_line(str(value))
 
 
 def _check_taps(target: ModelHeader, kind: DraftKind) -> Iterator[Finding]:

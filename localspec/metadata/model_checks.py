@@ -120,6 +120,18 @@ def _check_sizes_of(header: ModelHeader, role: Role) -> Iterator[Finding]:
         yield make_finding(
             "absurd-header", f"The {role} has an epsilon of {epsilon} for its norms."
         )
+    yield from _check_rotation(header, role)
+
+
+def _check_rotation(header: ModelHeader, role: Role) -> Iterator[Finding]:
+    """Dimensions of a head that rotary embedding turns, in pairs (`ggml_rope_impl`)."""
+    turned, length = header.get("rope.dimension_count"), header.get("attention.key_length")
+    if type(turned) is not int:
+        return
+    if turned % 2 or (type(length) is int and turned > length):
+        whole = f" of {length:,}" if type(length) is int else ""
+        message = f"The {role} rotates {turned:,}{whole} dimensions of a head."
+        yield make_finding("absurd-header", message)
 
 
 def _find_sidecar(header: ModelHeader, role: Role, kind: DraftKind) -> Finding | None:

@@ -114,6 +114,18 @@ FIT_NOT: dict[str, tuple[bytes, bytes, str, str]] = {
         "heads-width",
         "keys are 32 wide, the heads read 16",
     ),
+    "heads of other experts": (
+        target_bytes(keys={"expert_count": 4}),
+        mtp_bytes(keys={"expert_count": 8}),
+        "heads-width",
+        "expert_count is 4 for the target but 8 for the heads",
+    ),
+    "heads that rotate less": (
+        target_bytes(keys={"rope.dimension_count": 16}),
+        mtp_bytes(),
+        "heads-width",
+        "rope.dimension_count is 16 for the target but not given for the heads",
+    ),
     "heads of other tokens": (
         target_bytes(),
         mtp_bytes(tokens=[*words(N_TOKENS - 1), "other"]),
@@ -206,6 +218,11 @@ def test_heads_that_do_not_fit(case: str, tmp_path: Path) -> None:
 BROKEN: dict[str, tuple[bytes, str, str]] = {
     "heads without tensors": (
         mtp_bytes(held=0, tensors=[Tensor("blk.4.attn_norm.weight", (WIDTH,))]),
+        "heads-missing",
+        "claims 1 prediction head, but holds the tensors of 0",
+    ),
+    "a head without one of its norms": (
+        mtp_bytes(tensors=[Tensor("blk.4.nextn.enorm.weight", (0,))]),
         "heads-missing",
         "claims 1 prediction head, but holds the tensors of 0",
     ),

@@ -136,6 +136,7 @@ def test_values_that_would_abort_llama_cpp_are_refused(make: Make) -> None:
         ("llama.block_count", 513),
         ("llama.attention.layer_norm_rms_epsilon", float("nan")),
         ("llama.attention.layer_norm_rms_epsilon", -1.0),
+        ("llama.rope.dimension_count", 33),
     ):
         header = make(keys={key: value})
         assert "error absurd-header" in rules(check_model(header)), (key, value)

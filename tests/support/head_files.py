@@ -165,5 +165,10 @@ def _nextn(first: int, count: int) -> list[Tensor]:
     return [
         Tensor(f"blk.{first + i}.{name}.weight", shape)
         for i in range(count)
-        for name, shape in (("attn_norm", (WIDTH,)), ("nextn.eh_proj", (2 * WIDTH, WIDTH)))
+        for name, shape in (
+            ("attn_norm", (WIDTH,)),
+            ("nextn.eh_proj", (2 * WIDTH, WIDTH)),
+            ("nextn.enorm", (WIDTH,)),
+            ("nextn.hnorm", (WIDTH,)),
+        )
     ]

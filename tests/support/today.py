@@ -67,3 +67,25 @@ WITH_MTP = [
 _TAPPED = "llama qwen35 qwen35moe qwen3next nemotron_h nemotron_h_moe lfm2 gemma4".split()
 WITH_EAGLE3 = [*(Pair(name, "eagle3") for name in _TAPPED), Pair("llama", "eagle3-reduced")]
 WITH_DFLASH = [Pair(name, "dflash") for name in _TAPPED]
+
+
+def table() -> list[str]:
+    """A row in Markdown for each architecture: its ways to roll back, and what drafts for it."""
+
+    def targets(pairs: list[Pair]) -> set[str]:
+        return {pair.architecture for pair in pairs}
+
+    def mtp(name: str) -> str:
+        mine = [pair.draft for pair in WITH_MTP if pair.architecture == name]
+        kinds = {None: "own", "gemma4-assistant": "assistant"}
+        return ", ".join(dict.fromkeys(kinds.get(draft, "sidecar") for draft in mine)) or "–"
+
+    def said(there: bool) -> str:
+        return "yes" if there else "–"
+
+    modelled, eagle3, dflash = (targets(each) for each in (WITH_MODEL, WITH_EAGLE3, WITH_DFLASH))
+    return [
+        f"|{name}|{', '.join(ways)}|yes|{said(name in modelled)}|{mtp(name)}|"
+        f"{said(name in eagle3)}|{said(name in dflash)}|"
+        for name, ways in WAYS.items()
+    ]

@@ -1,7 +1,6 @@
 """One GGUF model with its context on llama.cpp: loaded, decoded, rolled back, freed."""
 
 import ctypes
-import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -25,7 +24,6 @@ from localspec.speculative.loop import Logits
 
 _LONGEST_REPLAY = 8  # tokens read again within a verification; more have a pass of their own
 _ALIKE = 0.05  # of the greatest logit: a state that is wrong changes them far more
-_OVERRIDE = re.compile(r"Using metadata override \( *\w+\) '(.+)' =")
 
 
 class LlamaModel:
@@ -271,15 +269,15 @@ class LlamaModel:
         """
         self.rollback = way
         first, others = ([(7919 * i + 1) % self.n_vocab for i in pair] for pair in ((0, 1), (2, 3)))
-        self.decode(first, 0)
+        self.decode(first, 1)  # as an answer: a prompt's end would be copied to return to
         if way.name == Trim.name:
             self.keep(1)
             works = self._held == 1
         else:
             before = self.decode(others, 2)[1].copy()
-            self.keep(2)
-            works = self._held == 2
-            again = self.decode(others, 2)[1]
+            self.keep(3)
+            works = self._held >= 2
+            again = self.decode(others[1:], 1)[0]
             works = works and bool(np.abs(again - before).max() <= _ALIKE * np.abs(before).max())
         self.keep(0)
         return works

@@ -17,6 +17,10 @@ from localspec.engine.memory.estimate import tensor_bytes
 from localspec.engine.memory.use import MemoryUse, read_buffers
 from localspec.metadata.header import ModelHeader
 
+_WITHOUT_HEADS = (
+    "A part of its prediction heads may be missing: run without them, --draft off, or see the "
+    "whole log with --verbose."
+)
 _OVERRIDE = re.compile(r"Using metadata override \( *\w+\) '(.+)' =")
 
 
@@ -125,7 +129,7 @@ class Weights:
         if not handle:
             raise EngineError(
                 f"llama.cpp cannot load {self.header.path}: {_reason(errors)}",
-                "See the whole log with --verbose.",
+                _WITHOUT_HEADS if self.options.load_heads else "See the whole log with --verbose.",
             )
         return llama_library.log.lines()
 

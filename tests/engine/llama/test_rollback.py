@@ -57,7 +57,7 @@ def assert_same_next(model: LlamaModel, oracle: LlamaModel) -> None:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["verify", "verify", "step", "return"]),
+        st.sampled_from(["verify", "verify", "step", "return", "less"]),
         st.integers(0, 12),
         st.integers(0, 12),
     ),
@@ -83,6 +83,8 @@ def test_after_any_history_the_state_is_right(
             for token in range(120, 120 + count):
                 model.decode([token], 1)
             model.keep(before + min(kept, count))
+        elif step == "less":  # also behind what was taken back just now
+            model.keep(max(len(PROMPT), before - count))
         else:
             model.keep(len(PROMPT) - min(2, count))
     assert_same_next(model, oracle)
@@ -111,12 +113,36 @@ def test_returning_to_a_prompt_or_an_answer_reads_nothing_again(
 def test_a_short_rollback_leaves_little_to_read_again(
     models: tuple[LlamaModel, LlamaModel],
 ) -> None:
-    model, _ = models
+    model, oracle = models
     model.keep(0)
     model.decode(PROMPT, 0)
-    model.decode([1, 2, 3, 4], 4)
-    model.keep(len(PROMPT) + 2)
-    assert model.pending == (2 if model.rollback.name == Fork.name else 0)
+    for token in range(6):  # away from the prompt's end, of which there is a copy
+        model.decode([token], 1)
+    pending = []
+    for _ in range(7):
+        length = len(model.tokens)
+        model.decode([1, 2, 3, 4], 4)
+        model.keep(length + 2)
+        pending.append(model.pending)
+    # With fork it grows by what each round keeps, until more than 8 are read by themselves.
+    assert pending == ([2, 4, 6, 8, 10, 2, 4] if model.rollback.name == Fork.name else [0] * 7)
+    model.keep(length + 1)  # once more, with no pass in between
+    assert_same_next(model, oracle)
+
+
+def test_a_copy_of_a_text_that_was_replaced_is_forgotten(
+    models: tuple[LlamaModel, LlamaModel],
+) -> None:
+    model, oracle = models
+    model.keep(0)
+    model.decode(PROMPT, 0)
+    model.decode([*range(10)], 0)  # a copy at 50
+    model.keep(45)
+    for token in range(20, 33):
+        model.decode([token], 1)
+    model.decode([1, 2, 3], 3)
+    model.keep(55)
+    assert_same_next(model, oracle)
 
 
 @pytest.mark.parametrize(("before", "kept"), [(40, 38), (40, 25), (25, 10), (25, 0)])
@@ -195,8 +221,10 @@ def test_snapshots_reach_as_far_as_they_are_written(architecture: Files) -> None
     model.decode([1] * (SNAPSHOTS + 1), SNAPSHOTS + 1)
     model.keep(len(PROMPT) + 1)
     assert model.pending == 0
-    model.decode([1] * 12, 12)  # wider: from a copy
-    model.keep(len(PROMPT) + 3)
+    for token in range(6):
+        model.decode([token], 1)
+    model.decode([1] * 12, 12)  # wider: from a copy, made before
+    model.keep(len(PROMPT) + 9)
     assert model.pending == 2
     model.close()
 

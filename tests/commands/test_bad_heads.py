@@ -1,0 +1,212 @@
+"""Heads that cannot be used, as a user meets them: a sentence and the next step, and no abort."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.architectures.specs import MODELS, SIDECARS
+from tests.support.architectures.writer import write_model
+from tests.support.command import Command, process
+from tests.support.lora_files import write_lora
+
+pytestmark = pytest.mark.llama
+
+Files = Callable[[str], Path]
+ANSWER = ("-n", "4", "-t", "1", "-c", "256", "--temp", "0", "--raw", "ab")
+FITTING = "Get the heads that were made for this target."
+OTHER = "Choose an ordinary draft model."
+
+
+def variant(path: Path, name: str, keys: Mapping[str, Any] | None = None, **changes: Any) -> Path:
+    """A model or a sidecar with other keys, or without some tensors."""
+    model = (MODELS | SIDECARS)[name]
+    without = "|".join(filter(None, (model.without, changes.pop("without", ""))))
+    model = replace(model, keys={**model.keys, **(keys or {})}, without=without, **changes)
+    return write_model(path, model)
+
+
+def tensor(name: str) -> dict[str, Any]:
+    return {"given": {name: np.zeros((64, 64), np.float32)}}
+
+
+# A target, a sidecar with other keys or tensors, and what is said.
+REFUSED: dict[str, tuple[str, str, dict[str, Any], dict[str, Any], str, str]] = {
+    "another size": (
+        *("qwen35", "mtp-qwen35", {"embedding_length": 128, "ssm.inner_size": 128}, {}),
+        "The target's hidden states are 64 wide, the heads read 128.", FITTING,
+    ),
+    "another architecture": (
+        *("llama", "mtp-qwen35", {}, {}),
+        "The heads are for a target of the architecture qwen35, not llama.", FITTING,
+    ),
+    "an EAGLE-3 head of another size": (
+        *("llama", "eagle3", {"target_hidden_size": 128}, {}),
+        "The target's hidden states are 64 wide, the heads read 128.", FITTING,
+    ),
+    "a tap that the target has not": (
+        *("falcon-h1", "eagle3", {}, {}),
+        "llama.cpp does not hand out the hidden states of falcon-h1, which this draft reads.",
+        OTHER,
+    ),
+    "a tap that the target has not, for DFlash": (
+        *("mamba2", "dflash", {}, {}),
+        "llama.cpp does not hand out the hidden states of mamba2, which this draft reads.", OTHER,
+    ),
+    "layers out of range": (
+        *("llama", "eagle3", {"target_layers": [1, 2, 99]}, {}),
+        "The draft reads layer 99 of its target, which has 4.", FITTING,
+    ),
+    "DFlash2": (
+        *("llama", "dflash", {}, tensor("selector_hidden.weight")),
+        "The draft is a DFlash2 head, which localspec cannot run.", OTHER,
+    ),
+    "DSpark": (
+        *("llama", "dflash", {}, tensor("markov_w1.weight")),
+        "The draft is a DSpark head, which localspec cannot run.", OTHER,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_sidecars_that_do_not_fit(
+    localspec: Command, architecture: Files, tmp_path: Path, case: str
+) -> None:
+    target, name, keys, changes, message, hint = REFUSED[case]
+    file = variant(tmp_path / "heads.gguf", name, keys, **changes)
+    done = localspec("run", "-m", architecture(target), "-md", file, *ANSWER)
+    assert (done.code, done.out) == (1, "") and "Traceback" not in done.err
+    error, step = done.err.splitlines()[-2:]
+    assert error.startswith("Error: ") and error.endswith(message)
+    assert step.startswith(f"{hint} All findings: localspec check ")
+    checked = localspec("check", architecture(target), file)
+    assert (checked.code, checked.err) == (1, "")
+    assert f"error   {message} {hint}" in checked.out
+
+
+HEADS = r"blk\.4\..*"
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "without", "says"),
+    [
+        ("glm4moe-mtp", {}, HEADS, "names 1 prediction head, but its conversion left them out."),
+        ("llama", {"nextn_predict_layers": 1}, "", "names 1 prediction head, but its conversion"),
+        ("llama", {}, "", "has no prediction heads of its own."),
+    ],
+)
+def test_heads_that_are_not_there(
+    localspec: Command, tmp_path: Path, name: str, keys: dict[str, Any], without: str, says: str
+) -> None:
+    file = variant(tmp_path / "model.gguf", name, keys, without=without)
+    for command, code in (("run", 1), ("check", 2)):
+        asked = ("-m", file, "--draft", "mtp", *(ANSWER if command == "run" else ()))
+        done = localspec(command, *asked)
+        assert (done.code, done.out) == (code, "")
+        error, step = done.err.splitlines()
+        assert says in error and error.endswith("(mtp-*.gguf) lies beside it.")
+        assert step == "Get a conversion that has its heads, or use another draft."
+    plain = localspec("run", "-m", file, "--draft", "off", *ANSWER)
+    assert plain.code == 0 and plain.out
+
+
+def test_a_head_without_some_of_its_layer(localspec: Command, tmp_path: Path) -> None:
+    """Which tensors a layer needs, only llama.cpp knows."""
+    file = variant(tmp_path / "model.gguf", "glm4moe-mtp", without=r"blk\.4\.attn_q\.weight")
+    done = localspec("run", "-m", file, *ANSWER)
+    assert (done.code, done.out) == (1, "")
+    assert "llama.cpp cannot load" in done.err and "run without them, --draft off" in done.err
+    assert localspec("run", "-m", file, "--draft", "off", *ANSWER).code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("mtp-qwen35", "1 multi-token prediction head"),
+        ("gemma4-assistant", "1 multi-token prediction head"),
+        ("eagle3", "an EAGLE-3 head"),
+        ("dflash", "a DFlash head"),
+    ],
+)
+def test_heads_are_no_target(
+    localspec: Command, architecture: Files, name: str, words: str
+) -> None:
+    done = localspec("run", "-m", architecture(name), *ANSWER)
+    assert (done.code, done.out) == (1, "")
+    error, step = done.err.splitlines()
+    assert error.endswith(f"The file is not a model but {words}.")
+    assert step.startswith("It only drafts: give the model that it was made for")
+    checked = localspec("check", architecture(name), architecture("llama"))
+    assert checked.code == 1 and f"The target is not a model but {words}." in checked.out
+
+
+@pytest.mark.parametrize("name", ["mtp-qwen35", "eagle3", "dflash"])
+@pytest.mark.parametrize("damage", ["cut", "header", "bytes"])
+def test_damaged_sidecars(
+    localspec: Command, architecture: Files, tmp_path: Path, name: str, damage: str
+) -> None:
+    data, file = bytearray(architecture(name).read_bytes()), tmp_path / "heads.gguf"
+    if damage == "bytes":
+        data[4000:4100] = b"\xff" * 100
+    file.write_bytes(data[: {"cut": -3000, "header": 700}.get(damage, len(data))])
+    target = architecture("qwen35" if name == "mtp-qwen35" else "llama")
+    for command in (("run", "-m", target, "-md", file, *ANSWER), ("check", target, file)):
+        done = localspec(*command)
+        assert done.code in (1, 2) and done.out == "" and "Traceback" not in done.err
+        error, step = done.err.splitlines()[-2:]
+        assert str(file) in error and step == "Download the file again."
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "keys", "says"),
+    [
+        ("qwen35", "mtp-qwen35", {"rope.dimension_count": 33}, "rotates 33 of 32 dimensions"),
+        ("qwen35", "mtp-qwen35", {"full_attention_interval": 0}, "full_attention_interval is 2"),
+        ("step35", "mtp-step35", {"expert_count": 2**31 - 1}, "expert_count is 4 for the target"),
+        ("llama", "eagle3", {"rope.dimension_count": 33}, "rotates 33 of 32 dimensions"),
+    ],
+)
+def test_values_that_end_the_process_are_refused(
+    architecture: Files,
+    tmp_path: Path,
+    target: str,
+    name: str,
+    keys: dict[str, Any],
+    says: str,
+) -> None:
+    whole = architecture(name).read_bytes()
+    (key, value), file = next(iter(keys.items())), tmp_path / "heads.gguf"
+    full = f"{(MODELS | SIDECARS)[name].name}.{key}".encode()
+    at = whole.index(full) + len(full) + 4  # behind the key's type
+    file.write_bytes(whole[:at] + value.to_bytes(4, "little") + whole[at + 4 :])
+    done = process("run", "-m", str(architecture(target)), "-md", str(file), *ANSWER)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert says in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("nextn_predict_layers", 2), ("nextn_predict_layers", 0), ("block_count", 4)]
+)
+def test_heads_by_values_that_the_file_has_not(architecture: Files, key: str, value: int) -> None:
+    """--override-kv speaks of the target and of its heads."""
+    given = ("--override-kv", f"qwen35.{key}=int:{value}")
+    done = process("run", "-m", str(architecture("qwen35-mtp")), "--draft", "mtp", *given, *ANSWER)
+    assert (done.returncode, done.stdout) == (1, "")
+    error, step = done.stderr.splitlines()[-2:]
+    assert error.startswith("Error: ") and error.endswith(".") and step
+
+
+def test_an_adapter_changes_the_target_alone(
+    localspec: Command, architecture: Files, tmp_path: Path
+) -> None:
+    adapter = write_lora(tmp_path / "adapter.gguf")
+    given = ("-m", architecture("llama"), "--lora", adapter, *ANSWER)
+    plain = localspec("run", *given, "--draft", "off")
+    drafted = localspec("run", *given, "-md", architecture("eagle3"), "--draft-tokens", "3")
+    assert (plain.code, drafted.code) == (0, 0)
+    assert drafted.out == plain.out and "drafted" in drafted.err
