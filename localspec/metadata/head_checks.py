@@ -216,6 +216,10 @@ def _check_same_model(target: ModelHeader, draft: ModelHeader) -> Iterator[Findi
             if None not in lengths and lengths[0] != lengths[1]:
                 message = f"The target's keys are {lengths[0]} wide, the heads read {lengths[1]}."
                 yield make_finding("heads-width", message)
+        have, read = (_of_layers(each, "attention.head_count_kv") for each in (target, draft))
+        if have and read - have:
+            message = f"The heads read {min(read - have)} keys of a layer, which no layer has."
+            yield make_finding("heads-width", message)
     else:
         expected, found = n_layers(target), n_layers(draft)
         if expected and found and expected != found:
@@ -231,6 +235,13 @@ def _check_layers_alike(target: ModelHeader, draft: ModelHeader) -> Iterator[Fin
         if ours is not None and ours != theirs:
             values = f"{_shown(ours)} for the target but {_shown(theirs)} for the heads"
             yield make_finding("heads-width", f"{key} is {values}.")
+
+
+def _of_layers(header: ModelHeader, key: str) -> set[int]:
+    """The numbers that a key has for the layers, or for all of them."""
+    value = header.get(key)
+    values = value if isinstance(value, tuple) else (value,)
+    return {each for each in values if isinstance(each, int)}
 
 
 def _shown(value: object) -> str:

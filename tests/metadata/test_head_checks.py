@@ -114,6 +114,12 @@ FIT_NOT: dict[str, tuple[bytes, bytes, str, str]] = {
         "heads-width",
         "keys are 32 wide, the heads read 16",
     ),
+    "an assistant of other heads of keys": (
+        target_bytes("gemma4", heads=0, keys={"attention.head_count_kv": [2, 2, 4, 4]}),
+        assistant_bytes(keys={"attention.head_count_kv": 3}),
+        "heads-width",
+        "heads read 3 keys of a layer, which no layer has",
+    ),
     "heads of other experts": (
         target_bytes(keys={"expert_count": 4}),
         mtp_bytes(keys={"expert_count": 8}),

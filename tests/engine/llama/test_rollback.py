@@ -136,12 +136,14 @@ def test_a_copy_of_a_text_that_was_replaced_is_forgotten(
     model, oracle = models
     model.keep(0)
     model.decode(PROMPT, 0)
-    model.decode([*range(10)], 0)  # a copy at 50
-    model.keep(45)
+    for token in range(5):
+        model.decode([token], 1)
+    model.decode([*range(10)], 0)  # a copy at 55
+    model.keep(50)
     for token in range(20, 33):
         model.decode([token], 1)
     model.decode([1, 2, 3], 3)
-    model.keep(55)
+    model.keep(60)
     assert_same_next(model, oracle)
 
 
