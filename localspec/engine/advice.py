@@ -36,8 +36,8 @@ def advise(stats: GenerationStats, params: SamplingParams, *, heads: bool = Fals
         )
     if rate < _LOW and heads:
         return (
-            f"Only {rate:.0%} of the tokens that the heads drafted were accepted: a draft model may "
-            "gain more. See what there is: localspec suggest TARGET"
+            f"Only {rate:.0%} of the tokens that the heads drafted were accepted: a draft model "
+            "may gain more. See what there is: localspec suggest TARGET"
         )
     if rate < _LOW:
         return (
