@@ -118,12 +118,12 @@ class LlamaModel:
 
     def keep(self, length: int) -> None:
         """Forget every token at ``length`` and beyond; those before may have to be read again."""
-        if length < len(self._tokens):
+        if self._torn or length < len(self._tokens):
             with held_interrupt():
                 held = None if self._torn else self._held
                 self._torn = True
                 del self._tokens[length:]  # first: an error leaves a cache that is torn, not short
-                self._undo(length, held)
+                self._undo(len(self._tokens), held)
                 self._torn = False
 
     def state(self) -> NDArray[np.uint8]:

@@ -187,6 +187,7 @@ def test_nothing_is_read_twice_that_is_not_new(
     """Behind /regen, /undo, thoughts that are left out, and Ctrl-C in an answer."""
     with opened(architecture, *pair) as engine:
         chat = Chat(engine, Person(), GREEDY, length, max_tokens=12)
+        chat.grammar = "root ::= [qxz]*"  # of which tokens become text, and the same tokens again
         known = [0]  # lengths at which the state is at hand
 
         def ask(text: str) -> None:
