@@ -99,7 +99,7 @@ def _add_folders(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_training_options(parser: argparse.ArgumentParser) -> None:
-    for name, minutes in (("target", 65.0), ("draft", 20.0), ("hybrid", 68.0)):
+    for name, minutes in (("target", 65.0), ("draft", 20.0), ("hybrid", 63.0)):
         parser.add_argument(
             f"--{name}-minutes",
             type=float,

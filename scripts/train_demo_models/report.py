@@ -109,23 +109,29 @@ def _hybrid_section(hybrid: Json) -> str:
         minutes=hybrid["curve"][-1]["minutes"],
         tokens=hybrid["curve"][-1]["tokens"],
         curve=_curve_table(hybrid["curve"]),
-        drafts=_drafts_table(own),
+        drafts=_drafts_table(text, own),
         source_loss=text["raw"]["held_out_loss"]["target"],
         chat_loss=text["chat"]["held_out_loss"]["target"],
         repetition=_repetition_table(own),
     )
 
 
-def _drafts_table(own: Json) -> str:
-    """Agreement with the hybrid's own answers: of the MTP head, the pair's draft, early exits."""
+def _drafts_table(text: Json, own: Json) -> str:
+    """Agreement with what the hybrid says: of the MTP head, the pair's draft, early exits."""
+    sides = {
+        "held-out source": text["raw"],
+        "held-out chat": text["chat"],
+        "its answers, seen packages": own["train"],
+        "its answers, held-out packages": own["held"],
+    }
     rows = []
-    for name, side in (("seen packages", "train"), ("held-out packages", "held")):
-        head, draft = own[side]["head_runs_1_to_3"], own[side]["greedy_runs_1_to_8"][:3]
-        rows.append([f"MTP head, {name}", *(f"{x:.0%}" for x in head)])
-        rows.append([f"the pair's draft, {name}", *(f"{x:.0%}" for x in draft)])
-        for layer, share in own[side]["early_exits"].items():
-            rows.append([f"after {layer} layers, {name}", f"{share:.0%}", "", ""])
-    return _table(["drafter", "1", "2", "3"], rows)
+    for name, side in sides.items():
+        runs = [*side["head_runs_1_to_3"], *side["greedy_runs_1_to_8"][:3]]
+        shares = [*runs, *side["early_exits"].values()]
+        rows.append([name, *(f"{share:.0%}" for share in shares)])
+    layers = [f"after layer {layer}" for layer in own["held"]["early_exits"]]
+    head = ["prefix", *(f"head {n}" for n in (1, 2, 3)), *(f"draft {n}" for n in (1, 2, 3))]
+    return _table([*head, *layers], rows)
 
 
 def _sampling_table(text: Json) -> str:

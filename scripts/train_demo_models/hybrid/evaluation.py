@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from scripts.train_demo_models.evaluation import (
-    Answer,
+    TEXT_ROWS,
     Pair,
     answers,
     measure_answers,
@@ -25,6 +24,7 @@ from scripts.train_demo_models.hybrid.teacher import load_teacher, load_tokenize
 from scripts.train_demo_models.hybrid.training import FOLDER, load_hybrid
 from scripts.train_demo_models.report import Json, write_report
 from scripts.train_demo_models.text.corpus import BatchSampler
+from scripts.train_demo_models.training import SHORT_LENGTH
 
 DRAFTED = 3  # tokens of a draft by the MTP head
 
@@ -50,40 +50,51 @@ def _measure(model: Hybrid, folder: Path, out_dir: Path, questions: dict[str, li
     """Figures on held-out text and on the hybrid's own answers, with the pair's draft."""
     pair: Pair = {"target": model, "draft": load_teacher(out_dir / "draft.gguf", "draft")}
     held_out, tokenizer = BatchSampler(folder, "held"), load_tokenizer(out_dir / "target.gguf")
+    text: Json = {}
     own: Json = {}
     with torch.no_grad():
-        text = {kind: measure_text(pair, held_out, kind) for kind in ("raw", "chat")}
+        for kind in ("raw", "chat"):
+            ids = held_out.batch(np.random.default_rng(1), TEXT_ROWS, SHORT_LENGTH, kind)
+            rows = [(row[None, :-1], 0) for row in ids]
+            text[kind] = measure_text(pair, held_out, kind) | measure_drafts(model, rows)
         for split in ("train", "held"):
             given = list(answers(pair, tokenizer, questions[split]))
-            own[split] = measure_answers(given) | _measure_drafts(model, tokenizer, given)
+            prompts = [prompt_ids(tokenizer, answer.question) for answer in given]
+            rows = [
+                (torch.tensor([prompt + answer.tokens[:-1]]), len(prompt) - 1)
+                for prompt, answer in zip(prompts, given, strict=True)
+            ]
+            own[split] = measure_answers(given) | measure_drafts(model, rows)
     return {"held_out_text": text, "own_answers": own}
 
 
-def _measure_drafts(model: Hybrid, tokenizer: Tokenizer, given: list[Answer]) -> Json:
-    """How far the MTP head's drafts agree with the answers, and how often early exits do."""
+def measure_drafts(model: Hybrid, rows: list[tuple[Tensor, int]]) -> Json:
+    """How often the MTP head's drafts and the early exits say what the model says.
+
+    A row is a text, which all see as their prefix, and the position from which on it counts.
+    """
     runs: list[Tensor] = []
     early: dict[int, list[Tensor]] = {layer: [] for layer in exits(model.shape)}
-    for answer in given:
-        begin = len(prompt := prompt_ids(tokenizer, answer.question))
-        ids = torch.tensor([prompt + answer.tokens])
+    for ids, begin in rows:
         states, _ = model.states(ids, model.empty_cache())
+        said = _said(model, states[-1])
         drafts = model.drafts(ids, states[-1], DRAFTED)
-        hits = torch.stack([_hits(model, draft, ids)[begin - 1 :] for draft in drafts])
+        hits = torch.stack([_said(model, draft) == said for draft in drafts])[:, begin:]
         places = hits.shape[1] - DRAFTED + 1
-        chain = [hits[i, i : i + places] for i in range(DRAFTED)]
-        runs.append(torch.stack(chain).float().cumprod(dim=0))
+        chains = [hits[i, i : i + places] for i in range(DRAFTED)]
+        runs.append(torch.stack(chains).float().cumprod(dim=0))
         for layer, found in early.items():
-            found.append(_hits(model, states[layer - 1], ids)[begin - 1 :])
+            found.append((_said(model, states[layer - 1]) == said)[begin:])
     shares = torch.cat(runs, dim=1).mean(dim=1).tolist()
     return {
         f"head_runs_1_to_{DRAFTED}": [round(share, 4) for share in shares],
         "early_exits": {
-            str(layer): round(float(np.mean(torch.cat(found).tolist())), 4)
+            str(layer): round(float(torch.cat(found).float().mean()), 4)
             for layer, found in early.items()
         },
     }
 
 
-def _hits(model: Hybrid, states: Tensor, ids: Tensor) -> Tensor:
-    """Where the likeliest token is the next one, at each position but the last."""
-    return model.logits(states)[0, :-1].argmax(-1) == ids[0, 1:]
+def _said(model: Hybrid, states: Tensor) -> Tensor:
+    """The likeliest next token at each position of one row."""
+    return model.logits(states)[0].argmax(-1)
