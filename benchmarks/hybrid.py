@@ -4,7 +4,8 @@
 
 The bundled hybrid, padded, answers the demo's questions: plainly, with its MTP head, with the
 bundled draft model, and by llama-speculative-simple, whose best draft length counts. All take
-turns. `benchmarks/plain.py` says how to build llama.cpp's programs; build the targets
+turns. With --cpu-time, for a busy machine, theirs counts as what an answer takes more than a
+minimal one. `benchmarks/plain.py` says how to build llama.cpp's programs; build the targets
 llama-completion and llama-speculative-simple. Only generation counts. Prints a table in Markdown,
 what it comes to, where a text is not the plain one and why, and what a rollback costs.
 """
@@ -14,14 +15,14 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import resource
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from common import CTX_SIZE, Parser, conditions, span, unheard
+from common import CTX_SIZE, Parser, conditions, span, timing, unheard
 from plain import speculate
 from plain import theirs as theirs_plain
 
@@ -38,6 +39,7 @@ from localspec.engine.answer import Answer
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.rollback import Fork, Rollback, Snapshots
 from localspec.metadata.header import read_header
+from localspec.speculative.loop import Clock
 
 PARAMS = SamplingParams(temperature=0, ignore_eos=True)
 PLAIN, AUTO, ALONE = "plain", "MTP auto", "MTP auto, no suffix index"
@@ -102,9 +104,16 @@ class Row:
 
 
 def theirs(args: argparse.Namespace, model: Path, length: int, prompt: str) -> Run:
-    """llama-speculative-simple's answer with the model's own heads; it counts by its own clock."""
+    """llama-speculative-simple's answer with the model's own heads."""
     more = ["--spec-type", "draft-mtp", "--spec-draft-n-max", str(length)]
-    out, log, tokens, seconds = speculate(args.bin, model, prompt, args.tokens, args.threads, *more)
+    program = partial(speculate, args.bin, model, prompt)
+    before = child_seconds()
+    out, log, tokens, seconds = program(args.tokens, args.threads, *more)
+    if args.cpu_time:
+        spent = child_seconds() - before
+        before = child_seconds()
+        _, _, first, _ = program(0, args.threads, *more)
+        seconds = (spent - (child_seconds() - before)) * tokens / (tokens - first)
     counts = {name: int(count) for name, count in _COUNTS.findall(log + out)}
     drafted, accepted = counts["drafted"], counts["accept"]
     return Run(seconds, tokens, tokens - accepted, drafted, accepted, out.partition(prompt)[2])
@@ -112,8 +121,22 @@ def theirs(args: argparse.Namespace, model: Path, length: int, prompt: str) -> R
 
 def theirs_alone(args: argparse.Namespace, model: Path, prompt: str) -> Run:
     """llama-completion's plain answer."""
-    text, speed = theirs_plain(args.bin, model, prompt, args.tokens, args.threads)
-    return Run(args.tokens / speed, args.tokens, args.tokens, 0, 0, text)
+    program = partial(theirs_plain, args.bin, model, prompt)
+    before = child_seconds()
+    text, speed = program(args.tokens, args.threads)
+    seconds = args.tokens / speed
+    if args.cpu_time:
+        spent = child_seconds() - before
+        before = child_seconds()
+        program(2, args.threads)
+        seconds = (spent - (child_seconds() - before)) * args.tokens / (args.tokens - 2)
+    return Run(seconds, args.tokens, args.tokens, 0, 0, text)
+
+
+def child_seconds() -> float:
+    """Processor seconds of all programs that were run."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def ours(way: Way, prompt: str) -> Run:
@@ -144,7 +167,7 @@ def all_ways(opened: Sequence[Way], plan: BenchPlan) -> dict[str, Way]:
 def measure(args: argparse.Namespace, quantization: Quantization) -> list[Row]:
     """Every side on one quantisation; sides take turns over prompts and repeats."""
     files = padded_hybrid(quantization, unheard)
-    plan = BenchPlan(PARAMS, (0, "auto"), args.repeats, args.tokens)
+    plan = BenchPlan(PARAMS, (0, "auto"), args.repeats, args.tokens, clock=args.clock)
     with open_ways(files, plan, args.threads) as opened:
         ways = all_ways(opened, plan)
         prompts = [as_text(opened[0], question) for question in QUESTIONS[: args.prompts]]
@@ -223,8 +246,9 @@ def show(quantization: Quantization, rows: list[Row]) -> None:
 class Stopwatch:
     """A way of rolling back, whose seconds are counted."""
 
-    def __init__(self, rollback: Rollback) -> None:
+    def __init__(self, rollback: Rollback, clock: Clock) -> None:
         self._rollback = rollback
+        self._clock = clock
         self.seconds = 0.0
 
     def __getattr__(self, name: str) -> object:
@@ -233,28 +257,30 @@ class Stopwatch:
 
     def mark(self, length: int, most: int) -> None:
         """See `Rollback`."""
-        began = time.perf_counter()
+        began = self._clock()
         self._rollback.mark(length, most)
-        self.seconds += time.perf_counter() - began
+        self.seconds += self._clock() - began
 
     def rewind(self, length: int, held: int | None) -> int:
         """See `Rollback`."""
-        began = time.perf_counter()
+        began = self._clock()
         held = self._rollback.rewind(length, held)
-        self.seconds += time.perf_counter() - began
+        self.seconds += self._clock() - began
         return held
 
 
-def rounds(model: LlamaModel, drafted: int, accepted: int, count: int) -> tuple[float, float]:
+def rounds(
+    model: LlamaModel, drafted: int, accepted: int, count: int, clock: Clock
+) -> tuple[float, float]:
     """Median seconds of mark and rewind in a round, and of the whole round without sampling."""
-    watch = Stopwatch(model.rollback)
+    watch = Stopwatch(model.rollback, clock)
     model.rollback = watch  # type: ignore[assignment]
     inside, whole = [], []
     for _ in range(count):
-        watch.seconds, began = 0.0, time.perf_counter()
+        watch.seconds, began = 0.0, clock()
         model.decode(range(10, 11 + drafted), 1 + drafted)
         model.keep(len(model.tokens) - drafted + accepted)
-        whole.append(time.perf_counter() - began)
+        whole.append(clock() - began)
         inside.append(watch.seconds)
     model.rollback = watch._rollback
     return statistics.median(inside), statistics.median(whole)
@@ -271,7 +297,7 @@ def show_rollback(args: argparse.Namespace, quantization: Quantization) -> None:
         for drafted, accepted in ((0, 0), (1, 0), (3, 1), (3, 3), (6, 1)):
             model.use(way)
             model.decode(range(10, 42), 0)
-            inside, whole = rounds(model, drafted, accepted, 12)
+            inside, whole = rounds(model, drafted, accepted, 12, args.clock)
             if not drafted:
                 plain = whole
             print(
@@ -288,7 +314,9 @@ def main() -> None:
     parser.add_argument("--quantizations", nargs="+", default=list(QUANTIZATIONS))
     parser.add_argument("--lengths", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6])
     parser.integers(prompts=len(QUESTIONS), repeats=3, tokens=96, threads=machine.physical_cores())
+    parser.cpu_time()
     args = parser.parse_args()
+    args.clock, args.threads = timing(args)
     load = f"load average {os.getloadavg()[0]:.1f} before"
     print(conditions(args.threads, f"{args.tokens} tokens", load))
     for quantization in args.quantizations:
