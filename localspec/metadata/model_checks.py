@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Literal
 
 from localspec.core.formatting import one_line
-from localspec.metadata.draft_kind import DraftKind, claimed_heads, draft_kind
+from localspec.metadata.draft_kind import DraftKind, claimed_heads, draft_kind, whole_number
 from localspec.metadata.findings import PRE_GROUPS, Finding, Level, counted, make_finding, show_text
 from localspec.metadata.head_checks import check_heads, heads_problem
 from localspec.metadata.header import ModelHeader
@@ -18,6 +18,7 @@ from localspec.metadata.vocab import Vocab
 
 Role = Literal["target", "draft", "file"]
 
+_DELTA_NETS = ("qwen35", "qwen35moe", "qwen3next")
 MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
 BYTE = 6  # a token's type
 
@@ -121,6 +122,7 @@ def _check_sizes_of(header: ModelHeader, role: Role) -> Iterator[Finding]:
             "absurd-header", f"The {role} has an epsilon of {epsilon} for its norms."
         )
     yield from _check_rotation(header, role)
+    yield from _check_delta_net(header, role)
 
 
 def _check_rotation(header: ModelHeader, role: Role) -> Iterator[Finding]:
@@ -132,6 +134,19 @@ def _check_rotation(header: ModelHeader, role: Role) -> Iterator[Finding]:
         whole = f" of {length:,}" if type(length) is int else ""
         message = f"The {role} rotates {turned:,}{whole} dimensions of a head."
         yield make_finding("absurd-header", message)
+
+
+def _check_delta_net(header: ModelHeader, role: Role) -> Iterator[Finding]:
+    """Sizes of a gated delta net's state (`build_layer_attn_linear`), and how often it rests."""
+    if header.architecture not in _DELTA_NETS:
+        return
+    keys = ("ssm.inner_size", "ssm.time_step_rank", "ssm.state_size")
+    inner, heads, state = (whole_number(header, key) for key in keys)
+    if inner is not None and heads is not None and state is not None and inner != heads * state:
+        message = f"The {role} has a state of {inner:,} channels in {heads:,} heads of {state:,}."
+        yield make_finding("absurd-header", message)
+    if whole_number(header, "full_attention_interval") == 0:
+        yield make_finding("absurd-header", f"The {role} has attention in each 0th layer.")
 
 
 def _find_sidecar(header: ModelHeader, role: Role, kind: DraftKind) -> Finding | None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.metadata.model_checks import BYTE
 from localspec.pairing import check_model, check_pair
@@ -141,6 +143,23 @@ def test_values_that_would_abort_llama_cpp_are_refused(make: Make) -> None:
         header = make(keys={key: value})
         assert "error absurd-header" in rules(check_model(header)), (key, value)
         assert "error absurd-header" in rules(check_pair(header, make()).errors), (key, value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "bad"),
+    [
+        ({}, False),
+        ({"qwen35.ssm.inner_size": 65}, True),
+        ({"qwen35.ssm.time_step_rank": 0}, True),
+        ({"qwen35.full_attention_interval": 0}, True),
+    ],
+)
+def test_a_state_of_odd_size_is_refused(make: Make, keys: dict[str, object], bad: bool) -> None:
+    sizes = {"inner_size": 64, "time_step_rank": 2, "state_size": 32}
+    usual: dict[str, object] = {f"qwen35.ssm.{key}": value for key, value in sizes.items()}
+    usual |= {"general.architecture": "qwen35", "qwen35.full_attention_interval": 2}
+    header = make(keys=usual | keys)
+    assert ("error absurd-header" in rules(check_model(header))) == bad
 
 
 PROMPTS: list[tuple[dict[str, Any], list[str]]] = [
