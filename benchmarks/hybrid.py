@@ -26,9 +26,9 @@ from common import CTX_SIZE, Parser, conditions, span, timing, unheard
 from plain import speculate
 from plain import theirs as theirs_plain
 
-from localspec.bench.demo import QUANTIZATIONS, QUESTIONS, padded_hybrid
+from localspec.bench.demo import QUANTIZATIONS, padded_hybrid
 from localspec.bench.equality import Difference
-from localspec.bench.hybrid import Way, open_ways
+from localspec.bench.hybrid import QUESTIONS, Way, open_ways
 from localspec.bench.padding.encoder import Quantization
 from localspec.bench.plan import BenchPlan
 from localspec.bench.run import take_turns, warm_up

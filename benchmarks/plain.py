@@ -29,6 +29,7 @@ from localspec.engine.engine import Engine
 
 PROMPTS = ("def copyfile(src, dst):\n", "class Lock:\n", "import os\n\n\ndef walk(top):\n")
 
+_TRIES = 5  # llama-speculative-simple at times ends before its log is written
 _EVAL = re.compile(r"\beval time =\s+([\d.]+) ms /\s+(\d+) runs")
 _SPEED = re.compile(r"decoded\s+(\d+) tokens in\s+([\d.]+) seconds")
 _SAMPLING = re.compile(r"\bsampling time =\s+([\d.]+) ms")
@@ -51,8 +52,12 @@ def speculate(
     """What llama-speculative-simple prints and logs, the tokens it generates and their seconds."""
     program = folder / "llama-speculative-simple"
     more = ("-td", str(threads), *more)
-    out, log = run_program(program, model, prompt, tokens, threads, *more)
-    count, seconds = _SPEED.findall(log + out)[-1]
+    for _ in range(_TRIES):
+        out, log = run_program(program, model, prompt, tokens, threads, *more)
+        found = _SPEED.findall(log + out)
+        if found and "n_accept" in log + out:
+            break
+    count, seconds = found[-1]
     return out, log, int(count), float(seconds)
 
 

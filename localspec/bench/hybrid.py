@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from localspec.bench.comparison import Comparison
-from localspec.bench.demo import CTX_SIZE, QUANTIZATIONS, QUESTIONS, Progress, padded_hybrid
+from localspec.bench.demo import CTX_SIZE, QUANTIZATIONS, Progress, padded_hybrid
 from localspec.bench.equality import Difference, DifferenceFinder
 from localspec.bench.figures import Side
 from localspec.bench.padding.encoder import Quantization
@@ -20,6 +20,16 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine.answer import Answer
 from localspec.engine.engine import Engine
 from localspec.metadata.header import ModelHeader, read_header
+
+# Which the hybrid answers without repeating itself.
+QUESTIONS = (
+    "Show me the source of os.path.join.",
+    "How is random.choice implemented?",
+    "How is symtable.SymbolTable.has_children implemented?",
+    "Show me the source of idlelib.scrolledlist.ScrolledList.on_select.",
+    "Explain the method asyncio.windows_events.IocpProactor.select.",
+    "How is pdb.Pdb.handle_command_def implemented?",
+)
 
 
 @dataclass(frozen=True, slots=True)

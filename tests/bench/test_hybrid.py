@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from localspec.bench.demo import QUESTIONS, padded_hybrid
-from localspec.bench.hybrid import open_ways, run_hybrid_demo
+from localspec.bench.demo import padded_hybrid
+from localspec.bench.hybrid import QUESTIONS, open_ways, run_hybrid_demo
 from localspec.bench.padding.layout import PaddedShape
 from localspec.bench.plan import BenchPlan
 from localspec.core.config import DraftTokens
