@@ -83,6 +83,7 @@ class InstantModel:
 
     pending = 0
     block: int | None = None
+    reads_along = False
 
     def mark(self) -> None:
         """Nothing to prepare."""

@@ -67,6 +67,7 @@ class TraceTarget:
 
     pending = 0
     block: int | None = None
+    reads_along = False
 
     def mark(self) -> None:
         """A trace is never read again."""
@@ -83,6 +84,7 @@ class TraceDrafter:
         self._held: list[int] = []
 
     block = False
+    reads_along = False
 
     def unread(self, context: list[int]) -> int:
         return len(context) - min(common_prefix(self._held, context), len(context) - 1)

@@ -48,6 +48,11 @@ class Drafter(Protocol):
         """Whether the first candidate pays for all of a proposal."""
         ...
 
+    @property
+    def reads_along(self) -> bool:
+        """Whether there is never a prompt to read before a proposal."""
+        ...
+
     def unread(self, context: list[int]) -> int:
         """How many tokens a proposal must read first, the pending one included."""
         ...
@@ -98,6 +103,11 @@ class ModelDrafter:
     def block(self) -> bool:
         """Whether the model is one that says several tokens in one pass."""
         return self._model.block is not None
+
+    @property
+    def reads_along(self) -> bool:
+        """Whether the model reads what the target reads, as heads do."""
+        return self._model.reads_along
 
     def unread(self, context: list[int]) -> int:
         """How many tokens a proposal must read first, the pending one included."""

@@ -53,6 +53,11 @@ class TokenModel(Protocol):
         ...
 
     @property
+    def reads_along(self) -> bool:
+        """Whether it reads what the target reads, at once: no prompt is left for it."""
+        ...
+
+    @property
     def block(self) -> int | None:
         """Most tokens of one proposal, where its first step pays for all of them; else None."""
         ...
@@ -101,6 +106,11 @@ class Controller(Protocol):
     @property
     def plain_seconds(self) -> float:
         """What plain decoding would have taken for the tokens so far, if costs are known; or 0."""
+        ...
+
+    @property
+    def drafts_at_once(self) -> bool:
+        """Whether the first token need not wait for a draft that has a prompt to read."""
         ...
 
     def begin_answer(self) -> None:
@@ -204,7 +214,7 @@ def generate_rounds(
     """Emit tokens after ``prompt``, one Round at a time, on a target that `prefill` prepared.
 
     Plain decoding is the same loop with `NoDraft`, so the two cannot be measured differently.
-    The first round drafts nothing, so that the first token does not wait for the draft's prompt.
+    The first round drafts nothing where the first token would wait for the draft's prompt.
     A drafted token counts if the sampler, shown it, says the same. `Sampler` says what it would
     have said anyway: sample-and-match, which leaves the target's distribution untouched for any
     proposal (arXiv 2211.17192 and 2302.01318 with a deterministic proposal, coupled as in
@@ -217,8 +227,8 @@ def generate_rounds(
     ends: FinishReason = "length" if max_tokens <= room else "context"
     end = len(prompt) + min(max_tokens, room)
     while len(context) < end:
-        first = len(context) == len(prompt)
-        limit = 0 if first else end - len(context) - 1
+        waits = len(context) == len(prompt) and not controller.drafts_at_once
+        limit = 0 if waits else end - len(context) - 1
         outcome = _one_round(target, controller, sampler, context, limit, is_stop, clock)
         if outcome.finish_reason is None and len(context) >= end:
             outcome = replace(outcome, finish_reason=ends)

@@ -29,7 +29,14 @@ from localspec.speculative.loop import (
 from localspec.speculative.prefix import common_prefix
 from localspec.speculative.sampling.sampler import Sampler
 from localspec.speculative.suffix import SuffixIndex
-from tests.support.toys import FakeClock, ReplayingToy, ToyModel, WatchedList, never_stop
+from tests.support.toys import (
+    FakeClock,
+    ReplayingToy,
+    ToyModel,
+    WatchedList,
+    never_stop,
+    toy_knowledge,
+)
 
 GREEDY = Sampler(SamplingParams(temperature=0))
 
@@ -73,6 +80,7 @@ class Guesser:
 
     status = DraftStatus.DRAFTING
     plain_seconds = 0.0
+    drafts_at_once = False
 
     def begin_answer(self) -> None:
         """Every answer is alike."""
@@ -512,3 +520,23 @@ def test_a_prompt_is_whole_before_its_answer() -> None:
     assert target.pending == 4
     assert catch_up(target, [1, 2, 3, 4, 9]) == 4
     assert target.pending == 0 and target.tokens == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("reads_along", [False, True])
+def test_a_draft_that_reads_along_drafts_in_the_first_round(reads_along: bool) -> None:
+    target, draft = ToyModel(), ToyModel()
+    draft.reads_along = reads_along
+    prefill(target, [1, 2, 3], FakeClock())
+    drafter = ModelDrafter(draft, GREEDY, 16, never_stop)
+    for controller in (
+        FixedLength(drafter, 3, FakeClock()),
+        Adaptive(toy_knowledge(), FakeClock(), drafter),
+    ):
+        rounds = generate_rounds(
+            target, controller, GREEDY, [1, 2, 3], max_tokens=9, is_stop=never_stop,
+            clock=FakeClock(),
+        )  # fmt: skip
+        assert controller.drafts_at_once == reads_along
+        assert (next(rounds).drafted > 0) == reads_along
+        target.keep(2)
+    assert not NoDraft().drafts_at_once

@@ -31,6 +31,7 @@ class RoundingTarget:
 
     pending = 0
     block: int | None = None
+    reads_along = False
 
     def mark(self) -> None:
         self._exact.mark()

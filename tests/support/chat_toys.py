@@ -108,6 +108,7 @@ class Reciter:
 
     pending = 0
     block: int | None = None
+    reads_along = False
 
     def mark(self) -> None:
         pass

@@ -115,6 +115,7 @@ class ToyModel:
 
     pending = 0
     block: int | None = None
+    reads_along = False
 
     def mark(self) -> None:
         """Attention forgets without preparation."""

@@ -77,6 +77,7 @@ class LlamaModel:
         return self._tokens
 
     block: int | None = None  # each token of a proposal costs a step
+    reads_along = False
 
     @property
     def can_roll_back(self) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from localspec.metadata.header import ModelHeader
 
-SNAPSHOTS = 4  # states that llama.cpp keeps besides the present one: tokens undone without a copy
+SNAPSHOTS = 6  # states that llama.cpp keeps besides the present one: tokens undone without a copy
 ANCHORS = 4  # copies in RAM, at the ends of prompts and answers
 _FLOAT = 4  # bytes; llama.cpp keeps states in F32
 _PARTS = ("ssm_", "time_mix", "shortconv")

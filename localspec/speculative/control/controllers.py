@@ -34,6 +34,7 @@ class NoDraft:
     length = 0
     status = DraftStatus.OFF
     plain_seconds = 0.0
+    drafts_at_once = False
 
     def begin_answer(self) -> None:
         """Nothing to reset."""
@@ -57,6 +58,11 @@ class FixedLength:
         self.length = length
         self._clock = clock
         self._has_prompt = False
+
+    @property
+    def drafts_at_once(self) -> bool:
+        """As the drafter can."""
+        return self._drafter.reads_along
 
     def begin_answer(self) -> None:
         """The next answer's prompt is unread."""
@@ -103,6 +109,7 @@ class Adaptive:
         self._acceptance = GroupAcceptance(knowledge, bucket)
         has_draft = drafter is not None
         block = drafter is not None and drafter.block
+        self._drafts_at_once = drafter is not None and drafter.reads_along
         self._value = Valuation(knowledge, self._acceptance, has_draft=has_draft, block=block)
         self._probe: DraftProbe | None = None
         if drafter is not None:
@@ -117,6 +124,11 @@ class Adaptive:
     def length(self) -> int:
         """Tokens proposed last."""
         return self._length
+
+    @property
+    def drafts_at_once(self) -> bool:
+        """As the draft model can; the index alone waits for a first token to look behind."""
+        return self._drafts_at_once
 
     def begin_answer(self) -> None:
         """Carry over what earlier answers taught, and their debt."""

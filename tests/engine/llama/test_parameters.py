@@ -18,6 +18,7 @@ from localspec.engine.engine import Engine
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.parameters import context_parameters, model_parameters
+from localspec.engine.memory.recurrent import SNAPSHOTS
 from localspec.metadata.header import read_header
 from localspec.speculative.loop import Logits
 from tests.support.lora_files import write_lora
@@ -236,7 +237,7 @@ def test_contexts_get_what_is_asked(tiny: TinyFiles) -> None:
     assert (params.n_seq_max, params.kv_unified, params.n_rs_seq) == (1, False, 0)
     fork, snapshots = (context_parameters(asked, 64, 2, way) for way in ("fork", "snapshots"))
     assert (fork.n_seq_max, fork.kv_unified, fork.n_rs_seq) == (2, True, 0)
-    assert (snapshots.n_seq_max, snapshots.n_rs_seq) == (1, 4)
+    assert (snapshots.n_seq_max, snapshots.n_rs_seq) == (1, SNAPSHOTS)
 
 
 def test_values_that_llama_cpp_would_die_of_are_refused(tiny: TinyFiles) -> None:

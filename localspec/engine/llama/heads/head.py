@@ -35,6 +35,7 @@ class Head:
     A subclass says how tokens are read: `_pass`, `_draft`.
     """
 
+    reads_along = True
     pending = 0  # rows to be read again
     block: int | None = None  # most tokens of a proposal that is paid with its first
     offset = 0  # how much less the position of a token is in llama.cpp's cache
