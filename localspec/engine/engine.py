@@ -105,7 +105,7 @@ class Engine:
         notes += missing_gpu() + _without_gpu(target, draft)
         target = replace(target, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
         require_survival(target)
-        model = load_target(header, target, say)
+        model = load_target(header, target, say, drafted=draft is not None)
         notes += _stretched(model)
         if draft is None:
             return cls(model, None, notes + _not_overridden(model, None))

@@ -25,12 +25,17 @@ def load_target(
     header: ModelHeader,
     options: LoadOptions,
     say: Callable[[str], None] | None = None,
+    *,
+    drafted: bool = True,
     clock: Clock = time.perf_counter,
 ) -> LlamaModel:
     """A target that rolls back in the way that is the cheapest here.
 
-    Where a model has two, the first start measures both.
+    Where a model has two, the first start measures both. One that is not ``drafted`` for is rarely
+    rolled back: snapshots, which make each pass a little longer, are not for it.
     """
+    if not drafted:
+        return LlamaModel(header, options, ways=(Fork.name,))
     path = _choice_path(header, options)
     kept = _read(path)
     model = LlamaModel(header, options, ways=WAYS if kept is None else (kept,))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from localspec.core import paths
+from localspec.engine.engine import Engine
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.rollback_choice import load_target
 from localspec.metadata.header import read_header
@@ -57,6 +58,16 @@ def test_the_cheaper_way_is_used_and_kept(path: Path, costs: dict[str, float], b
     assert len(said) == 1 and "two ways to take rejected tokens back" in said[0]
     (file,) = kept()
     assert json.loads(file.read_text())[better] == 0.5
+
+
+def test_a_model_that_nothing_drafts_for_has_no_snapshots(path: Path) -> None:
+    model = load_target(read_header(path), options(path), drafted=False)
+    assert model.rollback.name == "fork" and kept() == []
+    model.close()
+    with Engine.load(options(path)) as engine:
+        assert engine.target.rollback.name == "fork" and kept() == []
+    with Engine.load(options(path), options(path)):
+        assert len(kept()) == 1
 
 
 @pytest.mark.parametrize("damage", ["", "[1]", "{}", '{"fork": "x"}', "[" * 4000, "1e999"])
