@@ -170,7 +170,7 @@ def measure(args: argparse.Namespace, quantization: Quantization) -> list[Row]:
     plan = BenchPlan(PARAMS, (0, "auto"), args.repeats, args.tokens, clock=args.clock)
     with open_ways(files, plan, args.threads) as opened:
         ways = all_ways(opened, plan)
-        print(f"\nrollback, as chosen here: {opened[0].engine.target.rollback.name}")
+        print(f"\nrollback, as chosen here: {opened[-1].engine.target.rollback.name}")
         prompts = [as_text(opened[0], question) for question in QUESTIONS[: args.prompts]]
         sides: dict[str, Callable[[str], Run]] = {
             PLAIN: partial(ours, ways[PLAIN]),

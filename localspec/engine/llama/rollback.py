@@ -213,7 +213,7 @@ class Fork:
     def rewind(self, length: int, held: int | None) -> int:
         """Return to the shared state, or to an anchor that is behind it."""
         marked = self._marked
-        if marked is not None and self._anchors.last(length) < marked <= length:
+        if marked and self._anchors.last(length) <= marked <= length:
             self._llama.llama_memory_seq_cp(self._memory, _COPY, _LIVE, marked, marked)
             if _cut(self._llama, self._memory, marked):
                 self._anchors.forget(length)
