@@ -138,8 +138,8 @@ def _check_rotation(header: ModelHeader, role: Role) -> Iterator[Finding]:
 
 def _check_delta_net(header: ModelHeader, role: Role) -> Iterator[Finding]:
     """Sizes of a gated delta net's state (`build_layer_attn_linear`), and how often it rests."""
-    if header.architecture not in _DELTA_NETS:
-        return
+    if header.architecture not in _DELTA_NETS or not draft_kind(header).is_model:
+        return  # heads have attention alone
     keys = ("ssm.inner_size", "ssm.time_step_rank", "ssm.state_size")
     inner, heads, state = (whole_number(header, key) for key in keys)
     if inner is not None and heads is not None and state is not None and inner != heads * state:

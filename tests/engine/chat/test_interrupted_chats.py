@@ -93,7 +93,7 @@ def interruption() -> Iterator[Interruption]:
 
 @contextmanager
 def opened(architecture: Files, target: str, draft: str | None, way: str) -> Iterator[Engine]:
-    def load(header: Any, given: Any, say: object = None) -> LlamaModel:
+    def load(header: Any, given: Any, say: object, *, drafted: bool) -> LlamaModel:
         return LlamaModel(header, given, ways=(way,))
 
     path = architecture(target)

@@ -272,8 +272,8 @@ WIDER = {
 @pytest.mark.llama
 @pytest.mark.parametrize(
     ("name", "way", "states"),
-    [("qwen35-mtp", "fork", {"sequences": 2}), ("qwen35-mtp", "snapshots", {"snapshots": 4}),
-     ("mamba2", "fork", {"sequences": 2}), ("nemotron_h", "snapshots", {"snapshots": 4})],
+    [("qwen35-mtp", "fork", {"sequences": 2}), ("qwen35-mtp", "snapshots", {"snapshots": SNAPSHOTS}),
+     ("mamba2", "fork", {"sequences": 2}), ("nemotron_h", "snapshots", {"snapshots": SNAPSHOTS})],
 )  # fmt: skip
 def test_recurrent_models_and_heads_take_what_is_estimated(
     tmp_path: Path, name: str, way: str, states: dict[str, int]
