@@ -272,9 +272,13 @@ WIDER = {
 @pytest.mark.llama
 @pytest.mark.parametrize(
     ("name", "way", "states"),
-    [("qwen35-mtp", "fork", {"sequences": 2}), ("qwen35-mtp", "snapshots", {"snapshots": SNAPSHOTS}),
-     ("mamba2", "fork", {"sequences": 2}), ("nemotron_h", "snapshots", {"snapshots": SNAPSHOTS})],
-)  # fmt: skip
+    [
+        ("qwen35-mtp", "fork", {"sequences": 2}),
+        ("qwen35-mtp", "snapshots", {"snapshots": SNAPSHOTS}),
+        ("mamba2", "fork", {"sequences": 2}),
+        ("nemotron_h", "snapshots", {"snapshots": SNAPSHOTS}),
+    ],
+)
 def test_recurrent_models_and_heads_take_what_is_estimated(
     tmp_path: Path, name: str, way: str, states: dict[str, int]
 ) -> None:
