@@ -224,7 +224,9 @@ class Fork:
 
     def rewind(self, length: int, held: int | None) -> int:
         """Return to the shared state, or to an anchor that is behind it."""
-        marked = self._mark_near(held)
+        if self._sliding and (held is None or self._since > self._ubatch):
+            self._marked = None  # sliding layers may have lost the window before it
+        marked = self._marked
         if marked is not None and self._anchors.last(length) < marked <= length:
             self._llama.llama_memory_seq_cp(self._memory, _COPY, _LIVE, marked, marked)
             if _cut(self._llama, self._memory, marked):
@@ -233,11 +235,6 @@ class Fork:
                 return marked
         self._marked = None
         return self._anchors.restore(length)
-
-    def _mark_near(self, held: int | None) -> int | None:
-        """The mark, unless sliding layers may have lost the window before it."""
-        near = held is not None and self._since <= self._ubatch
-        return self._marked if near or not self._sliding else None
 
 
 class Snapshots:
