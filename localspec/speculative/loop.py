@@ -182,9 +182,9 @@ class Prefill:
 def catch_up(model: TokenModel, context: list[int]) -> int:
     """Make the model's cache hold all of ``context`` but its last token; return the tokens decoded.
 
-    What the cache already shares with the context is not decoded again, unless a recurrent state
-    went back too far. The last token stays
-    pending, because its logits are wanted together with those of a draft.
+    What the cache already shares with the context is not decoded again, but for tokens that a
+    rollback left to be read again (`TokenModel.pending`). The last token is left out, because its
+    logits are wanted together with those of a draft.
     """
     shared = min(common_prefix(model.tokens, context), len(context) - 1)
     model.keep(shared)

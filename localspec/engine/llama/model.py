@@ -32,8 +32,8 @@ class LlamaModel:
     Passes narrower than ``min_width`` tokens are filled up with others, taken back at once:
     llama.cpp's kernels round differently at different widths. ``memory`` is what llama.cpp
     allocated; of a ``weightless`` one, which can do nothing else, what it would allocate.
-    ``listener`` is called after each pass with its tokens and the position of the first, and with
-    none and 0 when all that was read is replaced; see `heads`.
+    ``listener`` is called after each pass with its tokens and the position of the first, and when
+    all that was read is replaced, with none and how many there are now; see `heads`.
     Raises EngineError, with llama.cpp's own reason, when the model cannot be loaded.
     """
 
@@ -160,7 +160,7 @@ class LlamaModel:
             self._undo(0, None)
         self._torn = False
         if self.listener is not None:
-            self.listener((), 0)
+            self.listener((), len(self._tokens))
         return bool(self._tokens)
 
     # -- vocabulary ------------------------------------------------------------------------
@@ -259,7 +259,7 @@ class LlamaModel:
         """The first way that works on a real context of this model; the context stays."""
         for way in (*(() if self._weights.is_stateful else (Trim.name,)), *ways, Fork.name):
             found = self._make_context(way)
-            if self._weightless or self._works(found):
+            if self._weightless or (found.name == way and self._works(found)):
                 return found
         return Reread(self._llama, self._context)
 

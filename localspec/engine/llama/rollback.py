@@ -137,7 +137,11 @@ class Anchors:
 
         A ``passing`` one makes room as soon as there is another.
         """
-        if not self._most or length == 0 or any(length == at for at, _ in self._copies):
+        if length == 0:
+            return
+        if any(length == at for at, _ in self._copies):
+            if not passing and length == self._passing:
+                self._passing = None
             return
         self._copies = [each for each in self._copies if each[0] != self._passing]
         self._passing = length if passing else None
@@ -147,7 +151,7 @@ class Anchors:
             self._context, _pointer(copy), size, _LIVE, _PARTIAL
         )
         if read == size:
-            self._copies = [*self._copies[1 - self._most :], (length, copy)]
+            self._copies = [*self._copies, (length, copy)][-self._most :]
 
     def restore(self, length: int) -> int:
         """Return to the last copy of no more than ``length`` tokens; 0, and empty, without one.
@@ -181,15 +185,22 @@ class Fork:
     Copying an empty range of positions copies no cell of an attention cache, while the recurrent
     one lets both sequences own its cell (`llama_memory_recurrent::seq_cp`); the next pass of the
     live sequence then writes into another cell. It costs no copy and a second state.
+
+    ``sliding`` is as for `Trim`: sliding layers reuse cells once a micro-batch was read behind the
+    window, so that the shared state counts only near its mark. Anchors hold such cells themselves
+    (`llama_kv_cache_iswa::state_write`).
     """
 
     name: ClassVar[str] = "fork"
 
-    def __init__(self, llama: Any, context: Any, anchors: int) -> None:
+    def __init__(self, llama: Any, context: Any, sliding: int) -> None:
         self._llama = llama
         self._memory = llama.llama_get_memory(context)
-        self._anchors = Anchors(llama, context, anchors)
+        self._sliding = sliding
+        self._ubatch = int(llama.llama_n_ubatch(context))
+        self._anchors = Anchors(llama, context, ANCHORS)
         self._marked: int | None = None
+        self._since = 0  # tokens read behind the mark
 
     def mark(self, length: int, most: int) -> None:
         """Share the present state, unless the copy is that one already."""
@@ -197,14 +208,15 @@ class Fork:
             return
         self._marked = None  # until it is true: Ctrl-C may come in between
         self._llama.llama_memory_seq_cp(self._memory, _LIVE, _COPY, length, length)
-        self._marked = length
+        self._marked, self._since = length, 0
 
     def anchor(self, length: int) -> None:
         """Keep a copy for later prompts."""
         self._anchors.add(length)
 
     def observe(self, width: int) -> None:
-        """Nothing to learn."""
+        """So many tokens more are behind the mark."""
+        self._since += width
 
     def is_whole(self, length: int) -> bool:
         """A state is whole, or it is not there."""
@@ -212,11 +224,14 @@ class Fork:
 
     def rewind(self, length: int, held: int | None) -> int:
         """Return to the shared state, or to an anchor that is behind it."""
+        if self._sliding and (held is None or self._since > self._ubatch):
+            self._marked = None  # sliding layers may have lost the window before it
         marked = self._marked
         if marked and self._anchors.last(length) <= marked <= length:
             self._llama.llama_memory_seq_cp(self._memory, _COPY, _LIVE, marked, marked)
             if _cut(self._llama, self._memory, marked):
                 self._anchors.forget(length)
+                self._since = 0
                 return marked
         self._marked = None
         return self._anchors.restore(length)
@@ -232,12 +247,12 @@ class Snapshots:
 
     name: ClassVar[str] = "snapshots"
 
-    def __init__(self, llama: Any, context: Any, anchors: int) -> None:
+    def __init__(self, llama: Any, context: Any) -> None:
         self._llama = llama
         self._memory = llama.llama_get_memory(context)
         self._depth = int(llama.llama_n_rs_seq(context))
         self._ubatch = int(llama.llama_n_ubatch(context))
-        self._anchors = Anchors(llama, context, 1 + anchors)
+        self._anchors = Anchors(llama, context, 1 + ANCHORS)
         self._allowed = 0
 
     def mark(self, length: int, most: int) -> None:
@@ -278,17 +293,15 @@ def configure(params: Any, way: str) -> None:
 def make_rollback(llama: Any, model: Any, context: Any, way: str) -> Rollback:
     """The way for a context that was configured for it.
 
-    Architectures without snapshots set `n_rs_seq` to 0: `llm_arch_supports_rs_rollback`. A state
-    beside sliding layers has no anchors: what these layers still hold cannot be asked.
+    Architectures without snapshots set `n_rs_seq` to 0: `llm_arch_supports_rs_rollback`.
     """
     sliding = int(llama.llama_model_n_swa(model))
-    anchors = 0 if sliding else ANCHORS
     if way == Trim.name:
         return Trim(llama, context, sliding)
     if way == Fork.name:
-        return Fork(llama, context, anchors)
+        return Fork(llama, context, sliding)
     if way == Snapshots.name and llama.llama_n_rs_seq(context):
-        return Snapshots(llama, context, anchors)
+        return Snapshots(llama, context)
     return Reread(llama, context)
 
 

@@ -15,7 +15,7 @@ from localspec.core.config import LoadOptions
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.rollback import Fork, Snapshots
-from localspec.engine.memory.recurrent import SNAPSHOTS
+from localspec.engine.memory.recurrent import ANCHORS, SNAPSHOTS
 from localspec.metadata.header import read_header
 from tests.support.real_pair import options
 from tests.support.today import STATEFUL, WAYS
@@ -29,7 +29,7 @@ Files = Callable[[str], Path]
 
 
 def loaded(path: Path, way: str, **more: Any) -> LlamaModel:
-    asked: LoadOptions = options(path, ctx_size=256, **more)
+    asked: LoadOptions = options(path, **{"ctx_size": 256} | more)
     return LlamaModel(read_header(path), asked, ways=(way,))
 
 
@@ -241,3 +241,59 @@ def test_a_micro_batch_bounds_the_snapshots(architecture: Files) -> None:
     assert_same_next(model, oracle)
     model.close()
     oracle.close()
+
+
+def test_a_copy_made_for_a_draft_stays_where_a_prompt_begins(architecture: Files) -> None:
+    model, oracle = (loaded(architecture("qwen35"), Snapshots.name) for _ in range(2))
+    model.decode([*PROMPT, 1, 2, 3], 1)
+    end = len(model.tokens)
+    model.decode([4] * 12, 12)  # wider than the snapshots reach: from a copy
+    model.keep(end)
+    model.decode([5, 6, 7], 0)  # another prompt, whose own end is copied too
+    model.keep(end)
+    assert model.pending == 0
+    assert_same_next(model, oracle)
+    model.close()
+    oracle.close()
+
+
+@pytest.mark.parametrize("way", WAYS["lfm2"])
+def test_a_state_comes_back_with_the_window_of_sliding_layers(
+    architecture: Files, way: str
+) -> None:
+    """Some of their cells in front of the state were used again for what followed it."""
+    small = {"ctx_size": 1024, "batch_size": 64, "ubatch_size": 64}
+    model, oracle = (loaded(architecture("lfm2-sliding"), way, **small) for _ in range(2))
+    model.decode(PROMPT, 0)
+    model.decode([1], 1)
+    model.decode([2, 3, 4, 5], 4)
+    for token in range(240):
+        model.decode([token % 200], 1)
+    model.keep(len(PROMPT) + 5)
+    assert_same_next(model, oracle)
+    for turn in range(2 * ANCHORS):
+        model.decode([turn, turn + 1], 0)
+        model.decode([7], 1)
+    assert len(model.rollback._anchors._copies) <= 1 + ANCHORS  # type: ignore[attr-defined]
+    assert_same_next(model, oracle)
+    model.close()
+    oracle.close()
+
+
+def test_a_way_that_llama_cpp_lacks_is_not_tried(
+    architecture: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, path, passes = llama_library.library(), architecture("falcon-h1"), [0]
+    real = library.llama_decode
+
+    def counted(*arguments: object) -> object:
+        passes[-1] += 1
+        return real(*arguments)
+
+    monkeypatch.setattr(library, "llama_decode", counted)
+    for ways in ((Fork.name,), (Snapshots.name, Fork.name)):
+        model = LlamaModel(read_header(path), options(path, ctx_size=256), ways=ways)
+        assert model.rollback.name == Fork.name
+        model.close()
+        passes.append(0)
+    assert 0 < passes[0] == passes[1]

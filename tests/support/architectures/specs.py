@@ -236,7 +236,10 @@ _ASSISTANT: Keys = {
     "embedding_length_per_layer_input": 0,
 }
 
-MODELS: dict[str, Architecture] = _TRUNKS | _WITH_HEADS
+# Whose attention sees only 32 tokens back, beside layers with a state.
+_SLIDING = replace(_TRUNKS["lfm2"], keys={**_TRUNKS["lfm2"].keys, "attention.sliding_window": 32})
+
+MODELS: dict[str, Architecture] = _TRUNKS | _WITH_HEADS | {"lfm2-sliding": _SLIDING}
 SIDECARS: dict[str, Architecture] = {
     "mtp-qwen35": _sidecar(_WITH_HEADS["qwen35-mtp"]),
     "mtp-step35": _sidecar(_WITH_HEADS["step35-mtp3"]),

@@ -43,8 +43,9 @@ class DFlashHead(Head):
         for i in range(quiet, len(tokens)):
             self._write(begin + i, states[i : i + 1])
             masks = self._masks if outputs == 1 else 1
-            blocks.append(self._fill([tokens[i], *[self._mask] * masks], begin + i))
-        self._said = np.concatenate(blocks) if blocks else self._said[:0]
+            block = self._fill([tokens[i], *[self._mask] * masks], begin + i)
+            blocks.append(block if outputs == 1 else block.copy())  # the next pass overwrites it
+        self._said = blocks[0] if outputs == 1 else np.concatenate((self._said[:0], *blocks))
         self._ahead = self._said[1:] if outputs == 1 else None
 
     def _draft(self, tokens: Sequence[int], begin: int, ahead: States) -> None:
@@ -61,11 +62,13 @@ class DFlashHead(Head):
             self._context.decode(None, range(begin - 1, self._written), states, 0)
 
     def _fill(self, tokens: Sequence[int], position: int) -> Logits:
-        """What may stand at the masked places behind the first token: shape (masks, n_vocab)."""
+        """What may stand at the masked places behind the first token, valid until the next pass.
+
+        Shape (masks, n_vocab).
+        """
         self._context.decode(tokens, range(position, position + len(tokens)), None, len(tokens))
-        block = self._context.logits(len(tokens))[1:].copy()
         self._context.forget(position)
-        return block
+        return self._context.logits(len(tokens))[1:]
 
     def _forget(self, length: int) -> None:
         super()._forget(length)

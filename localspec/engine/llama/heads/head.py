@@ -113,25 +113,30 @@ class Head:
     # -- the target ------------------------------------------------------------------------
 
     def _listen(self, tokens: Sequence[int], position: int) -> None:
-        """Take the target's states of tokens from ``position`` on; without any, forget all."""
+        """Take the target's states of tokens from ``position`` on.
+
+        Without any, all before ``position`` took the place of what was read, and no state is known.
+        """
         self._mend()
         rows = self._tap.rows(len(tokens))
         if not self._heard:
             require_states(rows)
             self._heard = bool(len(tokens))
-        first = min(position, self._true)
+        first = min(position, self._true) if tokens else 0
         self._cut(first + common_prefix(self._tokens[first : self._true], [*tokens]))
+        if not tokens:
+            self._states.keep(0)
         self._states.add(position, rows)
         if len(tokens) > _WIDEST_VERIFICATION or self._reads_at_once:
-            self._follow([*self._target.tokens[:position], *tokens])
+            self._follow(position + len(tokens))
         elif position - self._true > LAG:
-            self._follow(self._target.tokens[:position])
+            self._follow(position)
         self._states.trim()
 
     _reads_at_once = False  # tokens that may still be rejected are read as well
 
-    def _follow(self, tokens: Sequence[int]) -> None:
-        self._read(tokens[len(self._tokens) :], 0)
+    def _follow(self, end: int) -> None:
+        self._read(self._target.tokens[len(self._tokens) : end], 0)
 
     def _begin_behind(self, tokens: Sequence[int]) -> None:
         """Count tokens as read whose states nobody knows, in place of what was read."""

@@ -61,3 +61,13 @@ def test_a_review_takes_a_pass_with_one_mask_for_each_token(architecture: Files)
             head.decode(None, [position - 1], features[position - 1 : position], 0)
             head.decode([context[position], MASK_TOKEN], [position, position + 1], None, 2)
             np.testing.assert_allclose(row, head.logits(2)[1], atol=1e-5)
+
+
+def test_a_block_is_not_copied(architecture: Files) -> None:
+    with head_pair(architecture, "llama", "dflash") as pair:
+        context = random_ids(20)
+        pair.target.decode(context[:-1], 0)
+        first = pair.head.decode(context, 1)
+        logits = pair.head._context.logits(1 + BLOCK)
+        assert np.shares_memory(first, logits)
+        assert np.shares_memory(pair.head.decode(random_ids(1), 1), logits)

@@ -181,6 +181,27 @@ def test_what_is_read_unheard_counts_as_read(pair: HeadPair) -> None:
     assert pair.head.tokens == context
 
 
+def test_a_restored_text_is_not_read_by_the_head(
+    pair: HeadPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, read = random_ids(120), list[int]()
+    pair.restart()
+    pair.target.decode(context[:-1], 0)
+    state = pair.target.state().copy()
+    pair.restart()
+    assert pair.target.restore(context[:-1], state)
+    decode = pair.head._context.decode
+
+    def counted(tokens: Any, positions: Any, *more: Any) -> None:
+        read.append(len(positions))
+        decode(tokens, positions, *more)
+
+    monkeypatch.setattr(pair.head._context, "decode", counted)
+    pair.draft(context, [])
+    assert pair.head.tokens == context
+    assert 0 < sum(read) < 20  # the last token, by each layer or with a block of masks
+
+
 def test_behind_a_long_way_back_one_state_is_missing_and_no_more(architecture: Files) -> None:
     with head_pair(architecture, "glm4moe-mtp", None) as pair:
         context, memory = random_ids(700), pair.head._context._memory
