@@ -16,7 +16,6 @@ from localspec.bench.padding.pad import DEMO_HYBRID_SHAPE, pad_model
 from localspec.bench.padding.source import PaddingSource
 from localspec.core import paths
 from localspec.core.errors import LocalspecError
-from scripts.train_demo_models.hybrid.file_logits import file_logits
 
 pytestmark = pytest.mark.llama
 
@@ -39,6 +38,8 @@ def source() -> Path:
 def test_trunk_and_head_say_the_same_but_for_rounding(
     source: Path, tmp_path: Path, quantization: Quantization
 ) -> None:
+    from scripts.train_demo_models.hybrid.file_logits import file_logits
+
     logits = []
     for name, shape in (("padded", UNEVEN), ("plain", OWN)):
         pad_model(source, tmp_path / name, shape, quantization)
