@@ -116,6 +116,7 @@ def test_bench_of_heads_measures_several_lengths(
     done = bench(*draft, "-c", "256", "--repeats", "1", "--json", pair=target)
     assert done.code == 0
     assert json.loads(done.out)["settings"]["draft_tokens"] == [0, 2, 4, 8, "auto"]
+    assert "Fastest here" in done.err and "tokens right in a row" not in done.err
 
 
 def test_bench_of_a_recurrent_target(bench: Command, tiny: TinyFiles) -> None:
