@@ -210,7 +210,11 @@ def _judge(
     reasons = [f"{ratio:.0f} times smaller" if ratio >= 9.5 else f"{ratio:.1f} times smaller"]
     kind = draft_kind(draft)
     if not kind.is_model:
-        reasons, worth = [kind.words, size(draft.n_bytes)], _HEADS_FIRST + worth
+        reasons = [kind.words, size(draft.n_bytes)]
+        if sidecars.is_named_for(draft.path, target.path):
+            worth += _HEADS_FIRST
+        else:  # the right sizes are no proof: many models share them
+            reasons.append("not named for this model")
     elif ratio < MIN_RATIO:
         reasons.append("too large to gain much")
     family = _same_family(target, draft)
