@@ -17,6 +17,7 @@ from localspec.core.config import DraftTokens
 from localspec.core.errors import LocalspecError
 from localspec.engine.answer import Answer, collect
 from localspec.engine.generate import model_drafter, stream_generate
+from localspec.engine.llama.heads.head import Head
 from localspec.speculative.limits import Guess
 
 T = TypeVar("T")
@@ -135,9 +136,11 @@ def _guesses(
 ) -> tuple[Guess, ...]:
     """What the draft would say in the place of each of these tokens, given the text before.
 
-    Not told where the rule of acceptance asks for more than the same token.
+    Not told where the rule of acceptance asks for more than the same token, nor of heads, which
+    answer only where the target has just read.
     """
-    drafter = None if not plan.params.seed_decides else model_drafter(engine, plan.params)
+    asked = plan.params.seed_decides and not isinstance(engine.draft, Head)
+    drafter = model_drafter(engine, plan.params) if asked else None
     if drafter is None:
         return ()
     context, guesses = list(prompt), list[Guess]()

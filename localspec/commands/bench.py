@@ -79,19 +79,21 @@ def bench(
 ) -> None:
     """Measure plain decoding against draft lengths, task by task, and compare the texts.
 
-    Plain is always measured; --draft-tokens 2,4,8,auto unless given. Greedy and with seed 0
-    unless flags say otherwise. Exit code 1 if a text differs from plain for no proven reason.
+    Plain is always measured; --draft-tokens 2,4,8,auto unless given, auto where there is no draft.
+    Greedy and with seed 0 unless flags say otherwise. Exit code 1 if a text differs from plain for
+    no proven reason.
     """
     from localspec.bench.prompts import SHIPPED, by_task, read_prompts
     from localspec.bench.report import require_writable
 
     groups = by_task(read_prompts(prompts or SHIPPED), tasks)
     request = make_request(name, FlagGroups(models, loading, sampling), _SAMPLING)
-    lengths = _sides(request)
+    _sides(request, drafts=True)  # bad flags are told before anything is loaded
     templating.check()
     if output is not None:
         require_writable(output)
     with open_engine(request) as engine:
+        lengths = _sides(request, drafts=engine.draft is not None)
         plan = _plan(engine, request, lengths, repeats, max_tokens, audit)
         use_template(engine, templating)
         found, problem = _run(engine, plan, groups, output, as_json)
@@ -146,10 +148,13 @@ def _run(
     return found, problem
 
 
-def _sides(request: Request) -> tuple[DraftTokens, ...]:
-    """The draft lengths to compare, plain first, each once; bad flags are told."""
+def _sides(request: Request, *, drafts: bool) -> tuple[DraftTokens, ...]:
+    """The draft lengths to compare, plain first, each once; raises UsageError for bad flags.
+
+    Unless lengths were given there are several where something ``drafts``: a model, or heads.
+    """
     default = default_length(request.params)
-    usual = tuple(dict.fromkeys((*DEFAULT_LENGTHS, default))) if request.draft.model else (default,)
+    usual = tuple(dict.fromkeys((*DEFAULT_LENGTHS, default))) if drafts else (default,)
     lengths = request.draft.lengths or usual
     for length in lengths:
         require_fixed_length(length, request.params)

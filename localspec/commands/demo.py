@@ -21,8 +21,8 @@ def demo(
         typer.Option(
             parser=choice("pair", "hybrid"),
             metavar="pair|hybrid",
-            help="A target and its draft, or a hybrid (Qwen3.5) with an MTP head, with every way "
-            "to draft for it.",
+            help="A target and its draft, or a hybrid (architecture of Qwen3.5) with an MTP head "
+            "and every way to draft for it.",
         ),
     ] = "pair",
     draft_tokens: Annotated[

@@ -8,7 +8,7 @@ import typer
 from localspec.commands import pairs
 from localspec.commands.flags.answer import JsonFlag
 from localspec.commands.session import download_ui
-from localspec.core.errors import LocalspecError, UsageError
+from localspec.core.errors import IncompatiblePair, LocalspecError, UsageError
 from localspec.display import console, reports
 from localspec.display.progress import progress
 
@@ -28,7 +28,11 @@ def check(
         str | None, typer.Argument(metavar="TARGET", help=f"The big model. {_MODEL}")
     ] = None,
     draft_name: Annotated[
-        str | None, typer.Argument(metavar="DRAFT", help="The small model, named likewise.")
+        str | None,
+        typer.Argument(
+            metavar="DRAFT",
+            help="The small model, named likewise; or mtp, the prediction heads of the target.",
+        ),
     ] = None,
     target: Annotated[
         str | None, typer.Option("--target", "-m", help="Instead of the argument TARGET.")
@@ -68,7 +72,7 @@ def _judge(given: list[str], target: str | None, lenient: bool) -> "PairCheck":
     from localspec.library.acquire import judge
     from localspec.library.resolve import Resolver
 
-    resolver = Resolver()
+    resolver, ui = Resolver(), download_ui()
     if len(given) == 1:
         named = resolver.choose(given[0], None)
         given = [each for each in (named.target, named.draft) if each is not None]
@@ -80,7 +84,12 @@ def _judge(given: list[str], target: str | None, lenient: bool) -> "PairCheck":
         )
     first = target or given[0]
     given.remove(first)
-    return judge(first, given[0], resolver, download_ui(), lenient=lenient, weights_needed=False)
+    try:
+        return judge(first, given[0], resolver, ui, lenient=lenient, weights_needed=False)
+    except IncompatiblePair as problem:  # mtp, and no heads are anywhere: judged as its own
+        console.note(problem.message)
+        alone = resolver.choose(first, None).target
+        return judge(alone, alone, resolver, ui)
 
 
 def inspect(

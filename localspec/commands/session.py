@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 _WORDS = (None, MTP, FIND)  # what may stand for heads of the target, in place of a file
+_BESIDE = "Draft: the prediction heads of {} (MTP), beside the target."
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +215,8 @@ def _files(request: Request) -> tuple[Path, Path | None]:
         return target, _find_draft(target, resolver, lenient)
     names = [request.target, *([] if draft is None else [draft])]
     target, *rest = ensure_local(names, resolver, ui, lenient=lenient)
+    if draft == MTP and rest[0] != target:
+        console.note(_BESIDE.format(rest[0].name))
     if rest or lengths == (0,):
         return target, rest[0] if rest else None
     heads = _heads(target)
@@ -227,7 +230,7 @@ def _files(request: Request) -> tuple[Path, Path | None]:
 
 def _heads(target: Path) -> Path | None:
     """The file with prediction heads for a target, where nothing else is to draft; named."""
-    from localspec.library.sidecars import mtp_beside
+    from localspec.library.sidecars import is_named_for, mtp_beside, mtp_files
     from localspec.metadata.draft_kind import has_heads
     from localspec.metadata.header import read_header
 
@@ -237,9 +240,11 @@ def _heads(target: Path) -> Path | None:
         return target
     try:
         found = mtp_beside(header)
-    except IncompatiblePair:
+    except IncompatiblePair as problem:
+        if any(is_named_for(file, target) for file in mtp_files(target)):
+            console.note(f"No heads are used. {problem.message}")
         return None
-    console.note(f"Draft: the prediction heads of {found.name} (MTP), beside the target.")
+    console.note(_BESIDE.format(found.name))
     return found
 
 

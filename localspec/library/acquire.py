@@ -96,10 +96,17 @@ def ensure_local(
 
     Two names are a pair, judged before anything is fetched: raises IncompatiblePair. The second may
     be MTP, prediction heads: its file is the target's own where they are inside. Raises FileProblem
-    for what is no model, DownloadProblem when the user does not agree to a large download.
+    for what is no model, UsageError for MTP without a target, DownloadProblem when the user does
+    not agree to a large download.
     """
-    places = [_existing(name, _place(name, resolver, ui)) for name in names if name != MTP]
-    if MTP in names:
+    models, heads = [name for name in names if name != MTP], MTP in names[1:]
+    if names[0] == MTP:
+        raise UsageError(
+            f"{MTP} is no model: it stands for the prediction heads of a target.",
+            f"Name one target, then {MTP}.",
+        )
+    places = [_existing(name, _place(name, resolver, ui)) for name in models]
+    if heads:
         places.append(_heads_for(places[0], names[0], ui))
     missing = [place for place in dict.fromkeys(places) if isinstance(place, RemoteModel)]
     if missing:
@@ -107,7 +114,7 @@ def ensure_local(
             _require_compatible(places[0], places[1], lenient)
         else:
             _require_usable(missing)
-        if MTP in names and len(set(places)) == 1:
+        if heads and len(set(places)) == 1:
             ui.say("The prediction heads are in the target's own file.")
         _tell_and_ask(missing, ui)
     with ui.transfer() as on_progress:

@@ -98,7 +98,7 @@ def _heads(header: ModelHeader, ctx_size: int, use: MemoryUse) -> Iterator[tuple
         load = LoadOptions(header.path, load_heads=True)
         more = estimate_run(header, ctx_size, load).use.total - use.total
         heads = counted(claimed_heads(header), "prediction head")
-        yield "heads", f"{heads} of its own: use with --draft mtp, {size(more)} more"
+        yield "heads", f"{heads} of its own, used unless another draft is named: {size(more)} more"
     if kind.is_model:
         return
     reads = [f"hidden states {kind.target_width:,} wide" if kind.target_width else "hidden states"]

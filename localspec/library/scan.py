@@ -18,6 +18,7 @@ from localspec.metadata.filenames import heads_kind, is_sidecar
 
 MAX_DEPTH = 12  # folders below the one that is searched
 MAX_FILES = 100_000  # per source
+MAX_BESIDE = 10_000  # files in the folder of one model
 MAX_NOTE_BYTES = 1 << 20  # of a manifest, a record or a settings file
 
 # Why something is left out.
@@ -147,6 +148,14 @@ class Scan:
             return None
         identity = (status.st_dev, status.st_ino) if status.st_ino else real
         return FoundFile(path, one_line(name), status.st_size, identity, sha256, repo)
+
+
+def entries_of(folder: Path) -> list[Path]:
+    """What lies in one folder, `MAX_BESIDE` at most; nothing in one that cannot be read."""
+    try:
+        return list(itertools.islice(folder.iterdir(), MAX_BESIDE))
+    except OSError:
+        return []
 
 
 def names_a_model(path: Path) -> bool:

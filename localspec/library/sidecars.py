@@ -4,22 +4,21 @@ By their names and places; only a check of both headers is sure.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
 
 from localspec.core.errors import IncompatiblePair, LocalspecError
 from localspec.core.formatting import one_line
 from localspec.hub.client import RemoteModel
 from localspec.library.local_models import Inventory, LocalModel
-from localspec.library.scan import names_heads
+from localspec.library.scan import entries_of, names_heads
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.filenames import heads_kind, model_name, tag_of
 from localspec.metadata.head_checks import check_embedded
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import check_pair
 
-MAX_BESIDE = 10_000  # files in a folder
+SHOWN_REASONS = 3  # why sidecars do not fit, in one sentence each
 MAX_NEAR = 1_000  # models of one folder that a sidecar's name is compared with
 _FINEST = ("Q8_0", "F16", "BF16")  # heads are small: what agrees most with the target comes first
 
@@ -58,11 +57,21 @@ def beside(path: Path) -> list[Path]:
     found = [
         other
         for folder in folders
-        if folder.is_dir()
-        for other in islice(folder.iterdir(), MAX_BESIDE)
+        for other in entries_of(folder)
         if names_heads(other) and other != path
     ]
     return sorted(dict.fromkeys(found))
+
+
+def mtp_files(target: Path) -> list[Path]:
+    """Sidecars beside a target that hold MTP heads, by their names; those named for it first."""
+    found = [path for path in beside(target) if heads_kind(path.as_posix()) == "mtp"]
+    return sorted(found, key=lambda path: not is_named_for(path, target))
+
+
+def is_named_for(sidecar: Path, target: Path) -> bool:
+    """Whether the name of a sidecar is its target's, or the beginning of it."""
+    return _begins(model_name(target.name), model_name(sidecar.name))
 
 
 def mtp_beside(target: ModelHeader) -> Path:
@@ -70,20 +79,32 @@ def mtp_beside(target: ModelHeader) -> Path:
 
     Raises IncompatiblePair, which says why there is none and why the target has no heads itself.
     """
-    name = model_name(target.path.name)
-    mine = sorted(beside(target.path), key=lambda p: not _begins(name, model_name(p.name)))
-    reasons = [finding.message for finding in check_embedded(target)]
-    for path, header in _headers(mine):
-        if draft_kind(header).kind == "mtp":
-            report = check_pair(target, header)
-            if report.compatible:
-                return path
-            reasons.append(f"{one_line(path.name)}: {report.errors[0].message}")
-    if len(reasons) == 1:
-        reasons.append("No sidecar of heads (mtp-*.gguf) lies beside it.")
+    reasons = []
+    for path in mtp_files(target.path):
+        reason = _unfit(target, path)
+        if reason is None:
+            return path
+        reasons.append(reason)
+    if len(reasons) > SHOWN_REASONS:
+        reasons[SHOWN_REASONS:] = [f"{len(reasons) - SHOWN_REASONS} more beside it do not fit."]
+    own = [finding.message for finding in check_embedded(target)]
     raise IncompatiblePair(
-        " ".join(reasons), "Get a conversion that has its heads, or use another draft."
+        " ".join([*own, *(reasons or ["No sidecar of heads (mtp-*.gguf) lies beside it."])]),
+        "Get a conversion that has its heads, or use another draft.",
     )
+
+
+def _unfit(target: ModelHeader, path: Path) -> str | None:
+    """Why a file has no MTP heads for a target; None where it has."""
+    try:
+        header = read_header(path)
+    except LocalspecError as problem:
+        return problem.message
+    kind, name = draft_kind(header), one_line(path.name)
+    if kind.kind != "mtp":
+        return f"{name} holds no MTP heads: it is {kind.words}."
+    errors = check_pair(target, header).errors
+    return f"{name}: {errors[0].message}" if errors else None
 
 
 def mtp_of(name: str, heads: Sequence[RemoteModel]) -> RemoteModel | None:
@@ -96,14 +117,6 @@ def mtp_of(name: str, heads: Sequence[RemoteModel]) -> RemoteModel | None:
 def _coarseness(model: RemoteModel) -> int:
     tag = (tag_of(model.files[0].path) or "").upper()
     return _FINEST.index(tag) if tag in _FINEST else len(_FINEST)
-
-
-def _headers(paths: Iterable[Path]) -> Iterator[tuple[Path, ModelHeader]]:
-    for path in paths:
-        try:
-            yield path, read_header(path)
-        except LocalspecError:
-            continue
 
 
 def _begins(name: str, other: str) -> bool:

@@ -6,7 +6,6 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from localspec.core.config import LoadOptions
@@ -19,7 +18,7 @@ from localspec.engine.memory.probe import memory_for_models
 from localspec.library import sidecars
 from localspec.library.catalog import PairSpec, load_catalog
 from localspec.library.local_models import LocalModel
-from localspec.library.scan import names_a_model
+from localspec.library.scan import entries_of, names_a_model
 from localspec.metadata.draft_kind import claimed_heads, draft_kind, has_heads
 from localspec.metadata.filenames import model_name
 from localspec.metadata.findings import LENIENT
@@ -28,7 +27,6 @@ from localspec.pairing import MIN_RATIO, PairReport, check_pair
 from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.limits import usual_gain
 
-MAX_BESIDE = 10_000  # files in a target's folder
 _HEADS_FIRST = 10.0  # heads were trained with their target, and cost little
 _FAR = 4.0
 _DISTANCES = dict.fromkeys(LENIENT, 1.0) | {  # of a finding, in steps away from a pair that fits
@@ -128,9 +126,7 @@ def _beside(path: Path) -> list[Path]:
     """Models in the folder of a file on this disk; not below it."""
     if not os.path.isfile(path):
         return []
-    return sorted(
-        other for other in islice(path.parent.iterdir(), MAX_BESIDE) if names_a_model(other)
-    )
+    return sorted(other for other in entries_of(path.parent) if names_a_model(other))
 
 
 def _headers(candidates: Iterable[tuple[str, Path]]) -> Iterator[tuple[str, ModelHeader]]:
@@ -170,7 +166,7 @@ def suggest(
         report = check_pair(target, header, lenient=lenient)
         if report.compatible:
             drafts.append(_judge(target, header, name, free_ram, measured))
-        elif kind.is_model or _of_one_model(target, header):
+        elif kind.is_model or sidecars.is_named_for(header.path, target.path):
             first = report.errors[0]
             entry = Refusal(header, name, first.message, first.hint, report.harmless)
             refused.append((_distance(report), entry))
@@ -180,12 +176,6 @@ def suggest(
         tuple(pair for pair in catalog if is_target_of(pair, target)),
         claimed_heads(target) if has_heads(target) else 0,
     )
-
-
-def _of_one_model(target: ModelHeader, heads: ModelHeader) -> bool:
-    """Whether heads that do not fit were meant for this target, by their name."""
-    name = model_name(heads.path.name)
-    return bool(name) and model_name(target.path.name).startswith(name)
 
 
 def is_target_of(pair: PairSpec, target: ModelHeader) -> bool:
@@ -220,7 +210,11 @@ def _judge(
     reasons = [f"{ratio:.0f} times smaller" if ratio >= 9.5 else f"{ratio:.1f} times smaller"]
     kind = draft_kind(draft)
     if not kind.is_model:
-        reasons, worth = [kind.words, size(draft.n_bytes)], _HEADS_FIRST + worth
+        reasons = [kind.words, size(draft.n_bytes)]
+        if sidecars.is_named_for(draft.path, target.path):
+            worth += _HEADS_FIRST
+        else:  # the right sizes are no proof: many models share them
+            reasons.append("not named for this model")
     elif ratio < MIN_RATIO:
         reasons.append("too large to gain much")
     family = _same_family(target, draft)

@@ -104,15 +104,44 @@ def test_heads_that_are_not_there(
     localspec: Command, tmp_path: Path, name: str, keys: dict[str, Any], without: str, says: str
 ) -> None:
     file = variant(tmp_path / "model.gguf", name, keys, without=without)
-    for command, code in (("run", 1), ("check", 2)):
-        asked = ("-m", file, "--draft", "mtp", *(ANSWER if command == "run" else ()))
-        done = localspec(command, *asked)
-        assert (done.code, done.out) == (code, "")
-        error, step = done.err.splitlines()
-        assert says in error and error.endswith("(mtp-*.gguf) lies beside it.")
-        assert step == "Get a conversion that has its heads, or use another draft."
+    done = localspec("run", "-m", file, "--draft", "mtp", *ANSWER)
+    assert (done.code, done.out) == (1, "")
+    error, step = done.err.splitlines()
+    assert says in error and error.endswith("(mtp-*.gguf) lies beside it.")
+    assert step == "Get a conversion that has its heads, or use another draft."
+    checked = localspec("check", "-m", file, "--draft", "mtp")
+    assert checked.code == 1 and says in checked.out and says in checked.err
     plain = localspec("run", "-m", file, "--draft", "off", *ANSWER)
     assert plain.code == 0 and plain.out
+
+
+@pytest.mark.parametrize("draft", [(), ("--draft", "mtp")])
+def test_a_sidecar_that_is_used_is_named(
+    localspec: Command, architecture: Files, tmp_path: Path, draft: tuple[str, ...]
+) -> None:
+    target = tmp_path / "Big-Q8_0.gguf"
+    target.write_bytes(architecture("qwen35").read_bytes())
+    (tmp_path / "mtp-Other.gguf").write_bytes(architecture("mtp-qwen35").read_bytes())
+    done = localspec("run", "-m", target, *draft, *ANSWER)
+    assert done.code == 0
+    note = "Draft: the prediction heads of mtp-Other.gguf (MTP), beside the target."
+    assert done.err.splitlines().count(note) == 1
+
+
+def test_a_sidecar_of_its_name_that_does_not_fit_is_told(
+    localspec: Command, architecture: Files, tmp_path: Path
+) -> None:
+    target = tmp_path / "Big-Q8_0.gguf"
+    target.write_bytes(architecture("qwen35").read_bytes())
+    heads = variant(tmp_path / "mtp-Big.gguf", "mtp-qwen35", {"embedding_length": 128})
+    told = "mtp-Big.gguf: The target's hidden states are 64 wide, the heads read 128."
+    done = localspec("run", "-m", target, *ANSWER)
+    assert done.code == 0 and done.out
+    notes = [line for line in done.err.splitlines() if line.startswith("No heads are used. ")]
+    assert len(notes) == 1 and notes[0].endswith(told)
+    assert "No heads" not in localspec("run", "-m", target, "--draft", "off", *ANSWER).err
+    heads.rename(tmp_path / "mtp-Other.gguf")  # made for another model, as far as is known
+    assert "No heads" not in localspec("run", "-m", target, *ANSWER).err
 
 
 def test_a_head_without_some_of_its_layer(localspec: Command, tmp_path: Path) -> None:

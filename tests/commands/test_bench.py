@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +106,17 @@ def test_bench_without_a_draft(bench: Command, tiny: TinyFiles) -> None:
     assert len(done.out.splitlines()) == 9
     refused = bench("--draft", "4", pair=("-m", tiny.target))
     assert refused.code == 2 and "no draft model" in refused.err and refused.out == ""
+
+
+@pytest.mark.parametrize("draft", [(), ("--draft", "mtp")])
+def test_bench_of_heads_measures_several_lengths(
+    bench: Command, architecture: Callable[[str], Path], draft: tuple[str, ...]
+) -> None:
+    target = ("-m", architecture("qwen35-mtp"))
+    done = bench(*draft, "-c", "256", "--repeats", "1", "--json", pair=target)
+    assert done.code == 0
+    assert json.loads(done.out)["settings"]["draft_tokens"] == [0, 2, 4, 8, "auto"]
+    assert "Fastest here" in done.err and "tokens right in a row" not in done.err
 
 
 def test_bench_of_a_recurrent_target(bench: Command, tiny: TinyFiles) -> None:

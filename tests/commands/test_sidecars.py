@@ -98,9 +98,11 @@ def test_heads_of_its_own(localspec: Command, models: Path) -> None:
         assert verdict.startswith("compatible as draft-mtp, with heads of its own; ")
         assert sum(line.startswith(("target", "draft")) for line in done.out.splitlines()) == 1
     left = localspec("check", models / "left.gguf", "mtp")
-    assert left.code == 2 and left.out == ""
-    message, hint = told(left)
-    assert "names 1 prediction head, but its conversion left them out." in message and hint
+    assert left.code == 1 and "error   left.gguf names 1 prediction head" in left.out
+    reason = "left.gguf names 1 prediction head, but its conversion left them out. No sidecar"
+    assert left.err.startswith(reason) and left.err.count("\n") == 1
+    document = json.loads(localspec("check", models / "left.gguf", "mtp", "--json").out)
+    assert document["compatible"] is False and document["llama_cpp"]["rule"] == "heads-missing"
     twice = localspec("check", models / "left.gguf", models / "left.gguf")
     assert twice.code == 1 and "error   left.gguf names 1 prediction head" in twice.out
 
@@ -113,7 +115,7 @@ def test_inspect_shows_what_a_file_of_heads_is(localspec: Command, models: Path)
         ("heads/eagle3-x", "an EAGLE-3 head (draft-eagle3)"),
         ("heads/dflash-x", "a DFlash head (draft-dflash)"),
         ("heads/assistant", "1 multi-token prediction head (draft-mtp)"),
-        ("own", "1 prediction head of its own: use with --draft mtp"),
+        ("own", "1 prediction head of its own, used unless another draft is named: "),
     ):
         done = localspec("inspect", models / f"{name}.gguf")
         assert (done.code, done.err) == (0, "") and words in done.out, name

@@ -414,6 +414,17 @@ def test_heads_that_are_nowhere_are_told_before_anything_is_fetched(
     assert stored() == []
 
 
+@pytest.mark.parametrize("names", [[MTP], [MTP, MTP], [MTP, "org/own-GGUF"]])
+def test_heads_of_no_target_are_refused(
+    heads_on_hub: FakeHub, listener: Listener, names: list[str]
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        ensure_local(names, Resolver(), listener.ui)
+    assert caught.value.message.startswith("mtp is no model")
+    assert caught.value.hint == "Name one target, then mtp."
+    assert heads_on_hub.requests == []
+
+
 def test_heads_beside_a_target_on_this_disk(
     heads_on_hub: FakeHub, listener: Listener, tmp_path: Path
 ) -> None:

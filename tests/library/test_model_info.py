@@ -58,7 +58,7 @@ def test_a_recurrent_model_drafts_and_is_drafted_for(tiny: TinyFiles) -> None:
 def test_heads_in_a_model(tmp_path: Path) -> None:
     shown = model_info(header_of(tmp_path, target_bytes()))
     words = dict(shown.facts)["heads"]
-    assert words.startswith("1 prediction head of its own: use with --draft mtp, ")
+    assert words.startswith("1 prediction head of its own, used unless another draft is named: ")
     assert words.endswith(" MiB more")
     assert shown.runs and shown.as_json()["own_heads"] == 1
     without = model_info(header_of(tmp_path, target_bytes(held=0)))

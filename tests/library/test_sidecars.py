@@ -125,6 +125,38 @@ def test_why_there_are_no_heads(tmp_path: Path) -> None:
     assert sidecars.beside(remote.path) == [] and read_header(tmp_path / "Big.gguf").complete
 
 
+def test_why_the_sidecars_beside_a_target_do_not_fit(tmp_path: Path) -> None:
+    target = header_of(tmp_path, target_bytes(heads=0), "Big.gguf")
+    wide = mtp_bytes(keys={"embedding_length": 128})
+    zoo.put(tmp_path / "mtp-Big.gguf", b"GGUF and no more")
+    zoo.put(tmp_path / "MTP" / "Big.gguf", target_bytes(heads=0))
+    for number in range(4):
+        zoo.put(tmp_path / f"mtp-Other{number}.gguf", wide)
+    zoo.put(tmp_path / "dflash-Big.gguf", dflash_bytes())
+    with pytest.raises(IncompatiblePair) as caught:
+        sidecars.mtp_beside(target)
+    message = caught.value.message
+    assert message.startswith("Big.gguf has no prediction heads of its own. ")
+    assert str(tmp_path / "mtp-Big.gguf") in message  # what is damaged is not passed over
+    assert "Big.gguf holds no MTP heads: it is a model." in message
+    assert "mtp-Other0.gguf: The target's hidden states are 64 wide" in message
+    assert message.endswith(" 3 more beside it do not fit.") and "Other1" not in message
+
+
+def test_a_folder_that_cannot_be_read_has_nothing_beside_a_target(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = header_of(tmp_path, target_bytes(heads=0), "Big.gguf")
+    zoo.put(tmp_path / "mtp-Big.gguf", mtp_bytes())
+    assert sidecars.beside(target.path) == [tmp_path / "mtp-Big.gguf"]
+
+    def refuse(folder: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert sidecars.beside(target.path) == []
+
+
 def test_in_a_repository_the_finest_of_its_name_is_taken() -> None:
     def chosen(*paths: str) -> str | None:
         heads = [

@@ -146,6 +146,18 @@ def test_heads_come_first(tmp_path: Path) -> None:
     assert names(found.drafts) == ["small", "mtp", "dflash"]
 
 
+def test_heads_of_another_name_come_after_its_own(tmp_path: Path) -> None:
+    """Sizes and tokens are those of many models."""
+    big = header_of(tmp_path, target_bytes(heads=0), "Big-Q4_K_M.gguf")
+    big = replace(big, parameters=100 * big.parameters)
+    other, own = (header_of(tmp_path, mtp_bytes(), f"mtp-{name}.gguf") for name in ("A", "Big"))
+    found = suggest(big, [("other", other), ("own", own)], (), None, never)
+    assert names(found.drafts) == ["own", "other"]
+    reasons = drafts(found)
+    assert "not named for this model" in reasons["other"]
+    assert "not named for this model" not in reasons["own"]
+
+
 def test_own_heads_are_told(tmp_path: Path) -> None:
     for heads, count in ((0, 0), (1, 1)):
         big = header_of(tmp_path, target_bytes(heads=heads), "Big.gguf")
