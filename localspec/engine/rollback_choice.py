@@ -82,9 +82,10 @@ def _choice_path(header: ModelHeader, options: LoadOptions) -> Path:
         "device": options.device,
         "gpu_layers": options.gpu_layers,
         "threads": options.threads,
+        "exact": options.exact,
         "llama_cpp_python": llama_library.build().bindings,
     }
-    return profile_path([header], circumstances).with_suffix(".rollback.json")
+    return profile_path([header], circumstances).with_suffix(".rollback")
 
 
 def _read(path: Path) -> str | None:

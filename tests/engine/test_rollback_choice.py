@@ -26,7 +26,7 @@ def path(architecture: Files) -> Path:
 
 
 def kept() -> list[Path]:
-    return [*(paths.cache_folder() / "profiles").glob("*.rollback.json")]
+    return [*(paths.cache_folder() / "profiles").glob("*.rollback")]
 
 
 @contextmanager
