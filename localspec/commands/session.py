@@ -15,7 +15,7 @@ from localspec.commands.flags.loading import LoadingFlags
 from localspec.commands.flags.models import ModelFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.core.config import DraftOptions, DraftTokens, parse_draft_tokens
-from localspec.core.errors import IncompatiblePair, UsageError
+from localspec.core.errors import EngineError, IncompatiblePair, UsageError
 from localspec.core.sampling_choice import choose_sampling
 from localspec.core.sampling_params import SamplingParams, default_length, require_fixed_length
 from localspec.display import console
@@ -212,14 +212,14 @@ def _files(request: Request) -> tuple[Path, Path | None]:
     resolver, ui, lenient = request.resolver, download_ui(), request.models.lenient
     if draft == FIND:
         (target,) = ensure_local([request.target], resolver, ui)
-        return target, _find_draft(target, resolver, lenient)
+        return target, _find_draft(target, resolver, lenient, request.loading)
     names = [request.target, *([] if draft is None else [draft])]
     target, *rest = ensure_local(names, resolver, ui, lenient=lenient)
     if draft == MTP and rest[0] != target:
         console.note(_BESIDE.format(rest[0].name))
     if rest or lengths == (0,):
         return target, rest[0] if rest else None
-    heads = _heads(target)
+    heads = _heads(target, request.loading)
     if heads is None and any(length not in (0, "auto") for length in lengths):
         raise UsageError(
             "A draft length was given, but no draft model.",
@@ -228,27 +228,34 @@ def _files(request: Request) -> tuple[Path, Path | None]:
     return target, heads
 
 
-def _heads(target: Path) -> Path | None:
-    """The file with prediction heads for a target, where nothing else is to draft; named."""
+def _heads(target: Path, loading: LoadingFlags) -> Path | None:
+    """The file with prediction heads for a target, where nothing else is to draft; named.
+
+    None, with the reason if there are some, where they cannot be used: nobody asked for them.
+    """
+    from localspec.engine.llama.heads.unstable import unstable
     from localspec.library.sidecars import is_named_for, mtp_beside, mtp_files
     from localspec.metadata.draft_kind import has_heads
     from localspec.metadata.header import read_header
 
-    header = read_header(target)
-    if has_heads(header):
-        console.note("Draft: the model's own prediction heads (MTP).")
-        return target
+    header = read_header(target, tuple(loading.override_kv))
     try:
-        found = mtp_beside(header)
+        found = target if has_heads(header) else mtp_beside(header)
     except IncompatiblePair as problem:
         if any(is_named_for(file, target) for file in mtp_files(target)):
             console.note(f"No heads are used. {problem.message}")
         return None
-    console.note(_BESIDE.format(found.name))
+    try:
+        unstable()
+    except EngineError as problem:
+        console.note(f"No heads are used. {problem.message}")
+        return None
+    own = "Draft: the model's own prediction heads (MTP)."
+    console.note(own if found == target else _BESIDE.format(found.name))
     return found
 
 
-def _find_draft(target: Path, resolver: "Resolver", lenient: bool) -> Path:
+def _find_draft(target: Path, resolver: "Resolver", lenient: bool, loading: LoadingFlags) -> Path:
     """The best draft on this disk that is worth using, named."""
     from localspec.library.suggest import drafts_for
     from localspec.metadata.header import read_header
@@ -256,7 +263,7 @@ def _find_draft(target: Path, resolver: "Resolver", lenient: bool) -> Path:
     suggested = drafts_for(read_header(target), resolver.inventory.files, lenient=lenient)
     found = suggested.drafts
     if suggested.own_heads:
-        return _heads(target) or target
+        return _heads(target, loading) or target
     if not found or found[0].worth <= 1:
         raise IncompatiblePair(
             f"No model on this disk can draft for {target}.",

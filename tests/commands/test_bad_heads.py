@@ -239,3 +239,25 @@ def test_an_adapter_changes_the_target_alone(
     drafted = localspec("run", *given, "-md", architecture("eagle3"), "--draft-tokens", "3")
     assert (plain.code, drafted.code) == (0, 0)
     assert drafted.out == plain.out and "drafted" in drafted.err
+
+
+RUN = ("--raw", "hello", "-n", "4", "-t", "1", "--temp", "0", "--suffix", "off")
+
+
+def test_heads_that_nobody_asked_for_end_no_command(
+    localspec: Command, architecture: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from localspec.engine.llama.heads import unstable as door
+
+    target = architecture("qwen35-mtp")
+    plain = localspec("run", "-m", target, "--draft", "off", *RUN)
+    monkeypatch.setattr(door, "_BOUND", ("no_such_function",))
+    door.unstable.cache_clear()
+    try:
+        done = localspec("run", "-m", target, *RUN)
+        asked = localspec("run", "-m", target, "--draft", "mtp", *RUN)
+    finally:
+        door.unstable.cache_clear()
+    assert (done.code, done.out) == (0, plain.out)
+    assert "No heads are used. This build of llama-cpp-python cannot" in done.err
+    assert asked.code == 1 and "This build of llama-cpp-python cannot" in asked.err
