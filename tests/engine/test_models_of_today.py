@@ -23,7 +23,7 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine import generate, rollback_choice
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
-from localspec.speculative.drafters import Candidate, ModelDrafter
+from localspec.speculative.drafters import Candidate
 from localspec.speculative.suffix import SuffixIndex
 from tests.support.architectures.specs import write_architecture
 from tests.support.real_pair import options, random_ids
@@ -34,6 +34,7 @@ from tests.support.today import (
     WITH_EAGLE3,
     WITH_MODEL,
     WITH_MTP,
+    HalfRight,
     Pair,
 )
 from tests.support.toys import FakeClock, toy_knowledge
@@ -102,19 +103,6 @@ def truth(architecture: Files) -> Iterator[Truth]:
 def twin(tmp_path_factory: pytest.TempPathFactory) -> Files:
     folder = tmp_path_factory.mktemp("twins")
     return functools.cache(lambda name: write_architecture(folder / f"{name}.gguf", name, 0.02))
-
-
-class HalfRight(ModelDrafter):
-    """Says what will come most of the time, since random heads never do."""
-
-    coming: Sequence[int] = ()
-
-    def propose(self, context: list[int]) -> Iterator[Candidate]:
-        """As the model does, with other tokens."""
-        dice = Random(len(context))
-        for i, candidate in enumerate(super().propose(context), len(context)):
-            told = i < len(self.coming) and dice.random() < 0.7
-            yield candidate._replace(token=self.coming[i]) if told else candidate
 
 
 class HalfRightIndex(SuffixIndex):

@@ -6,8 +6,11 @@ table.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from random import Random
 from typing import NamedTuple
 
+from localspec.speculative.drafters import Candidate, ModelDrafter
 from tests.support.architectures.specs import MODELS
 
 FORK, BOTH, TRIM = ("fork",), ("snapshots", "fork"), ("trim",)
@@ -89,3 +92,16 @@ def table() -> list[str]:
         f"{said(name in eagle3)}|{said(name in dflash)}|"
         for name, ways in WAYS.items()
     ]
+
+
+class HalfRight(ModelDrafter):
+    """Says what will come most of the time, since random heads never do."""
+
+    coming: Sequence[int] = ()
+
+    def propose(self, context: list[int]) -> Iterator[Candidate]:
+        """As the model does, with other tokens."""
+        dice = Random(len(context))
+        for i, candidate in enumerate(super().propose(context), len(context)):
+            told = i < len(self.coming) and dice.random() < 0.7
+            yield candidate._replace(token=self.coming[i]) if told else candidate

@@ -15,7 +15,7 @@ from localspec.core.interrupt import held_interrupt
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.batch import Batch, chunks
 from localspec.engine.llama.parameters import context_parameters
-from localspec.engine.llama.rollback import Fork, Reread, Rollback, Trim, make_rollback
+from localspec.engine.llama.rollback import Fork, Reread, Rollback, Trim, make_rollback, pointer
 from localspec.engine.llama.tokenizer import SHORT, require_fitting, tokenize
 from localspec.engine.llama.weights import Weights
 from localspec.engine.memory.plan import asked_ctx_size, default_ctx_size
@@ -134,7 +134,7 @@ class LlamaModel:
         if self.pending:
             self._read([], 0)
         state = np.empty(self._llama.llama_state_seq_get_size(self._context, 0), np.uint8)
-        read = self._llama.llama_state_seq_get_data(self._context, _bytes(state), len(state), 0)
+        read = self._llama.llama_state_seq_get_data(self._context, pointer(state), len(state), 0)
         return state[:read]
 
     def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> bool:
@@ -148,7 +148,7 @@ class LlamaModel:
         self._undo(0, None)
         with llama_library.log.watch():
             count = self._llama.llama_state_seq_set_data(
-                self._context, _bytes(state), len(state), 0
+                self._context, pointer(state), len(state), 0
             )
         last = self._llama.llama_memory_seq_pos_max(self._llama.llama_get_memory(self._context), 0)
         taken = count == len(state) and last == len(tokens) - 1
@@ -366,7 +366,3 @@ class LlamaModel:
         )
         found = np.frombuffer(memoryview(array), np.float32).reshape(every, self.n_vocab)
         return found[self._first_row :]
-
-
-def _bytes(array: NDArray[np.uint8]) -> Any:
-    return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))

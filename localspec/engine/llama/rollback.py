@@ -148,7 +148,7 @@ class Anchors:
         size = self._llama.llama_state_seq_get_size_ext(self._context, _LIVE, _PARTIAL)
         copy = np.empty(size, np.uint8)
         read = self._llama.llama_state_seq_get_data_ext(
-            self._context, _pointer(copy), size, _LIVE, _PARTIAL
+            self._context, pointer(copy), size, _LIVE, _PARTIAL
         )
         if read == size:
             self._copies = [*self._copies, (length, copy)][-self._most :]
@@ -162,7 +162,7 @@ class Anchors:
         if self._copies:
             at, copy = self._copies[-1]
             taken = self._llama.llama_state_seq_set_data_ext(
-                self._context, _pointer(copy), len(copy), _LIVE, _PARTIAL
+                self._context, pointer(copy), len(copy), _LIVE, _PARTIAL
             )
             if taken == len(copy) and _cut(self._llama, self._memory, at):
                 return at
@@ -311,5 +311,6 @@ def _cut(llama: Any, memory: Any, length: int) -> bool:
     return bool(dropped) and llama.llama_memory_seq_pos_max(memory, _LIVE) == length - 1
 
 
-def _pointer(array: NDArray[np.uint8]) -> Any:
+def pointer(array: NDArray[np.uint8]) -> Any:
+    """The bytes of an array, as llama.cpp takes a state."""
     return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,11 +19,12 @@ from localspec.engine.llama.heads.states import KEPT, HiddenStates, States
 from localspec.engine.llama.model import LlamaModel
 from localspec.speculative.control.controllers import FixedLength, NoDraft
 from localspec.speculative.control.valuation import WIDEST
-from localspec.speculative.drafters import Candidate, ModelDrafter
+from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import Controller, generate_rounds, prefill
 from localspec.speculative.sampling.sampler import Sampler
 from tests.support.heads import PAIRS, HeadPair, head_pair
 from tests.support.real_pair import random_ids
+from tests.support.today import HalfRight
 
 pytestmark = pytest.mark.llama
 
@@ -37,19 +37,6 @@ WARM = SamplingParams(temperature=0.8, seed=5)
 def pair(request: pytest.FixtureRequest, architecture: Files) -> Iterator[HeadPair]:
     with head_pair(architecture, *request.param, exact=True) as opened:
         yield opened
-
-
-class HalfRight(ModelDrafter):
-    """Says the truth half of the time, since random heads never do."""
-
-    truth: list[int] = []
-
-    def propose(self, context: list[int]) -> Iterator[Candidate]:
-        """As the head does, with other tokens."""
-        dice = random.Random(len(context))
-        for i, candidate in enumerate(super().propose(context), len(context)):
-            told = i < len(self.truth) and dice.random() < 0.7
-            yield candidate._replace(token=self.truth[i]) if told else candidate
 
 
 def tick() -> float:
@@ -79,7 +66,7 @@ def text(pair: HeadPair, controller: Controller, params: SamplingParams) -> tupl
 def test_the_text_is_that_without_a_head(pair: HeadPair, params: SamplingParams) -> None:
     expected, _ = text(pair, NoDraft(), params)
     drafter = HalfRight(pair.head, Sampler(params), pair.target.n_vocab, lambda token: False)
-    drafter.truth = expected
+    drafter.coming = expected
     found, accepted = text(pair, FixedLength(drafter, 4, tick), params)
     assert found == expected
     assert accepted > 10
