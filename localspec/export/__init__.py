@@ -1,0 +1,1 @@
+"""A checked pair as a command or configuration of other engines."""
