@@ -4,7 +4,7 @@ What it needs of an engine is a Protocol; it knows neither llama.cpp nor the ter
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -100,7 +100,7 @@ def stream_generate(
     on_prompt: Callable[[], None] | None = None,
     grammar: str | None = None,
     clock: Clock = time.perf_counter,
-) -> Iterator[GenerationResponse]:
+) -> Generator[GenerationResponse, None, None]:
     """Generate after the token ids of ``prompt``; the last response carries the finish reason.
 
     Behind a `Prompt`, as `Engine.encode_chat` gives it, the model's thoughts come apart from its

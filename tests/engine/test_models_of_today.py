@@ -212,7 +212,7 @@ class Talk:
             for _, response in zip(range(event.rounds), stream, strict=False):
                 said += response.tokens
                 stats = response.stats
-        stream.close()  # type: ignore[attr-defined]
+        stream.close()
         if stats is not None:
             self.drafted += stats.drafted
             self.accepted += stats.accepted
