@@ -22,6 +22,7 @@ class Ask:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     grammar: str | None = None
+    suffix: bool = True
 
 
 @dataclass(slots=True)

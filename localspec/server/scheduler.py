@@ -104,6 +104,7 @@ class Scheduler:
             ask.prompt,
             ask.params,
             ask.draft_tokens,
+            suffix=ask.suffix,
             max_tokens=ask.max_tokens,
             stop=ask.stop,
             grammar=ask.grammar,

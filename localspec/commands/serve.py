@@ -1,0 +1,116 @@
+"""The command ``serve``: an OpenAI-compatible HTTP server."""
+
+from contextlib import closing
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from localspec.commands.flags.groups import spread_groups
+from localspec.commands.flags.kept import FlagGroups
+from localspec.commands.flags.loading import LoadingFlags
+from localspec.commands.flags.models import ModelFlags, NameArgument
+from localspec.commands.flags.sampling import SamplingFlags
+from localspec.commands.flags.serving import ServingFlags
+from localspec.commands.flags.spellings import LlamaCommand
+from localspec.commands.flags.template import TemplateFlags
+from localspec.commands.session import (
+    Request,
+    make_request,
+    open_engine,
+    sampling_for,
+    usable_length,
+    use_template,
+)
+from localspec.core.config import DraftTokens
+from localspec.core.errors import LocalspecError
+from localspec.display import console
+
+if TYPE_CHECKING:
+    from localspec.engine.engine import Engine
+    from localspec.server.service import Service
+
+_PACKAGES = ("fastapi", "uvicorn", "prometheus_client")  # of the extra
+
+
+@spread_groups
+def serve(
+    serving: ServingFlags,
+    templating: TemplateFlags,
+    models: ModelFlags,
+    sampling: SamplingFlags,
+    loading: LoadingFlags,
+    name: NameArgument = None,
+) -> None:
+    """Answer OpenAI's API over HTTP: chats and completions, drafted."""
+    _require_extra()
+    from localspec.server.app import make_app
+    from localspec.server.listen import Server, bind, url
+
+    request = make_request(name, FlagGroups(models, loading, sampling))
+    length = request.draft_tokens
+    templating.check()
+    access = serving.access()
+    with (
+        closing(bind(serving.host, serving.port)) as listening,
+        open_engine(request) as engine,
+    ):
+        use_template(engine, templating)
+        service = _service(engine, request, length, serving)
+        with closing(service.scheduler):
+            app = make_app(service, access, max_body=serving.max_body * 2**20, say=console.note)
+            server = Server(app)
+            console.note(f"Listening on {url(listening)} ({_named(engine, service)}).")
+            server.run([listening])
+    console.note("The server has ended.")
+
+
+def _service(
+    engine: "Engine", request: Request, length: DraftTokens, serving: ServingFlags
+) -> "Service":
+    """The engine behind its queue, with what the command line says of answers."""
+    from localspec.server.scheduler import Scheduler
+    from localspec.server.service import Defaults, Service
+
+    params = sampling_for(engine, request)
+    given = request.sampling.get("seed")
+    defaults = Defaults(
+        params,
+        seed=params.seed if given not in (None, -1) else None,
+        draft_tokens=usable_length(engine, length, request),
+        suffix=request.suffix,
+        max_tokens=serving.max_tokens,
+    )
+    file = engine.target.header.path
+    names = serving.names() or (file.stem, file.name)
+    return Service(engine, Scheduler([engine], serving.limits()), defaults, names, _about(engine))
+
+
+def _about(engine: "Engine") -> dict[str, Any]:
+    """What `/props` tells of the files: their names, not where they lie."""
+    draft = engine.draft
+    return {
+        "model": engine.target.header.path.name,
+        "draft": None if draft is None else draft.header.path.name,
+        "chat_template": engine.template.source,
+    }
+
+
+def _named(engine: "Engine", service: "Service") -> str:
+    draft = service.about["draft"]
+    return f"model {service.model}, " + ("no draft" if draft is None else f"draft {draft}")
+
+
+def _require_extra() -> None:
+    """Raise LocalspecError where the packages of the extra are missing."""
+    missing = [name for name in _PACKAGES if find_spec(name) is None]
+    if missing:
+        raise LocalspecError(
+            f"The server needs a package that is not installed: {missing[0]}.",
+            "Install what it needs: pip install 'localspec[serve]'",
+        )
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command to the program."""
+    app.command(cls=LlamaCommand)(serve)

@@ -1,0 +1,1 @@
+"""OpenAI's API: its requests read, its replies written."""

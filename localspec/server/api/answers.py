@@ -1,0 +1,120 @@
+"""The answers to one request, on their way: merged as they come, and what became of each."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from localspec.engine.answer import GenerationResponse
+from localspec.engine.stats import GenerationStats
+from localspec.server.errors import BadRequest
+from localspec.server.job import Job
+from localspec.server.metrics import Metrics
+
+
+@dataclass(slots=True)
+class Choice:
+    """One of the answers, as far as it has come."""
+
+    index: int
+    job: Job
+    parts: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    responses: int = 0
+    finish_reason: str | None = None
+    stats: GenerationStats = field(default_factory=GenerationStats)
+
+    def add(self, response: GenerationResponse) -> None:
+        """What comes next."""
+        self.responses += 1
+        self.parts.append(response.text)
+        self.thoughts.append(response.reasoning)
+        self.finish_reason = response.finish_reason
+        self.stats = response.stats
+
+    @property
+    def text(self) -> str:
+        """The answer."""
+        return "".join(self.parts)
+
+    @property
+    def reasoning(self) -> str:
+        """The thoughts before it."""
+        return "".join(self.thoughts)
+
+
+class Answers:
+    """The answers to one request; to be iterated once, until each is complete.
+
+    Whoever has begun them calls `close` once, in the middle or at the end.
+    """
+
+    def __init__(self, jobs: Sequence[Job], metrics: Metrics) -> None:
+        self.choices = [Choice(i, job) for i, job in enumerate(jobs)]
+        self.asked_at = time.monotonic()
+        self._metrics = metrics
+        self._parts = self._merge()
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing more comes."""
+        return all(choice.finish_reason for choice in self.choices)
+
+    @property
+    def stats(self) -> GenerationStats:
+        """The sums over all answers."""
+        total = GenerationStats()
+        for choice in self.choices:
+            total.merge(choice.stats)
+        return total
+
+    def __aiter__(self) -> AsyncIterator[tuple[Choice, GenerationResponse]]:
+        return self._parts
+
+    async def first(self) -> tuple[Choice, GenerationResponse]:
+        """What comes first, or the error in its place."""
+        return await anext(self._parts)
+
+    async def rest(self) -> None:
+        """Wait until they are complete."""
+        async for _ in self._parts:
+            pass
+
+    def close(self) -> None:
+        """Want no more of them, and count what they took."""
+        for choice in self.choices:
+            choice.job.cancel()
+            self._metrics.count_answer(choice.stats)
+
+    async def _merge(self) -> AsyncIterator[tuple[Choice, GenerationResponse]]:
+        """Each response as it comes, added to its choice."""
+        streams = [(choice, aiter(choice.job)) for choice in self.choices]
+        pending = {asyncio.ensure_future(anext(stream)): (c, stream) for c, stream in streams}
+        try:
+            while pending:
+                done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    choice, stream = pending.pop(task)
+                    try:
+                        response = task.result()
+                    except StopAsyncIteration:
+                        self._end(choice)
+                        continue
+                    self._add(choice, response)
+                    pending[asyncio.ensure_future(anext(stream))] = choice, stream
+                    yield choice, response
+        finally:
+            for task in pending:
+                task.cancel()
+
+    def _add(self, choice: Choice, response: GenerationResponse) -> None:
+        if not choice.responses:
+            waited = time.monotonic() - self.asked_at
+            self._metrics.first_token_seconds.observe(waited)
+        choice.add(response)
+
+    @staticmethod
+    def _end(choice: Choice) -> None:
+        """Refuse to call an answer whole that was cut off."""
+        if choice.finish_reason is None:
+            raise BadRequest("The server ended before the answer was complete.", status=503)

@@ -1,0 +1,232 @@
+"""What requests for chats and completions share: where an answer ends, how it is sampled."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+from localspec.core.config import MAX_DRAFT_TOKENS, DraftTokens
+from localspec.core.errors import UsageError
+from localspec.core.sampling_params import MAX_SEED, SamplingParams, require_fixed_length
+from localspec.engine.generate import require_room
+from localspec.engine.grammar.bounds import MAX_CHARACTERS, check_grammar
+from localspec.engine.grammar.json_schema import schema_grammar
+from localspec.engine.text_stream import Prompt
+from localspec.server.errors import BadRequest
+from localspec.server.job import Ask
+
+if TYPE_CHECKING:
+    from localspec.server.service import Service
+
+MOST_ANSWERS = 16  # of one request, all prompts and choices together
+_MOST_TOKENS = 2**31 - 1
+
+Name = Annotated[str, StringConstraints(max_length=500)]
+StopText = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+TokenId = Annotated[str, StringConstraints(pattern="^[0-9]{1,9}$")]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Part(BaseModel):
+    """A JSON object of a request: of exact types, without fields that nobody knows."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class StreamOptions(Part):
+    """What a stream tells besides the text."""
+
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+
+
+class JsonSchema(Part):
+    """A JSON schema with its name."""
+
+    name: Name
+    description: Annotated[str, StringConstraints(max_length=MAX_CHARACTERS)] | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class TextFormat(Part):
+    """Free text."""
+
+    type: Literal["text"]
+
+
+class JsonObjectFormat(Part):
+    """Any JSON object, or as in llama-server one that a schema describes."""
+
+    type: Literal["json_object"]
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+
+
+class JsonSchemaFormat(Part):
+    """What a JSON schema describes."""
+
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+ResponseFormat = Annotated[
+    TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")
+]
+
+
+class AnswerRequest(Part):
+    """Fields of both kinds of request; what is left out, or null, is the server's default."""
+
+    model: Name | None = None
+    n: Annotated[int, Field(ge=1, le=8)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Annotated[int, Field(ge=-1, le=_MOST_TOKENS)] | None = None
+    stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
+    # Sampling, by the names of SamplingParams.
+    seed: Annotated[int, Field(ge=-1, le=MAX_SEED)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Share | None = None
+    top_k: Annotated[int, Field(ge=-1, le=_MOST_TOKENS)] | None = None
+    min_p: Share | None = None
+    typical_p: Share | None = None
+    repeat_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    repeat_last_n: Annotated[int, Field(ge=-1, le=_MOST_TOKENS)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: (
+        Annotated[dict[TokenId, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)]
+        | None
+    ) = None
+    # What the answer obeys.
+    response_format: ResponseFormat | None = None
+    grammar: Annotated[str, StringConstraints(max_length=MAX_CHARACTERS)] | None = None
+    json_schema: dict[str, Any] | None = None
+    # localspec's and llama-server's own.
+    draft_tokens: (
+        Annotated[int, Field(ge=0, le=MAX_DRAFT_TOKENS)] | Literal["auto", "off"] | None
+    ) = None
+    return_origins: bool | None = None
+    timings_per_token: bool | None = None
+    cache_prompt: Literal[True] | None = None
+    # What says nothing about the answer, and is read past.
+    user: Any = None
+    store: Any = None
+    metadata: Any = None
+    service_tier: Any = None
+    prediction: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    safety_identifier: Any = None
+
+    @property
+    def choices(self) -> int:
+        """How many answers to each prompt."""
+        return self.n or 1
+
+    @property
+    def includes_usage(self) -> bool:
+        """Whether a stream ends with the usage."""
+        return bool(self.stream_options and self.stream_options.include_usage)
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Texts that end the answer."""
+        if isinstance(self.stop, str):
+            return (self.stop,)
+        return tuple(self.stop or ())
+
+    def asks(
+        self,
+        service: "Service",
+        prompts: Sequence[Prompt],
+        *,
+        max_tokens: int | None,
+        grammar: str | None,
+    ) -> list[Ask]:
+        """One for each answer: those to the same prompt have seeds that follow each other.
+
+        Raises what is wrong with them, before anything waits.
+        """
+        if len(prompts) * self.choices > MOST_ANSWERS:
+            raise BadRequest(
+                f"That are {len(prompts) * self.choices} answers.",
+                f"Ask for {MOST_ANSWERS} at most.",
+            )
+        params, seed = self._params(service.defaults.params), service.seed(self.seed)
+        service.engine.token_rules(params)
+        asked: DraftTokens | None = 0 if self.draft_tokens == "off" else self.draft_tokens
+        length = service.draft_length(asked)
+        require_fixed_length(length, params)
+        for prompt in prompts:
+            require_room(len(prompt), service.engine.target.n_ctx)
+        return [
+            Ask(
+                prompt,
+                replace(params, seed=(seed + i) % (MAX_SEED + 1)),
+                length,
+                service.defaults.max_tokens if max_tokens is None else max_tokens,
+                self.stops,
+                grammar,
+                suffix=service.defaults.suffix,
+            )
+            for prompt in prompts
+            for i in range(self.choices)
+        ]
+
+    def _params(self, defaults: SamplingParams) -> SamplingParams:
+        given = {name: getattr(self, name) for name in _SAMPLING}
+        changes = {name: value for name, value in given.items() if value is not None}
+        if self.logit_bias is not None:
+            biases = self.logit_bias.items()
+            changes["logit_bias"] = tuple(f"{token}{bias:+.9g}" for token, bias in biases)
+        return replace(defaults, **changes)
+
+    def read_grammar(self) -> tuple[str | None, list[str]]:
+        """What the answer obeys, as GBNF, and what it need not obey of a schema, in sentences.
+
+        Raises BadRequest for more than one, and for a strict schema of which something cannot be
+        enforced; GrammarError for what is none.
+        """
+        given = [self.grammar, self.json_schema, _described(self.response_format)]
+        found = [each for each in given if each is not None]
+        if len(found) > 1:
+            raise BadRequest(
+                "More than one of grammar, json_schema and response_format was given.", "Give one."
+            )
+        if not found:
+            return None, []
+        if isinstance(found[0], str):
+            check_grammar(found[0])
+            return found[0], []
+        grammar, unenforced = schema_grammar(json.dumps(found[0]))
+        check_grammar(grammar)
+        if not unenforced:
+            return grammar, []
+        sentence = f"The answer need not obey these of the schema: {', '.join(unenforced[:9])}."
+        if _is_strict(self.response_format):
+            raise BadRequest(sentence, "Leave them out, or strict.", param="response_format")
+        return grammar, [sentence]
+
+
+_SAMPLING = (
+    *("temperature", "top_p", "top_k", "min_p", "typical_p", "repeat_penalty", "repeat_last_n"),
+    *("presence_penalty", "frequency_penalty"),
+)
+
+
+def _described(form: TextFormat | JsonObjectFormat | JsonSchemaFormat | None) -> object:
+    """The schema of a response format; None where it is free text."""
+    if isinstance(form, JsonSchemaFormat):
+        if form.json_schema.schema_ is None:
+            raise UsageError("json_schema has no schema.", 'Ask for "json_object" for any object.')
+        return form.json_schema.schema_
+    if isinstance(form, JsonObjectFormat):
+        return {"type": "object"} if form.schema_ is None else form.schema_
+    return None
+
+
+def _is_strict(form: TextFormat | JsonObjectFormat | JsonSchemaFormat | None) -> bool:
+    return isinstance(form, JsonSchemaFormat) and bool(form.json_schema.strict)

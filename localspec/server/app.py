@@ -1,0 +1,209 @@
+"""The server's paths."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from localspec import __version__
+from localspec.server.api.answers import Answers
+from localspec.server.api.chat import ChatRequest
+from localspec.server.api.completions import CompletionRequest
+from localspec.server.errors import BadRequest, add_error_handlers, request_id
+from localspec.server.guard import LOOPBACK, Access, Guard
+from localspec.server.log import AccessLog
+from localspec.server.metrics import CONTENT_TYPE
+from localspec.server.service import Service
+
+MAX_BODY = 16 * 2**20  # bytes; a context of a million tokens is smaller
+_PAGE = Path(__file__).parent / "page"
+Result = TypeVar("Result")
+
+
+class _Stream(StreamingResponse):
+    """Events that end with their answers, also where the client went before the first."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, answers: Answers, events: Any) -> None:
+        super().__init__(events, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        self._answers = answers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            _end(scope, self._answers)
+
+
+def make_app(
+    service: Service,
+    access: Access = LOOPBACK,
+    *,
+    max_body: int = MAX_BODY,
+    say: Callable[[str], None] = lambda line: None,
+) -> FastAPI:
+    """The application; ``max_body`` bounds a request in bytes, ``say`` hears a line of each."""
+    app = FastAPI(
+        title="localspec",
+        version=__version__,
+        docs_url=None,  # its pages load scripts from the network
+        redoc_url=None,
+        max_body_size=max_body,
+        telemetry={"tracing": False, "metrics": False, "logs": False},
+    )
+    add_error_handlers(app)
+    _add_answers(app, service)
+    _add_facts(app, service)
+    _add_page(app)
+    app.add_middleware(Guard, access=access)
+    if access.origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=access.origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id"],
+        )
+    app.add_middleware(AccessLog, say=say, metrics=service.metrics)
+    return app
+
+
+def _add_answers(app: FastAPI, service: Service) -> None:
+    """The paths at which the model answers."""
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request, body: ChatRequest) -> Response:
+        """Answer a conversation."""
+        return await _answer(service, request, body)
+
+    @app.post("/v1/completions")
+    async def complete(request: Request, body: CompletionRequest) -> Response:
+        """Continue a text."""
+        return await _answer(service, request, body)
+
+    @app.post("/v1/embeddings")
+    async def embed() -> Response:
+        """Refused: localspec loads models that generate text."""
+        raise BadRequest(
+            "This server generates text; it makes no embeddings.",
+            "Run an embedding model with llama-server --embeddings.",
+            status=501,
+            code="unsupported",
+        )
+
+
+async def _answer(
+    service: Service, request: Request, body: ChatRequest | CompletionRequest
+) -> Response:
+    """The answers to a request, whole or streamed; they end when its client goes away."""
+    asks, reply = await asyncio.to_thread(body.read, service)
+    answers = Answers(service.begin(asks), service.metrics)
+    try:
+        if body.stream:
+            # An error before the first text still has a status of its own.
+            first = await _while_connected(request, answers.first())
+            return _Stream(answers, reply.events(answers, first, request_id(request)))
+        await _while_connected(request, answers.rest())
+    except BaseException as error:
+        _end(request.scope, answers)
+        if isinstance(error, ClientDisconnect):
+            return Response(status_code=499)  # nobody reads it
+        raise
+    _end(request.scope, answers)
+    return JSONResponse(reply.whole(answers))
+
+
+def _end(scope: Scope, answers: Answers) -> None:
+    """Free the engine, and leave the figures for the log."""
+    answers.close()
+    scope["state"] |= {"stats": answers.stats, "cut_off": not answers.complete}
+
+
+async def _while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of ``work``, which is cancelled when the client goes: ClientDisconnect."""
+    wanted, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait((wanted, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not wanted.done():
+            raise ClientDisconnect
+        return wanted.result()
+    finally:
+        wanted.cancel()
+        gone.cancel()
+
+
+async def _gone(request: Request) -> None:
+    """Return when the client has closed the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _add_facts(app: FastAPI, service: Service) -> None:
+    """The paths at which the server tells of itself."""
+
+    @app.get("/health")
+    @app.get("/v1/health")
+    async def health() -> dict[str, str]:
+        """Whether the model is loaded: while it loads, nothing listens."""
+        return {"status": "ok"}
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        """The one model, under each of its names."""
+        return {"object": "list", "data": [_model(service, name) for name in service.names]}
+
+    @app.get("/v1/models/{name}")
+    async def model(name: str) -> dict[str, Any]:
+        """The model, if it has this name."""
+        service.require_model(name)
+        return _model(service, name)
+
+    @app.get("/props")
+    async def props() -> dict[str, Any]:
+        """The model's files, and what holds where a request says nothing."""
+        return service.props()
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        """Figures for Prometheus."""
+        return Response(service.metrics.text(), media_type=CONTENT_TYPE)
+
+
+def _model(service: Service, name: str) -> dict[str, Any]:
+    target = service.engine.target
+    meta = {"n_ctx": target.n_ctx, "n_vocab": target.n_vocab}
+    return {
+        "id": name,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "localspec",
+        "meta": meta,
+    }
+
+
+def _add_page(app: FastAPI) -> None:
+    """The page at / with its files, which need no network."""
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return FileResponse(_PAGE / "index.html", headers=_PAGE_HEADERS)
+
+    app.mount("/page", StaticFiles(directory=_PAGE))
+
+
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}

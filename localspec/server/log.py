@@ -1,0 +1,60 @@
+"""A line for each request, and its count in the metrics."""
+
+import secrets
+import time
+from collections.abc import Callable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from localspec.engine.stats import GenerationStats
+from localspec.server.metrics import Metrics
+
+_QUIET = ("/health", "/v1/health", "/metrics")  # asked every few seconds by machines
+_OWN = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models", "/props")
+
+
+class AccessLog:
+    """Middleware that names each request, and tells ``say`` what became of it."""
+
+    def __init__(self, app: ASGIApp, say: Callable[[str], None], metrics: Metrics) -> None:
+        self._app = app
+        self._say = say
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        name = secrets.token_hex(8)
+        state = scope.setdefault("state", {})
+        state["request_id"] = name
+        status, began = 499, time.monotonic()  # as nginx has it: nobody waited for a reply
+
+        async def named(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = [*message.get("headers", ()), (b"x-request-id", name.encode())]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, named)
+        finally:
+            seconds = time.monotonic() - began
+            path = scope["path"]
+            self._metrics.count_request(path if path in _OWN else "other", status, seconds)
+            if path not in _QUIET:
+                told = figures(state["stats"]) if "stats" in state else ""
+                ended = " cut off" if state.get("cut_off") else ""
+                self._say(f"{scope['method']} {path[:200]} {status}{ended} {seconds:.2f} s{told}")
+
+
+def figures(stats: GenerationStats) -> str:
+    """What an answer took, for the end of a line."""
+    read = f", prompt {stats.prompt_tokens + stats.cached_tokens}"
+    cached = f" ({stats.cached_tokens} cached)" if stats.cached_tokens else ""
+    speed = "" if stats.generation_tps is None else f" at {stats.generation_tps:.1f} tok/s"
+    rate = stats.acceptance_rate
+    accepted = "" if rate is None else f", {rate:.0%} of {stats.drafted} drafted accepted"
+    return f"{read}{cached} + {stats.tokens} tokens{speed}{accepted}"

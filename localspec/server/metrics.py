@@ -1,0 +1,68 @@
+"""Figures of the server for Prometheus, under llama-server's names where it has them."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from localspec.engine.stats import GenerationStats
+from localspec.server.scheduler import Scheduler
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 600)
+
+
+class Metrics:
+    """Counters, gauges and histograms of one server, in a registry of their own."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._registry = registry = CollectorRegistry()
+
+        def counter(name: str, says: str) -> Counter:
+            return Counter(f"localspec_{name}", says, registry=registry)
+
+        self._read = counter("prompt_tokens", "Prompt tokens read, without those in the cache.")
+        self._cached = counter("prompt_tokens_cached", "Prompt tokens that the cache held.")
+        self._reading = counter("prompt_seconds", "Seconds spent reading prompts.")
+        self._generated = counter("tokens_predicted", "Tokens generated.")
+        self._generating = counter("tokens_predicted_seconds", "Seconds spent generating.")
+        self._rounds = counter("rounds", "Passes of the target that generated tokens.")
+        self._drafted = counter("spec_decode_num_draft_tokens", "Tokens drafted.")
+        self._accepted = counter("spec_decode_num_accepted_tokens", "Drafted tokens accepted.")
+        self._requests = Counter(
+            "localspec_requests", "Requests answered.", ["path", "status"], registry=registry
+        )
+        running = Gauge("localspec_requests_processing", "Answers under way.", registry=registry)
+        running.set_function(lambda: scheduler.running)
+        waiting = Gauge("localspec_requests_deferred", "Answers that wait.", registry=registry)
+        waiting.set_function(lambda: scheduler.waiting)
+        self.first_token_seconds = Histogram(
+            "localspec_time_to_first_token_seconds",
+            "From the request to the first text, the wait in the queue included.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+        self._request_seconds = Histogram(
+            "localspec_request_seconds",
+            "From a request to the end of its answer.",
+            buckets=_SECONDS,
+            registry=registry,
+        )
+
+    def count_answer(self, stats: GenerationStats) -> None:
+        """Add what one answer took, also of one that was cut off."""
+        self._read.inc(stats.prompt_tokens)
+        self._cached.inc(stats.cached_tokens)
+        self._reading.inc(stats.prompt_seconds + stats.draft_prompt_seconds)
+        self._generated.inc(stats.tokens)
+        self._generating.inc(stats.seconds)
+        self._rounds.inc(stats.rounds)
+        self._drafted.inc(stats.drafted)
+        self._accepted.inc(stats.accepted)
+
+    def count_request(self, path: str, status: int, seconds: float) -> None:
+        """Add a request to one of the server's own paths."""
+        self._requests.labels(path, str(status)).inc()
+        self._request_seconds.observe(seconds)
+
+    def text(self) -> bytes:
+        """All of it in Prometheus' text format."""
+        return generate_latest(self._registry)
