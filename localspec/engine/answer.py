@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from localspec.core.errors import LocalspecError
 from localspec.engine.stats import GenerationStats
 from localspec.speculative.loop import DraftStatus, FinishReason
+
+if TYPE_CHECKING:  # `--help` imports this file, and need not wait for numpy
+    from localspec.speculative.sampling.logprobs import TokenLogprob
 
 Origin = Literal["draft", "suffix", "corrected", "plain"]
 
@@ -30,7 +33,8 @@ class GenerationResponse:
 
     ``stats`` is live: the same object in every response of a stream. ``held`` is text that is not
     in any ``pieces`` yet, because it may begin a stop string or a character of several tokens: what
-    an answer that ends here has still to show.
+    an answer that ends here has still to show. ``logprobs``, where they were asked for, has one
+    entry for each of ``tokens``.
     """
 
     pieces: tuple[TextPiece, ...]
@@ -40,6 +44,7 @@ class GenerationResponse:
     draft_tokens: int
     status: DraftStatus = DraftStatus.DRAFTING
     held: tuple[TextPiece, ...] = ()
+    logprobs: tuple["TokenLogprob", ...] = ()
 
     @property
     def text(self) -> str:

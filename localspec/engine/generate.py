@@ -32,6 +32,7 @@ from localspec.speculative.sampling.constrained import (
     Constraint,
 )
 from localspec.speculative.sampling.logit_changes import TokenRules
+from localspec.speculative.sampling.logprobs import RecordingPicker
 from localspec.speculative.sampling.rejection import RejectionSampler
 from localspec.speculative.sampling.sampler import Sampler
 from localspec.speculative.suffix import SuffixIndex
@@ -99,6 +100,7 @@ def stream_generate(
     stop: Sequence[str] = (),
     on_prompt: Callable[[], None] | None = None,
     grammar: str | None = None,
+    logprobs: int | None = None,
     clock: Clock = time.perf_counter,
 ) -> Iterator[GenerationResponse]:
     """Generate after the token ids of ``prompt``; the last response carries the finish reason.
@@ -110,15 +112,20 @@ def stream_generate(
     is called when the target has read the prompt but its last token. ``grammar`` is GBNF, which the
     answer obeys from its first token on, as far as it gets. The answer may fill the context where
     ``max_tokens`` is None, or -1 or -2 as in llama.cpp; 0 only reads the prompt, and the one
-    response is empty. The text for a seed does not depend on ``draft_tokens`` or on the draft (up
-    to the rounding of llama.cpp's kernels; see `LoadOptions.exact`), but with the rule "rejection".
-    Raises PromptTooLong when no room is left for an answer, UsageError for "auto" with "rejection"
-    and for a ``max_tokens`` below -2, GrammarError for a bad grammar or where it allows no token.
+    response is empty. With ``logprobs``, each response tells how likely its tokens were, and the so
+    many likeliest in the place of each (see `TokenLogprob`).
+
+    The text for a seed does not depend on ``draft_tokens`` or on the draft (up to the rounding of
+    llama.cpp's kernels; see `LoadOptions.exact`), but with the rule "rejection". Raises
+    PromptTooLong when no room is left for an answer, UsageError for "auto" with "rejection" and for
+    a ``max_tokens`` or ``logprobs`` out of bounds, GrammarError for a bad grammar or where it
+    allows no token.
     """
     require_room(len(prompt), engine.target.n_ctx)
     most = _most_tokens(max_tokens, engine.target.n_ctx)
     constraint = None if grammar is None else engine.constraint(grammar, len(prompt))
     sampler = make_sampler(params, engine.token_rules(params), constraint)
+    recorder = None if logprobs is None else RecordingPicker(sampler, logprobs)
     # Before the prompt is read: a pair that is new here is measured on empty caches.
     index = _prompt_lookup(engine, constraint) if suffix and draft_tokens == "auto" else None
     drafter = model_drafter(engine, params, constraint)
@@ -133,7 +140,7 @@ def stream_generate(
     rounds = generate_rounds(
         engine.target,
         controller,
-        sampler,
+        recorder or sampler,
         prompt,
         max_tokens=most,
         is_stop=engine.is_stop,
@@ -142,7 +149,7 @@ def stream_generate(
     reading = prompt.reading if isinstance(prompt, Prompt) else Reading(engine.piece)
     if grammar is not None:  # which knows no thoughts: all that it forms is the answer
         reading = replace(reading, form=None)
-    yield from _responses(rounds, controller, reading, stop, stats, clock)
+    yield from _responses(rounds, controller, reading, stop, stats, clock, recorder)
 
 
 def _prompt_lookup(engine: TextEngine, constraint: Constraint | None) -> SuffixIndex | None:
@@ -160,6 +167,7 @@ def _responses(
     stop: Sequence[str],
     stats: GenerationStats,
     clock: Clock,
+    recorder: RecordingPicker | None,
 ) -> Iterator[GenerationResponse]:
     """Text and figures of each round; the consumer's own time counts for none."""
     stream = TextStream((*stop, *reading.stop), reading.splitter())
@@ -177,6 +185,7 @@ def _responses(
             controller.length,
             controller.status,
             _held(stream),
+            () if recorder is None else recorder.take()[: len(outcome.tokens)],
         )
         shown = clock()
         yield response
