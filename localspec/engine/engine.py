@@ -7,7 +7,7 @@ end the process, and what does not fit should be said before it is tried.
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from types import TracebackType
 
@@ -121,6 +121,10 @@ class Engine:
         except BaseException:
             model.close()
             raise
+
+    def answering(self) -> AbstractContextManager[None]:
+        """Nothing to wait for: a whole engine gives one answer at a time."""
+        return nullcontext()
 
     def is_stop(self, token: int) -> bool:
         """True for the target's end-of-generation tokens."""

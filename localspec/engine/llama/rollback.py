@@ -5,7 +5,8 @@ copy that was made before, and what follows the copy is read again.
 """
 
 import ctypes
-from typing import Any, ClassVar, Protocol
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,27 @@ from localspec.engine.memory.recurrent import ANCHORS, SNAPSHOTS
 
 _LIVE, _COPY = 0, 1  # sequence ids
 _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: the recurrent part, without attention's cells
+
+
+Copy = tuple[int, NDArray[np.uint8]]  # of how many tokens, and the recurrent state behind them
+
+
+class Reach(NamedTuple):
+    """To which lengths a memory can return: all from ``first`` on, and those of copies."""
+
+    first: int = 0
+    copies: tuple[Copy, ...] = ()
+
+    def last(self, length: int) -> int:
+        """The greatest of no more than ``length`` tokens; 0 where all must be read again."""
+        if length >= self.first:
+            return length
+        return max((at for at, _ in self.copies if at <= length), default=0)
+
+    @property
+    def n_bytes(self) -> int:
+        """Of the copies, in host memory."""
+        return sum(copy.nbytes for _, copy in self.copies)
 
 
 class Rollback(Protocol):
@@ -30,6 +52,14 @@ class Rollback(Protocol):
 
     def anchor(self, length: int) -> None:
         """The memory holds ``length`` tokens, to which a later prompt may want to return."""
+        ...
+
+    def reach(self, length: int) -> Reach:
+        """Where a state of the ``length`` tokens that the memory holds can return to, at least."""
+        ...
+
+    def adopt(self, copies: Sequence[Copy]) -> None:
+        """The memory was given such a state, with these copies."""
         ...
 
     def observe(self, width: int) -> None:
@@ -70,6 +100,14 @@ class Trim:
     def anchor(self, length: int) -> None:
         """Nothing to prepare."""
 
+    def reach(self, length: int) -> Reach:
+        """Anywhere, but for sliding layers, which need the window before it."""
+        first = int(self._llama.llama_memory_seq_pos_min(self._memory, _LIVE))
+        return Reach(first + self._sliding if self._sliding and first > 0 else 0)
+
+    def adopt(self, copies: Sequence[Copy]) -> None:
+        """There are none."""
+
     def observe(self, width: int) -> None:
         """Nothing to learn."""
 
@@ -104,6 +142,13 @@ class Reread:
     def anchor(self, length: int) -> None:
         """Nothing to prepare."""
 
+    def reach(self, length: int) -> Reach:
+        """Nowhere but where it is."""
+        return Reach(length)
+
+    def adopt(self, copies: Sequence[Copy]) -> None:
+        """There are none."""
+
     def observe(self, width: int) -> None:
         """Nothing to learn."""
 
@@ -129,8 +174,17 @@ class Anchors:
         self._context = context
         self._memory = llama.llama_get_memory(context)
         self._most = most
-        self._copies: list[tuple[int, NDArray[np.uint8]]] = []
+        self._copies: list[Copy] = []
         self._passing: int | None = None  # the length of a copy that the next one replaces
+
+    @property
+    def copies(self) -> tuple[Copy, ...]:
+        """With the lengths they are of, the shortest first; their bytes are never changed."""
+        return tuple(self._copies)
+
+    def adopt(self, copies: Sequence[Copy]) -> None:
+        """Have these and no others."""
+        self._copies, self._passing = [*copies][-self._most :], None
 
     def add(self, length: int, *, passing: bool = False) -> None:
         """Copy the present state, that of ``length`` tokens; the oldest copy makes room.
@@ -214,6 +268,14 @@ class Fork:
         """Keep a copy for later prompts."""
         self._anchors.add(length)
 
+    def reach(self, length: int) -> Reach:
+        """Where it is, and to the anchors."""
+        return Reach(length, self._anchors.copies)
+
+    def adopt(self, copies: Sequence[Copy]) -> None:
+        """Count them as anchors."""
+        self._anchors.adopt(copies)
+
     def observe(self, width: int) -> None:
         """So many tokens more are behind the mark."""
         self._since += width
@@ -263,6 +325,14 @@ class Snapshots:
     def anchor(self, length: int) -> None:
         """Keep a copy for later prompts."""
         self._anchors.add(length)
+
+    def reach(self, length: int) -> Reach:
+        """Where it is, and to the anchors."""
+        return Reach(length, self._anchors.copies)
+
+    def adopt(self, copies: Sequence[Copy]) -> None:
+        """Count them as anchors."""
+        self._anchors.adopt(copies)
 
     def observe(self, width: int) -> None:
         """A pass has snapshots of the tokens of its last micro-batch."""
