@@ -90,7 +90,9 @@ class PrefixCache:
         """Of all states that are kept."""
         return sum(kept.n_bytes for kept in self._kept)
 
-    def __len__(self) -> int:
+    @property
+    def n_states(self) -> int:
+        """Of target and draft, each counted."""
         return len(self._kept)
 
     def take_up(self, engine: TextEngine, prompt: list[int]) -> None:

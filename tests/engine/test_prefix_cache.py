@@ -114,7 +114,7 @@ def test_conversations_that_take_turns_each_find_their_own(whole: bool) -> None:
             assert tokens == alone(talk, 8)
             assert cached >= len(talk) - 20 if turn else cached == 0
             talks[kind] = [*talk, *tokens, *text("z", 10)]
-    assert len(cache) == 2 * 2  # the third is where it was used, in target and draft
+    assert cache.n_states == 2 * 2  # the third is where it was used, in target and draft
 
 
 def test_what_the_slot_holds_comes_first_and_nothing_is_copied() -> None:
@@ -132,7 +132,7 @@ def test_a_few_tokens_are_not_worth_a_copy(lost: int) -> None:
     cache, engine = PrefixCache(PLENTY), toy_engine(draft=False)
     engine.target.decode(text("a", 200 + lost), 0)
     cache.take_up(engine, [*text("a", 200), 255, 255])
-    assert len(cache) == (lost == WORTH_KEEPING)
+    assert cache.n_states == (lost == WORTH_KEEPING)
 
 
 def test_nor_is_a_small_part_of_a_long_text() -> None:
@@ -140,9 +140,9 @@ def test_nor_is_a_small_part_of_a_long_text() -> None:
     engine.target = KeepingToy(whole=False, n_vocab=257, n_ctx=4096)
     engine.target.decode(text("a", 3200), 0)
     cache.take_up(engine, [*text("a", 3001), 255, 255])  # 199 of 3200 would be lost
-    assert len(cache) == 0
+    assert cache.n_states == 0
     cache.take_up(engine, [*text("a", 3000), 255, 255])
-    assert len(cache) == 1
+    assert cache.n_states == 1
 
 
 def test_the_one_used_longest_ago_is_dropped() -> None:
@@ -160,7 +160,7 @@ def test_what_is_larger_than_the_bound_is_never_copied() -> None:
     for kind in "abab":
         assert say(cache, engine, text(kind, 400))[1] == 0
     assert isinstance(engine.target, KeepingToy)
-    assert (engine.target.copied, len(cache), cache.n_bytes) == (0, 0, 0)
+    assert (engine.target.copied, cache.n_states, cache.n_bytes) == (0, 0, 0)
 
 
 def test_a_prefix_serves_several_and_is_not_kept_twice() -> None:
@@ -172,7 +172,7 @@ def test_a_prefix_serves_several_and_is_not_kept_twice() -> None:
     # Another text in between, then one that begins as they do: any of them serves it.
     assert say(cache, engine, text("x", 100))[1] == 0
     assert say(cache, engine, [*system, *text("d", 200)])[1] == 400
-    assert len(cache) == 4
+    assert cache.n_states == 4
     for kind in "abc":
         assert say(cache, engine, [*system, *text(kind, 300)])[1] == 600
 
@@ -207,7 +207,7 @@ def test_models_that_keep_nothing_are_left_alone() -> None:
     cache, engine = PrefixCache(PLENTY), ToyEngine(n_ctx=1024)
     for kind in "aba":
         assert say(cache, engine, text(kind, 300))[1] == 0
-    assert len(cache) == 0
+    assert cache.n_states == 0
 
 
 def test_a_draft_that_sees_a_window_is_left_alone() -> None:
@@ -231,7 +231,7 @@ def test_a_state_that_is_not_taken_is_forgotten() -> None:
     engine.target.restore = refuse  # type: ignore[attr-defined]
     tokens, cached = say(cache, engine, text("a", 300))
     assert cached == 0 and tokens == alone(text("a", 300), 8)
-    assert len(cache) == 1  # of "b"
+    assert cache.n_states == 1  # of "b"
 
 
 @given(
@@ -380,6 +380,24 @@ def test_a_hybrid_returns_to_the_ends_of_its_prompts(
 
 
 @pytest.mark.llama
+@pytest.mark.parametrize("way", WAYS)
+def test_a_hybrid_knows_where_it_can_return_to(
+    architecture: Callable[[str], Path], way: str
+) -> None:
+    path = architecture("qwen35-mtp")
+    target = LlamaModel(read_header(path), options(path, ctx_size=512), ways=(way,))
+    for length in (100, 200, 202, 205):
+        target.keep(0)
+        target.decode(random_ids(200), 0)
+        target.decode(random_ids(5, seed=1), 5)
+        returns = target.returns_to(length)
+        assert returns == length or length == 100 or (way, returns) == ("fork", 200)
+        target.keep(length)
+        assert returns == len(target.tokens) - target.pending
+    target.close()
+
+
+@pytest.mark.llama
 def test_the_bundled_hybrid() -> None:
     path = paths.demo_hybrid()
     with Engine.load(options(path, ctx_size=1024), options(path, load_heads=True)) as engine:
@@ -396,4 +414,4 @@ def test_an_engine_of_llama_cpp_keeps_prefixes(engine: Engine) -> None:
     cache = PrefixCache(PLENTY)
     engine.target.decode(random_ids(200), 0)
     cache.take_up(whole, random_ids(9, seed=5))
-    assert len(cache) == 1 and 0 < cache.n_bytes <= engine.target.memory.kv
+    assert cache.n_states == 1 and 0 < cache.n_bytes <= engine.target.memory.kv
