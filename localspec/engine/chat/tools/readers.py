@@ -152,7 +152,7 @@ def _typed(text: str, schema: Mapping[str, Any], key: str) -> Any:
     """A parameter's value, of which only the text is known."""
     properties = schema.get("properties")
     known = properties.get(key) if isinstance(properties, Mapping) else None
-    if isinstance(known, Mapping) and is_text(known):
+    if is_text(known):
         return text
     if text.strip() in _PYTHON:
         return _PYTHON[text.strip()]
@@ -162,8 +162,10 @@ def _typed(text: str, schema: Mapping[str, Any], key: str) -> Any:
         return text
 
 
-def is_text(schema: Mapping[str, Any]) -> bool:
+def is_text(schema: object) -> bool:
     """Whether a value by this schema is a text and nothing else."""
+    if not isinstance(schema, Mapping):
+        return False
     if "type" in schema:
         return bool(schema["type"] in ("string", ["string"]))
     values = schema.get("enum")
