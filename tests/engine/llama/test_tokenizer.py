@@ -84,3 +84,17 @@ def test_a_stack_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EngineError, match="room for a stack of 4 MiB"):
         tokenizer._on_stack(list, 4 * 2**20)
     assert threading.stack_size() == before
+
+
+def test_threads_that_tokenize_at_once_do_not_share_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that starts between another's two calls would get its stack, or leave its own behind."""
+    real, sizes = threading.stack_size, list[int]()
+
+    def size(wanted: int) -> int:
+        assert tokenizer._starting.locked()
+        sizes.append(wanted)
+        return real(wanted)
+
+    monkeypatch.setattr(threading, "stack_size", size)
+    assert tokenizer._on_stack(lambda: [1], 4 * 2**20) == [1]
+    assert sizes == [4 * 2**20, 0]
