@@ -115,6 +115,33 @@ FUNCTIONARY = _each(
     "{{- '<function=' + call.name + '>' + call.arguments | tojson + '</function>' -}}"
 )
 
+DSML = _family(
+    "{{- '\\n\\n<｜DSML｜function_calls>\\n' -}}"
+    + _EACH.replace(
+        "ONE",
+        "{{- '<｜DSML｜invoke name=\"' + call.name + '\">\\n' -}}"
+        "{%- for key, value in call.arguments.items() -%}"
+        "{{- '<｜DSML｜parameter name=\"' + key + '\" string=\"' -}}"
+        "{{- 'true\">' + value if value is string else 'false\">' + value | tojson -}}"
+        "{{- '</｜DSML｜parameter>\\n' -}}{%- endfor -%}"
+        "{{- '</｜DSML｜invoke>\\n' -}}",
+    )
+    + "{{- '</｜DSML｜function_calls>' -}}"
+)
+DSML_V4 = DSML.replace("function_calls", "tool_calls")
+GEMMA = (
+    "{%- macro plain(value, quote='') -%}"
+    "{%- if value is string -%}{{- '<|\"|>' + value + '<|\"|>' -}}"
+    "{%- elif value is mapping -%}"
+    "{{- '{' -}}{%- for key, each in value | items -%}"
+    "{{- quote + key + quote + ':' + plain(each, '<|\"|>') -}}{{- ',' if not loop.last -}}"
+    "{%- endfor -%}{{- '}' -}}"
+    "{%- elif value is sequence -%}"
+    "{{- '[' -}}{%- for each in value -%}"
+    "{{- plain(each, '<|\"|>') -}}{{- ',' if not loop.last -}}{%- endfor -%}{{- ']' -}}"
+    "{%- else -%}{{- value | tojson -}}{%- endif -%}{%- endmacro -%}"
+) + _each("{{- '<|tool_call>call:' + call.name + plain(call.arguments) + '<tool_call|>' -}}")
+
 # Takes the arguments as text, as some older templates do.
 HERMES_TEXT = _each(
     '{{- \'\\n<tool_call>\\n{"name": "\' + call.name + \'", "arguments": \' -}}'
@@ -192,6 +219,9 @@ SEVERAL = {  # calls in one answer
     "Command R7B": COMMAND,
     "Apriel": APRIEL,
     "Functionary": FUNCTIONARY,
+    "DeepSeek DSML": DSML,
+    "DeepSeek DSML of V4": DSML_V4,
+    "Gemma 4": GEMMA,
 }
 ONE_CALL = {"Llama 3": LLAMA, "gpt-oss": HARMONY}
 ALL = SEVERAL | ONE_CALL

@@ -42,10 +42,10 @@ WARM = SamplingParams(temperature=0.8, seed=3)
 
 def answer(engine: Engine, length: int = 0, **told: Any) -> Answer:
     prompt = engine.encode_chat(TALK, tools=TOOLS, **told)
-    return collect(stream_generate(engine, prompt, WARM, length, max_tokens=200))
+    return collect(stream_generate(engine, prompt, WARM, length, max_tokens=400))
 
 
-@pytest.mark.parametrize("family", tool_templates.ALL)
+@pytest.mark.parametrize("family", [each for each in tool_templates.ALL if each != "Gemma 4"])
 def test_a_call_is_forced_in_the_familys_own_marks(
     engine: Engine, family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,8 +18,13 @@ _TEXT = 'raw ::= ( [^<] | "<" [^/] )*\n'
 def tool_grammar(form: CallForm, tools: Sequence[Tool], before: str = "") -> str:
     """GBNF for one call of one of these tools, behind the text ``before``.
 
-    Raises UsageError where a tool's schema is none that a grammar can hold.
+    Raises UsageError where a tool's schema is none that a grammar can hold, or the form itself.
     """
+    if not form.begin:
+        raise UsageError(
+            f"A call in the notation of {form.family} cannot be forced.",
+            'Let tool_choice be "auto" or "none".',
+        )
     rules = SchemaRules()
     calls = []
     for tool in tools:
@@ -43,9 +48,10 @@ def _arguments(form: CallForm, tool: Tool, rules: SchemaRules) -> str:
     properties, required = _fields(schema)
     parts = []
     for key, value in properties.items():
-        opening, closing = (quoted(part.replace("KEY", key)) for part in form.parameter)
-        rule = _text(value) if is_text(value) else rules.of(value, within=schema)
-        part = f"{opening} {rule} {closing}"
+        text = is_text(value)
+        opening = form.parameter[0].replace("KEY", key).replace("IS_TEXT", str(text).lower())
+        rule = _text(value) if text else rules.of(value, within=schema)
+        part = f"{quoted(opening)} {rule} {quoted(form.parameter[1])}"
         parts.append(part if key in required else f"( {part} )?")
     return " ".join(parts) or '""'
 

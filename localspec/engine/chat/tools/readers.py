@@ -25,6 +25,8 @@ NO_CALL = Span(0, ())
 # What a text begins with, its opening mark included; None while more text can decide. What was
 # decided stays so whatever follows.
 Reader = Callable[[str, Sequence[Tool]], Span | None]
+# JSON of the object that begins at a place of a text, and where it ends; None where it does not.
+Arguments = Callable[[str, int], tuple[str, int] | None]
 
 
 def json_calls(header: str) -> Reader:
@@ -46,20 +48,24 @@ def json_calls(header: str) -> Reader:
     return read
 
 
-def named_calls(header: str) -> Reader:
-    """Behind a header with the groups ``name`` and perhaps ``id``, an object: the arguments."""
+def named_calls(header: str, arguments: Arguments | None = None) -> Reader:
+    """Behind a header with the groups ``name`` and perhaps ``id``, an object: the arguments.
+
+    They are JSON, or what ``arguments`` can make JSON of.
+    """
     pattern = re.compile(rf"(?:{header})\s*(?={{)", re.DOTALL)
+    find = arguments or _json_object
 
     def read(text: str, tools: Sequence[Tool]) -> Span | None:
         found = pattern.match(text[:_HEAD])
         if found is None:
             return NO_CALL if len(text) >= _HEAD else None
-        end = _json_end(text, found.end())
-        if end is None:
+        whole = find(text, found.end())
+        if whole is None:
             return None
         groups = found.groupdict()
-        call = _made(groups["name"], _value(text[found.end() : end]), groups.get("id"))
-        return NO_CALL if call is None else Span(end, (call,))
+        call = _made(groups["name"], _value(whole[0]), groups.get("id"))
+        return NO_CALL if call is None else Span(whole[1], (call,))
 
     return read
 
@@ -117,6 +123,11 @@ def _json_end(text: str, start: int) -> int | None:
             if depth == 0:
                 return token.end()
     return None
+
+
+def _json_object(text: str, start: int) -> tuple[str, int] | None:
+    end = _json_end(text, start)
+    return None if end is None else (text[start:end], end)
 
 
 def _value(text: str) -> Any:

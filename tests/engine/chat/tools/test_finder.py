@@ -21,6 +21,7 @@ FORMS = (
     forms.HERMES, forms.QWEN_XML, forms.GLM, forms.MINIMAX, forms.MISTRAL_LIST,
     forms.MISTRAL_NAMED, forms.LLAMA, forms.HARMONY, forms.DEEPSEEK, forms.DEEPSEEK_V31,
     forms.KIMI, forms.GRANITE, forms.NEMOTRON, forms.COMMAND, forms.APRIEL, forms.FUNCTIONARY,
+    forms._dsml("function_calls"), forms.GEMMA,
 )  # fmt: skip
 
 
@@ -38,6 +39,8 @@ def find(form: CallForm, pieces: Sequence[str]) -> tuple[str, list[ToolCall]]:
 
 def written(form: CallForm, name: str = "f", city: str = "Oslo") -> str:
     """A call as the family writes it."""
+    if form is forms.GEMMA:
+        return f'<|tool_call>call:{name}{{city:<|"|>{city}<|"|>}}<tool_call|>'
     arguments = json.dumps({"city": city})
     if form.parameter is not None:
         arguments = form.parameter[0].replace("KEY", "city") + city + form.parameter[1]
@@ -60,7 +63,7 @@ def test_a_call_is_taken_out_of_the_text(form: CallForm) -> None:
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.family)
 def test_what_is_no_call_is_text(form: CallForm) -> None:
     call = written(form)
-    for text in (written(form, "h"), call[: len(call) // 2], form.begin.replace("NAME", "f")):
+    for text in (written(form, "h"), call[: len(call) // 2], *form.openings):
         assert find(form, [text]) == find(form, list(text)) == (text, [])
 
 
@@ -93,7 +96,10 @@ def test_an_answer_without_calls_is_left_alone(form: CallForm, text: str) -> Non
     assert find(form, list(text)) == (text, [])
 
 
-@given(st.sampled_from([form for form in FORMS if form.parameter is None]), st.text(max_size=30))
+@given(
+    st.sampled_from([form for form in FORMS if form.parameter is None]),
+    st.text(max_size=30),
+)
 def test_any_text_may_be_an_argument(form: CallForm, city: str) -> None:
     _, (call,) = find(form, list(written(form, city=city)))
     assert json.loads(call.arguments) == {"city": city}
@@ -132,6 +138,11 @@ SPOKEN = [
     (forms.LLAMA, '{"name": "Ada", "age": 3}', None),
     (forms.HARMONY, 'to=functions.f <|constrain|>json<|message|>{"city": "Oslo"}', CALL),
     (forms.HARMONY, 'to=functions.f<|channel|>commentary json<|message|>{"city": "Oslo"}', CALL),
+    (forms.GEMMA, '<|tool_call>call:f{city:<|"|>a{b}<|"|>,n: 3,x:[true,{y:null}]}<tool_call|>',
+     ToolCall("f", '{"city": "a{b}", "n": 3, "x": [true, {"y": null}]}')),
+    (forms.GEMMA, '<|tool_call>call:g{a:b,3:4}', ToolCall("g", '{"a": "b", "3": 4}')),
+    (forms.GEMMA, '<|tool_call>call:g{<|"|>a<|"|>:{}}', ToolCall("g", '{"a": {}}')),
+    (forms.GEMMA, "<|tool_call>call:g{a b}", None),
     (forms.KIMI, '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"city": "Oslo"}',
      ToolCall("f", '{"city": "Oslo"}', "functions.f:0")),
 ]  # fmt: skip

@@ -86,3 +86,8 @@ def test_a_tool_without_parameters_is_called_without_arguments() -> None:
 def test_a_schema_that_no_grammar_holds_names_its_tool() -> None:
     with pytest.raises(UsageError, match=r"No call of f can be forced: .*not fetched"):
         tool_grammar(forms.HERMES, (tool("f", {"$ref": "https://example.org/x"}),))
+
+
+def test_a_notation_that_is_not_json_cannot_be_forced() -> None:
+    with pytest.raises(UsageError, match="notation of Gemma 4 cannot be forced"):
+        tool_grammar(forms.GEMMA, (tool("f"),))
