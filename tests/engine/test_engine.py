@@ -36,6 +36,7 @@ from localspec.engine import engine as engine_module
 from localspec.engine.engine import Engine, missing_gpu
 from localspec.engine.generate import stream_generate
 from localspec.engine.llama import llama_library
+from localspec.engine.llama.grammar import GrammarState
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.weights import Weights
 from localspec.engine.memory.plan import draft_ctx_size
@@ -341,6 +342,23 @@ def test_forgetting_does_not_copy_what_is_kept(floats: LlamaModel) -> None:
     floats.keep(30)
     floats.decode(random_ids(5), 1)
     assert floats.tokens is held and len(held) == 35
+
+
+def test_the_grammars_used_last_stay_compiled(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+    beginning = GrammarState.beginning
+
+    def counted(text: str, vocab: Any) -> GrammarState:
+        compiled.append(text)
+        return beginning(text, vocab)
+
+    monkeypatch.setattr(GrammarState, "beginning", counted)
+    texts = [f'root ::= "grammar {i}"' for i in range(9)]
+    for text in (*texts[:8], texts[0], texts[8], texts[0], texts[1]):
+        engine.constraint(text, 0)
+    assert compiled == [*texts, texts[1]]
 
 
 def test_llama_cpp_is_asked_once_for_the_bytes_of_a_token(
