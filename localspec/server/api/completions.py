@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from localspec.engine.answer import GenerationResponse
 from localspec.engine.text_stream import Prompt, Reading
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 Ids = Annotated[
     list[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(min_length=1, max_length=2**22)
 ]
+Prompted = Annotated[Text, StringConstraints(min_length=1)]
 Several = Field(min_length=1, max_length=MOST_ANSWERS)
 
 
 class CompletionRequest(AnswerRequest):
     """POST /v1/completions."""
 
-    prompt: Text | Ids | Annotated[list[Text], Several] | Annotated[list[Ids], Several]
+    prompt: Prompted | Ids | Annotated[list[Prompted], Several] | Annotated[list[Ids], Several]
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     # Parameters of OpenAI's that are not here, and the values at which they change nothing.
     echo: Literal[False] | None = None
