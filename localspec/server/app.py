@@ -102,7 +102,7 @@ def _add_answers(app: FastAPI, service: Service) -> None:
         raise BadRequest(
             "This server generates text; it makes no embeddings.",
             "Run an embedding model with llama-server --embeddings.",
-            status=501,
+            status=404,  # clients try again at what a server says of itself
             code="unsupported",
         )
 

@@ -184,5 +184,5 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 def answered(reply: type[Any]) -> dict[int | str, dict[str, Any]]:
     """The responses of a path that answers, whole or streamed."""
-    events = {"text/event-stream": {"schema": {"type": "string"}}}
+    events: dict[str, Any] = {"text/event-stream": {}}
     return {200: {"model": reply, "content": events}, **ERRORS}
