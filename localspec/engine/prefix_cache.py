@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 WORTH_KEEPING = 64  # tokens: fewer are read again as soon as a state is copied
-# Tokens whose state is copied, out and in, in the time one is read. An 8B model has 128 KiB for
-# each, 0.1 ms at a few GB/s; a GPU reads a token in a fraction of a millisecond, a CPU in ten.
+# Tokens whose state is copied, out and in, in the time one is read, or fewer. An 8B model has
+# 128 KiB for each, 0.1 ms at a few GB/s; a GPU reads one in a fraction of a millisecond, a CPU in
+# ten. Of the bundled target, which reads at 2,000 a second on one core, 68 are copied.
 _COPIED = 16
 
 
