@@ -114,14 +114,17 @@ class PrefixCache:
             best = None
         if best is not None:
             self._kept.remove(best)
-        if _pays(len(model.tokens) - stays, len(model.tokens)):
-            self._keep(role, model)
+        try:
+            if _pays(len(model.tokens) - stays, len(model.tokens)):
+                self._keep(role, model)
+        except BaseException:
+            self._add(best)
+            raise
         if best is None:
             return
         taken = model.restore(best.tokens, best.state, best.reach.copies)
         if taken and best.serves(wanted) < len(best.tokens):  # another conversation's too
-            self._kept.append(best)
-            self._make_room(0)
+            self._add(best)
 
     def _keep(self, role: str, model: Restorable) -> None:
         """Copy what the model holds, unless that is kept already, or too large."""
@@ -138,8 +141,12 @@ class PrefixCache:
             return
         self._make_room(n_bytes)
         state = model.state()  # which may read tokens that a rollback left to be read again
-        self._kept.append(_Kept(role, list(model.tokens), state, model.reach()))
-        self._make_room(0)
+        self._add(_Kept(role, list(model.tokens), state, model.reach()))
+
+    def _add(self, kept: _Kept | None) -> None:
+        if kept is not None:
+            self._kept.append(kept)
+            self._make_room(0)
 
     def _make_room(self, n_bytes: int) -> None:
         while self._kept and self.n_bytes + n_bytes > self._limit:
