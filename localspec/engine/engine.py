@@ -22,8 +22,8 @@ from localspec.engine.llama.grammar import GrammarConstraint, GrammarState
 from localspec.engine.llama.heads.head import Head
 from localspec.engine.llama.heads.opening import open_head
 from localspec.engine.llama.model import LlamaModel
-from localspec.engine.llama.token_rules import require_known, token_rules
 from localspec.engine.llama.rpc.servers import connect, warning
+from localspec.engine.llama.token_rules import require_known, token_rules
 from localspec.engine.memory.plan import MemoryPlan
 from localspec.engine.memory.probe import (
     announcement,

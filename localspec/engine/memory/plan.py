@@ -220,7 +220,9 @@ def _refuse(
     short = wanted.on_gpu > sum(free.devices)
     where = f"{size(free.ram)} of RAM are free"
     if short:
-        where = f"{size(wanted.on_gpu)} of it on {free.where}, where {size(sum(free.devices))} are free"
+        where = (
+            f"{size(wanted.on_gpu)} of it on {free.where}, where {size(sum(free.devices))} are free"
+        )
     if short:
         hint = "Leave -ngl and -ngld to localspec, or give smaller numbers."
     elif wanted.draft_ctx_size > wanted.ctx_size:

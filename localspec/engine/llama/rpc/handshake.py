@@ -20,28 +20,35 @@ def device_count(server: RpcServer) -> int:
     version (`negotiate_hello`).
     """
     try:
-        with socket.create_connection(tuple(server), _PATIENCE) as connection:
-            _require_version(server, _ask(connection, _HELLO, bytes(_CAPABILITIES)))
-            (count,) = struct.unpack("<I", _ask(connection, _DEVICE_COUNT, b""))
-    except TimeoutError as error:
-        raise EngineError(
-            f"The RPC server {server} does not answer within {_PATIENCE:g} seconds.",
-            "A server answers one program at a time: end the other one, or start a second server. "
-            "Else see whether a firewall is in the way.",
-        ) from error
-    except ConnectionAbortedError as error:
-        raise EngineError(
-            f"What listens at {server} is no RPC server of llama.cpp.",
-            "Correct the address. " + _START,
-        ) from error
+        connection = socket.create_connection((server.host, server.port), _PATIENCE)
     except OSError as error:
-        reason = error.strerror or error
-        raise EngineError(f"The RPC server {server} cannot be reached: {reason}.", _START) from error
+        raise EngineError(
+            f"The RPC server {server} cannot be reached: {error.strerror or error}.", _START
+        ) from error
+    with connection:
+        count = _introduce(server, connection)
     if not count:
         raise EngineError(
             f"The RPC server {server} lends no device.", "See what it says when it starts."
         )
-    return int(count)
+    return count
+
+
+def _introduce(server: RpcServer, connection: socket.socket) -> int:
+    try:
+        _require_version(server, _ask(connection, _HELLO, bytes(_CAPABILITIES)))
+        return int.from_bytes(_ask(connection, _DEVICE_COUNT, b""), "little")
+    except TimeoutError as error:
+        raise EngineError(
+            f"The RPC server {server} does not answer within {_PATIENCE:g} seconds.",
+            "A server answers one program at a time: end the other one, or start a second server. "
+            "Else see whether it is stopped.",
+        ) from error
+    except OSError as error:
+        raise EngineError(
+            f"What listens at {server} is no RPC server of llama.cpp.",
+            "Correct the address. " + _START,
+        ) from error
 
 
 def _require_version(server: RpcServer, hello: bytes) -> None:

@@ -46,7 +46,7 @@ def guard(server: RpcServer, connection: socket.socket) -> None:
     """
     _connections[server] = connection
     limit = struct.pack("ll", SILENCE, 0)  # struct timeval
-    options = [
+    options: list[tuple[int, int, int | bytes]] = [
         (socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit),
         (socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit),
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -77,7 +77,8 @@ def _on_abort(reason: bytes) -> None:
             "See there why it ended, start it again, and repeat the command."
             if lost
             else "See whether it is stopped; if it is only slow, try a smaller --ubatch-size."
-        ),
+        )
+        + "\n",
         1,
     )
 
@@ -124,5 +125,5 @@ def _when_main_runs(event: threading.Event) -> None:
 def _leave(last_words: str, code: int) -> None:
     """End the process without waiting for llama.cpp's threads."""
     show_cursor = "\x1b[?25h" if os.isatty(2) else ""
-    os.write(2, f"{show_cursor}\n{last_words}\n".encode())
+    os.write(2, f"{show_cursor}\n{last_words}".encode())
     os._exit(code)
