@@ -215,6 +215,7 @@ class LoadingFlags(PlacementFlags):
             loras=(),
             exact=False,
             rpc=RpcServers(),
+            trust_rpc_network=False,
             **(other_devices if own_devices else {}),  # type: ignore[arg-type]
         )
 
