@@ -297,10 +297,10 @@ def _connected(
     target: LoadOptions, notes: list[str], say: Callable[[str], None] | None
 ) -> LoadOptions:
     """The options with RPC servers that are connected, and what is to be known of them told."""
-    if not target.rpc:
-        return target
-    (say or notes.append)(warning(target.rpc))
-    return connect(target)
+    connected = connect(target)
+    if target.rpc:
+        (say or notes.append)(warning(target.rpc))
+    return connected
 
 
 def _is_own(draft: LoadOptions | None, target: LoadOptions) -> bool:

@@ -110,10 +110,17 @@ def _devices(options: LoadOptions) -> list[int] | None:
     It would take every RPC server that it knows, for every model. Those of ``options.rpc`` come
     first, then the GPUs here, or else an integrated one (`llama_prepare_model_devices`).
     """
-    if options.device is not None:
-        return [device.handle for device in llama_library.choose_devices(options.device)]
     every = llama_library.devices()
-    if all(device.kind != llama_library.RPC_SERVER for device in every):
+    workers = [device.name for device in every if device.kind == llama_library.RPC_SERVER]
+    if options.device is not None:
+        chosen = llama_library.choose_devices(options.device)
+        if options.rpc and all(device.name not in workers for device in chosen):
+            raise UsageError(
+                f"--device {options.device} names no device of --rpc.",
+                f"Leave --device out, or name them too: {','.join(workers)}.",
+            )
+        return [device.handle for device in chosen]
+    if not workers:
         return None
     kinds = ("GPU",) if any(device.kind == "GPU" for device in every) else ("integrated GPU",)
     return devices_of(options.rpc) + [each.handle for each in every if each.kind in kinds]

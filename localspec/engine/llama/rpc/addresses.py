@@ -34,9 +34,9 @@ def locate(server: RpcServer, *, trust_network: bool) -> RpcServer:
     found = _look_up(server)
     foreign = next((address for address in found if not is_private(address)), None)
     if foreign is not None and not trust_network:
-        named = "" if str(foreign) == server.host else f", which is {foreign}"
+        named = "" if str(foreign) == server.host else f", which is {foreign},"
         raise UsageError(
-            f"The RPC server {server}{named}, is outside the private networks: weights and text "
+            f"The RPC server {server}{named} is outside the private networks: weights and text "
             "would travel there unencrypted, and anyone on the way could change them.",
             "Use a private address, a tunnel (ssh -L, WireGuard), or, where the network is known "
             "to be safe, --trust-rpc-network.",

@@ -26,12 +26,22 @@ def device_count(server: RpcServer) -> int:
             f"The RPC server {server} cannot be reached: {error.strerror or error}.", _START
         ) from error
     with connection:
+        reset_at_close(connection)
         count = _introduce(server, connection)
     if not count:
         raise EngineError(
             f"The RPC server {server} lends no device.", "See what it says when it starts."
         )
     return count
+
+
+def reset_at_close(connection: socket.socket) -> None:
+    """Let the connection end with a reset, whatever ends it.
+
+    ggml-rpc-server does not ignore SIGPIPE: what it answers to one that was closed in good order
+    kills it. It would do so late, for instance when the program it is busy with has ended.
+    """
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 def _introduce(server: RpcServer, connection: socket.socket) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 
 from localspec.core.config import RpcServer
 from localspec.engine.llama import llama_library
+from localspec.engine.llama.rpc.handshake import reset_at_close
 
 SILENCE = 180  # seconds that a pass may keep a server busy, before it counts as lost
 _ALONE, _PROBES = 10, 4  # seconds without a word until the other machine is asked, how often
@@ -42,7 +43,8 @@ def expect() -> None:
 def guard(server: RpcServer, connection: socket.socket) -> None:
     """Bound how long llama.cpp waits on its connection to a server.
 
-    A machine that is gone does not say so, and a process that was stopped keeps its connection.
+    A machine that is gone does not say so, and a process that was stopped keeps its connection. Nor
+    does the server die where this process is killed while it computes.
     """
     _connections[server] = connection
     limit = struct.pack("ll", SILENCE, 0)  # struct timeval
@@ -59,6 +61,7 @@ def guard(server: RpcServer, connection: socket.socket) -> None:
     for level, option, setting in options:
         with contextlib.suppress(OSError):
             connection.setsockopt(level, option, setting)
+    reset_at_close(connection)
 
 
 def _on_abort(reason: bytes) -> None:

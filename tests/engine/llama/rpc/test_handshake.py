@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 from pathlib import Path
 
@@ -68,3 +69,16 @@ def test_an_occupied_server_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -
 def test_llama_cpp_s_own_server_speaks_our_version(tmp_path: Path) -> None:
     with workers(rpc_program(), tmp_path, 1) as (worker,):
         assert device_count(worker.server) >= 1
+
+
+@pytest.mark.llama
+def test_an_occupied_server_survives_our_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with workers(rpc_program(), tmp_path, 1) as (worker,):
+        with socket.create_connection(worker.server):
+            monkeypatch.setattr(handshake, "_PATIENCE", 0.2)
+            with pytest.raises(EngineError, match="does not answer"):
+                device_count(worker.server)
+        monkeypatch.undo()
+        assert device_count(worker.server) == 1  # what it would have died of came first

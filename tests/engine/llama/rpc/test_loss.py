@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,7 @@ def test_a_wait_in_llama_cpp_is_bounded() -> None:
             limit = ours.getsockopt(socket.SOL_SOCKET, option, 16)
             assert int.from_bytes(limit[:8], sys.byteorder) == loss.SILENCE
         assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8) == struct.pack("ii", 1, 0)
     loss._connections.clear()
 
 

@@ -8,7 +8,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from localspec.engine.llama.llama_library import RPC_SERVER, Device
 from localspec.engine.llama.parameters import model_parameters
 from localspec.engine.llama.rpc import loss, servers
 from tests.support.command import process
+from tests.support.heads import PAIRS
 from tests.support.rpc_workers import Worker, answering, free_port, named, rpc_program, workers
 
 pytestmark = pytest.mark.llama
@@ -127,6 +128,10 @@ def test_the_draft_stays_on_devices_here(monkeypatch: pytest.MonkeyPatch) -> Non
     assert placed([each for each in every if each.kind != "GPU"]) == [3, None]
     assert placed([every[0], every[3]]) == [None]  # no device, rather than all
     assert placed(every[:3]) is None
+    with pytest.raises(UsageError, match="--device CUDA0 names no device of --rpc") as caught:
+        monkeypatch.setattr(llama_library, "devices", lambda: every)
+        model_parameters(replace(options(FIRST), device="CUDA0"))
+    assert "RPC0" in caught.value.hint
 
 
 # -- with real servers ---------------------------------------------------------------------
@@ -172,6 +177,22 @@ def test_no_layer_goes_there_where_none_is_asked_for(pair: list[Worker]) -> None
     assert "RPC0[127.0.0.1:" not in "".join(
         line for line in done.stderr.splitlines() if "model buffer size" in line
     )
+
+
+@pytest.mark.parametrize(("target", "heads"), PAIRS)
+def test_heads_are_where_their_target_is(
+    pair: list[Worker], architecture: Callable[[str], Path], target: str, heads: str | None
+) -> None:
+    drafting = ("--draft", "mtp") if heads is None else ("-md", str(architecture(heads)))
+    flags = ["-m", str(architecture(target)), "-t", "1", "-n", "12", "--temp", "0", "--json"]
+
+    def said(*more: str) -> dict[str, object]:
+        done = process("run", *flags, "--raw", "--ignore-eos", *more, "ab")
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout))
+
+    alone, drafted = said("--draft", "off"), said(*drafting, "--draft", "3", "--rpc", named(pair))
+    assert drafted["drafted"] and drafted["text"] == alone["text"]
 
 
 def test_chat_and_bench_take_them_too(pair: list[Worker], tmp_path: Path) -> None:
