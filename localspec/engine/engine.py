@@ -27,6 +27,7 @@ from localspec.engine.llama.grammar import GrammarConstraint, GrammarState
 from localspec.engine.llama.heads.head import Head
 from localspec.engine.llama.heads.opening import open_head
 from localspec.engine.llama.model import LlamaModel
+from localspec.engine.llama.rpc.servers import connect, warning
 from localspec.engine.llama.token_rules import require_known, token_rules
 from localspec.engine.memory.plan import MemoryPlan
 from localspec.engine.memory.probe import (
@@ -114,6 +115,7 @@ class Engine:
             require_own_heads(header)
         for adapter, _ in target.loras:
             check_adapter(adapter, header)
+        target = _connected(target, notes, say)
         plan = _plan(header, target, draft_header, draft, notes, say)
         notes += missing_gpu() + _without_gpu(target, draft)
         target = replace(target, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
@@ -338,6 +340,16 @@ def _plan(
     return plan
 
 
+def _connected(
+    target: LoadOptions, notes: list[str], say: Callable[[str], None] | None
+) -> LoadOptions:
+    """The options with RPC servers that are connected, and what is to be known of them told."""
+    connected = connect(target)
+    if target.rpc:
+        (say or notes.append)(warning(target.rpc))
+    return connected
+
+
 def _is_own(draft: LoadOptions | None, target: LoadOptions) -> bool:
     """Whether the draft is the heads in the target's own file."""
     return draft is not None and draft.load_heads and draft.path == target.path
@@ -354,6 +366,8 @@ def _load_draft(
         notes.append(_CANNOT_ROLL_BACK.format(target.header.path.name))
         return None
     if header is None or not draft_kind(header).is_model:
+        # What heads borrow of the target can be computed only where the target is.
+        options = replace(options, rpc=target.options.rpc)
         return open_head(target, header, options)
     draft = LlamaModel(header, options)
     if not draft.can_roll_back:
@@ -429,7 +443,7 @@ def _without_gpu(options: LoadOptions, draft: LoadOptions | None) -> list[str]:
         "--split-mode": options.split_mode != "layer",
     }
     flags = [flag for flag, value in given.items() if value]
-    if not flags or any(device.is_gpu for device in llama_library.devices()):
+    if not flags or any(device.kind != "CPU" for device in llama_library.devices()):
         return []
     return [f"No effect without a GPU that llama.cpp can use: {', '.join(flags)}."]
 
