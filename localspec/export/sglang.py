@@ -1,0 +1,88 @@
+"""SGLang: the command of its server, on one machine or on several that share every layer."""
+
+from localspec.core.errors import IncompatiblePair
+from localspec.export.cluster import split_pair
+from localspec.export.facts import Exported, PairFacts
+from localspec.export.llama_cpp import left_out
+from localspec.export.repositories import original_repos
+from localspec.export.shell import Words, made_by, script
+from localspec.export.vllm import HUGGING_FACE_NAMES, sampling_json
+
+# Its own parser took these arguments: 0.5.23, November 2026.
+VERSION = "SGLang 0.5.23"
+_ALGORITHMS = {
+    "draft-simple": "STANDALONE",
+    "draft-mtp": "NEXTN",
+    "draft-eagle3": "EAGLE3",
+    "draft-dflash": "DFLASH",
+    "draft-dflash2": "DFLASH",
+    "draft-dspark": "DSPARK",
+}
+_CHAINED = ("STANDALONE", "NEXTN", "EAGLE3")  # one token after the other
+_NAMES = HUGGING_FACE_NAMES | {
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+}
+_PORT = 20000
+
+
+def sglang(facts: PairFacts) -> Exported:
+    """The command; pipeline parallelism is not used, which SGLang refuses beside these drafts."""
+    if facts.kind.is_model and facts.target.n_tokens != facts.draft.n_tokens:
+        raise IncompatiblePair(
+            "SGLang cannot run this pair: its STANDALONE asks for vocabularies of the same size, "
+            f"and these have {facts.target.n_tokens:,} and {facts.draft.n_tokens:,} tokens.",
+            "vLLM translates between them: --to vllm",
+        )
+    target, draft = original_repos(facts, "SGLang")
+    split, cluster = split_pair(facts, pipeline=False), facts.cluster
+    command: list[Words] = [["python", "-m", "sglang.launch_server"], ["--model-path", target]]
+    command.append(["--context-length", str(facts.ctx_size)])
+    if split.tensor > 1:
+        command.append(["--tp-size", str(split.tensor)])
+    command += _speculation(facts, draft)
+    sampling = sampling_json(facts.sampling, _NAMES)
+    if sampling:
+        command.append(["--preferred-sampling-params", sampling])
+    comments = [
+        made_by(facts.title, VERSION),
+        f"Draft length: {facts.length.source}.",
+        f"{split.sentence}.",
+    ]
+    before: list[str] = []
+    after: list[str] = []
+    if cluster.machines > 1:
+        comments.append(
+            f"On each of the {cluster.machines} machines, RANK from 0 on the first: "
+            "HEAD=ADDRESS_OF_THE_FIRST RANK=0 sh THIS_FILE"
+        )
+        before += [
+            ': "${HEAD:?set HEAD to the address of the first machine}"',
+            ': "${RANK:?set RANK to the number of this machine, 0 for the first}"',
+        ]
+        after.append(
+            f'--nnodes {cluster.machines} --node-rank "$RANK" --dist-init-addr "$HEAD:{_PORT}"'
+        )
+    text = script(comments, command, before, after)
+    return Exported(text, left_out(facts, "SGLang", {}, _NAMES))
+
+
+def _speculation(facts: PairFacts, draft: str | None) -> list[Words]:
+    """The options of speculation; without a length SGLang chooses one."""
+    algorithm, length = _ALGORITHMS[facts.kind.spec_type], facts.length.tokens
+    options: list[Words] = [["--speculative-algorithm", algorithm]]
+    if draft is not None:
+        options.append(["--speculative-draft-model-path", draft])
+    if length is None:
+        return options
+    if algorithm in _CHAINED:  # a verification holds the token before them too
+        options += [
+            ["--speculative-num-steps", str(length)],
+            ["--speculative-eagle-topk", "1"],
+            ["--speculative-num-draft-tokens", str(length + 1)],
+        ]
+    elif algorithm == "DSPARK":
+        options.append(["--speculative-dspark-block-size", str(length)])
+    else:
+        options.append(["--speculative-num-draft-tokens", str(length + 1)])
+    return options
