@@ -7,12 +7,7 @@ from localspec.export.shell import Words, made_by, script
 
 # common/common.cpp and the help of its llama-server, read in November 2026.
 VERSION = "ik_llama.cpp (September 2026)"
-_TYPES = {
-    "draft-simple": "draft",
-    "draft-mtp": "mtp",
-    "draft-dflash": "dflash",
-    "draft-dspark": "dspark",
-}
+_TYPES = {"draft-simple": "draft", "draft-mtp": "mtp", "draft-dflash": "dflash"}
 _OTHER_NAMES = {"typical_p": "--typical"}
 _UNLIKE = frozenset({"dry_sequence_breakers", "logit_bias"})  # read otherwise than by llama.cpp
 

@@ -3,14 +3,12 @@
 from collections.abc import Iterator, Mapping
 
 from localspec.core.config import ALL_LAYERS
-from localspec.core.errors import IncompatiblePair
 from localspec.export.facts import Exported, PairFacts, local_path, on_hub, require_llama_rule
 from localspec.export.shell import Words, made_by, script
 from localspec.metadata.header import ModelHeader
 
 # common/arg.cpp of the llama.cpp inside llama-cpp-python 0.3.36.
 VERSION = "llama.cpp 0c1e570 (October 2026)"
-_TYPES = ("draft-simple", "draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark")
 
 LOADING_FLAGS = {
     "gpu_layers": "-ngl",
@@ -64,17 +62,10 @@ def llama_cli(facts: PairFacts) -> Exported:
 
 def _command(facts: PairFacts, program: str) -> Exported:
     require_llama_rule(facts, program)
-    spec_type = facts.kind.spec_type
-    spec_type = "draft-dflash" if spec_type == "draft-dflash2" else spec_type
-    if spec_type not in _TYPES:
-        raise IncompatiblePair(
-            f"{program} has no --spec-type for {facts.kind.words} ({spec_type}).",
-            f"It knows {', '.join(_TYPES)}.",
-        )
     command: list[Words] = [[program], *_model(facts.target, draft=False)]
     if not facts.own_heads:
         command += _model(facts.draft, draft=True)
-    command.append(["--spec-type", spec_type])
+    command.append(["--spec-type", facts.kind.spec_type])
     if facts.length.tokens is not None:
         command.append(["--spec-draft-n-max", str(facts.length.tokens)])
     command.append(["-c", str(facts.ctx_size)])

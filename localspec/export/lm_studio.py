@@ -17,9 +17,9 @@ _SWITCHES = {
     "draft-simple": "draftSimple",
     "draft-mtp": "draftMtp",
     "draft-dflash": "draftDflashSidecar",
-    "draft-dspark": "draftDsparkSidecar",
 }
 _MTP_SIDECAR = "draftMtpSidecar"
+_ALL = (*_SWITCHES.values(), _MTP_SIDECAR, "draftDsparkSidecar")
 _NUMBERS = {"temperature": "temperature", "top_k": "topKSampling"}
 _CHECKED = {  # a number with a box that switches it on
     "top_p": "topPSampling",
@@ -47,7 +47,7 @@ def lm_studio(facts: PairFacts) -> Exported:
         switch = _MTP_SIDECAR
     fields: dict[str, object] = {f"{_LOAD}contextLength": facts.ctx_size}
     # It refuses two kinds at once, and one may be kept from before.
-    fields |= {f"{_SPEC}{each}": each == switch for each in (*_SWITCHES.values(), _MTP_SIDECAR)}
+    fields |= {f"{_SPEC}{each}": each == switch for each in _ALL}
     fields[f"{_SPEC}draftModel"] = "" if facts.own_heads else _key(facts.draft)
     if facts.length.tokens is not None:
         fields[f"{_SPEC}draftMaxTokens"] = facts.length.tokens

@@ -15,10 +15,7 @@ _ALGORITHMS = {
     "draft-mtp": "NEXTN",
     "draft-eagle3": "EAGLE3",
     "draft-dflash": "DFLASH",
-    "draft-dflash2": "DFLASH",
-    "draft-dspark": "DSPARK",
 }
-_CHAINED = ("STANDALONE", "NEXTN", "EAGLE3")  # one token after the other
 _NAMES = HUGGING_FACE_NAMES | {
     "presence_penalty": "presence_penalty",
     "frequency_penalty": "frequency_penalty",
@@ -75,14 +72,7 @@ def _speculation(facts: PairFacts, draft: str | None) -> list[Words]:
         options.append(["--speculative-draft-model-path", draft])
     if length is None:
         return options
-    if algorithm in _CHAINED:  # a verification holds the token before them too
-        options += [
-            ["--speculative-num-steps", str(length)],
-            ["--speculative-eagle-topk", "1"],
-            ["--speculative-num-draft-tokens", str(length + 1)],
-        ]
-    elif algorithm == "DSPARK":
-        options.append(["--speculative-dspark-block-size", str(length)])
-    else:
-        options.append(["--speculative-num-draft-tokens", str(length + 1)])
-    return options
+    if not facts.kind.block_size:  # one token after the other, as a chain
+        options += [["--speculative-num-steps", str(length)], ["--speculative-eagle-topk", "1"]]
+    # A verification holds the token before them too.
+    return [*options, ["--speculative-num-draft-tokens", str(length + 1)]]

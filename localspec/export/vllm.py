@@ -16,8 +16,6 @@ _METHODS = {
     "draft-mtp": "mtp",
     "draft-eagle3": "eagle3",
     "draft-dflash": "dflash",
-    "draft-dflash2": "dflash",
-    "draft-dspark": "dspark",
 }
 _START = 3  # tokens, where nothing is known: vLLM asks for a number
 _RAY_PORT = 6379
