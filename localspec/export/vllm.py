@@ -9,8 +9,8 @@ from localspec.export.llama_cpp import left_out
 from localspec.export.repositories import original_repos
 from localspec.export.shell import Words, made_by, script
 
-# Its own parser took these arguments: 0.32.0, November 2026.
-VERSION = "vLLM 0.32"
+# Its own parser took these arguments: 0.33.0, November 2026.
+VERSION = "vLLM 0.33"
 _METHODS = {
     "draft-simple": "draft_model",
     "draft-mtp": "mtp",

@@ -62,7 +62,7 @@ def test_without_a_length_it_chooses(facts: Facts) -> None:
 def test_vocabularies_must_have_one_size(tmp_path: Path) -> None:
     pair = model(tmp_path, "big", 9), model(tmp_path, "small", 5, n_tokens=290)
     with pytest.raises(IncompatiblePair, match="these have 300 and 290 tokens"):
-        sglang(facts_of(*pair, **REPOS))
+        sglang(facts_of(pair[0], pair[1], **REPOS))
 
 
 def test_machines_share_every_layer(facts: Facts, tmp_path: Path) -> None:

@@ -23,9 +23,11 @@ from vllm import platforms
 from vllm.platforms.cpu import CpuPlatform
 platforms._current_platform = CpuPlatform()
 from vllm.config import SpeculativeConfig
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.utils.argparse_utils import FlexibleArgumentParser
-read = make_arg_parser(FlexibleArgumentParser()).parse_args(sys.argv[1:])
+parser = AsyncEngineArgs.add_cli_args(FlexibleArgumentParser())
+parser.add_argument("model_tag")  # what `vllm serve` takes first
+read = parser.parse_args(sys.argv[1:])
 unknown = set(read.speculative_config) - set(SpeculativeConfig.__dataclass_fields__)
 assert not unknown, unknown
 from typing import get_args
@@ -79,7 +81,7 @@ def test_where_no_length_is_known(
 
 def test_vocabularies_of_two_sizes_are_translated(tmp_path: Path) -> None:
     pair = model(tmp_path, "big", 9), model(tmp_path, "small", 5, n_tokens=290)
-    made = vllm(facts_of(*pair, **REPOS))
+    made = vllm(facts_of(pair[0], pair[1], **REPOS))
     (words,) = arguments(made.text, tmp_path, programs=["vllm"])
     assert speculation(words)["use_heterogeneous_vocab"] is True
     assert made.notes[0].startswith("The vocabularies have 300 and 290 tokens: ")
