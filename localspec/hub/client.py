@@ -25,7 +25,11 @@ from localspec.hub.http_errors import DroppedConnection as DroppedConnection  # 
 from localspec.hub.http_errors import RangeIgnored as RangeIgnored
 from localspec.hub.provenance import SHA256
 from localspec.hub.reference import Reference, RemoteFile, choose_files, is_safe
-from localspec.metadata.filenames import PART_NAME_IN_ANY_CASE, heads_kind
+from localspec.metadata.filenames import (
+    PART_NAME_IN_ANY_CASE,
+    heads_kind,
+    how_to_convert,
+)
 
 if TYPE_CHECKING:
     import httpx2
@@ -77,7 +81,14 @@ def resolve(reference: Reference) -> RemoteModel:
     reference fits no file or several.
     """
     info, commit = _repository(reference)
-    files = choose_files(reference, _listing(info, reference))
+    listing = _listing(info, reference)
+    if not listing and _holds_safetensors(info):
+        raise HubProblem(
+            f"{reference.repo} holds only safetensors, and no GGUF file.",
+            "Look for a repository of the same model whose name ends in -GGUF, or "
+            f"{how_to_convert(reference.repo, on_hub=True)}.",
+        )
+    files = choose_files(reference, listing)
     return RemoteModel(reference, commit, files, _license(info), bool(info.gated))
 
 
@@ -317,6 +328,11 @@ def _listing(info: "ModelInfo", reference: Reference) -> list[RemoteFile]:
         known = sha256 if SHA256.fullmatch(sha256) else None
         found.setdefault(path, RemoteFile(path, size, known))
     return list(found.values())
+
+
+def _holds_safetensors(info: "ModelInfo") -> bool:
+    names = (sibling.rfilename for sibling in info.siblings or [])
+    return any(isinstance(name, str) and name.endswith(".safetensors") for name in names)
 
 
 def _license(info: "ModelInfo") -> str | None:

@@ -14,11 +14,12 @@ from localspec.export.facts import Cluster, PairFacts
 from tests.support.exports import facts_of, model
 
 MIB = 2**20
+HEADS = "llama.attention.head_count"
 
 
 def pair(folder: Path, cluster: Cluster, heads: tuple[int, int] = (8, 4)) -> PairFacts:
-    target = model(folder, "big", 96, llama__attention__head_count=heads[0])
-    draft = model(folder, "small", 16, llama__attention__head_count=heads[1])
+    target = model(folder, "big", 96, keys={HEADS: heads[0]})
+    draft = model(folder, "small", 16, keys={HEADS: heads[1]})
     return facts_of(target, draft, cluster=cluster)
 
 
@@ -85,8 +86,8 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
 
 def test_heads_of_keys_are_copied_beyond_their_number(tmp_path: Path) -> None:
     def held(kv_heads: int) -> int:
-        keys = {"llama__attention__head_count": 8, "llama__attention__head_count_kv": kv_heads}
-        target = model(tmp_path, "big", 8, **keys)
+        keys = {HEADS: 8, f"{HEADS}_kv": kv_heads}
+        target = model(tmp_path, "big", 8, keys=keys)
         known = facts_of(target, target, cluster=Cluster(gpus=8))
         return split_pair(known, pipeline=True).per_gpu
 

@@ -22,9 +22,10 @@ def lines(text: str) -> list[str]:
 
 def pair(folder: Path, kind: str) -> list[Path]:
     whole = header_of(folder, target_bytes(heads=int(kind == "own heads")), "big model.gguf")
-    others = {"mtp": mtp_bytes, "dflash": dflash_bytes}
-    made = [header_of(folder, others[kind](), "heads.gguf")] if kind in others else []
-    return [header.path for header in (whole, *made)]
+    if kind == "own heads":
+        return [whole.path]
+    heads = mtp_bytes() if kind == "mtp" else dflash_bytes()
+    return [whole.path, header_of(folder, heads, "heads.gguf").path]
 
 
 @pytest.mark.parametrize("kind", ["own heads", "mtp", "dflash"])

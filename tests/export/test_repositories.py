@@ -11,12 +11,12 @@ from localspec.export.repositories import original_repo, original_repos
 from tests.support.exports import facts_of, model
 from tests.support.head_files import header_of, mtp_bytes, target_bytes
 
-BASE = "general__base_model__0__repo_url"
+BASE = "general.base_model.0.repo_url"
 HUB = "https://huggingface.co/"
 
 
 def test_the_given_one_wins(tmp_path: Path) -> None:
-    header = model(tmp_path, "big", **{"general__source__repo_url": f"{HUB}org/Big"})
+    header = model(tmp_path, "big", keys={"general.source.repo_url": f"{HUB}org/Big"})
     assert original_repo(header, "other/Big", "--target-repo") == "other/Big"
     assert original_repo(header, None, "--target-repo") == "org/Big"
 
@@ -29,15 +29,15 @@ def test_a_given_one_must_be_a_name(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("file", ["Qwen3-14B-Q4_K_M", "renamed"])
 def test_a_base_of_the_same_name_is_the_model_itself(tmp_path: Path, file: str) -> None:
-    keys = {BASE: f"{HUB}Qwen/Qwen3-14B", "general__name": "Qwen3 14B"}
-    header = model(tmp_path, file, **keys)
+    keys = {BASE: f"{HUB}Qwen/Qwen3-14B", "general.name": "Qwen3 14B"}
+    header = model(tmp_path, file, keys=keys)
     assert original_repo(header, None, "--target-repo") == "Qwen/Qwen3-14B"
 
 
 def test_a_base_of_another_name_is_another_model(tmp_path: Path) -> None:
-    keys = {BASE: f"{HUB}Qwen/Qwen3-14B-Base", "general__name": "Qwen3 14B"}
+    keys = {BASE: f"{HUB}Qwen/Qwen3-14B-Base", "general.name": "Qwen3 14B"}
     with pytest.raises(IncompatiblePair) as caught:
-        original_repo(model(tmp_path, "Qwen3-14B-Q4_K_M", **keys), None, "--target-repo")
+        original_repo(model(tmp_path, "Qwen3-14B-Q4_K_M", keys=keys), None, "--target-repo")
     assert "names Qwen/Qwen3-14B-Base as its base, which is another model" in caught.value.message
     assert caught.value.hint == "Name it with --target-repo ORG/NAME."
 
@@ -55,7 +55,7 @@ def test_a_base_of_another_name_is_another_model(tmp_path: Path) -> None:
     ],
 )
 def test_an_address_that_is_none(tmp_path: Path, address: object) -> None:
-    header = model(tmp_path, "Tiny", **{BASE: address})
+    header = model(tmp_path, "Tiny", keys={BASE: address})
     with pytest.raises(IncompatiblePair, match="its header names none"):
         original_repo(header, None, "--target-repo")
 

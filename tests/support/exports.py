@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,11 +39,11 @@ _TELLS = """#!/bin/sh
 KINDS = ("model", "own heads", "mtp", "assistant", "eagle3", "dflash")
 
 
-def facts_of(target: ModelHeader, draft: ModelHeader | None = None, **more: object) -> PairFacts:
+def facts_of(target: ModelHeader, draft: ModelHeader | None = None, **more: Any) -> PairFacts:
     """A pair, or a target with heads of its own; what is not given is four drafted tokens."""
     judged = check_own_heads(target) if draft is None else check_pair(target, draft, lenient=True)
-    known: dict[str, object] = {"length": LENGTH, "ctx_size": 4096, **more}
-    return PairFacts(target, draft or target, judged, **known)  # type: ignore[arg-type]
+    known = {"length": LENGTH, "ctx_size": 4096, **more}
+    return PairFacts(target, draft or target, judged, **known)
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def facts(tmp_path: Path) -> Facts:
     folder = tmp_path / "my models; rm -rf $HOME 'x'"
     folder.mkdir()
 
-    def of_kind(kind: str = "model", **more: object) -> PairFacts:
+    def of_kind(kind: str = "model", **more: Any) -> PairFacts:
         if kind == "model":
             big, small = (model(folder, name, n) for name, n in (("big", 9), ("small", 5)))
             return facts_of(big, small, **more)
@@ -70,15 +71,16 @@ def facts(tmp_path: Path) -> Facts:
     return of_kind
 
 
-def model(folder: Path, name: str, millions: int = 5, **keys: object) -> ModelHeader:
-    """The header of a model of so many Mi weights; ``keys`` have ``__`` for a dot.
-
-    The file has holes for weights.
-    """
-    n_tokens = keys.pop("n_tokens", 300)
-    assert isinstance(n_tokens, int)
-    content = model_keys(words(n_tokens)) | {"llama.block_count": 4}
-    content |= {key.replace("__", "."): value for key, value in keys.items()}
+def model(
+    folder: Path,
+    name: str,
+    millions: int = 5,
+    *,
+    n_tokens: int = 300,
+    keys: Mapping[str, object] | None = None,
+) -> ModelHeader:
+    """The header of a model of so many Mi weights, for which its file has holes."""
+    content = model_keys(words(n_tokens)) | {"llama.block_count": 4} | dict(keys or {})
     tensors = [*model_tensors(), Tensor("blk.0.ffn_up.weight", (1024, 1024 * millions))]
     path = write_gguf(folder / f"{name}.gguf", content, tensors, data=b"")
     with path.open("ab") as file:
