@@ -33,6 +33,7 @@ ENGINES = (
     *("sglang", "lmstudio", "ollama", "python"),
 )
 _SERVING = "Serving on GPUs (vllm, sglang)"
+_ON_GPUS = ("vllm", "sglang")
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _MOST = 4096  # GPUs of a machine, and machines
 
@@ -154,6 +155,16 @@ def export(
     from localspec.export.engines import ENGINES as EXPORTS
     from localspec.export.facts import Cluster
 
+    serving = {
+        "--target-repo": target_repo is not None,
+        "--draft-repo": draft_repo is not None,
+        "--gpus": gpus > 1,
+        "--machines": machines > 1,
+        "--gpu-memory": gpu_memory is not None,
+    }
+    ignored = [flag for flag, given in serving.items() if given and to not in _ON_GPUS]
+    if ignored:
+        console.note(f"Ignored, since only {' and '.join(_ON_GPUS)} use it: {', '.join(ignored)}.")
     if output is not None and output.exists():
         raise FileProblem(f"{output} exists already.", "Choose another name, or remove it first.")
     models = ModelFlags(target, draft or [], draft_model, draft_tokens, lenient=lenient)

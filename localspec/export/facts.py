@@ -7,6 +7,7 @@ from pathlib import Path
 
 from localspec.core.errors import IncompatiblePair
 from localspec.core.formatting import one_line
+from localspec.core.sampling_choice import RANDOM_SEED, choose_sampling
 from localspec.hub.reference import Reference, parse_reference
 from localspec.metadata.draft_kind import DraftKind, claimed_heads, draft_kind
 from localspec.metadata.header import ModelHeader
@@ -72,6 +73,17 @@ class PairFacts:
     def models(self) -> list[ModelHeader]:
         """The target, and the draft where it is another file."""
         return [self.target] if self.own_heads else [self.target, self.draft]
+
+    @property
+    def whole_sampling(self) -> dict[str, object]:
+        """The sampling kept with the pair, over what the target's header recommends."""
+        chosen = choose_sampling(self.sampling, self.target.sampling)
+        named = dict.fromkeys((*chosen.recommended, *self.sampling))
+        if self.sampling.get("seed") == RANDOM_SEED:
+            del named["seed"]
+        values = {name: getattr(chosen.params, name) for name in named}
+        # A header's numbers are 32 bits wide: 0.7, and not 0.699999988.
+        return {n: float(f"{v:.7g}") if isinstance(v, float) else v for n, v in values.items()}
 
     @property
     def title(self) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from localspec.core.config import ALL_LAYERS
+from localspec.core.errors import IncompatiblePair
 from localspec.export.facts import Exported, PairFacts, local_path, on_hub, require_llama_rule
 from localspec.export.shell import Words, made_by, script
 from localspec.metadata.header import ModelHeader
@@ -83,6 +84,11 @@ def _command(facts: PairFacts, program: str) -> Exported:
 def _model(header: ModelHeader, *, draft: bool) -> list[Words]:
     """How a model is named: by its file, or by its repository where it is only on the Hub."""
     reference = on_hub(header)
+    if reference is not None and reference.revision != "main":
+        raise IncompatiblePair(
+            f"llama.cpp downloads only what a repository has today, not {reference}.",
+            f"Fetch it first: localspec download {reference}",
+        )
     if reference is None:
         return [["-md" if draft else "-m", str(local_path(header, "llama.cpp"))]]
     if draft:  # the file of --spec-draft-hf is named as that of a local one

@@ -67,14 +67,13 @@ def lm_studio(facts: PairFacts) -> Exported:
 
 
 def _sampling(facts: PairFacts) -> dict[str, object]:
-    values = {
-        f"llm.prediction.{_NUMBERS[n]}": v for n, v in facts.sampling.items() if n in _NUMBERS
-    }
-    return values | {
-        f"llm.prediction.{_CHECKED[name]}": {"checked": True, "value": value}
-        for name, value in facts.sampling.items()
-        if name in _CHECKED
-    }
+    fields: dict[str, object] = {}
+    for name, value in facts.whole_sampling.items():
+        if name in _NUMBERS:
+            fields[f"llm.prediction.{_NUMBERS[name]}"] = value
+        elif name in _CHECKED:
+            fields[f"llm.prediction.{_CHECKED[name]}"] = {"checked": True, "value": value}
+    return fields
 
 
 def _fields(values: dict[str, object]) -> list[dict[str, object]]:

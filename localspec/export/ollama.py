@@ -43,7 +43,11 @@ def ollama(facts: PairFacts) -> Exported:
         "num_ctx": facts.ctx_size,
     }
     parameters |= {_LOADING[n]: v for n, v in facts.settings.items() if n in _LOADING}
-    parameters |= {_PARAMETERS[n]: v for n, v in facts.sampling.items() if n in _PARAMETERS}
+    parameters |= {
+        _PARAMETERS[name]: value
+        for name, value in facts.whole_sampling.items()  # or its own defaults would stand
+        if name in _PARAMETERS
+    }
     lines += [f"PARAMETER {name} {value}" for name, value in parameters.items()]
     notes = [
         "Save it as Modelfile, then: ollama create NAME -f Modelfile && ollama run NAME",

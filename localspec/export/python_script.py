@@ -47,7 +47,7 @@ def python_script(facts: PairFacts) -> Exported:
         title=_harmless(facts.title),
         target=target,
         draft="TARGET  # with heads of its own" if facts.own_heads else draft,
-        sampling=", ".join(f"{name}={value!r}" for name, value in facts.sampling.items()),
+        sampling=", ".join(f"{name}={value!r}" for name, value in facts.whole_sampling.items()),
         length=length.tokens if length.given else '"auto"',
         source=length.source if length.given else "as many tokens as pay; or a number",
         lenient=", lenient=True" if kept.get("lenient") else "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,14 @@ import pytest
 from localspec.core.errors import IncompatiblePair
 from localspec.engine import profile_store
 from localspec.export.facts import learnt_length, local_path, on_hub
+from localspec.export.lm_studio import lm_studio
+from localspec.export.ollama import ollama
+from localspec.export.python_script import python_script
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.drafters import MODEL
 from tests.support.exports import facts_of, model
-from tests.support.head_files import dflash_bytes, header_of
+from tests.support.head_files import dflash_bytes, header_of, target_bytes
 from tests.support.toys import toy_knowledge
 
 
@@ -84,6 +88,19 @@ def test_a_model_on_the_hub_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(IncompatiblePair, match="It takes files on this disk") as caught:
         local_path(there, "It")
     assert caught.value.hint == "Fetch it first: localspec download hf:org/Big-GGUF/big.gguf"
+
+
+def test_what_is_kept_wins_over_what_the_target_recommends(tmp_path: Path) -> None:
+    keys = {"general.sampling.temp": 0.7, "general.sampling.top_k": 20}
+    target = header_of(tmp_path, target_bytes(keys=keys), "big.gguf")
+    known = facts_of(target, sampling={"top_k": 9, "seed": 3, "min_p": 0.25})
+    expected = {"temperature": 0.7, "top_k": 9, "seed": 3, "min_p": 0.25}
+    assert known.whole_sampling == expected
+    for export in (ollama, lm_studio, python_script):
+        text = export(known).text
+        assert re.search(r"\b0\.7\b", text) and "0.25" in text
+    at_random = replace(known, sampling={"seed": -1})
+    assert "seed" not in at_random.whole_sampling
 
 
 def test_a_title_is_one_line(tmp_path: Path) -> None:
