@@ -1,6 +1,8 @@
 """Sizes of a pair on several GPUs: how tensors and layers are split, and what each GPU holds."""
 
+import math
 from dataclasses import dataclass
+from typing import NoReturn
 
 from localspec.core.config import LoadOptions
 from localspec.core.errors import NotEnoughMemory, UsageError
@@ -51,7 +53,7 @@ def split_pair(facts: PairFacts, *, pipeline: bool) -> Split:
     tensor = _divisor(shared, _split_heads(facts))
     stages = cluster.gpus * cluster.machines // tensor if pipeline else 1
     if not pipeline and tensor != shared:
-        _refuse_heads(facts, shared, tensor)
+        _refuse_heads(facts, shared)
     layers = n_layers(facts.target) or 1
     if stages > layers:
         raise UsageError(
@@ -74,12 +76,15 @@ def _divisor(gpus: int, heads: list[int]) -> int:
     return max(n for n in range(1, gpus + 1) if gpus % n == 0 and not any(h % n for h in heads))
 
 
-def _refuse_heads(facts: PairFacts, gpus: int, fits: int) -> None:
-    heads = " and ".join(f"{count:,}" for count in _split_heads(facts))
+def _refuse_heads(facts: PairFacts, gpus: int) -> NoReturn:
+    counts = _split_heads(facts)
+    heads = " and ".join(f"{count:,}" for count in counts)
+    largest = math.gcd(*counts)
+    even = ", ".join(str(n) for n in range(1, min(largest, 256) + 1) if largest % n == 0)
     raise UsageError(
         f"{gpus} GPUs cannot share the {heads} attention heads evenly, and this engine splits "
         "layers of a pair in no other way.",
-        f"Give --gpus and --machines that make {fits}, or another number that divides them.",
+        f"Give --gpus and --machines that make one of {even} in all, or take vLLM: --to vllm",
     )
 
 

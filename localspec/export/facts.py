@@ -143,8 +143,8 @@ def learnt_length(target: ModelHeader, draft: ModelHeader) -> DraftLength:
     if best is None:
         return DraftLength(
             None,
-            "the engine's default, since nothing was learnt of this pair on this machine yet; find "
-            "one with localspec bench, and give it with --draft-tokens N",
+            "the engine's default, since too little was learnt of this pair on this machine yet; "
+            "find one with localspec bench, and give it with --draft-tokens N",
         )
     if best == 0:
         return DraftLength(

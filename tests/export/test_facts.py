@@ -33,7 +33,7 @@ def learn(headers: list[ModelHeader], right: int) -> None:
 def test_nothing_was_learnt_yet(tmp_path: Path) -> None:
     length = learnt_length(model(tmp_path, "big"), model(tmp_path, "small", 3))
     assert length.tokens is None and not length.given
-    assert "nothing was learnt of this pair" in length.source
+    assert "too little was learnt of this pair" in length.source
     assert "localspec bench" in length.source
 
 

@@ -75,8 +75,10 @@ def test_machines_share_every_layer(facts: Facts, tmp_path: Path) -> None:
 
 
 def test_gpus_that_cannot_share_the_heads(facts: Facts) -> None:
-    with pytest.raises(UsageError, match="6 GPUs cannot share the 4 and 4 attention heads"):
+    with pytest.raises(UsageError, match="6 GPUs cannot share the 4 and 4 attention heads") as told:
         sglang(facts(cluster=Cluster(gpus=3, machines=2), **REPOS))
+
+    assert "one of 1, 2, 4 in all" in told.value.hint
 
 
 @pytest.mark.parametrize("kind", ["model", "own heads", "assistant", "eagle3", "dflash"])
