@@ -8,12 +8,9 @@ from localspec.export.shell import Words, made_by, script
 # common/common.cpp and the help of its llama-server, read in November 2026.
 VERSION = "ik_llama.cpp (September 2026)"
 _TYPES = {"draft-simple": "draft", "draft-mtp": "mtp", "draft-dflash": "dflash"}
-_OTHER_NAMES = {"typical_p": "--typical"}
-_UNLIKE = frozenset({"dry_sequence_breakers", "logit_bias"})  # read otherwise than by llama.cpp
-
 _LOADING = LOADING_FLAGS | {"draft_threads": "-td", "draft_ctx_size": "-cd"}
-_SAMPLING = {name: flag for name, flag in SAMPLING_FLAGS.items() if name not in _UNLIKE}
-_SAMPLING |= _OTHER_NAMES
+_SAMPLING = SAMPLING_FLAGS | {"typical_p": "--typical"}
+del _SAMPLING["dry_sequence_breakers"]  # of a text each character would count
 
 
 def ik_llama(facts: PairFacts) -> Exported:
@@ -38,10 +35,9 @@ def ik_llama(facts: PairFacts) -> Exported:
         made_by(facts.title, f"llama-server of {VERSION}"),
         f"Draft length: {facts.length.source}.",
     ]
-    notes = [
-        *left_out(facts, engine, _LOADING, _SAMPLING),
-        "ik_llama.cpp decides itself how many layers go to a GPU; add -ngl 999 -ngld 999 for all.",
-    ]
+    notes = [*left_out(facts, engine, _LOADING, _SAMPLING)]
+    if "gpu_layers" not in facts.settings:
+        notes.append("What goes to a GPU is left to ik_llama.cpp; -ngl 999 -ngld 999 is all.")
     if not facts.report.llama_cpp_accepts:
         notes.append("The vocabularies differ: ik_llama.cpp translates tokens by their text.")
     return Exported(script(comments, command), tuple(notes))

@@ -4,7 +4,8 @@ import re
 
 from localspec.core.errors import IncompatiblePair, UsageError
 from localspec.core.formatting import one_line
-from localspec.export.facts import PairFacts
+from localspec.export.facts import PairFacts, on_hub
+from localspec.hub.client import quantized_from
 from localspec.hub.reference import HUB_HOSTS, Reference
 from localspec.metadata.draft_kind import ASSISTANTS, MTP_GRAPHS
 from localspec.metadata.filenames import model_name
@@ -43,14 +44,18 @@ def original_repos(facts: PairFacts, engine: str) -> tuple[str, str | None]:
 def original_repo(header: ModelHeader, given: str | None, option: str) -> str:
     """The repository to load instead of a GGUF file: the given one, or the one its header names.
 
-    A header's base model counts only where it has the same name: of a model that was trained
-    further it is the one before that training. Raises IncompatiblePair where none is known,
-    UsageError for a given name that no repository can have.
+    Of a model on the Hub, its page's word counts next. A header's base model counts only where it
+    has the same name: of a model that was trained further it is the one before that training.
+    Raises IncompatiblePair where none is known, UsageError for a given name that no repository can
+    have, and what `quantized_from` raises.
     """
     if given is not None:
         _require_repo(given, option)
         return given
     named = [repo for key in _SOURCES if (repo := _repo_at(header, key))]
+    reference = on_hub(header)
+    if not named and reference is not None:
+        named = [repo for repo in (quantized_from(reference),) if repo]
     if named:
         return named[0]
     base = _repo_at(header, _BASE)

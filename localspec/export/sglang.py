@@ -32,36 +32,40 @@ def sglang(facts: PairFacts) -> Exported:
             "vLLM translates between them: --to vllm",
         )
     target, draft = original_repos(facts, "SGLang")
-    split, cluster = split_pair(facts, pipeline=False), facts.cluster
-    command: list[Words] = [["python", "-m", "sglang.launch_server"], ["--model-path", target]]
-    command.append(["--context-length", str(facts.ctx_size)])
-    if split.tensor > 1:
-        command.append(["--tp-size", str(split.tensor)])
-    command += _speculation(facts, draft)
-    sampling = sampling_json(facts.sampling, _NAMES)
-    if sampling:
+    split = split_pair(facts, pipeline=False)
+    command: list[Words] = [
+        ["python", "-m", "sglang.launch_server"],
+        ["--model-path", target],
+        ["--context-length", str(facts.ctx_size)],
+        *([["--tp-size", str(split.tensor)]] if split.tensor > 1 else []),
+        *_speculation(facts, draft),
+    ]
+    if sampling := sampling_json(facts.sampling, _NAMES):
         command.append(["--preferred-sampling-params", sampling])
     comments = [
         made_by(facts.title, VERSION),
         f"Draft length: {facts.length.source}.",
         f"{split.sentence}.",
     ]
-    before: list[str] = []
-    after: list[str] = []
-    if cluster.machines > 1:
-        comments.append(
-            f"On each of the {cluster.machines} machines, RANK from 0 on the first: "
-            "HEAD=ADDRESS_OF_THE_FIRST RANK=0 sh THIS_FILE"
-        )
-        before += [
-            ': "${HEAD:?set HEAD to the address of the first machine}"',
-            ': "${RANK:?set RANK to the number of this machine, 0 for the first}"',
-        ]
-        after.append(
-            f'--nnodes {cluster.machines} --node-rank "$RANK" --dist-init-addr "$HEAD:{_PORT}"'
-        )
-    text = script(comments, command, before, after)
+    joining, before, after = _machines(facts.cluster.machines)
+    text = script([*comments, *joining], command, before, after)
     return Exported(text, left_out(facts, "SGLang", {}, _NAMES))
+
+
+def _machines(count: int) -> tuple[list[str], list[str], list[str]]:
+    """How several machines are started: a comment, what each must be told, and its options."""
+    if count == 1:
+        return [], [], []
+    comment = (
+        f"On each of the {count} machines, RANK from 0 on the first: "
+        "HEAD=ADDRESS_OF_THE_FIRST RANK=0 sh THIS_FILE"
+    )
+    told = [
+        ': "${HEAD:?set HEAD to the address of the first machine}"',
+        ': "${RANK:?set RANK to the number of this machine, 0 for the first}"',
+    ]
+    place = f'--nnodes {count} --node-rank "$RANK" --dist-init-addr "$HEAD:{_PORT}"'
+    return [comment], told, [place]
 
 
 def _speculation(facts: PairFacts, draft: str | None) -> list[Words]:

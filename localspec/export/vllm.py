@@ -7,7 +7,7 @@ from localspec.export.cluster import split_pair
 from localspec.export.facts import Exported, PairFacts
 from localspec.export.llama_cpp import left_out
 from localspec.export.repositories import original_repos
-from localspec.export.shell import Words, made_by, script
+from localspec.export.shell import made_by, script
 
 # Its own parser took these arguments: 0.33.0, November 2026.
 VERSION = "vLLM 0.33"
@@ -41,30 +41,33 @@ def vllm(facts: PairFacts) -> Exported:
     target, draft = original_repos(facts, "vLLM")
     split, machines = split_pair(facts, pipeline=True), facts.cluster.machines
     config, notes = _speculation(facts, draft)
-    command: list[Words] = [["vllm", "serve", target]]
-    command.append(["--max-model-len", str(facts.ctx_size)])
-    if split.tensor > 1:
-        command.append(["--tensor-parallel-size", str(split.tensor)])
-    if split.pipeline > 1:
-        command.append(["--pipeline-parallel-size", str(split.pipeline)])
-    if machines > 1:
-        command.append(["--distributed-executor-backend", "ray"])
-    command.append(["--speculative-config", json.dumps(config)])
-    sampling = sampling_json(facts.sampling, HUGGING_FACE_NAMES)
-    if sampling:
-        command.append(["--override-generation-config", sampling])
+    options = {
+        "--max-model-len": str(facts.ctx_size),
+        "--tensor-parallel-size": str(split.tensor) if split.tensor > 1 else "",
+        "--pipeline-parallel-size": str(split.pipeline) if split.pipeline > 1 else "",
+        "--distributed-executor-backend": "ray" if machines > 1 else "",
+        "--speculative-config": json.dumps(config),
+        "--override-generation-config": sampling_json(facts.sampling, HUGGING_FACE_NAMES),
+    }
+    command = [["vllm", "serve", target], *([n, value] for n, value in options.items() if value)]
     comments = [
         made_by(facts.title, VERSION),
         f"Draft length: {facts.length.source}.",
         f"{split.sentence}.",
+        *_joining(machines),
     ]
-    if machines > 1:
-        comments += [
-            f"On the first of the {machines} machines: HEAD=ADDRESS sh THIS_FILE",
-            "On each of the others, after it: HEAD=ADDRESS sh THIS_FILE worker",
-        ]
     notes += left_out(facts, "vLLM", {}, HUGGING_FACE_NAMES)
     return Exported(script(comments, command, _JOINED if machines > 1 else ()), tuple(notes))
+
+
+def _joining(machines: int) -> list[str]:
+    """How several machines are started."""
+    if machines == 1:
+        return []
+    return [
+        f"On the first of the {machines} machines: HEAD=ADDRESS sh THIS_FILE",
+        "On each of the others, after it: HEAD=ADDRESS sh THIS_FILE worker",
+    ]
 
 
 def _speculation(facts: PairFacts, draft: str | None) -> tuple[dict[str, object], list[str]]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from localspec import __version__
 from localspec.core import paths
-from localspec.core.errors import HubProblem
+from localspec.core.errors import HubProblem, UsageError
 from localspec.core.formatting import one_line
 from localspec.hub import http_errors
 from localspec.hub.http_errors import DroppedConnection as DroppedConnection  # for those that ask
@@ -45,6 +45,7 @@ STALL_SECONDS = 10.0  # without a byte, unless HF_HUB_DOWNLOAD_TIMEOUT says othe
 MAX_FILES = 100_000
 MAX_BYTES = 1 << 50  # of one file
 
+_QUANTIZED = "base_model:quantized:"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _T = TypeVar("_T")
 
@@ -109,6 +110,21 @@ def heads_beside(reference: Reference) -> list[RemoteModel]:
         for file in _listing(info, reference)
         if heads_kind(file.path) is not None and not PART_NAME_IN_ANY_CASE.fullmatch(file.path)
     ]
+
+
+def quantized_from(reference: Reference) -> str | None:
+    """The repository that the reference's says it was quantized from; None where it names no one.
+
+    By the Hub's tag base_model:quantized:ORG/NAME. Takes as long as `resolve`, and raises what that
+    raises.
+    """
+    info, _ = _repository(reference)
+    tags = [tag for tag in info.tags or [] if isinstance(tag, str)]
+    named = {tag.removeprefix(_QUANTIZED) for tag in tags if tag.startswith(_QUANTIZED)}
+    try:
+        return Reference(named.pop()).repo if len(named) == 1 else None
+    except UsageError:
+        return None
 
 
 def stream(

@@ -162,6 +162,17 @@ def test_models_on_the_hub_by_their_headers(
     assert local.code == 1 and "Fetch it first: localspec download hf:org/big-GGUF/" in local.err
 
 
+def test_the_hub_says_what_was_quantized(localspec: Command, stocked: FakeHub) -> None:
+    flags = ["-m", PAIR[0], "-md", PAIR[1], "--to", "vllm"]
+    unknown = localspec("export", *flags)
+    assert unknown.code == 1 and "Name it with --target-repo ORG/NAME." in unknown.err
+    stocked.repos["org/big-GGUF"].tags.append("base_model:quantized:org/Big")
+    half = localspec("export", *flags)
+    assert half.code == 1 and "Name it with --draft-repo ORG/NAME." in half.err
+    done = localspec("export", *flags, "--draft-repo", "org/Small")
+    assert done.code == 0 and "vllm serve org/Big " in done.out
+
+
 def test_nothing_is_loaded(pair: Pair) -> None:
     code = (
         "import sys; sys.modules['llama_cpp'] = None\n"
