@@ -7,7 +7,7 @@ from localspec.speculative.control.acceptance import Acceptance
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.control.loss_budget import LossBudget
 from localspec.speculative.drafters import MODEL, Candidate
-from localspec.speculative.limits import usual_gain
+from localspec.speculative.limits import usual_best
 from localspec.speculative.loop import Round
 
 _FADE = 0.9  # of what other answers taught, when a group is first judged in one
@@ -103,14 +103,31 @@ class Knowledge:
 
         Of the texts sampled like those it was used for most.
         """
+        chance = self._usual_chance()
+        if chance is None:
+            return None
+        return self._usual_best(longest, chance)[0], chance
+
+    def usual_length(self, longest: int, *, block: bool = False) -> int | None:
+        """The fixed draft length that is usually the fastest, 0 where none is; None if new.
+
+        With ``block``, one draft step gives all tokens.
+        """
+        chance = self._usual_chance()
+        return None if chance is None else self._usual_best(longest, chance, block=block)[1]
+
+    def _usual_best(self, longest: int, chance: float, *, block: bool = False) -> tuple[float, int]:
+        verify = [self.verify.seconds(1 + k, 0) for k in range(longest + 1)]
+        return usual_best(verify, self.draft.seconds(1, 0), chance, block=block)
+
+    def _usual_chance(self) -> float | None:
+        """The chance of a drafted token, in the group of candidates that was seen most."""
         groups = [each for group, each in self.acceptance.items() if group.startswith(MODEL)]
         best = max(groups, key=lambda each: each.observations, default=None)
         if best is None or best.observations < _ENOUGH_SEEN or not self.draft.knows(1):
             return None
         chances = best.chances()
-        chance = sum(p * weight for p, weight in chances) / sum(weight for _, weight in chances)
-        verify = [self.verify.seconds(1 + k, 0) for k in range(longest + 1)]
-        return usual_gain(verify, self.draft.seconds(1, 0), chance), chance
+        return sum(p * weight for p, weight in chances) / sum(weight for _, weight in chances)
 
 
 class GroupAcceptance:

@@ -10,7 +10,7 @@ from tests.support.toys import toy_knowledge
 
 def test_what_a_pair_usually_gains() -> None:
     known = toy_knowledge()
-    assert known.usual_gain(16) is None
+    assert known.usual_gain(16) is None and known.usual_length(16) is None
     for i in range(200):
         known.of(f"{MODEL}, greedy").observe(2.0, i % 4 != 0)
     found = known.usual_gain(16)
@@ -18,6 +18,9 @@ def test_what_a_pair_usually_gains() -> None:
     gain, acceptance = found
     assert 0.6 < acceptance < 0.85
     assert 1.5 < gain < 4  # passes cost the same at any width, steps a tenth
+    length = known.usual_length(16)
+    assert length is not None and 1 < length < 16
+    assert known.usual_length(16, block=True) == 16  # one step gives all tokens
 
 
 def test_candidates_teach_up_to_the_first_wrong_one() -> None:
