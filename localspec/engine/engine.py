@@ -6,6 +6,7 @@ end the process, and what does not fit should be said before it is tried.
 
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,6 +33,8 @@ from localspec.engine.memory.probe import (
 )
 from localspec.engine.profile_store import PairProfile
 from localspec.engine.rollback_choice import load_target
+from localspec.engine.slots.llama_context import SharedContext
+from localspec.engine.slots.slot import Slot, make_slots, one_at_a_time
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.metadata.adapter import check_adapter
 from localspec.metadata.draft_kind import draft_kind
@@ -44,6 +47,8 @@ _CANNOT_ROLL_BACK = (
     "llama.cpp cannot take rejected tokens back from {}, in no way that is known: running plain, "
     "the draft is not used."
 )
+
+_ONE_AT_A_TIME = "Requests are answered one after the other: {}."
 
 
 class Engine:
@@ -80,12 +85,14 @@ class Engine:
         draft: LoadOptions | None = None,
         *,
         lenient: bool = False,
+        parallel: int = 1,
         say: Callable[[str], None] | None = None,
     ) -> "Engine":
         """Check the files' headers and what fits, then load them.
 
-        ``lenient`` is that of `pairing.check_pair`; ``say`` hears what should be known before the
-        weights are read, which can take minutes. Raises FileProblem or NotAGGUF for a bad file,
+        ``lenient`` is that of `pairing.check_pair`; ``parallel`` is how many texts are answered at
+        the same time, see `open_slots`; ``say`` hears what should be known before the weights are
+        read, which can take minutes. Raises FileProblem or NotAGGUF for a bad file,
         IncompatiblePair for a pair that must not run, NotEnoughMemory for what cannot fit,
         UsageError for options that the files or this build cannot have, EngineError when llama.cpp
         refuses.
@@ -101,6 +108,11 @@ class Engine:
             require_own_heads(header)
         for adapter, _ in target.loras:
             check_adapter(adapter, header)
+        if parallel > 1 and (reason := one_at_a_time(header, draft_header, target)):
+            parallel = 1
+            notes.append(_ONE_AT_A_TIME.format(reason))
+        target = replace(target, parallel=parallel)
+        draft = draft and replace(draft, parallel=parallel)
         plan = _plan(header, target, draft_header, draft, notes, say)
         notes += missing_gpu() + _without_gpu(target, draft)
         target = replace(target, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
@@ -118,6 +130,22 @@ class Engine:
         except BaseException:
             model.close()
             raise
+
+    def open_slots(self) -> "Sequence[Engine | Slot]":
+        """As many slots as the pair was loaded for; one, the engine itself, answers alone.
+
+        From here on the engine answers only through its slots, and is closed after all of them are
+        done. What passes cost is measured now, if it is not known, because no slot could.
+        """
+        if self.target.options.parallel == 1:
+            return [self]
+        self.profile.knowledge(time.perf_counter)
+        assert not isinstance(self.draft, Head)
+        draft = None if self.draft is None else SharedContext(self.draft)
+        slots = make_slots(
+            self, self.target.options.parallel, SharedContext(self.target), draft
+        )
+        return slots
 
     def is_stop(self, token: int) -> bool:
         """True for the target's end-of-generation tokens."""

@@ -6,7 +6,7 @@ It knows no text, no llama.cpp and no clock but the one it is given.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 from localspec.core.errors import LocalspecError
 from localspec.speculative.prefix import common_prefix
@@ -20,6 +20,20 @@ if TYPE_CHECKING:  # `--help` imports this file, and need not wait for numpy
 Logits: TypeAlias = "NDArray[np.float32]"
 Clock = Callable[[], float]
 FinishReason = Literal["stop", "length", "context"]
+
+
+class Company(NamedTuple):
+    """With whom a pass was shared: sequences in it, the others' tokens.
+
+    ``waited`` are the seconds that this sequence spent so far on waiting for others.
+    """
+
+    sequences: int = 1
+    others: int = 0
+    waited: float = 0.0
+
+
+ALONE = Company()
 
 
 class TokenModel(Protocol):
@@ -55,6 +69,11 @@ class TokenModel(Protocol):
     @property
     def reads_along(self) -> bool:
         """Whether it reads what the target reads, at once: no prompt is left for it."""
+        ...
+
+    @property
+    def company(self) -> Company:
+        """With whom the last pass was shared; `ALONE` where passes are never shared."""
         ...
 
     @property
