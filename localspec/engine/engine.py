@@ -142,9 +142,7 @@ class Engine:
         self.profile.knowledge(time.perf_counter)
         assert not isinstance(self.draft, Head)
         draft = None if self.draft is None else SharedContext(self.draft)
-        slots = make_slots(
-            self, self.target.options.parallel, SharedContext(self.target), draft
-        )
+        slots = make_slots(self, self.target.options.parallel, SharedContext(self.target), draft)
         return slots
 
     def is_stop(self, token: int) -> bool:

@@ -122,8 +122,9 @@ def stream_generate(
     # Before the prompt is read: a pair that is new here is measured on empty caches.
     index = _prompt_lookup(engine, constraint) if suffix and draft_tokens == "auto" else None
     drafter = model_drafter(engine, params, constraint)
+    own = _own_clock(engine.target, clock)
     controller = _make_controller(
-        engine, params, drafter, draft_tokens, index, clock, constraint is not None
+        engine, params, drafter, draft_tokens, index, own, constraint is not None
     )
     controller.begin_answer()
     stats = GenerationStats()
@@ -137,12 +138,17 @@ def stream_generate(
         prompt,
         max_tokens=most,
         is_stop=engine.is_stop,
-        clock=clock,
+        clock=own,
     )
     reading = prompt.reading if isinstance(prompt, Prompt) else Reading(engine.piece)
     if grammar is not None:  # which knows no thoughts: all that it forms is the answer
         reading = replace(reading, form=None)
     yield from _responses(rounds, controller, reading, stop, stats, clock)
+
+
+def _own_clock(target: TokenModel, clock: Clock) -> Clock:
+    """A clock that stands still while a shared pass is waited for: costs are learnt by it."""
+    return lambda: clock() - target.company.waited
 
 
 def _prompt_lookup(engine: TextEngine, constraint: Constraint | None) -> SuffixIndex | None:

@@ -169,9 +169,10 @@ class Round:
     ``tokens`` were emitted. ``drafted`` counts proposals up to a stop token, ``accepted`` those
     the target agreed with, ``sources`` tells who proposed each that was drafted. ``past`` is the
     number of tokens before the pass, ``width`` that in it, ``replayed`` of which were read before.
-    ``pending`` will be read again by the next one. Seconds: ``draft_prompt_seconds`` is the
-    draft's first reading of the prompt and is no part of ``seconds``; ``draft_seconds`` and
-    ``verify_seconds`` are.
+    ``pending`` will be read again by the next one. Of a pass that was shared, ``width`` and
+    ``verify_seconds`` are those of the whole, with ``others`` tokens of others. Seconds:
+    ``draft_prompt_seconds`` is the draft's first reading of the prompt and is no part of
+    ``seconds``; ``draft_seconds`` and ``verify_seconds`` are.
     """
 
     tokens: tuple[int, ...]
@@ -187,6 +188,13 @@ class Round:
     sources: tuple[str, ...] = ()
     replayed: int = 0
     pending: int = 0
+    sequences: int = 1
+    others: int = 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing of this text was drafted."""
+        return self.width - self.others == 1 + self.replayed
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +282,7 @@ def _one_round(
     replayed = target.pending
     drafted_at = clock()
     rows = target.decode([context[-1], *draft], len(draft) + 1)
+    company = target.company
     accepted, judged, stopped = _accept(rows, draft, proposal, context, sampler, is_stop)
     target.keep(len(context) - 1)  # before the yield: a consumer may stop there
     ended = clock()
@@ -287,10 +296,12 @@ def _one_round(
         draft_prompt_seconds=proposal.reading_seconds,
         finish_reason="stop" if stopped else None,
         past=length - 1 - replayed,
-        width=replayed + 1 + len(draft),
+        width=replayed + 1 + len(draft) + company.others,
         replayed=replayed,
         pending=target.pending,
         sources=proposal.sources[:judged],
+        sequences=company.sequences,
+        others=company.others,
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.chat.template import Message
 from localspec.engine.llama.token_rules import require_known
+from localspec.speculative.loop import ALONE
 from localspec.speculative.sampling.logit_changes import NO_RULES, TokenRules
 from localspec.speculative.suffix import SuffixIndex
 from tests.support.toys import SlotConstraint, ToyModel, ToyProfile
@@ -109,6 +110,7 @@ class Reciter:
     pending = 0
     block: int | None = None
     reads_along = False
+    company = ALONE
 
     def mark(self) -> None:
         pass

@@ -52,9 +52,9 @@ class Rollback(Protocol):
 class Trim:
     """Drops the cells of an attention cache; nothing is read again.
 
-    ``sliding`` is the window of sliding layers, 0 for none; other sequences stay. llama.cpp removes the end of such a
+    ``sliding`` is the window of sliding layers, 0 for none. llama.cpp removes the end of such a
     cache whether or not the cells before it are still there; its server checks as is done here
-    (`pos_min_thold`).
+    (`pos_min_thold`). Cells of other sequences stay.
     """
 
     name: ClassVar[str] = "trim"

@@ -130,9 +130,10 @@ def estimate_memory(
     """Estimate what ``header``'s model takes with ``ctx_size`` tokens of context.
 
     Of ``options`` the cache types, the batch sizes, adapters, ``exact`` and ``parallel`` count, as
-    many texts of that length. Recurrent layers keep a state for each of the ``sequences`` (`n_seq_max`; the attention's cells they share, as
-    with `kv_unified`), and each as many ``snapshots`` of it (`n_rs_seq`). With ``heads``, NextN
-    layers behind the model's own are loaded (`load_mtp`) and have a context of their own, as long.
+    many texts of that length. Recurrent layers keep a state for each of the ``sequences``
+    (`n_seq_max`; the attention's cells they share, as with `kv_unified`), and each as many
+    ``snapshots`` of it (`n_rs_seq`). With ``heads``, NextN layers behind the model's own are loaded
+    (`load_mtp`) and have a context of their own, as long.
     Repeats llama.cpp's arithmetic for weights and caches; the compute buffers follow a formula that
     was fitted to what it logs. Recurrent layers have what they convolve twice in addition.
     """

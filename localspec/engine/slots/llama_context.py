@@ -64,9 +64,7 @@ class SharedContext:
         """llama.cpp's state of a sequence."""
         size = self._llama.llama_state_seq_get_size(self._context, sequence)
         state = np.empty(size, np.uint8)
-        read = self._llama.llama_state_seq_get_data(
-            self._context, pointer(state), size, sequence
-        )
+        read = self._llama.llama_state_seq_get_data(self._context, pointer(state), size, sequence)
         return state[:read]
 
     def restore(self, sequence: int, length: int, state: NDArray[np.uint8]) -> bool:

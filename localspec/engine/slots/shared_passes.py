@@ -58,7 +58,7 @@ class Seat:
         self.turn = threading.Lock()  # released by whoever passes the turn on
         self.turn.acquire()
         self.wanted: Part | None = None
-        self.found: "Logits | Exception | None" = None
+        self.found: Logits | Exception | None = None
         self.spent = 0.0  # seconds of the pass that are this slot's own
         self._answering = False
 

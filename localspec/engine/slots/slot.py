@@ -1,4 +1,4 @@
-"""Slots of a loaded pair: each answers one request, beside the others where the pair allows that."""
+"""Slots of a loaded pair: each answers one request, beside the others where the pair can."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
