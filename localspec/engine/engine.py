@@ -34,6 +34,7 @@ from localspec.engine.memory.probe import (
 from localspec.engine.profile_store import PairProfile
 from localspec.engine.rollback_choice import load_target
 from localspec.engine.slots.llama_context import SharedContext
+from localspec.engine.slots.shared_passes import SharedPasses
 from localspec.engine.slots.slot import Slot, make_slots, one_at_a_time
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.metadata.adapter import check_adapter
@@ -141,9 +142,10 @@ class Engine:
             return [self]
         self.profile.knowledge(time.perf_counter)
         assert not isinstance(self.draft, Head)
+        target = SharedContext(self.target)
         draft = None if self.draft is None else SharedContext(self.draft)
-        slots = make_slots(self, self.target.options.parallel, SharedContext(self.target), draft)
-        return slots
+        passes = SharedPasses([target] if draft is None else [draft, target])
+        return make_slots(self, self.target.options.parallel, passes, target, draft)
 
     def is_stop(self, token: int) -> bool:
         """True for the target's end-of-generation tokens."""

@@ -1,6 +1,5 @@
 """Slots of a loaded pair: each answers one request, beside the others where the pair can."""
 
-from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from localspec.core.config import LoadOptions
@@ -70,12 +69,11 @@ class Slot:
 def make_slots(
     engine: TextEngine,
     count: int,
+    passes: SharedPasses,
     target: SequenceContext,
     draft: SequenceContext | None,
-    make_passes: Callable[[Sequence[SequenceContext]], SharedPasses] = SharedPasses,
 ) -> list[Slot]:
     """So many slots on the sequences of these contexts, whose passes they share."""
-    passes = make_passes([target] if draft is None else [draft, target])
     seats = [Seat(passes) for _ in range(count)]
     return [
         Slot(
