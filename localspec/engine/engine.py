@@ -41,6 +41,7 @@ from localspec.metadata.adapter import check_adapter
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import Finding, check_model, check_own_heads, check_pair
+from localspec.speculative.loop import Clock
 from localspec.speculative.sampling.logit_changes import TokenRules
 from localspec.speculative.suffix import SuffixIndex
 
@@ -132,19 +133,20 @@ class Engine:
             model.close()
             raise
 
-    def open_slots(self) -> "Sequence[Engine | Slot]":
+    def open_slots(self, clock: Clock = time.perf_counter) -> "Sequence[Engine | Slot]":
         """As many slots as the pair was loaded for; one, the engine itself, answers alone.
 
         From here on the engine answers only through its slots, and is closed after all of them are
-        done. What passes cost is measured now, if it is not known, because no slot could.
+        done. What passes cost is measured now, if it is not known, because no slot could; by this
+        ``clock``, as in all answers.
         """
         if self.target.options.parallel == 1:
             return [self]
-        self.profile.knowledge(time.perf_counter)
+        self.profile.knowledge(clock)
         assert not isinstance(self.draft, Head)
         target = SharedContext(self.target)
         draft = None if self.draft is None else SharedContext(self.draft)
-        passes = SharedPasses([target] if draft is None else [draft, target])
+        passes = SharedPasses([target] if draft is None else [draft, target], clock)
         return make_slots(self, self.target.options.parallel, passes, target, draft)
 
     def is_stop(self, token: int) -> bool:

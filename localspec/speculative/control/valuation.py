@@ -24,8 +24,7 @@ class Valuation:
     that maximises this at the best attainable rate maximises tokens per second.
 
     Where passes are shared, the rate is that of all answers together, and a token drafted for one
-    costs what it adds to a pass with the tokens of the others. Where none gains by another length,
-    the whole does not either, since what is added costs the same whoever adds it.
+    costs what it adds to a pass with the tokens of the others; see `_beside`.
     """
 
     def __init__(
@@ -158,9 +157,22 @@ class Valuation:
         return solve(verify, step, self.rate(), chances, LONGEST_AUTO, block=self._block)
 
     def _beside(self) -> list[float]:
-        """Seconds of the next pass by its own tokens, 1 and more, beside those of others."""
-        most = max(0, len(self._verify) - WIDEST)
-        return self._verify[min(round(self._others), most) :]
+        """Seconds of the next pass by its own tokens, 1 and more, beside those of others.
+
+        What these tokens are charged is what they add to the pass, and no less than their share of
+        what all drafted tokens add to it. Where costs rise ever faster, the first is more, and all
+        draft as much as is best for all of them; where costs rise in steps, to add a little would
+        seem free to each, though together they climb the step.
+        """
+        if self._sequences == 1:
+            return self._verify
+        others = min(round(self._others), len(self._verify) - WIDEST)
+        verify, plain = self._verify[others:], self._verify[self._sequences - 1]
+        drafted = max(0, others + 1 - self._sequences)
+        return [
+            max(seconds, verify[0] + (seconds - plain) * own / max(1, drafted + own))
+            for own, seconds in enumerate(verify[:WIDEST])
+        ]
 
     def _step(self, past: int) -> float:
         """Seconds of a draft step that are this answer's own.

@@ -111,3 +111,18 @@ def test_what_others_draft_is_expected_to_last_and_another_company_counts_at_onc
     value.expect(outcome(sequences=1, others=0))
     assert value.plain == pytest.approx(1.0)
     assert value.plain_worth == pytest.approx(0.0)
+
+
+def test_a_step_of_the_costs_is_shared_by_all_that_climb_it() -> None:
+    """Beside eight drafted tokens four more add nothing, but pay a third of what all twelve add."""
+    known = Knowledge()
+    for width in range(1, 70):
+        known.verify.observe(width, 0, 1.0 if width <= 4 else 3.0)
+    value = Valuation(known, GroupAcceptance(known, "greedy"), has_draft=False)
+    value.prepare(0)
+    value.expect(outcome(sequences=4, others=11))
+    value.refresh(0, drafting=True)
+    count, worth = value.best([Candidate(0, 30.0, MODEL)] * 4)  # which are right
+    charged = value.rate() * 2.0 * 4 / 12
+    assert count == 4 and worth - value.plain_worth == pytest.approx(4 - charged, abs=0.01)
+    assert value.best(CANDIDATES)[0] == 0
