@@ -127,6 +127,12 @@ class LoadOptions:
                     f"The default is {DEFAULT_BATCH}.",
                 )
 
+        if not PARALLEL.low <= self.parallel <= PARALLEL.high:
+            raise UsageError(
+                f"{self.parallel} texts at the same time were asked for.",
+                f"Expected a number from {PARALLEL.low} to {PARALLEL.high}.",
+            )
+
     @property
     def resident(self) -> bool:
         """Whether the weights must stay in memory, since they cannot be read again when needed."""

@@ -74,6 +74,7 @@ class Engine:
         self._rules: dict[object, TokenRules] = {}
         self._grammars: dict[str, GrammarState] = {}
         self._notes = list(notes)
+        self._shared: list[SharedContext] = []
 
     @property
     def notes(self) -> list[str]:
@@ -134,7 +135,7 @@ class Engine:
             raise
 
     def open_slots(self, clock: Clock = time.perf_counter) -> "Sequence[Engine | Slot]":
-        """As many slots as the pair was loaded for; one, the engine itself, answers alone.
+        """As many slots as the pair was loaded for, once; one, the engine itself, answers alone.
 
         From here on the engine answers only through its slots, and is closed after all of them are
         done. What passes cost is measured now, if it is not known, because no slot could; by this
@@ -143,10 +144,11 @@ class Engine:
         if self.target.options.parallel == 1:
             return [self]
         self.profile.knowledge(clock)
-        assert not isinstance(self.draft, Head)
+        assert not isinstance(self.draft, Head) and not self._shared
         target = SharedContext(self.target)
         draft = None if self.draft is None else SharedContext(self.draft)
-        passes = SharedPasses([target] if draft is None else [draft, target], clock)
+        self._shared = [target] if draft is None else [draft, target]
+        passes = SharedPasses(self._shared, clock)
         return make_slots(self, self.target.options.parallel, passes, target, draft)
 
     def is_stop(self, token: int) -> bool:
@@ -269,6 +271,9 @@ class Engine:
         """Keep what was learnt, and free both models."""
         self.profile.keep()
         self._grammars.clear()
+        for context in self._shared:
+            context.close()
+        self._shared.clear()
         if self.draft is not None:
             self.draft.close()
         self.target.close()
