@@ -296,3 +296,23 @@ def test_a_model_may_be_read_outside_an_answer() -> None:
     slots, passes, _, _ = shared(2)
     slots[0].target.decode([1], 1)
     assert passes.answering == 0
+
+
+def test_a_prompt_that_fails_leaves_nothing_of_it() -> None:
+    """Though chunks before the one that failed were read."""
+    slots, _, target, _ = shared(2, n_ctx=2048, refused=[ord("x")])
+    model = slots[0].target
+    model.decode([1, 2], 0)
+    with pytest.raises(EngineError):
+        model.decode([*b"abc" * 400, ord("x")], 0)
+    assert len(target.passes) == 4 and model.tokens == target.models[0].tokens == [1, 2]
+
+
+def test_a_state_is_of_all_tokens() -> None:
+    """Also of those that a window made pending."""
+    slots, _, target, _ = shared(2, window=1)
+    first, second = slots[0].target, slots[1].target
+    first.decode([1, 2, 3, 4], 1)
+    first.keep(2)
+    assert first.pending == 2
+    assert second.restore([1, 2], first.state()) and target.models[1].tokens == [1, 2]
