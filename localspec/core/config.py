@@ -67,6 +67,7 @@ class Bounds(NamedTuple):
 DRAFT_TOKENS = Bounds(0, MAX_DRAFT_TOKENS)
 CTX_SIZE = Bounds(8, 2**31 - 1)
 LAYERS = Bounds(0, ALL_LAYERS)
+PARALLEL = Bounds(1, 32)  # texts at the same time: a pass gives no more rows of logits than 64
 THREADS = Bounds(1, MAX_THREADS)
 # A verification must fit into one batch; beyond the upper bound buffers take gigabytes.
 BATCH = Bounds(MAX_DRAFT_TOKENS + 2, 2**16)
@@ -105,7 +106,8 @@ class LoadOptions:
     ``ubatch_size`` of them at once, both within `BATCH`. ``loras`` are adapter files with the scale
     of each, ``override_kv`` values that replace those of the file. ``exact`` makes every decode at
     least two tokens wide, because llama.cpp's one-token kernels may round differently from all
-    others. ``load_heads`` also loads the MTP (NextN) heads that the file may have.
+    others. ``load_heads`` also loads the MTP (NextN) heads that the file may have. ``parallel`` is
+    how many texts the context holds, each of ``ctx_size``.
     """
 
     path: Path
@@ -133,6 +135,7 @@ class LoadOptions:
     load_heads: bool = False
     rpc: RpcServers = RpcServers()
     trust_rpc_network: bool = False
+    parallel: int = 1
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "ubatch_size"):
@@ -142,6 +145,12 @@ class LoadOptions:
                     f"{BATCH.high}.",
                     f"The default is {DEFAULT_BATCH}.",
                 )
+
+        if not PARALLEL.low <= self.parallel <= PARALLEL.high:
+            raise UsageError(
+                f"{self.parallel} texts at the same time were asked for.",
+                f"Expected a number from {PARALLEL.low} to {PARALLEL.high}.",
+            )
 
     @property
     def resident(self) -> bool:

@@ -167,6 +167,13 @@ def test_shares_and_scales() -> None:
     assert config.parse_lora("C:\\a b.gguf:-0.5") == (Path("C:\\a b.gguf"), -0.5)
 
 
+@pytest.mark.parametrize("parallel", [0, 33])
+def test_texts_at_the_same_time_are_few(parallel: int) -> None:
+    with pytest.raises(UsageError, match=f"{parallel} texts") as caught:
+        config.LoadOptions(Path("m.gguf"), parallel=parallel)
+    assert "from 1 to 32" in str(caught.value.hint)
+
+
 @pytest.mark.parametrize("name", ["batch_size", "ubatch_size"])
 @pytest.mark.parametrize("size", [0, 63, 2**16 + 1])
 def test_a_verification_fits_into_a_batch(name: str, size: int) -> None:

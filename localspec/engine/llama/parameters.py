@@ -59,9 +59,10 @@ def model_parameters(options: LoadOptions, *, weightless: bool = False) -> Any:
 
 
 def context_parameters(options: LoadOptions, n_ctx: int, threads: int, way: str) -> Any:
-    """`llama_context_params` for ``n_ctx`` tokens, rolled back in this way."""
+    """`llama_context_params` for texts of ``n_ctx`` tokens each, rolled back in this way."""
     params = llama_library.library().llama_context_default_params()
-    params.n_ctx = n_ctx + (1 if options.exact else 0)  # a cell for the dummy row
+    params.n_ctx = options.parallel * n_ctx + (1 if options.exact else 0)  # for the dummy row
+    params.n_seq_max, params.kv_unified = options.parallel, options.parallel > 1
     params.n_batch, params.n_ubatch = options.batch_size, options.ubatch_size
     params.swa_full = False  # layers with a sliding window keep no more than that, and a batch
     params.n_outputs_max = params.n_outputs_max_per_seq = MAX_DRAFT_TOKENS + 2

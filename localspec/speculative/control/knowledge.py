@@ -19,7 +19,10 @@ _ENOUGH_SEEN = 50.0  # candidates from which a usual acceptance may be told
 
 @dataclass(slots=True)
 class RecentRate:
-    """Tokens and seconds of the rounds of late, decayed over about 64 of them."""
+    """Tokens and seconds of the rounds of late, decayed over about 64 of them.
+
+    Of several answers at once, their tokens together count, and each second once.
+    """
 
     tokens: float = 0.0
     seconds: float = 0.0
@@ -68,9 +71,9 @@ class Knowledge:
         self.verify.observe(outcome.width, outcome.past, outcome.verify_seconds)
         self._observe_replay(outcome)
         tokens = len(outcome.tokens)
-        drafted = outcome.width > 1 + outcome.replayed
-        self.since_wide = 0 if drafted else self.since_wide + tokens
-        self.since_plain = 0 if outcome.width == 1 else self.since_plain + tokens
+        self.since_wide = self.since_wide + tokens if outcome.is_plain else 0
+        alone = outcome.is_plain and not outcome.replayed
+        self.since_plain = 0 if alone else self.since_plain + tokens
 
     def _observe_replay(self, outcome: Round) -> None:
         """Learn what tokens that are read again cost, the pass before having had a draft."""
@@ -79,7 +82,7 @@ class Knowledge:
             alone = self.verify.seconds(width - outcome.replayed, past + outcome.replayed)
             extra = self.verify.seconds(width, past) - alone if outcome.replayed else 0.0
             self.replay += (max(0.0, extra) - self.replay) * _NEW
-        self._after_draft = outcome.width > 1 + outcome.replayed
+        self._after_draft = not outcome.is_plain
 
     def observe_reading(self, tokens: int, seconds: float) -> None:
         """Learn from a reading: a short one says little, a disturbed one is bounded."""
