@@ -17,7 +17,7 @@ from tests.support.real_pair import TinyFiles
 
 COMMANDS = (
     *("demo", "doctor", "run", "chat", "bench", "check", "inspect", "list", "suggest", "pairs"),
-    *("download", "verify"),
+    *("download", "verify", "serve"),
 )
 
 
@@ -91,7 +91,7 @@ def test_help_of_everything(localspec: Command) -> None:
         done = localspec(command, "--help")
         assert (done.code, done.err) == (0, "")
         assert f"localspec {command} [OPTIONS]" in done.out
-        assert bool(re.search(r"--json\s", done.out)) == (command != "chat")
+        assert bool(re.search(r"--json\s", done.out)) == (command not in ("chat", "serve"))
 
 
 def test_version_and_nothing(localspec: Command) -> None:
@@ -158,6 +158,7 @@ HEAVY = ("llama_cpp", "gguf", "huggingface_hub", "jinja2")
         (["--help"], (*HEAVY, "numpy")),
         (["run", "--help"], (*HEAVY, "numpy")),
         (["chat", "--help"], (*HEAVY, "numpy")),
+        (["serve", "--help"], (*HEAVY, "numpy", "fastapi", "uvicorn")),
         (["--version"], (*HEAVY, "numpy", "rich")),
         (["check", "TARGET", "DRAFT"], HEAVY),
         (["run", "-m", "TARGET"], HEAVY),
