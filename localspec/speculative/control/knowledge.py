@@ -55,7 +55,7 @@ class Knowledge:
     replay: float = 0.0  # seconds by which a draft makes the next pass longer: tokens read again
     acceptance: dict[str, Acceptance] = field(default_factory=dict)
     since_wide: int = 0  # tokens said since a pass of the target was wider than one
-    since_plain: int = 0  # tokens said since one was as wide as one
+    since_plain: int = 0  # tokens said since nobody drafted in one
     loss_budget: LossBudget = field(default_factory=LossBudget)
     recent: RecentRate = field(default_factory=RecentRate)
     checked: float = 0.0
@@ -72,8 +72,8 @@ class Knowledge:
         self._observe_replay(outcome)
         tokens = len(outcome.tokens)
         self.since_wide = self.since_wide + tokens if outcome.is_plain else 0
-        alone = outcome.is_plain and not outcome.replayed
-        self.since_plain = 0 if alone else self.since_plain + tokens
+        nobody = outcome.width == outcome.sequences  # drafted: what plain decoding costs
+        self.since_plain = 0 if nobody else self.since_plain + tokens
 
     def _observe_replay(self, outcome: Round) -> None:
         """Learn what tokens that are read again cost, the pass before having had a draft."""

@@ -51,3 +51,16 @@ def test_reading_again_is_charged_to_the_draft_before_it() -> None:
     for _ in range(60):
         known.observe_pass(drafted)
     assert known.replay < 0.1
+
+
+def test_what_plain_decoding_costs_is_known_where_nobody_drafts() -> None:
+    """Not where only this answer had no draft, in a pass with others' drafts."""
+    known = toy_knowledge()
+    beside = Round((1,), 0, 0, 1.0, verify_seconds=1.0, width=9, sequences=4, others=8)
+    assert beside.is_plain
+    known.observe_pass(beside)
+    assert (known.since_plain, known.since_wide) == (1, 1)
+    known.observe_pass(Round((1, 2), 2, 1, 1.0, verify_seconds=1.0, width=6, sequences=4, others=3))
+    assert (known.since_plain, known.since_wide) == (3, 0)
+    known.observe_pass(Round((1,), 0, 0, 1.0, verify_seconds=1.0, width=4, sequences=4, others=3))
+    assert (known.since_plain, known.since_wide) == (0, 1)
