@@ -1,14 +1,13 @@
 """The command ``export``: a checked pair as a command or configuration of another engine."""
 
-import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from localspec.commands import pairs
-from localspec.commands.flags.groups import choice, parsed_by, spread_groups
+from localspec.commands.flags.cluster import ClusterFlags
+from localspec.commands.flags.groups import choice, spread_groups, whole
 from localspec.commands.flags.kept import FlagGroups, kept_settings
 from localspec.commands.flags.loading import LoadingFlags
 from localspec.commands.flags.models import ModelFlags, NameArgument
@@ -32,18 +31,7 @@ ENGINES = (
     *("llama-server", "llama-cli", "ik_llama", "vllm"),
     *("sglang", "lmstudio", "ollama", "python"),
 )
-_SERVING = "Serving on GPUs (vllm, sglang)"
 _ON_GPUS = ("vllm", "sglang")
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_MOST = 4096  # GPUs of a machine, and machines
-
-
-def _bytes(text: str) -> int:
-    """Read ``24GiB``, ``24G`` or ``80GB`` (which GPUs are sold by, and means GiB)."""
-    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?) ?([KMGT]?)(?:i?B)?", text, re.IGNORECASE)
-    if found is None or not float(found[1]):
-        raise ValueError("expected a size such as 24GiB")
-    return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
 @spread_groups
@@ -57,6 +45,7 @@ def export(
             help=f"What is to run the pair: {', '.join(ENGINES)}.",
         ),
     ],
+    cluster: ClusterFlags,
     name: NameArgument = None,
     target: Annotated[
         str | None,
@@ -90,8 +79,7 @@ def export(
             "--ctx-size",
             "-c",
             metavar="N",
-            min=TRAINED_CTX_SIZE,
-            max=CTX_SIZE.high,
+            parser=whole(CTX_SIZE, {"0": TRAINED_CTX_SIZE}),
             help="Context in tokens; 0: what the target was trained for. Default: the smaller of "
             "8192 and that.",
         ),
@@ -103,67 +91,14 @@ def export(
         Path | None,
         typer.Option("--output", "-o", help="Write a new file instead of stdout."),
     ] = None,
-    target_repo: Annotated[
-        str | None,
-        typer.Option(
-            "--target-repo",
-            metavar="ORG/NAME",
-            help="Repository of the target's safetensors. Default: the one its header names.",
-            rich_help_panel=_SERVING,
-        ),
-    ] = None,
-    draft_repo: Annotated[
-        str | None,
-        typer.Option(
-            "--draft-repo",
-            metavar="ORG/NAME",
-            help="The same for the draft.",
-            rich_help_panel=_SERVING,
-        ),
-    ] = None,
-    gpus: Annotated[
-        int,
-        typer.Option(
-            "--gpus",
-            min=1,
-            max=_MOST,
-            help="GPUs of each machine. Default: 1.",
-            rich_help_panel=_SERVING,
-        ),
-    ] = 1,
-    machines: Annotated[
-        int,
-        typer.Option(
-            "--machines", min=1, max=_MOST, help="Machines. Default: 1.", rich_help_panel=_SERVING
-        ),
-    ] = 1,
-    gpu_memory: Annotated[
-        int | None,
-        typer.Option(
-            "--gpu-memory",
-            metavar="SIZE",
-            parser=parsed_by(_bytes),
-            help="Memory of each GPU, such as 24GiB: whether the pair fits is checked.",
-            rich_help_panel=_SERVING,
-        ),
-    ] = None,
 ) -> None:
     """Print the command or configuration that runs a pair in another engine.
 
     Only headers are read. Exit code 1, with the reason, where the engine cannot run the pair.
     """
     from localspec.export.engines import ENGINES as EXPORTS
-    from localspec.export.facts import Cluster
 
-    serving = {
-        "--target-repo": target_repo is not None,
-        "--draft-repo": draft_repo is not None,
-        "--gpus": gpus > 1,
-        "--machines": machines > 1,
-        "--gpu-memory": gpu_memory is not None,
-    }
-    ignored = [flag for flag, given in serving.items() if given and to not in _ON_GPUS]
-    if ignored:
+    if to not in _ON_GPUS and (ignored := cluster.given()):
         console.note(f"Ignored, since only {' and '.join(_ON_GPUS)} use it: {', '.join(ignored)}.")
     if output is not None and output.exists():
         raise FileProblem(f"{output} exists already.", "Choose another name, or remove it first.")
@@ -171,16 +106,7 @@ def export(
     groups = FlagGroups(models, LoadingFlags(ctx_size=ctx_size), SamplingFlags())
     request = make_request(name, groups)
     verdict = _judged(request)
-    facts = _facts(
-        request,
-        verdict,
-        _length(request, verdict, to),
-        {
-            "target_repo": target_repo,
-            "draft_repo": draft_repo,
-            "cluster": Cluster(gpus, machines, gpu_memory),
-        },
-    )
+    facts = _facts(request, verdict, _length(request, verdict, to), cluster)
     exported = EXPORTS[to](facts)
     for sentence in exported.notes:
         console.note(sentence)
@@ -240,11 +166,11 @@ def _facts(
     request: Request,
     verdict: "PairCheck",
     length: "DraftLength",
-    more: Mapping[str, object],
+    cluster: ClusterFlags,
 ) -> "PairFacts":
     """Everything that an engine is told of the pair."""
     from localspec.engine.memory.plan import asked_ctx_size, default_ctx_size
-    from localspec.export.facts import PairFacts
+    from localspec.export.facts import Cluster, PairFacts
 
     target = verdict.target
     ctx_size = asked_ctx_size(target, request.loading.ctx_size) or default_ctx_size(target)
@@ -257,7 +183,9 @@ def _facts(
         ctx_size,
         settings,
         request.sampling,
-        **more,  # type: ignore[arg-type]
+        cluster.target_repo,
+        cluster.draft_repo,
+        Cluster(cluster.gpus, cluster.machines, cluster.gpu_memory),
     )
 
 

@@ -84,7 +84,7 @@ def test_own_heads_are_found(localspec: Command, tmp_path: Path) -> None:
         (["--gpu-memory", "much"], 2, "expected a size such as 24GiB"),
         (["--gpu-memory", "0G"], 2, "expected a size such as 24GiB"),
         (["--gpus", "0"], 2, "greater than or equal to 1"),
-        (["-c", "-1"], 2, "greater than or equal to 0"),
+        (["-c", "7"], 2, "is no number from 8 to"),
     ],
 )
 def test_wrong_usage(
