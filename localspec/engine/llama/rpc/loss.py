@@ -82,15 +82,14 @@ def _on_abort(reason: bytes) -> None:
         sys.stdout.flush()
     lost = [str(server) for server, each in _connections.items() if _is_closed(each)]
     who = " and ".join(lost) or " or ".join(map(str, _connections))
-    what = "was lost" if lost else f"gave no answer for {SILENCE} seconds"
+    what = "was lost" if lost else f"gave no answer for {SILENCE} seconds, or none that fits"
+    hint = (
+        "See there why it ended, start it again, and repeat the command."
+        if lost
+        else "See whether it is stopped; if it is only slow, try a smaller --ubatch-size."
+    )
     _leave(
-        f"Error: The RPC server {who} {what}; an answer that had begun is not complete.\n"
-        + (
-            "See there why it ended, start it again, and repeat the command."
-            if lost
-            else "See whether it is stopped; if it is only slow, try a smaller --ubatch-size."
-        )
-        + "\n",
+        f"Error: The RPC server {who} {what}; an answer that had begun is not complete.\n{hint}\n",
         1,
     )
 
