@@ -107,7 +107,8 @@ class LoadOptions:
     of each, ``override_kv`` values that replace those of the file. ``exact`` makes every decode at
     least two tokens wide, because llama.cpp's one-token kernels may round differently from all
     others. ``load_heads`` also loads the MTP (NextN) heads that the file may have. ``parallel`` is
-    how many texts the context holds, each of ``ctx_size``.
+    how many texts the context holds, each of ``ctx_size``. ``rpc`` are servers that take layers;
+    ``trust_rpc_network`` allows any address of theirs.
     """
 
     path: Path
@@ -226,7 +227,7 @@ def _rpc_server(text: str) -> RpcServer:
     bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if bracketed else host
     if not host or (":" in host) != bracketed or not port.isascii() or not port.isdecimal():
-        raise ValueError("expected HOST:PORT, such as 192.168.0.2:50052 or [fe80::1]:50052")
+        raise ValueError("expected HOST:PORT, such as 192.168.0.2:50052")
     if len(host) > _LONGEST_HOST or not _HOST.fullmatch(host):
         raise ValueError(f"{host[:40]!r} is neither a host name nor an IP address")
     if not 1 <= int(port[:6]) <= 65535:

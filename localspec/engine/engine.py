@@ -478,7 +478,7 @@ def _without_gpu(options: LoadOptions, draft: LoadOptions | None) -> list[str]:
         "--split-mode": options.split_mode != "layer",
     }
     flags = [flag for flag, value in given.items() if value]
-    if not flags or any(device.kind != "CPU" for device in llama_library.devices()):
+    if not flags or options.rpc or any(device.is_gpu for device in llama_library.devices()):
         return []
     return [f"No effect without a GPU that llama.cpp can use: {', '.join(flags)}."]
 

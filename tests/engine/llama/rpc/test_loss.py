@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,6 +101,50 @@ def test_a_wait_in_llama_cpp_is_bounded() -> None:
         assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
         assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8) == struct.pack("ii", 1, 0)
     loss._connections.clear()
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "waited"), [(7000, 7200, 7.0), (7200, 7000, 0.0), (5, 5, 0.0)]
+)
+def test_a_wait_begins_with_a_request_and_ends_with_an_answer(
+    sent: int, received: int, waited: float
+) -> None:
+    class Connection:
+        """Says of itself what Linux would."""
+
+        def getsockopt(self, level: int, option: int, size: int) -> bytes:
+            assert (level, option) == (socket.IPPROTO_TCP, socket.TCP_INFO)
+            return bytes(44) + struct.pack("III", sent, 0, received) + bytes(size - 56)
+
+    assert loss._waited(Connection()) == waited  # type: ignore[arg-type]
+
+
+def test_linux_lays_out_what_it_says_of_a_connection_as_is_read_here() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        ours = socket.create_connection(listening.getsockname())
+        theirs, _ = listening.accept()
+        with ours, theirs:
+            assert not select.select([ours], [], [], 0.1)[0]  # told in steps of some milliseconds
+            ours.sendall(b"request")
+            while loss._waited(ours) < 0.05:
+                assert not select.select([ours], [], [], 0.01)[0]
+            theirs.sendall(b"answer")
+            assert select.select([ours], [], [], 60)[0]
+            assert loss._waited(ours) == 0
+
+
+def test_only_a_call_of_llama_cpp_is_waited_for() -> None:
+    assert not loss._in_llama_cpp()
+    names: dict[str, Any] = {}
+    exec(compile("def call(lock):\n    lock.acquire()", loss._CALLERS + "a.py", "exec"), names)
+    lock = threading.Lock()
+    with lock:
+        thread = threading.Thread(target=names["call"], args=(lock,))
+        thread.start()
+        while not loss._in_llama_cpp():
+            assert thread.is_alive()
+    thread.join()
+    assert not loss._in_llama_cpp()
 
 
 def _await_sleep(child: subprocess.Popen[str]) -> None:

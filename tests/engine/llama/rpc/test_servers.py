@@ -218,7 +218,7 @@ def answering_long(worker: Worker, silence: int = 600) -> subprocess.Popen[bytes
     """A run on a server that has begun to answer, and would for a long time."""
     code = (
         "import sys; from localspec.engine.llama.rpc import loss; "
-        f"loss.SILENCE = {silence}; sys.argv[0] = 'localspec'; "
+        f"loss.SILENCE = {silence}; loss.NOTICE = 1; sys.argv[0] = 'localspec'; "
         "from localspec.__main__ import main; main()"
     )
     more = ["--rpc", str(worker.server), "--ignore-eos", "-c", "60000", "--draft", "4", PROMPT]
@@ -250,11 +250,13 @@ def test_a_server_that_ends_gives_a_sentence_and_no_figures(one: Worker) -> None
 
 
 def test_a_server_that_stops_is_not_waited_for_without_end(one: Worker) -> None:
-    with answering_long(one, silence=1) as run:
+    with answering_long(one, silence=6) as run:
         one.process.send_signal(signal.SIGSTOP)
         _, err = run.communicate(timeout=60)
     assert run.returncode == 1
-    assert f"The RPC server {one.server} gave no answer for 1 seconds" in err.decode()
+    said = err.decode()
+    assert f"No answer from the RPC server {one.server} for 1 seconds; after 6 it counts" in said
+    assert f"The RPC server {one.server} gave no answer for 6 seconds" in said
 
 
 def test_ctrl_c_twice_leaves_a_server_that_stopped(one: Worker) -> None:
