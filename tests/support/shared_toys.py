@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.errors import EngineError
+from localspec.engine.llama.rollback import Reach
 from localspec.engine.slots.shared_passes import Part, SharedPasses
 from localspec.engine.slots.slot import Slot, make_slots
 from localspec.speculative.loop import Logits
@@ -92,6 +93,15 @@ class ToyContext:
 
     def state(self, sequence: int) -> NDArray[np.uint8]:
         return np.array(self.models[sequence].tokens, np.int32).view(np.uint8)
+
+    def returns_to(self, sequence: int, length: int) -> int:
+        return length
+
+    def reach(self, sequence: int, held: int) -> Reach:
+        return Reach()
+
+    def state_bytes(self, sequence: int) -> int:
+        return self.state(sequence).nbytes
 
     def restore(self, sequence: int, length: int, state: NDArray[np.uint8]) -> bool:
         tokens = state.view(np.int32).tolist()

@@ -11,7 +11,7 @@ from localspec.core.errors import EngineError
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.batch import Batch
 from localspec.engine.llama.model import LlamaModel
-from localspec.engine.llama.rollback import Trim, pointer
+from localspec.engine.llama.rollback import Reach, Trim, pointer
 from localspec.engine.slots.shared_passes import Part
 from localspec.speculative.loop import Logits
 
@@ -59,6 +59,18 @@ class SharedContext:
     def rewind(self, sequence: int, length: int) -> int:
         """Undo all of a sequence from ``length`` on; how many tokens it holds then, or fewer."""
         return self._ends[sequence].rewind(length, None)
+
+    def returns_to(self, sequence: int, length: int) -> int:
+        """What `rewind` would leave at least."""
+        return self._ends[sequence].returns_to(length, length)
+
+    def reach(self, sequence: int, held: int) -> Reach:
+        """Where a state of ``held`` tokens can return to."""
+        return self._ends[sequence].reach(held)
+
+    def state_bytes(self, sequence: int) -> int:
+        """How large `state` is."""
+        return int(self._llama.llama_state_seq_get_size(self._context, sequence))
 
     def state(self, sequence: int) -> NDArray[np.uint8]:
         """llama.cpp's state of a sequence."""
