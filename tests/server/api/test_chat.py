@@ -226,7 +226,7 @@ def test_thoughts_come_apart() -> None:
     class Thinker(ServedToy):
         """Says what a thinking model might, whatever it is asked."""
 
-        def encode_chat(self, messages: object, **told: object) -> Prompt:  # type: ignore[override]
+        def encode_chat(self, messages: object, **told: object) -> Prompt:
             prompt = super().encode_chat(HELLO)
             said = iter(b"<think>hm, a tree</think>It is a tree.")
             reading = Reading(lambda token: bytes([next(said)]), tagged("<think>", "</think>"))
