@@ -26,7 +26,7 @@ from localspec.engine.stats import GenerationStats
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server import job as job_module
 from localspec.server import scheduler as scheduler_module
-from localspec.server import slot as slot_module
+from localspec.server import worker as worker_module
 from localspec.server.job import Ask, Job
 from localspec.server.limits import AnswerTimeout, Closing, Limits, QueueFull, QueueTimeout
 from localspec.server.scheduler import Scheduler
@@ -77,7 +77,7 @@ class FakeTime:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        for module in (job_module, scheduler_module, slot_module):
+        for module in (job_module, scheduler_module, worker_module):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
 
 
