@@ -119,19 +119,23 @@ def shared(
     quirk: float | None = 0.3,
     n_ctx: int = 128,
     clock: FakeClock | None = None,
+    seconds: tuple[float, float] = (1.0, 1.0),
     **options: Any,
 ) -> tuple[list[Slot], SharedPasses, ToyContext, ToyContext | None]:
-    """Slots that say what a `ToyEngine` says, what they share, the target's and draft's context."""
+    """Slots that say what a `ToyEngine` says, what they share, the target's and draft's context.
 
-    def context(quirk: float | None) -> ToyContext:
+    ``seconds`` are those of a pass of the target, and of the draft.
+    """
+
+    def context(quirk: float | None, seconds: float) -> ToyContext:
         def model() -> ToyModel:
             engine = ToyEngine(quirk=quirk, n_ctx=n_ctx)
             return engine.draft or engine.target
 
-        return ToyContext(model, count, clock=clock, **options)
+        return ToyContext(model, count, clock=clock, seconds=seconds, **options)
 
-    target = context(None)
-    draft = None if quirk is None else context(quirk)
+    target = context(None, seconds[0])
+    draft = None if quirk is None else context(quirk, seconds[1])
     passes = SharedPasses([target] if draft is None else [draft, target], clock or perf_counter)
     engine = ToyEngine(quirk=quirk, n_ctx=n_ctx)
     return make_slots(engine, count, passes, target, draft), passes, target, draft

@@ -18,6 +18,7 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 from localspec.engine.slots.shared_passes import CHUNK, SharedPasses
 from localspec.engine.slots.slot import Slot
+from localspec.speculative.loop import Clock
 from tests.support.shared_toys import in_threads, shared
 from tests.support.toys import FakeClock, ToyEngine
 
@@ -36,7 +37,7 @@ class Request:
     rounds: int = 1000
 
 
-def said_by(slot: Slot, request: Request) -> list[int]:
+def said_by(slot: Slot, request: Request, clock: Clock = time.perf_counter) -> list[int]:
     """The tokens of an answer; the slot's cache then holds just them."""
     said: list[int] = []
     responses = stream_generate(
@@ -45,6 +46,7 @@ def said_by(slot: Slot, request: Request) -> list[int]:
         request.params,
         request.length,
         max_tokens=request.max_tokens,
+        clock=clock,
     )
     with closing(responses):
         for i, response in enumerate(responses, start=1):
@@ -231,7 +233,7 @@ def test_one_thread_at_a_time_runs_python() -> None:
 def test_waiting_for_others_is_counted_apart() -> None:
     """Two slots draft beside each other for a second a step; one of them for two steps more."""
     clock = FakeClock()
-    slots, passes, _, _ = shared(2, clock=clock, seconds=1.0)
+    slots, passes, _, _ = shared(2, clock=clock)
     waited: dict[int, float] = {}
     company: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
 
@@ -254,7 +256,7 @@ def test_waiting_for_others_is_counted_apart() -> None:
 
 def test_reading_is_charged_by_its_tokens() -> None:
     clock = FakeClock()
-    slots, passes, target, _ = shared(2, clock=clock, seconds=8.0)
+    slots, passes, target, _ = shared(2, clock=clock, seconds=(8.0, 1.0))
     waited: dict[int, float] = {}
 
     def work(slot: Slot, number: int) -> None:
@@ -316,3 +318,36 @@ def test_a_state_is_of_all_tokens() -> None:
     first.keep(2)
     assert first.pending == 2
     assert second.restore([1, 2], first.state()) and target.models[1].tokens == [1, 2]
+
+
+def test_costs_are_learnt_of_passes_not_of_waiting() -> None:
+    """One answer drafts nine tokens a round, for which the other one waits."""
+    clock = FakeClock()
+    slots, passes, target, _ = shared(2, quirk=0.0, clock=clock, seconds=(10.0, 1.0))
+
+    def work(slot: Slot, number: int) -> None:
+        said_by(slot, Request(b"abc", (9, "auto")[number], GREEDY, 40), clock)
+
+    together(slots, passes, work)
+    known = slots[1].profile.knowledge(clock)
+    widths = {sum(width for _, width, _ in each) for each in target.passes if each[0][2]}
+    assert len(widths) > 1
+    assert {known.verify.seconds(width, 40) for width in widths} == {10.0}
+    assert known.draft.seconds(2, 40) == 1.0
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_rate_is_that_of_all_answers_together(count: int) -> None:
+    clock = FakeClock()
+    slots, passes, _, _ = shared(count, quirk=0.0, clock=clock, seconds=(10.0, 1.0))
+    plain: list[float] = []
+
+    def work(slot: Slot, number: int) -> None:
+        responses = stream_generate(slot, list(b"abc"), GREEDY, "auto", max_tokens=60, clock=clock)
+        *_, last = responses
+        plain.append(last.stats.plain_seconds)
+
+    together(slots, passes, work)
+    rate = slots[0].profile.knowledge(clock).recent.per_second()
+    assert rate == pytest.approx(count * 60 / clock.now, rel=0.25)
+    assert plain == pytest.approx([60 * 10.0] * count)

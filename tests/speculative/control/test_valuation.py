@@ -126,3 +126,16 @@ def test_a_step_of_the_costs_is_shared_by_all_that_climb_it() -> None:
     charged = value.rate() * 2.0 * 4 / 12
     assert count == 4 and worth - value.plain_worth == pytest.approx(4 - charged, abs=0.01)
     assert value.best(CANDIDATES)[0] == 0
+
+
+def test_what_a_token_adds_is_charged_where_costs_rise_ever_faster() -> None:
+    """Though that is more than its share of what all drafted tokens add."""
+    known = Knowledge()
+    for width in range(1, 70):
+        known.verify.observe(width, 0, float(width * width))
+    known.draft.observe(1, 0, 0.1)
+    value = Valuation(known, GroupAcceptance(known, "greedy"), has_draft=True)
+    value.prepare(0)
+    value.expect(outcome(sequences=2, others=9))
+    value.refresh(0, drafting=True)
+    assert value.loss_of_trial(1, 0) == pytest.approx(11**2 - 10**2 + 0.1 / 2, abs=0.06)
