@@ -196,7 +196,16 @@ def _add_page(app: FastAPI) -> None:
     async def page() -> Response:
         return FileResponse(_PAGE / "index.html", headers=_PAGE_HEADERS)
 
-    app.mount("/page", StaticFiles(directory=_PAGE))
+    app.mount("/page", _PageFiles(directory=_PAGE))
+
+
+class _PageFiles(StaticFiles):
+    """Files under the page's own headers."""
+
+    def file_response(self, *args: Any, **options: Any) -> Response:
+        response = super().file_response(*args, **options)
+        response.headers.update(_PAGE_HEADERS)
+        return response
 
 
 _PAGE_HEADERS = {

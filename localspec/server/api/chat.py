@@ -106,7 +106,8 @@ class _Chat:
             part = self._part(choice, {name: text})
             yield part | {"origins": origins(pieces)} if self._with_origins else part
         if response.finish_reason:
-            yield self._part(choice, {}) | {"finish_reason": choice.finish_reason}
+            seed = choice.job.ask.params.seed
+            yield self._part(choice, {}) | {"finish_reason": choice.finish_reason, "seed": seed}
 
     @staticmethod
     def _part(choice: Choice, delta: Json) -> Json:

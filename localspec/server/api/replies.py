@@ -81,6 +81,8 @@ class Reply:
         no_usage = {"usage": None} if self._request.includes_usage else {}
         for part in self._form.parts(choice, response):
             body = {**self._head, "choices": [part], **no_usage}
+            if self._request.return_origins:
+                body["draft"] = {"tokens": response.draft_tokens, "status": response.status.value}
             if self._request.timings_per_token:
                 body["timings"] = timings(response.stats)
             if part["finish_reason"] and answers.complete and not no_usage:
@@ -118,6 +120,7 @@ def timings(stats: GenerationStats) -> Json:
         "prompt_ms": prompt_ms,
         "prompt_per_token_ms": prompt_ms / stats.prompt_tokens if stats.prompt_tokens else 0.0,
         "prompt_per_second": stats.prompt_tps or 0.0,
+        "rounds": stats.rounds,
         "predicted_n": stats.tokens,
         "predicted_ms": predicted_ms,
         "predicted_per_token_ms": predicted_ms / stats.tokens if stats.tokens else 0.0,
