@@ -36,7 +36,7 @@ from localspec.display.pieces import AnswerWriter, Look
 
 if TYPE_CHECKING:
     from localspec.engine.answer import Answer, GenerationResponse
-    from localspec.engine.chat.template import Message
+    from localspec.engine.chat.message import Message
     from localspec.engine.engine import Engine
 
 

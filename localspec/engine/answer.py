@@ -1,12 +1,16 @@
 """An answer as it comes: pieces of text with their origin, rounds, and the whole of them."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Literal, NamedTuple
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from localspec.core.errors import LocalspecError
+from localspec.engine.chat.tools.tool import ToolCall
 from localspec.engine.stats import GenerationStats
 from localspec.speculative.loop import DraftStatus, FinishReason
+
+if TYPE_CHECKING:  # `--help` imports this file, and need not wait for numpy
+    from localspec.speculative.sampling.logprobs import TokenLogprob
 
 Origin = Literal["draft", "suffix", "corrected", "plain"]
 
@@ -30,7 +34,8 @@ class GenerationResponse:
 
     ``stats`` is live: the same object in every response of a stream. ``held`` is text that is not
     in any ``pieces`` yet, because it may begin a stop string or a character of several tokens: what
-    an answer that ends here has still to show.
+    an answer that ends here has still to show. ``logprobs``, where they were asked for, has one
+    entry for each of ``tokens``; ``tool_calls`` are those that the round completed.
     """
 
     pieces: tuple[TextPiece, ...]
@@ -40,6 +45,8 @@ class GenerationResponse:
     draft_tokens: int
     status: DraftStatus = DraftStatus.DRAFTING
     held: tuple[TextPiece, ...] = ()
+    logprobs: tuple["TokenLogprob", ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()
 
     @property
     def text(self) -> str:
@@ -57,7 +64,7 @@ class Answer:
     """A stream put together; ``finish_reason`` is "cancelled" when Ctrl-C ended it.
 
     ``status`` says why nothing was drafted in the end, if that was so; ``reasoning`` are the
-    model's thoughts before it answered.
+    model's thoughts before it answered, ``tool_calls`` its calls of tools.
     """
 
     text: str
@@ -66,6 +73,7 @@ class Answer:
     finish_reason: FinishReason | Literal["cancelled"]
     status: DraftStatus = DraftStatus.DRAFTING
     reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
 
     def as_json(self) -> dict[str, object]:
         """Plain data: seconds end in ``_s``, tokens per second in ``_tps``."""
@@ -114,13 +122,14 @@ def collect(
             parts.append(response.text)
             thoughts.append(response.reasoning)
             answer.tokens += response.tokens
+            answer.tool_calls += response.tool_calls
             answer.stats, answer.status = response.stats, response.status
             on_response(response)
             if response.finish_reason is not None:
                 answer.finish_reason = response.finish_reason
     except (KeyboardInterrupt, LocalspecError) as ended:
         if last is not None and last.held:
-            rest = replace(last, pieces=last.held, tokens=(), held=())
+            rest = replace(last, pieces=last.held, tokens=(), held=(), logprobs=(), tool_calls=())
             parts.append(rest.text)
             thoughts.append(rest.reasoning)
             on_response(rest)

@@ -6,7 +6,7 @@ end the process, and what does not fit should be said before it is tried.
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
@@ -15,8 +15,11 @@ from localspec.core import machine
 from localspec.core.config import LoadOptions, RopeOptions
 from localspec.core.errors import FileProblem, IncompatiblePair
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.chat.reasoning import Format, marks_of
-from localspec.engine.chat.template import CHATML, ChatTemplate, Message
+from localspec.engine.chat.message import read_messages
+from localspec.engine.chat.reasoning import closing_mark, marks_of
+from localspec.engine.chat.template import CHATML, ChatTemplate
+from localspec.engine.chat.tools.grammar import tool_grammar
+from localspec.engine.chat.tools.tool import ToolChoice, forced_tools, read_tools
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.grammar import GrammarConstraint, GrammarState
 from localspec.engine.llama.heads.head import Head
@@ -162,23 +165,48 @@ class Engine:
         )
         return Prompt(ids, Reading(self._special_piece if special else self.piece))
 
-    def encode_chat(self, messages: Sequence[Message], *, thinking: bool | None = None) -> Prompt:
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        thinking: bool | None = None,
+        tools: Sequence[Mapping[str, object]] = (),
+        tool_choice: ToolChoice = "auto",
+        variables: Mapping[str, object] | None = None,
+    ) -> Prompt:
         """A conversation as token ids up to the assistant's turn, never with two BOS.
 
-        ``thinking`` replaces the template's own setting. As in llama.cpp, template markup inside a
-        message is obeyed: do not pass on text of strangers where that matters.
+        Messages, ``tools`` and ``tool_choice`` are in OpenAI's form; calls of these tools are told
+        apart from the answer by `stream_generate`, and one is forced where ``tool_choice`` says so,
+        without thoughts before it. ``thinking`` replaces the template's own setting, and
+        ``variables`` are told to it besides its own, which they replace. As in llama.cpp, template
+        markup inside a message is obeyed: do not pass on text of strangers where that matters.
+        Raises UsageError for what is malformed and for tools that the template or this version
+        makes nothing of, TemplateError where the template fails.
         """
-        template = self.template
-        text, state = template.begin(messages, thinking=thinking)
-        ids = self._tokenize(text)
-        shown = self._control_tokens(template.format or {})
+        template, offered = self.template, read_tools(tools)
+        forced = forced_tools(tool_choice, offered)
+        if tool_choice == "none":
+            offered = ()
+        calls = template.calls if offered else None
+        text, state = template.begin(
+            read_messages(messages), thinking=thinking, tools=offered, variables=variables
+        )
+        form = template.format_with_calls if offered else template.format
+        grammar = None
+        if calls is not None and forced:
+            grammar = tool_grammar(calls, forced, closing_mark(form or {}, state))
+        shown = self._control_tokens(marks_of(form or {}).union(calls.marks if calls else ()))
         reading = Reading(
             lambda token: shown.get(token) or self.piece(token),
-            template.format,
+            form,
             state,
             template.stop,
+            calls,
+            offered,
+            grammar,
         )
-        return Prompt(ids, reading)
+        return Prompt(self._tokenize(text), reading)
 
     def system_notes(self, system: str) -> list[str]:
         """What a system message changes of what the template makes nothing of, in sentences."""
@@ -191,11 +219,11 @@ class Engine:
         doubled = bool(bos) and text.startswith(bos)
         return self.target.tokenize(text, add_special=not doubled, parse_special=True)
 
-    def _control_tokens(self, form: Format) -> dict[int, bytes]:
+    def _control_tokens(self, marks: Iterable[str]) -> dict[int, bytes]:
         """The texts of the control tokens that marks are made of, which `piece` leaves out."""
         return {
             token: self._special_piece(token)
-            for mark in marks_of(form)
+            for mark in marks
             for token in self.target.tokenize(mark, add_special=False, parse_special=True)
             if not self.piece(token)
         }

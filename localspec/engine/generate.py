@@ -32,6 +32,7 @@ from localspec.speculative.sampling.constrained import (
     Constraint,
 )
 from localspec.speculative.sampling.logit_changes import TokenRules
+from localspec.speculative.sampling.logprobs import RecordingPicker
 from localspec.speculative.sampling.rejection import RejectionSampler
 from localspec.speculative.sampling.sampler import Sampler
 from localspec.speculative.suffix import SuffixIndex
@@ -99,26 +100,34 @@ def stream_generate(
     stop: Sequence[str] = (),
     on_prompt: Callable[[], None] | None = None,
     grammar: str | None = None,
+    logprobs: int | None = None,
     clock: Clock = time.perf_counter,
 ) -> Generator[GenerationResponse, None, None]:
     """Generate after the token ids of ``prompt``; the last response carries the finish reason.
 
-    Behind a `Prompt`, as `Engine.encode_chat` gives it, the model's thoughts come apart from its
-    answer; behind other ids, all text is the answer. ``stop`` holds for the answer alone.
+    Behind a `Prompt`, as `Engine.encode_chat` gives it, the model's thoughts and its calls of tools
+    come apart from its answer; behind other ids, all text is the answer. ``stop`` holds for the
+    answer alone.
 
     ``suffix`` lets "auto" also draft by prompt lookup, with a draft model or without. ``on_prompt``
     is called when the target has read the prompt but its last token. ``grammar`` is GBNF, which the
     answer obeys from its first token on, as far as it gets. The answer may fill the context where
     ``max_tokens`` is None, or -1 or -2 as in llama.cpp; 0 only reads the prompt, and the one
-    response is empty. The text for a seed does not depend on ``draft_tokens`` or on the draft (up
-    to the rounding of llama.cpp's kernels; see `LoadOptions.exact`), but with the rule "rejection".
-    Raises PromptTooLong when no room is left for an answer, UsageError for "auto" with "rejection"
-    and for a ``max_tokens`` below -2, GrammarError for a bad grammar or where it allows no token.
+    response is empty. With ``logprobs``, each response tells how likely its tokens were, and the so
+    many likeliest in the place of each (see `TokenLogprob`).
+
+    The text for a seed does not depend on ``draft_tokens`` or on the draft (up to the rounding of
+    llama.cpp's kernels; see `LoadOptions.exact`), but with the rule "rejection". Raises
+    PromptTooLong when no room is left for an answer, UsageError for "auto" with "rejection", for a
+    ``max_tokens`` or ``logprobs`` out of bounds and for a grammar where tools are offered,
+    GrammarError for a bad grammar or where it allows no token.
     """
     require_room(len(prompt), engine.target.n_ctx)
     most = _most_tokens(max_tokens, engine.target.n_ctx)
+    reading, grammar = _reading(engine, prompt, grammar)
     constraint = None if grammar is None else engine.constraint(grammar, len(prompt))
     sampler = make_sampler(params, engine.token_rules(params), constraint)
+    recorder = None if logprobs is None else RecordingPicker(sampler, logprobs)
     # Before the prompt is read: a pair that is new here is measured on empty caches.
     index = _prompt_lookup(engine, constraint) if suffix and draft_tokens == "auto" else None
     drafter = model_drafter(engine, params, constraint)
@@ -133,16 +142,29 @@ def stream_generate(
     rounds = generate_rounds(
         engine.target,
         controller,
-        sampler,
+        recorder or sampler,
         prompt,
         max_tokens=most,
         is_stop=engine.is_stop,
         clock=clock,
     )
+    yield from _responses(rounds, controller, reading, stop, stats, clock, recorder)
+
+
+def _reading(
+    engine: TextEngine, prompt: Sequence[int], grammar: str | None
+) -> tuple[Reading, str | None]:
+    """How the answer is to be read, and the grammar that it obeys."""
     reading = prompt.reading if isinstance(prompt, Prompt) else Reading(engine.piece)
-    if grammar is not None:  # which knows no thoughts: all that it forms is the answer
-        reading = replace(reading, form=None)
-    yield from _responses(rounds, controller, reading, stop, stats, clock)
+    if grammar is None:
+        return reading, reading.grammar
+    if reading.calls is not None:
+        raise UsageError(
+            "A grammar is given, which would keep the model from calling the tools it is offered.",
+            'Leave out the grammar or JSON schema, or the tools; or let tool_choice be "none".',
+        )
+    # It knows no thoughts: all that it forms is the answer.
+    return replace(reading, form=None), grammar
 
 
 def _prompt_lookup(engine: TextEngine, constraint: Constraint | None) -> SuffixIndex | None:
@@ -160,9 +182,10 @@ def _responses(
     stop: Sequence[str],
     stats: GenerationStats,
     clock: Clock,
+    recorder: RecordingPicker | None,
 ) -> Iterator[GenerationResponse]:
     """Text and figures of each round; the consumer's own time counts for none."""
-    stream = TextStream((*stop, *reading.stop), reading.splitter())
+    stream = TextStream((*stop, *reading.stop), reading.splitter(), reading.finder())
     began = clock()
     for whole in rounds:
         pieces, outcome = _read(whole, stream, reading.piece)
@@ -177,6 +200,8 @@ def _responses(
             controller.length,
             controller.status,
             _held(stream),
+            () if recorder is None else recorder.take()[: len(outcome.tokens)],
+            stream.take_calls(),
         )
         shown = clock()
         yield response

@@ -1,4 +1,4 @@
-"""Bytes of tokens to text: thoughts and answer apart, the answer ended before a stop string."""
+"""Bytes of tokens to text: thoughts, answer and calls apart, ended before a stop string."""
 
 import codecs
 import copy
@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from localspec.engine.chat.reasoning import Format, Splitter, overlap
+from localspec.engine.chat.tools.finder import CallFinder
+from localspec.engine.chat.tools.forms import CallForm
+from localspec.engine.chat.tools.tool import Tool, ToolCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,17 +17,25 @@ class Reading:
 
     ``piece`` gives the bytes of a token, also of the control tokens that are marks of ``form``;
     the answer begins in ``state`` of it. Without a form, all text is the answer. ``stop`` are
-    texts that end an answer, besides those of the caller.
+    texts that end an answer, besides those of the caller. Calls of ``tools`` are looked for where
+    there is a form ``calls`` of them; ``grammar`` makes the model call one.
     """
 
     piece: Callable[[int], bytes]
     form: Format | None = None
     state: str = "start"
     stop: tuple[str, ...] = ()
+    calls: CallForm | None = None
+    tools: tuple[Tool, ...] = ()
+    grammar: str | None = None
 
     def splitter(self) -> Splitter | None:
         """For one answer."""
         return None if self.form is None else Splitter(self.form, self.state)
+
+    def finder(self) -> CallFinder | None:
+        """For one answer."""
+        return None if self.calls is None else CallFinder(self.calls, self.tools)
 
 
 class Prompt(list[int]):
@@ -40,12 +51,19 @@ class TextStream:
 
     Text that may be the beginning of a stop string or of a mark, or the first bytes of a character,
     is held back until it is decided. Stop strings count in the answer, not in the thoughts before
-    it (in llama.cpp's server they end both).
+    it (in llama.cpp's server they end both), nor in the calls that a finder takes out of it.
     """
 
-    def __init__(self, stop: Sequence[str] = (), splitter: Splitter | None = None) -> None:
+    def __init__(
+        self,
+        stop: Sequence[str] = (),
+        splitter: Splitter | None = None,
+        finder: CallFinder | None = None,
+    ) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._splitter = splitter
+        self._finder = finder
+        self._calls: list[ToolCall] = []
         self._stop = [text for text in stop if text]
         self._held = ""
         self.stopped = False
@@ -60,26 +78,44 @@ class TextStream:
             return []
         text = self._decoder.decode(data, final)
         if self._splitter is None:
-            answer = self._answer(text, final)
+            answer = self._said(text, final)
             return [(answer, False)] if answer else []
         ready: list[tuple[str, bool]] = []
         for part, reasoning in self._splitter.push(text, final):
-            ready.append((part if reasoning else self._answer(part), reasoning))
+            ready.append((part if reasoning else self._said(part), reasoning))
             if self.stopped:
                 break
         if final:
-            ready.append((self._answer("", final), False))
+            ready.append((self._said("", final), False))
         return [(text, reasoning) for text, reasoning in ready if text]
 
     @property
     def held(self) -> list[tuple[str, bool]]:
         """What is held back, as it would be shown if nothing more came."""
-        inside = "" if self._splitter is None else self._splitter.held
-        if not (self._held or inside or self._decoder.getstate()[0]):
+        parts = [part.held for part in (self._splitter, self._finder) if part is not None]
+        if not (self._held or any(parts) or self._decoder.getstate()[0]):
             return []  # as behind most tokens: copies take longer than all else of a stream
         rest = copy.copy(self)
+        rest._finder = None if self._finder is None else self._finder.given_up()
         rest._decoder, rest._splitter = copy.copy(self._decoder), copy.copy(self._splitter)
         return rest.push(b"", final=True)
+
+    def take_calls(self) -> tuple[ToolCall, ...]:
+        """The calls that were complete since this was last called."""
+        taken, self._calls = tuple(self._calls), []
+        return taken
+
+    def _said(self, text: str, final: bool = False) -> str:
+        """What of the answer can be shown, its calls taken out, when ``text`` has come."""
+        if self._finder is None:
+            return self._answer(text, final)
+        shown = ""
+        for part in self._finder.push(text, final):
+            if isinstance(part, str):
+                shown += self._answer(part)
+            elif not self.stopped:
+                self._calls.append(part)
+        return shown + self._answer("", final)
 
     def _answer(self, text: str, final: bool = False) -> str:
         """What of the answer can be shown when ``text`` has come."""

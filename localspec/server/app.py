@@ -10,7 +10,7 @@ from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec import __version__
 from localspec.server.api.answers import Answers
@@ -49,7 +49,7 @@ def make_app(
     *,
     max_body: int = MAX_BODY,
     say: Callable[[str], None] = lambda line: None,
-) -> FastAPI:
+) -> ASGIApp:
     """The application; ``max_body`` bounds a request in bytes, ``say`` hears a line of each."""
     app = FastAPI(
         title="localspec",
@@ -63,17 +63,16 @@ def make_app(
     _add_answers(app, service)
     _add_facts(app, service)
     _add_page(app)
-    app.add_middleware(Guard, access=access)
+    served: ASGIApp = Guard(app, access, max_body)
     if access.origins:
-        app.add_middleware(
-            CORSMiddleware,
+        served = CORSMiddleware(
+            served,
             allow_origins=access.origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
             expose_headers=["x-request-id"],
         )
-    app.add_middleware(AccessLog, say=say, metrics=service.metrics)
-    return app
+    return AccessLog(served, say, service.metrics)
 
 
 def _add_answers(app: FastAPI, service: Service) -> None:

@@ -19,6 +19,7 @@ from localspec.server.scheduler import QueueFull
 
 logger = logging.getLogger("localspec.server")
 
+TOO_LARGE = "The body is larger than this server takes (--max-body)."
 _MOST_CHARACTERS = 1000  # of a message, which may quote the request
 _CODES = {
     400: "invalid_request_error",
@@ -112,7 +113,7 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     messages = {
         404: f"There is nothing at {request.url.path}.",
         405: f"{request.method} is not for {request.url.path}.",
-        413: "The body is larger than this server takes (--max-body).",
+        413: TOO_LARGE,
         400: "The body is no JSON that this server can read.",
     }
     message = messages.get(error.status_code, str(error.detail))

@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec.core.errors import UsageError
-from localspec.server.errors import error_body
+from localspec.server.errors import TOO_LARGE, error_body
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 # A key is asked of everything else: a browser loads the page before it can send one.
@@ -73,8 +73,8 @@ class Access:
         return origin.lower() in own or origin in self.origins or "*" in self.origins
 
     def is_key(self, given: str) -> bool:
-        """Whether this is a key; takes equally long for any that is none."""
-        data = given.encode("utf-8", "surrogateescape")
+        """Whether a header's text is a key; takes equally long for any that is none."""
+        data = given.encode("latin-1")  # as which the header's bytes were read
         return any([secrets.compare_digest(data, key.encode()) for key in self.keys])
 
 
@@ -84,9 +84,10 @@ LOOPBACK = Access()
 class Guard:
     """Middleware that refuses a request by its headers."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    def __init__(self, app: ASGIApp, access: Access, max_body: int) -> None:
         self._app = app
         self._access = access
+        self._max_body = max_body  # in bytes; what comes in chunks is counted while it is read
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refused = self._refused(scope) if scope["type"] == "http" else None
@@ -110,6 +111,8 @@ class Guard:
             return _refusal(401, message, {"WWW-Authenticate": "Bearer"}, "invalid_api_key")
         if scope["method"] == "POST" and not _is_json(headers.get("content-type", "")):
             return _refusal(415, "The Content-Type must be application/json.")
+        if int(headers.get("content-length", 0)) > self._max_body:  # a number, or h11 refused it
+            return _refusal(413, TOO_LARGE)
         return None
 
 

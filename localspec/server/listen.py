@@ -53,6 +53,9 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                loop="asyncio",
+                http="h11",
+                ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,

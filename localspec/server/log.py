@@ -40,6 +40,9 @@ class AccessLog:
 
         try:
             await self._app(scope, receive, named)
+        except Exception:
+            if status == 499:  # else it was told, and logged, by `errors`
+                raise
         finally:
             seconds = time.monotonic() - began
             path = scope["path"]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # `--help` imports this file, and need not wait for numpy
     import numpy as np
     from numpy.typing import NDArray
 
-    from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
+    from localspec.speculative.sampling.sampler import TokenDistribution
 
 Logits: TypeAlias = "NDArray[np.float32]"
 Clock = Callable[[], float]
@@ -130,6 +130,25 @@ class Controller(Protocol):
         ...
 
 
+class Picker(Protocol):
+    """Says which token the target emits; see `sampling.sampler.Sampler`."""
+
+    def pick(self, logits: Logits, position: int, history: Sequence[int]) -> int:
+        """The token at ``position``, given one row of logits and the tokens before it."""
+        ...
+
+    def verify(
+        self,
+        logits: Logits,
+        position: int,
+        history: Sequence[int],
+        token: int,
+        distribution: "TokenDistribution | None",
+    ) -> int:
+        """The token in the place of a drafted one, which was drawn from ``distribution``."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """Tokens to verify, what proposed each of them, and what it was drawn from, if known.
@@ -204,7 +223,7 @@ def prefill(target: TokenModel, prompt: Sequence[int], clock: Clock) -> Prefill:
 def generate_rounds(
     target: TokenModel,
     controller: Controller,
-    sampler: "Sampler",
+    sampler: Picker,
     prompt: Sequence[int],
     *,
     max_tokens: int,
@@ -241,7 +260,7 @@ def generate_rounds(
 def _one_round(
     target: TokenModel,
     controller: Controller,
-    sampler: "Sampler",
+    sampler: Picker,
     context: list[int],
     limit: int,
     is_stop: Callable[[int], bool],
@@ -288,7 +307,7 @@ def _accept(
     draft: Sequence[int],
     proposal: Proposal,
     context: list[int],
-    sampler: "Sampler",
+    sampler: Picker,
     is_stop: Callable[[int], bool],
 ) -> tuple[int, int, bool]:
     """Append the target's tokens to ``context`` until one differs from the draft or stops.
@@ -320,7 +339,7 @@ def _judge(
     draft: Sequence[int],
     proposal: Proposal,
     context: list[int],
-    sampler: "Sampler",
+    sampler: Picker,
 ) -> int:
     """The target's token behind ``context``, in the place of the draft's if there is one."""
     if i == len(draft):

@@ -115,6 +115,22 @@ def test_no_sampler_lets_the_text_depend_on_the_draft(
     assert 0 < sum(each.stats.accepted for each in answers)
 
 
+def test_logprobs_do_not_depend_on_the_draft(engine: Engine) -> None:
+    prompt = engine.encode_text("Tell the thing again")
+    told = {}
+    for length in (0, 4):
+        responses = stream_generate(engine, prompt, PARAMS[1], length, max_tokens=40, logprobs=5)
+        told[length] = [entry for response in responses for entry in response.logprobs]
+    assert len(told[0]) == 40
+    assert [entry.token for entry in told[4]] == [entry.token for entry in told[0]]
+    for plain, drafted in zip(told[0], told[4], strict=True):
+        assert drafted.logprob == pytest.approx(plain.logprob, abs=0.01)
+        assert [value for _, value in drafted.top] == pytest.approx(
+            [value for _, value in plain.top], abs=0.01
+        )
+        assert len(plain.top) == 5 and -20 < plain.logprob < 0
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_exact_text_does_not_depend_on_the_draft_far_behind(tiny: TinyFiles, threads: int) -> None:
     # Beyond 512 tokens and with two threads llama.cpp splits the attention of one-token passes.

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.chat.template import Message
+from localspec.engine.chat.message import Message
 from localspec.engine.llama.token_rules import require_known
 from localspec.speculative.sampling.logit_changes import NO_RULES, TokenRules
 from localspec.speculative.suffix import SuffixIndex

@@ -6,15 +6,15 @@ thoughts, channels or tags in them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.chat.template import Message
 from localspec.engine.engine import Engine
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.text_stream import Prompt
@@ -52,9 +52,9 @@ def reciting(*answers: str) -> Iterator[list[str]]:
         return prompt
 
     def encode_chat(
-        engine: Engine, messages: Sequence[Message], *, thinking: bool | None = None
+        engine: Engine, messages: Sequence[Mapping[str, object]], **told: Any
     ) -> Prompt:
-        return remember(engine, encode(engine, messages, thinking=thinking))
+        return remember(engine, encode(engine, messages, **told))
 
     def encode_text(engine: Engine, prompt: str, *, special: bool = False) -> Prompt:
         return remember(engine, text(engine, prompt, special=special))

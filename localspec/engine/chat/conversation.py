@@ -10,7 +10,7 @@ from localspec.core.config import DraftTokens
 from localspec.core.errors import LocalspecError
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.answer import Answer, GenerationResponse, collect
-from localspec.engine.chat.template import Message, assistant_turn
+from localspec.engine.chat.message import Message, assistant_turn
 from localspec.engine.chat.window import fit, visible
 from localspec.engine.generate import TextEngine, require_room, stream_generate
 from localspec.engine.stats import GenerationStats

@@ -21,23 +21,23 @@ def tagged(opening: str, closing: str, begin: tuple[str, ...] = (), end: str = "
     }
 
 
-def _harmony() -> Format:
+def _harmony(call: str) -> Format:
     """The channels of gpt-oss: ``<|channel|>analysis<|message|>...<|end|>``, then the answer.
 
     The same as in llama.cpp's `common_chat_params_init_gpt_oss`: analysis is thought, final and
-    commentary are said. A call of a tool that nobody offered (``to=``) counts as a thought.
+    commentary are said. A call of a tool (``to=``) leads to the state ``call``: its whole text, or
+    a thought where nobody offered tools.
     """
     header = {"<|start|>": "header", "<|channel|>": "header"}
     headers = {"<|end|>": "start"} | header
-    thinking = {"analysis": "thinking header", " to=": "thinking header"}
+    thinking = {"analysis": "thinking header", " to=": call}
     return {
-        "start": State(
-            {"<|message|>": "answer", "to=": "thinking header"} | header, otherwise="answer"
-        ),
+        "start": State({"<|message|>": "answer", "to=": call} | header, otherwise="answer"),
         "header": State({"<|message|>": "answer"} | thinking, "dropped"),
         "thinking header": State({"<|message|>": "thoughts", "final": "header"}, "dropped"),
         "thoughts": State(headers, "reasoning", strips=True),
         "answer": State(headers),
+        "call": State({"<|end|>": "start", "<|call|>": "start", "<|start|>": "header"}, keeps=True),
     }
 
 
@@ -48,9 +48,12 @@ def _gemma() -> Format:
     return {**tagged(opening, closing), "answer": again}
 
 
+_HARMONY = "<|channel|>"
+_HARMONY_WITH_CALLS = _harmony("call")
+
 # By what a template must mention; the first that fits counts.
 _KNOWN: Mapping[str, Format] = {
-    "<|channel|>": _harmony(),  # gpt-oss
+    _HARMONY: _harmony("thinking header"),  # gpt-oss
     "<|channel>": _gemma(),
     "<response></response>": tagged(  # Granite 3.3
         "<think>", "</think>", ("<response>",), "</response>"
@@ -83,8 +86,13 @@ _KNOWN: Mapping[str, Format] = {
 _TAG = r"[<\[][^\s<>\[\]]{1,38}[>\]]"
 
 
-def known_format(template: str) -> Format | None:
-    """The format that a template's text tells of; None where it tells of none."""
+def known_format(template: str, calls: bool = False) -> Format | None:
+    """The format that a template's text tells of; None where it tells of none.
+
+    With ``calls``, those of tools are in the answer.
+    """
+    if calls and _HARMONY in template:
+        return _HARMONY_WITH_CALLS
     return next((known for mark, known in _KNOWN.items() if mark in template), None)
 
 

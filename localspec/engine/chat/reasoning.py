@@ -13,13 +13,14 @@ class State:
 
     White space in front of a mark belongs to the mark; with ``strips``, so does what follows the
     mark that led here. With ``otherwise``, marks count at the beginning only: anything else leads
-    there.
+    there. With ``keeps``, the mark that led here begins its text.
     """
 
     marks: Mapping[str, str]
     part: Part = "answer"
     strips: bool = False
     otherwise: str | None = None
+    keeps: bool = False
 
 
 Format = Mapping[str, State]  # begins with "start"
@@ -38,6 +39,14 @@ def state_behind(form: Format, opening: str) -> str:
     splitter = Splitter(form)
     splitter.push(opening[min(begins) :])
     return "start" if form[splitter.state].part == "dropped" else splitter.state
+
+
+def closing_mark(form: Format, state: str) -> str:
+    """The mark that ends the thoughts in which an answer begins; "" where it begins with none."""
+    if state not in form or form[state].part != "reasoning":
+        return ""
+    marks = form[state].marks.items()
+    return next((mark for mark, target in marks if form[target].part != "reasoning"), "")
 
 
 @dataclass(slots=True)
@@ -73,7 +82,7 @@ class Splitter:
                     decided.append((ready, state.part == "reasoning"))
             if mark is None:
                 break
-            self._enter(state.marks[mark])
+            self._enter(state.marks[mark], mark)
         return decided
 
     def _begin(self, state: State, otherwise: str, final: bool) -> bool:
@@ -82,7 +91,7 @@ class Splitter:
         for mark, target in state.marks.items():
             if text.startswith(mark):
                 self.held = text[len(mark) :]
-                self._enter(target)
+                self._enter(target, mark)
                 return True
         if not final and any(mark.startswith(text) for mark in state.marks):
             return False
@@ -105,8 +114,10 @@ class Splitter:
         ready, self.held = self.held[:sure], self.held[sure:]
         return ready, None
 
-    def _enter(self, target: str) -> None:
+    def _enter(self, target: str, mark: str = "") -> None:
         self.state, self._began = target, False
+        if self.form[target].keeps:
+            self.held = mark + self.held
 
 
 def overlap(text: str, mark: str) -> int:

@@ -14,7 +14,7 @@ from localspec.core.formatting import percent
 from localspec.core.sampling_choice import change_sampling, written
 from localspec.core.sampling_params import MAX_SEED, require_fixed_length, sampling_fields
 from localspec.engine.chat.conversation import Chat, unseen
-from localspec.engine.chat.template import Message, parse_message
+from localspec.engine.chat.message import Message, parse_message
 
 MAX_SAVED_BYTES = 64 * 2**20
 

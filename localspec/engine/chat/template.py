@@ -4,16 +4,18 @@ import datetime
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from os.path import commonprefix
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
-from localspec.core.errors import TemplateError
+from localspec.core.errors import TemplateError, UsageError
 from localspec.engine.chat.formats import format_between, known_format
+from localspec.engine.chat.message import Message
 from localspec.engine.chat.reasoning import Format, state_behind
 from localspec.engine.chat.sandbox import fill, names_read
-
-ROLES = ("system", "user", "assistant")
+from localspec.engine.chat.tools.forms import FAMILIES, CallForm, call_form
+from localspec.engine.chat.tools.support import Arguments, arguments_taken, describes, short_id
+from localspec.engine.chat.tools.tool import Tool
 
 _CHATML_END = "<|im_end|>"
 CHATML = (
@@ -31,41 +33,11 @@ _SWITCHES = (
     "thinking_option", "skip_thinking",
 )  # fmt: skip
 
+_TOOLS = ("tools", "available_tools")  # as most templates call them, and Granite's
+_ONE_TEXT = "<|channel|>"  # gpt-oss writes a call's thoughts or its text, not both
+_SHORT_IDS = "[TOOL_CALLS]"  # Mistral refuses ids of other than nine characters
+
 _SYSTEM, _QUESTION, _ANSWER, _THOUGHTS = "System text", "Question", "Answer", "Thoughts of a model"
-
-
-class Message(TypedDict):
-    """One turn of a conversation; ``role`` is system, user or assistant.
-
-    ``reasoning_content`` are the assistant's thoughts before its answer.
-    """
-
-    role: str
-    content: str
-    reasoning_content: NotRequired[str]
-
-
-def parse_message(entry: object) -> Message:
-    """A message from what a JSON file holds; raises ValueError for anything else."""
-    if (
-        not isinstance(entry, dict)
-        or entry.get("role") not in ROLES
-        or not isinstance(entry.get("content"), str)
-        or not isinstance(entry.get("reasoning_content", ""), str)
-    ):
-        raise ValueError(f"a message needs a role ({', '.join(ROLES)}) and a content, a text.")
-    message: Message = {"role": entry["role"], "content": entry["content"]}
-    if entry.get("reasoning_content"):
-        message["reasoning_content"] = entry["reasoning_content"]
-    return message
-
-
-def assistant_turn(text: str, reasoning: str = "") -> Message:
-    """An answer as a message: what was said, and apart from it what was thought."""
-    message: Message = {"role": "assistant", "content": text}
-    if reasoning:
-        message["reasoning_content"] = reasoning
-    return message
 
 
 @dataclass(frozen=True)
@@ -90,20 +62,30 @@ class ChatTemplate:
         thinking: bool | None = None,
         generation: bool = True,
         now: datetime.datetime | None = None,
+        tools: Sequence[Tool] = (),
+        variables: Mapping[str, object] | None = None,
     ) -> str:
         """The conversation as text; with ``generation``, up to the assistant's next turn.
 
-        ``thinking`` replaces the template's own setting. A system message that the template has no
-        place for goes in front of the next one. Raises TemplateError when the template fails.
+        ``thinking`` replaces the template's own setting, and each of ``variables`` its own. A
+        system message that the template has no place for goes in front of the next one. Raises
+        TemplateError when the template fails, UsageError for calls that it has no place for.
         """
+        self._require_place(messages)
         told = [self._told(message) for message in messages]
         if told and told[0]["role"] == "system" and not self.has_system_role:
             told = _merged(told)
         thinking = self.thinking if thinking is None else thinking
-        return self._fill(told, generation, now or datetime.datetime.now(), thinking)
+        now = now or datetime.datetime.now()
+        return self._fill(told, generation, now, thinking, tools, variables or {})
 
     def begin(
-        self, messages: Sequence[Message], *, thinking: bool | None = None
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool | None = None,
+        tools: Sequence[Tool] = (),
+        variables: Mapping[str, object] | None = None,
     ) -> tuple[str, str]:
         """The prompt, and the state of `format` in which the answer to it begins.
 
@@ -111,11 +93,14 @@ class ChatTemplate:
         is what the template adds for it: some open the thoughts, or close them at once.
         """
         now = datetime.datetime.now()
-        text = self.render(messages, thinking=thinking, now=now)
+        render = partial(
+            self.render, messages, thinking=thinking, now=now, tools=tools, variables=variables
+        )
+        text = render()
         if self.format is None:
             return text, "start"
         try:
-            without = self.render(messages, thinking=thinking, generation=False, now=now)
+            without = render(generation=False)
         except TemplateError:
             return text, "start"
         return text, state_behind(self.format, text[len(commonprefix([text, without])) :])
@@ -129,6 +114,43 @@ class ChatTemplate:
     def format(self) -> Format | None:
         """The marks around the model's thoughts; None where the template tells of none."""
         return known_format(self.source) or self._shown_format()
+
+    @cached_property
+    def format_with_calls(self) -> Format | None:
+        """`format` where tools are offered: calls of them are in the answer."""
+        return known_format(self.source, calls=True) or self.format
+
+    @cached_property
+    def calls(self) -> CallForm:
+        """How the model writes calls of tools.
+
+        Raises UsageError where the template tells the model of none, or no known family's.
+        """
+        if not describes(self._try):
+            raise UsageError(
+                "The model's chat template has no place for tools: it would not hear of them.",
+                "Leave tools out, or take a model that was trained to call them.",
+            )
+        form = call_form(self.source)
+        if form is None:
+            raise UsageError(
+                "How this model writes calls of tools is not known.",
+                f"Known are the chat templates of {', '.join(FAMILIES)}.",
+            )
+        return form
+
+    @cached_property
+    def _arguments(self) -> Arguments | None:
+        return arguments_taken(self._try)
+
+    def _require_place(self, messages: Sequence[Message]) -> None:
+        """Raise UsageError for calls or results that the template would not write down."""
+        calls = any(m["role"] == "tool" or "tool_calls" in m for m in messages)
+        if calls and self._arguments is None:
+            raise UsageError(
+                "The model's chat template has no place for calls of tools and their results.",
+                "Leave them out, or take a model that was trained to call tools.",
+            )
 
     @cached_property
     def has_system_role(self) -> bool:
@@ -207,13 +229,29 @@ class ChatTemplate:
         told: dict[str, Any] = dict(message)
         if reasoning := message.get("reasoning_content"):
             told |= {"thinking": reasoning, "reasoning": reasoning}
-        if message["role"] == "assistant" and not message["content"]:
+        if "tool_calls" in message and self._arguments is not None:
+            calls = [self._arguments.of(call) for call in message["tool_calls"]]
+            told["tool_calls"] = [self._short(call, "id") for call in calls]
+            if reasoning and _ONE_TEXT in self.source:
+                told["content"] = ""
+        elif message["role"] == "assistant" and not message["content"]:
             told["content"] = "" if self._takes_empty_answers else " "  # cut inside its thoughts
-        return told
+        return self._short(told, "tool_call_id")
 
-    def _try(self, messages: Sequence[Mapping[str, Any]], generation: bool = True) -> str:
+    def _short(self, told: dict[str, Any], key: str) -> dict[str, Any]:
+        """With an id that this template takes."""
+        if key not in told or _SHORT_IDS not in self.source:
+            return told
+        return told | {key: short_id(told[key])}
+
+    def _try(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        generation: bool = True,
+        tools: Sequence[Tool] = (),
+    ) -> str:
         """A rendering of a conversation that is made up."""
-        return self._fill(messages, generation, datetime.datetime.now())
+        return self._fill(messages, generation, datetime.datetime.now(), tools=tools)
 
     def _fill(
         self,
@@ -221,17 +259,22 @@ class ChatTemplate:
         generation: bool,
         now: datetime.datetime,
         thinking: bool | None = None,
+        tools: Sequence[Tool] = (),
+        variables: Mapping[str, object] | None = None,
     ) -> str:
+        told = [tool.told for tool in tools]
         switch = {} if thinking is None else dict.fromkeys(sorted(_THINKING), thinking)
-        variables = {
+        given = {
             "messages": messages,
             "add_generation_prompt": generation,
             "bos_token": self.bos,
             "eos_token": self.eos,
+            **(dict.fromkeys(_TOOLS, told) if told else {}),
             **switch,
             **self.variables,
+            **(variables or {}),
         }
-        return fill(self.source, variables, now)
+        return fill(self.source, given, now)
 
     def _shown_format(self) -> Format | None:
         """The tags that the template itself writes around thoughts, if it writes any."""

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
-from localspec.engine.chat.template import Message
+from localspec.engine.chat.message import Message
 
 
 def visible(turns: Sequence[Message], oldest: int) -> list[Message]:

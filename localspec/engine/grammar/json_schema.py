@@ -83,11 +83,32 @@ def schema_grammar(text: str) -> SchemaGrammar:
         raise GrammarError(
             f"The JSON schema is not JSON: {error}.", 'Give one such as {"type": "object"}.'
         ) from error
-    converter = _Converter(schema)
-    root = converter.visit(schema, 0)
-    rules = {"root": root, **_BASE, **converter.rules}
-    grammar = "".join(f"{name} ::= {body}\n" for name, body in rules.items())
-    return SchemaGrammar(grammar, tuple(sorted(converter.unenforced)))
+    rules = SchemaRules()
+    grammar = f"root ::= {rules.of(schema)}\n{rules.text}"
+    return SchemaGrammar(grammar, tuple(sorted(rules.unenforced)))
+
+
+class SchemaRules:
+    """The rules of several schemas in one grammar, each behind a name."""
+
+    def __init__(self) -> None:
+        self._converter = _Converter()
+
+    def of(self, schema: object, within: object = None) -> str:
+        """The name of the rule for a schema; its references lead into ``within``, or itself."""
+        self._converter.document = schema if within is None else within
+        return self._converter.visit(schema, 0)
+
+    @property
+    def text(self) -> str:
+        """The rules so far, as GBNF without a root."""
+        rules = {**_BASE, **self._converter.rules}
+        return "".join(f"{name} ::= {body}\n" for name, body in rules.items())
+
+    @property
+    def unenforced(self) -> set[str]:
+        """Keywords that the rules do not enforce."""
+        return self._converter.unenforced
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -95,10 +116,10 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 class _Converter:
-    """The rules of one schema, made while its parts are visited."""
+    """The rules of schemas, made while their parts are visited."""
 
-    def __init__(self, schema: object) -> None:
-        self._schema = schema
+    def __init__(self) -> None:
+        self.document: object = None  # which references lead into
         self.rules: dict[str, str] = {}
         self.unenforced: set[str] = set()
         self._visited: dict[int, tuple[object, str]] = {}  # kept, so that no id is used twice
@@ -173,7 +194,7 @@ class _Converter:
     def _target(self, reference: object) -> object:
         """The part of the schema that a reference names (RFC 6901)."""
         steps = str(reference).split("/")
-        found: Any = self._schema
+        found: Any = self.document
         if steps[0] != "#":
             raise GrammarError(
                 f"The JSON schema refers to {shortened(reference)}, which is not fetched.",

@@ -19,8 +19,8 @@ from localspec.engine.answer import Answer, GenerationResponse
 from localspec.engine.chat import slash_commands
 from localspec.engine.chat.conversation import Chat
 from localspec.engine.chat.input_loop import handle, read_message, run
+from localspec.engine.chat.message import ROLES, Message
 from localspec.engine.chat.slash_commands import ALIASES, COMMANDS
-from localspec.engine.chat.template import ROLES, Message
 from localspec.engine.chat.window import visible
 from localspec.engine.stats import GenerationStats
 from tests.support.chat_toys import ChatToy

@@ -8,15 +8,9 @@ import pytest
 
 from localspec.core.errors import TemplateError
 from localspec.engine.chat import sandbox
+from localspec.engine.chat.message import Message, assistant_turn, parse_message
 from localspec.engine.chat.reasoning import Splitter
-from localspec.engine.chat.template import (
-    CHATML,
-    NAMED,
-    ChatTemplate,
-    Message,
-    assistant_turn,
-    parse_message,
-)
+from localspec.engine.chat.template import CHATML, NAMED, ChatTemplate
 from tests.support import templates
 
 TALK: list[Message] = [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.engine.chat.template import Message
+from localspec.engine.chat.message import Message
 from localspec.engine.chat.window import answer_room, fit, visible
 
 

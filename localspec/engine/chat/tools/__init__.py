@@ -1,0 +1,1 @@
+"""Tools offered to a model: how they are told, how its calls are read, how a call is forced."""

@@ -1,0 +1,165 @@
+"""Chat completions: answers whole and streamed, in OpenAI's form."""
+
+from __future__ import annotations
+
+import pytest
+
+from localspec.core.sampling_params import SamplingParams
+from localspec.engine.answer import collect
+from localspec.engine.generate import stream_generate
+from tests.support.served import HELLO, ServedToy, Site, serving, text_of
+
+SAMPLED = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "max_tokens": 40}
+
+
+def expected(seed: int, stop: str = "", **changes: object) -> str:
+    """What an engine of its own says to `HELLO`, plainly."""
+    toy = ServedToy(quirk=None)
+    params = SamplingParams(seed=seed, **({k: v for k, v in SAMPLED.items() if k != "max_tokens"}))  # type: ignore[arg-type]
+    prompt = toy.encode_chat(HELLO)  # type: ignore[arg-type]
+    return collect(
+        stream_generate(toy, prompt, params, 0, max_tokens=40, stop=[stop] if stop else [])
+    ).text
+
+
+def test_a_reply_has_openai_s_form(toy_server: Site) -> None:
+    reply = toy_server.ask(max_tokens=6)
+    assert reply["object"] == "chat.completion" and reply["model"] == "toy"
+    assert reply["id"].startswith("chatcmpl-")
+    (choice,) = reply["choices"]
+    assert choice["index"] == 0 and choice["finish_reason"] == "length"
+    assert choice["message"]["role"] == "assistant" and len(choice["message"]["content"]) == 6
+    usage = reply["usage"]
+    assert usage["prompt_tokens"] == len("Uhello\nA") and usage["completion_tokens"] == 6
+    assert usage["total_tokens"] == usage["prompt_tokens"] + 6
+
+
+@pytest.mark.parametrize("length", [0, 1, 4, "auto", "off"])
+def test_text_for_a_seed_is_the_engine_s_with_any_draft_length(
+    toy_server: Site, length: object
+) -> None:
+    asked = {**SAMPLED, "seed": 5, "draft_tokens": length}
+    reply = toy_server.ask(**asked)
+    assert reply["choices"][0]["message"]["content"] == expected(5)
+    assert text_of(toy_server.stream(**asked)) == expected(5)
+    drafted = reply["timings"]["draft_n"]
+    assert (drafted > 0) == (length in (1, 4)) or length == "auto"
+    assert 0 <= reply["timings"]["draft_n_accepted"] <= drafted
+
+
+def test_several_choices_have_seeds_that_follow_each_other(toy_server: Site) -> None:
+    reply = toy_server.ask(**SAMPLED, seed=5, n=3)
+    texts = [choice["message"]["content"] for choice in reply["choices"]]
+    assert texts == [expected(5), expected(6), expected(7)]
+    assert [choice["seed"] for choice in reply["choices"]] == [5, 6, 7]
+    events = toy_server.stream(**SAMPLED, seed=5, n=3)
+    assert [text_of(events, i) for i in range(3)] == texts
+    assert reply["usage"]["prompt_tokens"] == len("Uhello\nA")
+
+
+def test_the_seed_that_was_drawn_is_told_and_repeats_the_answer(toy_server: Site) -> None:
+    (first,) = toy_server.ask(**SAMPLED)["choices"]
+    (other,) = toy_server.ask(**SAMPLED)["choices"]
+    assert first["seed"] != other["seed"]
+    (again,) = toy_server.ask(**SAMPLED, seed=first["seed"])["choices"]
+    assert again["message"] == first["message"]
+
+
+def test_a_stream_begins_with_the_role_and_ends_with_the_reason(toy_server: Site) -> None:
+    first, *middle, last = toy_server.stream(max_tokens=6)
+    assert first["object"] == "chat.completion.chunk"
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert all(event["choices"][0]["finish_reason"] is None for event in (first, *middle))
+    assert last["choices"][0] | {"seed": None} == {
+        "index": 0, "delta": {}, "logprobs": None, "finish_reason": "length", "seed": None,
+    }  # fmt: skip
+    assert last["timings"]["predicted_n"] == 6
+    assert len({event["id"] for event in (first, *middle, last)}) == 1
+
+
+def test_usage_ends_a_stream_where_it_was_asked_for(toy_server: Site) -> None:
+    *events, last = toy_server.stream(max_tokens=6, stream_options={"include_usage": True})
+    assert last["choices"] == [] and last["usage"]["completion_tokens"] == 6
+    assert "timings" in last
+    assert all(event["usage"] is None and "timings" not in event for event in events)
+
+
+def test_timings_come_with_each_event_where_they_were_asked_for(toy_server: Site) -> None:
+    _, *events = toy_server.stream(max_tokens=20, timings_per_token=True)
+    counts = [event["timings"]["predicted_n"] for event in events]
+    assert counts == sorted(counts) and counts[-1] == 20 and len(set(counts)) > 1
+
+
+def test_origins_cover_the_text(toy_server: Site) -> None:
+    asked = {"max_tokens": 40, "draft_tokens": 4, "return_origins": True}
+    events = toy_server.stream(**asked)
+    pieces = [piece for e in events for piece in e["choices"][0].get("origins", [])]
+    assert "".join([piece["text"] for piece in pieces]) == text_of(events)
+    assert {"draft", "corrected"} <= {piece["origin"] for piece in pieces}
+    assert all("origins" not in event["choices"][0] for event in toy_server.stream(max_tokens=9))
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_an_answer_ends_before_a_stop_text(toy_server: Site, as_list: bool) -> None:
+    whole = expected(5)
+    stop = whole[10:12]
+    asked = {**SAMPLED, "seed": 5, "stop": [stop, "\0"] if as_list else stop}
+    (choice,) = toy_server.ask(**asked)["choices"]
+    assert choice["message"]["content"] == whole[: whole.index(stop)]
+    assert choice["finish_reason"] == "stop"
+    assert text_of(toy_server.stream(**asked)) == choice["message"]["content"]
+
+
+def test_the_newer_limit_wins_and_the_server_s_holds_without_any(toy_server: Site) -> None:
+    def tokens(**fields: object) -> int:
+        return int(toy_server.ask(**fields)["usage"]["completion_tokens"])
+
+    assert tokens() == 8
+    assert tokens(max_tokens=5) == 5
+    assert tokens(max_tokens=5, max_completion_tokens=3) == 3
+    assert tokens(max_tokens=None, max_completion_tokens=2) == 2
+    assert tokens(max_tokens=0) == 0
+
+
+def test_messages_reach_the_template(toy_server: Site) -> None:
+    toy = toy_server.service.engine
+    assert isinstance(toy, ServedToy)
+    toy_server.ask(
+        messages=[
+            {"role": "developer", "content": "be brief"},
+            {"role": "user", "content": [{"type": "text", "text": text} for text in "ab"]},
+            {"role": "assistant", "content": "c", "reasoning_content": "hm"},
+            {"role": "user", "content": "d"},
+        ]
+    )  # fmt: skip
+    assert toy.asked[-1] == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "ab"},
+        {"role": "assistant", "content": "c", "reasoning_content": "hm"},
+        {"role": "user", "content": "d"},
+    ]
+
+
+def test_a_prefix_is_read_once(toy_server: Site) -> None:
+    question = [{"role": "user", "content": "a long question " * 9}]
+    toy_server.ask(messages=question)
+    again = toy_server.ask(messages=question)
+    cached = again["usage"]["prompt_tokens_details"]["cached_tokens"]
+    assert cached == again["usage"]["prompt_tokens"] - 1 == again["timings"]["cache_n"]
+    assert again["timings"]["prompt_n"] == 1
+
+
+def test_a_bias_bans_a_token(toy_server: Site) -> None:
+    plain = toy_server.ask()["choices"][0]["message"]["content"]
+    bias = {str(ord(plain[0])): -100}
+    assert toy_server.ask(logit_bias=bias)  # toys know no biases; the real pair's test does
+    status, error = toy_server.refused(logit_bias={"999999999": 1})
+    assert status == 400 and "999999999" in error["message"]
+
+
+def test_without_a_draft_a_length_is_refused_and_auto_is_not() -> None:
+    with serving(ServedToy(quirk=None)) as site:
+        status, error = site.refused(draft_tokens=4)
+        assert status == 400 and "no draft model" in error["message"]
+        assert site.ask(draft_tokens="off") and site.ask(draft_tokens=0)
+        assert site.ask(draft_tokens="auto")["timings"]["predicted_n"] == 8

@@ -1,0 +1,160 @@
+"""A server on a free loopback port, in this process, over toys or a real pair."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.core.sampling_params import SamplingParams
+from localspec.engine.chat.template import Message
+from localspec.engine.text_stream import Prompt, Reading
+from localspec.server.app import MAX_BODY, make_app
+from localspec.server.guard import LOOPBACK, Access
+from localspec.server.listen import Server, bind, url
+from localspec.server.scheduler import Limits, Scheduler
+from localspec.server.service import Defaults, ServedEngine, Service
+from tests.support.chat_toys import ChatToy
+from tests.support.toys import ToyModel
+
+PATIENCE = 60.0  # seconds, for what should take none
+HELLO = [{"role": "user", "content": "hello"}]
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+
+
+class ServedToy(ChatToy):
+    """A ChatToy whose prompts know how to be read; it breaks where it is asked to ``break``."""
+
+    def encode_chat(self, messages: Sequence[Message], *, thinking: bool | None = None) -> Prompt:
+        return Prompt(super().encode_chat(messages), Reading(self.piece))
+
+    def encode_text(self, text: str, *, special: bool = False) -> Prompt:
+        if text == "break":
+            raise RuntimeError("the secret of /home/somebody")
+        return Prompt(text.encode("ascii", "replace"), Reading(self.piece))
+
+
+class Gate(ToyModel):
+    """A target that answers pass by pass, as it is let: ``passes`` counts those begun."""
+
+    def __init__(self, n_ctx: int = 100_000) -> None:
+        super().__init__(n_vocab=129, n_ctx=n_ctx, favoured=[*b"abc de"])
+        self._open = threading.Semaphore(0)
+        self.began = threading.Semaphore(0)
+        self.passes = 0
+
+    def let(self, passes: int = 1) -> None:
+        """Let so many passes be made."""
+        self._open.release(passes)
+
+    def decode(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
+        self.passes += 1
+        self.began.release()
+        assert self._open.acquire(timeout=PATIENCE)
+        return super().decode(tokens, rows)
+
+
+@dataclass
+class Site:
+    """A running server, and a client of it."""
+
+    url: str
+    service: Service
+    client: httpx2.Client
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    def get(self, path: str, **headers: str) -> httpx2.Response:
+        return self.client.get(path, headers=headers)
+
+    def post(self, path: str, body: object, **headers: str) -> httpx2.Response:
+        data = json.dumps(body)  # with escapes, also of what is no Unicode
+        kind = {"content-type": "application/json"}
+        return self.client.post(path, content=data, headers=kind | headers)
+
+    def ask(self, path: str = CHAT, /, **fields: object) -> Any:
+        """The JSON of a reply that must be one."""
+        reply = self.post(path, _asked(path) | fields)
+        assert reply.status_code == 200, reply.text
+        return reply.json()
+
+    def refused(self, path: str = CHAT, /, **fields: object) -> tuple[int, dict[str, Any]]:
+        """Status and error of a request that must fail."""
+        reply = self.post(path, _asked(path) | fields)
+        return reply.status_code, error_of(reply)
+
+    def stream(self, path: str = CHAT, /, **fields: object) -> list[dict[str, Any]]:
+        """The events of a stream that must be complete."""
+        reply = self.post(path, _asked(path) | fields | {"stream": True})
+        assert reply.headers["content-type"] == "text/event-stream; charset=utf-8", reply.text
+        *events, last = events_of(reply.text)
+        assert last == "[DONE]"
+        return [json.loads(event) for event in events]
+
+
+def _asked(path: str) -> dict[str, object]:
+    return {"messages": HELLO} if path == CHAT else {"prompt": "hello"}
+
+
+def events_of(text: str) -> list[str]:
+    """The data of server-sent events."""
+    *events, rest = text.split("\n\n")
+    assert rest == ""
+    assert all(event.startswith("data: ") for event in events)
+    return [event.removeprefix("data: ") for event in events]
+
+
+def error_of(reply: httpx2.Response) -> dict[str, Any]:
+    """The error of a reply, which must have OpenAI's form."""
+    assert reply.headers["content-type"] == "application/json", reply.text
+    body = reply.json()
+    assert body.keys() == {"error"}
+    error: dict[str, Any] = body["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert isinstance(error["message"], str) and isinstance(error["type"], str)
+    return error
+
+
+def text_of(events: Sequence[dict[str, Any]], index: int = 0, key: str = "content") -> str:
+    """What the events of a stream say of one choice."""
+    choices = [choice for event in events for choice in event["choices"]]
+    mine = [choice for choice in choices if choice["index"] == index]
+    return "".join([c["delta"].get(key, "") if "delta" in c else c["text"] for c in mine])
+
+
+@contextmanager
+def serving(
+    engine: ServedEngine,
+    *,
+    access: Access = LOOPBACK,
+    defaults: Defaults | None = None,
+    limits: Limits | None = None,
+    max_body: int = MAX_BODY,
+    names: Sequence[str] = ("toy", "other name"),
+) -> Iterator[Site]:
+    """Serve while the block runs; without defaults, greedy answers of eight tokens."""
+    defaults = defaults or Defaults(SamplingParams(temperature=0), max_tokens=8)
+    lines: list[str] = []
+    with closing(Scheduler([engine], limits or Limits())) as scheduler:
+        service = Service(engine, scheduler, defaults, names)
+        server = Server(make_app(service, access, max_body=max_body, say=lines.append))
+        listening = bind("127.0.0.1", 0)
+        listening.listen()  # who asks before the server has begun waits
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        try:
+            with httpx2.Client(base_url=url(listening), timeout=PATIENCE) as client:
+                yield Site(url(listening), service, client, lines)
+        finally:
+            server.end()
+            thread.join()
