@@ -132,6 +132,7 @@ async function reply() {
   } catch (error) {
     failure = failed(error, turn);
   }
+  running.abort(); // where the page broke off, the server need not go on
   running = null;
   const came = !failure || turn.runs.length > 0;
   if (came) following(() => view.show(turn.figures));
