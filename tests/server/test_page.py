@@ -154,7 +154,7 @@ def test_the_meter_is_live_and_stop_ends_the_answer(load: Open) -> None:
         page.wait(lambda: len(page.turns[-1]) >= 2)
         assert re.fullmatch(r"[\d.]+ tok/s · draft off", page.meters[-1])
         assert page.busy and not page["send"].is_displayed()
-        page["stop"].click()
+        page.click("stop")
         page.wait(lambda: not page.busy)
         said = page.turns[-1]
         assert page.meters[-1].endswith(" · stopped")
@@ -166,6 +166,27 @@ def test_the_meter_is_live_and_stop_ends_the_answer(load: Open) -> None:
         assert not page.notice
 
 
+def test_the_page_follows_an_answer_unless_its_reader_is_elsewhere(load: Open) -> None:
+    engine = ServedToy(quirk=None)
+    engine.target = gate = Gate()
+    with serving(engine, defaults=Defaults(SamplingParams(temperature=0))) as site:
+        page = load(site)
+        page.look(390, "light", 450)
+        page.send(3 * WORD)
+        gate.let(3)
+        page.wait(lambda: page.turns[-1])
+        place = "return [scrollY, document.documentElement.scrollHeight - innerHeight]"
+        at, end = page.run(place)
+        assert at == end > 0
+        page.run("scrollTo(0, 0)")
+        said = page.turns[-1]
+        gate.let(5)
+        page.wait(lambda: page.turns[-1] != said)
+        assert page.run("return scrollY") == 0
+        page.click("stop")
+        gate.let(10_000)
+
+
 def test_a_question_stopped_before_its_answer_can_be_sent_again(load: Open) -> None:
     engine = ServedToy(quirk=None)
     engine.target = gate = Gate()
@@ -174,7 +195,7 @@ def test_a_question_stopped_before_its_answer_can_be_sent_again(load: Open) -> N
         page.send("hello")
         page.wait(lambda: page.meters == ["waiting for the first token"])
         page["question"].send_keys("and then")
-        page["stop"].click()
+        page.click("stop")
         page.wait(lambda: not page.busy)
         assert page.turns == []
         assert page["question"].get_property("value") == "hello\nand then"
@@ -250,8 +271,9 @@ def test_a_lost_server_is_said_and_nothing_lost(load: Open) -> None:
         page = load(site)
         page.ask("hello")
         turns, meters = page.turns, page.meters
-    for again in (lambda: page.send("more"), page["again"].click):
-        again()
+    tries: list[Callable[[], None]] = [lambda: page.send("more"), lambda: page.click("again")]
+    for attempt in tries:
+        attempt()
         sentence = page.wait(lambda: page.notice)
         assert sentence == "There is no connection to the server. Is localspec serve still running?"
         page.wait(lambda: not page.busy)
@@ -276,6 +298,24 @@ def test_an_answer_that_breaks_off_stays(load: Open) -> None:
         assert "The server failed to answer" in page.wait(lambda: page.notice)
         assert page.turns[-1] and page.meters[-1].endswith(" · cut off")
         assert "secret" not in page.notice
+
+
+@pytest.mark.parametrize(
+    ("reply", "sentence"),
+    [
+        ("new Response('data: {}\\n\\n')", "The server ended before the answer was complete."),
+        ("new Response('<html>', {status: 502})", "The server answered with status 502."),
+        (
+            "new Response('', {status: 429, headers: {'Retry-After': '7'}})",
+            "The server answered with status 429. Ask again in 7 s.",
+        ),
+    ],
+)
+def test_replies_of_what_stands_between(page: Page, reply: str, sentence: str) -> None:
+    page.run(f"window.fetch = async () => {reply}")
+    page.send("hello")
+    assert page.wait(lambda: page.notice) == sentence
+    assert page["question"].get_property("value") == "hello"
 
 
 def test_a_key_is_asked_for_and_kept_in_the_tab_alone(load: Open) -> None:
@@ -305,7 +345,7 @@ def test_a_conversation_outlives_the_page_until_it_is_cleared(page: Page) -> Non
     seen = page.turns, page.meters, page.characters()
     page.load()
     assert (page.turns, page.meters, page.characters()) == seen
-    page["clear"].click()
+    page.click("clear")
     page.browser.switch_to.alert.accept()
     assert page.turns == []
     page.load()
@@ -315,7 +355,7 @@ def test_a_conversation_outlives_the_page_until_it_is_cleared(page: Page) -> Non
 def test_the_last_answer_can_be_given_again(page: Page) -> None:
     page.set(temperature=1)
     page.ask("hello")
-    page["again"].click()
+    page.click("again")
     page.wait(lambda: not page.busy)
     first, second = page.bodies()
     assert first["messages"] == second["messages"]
@@ -341,7 +381,7 @@ def test_settings_are_sent_and_kept(page: Page) -> None:
     assert {name: sent[name] for name in given} == given
     assert sent["messages"][0] == {"role": "system", "content": "Be kind."}
     assert "5 tokens · " in page.meters[-1] and " · seed 42 · " in page.meters[-1]
-    page["open-settings"].click()
+    page.click("open-settings")
     page.all("#settings button[type=reset]")[0].click()
     page.all("#settings button.main")[0].click()
     page.ask("more")
@@ -350,7 +390,7 @@ def test_settings_are_sent_and_kept(page: Page) -> None:
 
 
 def test_what_is_no_setting_is_shown_and_not_sent(page: Page) -> None:
-    page["open-settings"].click()
+    page.click("open-settings")
     page["draft_tokens"].send_keys("63")
     page["draft_tokens"].send_keys(Keys.ESCAPE)
     page.wait(lambda: not page["settings"].is_displayed())
@@ -392,7 +432,7 @@ def test_it_fits_and_can_be_read(page: Page, scheme: str) -> None:
         page.look(width, scheme)
         for dialog in (False, True):
             if dialog:
-                page["open-settings"].click()
+                page.click("open-settings")
             assert page.run("return document.documentElement.scrollWidth <= innerWidth")
             outside = page.run(
                 "return [...document.querySelectorAll('body *')].filter(e => e.checkVisibility()"
@@ -423,7 +463,7 @@ def test_origins_differ_in_more_than_colour_and_can_be_hidden(page: Page) -> Non
         return found
 
     assert len(set(looks().values())) == 4
-    page["show-origins"].click()
+    page.click("show-origins")
     spans = page.all(".turn > .body span")
     assert {span.value_of_css_property("text-decoration-line") for span in spans} == {"none"}
     assert not page.all("#legend ul")[0].is_displayed()

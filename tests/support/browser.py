@@ -81,8 +81,8 @@ class Page:
         browser.close()
         browser.switch_to.window(mine)
         self.events: list[dict[str, Any]] = []
-        browser.get_log("performance")
-        browser.get_log("browser")
+        self._log("performance")
+        self._log("browser")
         self.load()
 
     def load(self) -> None:
@@ -113,6 +113,9 @@ class Page:
 
     # -- what a person does ------------------------------------------------------------------
 
+    def click(self, name: str) -> None:
+        self[name].click()
+
     def send(self, text: str) -> None:
         self["question"].send_keys(text + "\n")
 
@@ -123,7 +126,7 @@ class Page:
 
     def set(self, **values: object) -> None:
         """Write into fields of the settings; "" empties one."""
-        self["open-settings"].click()
+        self.click("open-settings")
         for name, value in values.items():
             self[name].clear()
             self[name].send_keys(str(value))
@@ -164,12 +167,12 @@ class Page:
 
     def complaints(self) -> list[str]:
         """What the browser's console says, refused requests left out."""
-        entries = self.browser.get_log("browser")
+        entries = self._log("browser")
         return [str(entry["message"]) for entry in entries if entry["source"] != "network"]
 
     def requests(self) -> list[dict[str, Any]]:
         """All requests of the page since it was first loaded, as DevTools tells of them."""
-        told = [json.loads(entry["message"]) for entry in self.browser.get_log("performance")]
+        told = [json.loads(entry["message"]) for entry in self._log("performance")]
         self.events += [event["message"] for event in told]
         sent = [event for event in self.events if event["method"] == "Network.requestWillBeSent"]
         return [event["params"]["request"] for event in sent]
@@ -177,3 +180,8 @@ class Page:
     def bodies(self) -> list[dict[str, Any]]:
         """What was sent to be answered."""
         return [json.loads(r["postData"]) for r in self.requests() if "postData" in r]
+
+    def _log(self, kind: str) -> list[dict[str, Any]]:
+        """What was logged since it was last asked for, in all tabs."""
+        entries: list[dict[str, Any]] = self.browser.get_log(kind)  # type: ignore[no-untyped-call]
+        return entries

@@ -45,13 +45,16 @@ function tell(sentence) {
   $("notice").hidden = !sentence;
 }
 
+function toEnd() {
+  window.scrollTo(0, document.documentElement.scrollHeight);
+}
+
 /** Change the page, and stay at its end if that is where the reader is. */
 function following(change) {
-  const root = document.documentElement;
-  const atEnd = window.innerHeight + window.scrollY >= root.scrollHeight - 80;
-  const result = change();
-  if (atEnd) window.scrollTo(0, root.scrollHeight);
-  return result;
+  const { scrollHeight } = document.documentElement;
+  const atEnd = window.innerHeight + window.scrollY >= scrollHeight - 80;
+  change();
+  if (atEnd) toEnd();
 }
 
 function append(turn) {
@@ -95,7 +98,7 @@ async function ask() {
   if (running || !text.trim() || !settings.check()) return;
   $("question").value = "";
   turns.push({ text });
-  following(() => append(turns.at(-1)));
+  append(turns.at(-1));
   if (await reply()) return;
   turns.pop(); // back to where it can be sent again
   $("question").value = [text, $("question").value].filter(Boolean).join("\n");
@@ -122,10 +125,11 @@ async function reply() {
   const turn = { runs: [], figures: {} };
   running = new AbortController();
   turns.push(turn);
-  const view = following(() => append(turn));
+  const view = append(turn);
   tell("");
   $("status").textContent = "Answering";
   refresh();
+  toEnd();
   let failure = null;
   try {
     await receive(request, turn, view);
@@ -228,6 +232,6 @@ addEventListener("pagehide", () => {
 
 showOrigins();
 redraw();
-window.scrollTo(0, document.documentElement.scrollHeight);
+toEnd();
 $("question").focus();
 meet();
