@@ -16,6 +16,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,6 +109,9 @@ class InstantProfile:
     def introduce(self, say: Callable[[str], None]) -> None:
         """Nothing is measured."""
 
+    def keep(self) -> None:
+        """Nothing is kept."""
+
 
 class InstantEngine:
     """An Engine over two such models, whose passes are said to cost as on a GPU."""
@@ -127,6 +131,9 @@ class InstantEngine:
     def clock(self) -> float:
         """What the controller is shown: as if passes took time."""
         return time.perf_counter() + self.target.spent + self.draft.spent
+
+    def answering(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def is_stop(self, token: int) -> bool:
         return token == 0

@@ -1,10 +1,44 @@
-"""Ctrl-C held back while it would do harm and raised afterwards, or ending the process at once."""
+"""Ends to what is under way: Ctrl-C, held back where it would do harm, or another thread's wish."""
 
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+
+class Cancelled(Exception):
+    """Nobody wants any more what this thread computes; see `stopped_when`."""
+
+
+_wish = threading.local()  # `unwanted`: of the innermost `stopped_when` of each thread
+
+
+@contextmanager
+def stopped_when(unwanted: Callable[[], bool]) -> Iterator[None]:
+    """Let what takes long in this thread end with Cancelled once ``unwanted()`` is true.
+
+    Ctrl-C only reaches the main thread; this ends a pass in any. ``unwanted`` is called up to some
+    hundred times in a pass of a model, and must not raise.
+    """
+    before = getattr(_wish, "unwanted", None)
+    _wish.unwanted = unwanted
+    try:
+        yield
+    finally:
+        _wish.unwanted = before
+
+
+def is_unwanted() -> bool:
+    """Whether this thread should end what it is at."""
+    unwanted = getattr(_wish, "unwanted", None)
+    return unwanted is not None and bool(unwanted())
+
+
+def require_wanted() -> None:
+    """Raise Cancelled where this thread should end what it is at."""
+    if is_unwanted():
+        raise Cancelled
 
 
 @contextmanager

@@ -5,6 +5,7 @@ What it needs of an engine is a Protocol; it knows neither llama.cpp nor the ter
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Protocol
 
@@ -49,6 +50,10 @@ class Profile(Protocol):
         """Get to know the pair, as auto needs to; say what that takes and shows."""
         ...
 
+    def keep(self) -> None:
+        """Write down what was learnt."""
+        ...
+
 
 class TextEngine(Protocol):
     """A loaded target, perhaps with a draft, and the target's vocabulary; see `engine.Engine`."""
@@ -70,6 +75,10 @@ class TextEngine(Protocol):
     @property
     def suffix_index(self) -> SuffixIndex:
         """For prompt lookup; kept from answer to answer, so that a chat's text is added once."""
+        ...
+
+    def answering(self) -> AbstractContextManager[None]:
+        """Entered around an answer by the thread that wants it, where several share a model."""
         ...
 
     def is_stop(self, token: int) -> bool:

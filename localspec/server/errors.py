@@ -15,7 +15,7 @@ from localspec.core.errors import (
     TemplateError,
     UsageError,
 )
-from localspec.server.scheduler import QueueFull
+from localspec.server.limits import AnswerTimeout, Closing, QueueFull, QueueTimeout
 
 logger = logging.getLogger("localspec.server")
 
@@ -68,9 +68,12 @@ def describe(error: BaseException, request_id: str) -> tuple[int, dict[str, Any]
     if isinstance(error, BadRequest):
         told = error_body(error.status, _sentences(error), param=error.param, code=error.code)
         return error.status, told, {}
-    if isinstance(error, QueueFull):
+    if isinstance(error, (QueueFull, QueueTimeout)):
+        status = 429 if isinstance(error, QueueFull) else 503
         again = {"Retry-After": str(error.retry_after)}
-        return 429, error_body(429, _sentences(error), code="queue_full"), again
+        return status, error_body(status, _sentences(error), code="queue_full"), again
+    if isinstance(error, (AnswerTimeout, Closing)):
+        return 503, error_body(503, _sentences(error)), {}
     if isinstance(error, _MENDABLE):
         code = "context_length_exceeded" if isinstance(error, PromptTooLong) else None
         return 400, error_body(400, _sentences(error), code=code), {}

@@ -1,50 +1,52 @@
-"""Requests answered in the order in which they came, each by the first slot that is free."""
+"""Requests answered in the order in which they came, each by the slot that knows most of it."""
 
+import math
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from types import TracebackType
 
-from localspec.core.errors import LocalspecError
-from localspec.engine.generate import TextEngine, stream_generate
+from localspec.core.errors import UsageError
+from localspec.engine.generate import TextEngine
+from localspec.engine.prefix_cache import WORTH_KEEPING, PrefixCache
 from localspec.server.job import Ask, Job
+from localspec.server.limits import Closing, Limits, QueueFull, QueueTimeout
+from localspec.server.slot import Slot
+from localspec.speculative.prefix import common_prefix
 
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of what is asked for at the same time: jobs that may wait, and seconds."""
-
-    waiting: int = 64
-    queue_seconds: float = 600.0
-    answer_seconds: float = 3600.0
-
-
-class QueueFull(LocalspecError):
-    """As many requests wait as may; ``retry_after`` is in seconds."""
-
-    def __init__(self, waiting: int, retry_after: int) -> None:
-        super().__init__(
-            f"{waiting} requests are waiting already.", f"Ask again in {retry_after} s."
-        )
-        self.retry_after = retry_after
+_LIMITS = Limits()
+_RECENT = 16  # answers, from whose seconds is told when to ask again
 
 
 class Scheduler:
-    """A thread for each slot, and the queue in front of them."""
+    """The queue in front of the slots, each of which has a thread.
 
-    def __init__(self, slots: Sequence[TextEngine], limits: Limits = Limits()) -> None:
+    Jobs begin in the order in which they were submitted. Of several free slots, the one whose cache
+    shares most with the prompt takes the job, else the one that was used longest ago, as in
+    llama.cpp's server (`get_available_slot`). ``prefixes`` keeps what a slot would forget.
+
+    Jobs are submitted and iterated in an event loop; all else may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        slots: Sequence[TextEngine],
+        limits: Limits = _LIMITS,
+        prefixes: PrefixCache | None = None,
+    ) -> None:
         self._limits = limits
+        self._lock = threading.Lock()
         self._waiting: deque[Job] = deque()
-        self._running: set[int] = set()
-        self._changed = threading.Condition()
-        self._closed = False
-        self._threads = [
-            threading.Thread(target=self._serve, args=(slot,), name=f"slot {i}")
-            for i, slot in enumerate(slots)
+        self._running: set[Job] = set()
+        self._closing = False
+        self._seconds: deque[float] = deque(maxlen=_RECENT)
+        prefixes = PrefixCache(0) if prefixes is None else prefixes
+        self._slots = [
+            Slot(engine, prefixes, limits.answer_seconds, self._free, f"slot {i}")
+            for i, engine in enumerate(slots)
         ]
-        for thread in self._threads:
-            thread.start()
+        self._idle = list(self._slots)  # the one that was used longest ago comes first
 
     @property
     def waiting(self) -> int:
@@ -57,60 +59,115 @@ class Scheduler:
         return len(self._running)
 
     def submit(self, ask: Ask) -> Job:
-        """Queue an answer; to be called in an event loop. Raises QueueFull."""
-        job = Job(ask)
-        with self._changed:
-            if len(self._waiting) >= self._limits.waiting:
-                raise QueueFull(len(self._waiting), 1)
-            self._waiting.append(job)
-            self._changed.notify()
-        return job
+        """Queue an answer; see `submit_all`."""
+        return self.submit_all([ask])[0]
 
-    def close(self) -> None:
-        """Take no more, and wait for the answers under way."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
+    def submit_all(self, asks: Sequence[Ask]) -> list[Job]:
+        """Queue answers one after the other, all or none; to be called in an event loop.
 
-    def _serve(self, slot: TextEngine) -> None:
-        while (job := self._next()) is not None:
-            try:
-                self._answer(slot, job)
-            except BaseException as error:
-                job.end(error)
-            else:
-                job.end()
-            finally:
-                with self._changed:
-                    self._running.discard(id(job))
+        A job that waits too long ends with QueueTimeout. Raises QueueFull where there is no room
+        for all now, UsageError where there never is, Closing once `close` was called.
+        """
+        jobs = [Job(ask, self._withdraw) for ask in asks]
+        with self._lock:
+            self._require_room(len(jobs))
+            self._waiting.extend(jobs)
+            self._assign()
+            for job in jobs:
+                if job.begun_at is None:
+                    job.wait_at_most(self._limits.queue_seconds, self._give_up)
+        return jobs
 
-    def _next(self) -> Job | None:
-        with self._changed:
-            while not self._waiting:
-                if self._closed:
-                    return None
-                self._changed.wait()
+    def close(self, seconds: float = 0.0) -> None:
+        """Refuse what comes and what waits, and end what is under way; returns when all has ended.
+
+        Answers may take so many seconds more; then they end with Closing. Blocks meanwhile: to be
+        called beside the event loop in which they are read. Harmless when called again.
+        """
+        ends = time.monotonic() + seconds
+        with self._lock:
+            self._closing = True
+            refused = list(self._waiting)
+        for job in refused:
+            job.cancel(Closing())
+        for slot in self._slots:
+            slot.close()
+        for slot in self._slots:
+            slot.join(max(0.0, ends - time.monotonic()))
+        with self._lock:
+            late = list(self._running)
+        for job in late:
+            job.cancel(Closing())
+        for slot in self._slots:
+            slot.join()
+
+    def __enter__(self) -> "Scheduler":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- called by jobs and slots --------------------------------------------------------------
+
+    def _withdraw(self, job: Job) -> None:
+        """Let a cancelled job leave the queue; one that is under way is ended by its slot."""
+        if self._leaves(job):
+            job.end(job.reason)
+
+    def _give_up(self, job: Job) -> None:
+        if self._leaves(job):
+            job.end(QueueTimeout(self._limits.queue_seconds, self._retry_after()))
+
+    def _leaves(self, job: Job) -> bool:
+        with self._lock:
+            waited = job in self._waiting
+            if waited:
+                self._waiting.remove(job)
+        return waited
+
+    def _free(self, slot: Slot, job: Job) -> None:
+        with self._lock:
+            if job.begun_at is not None:
+                self._seconds.append(time.monotonic() - job.begun_at)
+            self._running.discard(job)
+            self._idle.append(slot)
+            self._assign()
+
+    # -- under the lock ------------------------------------------------------------------------
+
+    def _assign(self) -> None:
+        """Let idle slots begin what waits."""
+        while self._waiting and self._idle:
             job = self._waiting.popleft()
-            self._running.add(id(job))
-            return job
+            slot = max(self._idle, key=lambda slot: _shared(slot, job.ask.prompt))
+            self._idle.remove(slot)
+            self._running.add(job)
+            job.begin()
+            slot.take(job)
 
-    @staticmethod
-    def _answer(slot: TextEngine, job: Job) -> None:
-        ask = job.ask
-        responses = stream_generate(
-            slot,
-            ask.prompt,
-            ask.params,
-            ask.draft_tokens,
-            suffix=ask.suffix,
-            max_tokens=ask.max_tokens,
-            stop=ask.stop,
-            grammar=ask.grammar,
-        )
-        with closing(responses):
-            for response in responses:
-                if job.cancelled:
-                    return
-                job.put(response)
+    def _require_room(self, wanted: int) -> None:
+        most = self._limits.waiting + len(self._slots)
+        if self._closing:
+            raise Closing
+        if wanted > most:
+            raise UsageError(
+                f"{wanted} answers are wanted at once, and {most} is the most.", "Ask for fewer."
+            )
+        if len(self._waiting) + wanted > self._limits.waiting + len(self._idle):
+            raise QueueFull(len(self._waiting), self._retry_after())
+
+    def _retry_after(self) -> int:
+        """Seconds until what waits now has begun, if answers take as long as those of late."""
+        mean = sum(self._seconds) / max(1, len(self._seconds))
+        return max(1, math.ceil(mean * len(self._waiting) / len(self._slots)))
+
+
+def _shared(slot: Slot, prompt: list[int]) -> int:
+    """Tokens of the prompt that the slot holds; 0 where they are hardly worth another's cache."""
+    shared = common_prefix(slot.tokens, prompt)
+    return shared if shared >= WORTH_KEEPING else 0

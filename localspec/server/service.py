@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from localspec.core.config import DraftTokens
 from localspec.core.errors import UsageError
 from localspec.core.sampling_params import MAX_SEED, SamplingParams
-from localspec.engine.chat.template import Message
+from localspec.engine.chat.template import ChatTemplate
+from localspec.engine.chat.tools.tool import ToolChoice
 from localspec.engine.generate import TextEngine
 from localspec.engine.text_stream import Prompt
 from localspec.server.errors import BadRequest
@@ -21,7 +22,17 @@ from localspec.server.scheduler import Scheduler
 class ServedEngine(TextEngine, Protocol):
     """An engine that also makes tokens of texts and conversations; see `engine.Engine`."""
 
-    def encode_chat(self, messages: Sequence[Message], *, thinking: bool | None = None) -> Prompt:
+    template: ChatTemplate
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        thinking: bool | None = None,
+        tools: Sequence[Mapping[str, object]] = (),
+        tool_choice: ToolChoice = "auto",
+        variables: Mapping[str, object] | None = None,
+    ) -> Prompt:
         """Token ids of a conversation, up to the assistant's turn."""
         ...
 
@@ -117,12 +128,5 @@ class Service:
         return 0
 
     def begin(self, asks: Sequence[Ask]) -> list[Job]:
-        """Queue the answers to one request, all or none; raises QueueFull."""
-        jobs: list[Job] = []
-        try:
-            jobs.extend(self.scheduler.submit(ask) for ask in asks)
-        except BaseException:
-            for job in jobs:
-                job.cancel()
-            raise
-        return jobs
+        """Queue the answers to one request, all or none; raises QueueFull or Closing."""
+        return self.scheduler.submit_all(asks)

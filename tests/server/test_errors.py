@@ -11,7 +11,7 @@ import pytest
 from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.core.errors import EngineError, PromptTooLong
 from localspec.server.errors import describe, error_body
-from localspec.server.scheduler import QueueFull
+from localspec.server.limits import QueueFull
 from tests.support.served import (
     CHAT,
     COMPLETIONS,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.chat.message import Message
@@ -39,6 +40,9 @@ class ChatToy:
         self.asked: list[list[Message]] = []
 
     can_roll_back = True
+
+    def answering(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def is_stop(self, token: int) -> bool:
         return token == STOP

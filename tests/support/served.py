@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.chat.template import Message
+from localspec.engine.chat.message import read_messages
+from localspec.engine.chat.template import CHATML, ChatTemplate
+from localspec.engine.chat.tools.tool import ToolChoice
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server.app import MAX_BODY, make_app
 from localspec.server.guard import LOOPBACK, Access
+from localspec.server.limits import Limits
 from localspec.server.listen import Server, bind, url
-from localspec.server.scheduler import Limits, Scheduler
+from localspec.server.scheduler import Scheduler
 from localspec.server.service import Defaults, ServedEngine, Service
 from tests.support.chat_toys import ChatToy
 from tests.support.toys import ToyModel
@@ -32,8 +35,24 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 class ServedToy(ChatToy):
     """A ChatToy whose prompts know how to be read; it breaks where it is asked to ``break``."""
 
-    def encode_chat(self, messages: Sequence[Message], *, thinking: bool | None = None) -> Prompt:
-        return Prompt(super().encode_chat(messages), Reading(self.piece))
+    template = ChatTemplate(CHATML)
+
+    def __init__(self, *, quirk: float | None = 0.3, common: bytes = b"abc de") -> None:
+        super().__init__(quirk=quirk, common=common)
+        self.told: list[dict[str, object]] = []
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        thinking: bool | None = None,
+        tools: Sequence[Mapping[str, object]] = (),
+        tool_choice: ToolChoice = "auto",
+        variables: Mapping[str, object] | None = None,
+    ) -> Prompt:
+        told = {"thinking": thinking, "tools": tools, "tool_choice": tool_choice}
+        self.told.append({**told, "variables": variables})
+        return Prompt(super().encode_chat(read_messages(messages)), Reading(self.piece))
 
     def encode_text(self, text: str, *, special: bool = False) -> Prompt:
         if text == "break":
@@ -52,7 +71,8 @@ class Gate(ToyModel):
 
     def let(self, passes: int = 1) -> None:
         """Let so many passes be made."""
-        self._open.release(passes)
+        if passes:
+            self._open.release(passes)
 
     def decode(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
         self.passes += 1
@@ -67,6 +87,7 @@ class Site:
 
     url: str
     service: Service
+    server: Server
     client: httpx2.Client
     lines: list[str] = field(default_factory=list)
 
@@ -145,16 +166,17 @@ def serving(
     """Serve while the block runs; without defaults, greedy answers of eight tokens."""
     defaults = defaults or Defaults(SamplingParams(temperature=0), max_tokens=8)
     lines: list[str] = []
-    with closing(Scheduler([engine], limits or Limits())) as scheduler:
+    with Scheduler([engine], limits or Limits()) as scheduler:
         service = Service(engine, scheduler, defaults, names)
-        server = Server(make_app(service, access, max_body=max_body, say=lines.append))
+        app = make_app(service, access, max_body=max_body, say=lines.append)
+        server = Server(app, scheduler, grace=0)
         listening = bind("127.0.0.1", 0)
         listening.listen()  # who asks before the server has begun waits
-        thread = threading.Thread(target=server.run, args=([listening],))
+        thread = threading.Thread(target=server.run_on, args=(listening,))
         thread.start()
         try:
             with httpx2.Client(base_url=url(listening), timeout=PATIENCE) as client:
-                yield Site(url(listening), service, client, lines)
+                yield Site(url(listening), service, server, client, lines)
         finally:
             server.end()
             thread.join()

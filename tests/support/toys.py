@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -201,12 +202,16 @@ class ToyProfile:
 
     def __init__(self) -> None:
         self._knowledge = toy_knowledge()
+        self.kept = 0  # times
 
     def knowledge(self, clock: Clock) -> Knowledge:
         return self._knowledge
 
     def introduce(self, say: Callable[[str], None]) -> None:
         say("Measuring.")
+
+    def keep(self) -> None:
+        self.kept += 1
 
 
 class SlotConstraint:
@@ -272,6 +277,9 @@ class ToyEngine:
         self.draft = None if quirk is None else model(quirk, draft_n_ctx or n_ctx, 1.0)
 
     can_roll_back = True
+
+    def answering(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def is_stop(self, token: int) -> bool:
         return token == STOP_TOKEN

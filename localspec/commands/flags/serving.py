@@ -11,7 +11,7 @@ from localspec.core.files import read_text
 
 if TYPE_CHECKING:
     from localspec.server.guard import Access
-    from localspec.server.scheduler import Limits
+    from localspec.server.limits import Limits
 
 _PANEL = "Server"
 _MOST_KEY_BYTES = 2**16
@@ -120,6 +120,19 @@ class ServingFlags:
             rich_help_panel=_PANEL,
         ),
     ] = 3600.0
+    cache_ram: Annotated[
+        int,
+        typer.Option(
+            "--cache-ram",
+            "-cram",
+            metavar="MIB",
+            min=0,
+            max=2**24,
+            help="Most memory for what was read of earlier prompts, so that a conversation taken "
+            "up again is not read again; 0: none.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = 1024
     max_body: Annotated[
         int,
         typer.Option(
@@ -146,7 +159,7 @@ class ServingFlags:
 
     def limits(self) -> "Limits":
         """How much may be asked for."""
-        from localspec.server.scheduler import Limits
+        from localspec.server.limits import Limits
 
         return Limits(self.max_queue, self.queue_timeout, self.timeout)
 

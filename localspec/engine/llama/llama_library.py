@@ -12,7 +12,7 @@ from typing import Any
 
 from localspec.core.errors import EngineError, UsageError
 from localspec.core.formatting import printable
-from localspec.core.interrupt import held_interrupt
+from localspec.core.interrupt import held_interrupt, is_unwanted, require_wanted
 
 # Iterations an idle libgomp thread spins before it sleeps. Unbounded spinning, libgomp's default,
 # stalls a token for up to a second beside another busy process; see docs/threads.md.
@@ -112,19 +112,23 @@ def library() -> Any:
 
 
 @contextmanager
-def stopped_by_ctrl_c(context: Any) -> Iterator[None]:
-    """Let Ctrl-C stop a pass between two operations of its graph (on the CPU and on Metal).
+def interruptible(context: Any) -> Iterator[None]:
+    """Let Ctrl-C, or `stopped_when`, end a pass between two operations of its graph.
 
-    For passes that take long: being asked 240 times adds 2 % to one token of a small model.
+    llama.cpp asks on the CPU and on Metal; elsewhere the pass is not begun, or its end is waited
+    for. For passes that take long: being asked 240 times adds 2 % to one token of a small model.
+    Raises KeyboardInterrupt or Cancelled, also where the pass was complete by then.
     """
     llama = library()
+    require_wanted()
     with held_interrupt() as pressed:
-        ask = llama.ggml_abort_callback(lambda data: bool(pressed))
+        ask = llama.ggml_abort_callback(lambda data: bool(pressed) or is_unwanted())
         llama.llama_set_abort_callback(context, ask, None)
         try:
             yield
         finally:
             llama.llama_set_abort_callback(context, llama.ggml_abort_callback(), None)
+    require_wanted()
 
 
 @functools.cache

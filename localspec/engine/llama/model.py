@@ -15,7 +15,16 @@ from localspec.core.interrupt import held_interrupt
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.batch import Batch, chunks
 from localspec.engine.llama.parameters import context_parameters
-from localspec.engine.llama.rollback import Fork, Reread, Rollback, Trim, make_rollback, pointer
+from localspec.engine.llama.rollback import (
+    Copy,
+    Fork,
+    Reach,
+    Reread,
+    Rollback,
+    Trim,
+    make_rollback,
+    pointer,
+)
 from localspec.engine.llama.tokenizer import SHORT, require_fitting, tokenize
 from localspec.engine.llama.weights import Weights
 from localspec.engine.memory.plan import asked_ctx_size, default_ctx_size
@@ -93,7 +102,7 @@ class LlamaModel:
         """Append ``tokens``; logits after the last ``rows``, valid until the next call.
 
         Raises EngineError when llama.cpp refuses; the cache then holds what it held before. After
-        Ctrl-C it also holds the batches that were read.
+        Ctrl-C, or Cancelled where `stopped_when` ends it, it also holds the batches that were read.
         """
         if self._torn:
             self._recover()
@@ -127,6 +136,24 @@ class LlamaModel:
                 self._undo(len(self._tokens), held)
                 self._torn = False
 
+    def returns_to(self, length: int) -> int:
+        """How many tokens need not be read again, at least, after `keep` with this length."""
+        if self._torn:
+            self._recover()
+        if length >= self._held:
+            return self._held
+        return self.rollback.returns_to(length, self._held)
+
+    def reach(self) -> Reach:
+        """To which lengths a copy of its `state` can return."""
+        if self._torn:
+            self._recover()
+        return self.rollback.reach(len(self._tokens))
+
+    def state_bytes(self) -> int:
+        """How large `state` is, but for tokens that it reads again first."""
+        return int(self._llama.llama_state_seq_get_size(self._context, 0))
+
     def state(self) -> NDArray[np.uint8]:
         """llama.cpp's state of all tokens in the cache, as large as their part of the cache."""
         if self._torn:
@@ -137,11 +164,14 @@ class LlamaModel:
         read = self._llama.llama_state_seq_get_data(self._context, pointer(state), len(state), 0)
         return state[:read]
 
-    def restore(self, tokens: Sequence[int], state: NDArray[np.uint8]) -> bool:
+    def restore(
+        self, tokens: Sequence[int], state: NDArray[np.uint8], copies: Sequence[Copy] = ()
+    ) -> bool:
         """Hold ``tokens`` with what `state` said of them; False, and empty, if it does not fit.
 
-        llama.cpp checks sizes and types (`state_read_meta`, `state_read_data`), and here is checked
-        that there are cells up to the last token.
+        ``copies`` are those of `reach` when the state was taken. llama.cpp checks sizes and types
+        (`state_read_meta`, `state_read_data`), and here is checked that there are cells up to the
+        last token.
         """
         self._torn = True
         self._tokens.clear()
@@ -155,6 +185,7 @@ class LlamaModel:
         if taken and self.rollback.is_whole(len(tokens)):
             self._tokens.extend(tokens)
             self._held = len(tokens)
+            self.rollback.adopt(copies)
             self.rollback.anchor(self._held)
         else:
             self._undo(0, None)
@@ -346,7 +377,7 @@ class LlamaModel:
         self._batch.fill(filled, position, outputs)
         self._first_row = outputs - added - rows
         slow = len(filled) > MAX_DRAFT_TOKENS + 1
-        with llama_library.stopped_by_ctrl_c(self._context) if slow else nullcontext():
+        with llama_library.interruptible(self._context) if slow else nullcontext():
             code = self._llama.llama_decode(self._context, self._batch.native)
         if code != 0:
             raise EngineError(

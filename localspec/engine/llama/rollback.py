@@ -5,7 +5,8 @@ copy that was made before, and what follows the copy is read again.
 """
 
 import ctypes
-from typing import Any, ClassVar, Protocol
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,27 @@ from localspec.engine.memory.recurrent import ANCHORS, SNAPSHOTS
 
 _LIVE, _COPY = 0, 1  # sequence ids
 _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: the recurrent part, without attention's cells
+
+
+Copy = tuple[int, NDArray[np.uint8]]  # of how many tokens, and the recurrent state behind them
+
+
+class Reach(NamedTuple):
+    """To which lengths a copied state can return: all from ``first`` on, and those of copies."""
+
+    first: int = 0
+    copies: tuple[Copy, ...] = ()
+
+    def last(self, length: int) -> int:
+        """The greatest of no more than ``length`` tokens; 0 where all must be read again."""
+        if length >= self.first:
+            return length
+        return max((at for at, _ in self.copies if at <= length), default=0)
+
+    @property
+    def n_bytes(self) -> int:
+        """Of the copies, in host memory."""
+        return sum(copy.nbytes for _, copy in self.copies)
 
 
 class Rollback(Protocol):
@@ -30,6 +52,18 @@ class Rollback(Protocol):
 
     def anchor(self, length: int) -> None:
         """The memory holds ``length`` tokens, to which a later prompt may want to return."""
+        ...
+
+    def returns_to(self, length: int, held: int) -> int:
+        """What `rewind` to ``length``, less than ``held``, would leave at least."""
+        ...
+
+    def reach(self, held: int) -> Reach:
+        """Where a copy of the state of the ``held`` tokens can return to."""
+        ...
+
+    def adopt(self, copies: Sequence[Copy]) -> None:
+        """The memory was given such a copy, whose reach has these copies."""
         ...
 
     def observe(self, width: int) -> None:
@@ -70,6 +104,17 @@ class Trim:
     def anchor(self, length: int) -> None:
         """Nothing to prepare."""
 
+    def returns_to(self, length: int, held: int) -> int:
+        """Anywhere, but where sliding layers lack the window before it."""
+        return length if self.is_whole(length) else 0
+
+    def reach(self, held: int) -> Reach:
+        """Anywhere, but of sliding layers only the last window is copied (`is_masked_swa`)."""
+        return Reach(held if 0 < self._sliding < held else 0)
+
+    def adopt(self, copies: Sequence[Copy]) -> None:
+        """There are none."""
+
     def observe(self, width: int) -> None:
         """Nothing to learn."""
 
@@ -104,6 +149,17 @@ class Reread:
     def anchor(self, length: int) -> None:
         """Nothing to prepare."""
 
+    def returns_to(self, length: int, held: int) -> int:
+        """Nowhere."""
+        return 0
+
+    def reach(self, held: int) -> Reach:
+        """Nowhere but where it is."""
+        return Reach(held)
+
+    def adopt(self, copies: Sequence[Copy]) -> None:
+        """There are none."""
+
     def observe(self, width: int) -> None:
         """Nothing to learn."""
 
@@ -129,8 +185,17 @@ class Anchors:
         self._context = context
         self._memory = llama.llama_get_memory(context)
         self._most = most
-        self._copies: list[tuple[int, NDArray[np.uint8]]] = []
+        self._copies: list[Copy] = []
         self._passing: int | None = None  # the length of a copy that the next one replaces
+
+    @property
+    def copies(self) -> tuple[Copy, ...]:
+        """With the lengths they are of, the shortest first; their bytes are never changed."""
+        return tuple(self._copies)
+
+    def adopt(self, copies: Sequence[Copy]) -> None:
+        """Have these and no others."""
+        self._copies, self._passing = [*copies][-self._most :], None
 
     def add(self, length: int, *, passing: bool = False) -> None:
         """Copy the present state, that of ``length`` tokens; the oldest copy makes room.
@@ -214,6 +279,18 @@ class Fork:
         """Keep a copy for later prompts."""
         self._anchors.add(length)
 
+    def returns_to(self, length: int, held: int) -> int:
+        """To an anchor, if not to what is shared."""
+        return self._anchors.last(length)
+
+    def reach(self, held: int) -> Reach:
+        """Where it is, and to the anchors."""
+        return Reach(held, self._anchors.copies)
+
+    def adopt(self, copies: Sequence[Copy]) -> None:
+        """Count them as anchors."""
+        self._anchors.adopt(copies)
+
     def observe(self, width: int) -> None:
         """So many tokens more are behind the mark."""
         self._since += width
@@ -263,6 +340,20 @@ class Snapshots:
     def anchor(self, length: int) -> None:
         """Keep a copy for later prompts."""
         self._anchors.add(length)
+
+    def returns_to(self, length: int, held: int) -> int:
+        """To a snapshot or an anchor."""
+        if held - length <= self._allowed:
+            return length
+        return self._anchors.last(length)
+
+    def reach(self, held: int) -> Reach:
+        """Where it is, and to the anchors."""
+        return Reach(held, self._anchors.copies)
+
+    def adopt(self, copies: Sequence[Copy]) -> None:
+        """Count them as anchors."""
+        self._anchors.adopt(copies)
 
     def observe(self, width: int) -> None:
         """A pass has snapshots of the tokens of its last micro-batch."""

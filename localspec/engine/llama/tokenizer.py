@@ -16,6 +16,8 @@ _BYTES_PER_CHARACTER = 1024
 SHORT = 4096  # characters that any stack bears
 MAX_CHARACTERS = 4 * 2**20
 
+_sizing = threading.Lock()  # the size of new stacks is one figure for all threads
+
 
 def tokenize(llama: Any, vocab: Any, text: str, *, add_special: bool, special: bool) -> list[int]:
     """Token ids of ``text`` by `llama_tokenize`; text of control tokens is one where ``special``.
@@ -59,16 +61,17 @@ def _on_stack(work: Callable[[], list[int]], size: int) -> list[int]:
     found: list[list[int]] = []
     thread = threading.Thread(target=lambda: found.append(work()))
     with held_interrupt():  # the vocabulary must not be freed while the thread reads it
-        before = threading.stack_size(size)
-        try:
-            thread.start()
-        except RuntimeError as error:
-            raise EngineError(
-                f"There is no room for a stack of {size >> 20} MiB, which tokenizing so long a "
-                "text may take.",
-                "Shorten the prompt, or raise the limit of virtual memory (ulimit -v).",
-            ) from error
-        finally:
-            threading.stack_size(before)
+        with _sizing:
+            before = threading.stack_size(size)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise EngineError(
+                    f"There is no room for a stack of {size >> 20} MiB, which tokenizing so long a "
+                    "text may take.",
+                    "Shorten the prompt, or raise the limit of virtual memory (ulimit -v).",
+                ) from error
+            finally:
+                threading.stack_size(before)
         thread.join()
     return found[0]

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from localspec.engine.answer import GenerationResponse
+from localspec.engine.chat.tools.tool import ToolCall
 from localspec.engine.stats import GenerationStats
-from localspec.server.errors import BadRequest
 from localspec.server.job import Job
+from localspec.server.limits import Closing
 from localspec.server.metrics import Metrics
+from localspec.speculative.sampling.logprobs import TokenLogprob
 
 
 @dataclass(slots=True)
@@ -20,6 +22,8 @@ class Choice:
     job: Job
     parts: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    tool_calls: list[ToolCall] = field(default_factory=list)
     responses: int = 0
     finish_reason: str | None = None
     stats: GenerationStats = field(default_factory=GenerationStats)
@@ -29,8 +33,16 @@ class Choice:
         self.responses += 1
         self.parts.append(response.text)
         self.thoughts.append(response.reasoning)
-        self.finish_reason = response.finish_reason
+        self.logprobs += response.logprobs
+        self.tool_calls += response.tool_calls
+        called = self.tool_calls and response.finish_reason == "stop"
+        self.finish_reason = "tool_calls" if called else response.finish_reason
         self.stats = response.stats
+
+    @property
+    def seed(self) -> int:
+        """The one that repeats this answer."""
+        return self.job.ask.params.seed
 
     @property
     def text(self) -> str:
@@ -117,4 +129,4 @@ class Answers:
     def _end(choice: Choice) -> None:
         """Refuse to call an answer whole that was cut off."""
         if choice.finish_reason is None:
-            raise BadRequest("The server ended before the answer was complete.", status=503)
+            raise Closing

@@ -1,87 +1,104 @@
 """Chat completions: messages to a prompt, answers as OpenAI's chat API writes them."""
 
-from collections.abc import Iterator
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
+from localspec.core.errors import UsageError
 from localspec.engine.answer import GenerationResponse
-from localspec.engine.chat.template import Message
+from localspec.engine.chat.tools.tool import ToolCall
+from localspec.engine.text_stream import Prompt
 from localspec.server.api.answers import Answers, Choice
-from localspec.server.api.replies import Json, Reply, origins
-from localspec.server.api.requests import AnswerRequest, Part
+from localspec.server.api.messages import Message, NamedTool, ToolChoice, Tools
+from localspec.server.api.replies import Json, Reply, origins, text_of
+from localspec.server.api.requests import AnswerRequest, TokenCount
 from localspec.server.job import Ask
+from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
 
 if TYPE_CHECKING:
-    from localspec.server.service import Service
+    from localspec.server.service import ServedEngine, Service
 
-Text = Annotated[str, StringConstraints(max_length=2**26)]
-
-
-class TextPart(Part):
-    """A piece of a message's text."""
-
-    type: Literal["text"]
-    text: Text
-
-
-Content = Text | Annotated[list[TextPart], Field(max_length=10_000)]
-
-
-class ChatMessage(Part):
-    """One turn of the conversation."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Content | None = None
-    reasoning_content: Text | None = None
-    # What an earlier answer carried, as clients send it back.
-    refusal: None = None
-    audio: None = None
-    annotations: Any = None
-
-    def told(self) -> Message:
-        """The message as templates know it."""
-        role = "system" if self.role == "developer" else self.role
-        message: Message = {"role": role, "content": joined(self.content)}
-        if self.reasoning_content:
-            message["reasoning_content"] = self.reasoning_content
-        return message
-
-
-def joined(content: str | list[TextPart] | None) -> str:
-    """The text of a message, however it was cut."""
-    if isinstance(content, list):
-        return "".join([part.text for part in content])
-    return content or ""
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max", "default"]
+_OURS = ("messages", "add_generation_prompt", "tools")  # what no request tells a template
 
 
 class ChatRequest(AnswerRequest):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=10_000)]
-    max_completion_tokens: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
-    modalities: Annotated[list[Literal["text"]], Field(max_length=1)] | None = None
-    parallel_tool_calls: Any = None
+    messages: Annotated[list[Message], Field(min_length=1, max_length=10_000)]
+    max_completion_tokens: TokenCount | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = None
+    reasoning_effort: Effort | None = None
+    enable_thinking: bool | None = None
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64)] | None = None
+    # Parameters of OpenAI's that are not here, and the values at which they change nothing.
+    modalities: Annotated[list[Literal["text"]], Field(min_length=1, max_length=1)] | None = None
+    parallel_tool_calls: bool | None = None
     verbosity: Any = None
 
     def read(self, service: "Service") -> tuple[list[Ask], Reply]:
         """What is to be answered, and how; renders and reads texts, which takes its time."""
         service.require_model(self.model)
         grammar, warnings = self.read_grammar()
-        prompt = service.engine.encode_chat([message.told() for message in self.messages])
-        limit = (
-            self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        newer = self.max_completion_tokens
+        asks = self.asks(
+            service,
+            [self._prompt(service.engine)],
+            max_tokens=self.max_tokens if newer is None else newer,
+            grammar=grammar,
+            logprobs=(self.top_logprobs or 0) if self.logprobs else None,
         )
-        asks = self.asks(service, [prompt], max_tokens=limit, grammar=grammar)
+        warnings += self._unread(service.engine)
+        form = _Chat(service.engine, bool(self.return_origins))
         kind = "chat.completion.chunk" if self.stream else "chat.completion"
-        return asks, Reply(_Chat(bool(self.return_origins)), self, service.model, kind, warnings)
+        return asks, Reply(form, self, service.model, kind, warnings)
+
+    def _prompt(self, engine: "ServedEngine") -> Prompt:
+        choice = self.tool_choice
+        return engine.encode_chat(
+            [message.model_dump(exclude_none=True) for message in self.messages],
+            thinking=self._thinking,
+            tools=[tool.model_dump(exclude_none=True) for tool in self.tools or ()],
+            tool_choice=choice.model_dump() if isinstance(choice, NamedTool) else choice or "auto",
+            variables=self._variables,
+        )
+
+    @property
+    def _thinking(self) -> bool | None:
+        return False if self.reasoning_effort == "none" else self.enable_thinking
+
+    @property
+    def _variables(self) -> Mapping[str, object]:
+        """What the template is told besides; raises UsageError for what is not the request's."""
+        given = self.chat_template_kwargs or {}
+        if kept := given.keys() & _OURS:
+            raise UsageError(f"chat_template_kwargs cannot set {min(kept)}.", "Leave it out.")
+        silent = self.reasoning_effort in (None, "none", "default")
+        return {} | given if silent else {"reasoning_effort": self.reasoning_effort} | given
+
+    def _unread(self, engine: "ServedEngine") -> list[str]:
+        """What of all that the template is told by this request it makes nothing of."""
+        thinking, told = self._thinking, self._variables
+        if thinking is None and not told:
+            return []
+        template = engine.template
+        own = template.thinking if thinking is None else thinking
+        asked = replace(template, thinking=own, variables={**template.variables, **told})
+        return [note for note in asked.notes() if note not in template.notes()]
 
 
 class _Chat:
     """Choices with a message, or with what is new of it."""
 
-    def __init__(self, with_origins: bool) -> None:
+    def __init__(self, engine: "ServedEngine", with_origins: bool) -> None:
+        self._engine = engine
         self._with_origins = with_origins
 
     def whole(self, answers: Answers) -> list[Json]:
@@ -89,33 +106,72 @@ class _Chat:
             {
                 "index": choice.index,
                 "message": _message(choice),
-                "logprobs": None,
+                "logprobs": self._logprobs(choice, choice.logprobs),
                 "finish_reason": choice.finish_reason,
-                "seed": choice.job.ask.params.seed,
+                "seed": choice.seed,
             }
             for choice in answers.choices
         ]
 
     def parts(self, choice: Choice, response: GenerationResponse) -> Iterator[Json]:
         if choice.responses == 1:
-            yield self._part(choice, {"role": "assistant", "content": ""})
+            yield _part(choice, {"role": "assistant", "content": ""}) | {"seed": choice.seed}
+        logprobs = self._logprobs(choice, response.logprobs)
+        for delta in self._deltas(choice, response):
+            yield _part(choice, **delta) | {"logprobs": logprobs}
+            logprobs = None  # they are told once
+        if response.finish_reason:
+            yield _part(choice, {}) | {
+                "logprobs": logprobs, "finish_reason": choice.finish_reason,
+            }  # fmt: skip
+
+    def _deltas(self, choice: Choice, response: GenerationResponse) -> Iterator[Json]:
+        """What is new: thoughts, text, calls, each by itself."""
         for reasoning, group in groupby(response.pieces, lambda piece: piece.reasoning):
             pieces = list(group)
             text = "".join([piece.text for piece in pieces])
-            name = "reasoning_content" if reasoning else "content"
-            part = self._part(choice, {name: text})
-            yield part | {"origins": origins(pieces)} if self._with_origins else part
-        if response.finish_reason:
-            seed = choice.job.ask.params.seed
-            yield self._part(choice, {}) | {"finish_reason": choice.finish_reason, "seed": seed}
+            delta: Json = {"delta": {"reasoning_content" if reasoning else "content": text}}
+            yield delta | ({"origins": origins(pieces)} if self._with_origins else {})
+        before = len(choice.tool_calls) - len(response.tool_calls)
+        for i, call in enumerate(response.tool_calls, before):
+            yield {"delta": {"tool_calls": [{"index": i, **_call(call)}]}}
 
-    @staticmethod
-    def _part(choice: Choice, delta: Json) -> Json:
-        return {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
+    def _logprobs(self, choice: Choice, entries: Sequence[TokenLogprob]) -> Json | None:
+        """How likely the tokens were, the one that ended the answer left out."""
+        if choice.job.ask.logprobs is None:
+            return None
+        shown = [entry for entry in entries if not self._engine.is_stop(entry.token)]
+        return {"content": [self._token(entry) for entry in shown], "refusal": None}
+
+    def _token(self, entry: TokenLogprob) -> Json:
+        top = [self._likely(token, value) for token, value in entry.top]
+        return {**self._likely(entry.token, entry.logprob), "top_logprobs": top}
+
+    def _likely(self, token: int, logprob: float) -> Json:
+        data = self._engine.piece(token)
+        return {"token": text_of(data), "logprob": logprob, "bytes": list(data)}
+
+
+def _part(choice: Choice, delta: Json, **more: object) -> Json:
+    return {
+        "index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None, **more,
+    }  # fmt: skip
 
 
 def _message(choice: Choice) -> Json:
-    message: Json = {"role": "assistant", "content": choice.text, "refusal": None}
+    """The whole answer; beside calls without text there is no content."""
+    calls = [_call(call) for call in choice.tool_calls]
+    content = choice.text if choice.text or not calls else None
+    message: Json = {"role": "assistant", "content": content, "refusal": None}
     if choice.reasoning:
         message["reasoning_content"] = choice.reasoning
-    return message
+    return message | {"tool_calls": calls} if calls else message
+
+
+def _call(call: ToolCall) -> Json:
+    """A call under its own id, or one that it is given."""
+    return {
+        "id": call.id or f"call_{secrets.token_hex(12)}",
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments},
+    }

@@ -1,6 +1,7 @@
 """Completions: texts or token ids continued, as OpenAI's older API writes them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
@@ -8,14 +9,14 @@ from pydantic import Field
 from localspec.engine.answer import GenerationResponse
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server.api.answers import Answers, Choice
-from localspec.server.api.chat import Text
-from localspec.server.api.replies import Json, Reply, origins
-from localspec.server.api.requests import MOST_ANSWERS, AnswerRequest
+from localspec.server.api.replies import Json, Reply, origins, text_of
+from localspec.server.api.requests import MOST_ANSWERS, AnswerRequest, Text
 from localspec.server.errors import BadRequest
 from localspec.server.job import Ask
+from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
 
 if TYPE_CHECKING:
-    from localspec.server.service import Service
+    from localspec.server.service import ServedEngine, Service
 
 Ids = Annotated[
     list[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(min_length=1, max_length=2**22)
@@ -27,6 +28,7 @@ class CompletionRequest(AnswerRequest):
     """POST /v1/completions."""
 
     prompt: Text | Ids | Annotated[list[Text], Several] | Annotated[list[Ids], Several]
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     # Parameters of OpenAI's that are not here, and the values at which they change nothing.
     echo: Literal[False] | None = None
     best_of: Literal[1] | None = None
@@ -38,48 +40,72 @@ class CompletionRequest(AnswerRequest):
         grammar, warnings = self.read_grammar()
         given = self.prompt if isinstance(self.prompt, list) else [self.prompt]
         texts = [given] if isinstance(given[0], int) else given
-        prompts = [_prompt(service, text) for text in texts]
-        asks = self.asks(service, prompts, max_tokens=self.max_tokens, grammar=grammar)
-        form = _Completion(bool(self.return_origins))
+        asks = self.asks(
+            service,
+            [_prompt(service.engine, text) for text in texts],
+            max_tokens=self.max_tokens,
+            grammar=grammar,
+            logprobs=self.logprobs,
+        )
+        form = _Completion(service.engine, bool(self.return_origins))
         return asks, Reply(form, self, service.model, "text_completion", warnings)
 
 
-def _prompt(service: "Service", text: str | list[int]) -> Prompt:
+def _prompt(engine: "ServedEngine", text: str | list[int]) -> Prompt:
     """Text as token ids with BOS where the model wants one, or the ids as they were given."""
     if isinstance(text, str):
-        return service.engine.encode_text(text)
-    n_vocab = service.engine.target.n_vocab
-    if (largest := max(text)) >= n_vocab:
+        return engine.encode_text(text)
+    if (largest := max(text)) >= (n_vocab := engine.target.n_vocab):
         raise BadRequest(
             f"The prompt has the token id {largest}.",
             f"The model's are below {n_vocab}.",
             param="prompt",
         )
-    return Prompt(text, Reading(service.engine.piece))
+    return Prompt(text, Reading(engine.piece))
 
 
 class _Completion:
     """Choices with a text, or with what is new of it."""
 
-    def __init__(self, with_origins: bool) -> None:
+    def __init__(self, engine: "ServedEngine", with_origins: bool) -> None:
+        self._engine = engine
         self._with_origins = with_origins
+        self._told: dict[int, int] = {}  # characters of each choice that logprobs were told of
 
     def whole(self, answers: Answers) -> list[Json]:
         return [
-            self._choice(choice, choice.text, choice.finish_reason)
-            | {"seed": choice.job.ask.params.seed}
+            self._choice(choice, choice.text, choice.logprobs) | {"seed": choice.seed}
             for choice in answers.choices
         ]
 
     def parts(self, choice: Choice, response: GenerationResponse) -> Iterator[Json]:
-        part = self._choice(choice, response.text, choice.finish_reason)
+        part = self._choice(choice, response.text, response.logprobs)
         yield part | {"origins": origins(response.pieces)} if self._with_origins else part
 
-    @staticmethod
-    def _choice(choice: Choice, text: str, finish_reason: str | None) -> Json:
+    def _choice(self, choice: Choice, text: str, entries: Sequence[TokenLogprob]) -> Json:
+        asked = choice.job.ask.logprobs is not None
         return {
             "index": choice.index,
             "text": text,
-            "logprobs": None,
-            "finish_reason": finish_reason,
+            "logprobs": self._logprobs(choice.index, entries) if asked else None,
+            "finish_reason": choice.finish_reason,
+        }
+
+    def _logprobs(self, index: int, entries: Sequence[TokenLogprob]) -> Json:
+        """How likely the tokens were, the one that ended the answer left out.
+
+        Offsets are those of the tokens' texts one behind the other, from the answer's beginning.
+        """
+        shown = [entry for entry in entries if not self._engine.is_stop(entry.token)]
+        tokens = [text_of(self._engine.piece(entry.token)) for entry in shown]
+        *offsets, self._told[index] = accumulate(map(len, tokens), initial=self._told.get(index, 0))
+        tops = [
+            {text_of(self._engine.piece(token)): value for token, value in entry.top}
+            for entry in shown
+        ]
+        return {
+            "tokens": tokens,
+            "token_logprobs": [entry.logprob for entry in shown],
+            "top_logprobs": tops,
+            "text_offset": offsets,
         }

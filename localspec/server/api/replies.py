@@ -130,6 +130,11 @@ def timings(stats: GenerationStats) -> Json:
     }
 
 
+def text_of(data: bytes) -> str:
+    """The text of a token, which may be a part of a character."""
+    return data.decode("utf-8", "replace")
+
+
 def origins(pieces: Sequence[TextPiece]) -> list[Json]:
     """Where each piece of text came from."""
     return [piece._asdict() for piece in pieces]

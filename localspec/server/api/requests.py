@@ -24,6 +24,8 @@ MOST_ANSWERS = 16  # of one request, all prompts and choices together
 _MOST_TOKENS = 2**31 - 1
 
 Name = Annotated[str, StringConstraints(max_length=500)]
+Text = Annotated[str, StringConstraints(max_length=2**26)]
+TokenCount = Annotated[int, Field(ge=-1, le=_MOST_TOKENS)]
 StopText = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 TokenId = Annotated[str, StringConstraints(pattern="^[0-9]{1,9}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -83,7 +85,7 @@ class AnswerRequest(Part):
     n: Annotated[int, Field(ge=1, le=8)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: Annotated[int, Field(ge=-1, le=_MOST_TOKENS)] | None = None
+    max_tokens: TokenCount | None = None
     stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
     # Sampling, by the names of SamplingParams.
     seed: Annotated[int, Field(ge=-1, le=MAX_SEED)] | None = None
@@ -145,6 +147,7 @@ class AnswerRequest(Part):
         *,
         max_tokens: int | None,
         grammar: str | None,
+        logprobs: int | None,
     ) -> list[Ask]:
         """One for each answer: those to the same prompt have seeds that follow each other.
 
@@ -171,6 +174,7 @@ class AnswerRequest(Part):
                 self.stops,
                 grammar,
                 suffix=service.defaults.suffix,
+                logprobs=logprobs,
             )
             for prompt in prompts
             for i in range(self.choices)

@@ -16,7 +16,7 @@ def expected(seed: int, stop: str = "", **changes: object) -> str:
     """What an engine of its own says to `HELLO`, plainly."""
     toy = ServedToy(quirk=None)
     params = SamplingParams(seed=seed, **({k: v for k, v in SAMPLED.items() if k != "max_tokens"}))  # type: ignore[arg-type]
-    prompt = toy.encode_chat(HELLO)  # type: ignore[arg-type]
+    prompt = toy.encode_chat(HELLO)
     return collect(
         stream_generate(toy, prompt, params, 0, max_tokens=40, stop=[stop] if stop else [])
     ).text
@@ -134,7 +134,7 @@ def test_messages_reach_the_template(toy_server: Site) -> None:
     )  # fmt: skip
     assert toy.asked[-1] == [
         {"role": "system", "content": "be brief"},
-        {"role": "user", "content": "ab"},
+        {"role": "user", "content": "a\nb"},
         {"role": "assistant", "content": "c", "reasoning_content": "hm"},
         {"role": "user", "content": "d"},
     ]

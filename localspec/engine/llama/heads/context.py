@@ -89,8 +89,8 @@ class HeadContext:
     ) -> None:
         """One pass over tokens, states or both; logits of the last ``outputs`` of them.
 
-        Raises EngineError when llama.cpp refuses, and KeyboardInterrupt after Ctrl-C; the cache
-        may then hold a part of them.
+        Raises EngineError when llama.cpp refuses, KeyboardInterrupt after Ctrl-C, and Cancelled
+        where `stopped_when` ends it; the cache may then hold a part of them.
         """
         self._fill(tokens, positions, states, outputs)
         self._process(self._llama.LLAMA_PROCESS_TYPE_DECODE, positions)
@@ -164,7 +164,7 @@ class HeadContext:
 
     def _process(self, kind: int, positions: Sequence[int]) -> None:
         slow = len(positions) > MAX_DRAFT_TOKENS + 1
-        with llama_library.stopped_by_ctrl_c(self._context) if slow else nullcontext():
+        with llama_library.interruptible(self._context) if slow else nullcontext():
             code = self._llama.llama_process(self._context, kind, self._batch)
         if code != 0:
             raise EngineError(

@@ -1,0 +1,158 @@
+"""States of earlier conversations in host memory, taken up where a prompt begins as one did.
+
+As `server_prompt_cache` of llama.cpp's server (`--cache-ram`), for target and draft each.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from localspec.engine.generate import TextEngine
+from localspec.engine.llama.rollback import Copy, Reach
+from localspec.speculative.prefix import common_prefix
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+WORTH_KEEPING = 64  # tokens: fewer are read again as soon as a state is copied
+# Tokens whose state is copied, out and in, in the time one is read. An 8B model has 128 KiB for
+# each, 0.1 ms at a few GB/s; a GPU reads a token in a fraction of a millisecond, a CPU in ten.
+_COPIED = 16
+
+
+@runtime_checkable
+class Restorable(Protocol):
+    """A TokenModel that can leave what it read, and return to it: no head; see `LlamaModel`."""
+
+    @property
+    def n_ctx(self) -> int: ...
+
+    @property
+    def tokens(self) -> list[int]: ...
+
+    def returns_to(self, length: int) -> int:
+        """How many tokens need not be read again, at least, after `keep` with this length."""
+        ...
+
+    def reach(self) -> Reach:
+        """To which lengths a copy of its `state` can return."""
+        ...
+
+    def state_bytes(self) -> int:
+        """How large `state` is."""
+        ...
+
+    def state(self) -> "NDArray[np.uint8]":
+        """The state of all its tokens."""
+        ...
+
+    def restore(
+        self, tokens: Sequence[int], state: "NDArray[np.uint8]", copies: Sequence[Copy]
+    ) -> bool:
+        """Hold ``tokens`` again, or nothing: whether it does."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kept:
+    """What one of the models of a pair, its ``role``, had read."""
+
+    role: str
+    tokens: list[int]
+    state: "NDArray[np.uint8]"
+    reach: Reach
+
+    @property
+    def n_bytes(self) -> int:
+        """Of host memory, but for the tokens."""
+        return self.state.nbytes + self.reach.n_bytes
+
+    def serves(self, tokens: list[int]) -> int:
+        """How many of these tokens need not be read with it."""
+        return _serves(self.tokens, self.reach, tokens)
+
+
+class PrefixCache:
+    """Keeps the states that answers to other prompts would overwrite, up to ``limit_bytes``.
+
+    What a model holds stays the first choice. The states used longest ago are dropped first; while
+    two are exchanged, the one that is taken up is no longer counted. Serves any number of slots of
+    the same models, one at a time.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit = limit_bytes
+        self._kept: list[_Kept] = []  # the one that was used longest ago comes first
+
+    @property
+    def n_bytes(self) -> int:
+        """Of all states that are kept."""
+        return sum(kept.n_bytes for kept in self._kept)
+
+    @property
+    def n_states(self) -> int:
+        """Of target and draft, each counted."""
+        return len(self._kept)
+
+    def take_up(self, engine: TextEngine, prompt: list[int]) -> None:
+        """Let the models hold as much of the prompt as is known, and keep what they held instead.
+
+        To be called before an answer, in the thread of the slot. Raises EngineError and Cancelled
+        as a pass does: a state may have to be read again before it can be kept.
+        """
+        for role, model in (("target", engine.target), ("draft", engine.draft)):
+            # A draft whose context is shorter sees a window of the prompt, and no prefix.
+            if isinstance(model, Restorable) and len(prompt) <= model.n_ctx:
+                self._take_up(role, model, prompt[:-1])  # the last token is always read
+
+    def _take_up(self, role: str, model: Restorable, wanted: list[int]) -> None:
+        stays = model.returns_to(common_prefix(model.tokens, wanted))
+        best = max(self._of(role), key=lambda kept: kept.serves(wanted), default=None)
+        if best is not None and not _pays(best.serves(wanted) - stays, len(best.tokens)):
+            best = None
+        if best is not None:
+            self._kept.remove(best)
+        if _pays(len(model.tokens) - stays, len(model.tokens)):
+            self._keep(role, model)
+        if best is None:
+            return
+        taken = model.restore(best.tokens, best.state, best.reach.copies)
+        if taken and best.serves(wanted) < len(best.tokens):  # another conversation's too
+            self._kept.append(best)
+            self._make_room(0)
+
+    def _keep(self, role: str, model: Restorable) -> None:
+        """Copy what the model holds, unless that is kept already, or too large."""
+        reach = model.reach()
+        n_bytes = model.state_bytes() + reach.n_bytes
+        for kept in self._of(role):
+            if kept.serves(model.tokens) == len(model.tokens):
+                self._kept.remove(kept)
+                self._kept.append(kept)
+                return
+            if _serves(model.tokens, reach, kept.tokens) == len(kept.tokens):
+                self._kept.remove(kept)  # the new one serves as well
+        if n_bytes > self._limit:
+            return
+        self._make_room(n_bytes)
+        state = model.state()  # which may read tokens that a rollback left to be read again
+        self._kept.append(_Kept(role, list(model.tokens), state, model.reach()))
+        self._make_room(0)
+
+    def _make_room(self, n_bytes: int) -> None:
+        while self._kept and self.n_bytes + n_bytes > self._limit:
+            del self._kept[0]
+
+    def _of(self, role: str) -> list[_Kept]:
+        return [kept for kept in self._kept if kept.role == role]
+
+
+def _serves(held: list[int], reach: Reach, wanted: list[int]) -> int:
+    """How many tokens need not be read where a state of ``held`` can return to ``reach``."""
+    return reach.last(common_prefix(held, wanted))
+
+
+def _pays(tokens: int, copied: int) -> bool:
+    """Whether reading so many tokens takes longer than copying a state of ``copied``."""
+    return tokens >= max(WORTH_KEEPING, copied // _COPIED)

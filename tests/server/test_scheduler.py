@@ -1,0 +1,580 @@
+"""Scheduler: each job gets its own answer or its own error, in order; nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localspec.core.config import DraftTokens
+from localspec.core.errors import LocalspecError, PromptTooLong, UsageError
+from localspec.core.interrupt import is_unwanted, require_wanted
+from localspec.core.sampling_params import SamplingParams
+from localspec.engine.answer import GenerationResponse, collect
+from localspec.engine.engine import Engine
+from localspec.engine.generate import TextEngine, stream_generate
+from localspec.engine.prefix_cache import PrefixCache
+from localspec.engine.text_stream import Prompt, Reading
+from localspec.server import job as job_module
+from localspec.server import scheduler as scheduler_module
+from localspec.server import slot as slot_module
+from localspec.server.job import Ask, Job
+from localspec.server.limits import AnswerTimeout, Closing, Limits, QueueFull, QueueTimeout
+from localspec.server.scheduler import Scheduler
+from tests.support.real_pair import fresh, random_ids
+from tests.support.toys import ToyEngine
+
+PATIENCE = 60.0  # seconds until a test that hangs is given up
+GREEDY = SamplingParams(temperature=0)
+
+
+class Gated:
+    """A toy engine whose target waits, in each pass, until the test lets it go on."""
+
+    def __init__(self, **options: Any) -> None:
+        self.engine = ToyEngine(**options)
+        self.asked = threading.Semaphore(0)  # a pass begins
+        self._allowed = threading.Semaphore(0)
+        self._open = False
+        self.failure: BaseException | None = None
+        decode = self.engine.target.decode
+
+        def gated(tokens: Sequence[int], rows: int) -> Any:
+            self.asked.release()
+            if not self._open and not self._allowed.acquire(timeout=PATIENCE):
+                raise AssertionError("nobody let the pass go on")
+            require_wanted()
+            if self.failure is not None:
+                failure, self.failure = self.failure, None
+                raise failure
+            return decode(tokens, rows)
+
+        self.engine.target.decode = gated  # type: ignore[method-assign]
+
+    def begun(self) -> None:
+        """Wait until a pass begins."""
+        assert self.asked.acquire(timeout=PATIENCE)
+
+    def allow(self, passes: int = 1) -> None:
+        self._allowed.release(passes)
+
+    def open(self) -> None:
+        self._open = True
+        self._allowed.release(1000)
+
+
+class FakeTime:
+    """`time.monotonic` of the server's modules, moved by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        for module in (job_module, scheduler_module, slot_module):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+
+def prompt_of(text: str) -> Prompt:
+    engine = ToyEngine()
+    return Prompt(engine.encode(text), Reading(engine.piece))
+
+
+def ask(text: str = "abc", max_tokens: int = 12, seed: int = 1, length: int = 0) -> Ask:
+    params = SamplingParams(temperature=0.8, seed=seed)
+    return Ask(prompt_of(text), params, length, max_tokens=max_tokens)
+
+
+def alone(wanted: Ask, **options: Any) -> list[int]:
+    """The tokens of an answer without any server."""
+    responses = stream_generate(
+        ToyEngine(**options), wanted.prompt, wanted.params, 0, max_tokens=wanted.max_tokens
+    )
+    return collect(responses).tokens
+
+
+async def tokens_of(job: Job) -> list[int]:
+    return [token async for response in job for token in response.tokens]
+
+
+@contextmanager
+def scheduler(*engines: TextEngine, **options: Any) -> Iterator[Scheduler]:
+    """Closed at the end, with no thread left and nothing that counts as waiting or running."""
+    queue = Scheduler(engines, **options)
+    try:
+        yield queue
+    finally:
+        queue.close()
+    assert not [each.name for each in threading.enumerate() if each.name.startswith("slot")]
+    assert (queue.waiting, queue.running) == (0, 0)
+
+
+# -- one after the other ---------------------------------------------------------------------
+
+
+def test_the_answers_are_those_of_run_and_come_in_order() -> None:
+    wanted = [ask("abc" * i, seed=i, length=i % 3) for i in range(1, 9)]
+    ended = list[int]()
+
+    async def read(i: int, job: Job) -> list[int]:
+        tokens = await tokens_of(job)
+        ended.append(i)
+        return tokens
+
+    async def main() -> list[list[int]]:
+        with scheduler(ToyEngine()) as queue:
+            jobs = [queue.submit(each) for each in wanted]
+            return await asyncio.gather(*[read(i, job) for i, job in enumerate(jobs)])
+
+    assert asyncio.run(main()) == [alone(each) for each in wanted]
+    assert ended == sorted(ended)
+
+
+def test_the_figures_of_a_response_are_those_of_its_time() -> None:
+    async def main() -> list[GenerationResponse]:
+        with scheduler(ToyEngine()) as queue:
+            return [response async for response in queue.submit(ask())]
+
+    responses = asyncio.run(main())
+    assert [response.stats.rounds for response in responses] == list(range(1, len(responses) + 1))
+
+
+def test_an_error_reaches_its_own_asker_and_the_slot_goes_on() -> None:
+    gated = Gated()
+    gated.open()
+
+    async def main() -> None:
+        with scheduler(gated.engine) as queue:
+            gated.failure = MemoryError("torn")
+            bad, long, good = queue.submit_all([ask("ab"), ask("ab" * 99), ask("abcab")])
+            with pytest.raises(MemoryError, match="torn"):
+                await tokens_of(bad)
+            with pytest.raises(PromptTooLong):
+                await tokens_of(long)
+            assert await tokens_of(good) == alone(good.ask)
+
+    asyncio.run(main())
+
+
+# -- bounds ----------------------------------------------------------------------------------
+
+
+def test_the_queue_has_a_limit_and_says_when_to_ask_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, gated = FakeTime(monkeypatch), Gated()
+
+    async def main() -> None:
+        with scheduler(gated.engine, limits=Limits(waiting=2)) as queue:
+            running = queue.submit(ask(max_tokens=1))
+            waiting = queue.submit_all([ask(max_tokens=1), ask(max_tokens=1)])
+            assert (queue.running, queue.waiting) == (1, 2)
+            with pytest.raises(QueueFull) as full:
+                queue.submit(ask())
+            assert full.value.retry_after == 1  # nothing is known yet
+            gated.begun()
+            clock.now += 30
+            gated.allow(2)
+            await tokens_of(running)
+            assert (queue.running, queue.waiting) == (1, 1)
+            for _ in range(2):
+                gated.begun()
+            clock.now += 11
+            late = queue.submit(ask(max_tokens=1))
+            with pytest.raises(QueueFull) as full:
+                queue.submit(ask())
+            assert full.value.retry_after == 60 and "60 s" in full.value.hint
+            gated.open()
+            for job in (*waiting, late):
+                await tokens_of(job)
+
+    asyncio.run(main())
+
+
+def test_several_choices_are_queued_all_or_none() -> None:
+    gated = Gated()
+
+    async def main() -> None:
+        with scheduler(gated.engine, limits=Limits(waiting=2)) as queue:
+            first = queue.submit(ask())
+            with pytest.raises(QueueFull):
+                queue.submit_all([ask()] * 3)
+            assert queue.waiting == 0
+            with pytest.raises(UsageError, match="4 answers are wanted at once, and 3 is the most"):
+                queue.submit_all([ask()] * 4)
+            others = queue.submit_all([ask(seed=2), ask(seed=3)])
+            gated.open()
+            for job in (first, *others):
+                assert await tokens_of(job) == alone(job.ask)
+
+    asyncio.run(main())
+
+
+def test_no_place_to_wait_still_lets_a_free_slot_answer() -> None:
+    async def main() -> list[int]:
+        with scheduler(ToyEngine(), limits=Limits(waiting=0)) as queue:
+            return await tokens_of(queue.submit(ask()))
+
+    assert asyncio.run(main()) == alone(ask())
+
+
+def test_who_waits_too_long_is_told() -> None:
+    gated = Gated()
+
+    async def main() -> None:
+        with scheduler(gated.engine, limits=Limits(queue_seconds=0.01)) as queue:
+            running, waiting = queue.submit_all([ask(), ask()])
+            gated.begun()
+            with pytest.raises(QueueTimeout, match="No slot was free for 0.01 s") as late:
+                await tokens_of(waiting)
+            assert late.value.retry_after == 1 and queue.waiting == 0
+            gated.open()
+            assert await tokens_of(running) == alone(running.ask)  # the limit is not for it
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_takes_too_long_ends_with_what_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, gated = FakeTime(monkeypatch), Gated()
+    wanted = Ask(prompt_of("abc"), GREEDY, 0, max_tokens=50, stop=("\x00",))
+
+    async def main() -> list[GenerationResponse]:
+        with scheduler(gated.engine, limits=Limits(answer_seconds=10.0)) as queue:
+            job = queue.submit(wanted)
+            gated.allow(3)  # the prompt, and two rounds
+            responses = []
+            async for response in job:
+                responses.append(response)
+                if len(responses) == 2:
+                    for _ in range(4):
+                        gated.begun()
+                    clock.now += 11
+                    gated.allow()
+            return responses
+
+    responses = asyncio.run(main())
+    assert [response.finish_reason for response in responses] == [None, None, "length"]
+    tokens = [token for response in responses for token in response.tokens]
+    assert tokens == alone(wanted)[:2] and responses[-1].tokens == ()
+
+
+def test_the_time_of_an_answer_may_be_over_before_its_first_token() -> None:
+    gated = Gated()
+    gated.open()
+
+    async def main() -> None:
+        with scheduler(gated.engine, limits=Limits(answer_seconds=-1.0)) as queue:
+            with pytest.raises(AnswerTimeout):
+                await tokens_of(queue.submit(ask()))
+
+    asyncio.run(main())
+
+
+# -- cancelled -------------------------------------------------------------------------------
+
+
+def test_a_cancelled_job_leaves_the_queue_at_once() -> None:
+    gated = Gated()
+
+    async def main() -> None:
+        with scheduler(gated.engine) as queue:
+            first, second, third = queue.submit_all([ask(), ask(), ask(seed=3)])
+            second.cancel()
+            second.cancel()
+            assert queue.waiting == 1
+            assert await tokens_of(second) == []
+            gated.open()
+            assert await tokens_of(first) == alone(first.ask)
+            assert await tokens_of(third) == alone(third.ask)
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_answer_frees_its_slot_within_a_round() -> None:
+    gated = Gated()
+
+    async def main() -> None:
+        with scheduler(gated.engine) as queue:
+            job, other = queue.submit_all([ask("abc", 50), ask("abcd", 5)])
+            gated.begun()
+            gated.allow(2)
+            rounds = 0
+            async for response in job:
+                rounds = response.stats.rounds
+                job.cancel()
+                gated.allow()  # the round that is under way
+            assert rounds == 1
+            assert queue.waiting == 0  # the other one was begun before this one's end was told
+            gated.open()
+            assert await tokens_of(other) == alone(other.ask)
+
+    asyncio.run(main())
+
+
+def test_who_leaves_early_has_cancelled() -> None:
+    gated = Gated()
+
+    async def main() -> None:
+        with scheduler(gated.engine) as queue:
+            job = queue.submit(ask("abc", 50))
+            reader = asyncio.create_task(tokens_of(job))
+            await asyncio.sleep(0)
+            reader.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reader
+            assert job.cancelled
+            gated.open()
+
+    asyncio.run(main())
+
+
+def test_a_pass_that_nobody_wants_ends_before_the_prompt_is_read() -> None:
+    gated = Gated()
+
+    async def main() -> None:
+        with scheduler(gated.engine) as queue:
+            job = queue.submit(ask("abcde"))
+            gated.begun()
+            job.cancel()
+            gated.open()
+            assert await tokens_of(job) == []
+        assert gated.engine.target.tokens == []
+
+    asyncio.run(main())
+    assert not is_unwanted()
+
+
+def test_an_event_loop_that_is_gone_takes_nothing_with_it() -> None:
+    gated = Gated()
+
+    async def leave() -> Job:
+        return queue.submit(ask("abc", 5))
+
+    async def stay() -> list[int]:
+        return await tokens_of(queue.submit(ask("abcd")))
+
+    with scheduler(gated.engine) as queue:
+        asyncio.run(leave())
+        gated.open()
+        assert asyncio.run(stay()) == alone(ask("abcd"))
+
+
+# -- closed ----------------------------------------------------------------------------------
+
+
+def test_closing_refuses_what_waits_and_lets_what_runs_end() -> None:
+    gated = Gated()
+
+    async def main() -> None:
+        with scheduler(gated.engine) as queue:
+            running, waiting = queue.submit_all([ask(), ask()])
+            gated.begun()
+            closing = asyncio.create_task(asyncio.to_thread(queue.close, PATIENCE))
+            with pytest.raises(Closing, match="shutting down"):
+                await tokens_of(waiting)
+            with pytest.raises(Closing):
+                queue.submit(ask())
+            gated.open()
+            assert await tokens_of(running) == alone(running.ask)
+            await closing
+
+    asyncio.run(main())
+
+
+def test_closing_ends_what_would_not_end() -> None:
+    gated = Gated()
+
+    async def main() -> None:
+        with scheduler(gated.engine) as queue:
+            running = queue.submit(ask("abc", 50))
+            gated.allow(2)
+            answer = aiter(running)
+            assert (await anext(answer)).finish_reason is None
+            closing = asyncio.create_task(asyncio.to_thread(queue.close, 0.0))
+            while not running.cancelled:
+                await asyncio.sleep(0)
+            gated.open()
+            with pytest.raises(Closing):
+                while True:
+                    await anext(answer)
+            await closing
+
+    asyncio.run(main())
+
+
+# -- which slot ------------------------------------------------------------------------------
+
+
+def test_the_slot_that_knows_most_of_a_prompt_takes_it() -> None:
+    engines = [ToyEngine(n_ctx=512) for _ in range(3)]
+    texts = {name: name * 100 for name in "ab"}
+
+    async def main() -> None:
+        with scheduler(*engines) as queue:
+            for text in (texts["a"], texts["b"], texts["a"] + "c", texts["b"] + "c"):
+                await tokens_of(queue.submit(ask(text, 4)))
+            held = [bytes(engine.target.tokens[:101]) for engine in engines]
+            assert held == [texts["a"].encode() + b"c", texts["b"].encode() + b"c", b""]
+            # A few tokens that prompts share are no reason: the one used longest ago takes it.
+            await tokens_of(queue.submit(ask("abc", 4)))
+            await tokens_of(queue.submit(ask("abd", 4)))
+            assert bytes(engines[2].target.tokens[:3]) == b"abc"
+            assert bytes(engines[0].target.tokens[:3]) == b"abd"
+
+    asyncio.run(main())
+
+
+def test_what_was_learnt_is_kept_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, engine = FakeTime(monkeypatch), ToyEngine()
+
+    async def main() -> None:
+        with scheduler(engine) as queue:
+            for seconds, kept in ((0, 0), (61, 1), (59, 1), (2, 2)):
+                clock.now += seconds
+                await tokens_of(queue.submit(ask()))
+                assert engine.profile.kept == kept
+
+    asyncio.run(main())
+
+
+# -- anything at any time --------------------------------------------------------------------
+
+MOVES = st.lists(
+    st.tuples(st.sampled_from(["submit", "several", "cancel", "leave", "read", "fail", "yield"]),
+              st.integers(0, 9)), max_size=25,
+)  # fmt: skip
+
+
+class Visit:
+    """Some clients of one scheduler, who check what each of them gets."""
+
+    def __init__(self, queue: Scheduler, engines: Sequence[Gated]) -> None:
+        self._queue = queue
+        self._engines = engines
+        self._jobs = list[Job]()
+        self._readers = list[asyncio.Task[None]]()
+        self._left = set[int]()
+        self._failures = 0
+
+    async def move(self, name: str, which: int) -> None:
+        if name in ("submit", "several"):
+            self._submit([ask("abcde" * which or "x", which, which + i)
+                          for i in range(1 if name == "submit" else 3)])  # fmt: skip
+        elif name == "fail":
+            self._engines[which % len(self._engines)].failure = MemoryError()
+            self._failures += 1
+        elif name in ("read", "yield"):
+            await asyncio.sleep(0.001 if name == "read" else 0)
+        elif self._jobs:
+            index = which % len(self._jobs)
+            self._left.add(index)
+            if name == "cancel":
+                self._jobs[index].cancel()
+            else:
+                self._readers[index].cancel()
+
+    def _submit(self, asks: list[Ask]) -> None:
+        try:
+            jobs = self._queue.submit_all(asks)
+        except QueueFull as full:
+            assert full.retry_after >= 1 and self._queue.waiting + len(asks) > 4
+            return
+        for job in jobs:
+            self._readers.append(asyncio.create_task(self._read(len(self._jobs), job)))
+            self._jobs.append(job)
+
+    async def _read(self, index: int, job: Job) -> None:
+        tokens, last = list[int](), None
+        try:
+            async for response in job:
+                tokens += response.tokens
+                last = response.finish_reason
+        except MemoryError:
+            self._failures -= 1
+        except LocalspecError as error:
+            assert isinstance(error, Closing)
+        else:
+            assert last is not None or index in self._left
+        expected = alone(job.ask)
+        assert tokens == (expected if last is not None else expected[: len(tokens)])
+
+    async def end(self) -> None:
+        found = await asyncio.gather(*self._readers, return_exceptions=True)
+        for error in found:
+            assert error is None or isinstance(error, asyncio.CancelledError), error
+        assert self._failures >= 0
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 3), MOVES, st.booleans())
+def test_nothing_is_lost_mixed_or_left(
+    slots: int, moves: list[tuple[str, int]], soon: bool
+) -> None:
+    async def main() -> None:
+        engines = [Gated() for _ in range(slots)]
+        for each in engines:
+            each.open()
+        with scheduler(*(each.engine for each in engines), limits=Limits(waiting=4)) as queue:
+            visit = Visit(queue, engines)
+            for name, which in moves:
+                await visit.move(name, which)
+            if soon:
+                await asyncio.to_thread(queue.close, 0.0)
+            async with asyncio.timeout(PATIENCE):
+                await visit.end()
+                while queue.waiting or queue.running:  # the last round of those who left
+                    await asyncio.sleep(0.001)
+
+    asyncio.run(main())
+
+
+# -- llama.cpp -------------------------------------------------------------------------------
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize("length", [4, "auto"])
+def test_a_real_pair_whose_clients_come_and_go(engine: Engine, length: DraftTokens) -> None:
+    """Several talks, each with its prefix; some leave while their prompt is read, or later."""
+    engine.profile.introduce(lambda sentence: None)
+    dice, begins = random.Random(1), [random_ids(600, seed=seed) for seed in range(3)]
+    wanted = [
+        Ask(
+            Prompt([*begins[i % 3], *random_ids(1 + i % 7, seed=i)], Reading(engine.piece)),
+            SamplingParams(temperature=0.8, seed=i % 5),
+            length,
+            max_tokens=12,
+        )
+        for i in range(30)
+    ]
+    cached = list[int]()
+
+    async def client(job: Job) -> list[int] | None:
+        leaves, tokens = dice.choice([None, None, None, 0, 1, 3]), list[int]()
+        if leaves == 0:
+            for _ in range(dice.randrange(50)):
+                await asyncio.sleep(0)
+            job.cancel()
+        async for response in job:
+            tokens += response.tokens
+            if len(tokens) >= (leaves or 99):
+                return None
+        if leaves is None:
+            cached.append(response.stats.cached_tokens)
+        return None if leaves == 0 else tokens
+
+    async def main() -> list[list[int] | None]:
+        with scheduler(engine, prefixes=PrefixCache(2**30)) as queue:
+            return await asyncio.gather(*[client(queue.submit(each)) for each in wanted])
+
+    found = asyncio.run(main())
+    whole = [(each, tokens) for each, tokens in zip(wanted, found, strict=True) if tokens]
+    assert 10 < len(whole) < 30 and sum(tokens >= 600 for tokens in cached) > len(cached) - 6
+    for each, tokens in whole:
+        assert fresh(engine, each.prompt, each.params, length, 12).tokens == tokens
