@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -19,10 +20,10 @@ from localspec.display.origins import _WORDS
 from localspec.engine.answer import Origin
 from localspec.server import app
 from localspec.server.guard import Access
-from localspec.server.scheduler import Limits
+from localspec.server.limits import Limits
 from localspec.server.service import Defaults
 from localspec.speculative.loop import DraftStatus
-from tests.support.browser import CONTRASTS, Page, chromium
+from tests.support.browser import CONTRASTS, PATIENCE, Page, chromium
 from tests.support.served import Gate, ServedToy, Site, serving
 
 if TYPE_CHECKING:
@@ -114,11 +115,10 @@ def test_an_answer_is_the_apis_by_origin_with_its_figures(load: Open, server: Si
     same = {"messages": asked, "temperature": 0, "max_tokens": 40, "draft_tokens": 4}
     reply = server.ask(**same)
     assert page.turns == [SOURCE, reply["choices"][0]["message"]["content"]]
+    events = server.stream(**same, return_origins=True)
+    assert all(event["draft"] == {"tokens": 4, "status": ""} for event in events)
     runs = [
-        run
-        for event in server.stream(**same, return_origins=True)
-        for choice in event["choices"]
-        for run in choice.get("origins", [])
+        run for event in events for choice in event["choices"] for run in choice.get("origins", [])
     ]
     seen = [(c, run["origin"]) for run in runs for c in run["text"] if not c.isspace()]
     assert page.characters() == seen
@@ -127,7 +127,7 @@ def test_an_answer_is_the_apis_by_origin_with_its_figures(load: Open, server: Si
     rate, length = timings["draft_n_accepted"] / timings["draft_n"], 40 / timings["rounds"]
     assert re.fullmatch(
         rf"40 tokens · [\d.]+ tok/s · acceptance {rate:.0%} · {length:.2f} tokens/round · "
-        r"prompt 20 tokens · TTFT [\d.]+ s · seed \d+ · stopped at the longest answer .*",
+        r"prompt 20 tokens · TTFT [\d.]+ s · seed \d+ · stopped at its limit of tokens or time",
         page.meters[-1],
     )
     # A block of code, with its fences in it.
@@ -256,14 +256,21 @@ def test_html_is_text_and_thoughts_are_folded(load: Open, recited: tuple[Site, l
 
 
 def test_a_full_queue_is_said_and_nothing_lost(load: Open) -> None:
-    with serving(ServedToy(), limits=Limits(waiting=0)) as site:
+    engine = ServedToy(quirk=None)
+    engine.target = gate = Gate()
+    with serving(engine, limits=Limits(waiting=0)) as site:
         page = load(site)
-        page.send("hello")
-        assert page.wait(lambda: page.notice).startswith(
-            "0 requests are waiting already. Ask again"
-        )
-        assert page["question"].get_property("value") == "hello"
-        assert page.turns == []
+        with ThreadPoolExecutor() as other:
+            first = other.submit(site.ask)
+            assert gate.began.acquire(timeout=PATIENCE)
+            page.send("hello")
+            assert re.search(r"waiting already. Ask again in \d+ s", page.wait(lambda: page.notice))
+            assert page["question"].get_property("value") == "hello"
+            assert page.turns == []
+            gate.let(10_000)
+            assert first.result()
+        page.ask("")
+        assert len(page.turns) == 2 and not page.notice
 
 
 def test_a_lost_server_is_said_and_nothing_lost(load: Open) -> None:

@@ -9,7 +9,7 @@ const STATUS = {
 };
 const ENDS = {
   stop: "",
-  length: "stopped at the longest answer that was asked for",
+  length: "stopped at its limit of tokens or time",
   context: "stopped at the end of the context",
 };
 const ORIGINS = ["draft", "suffix", "corrected", "plain"];
