@@ -154,8 +154,9 @@ def test_the_meter_is_live_and_stop_ends_the_answer(load: Open) -> None:
         page.wait(lambda: len(page.turns[-1]) >= 2)
         assert re.fullmatch(r"[\d.]+ tok/s · draft off", page.meters[-1])
         assert page.busy and not page["send"].is_displayed()
-        page.click("stop")
+        page["stop"].send_keys(Keys.ENTER)
         page.wait(lambda: not page.busy)
+        assert page.browser.switch_to.active_element == page["send"]
         said = page.turns[-1]
         assert page.meters[-1].endswith(" · stopped")
         gate.let(10_000)

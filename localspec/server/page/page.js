@@ -72,12 +72,14 @@ function question(text) {
 }
 
 function refresh() {
+  const pressed = $("composer").querySelector("button:focus");
   $("empty").hidden = turns.length > 0;
   $("send").hidden = Boolean(running);
   $("stop").hidden = !running;
   $("again").hidden = Boolean(running) || !turns.at(-1)?.runs;
   $("clear").disabled = Boolean(running) || !turns.length;
   $("turns").setAttribute("aria-busy", String(Boolean(running)));
+  if (pressed?.hidden) $(running ? "stop" : "send").focus();
 }
 
 function redraw() {
