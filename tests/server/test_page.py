@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,10 +16,12 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from localspec.core.sampling_params import SamplingParams
-from localspec.display.answer import status_words
+from localspec.display.answer import meter, status_words
 from localspec.display.origins import _WORDS
 from localspec.engine.answer import Origin
+from localspec.engine.stats import GenerationStats
 from localspec.server import app
+from localspec.server.api.replies import timings
 from localspec.server.guard import Access
 from localspec.server.limits import Limits
 from localspec.server.service import Defaults
@@ -165,6 +168,36 @@ def test_the_meter_is_live_and_stop_ends_the_answer(load: Open) -> None:
         assert page.turns == ["hello", said]
         assert page["send"].is_displayed() and not page["stop"].is_displayed()
         assert not page.notice
+
+
+@pytest.mark.parametrize(
+    ("length", "status", "words"),
+    [
+        (5, DraftStatus.DRAFTING, "draft 5"),
+        (0, DraftStatus.RECENTLY_SLOWER, "draft off (recently slower than plain)"),
+    ],
+)
+def test_the_meter_says_what_the_terminals_does(
+    page: Page, length: int, status: DraftStatus, words: str
+) -> None:
+    stats = GenerationStats(tokens=183, rounds=100, drafted=150, accepted=84, seconds=183 / 117.9)
+    choice = {"delta": {}, "origins": [{"text": "é", "origin": "draft", "reasoning": False}]}
+    draft = {"tokens": length, "status": status.value}
+    event = {"choices": [choice], "timings": timings(stats), "draft": draft}
+    data = f"data: {json.dumps(event, ensure_ascii=False)}\n\n".encode()
+    middle = data.index("é".encode()) + 1  # events come in whatever pieces the network makes
+    page.run(
+        "window.fetch = async () => new Response(new ReadableStream({start(stream) {"
+        f"  for (const part of {[[*data[:middle]], [*data[middle:]]]})"
+        "    stream.enqueue(new Uint8Array(part));"
+        "}}))"
+    )
+    page.send("hello")
+    page.wait(lambda: page.turns[-1] == "é")
+    assert page.meters == [
+        meter(stats, int(str(draft["tokens"])), 999, DraftStatus(draft["status"]))
+    ]
+    assert page.meters == [f"117.9 tok/s · acceptance 56% · 1.83 tokens/round · {words}"]
 
 
 def test_the_page_follows_an_answer_unless_its_reader_is_elsewhere(load: Open) -> None:
