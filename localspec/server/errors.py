@@ -1,6 +1,7 @@
 """Errors as OpenAI's clients know them: a JSON object with a sentence, a type and a code."""
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -94,15 +95,25 @@ def add_error_handlers(app: FastAPI) -> None:
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = _most_telling(error.errors())
-    place = [str(part) for part in first["loc"] if part != "body"]
-    param = ".".join(place) or None
-    if first["type"] == "json_invalid":
-        return JSONResponse(error_body(400, "The body is no JSON."), 400)
+    param = ".".join(_place(error.body, first)) or None
+    if first["type"] == "json_invalid" or param is None:
+        return JSONResponse(error_body(400, "The body is no JSON object."), 400)
     if first["type"] == "extra_forbidden":
         message = f"There is no field {param}, or it is not supported here."
         return JSONResponse(error_body(400, message, param=param, code="unknown_field"), 400)
     message = f"{param}: {first['msg']}." if param else f"{first['msg']}."
     return JSONResponse(error_body(400, message, param=param), 400)
+
+
+def _place(body: Any, error: dict[str, Any]) -> Iterator[str]:
+    """The way to the field at fault, without what a union calls its members."""
+    *_, last = error["loc"]
+    for part in error["loc"][1:]:
+        is_name = isinstance(body, dict) and part in body
+        is_index = isinstance(body, list) and isinstance(part, int)
+        if is_name or is_index or (part is last and error["type"] == "missing"):
+            yield str(part)
+            body = body[part] if is_name or is_index else None
 
 
 def _most_telling(errors: Any) -> dict[str, Any]:
