@@ -194,9 +194,7 @@ def test_the_meter_says_what_the_terminals_does(
     )
     page.send("hello")
     page.wait(lambda: page.turns[-1] == "é")
-    assert page.meters == [
-        meter(stats, int(str(draft["tokens"])), 999, DraftStatus(draft["status"]))
-    ]
+    assert page.meters == [meter(stats, length, 999, status)]
     assert page.meters == [f"117.9 tok/s · acceptance 56% · 1.83 tokens/round · {words}"]
 
 
@@ -357,6 +355,13 @@ def test_replies_of_what_stands_between(page: Page, reply: str, sentence: str) -
     page.send("hello")
     assert page.wait(lambda: page.notice) == sentence
     assert page["question"].get_property("value") == "hello"
+
+
+def test_warnings_are_said(page: Page) -> None:
+    data = 'data: {"warnings": ["One.", "Two."]}\n\ndata: [DONE]\n\n'
+    page.run(f"window.fetch = async () => new Response({json.dumps(data)})")
+    page.ask("hello")
+    assert page.notice == "One. Two."
 
 
 def test_a_key_is_asked_for_and_kept_in_the_tab_alone(load: Open) -> None:

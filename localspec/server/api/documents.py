@@ -38,7 +38,7 @@ class Usage(TypedDict):
 
 
 class Timings(TypedDict):
-    """llama-server's figures: tokens, milliseconds, tokens per second."""
+    """llama-server's figures: tokens, milliseconds, tokens per second; and the passes for them."""
 
     cache_n: int
     prompt_n: int
@@ -51,6 +51,7 @@ class Timings(TypedDict):
     predicted_per_second: float
     draft_n: int
     draft_n_accepted: int
+    rounds: int
 
 
 class Likely(TypedDict):

@@ -112,7 +112,7 @@ def usage(choices: Sequence[Choice]) -> Usage:
 
 
 def timings(stats: GenerationStats) -> Timings:
-    """Figures under llama-server's names; milliseconds."""
+    """Figures under llama-server's names, and the rounds; milliseconds."""
     prompt_ms = 1000 * stats.prompt_seconds
     predicted_ms = 1000 * stats.seconds
     return {
@@ -121,13 +121,13 @@ def timings(stats: GenerationStats) -> Timings:
         "prompt_ms": prompt_ms,
         "prompt_per_token_ms": prompt_ms / stats.prompt_tokens if stats.prompt_tokens else 0.0,
         "prompt_per_second": stats.prompt_tps or 0.0,
-        "rounds": stats.rounds,
         "predicted_n": stats.tokens,
         "predicted_ms": predicted_ms,
         "predicted_per_token_ms": predicted_ms / stats.tokens if stats.tokens else 0.0,
         "predicted_per_second": stats.generation_tps or 0.0,
         "draft_n": stats.drafted,
         "draft_n_accepted": stats.accepted,
+        "rounds": stats.rounds,
     }
 
 

@@ -153,6 +153,7 @@ async function receive(request, turn, view) {
   const sent = performance.now();
   for await (const chunk of answer(request, sessionStorage.getItem(KEY), running.signal)) {
     noteFigures(turn.figures, chunk);
+    if (chunk.warnings) tell(chunk.warnings.join(" "));
     const choice = chunk.choices?.[0];
     const runs = choice?.origins ?? [];
     if (runs.length) turn.figures.firstText ??= performance.now() - sent;
