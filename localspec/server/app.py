@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import FileResponse, JSONResponse, StreamingResponse
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
@@ -16,7 +16,13 @@ from localspec import __version__
 from localspec.server.api.answers import Answers
 from localspec.server.api.chat import ChatRequest
 from localspec.server.api.completions import CompletionRequest
-from localspec.server.errors import BadRequest, add_error_handlers, request_id
+from localspec.server.errors import (
+    ERRORS,
+    BadRequest,
+    ErrorReply,
+    add_error_handlers,
+    request_id,
+)
 from localspec.server.guard import LOOPBACK, Access, Guard
 from localspec.server.log import AccessLog
 from localspec.server.metrics import CONTENT_TYPE
@@ -24,6 +30,9 @@ from localspec.server.service import Service
 
 MAX_BODY = 16 * 2**20  # bytes; a context of a million tokens is smaller
 _PAGE = Path(__file__).parent / "page"
+_STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+}
 Result = TypeVar("Result")
 
 
@@ -57,6 +66,7 @@ def make_app(
         docs_url=None,  # its pages load scripts from the network
         redoc_url=None,
         max_body_size=max_body,
+        responses=ERRORS,
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     add_error_handlers(app)
@@ -78,17 +88,17 @@ def make_app(
 def _add_answers(app: FastAPI, service: Service) -> None:
     """The paths at which the model answers."""
 
-    @app.post("/v1/chat/completions")
+    @app.post("/v1/chat/completions", responses=_STREAMED)
     async def chat(request: Request, body: ChatRequest) -> Response:
         """Answer a conversation."""
         return await _answer(service, request, body)
 
-    @app.post("/v1/completions")
+    @app.post("/v1/completions", responses=_STREAMED)
     async def complete(request: Request, body: CompletionRequest) -> Response:
         """Continue a text."""
         return await _answer(service, request, body)
 
-    @app.post("/v1/embeddings")
+    @app.post("/v1/embeddings", status_code=501, response_model=ErrorReply)
     async def embed() -> Response:
         """Refused: localspec loads models that generate text."""
         raise BadRequest(
@@ -170,7 +180,7 @@ def _add_facts(app: FastAPI, service: Service) -> None:
         """The model's files, and what holds where a request says nothing."""
         return service.props()
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Figures for Prometheus."""
         return Response(service.metrics.text(), media_type=CONTENT_TYPE)

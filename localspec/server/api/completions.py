@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from localspec.server.service import ServedEngine, Service
 
 Ids = Annotated[
-    list[Annotated[int, Field(ge=0, le=2**31 - 1)]], Field(min_length=1, max_length=2**22)
+    list[Annotated[int, Field(ge=0, le=2**31 - 1)]],
+    Field(min_length=1, max_length=2**22, fail_fast=True),
 ]
 Several = Field(min_length=1, max_length=MOST_ANSWERS)
 

@@ -18,7 +18,7 @@ class TextPart(Part):
     cache_control: Any = None
 
 
-Content = Text | Annotated[list[TextPart], Field(min_length=1, max_length=10_000)]
+Content = Text | Annotated[list[TextPart], Field(min_length=1, max_length=10_000, fail_fast=True)]
 
 
 class SystemMessage(Part):
@@ -59,7 +59,9 @@ class AssistantMessage(Part):
     role: Literal["assistant"]
     content: Content | None = None
     reasoning_content: Text | None = None
-    tool_calls: Annotated[list[CallOfTool], Field(max_length=_MOST_CALLS)] | None = None
+    tool_calls: (
+        Annotated[list[CallOfTool], Field(max_length=_MOST_CALLS, fail_fast=True)] | None
+    ) = None
     name: Name | None = None
     refusal: None = None
     audio: None = None
@@ -110,5 +112,5 @@ class NamedTool(Part):
     function: NamedFunction
 
 
-Tools = Annotated[list[OfferedTool], Field(max_length=MAX_TOOLS)]
+Tools = Annotated[list[OfferedTool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 ToolChoice = Literal["none", "auto", "required"] | NamedTool
