@@ -57,11 +57,11 @@ def serve(
     ):
         use_template(engine, templating)
         service = _service(engine, request, length, serving)
-        with closing(service.scheduler):
+        with service.scheduler:
             app = make_app(service, access, max_body=serving.max_body * 2**20, say=console.note)
-            server = Server(app)
-            console.note(f"Listening on {url(listening)} ({_named(engine, service)}).")
-            server.run([listening])
+            server = Server(app, service.scheduler, console.note)
+            console.note(f"Listening on {url(listening)} ({_named(service)}).")
+            server.run_on(listening)
     console.note("The server has ended.")
 
 
@@ -69,6 +69,7 @@ def _service(
     engine: "Engine", request: Request, length: DraftTokens, serving: ServingFlags
 ) -> "Service":
     """The engine behind its queue, with what the command line says of answers."""
+    from localspec.engine.prefix_cache import PrefixCache
     from localspec.server.scheduler import Scheduler
     from localspec.server.service import Defaults, Service
 
@@ -83,7 +84,8 @@ def _service(
     )
     file = engine.target.header.path
     names = serving.names() or (file.stem, file.name)
-    return Service(engine, Scheduler([engine], serving.limits()), defaults, names, _about(engine))
+    scheduler = Scheduler([engine], serving.limits(), PrefixCache(serving.cache_ram * 2**20))
+    return Service(engine, scheduler, defaults, names, _about(engine))
 
 
 def _about(engine: "Engine") -> dict[str, Any]:
@@ -96,7 +98,7 @@ def _about(engine: "Engine") -> dict[str, Any]:
     }
 
 
-def _named(engine: "Engine", service: "Service") -> str:
+def _named(service: "Service") -> str:
     draft = service.about["draft"]
     return f"model {service.model}, " + ("no draft" if draft is None else f"draft {draft}")
 

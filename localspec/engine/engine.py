@@ -6,6 +6,8 @@ end the process, and what does not fit should be said before it is tried.
 
 import shlex
 import sys
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -49,6 +51,9 @@ _CANNOT_ROLL_BACK = (
 )
 
 
+_GRAMMARS = 8  # kept compiled: as many as a server may have requests at once
+
+
 class Engine:
     """A target and perhaps its draft, ready to generate.
 
@@ -56,6 +61,10 @@ class Engine:
     check, and why a draft that was asked for is not used. ``template`` writes the prompts of a
     conversation: the model's own, or ChatML where it has none, as in llama.cpp; set another to
     replace it.
+
+    `encode_chat`, `encode_text`, `token_rules`, `piece` and `constraint` may be called from several
+    threads, also while another one generates: they read the vocabulary alone, and what they keep is
+    found again the same. All else is for one thread at a time, and so is a constraint once made.
     """
 
     def __init__(
@@ -68,7 +77,8 @@ class Engine:
         self.template = _own_template(target)
         self._pieces: dict[int, bytes] = {}
         self._rules: dict[object, TokenRules] = {}
-        self._grammars: dict[str, GrammarState] = {}
+        self._grammars: OrderedDict[str, GrammarState] = OrderedDict()
+        self._compiling = threading.Lock()
         self._notes = list(notes)
 
     @property
@@ -137,13 +147,18 @@ class Engine:
         return self._pieces[token]
 
     def constraint(self, grammar: str, start: int) -> GrammarConstraint:
-        """What a GBNF grammar allows from position ``start`` on; it is compiled once.
+        """What a GBNF grammar allows from position ``start`` on; the last few are kept compiled.
 
         Raises GrammarError for one that is malformed, or that llama.cpp could not bear.
         """
-        if grammar not in self._grammars:
-            self._grammars = {grammar: GrammarState.beginning(grammar, self.target.vocab)}
-        return GrammarConstraint(self._grammars[grammar], start)
+        with self._compiling:  # which reads the reason of a failure from the process's own stderr
+            state = self._grammars.pop(grammar, None)
+            if state is None:
+                state = GrammarState.beginning(grammar, self.target.vocab)
+            self._grammars[grammar] = state
+            while len(self._grammars) > _GRAMMARS:
+                self._grammars.popitem(last=False)
+        return GrammarConstraint(state, start)
 
     def token_rules(self, params: SamplingParams) -> TokenRules:
         """What these parameters mean in ids of the target's vocabulary, which is asked once.

@@ -31,8 +31,12 @@ class Restorable(Protocol):
     @property
     def tokens(self) -> list[int]: ...
 
+    def returns_to(self, length: int) -> int:
+        """How many tokens need not be read again, at least, after `keep` with this length."""
+        ...
+
     def reach(self) -> Reach:
-        """To which lengths its memory, and a copy of its `state`, can return."""
+        """To which lengths a copy of its `state` can return."""
         ...
 
     def state_bytes(self) -> int:
@@ -86,7 +90,9 @@ class PrefixCache:
         """Of all states that are kept."""
         return sum(kept.n_bytes for kept in self._kept)
 
-    def __len__(self) -> int:
+    @property
+    def n_states(self) -> int:
+        """Of target and draft, each counted."""
         return len(self._kept)
 
     def take_up(self, engine: TextEngine, prompt: list[int]) -> None:
@@ -101,7 +107,7 @@ class PrefixCache:
                 self._take_up(role, model, prompt[:-1])  # the last token is always read
 
     def _take_up(self, role: str, model: Restorable, wanted: list[int]) -> None:
-        stays = _serves(model.tokens, model.reach(), wanted)
+        stays = model.returns_to(common_prefix(model.tokens, wanted))
         best = max(self._of(role), key=lambda kept: kept.serves(wanted), default=None)
         if best is not None and not _pays(best.serves(wanted) - stays, len(best.tokens)):
             best = None

@@ -12,32 +12,37 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from localspec.core.errors import LocalspecError
+from localspec.server.scheduler import Scheduler
 
-GRACE_SECONDS = 10  # for answers under way when the server is to end
+GRACE_SECONDS = 10.0  # for answers under way when the server is to end
 _MOST_CONNECTIONS = 1000
 
 
 def bind(host: str, port: int) -> socket.socket:
     """A socket of our own, not yet listening; raises LocalspecError where there is none."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        made = socket.socket(family, kind, protocol)
-    except OSError as error:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as error:
         raise LocalspecError(
-            f"{host} is no address to listen on: {error.strerror}.", "Try --host 127.0.0.1."
+            f"{host} is no address to listen on.", "Try --host 127.0.0.1."
         ) from error
+    # Of localhost's two the older one, which clients try that know but one.
+    family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    made = socket.socket(family, kind, protocol)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind(address)
     except OSError as error:
         made.close()
-        raise LocalspecError(
-            f"Cannot listen on {host}, port {port}: {error.strerror}.",
-            "Choose another with --port, or any free one with --port 0.",
-        ) from error
+        raise _cannot_listen(host, port, error) from error
     return made
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> LocalspecError:
+    return LocalspecError(
+        f"Cannot listen on {host}, port {port}: {error.strerror}.",
+        "Choose another with --port, or any free one with --port 0.",
+    )
 
 
 def url(listening: socket.socket) -> str:
@@ -47,9 +52,19 @@ def url(listening: socket.socket) -> str:
 
 
 class Server(uvicorn.Server):
-    """Uvicorn's server, which `end` ends: answers under way have `GRACE_SECONDS` to be complete."""
+    """Uvicorn's server in front of a queue, both ended by `end`.
 
-    def __init__(self, app: ASGIApp, on_end: Callable[[], None] = lambda: None) -> None:
+    Then no request is taken any more, those that wait are refused, and answers under way have
+    ``grace`` seconds to be complete; ``say`` hears of it.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        scheduler: Scheduler,
+        say: Callable[[str], None] = lambda sentence: None,
+        grace: float = GRACE_SECONDS,
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -61,20 +76,38 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 limit_concurrency=_MOST_CONNECTIONS,
-                timeout_graceful_shutdown=GRACE_SECONDS,
+                timeout_graceful_shutdown=int(grace) + 5,  # the queue is done before
             )
         )
-        self._on_end = on_end
+        self._scheduler = scheduler
+        self._say = say
+        self._grace = grace
+
+    def run_on(self, listening: socket.socket) -> None:
+        """Answer until the end; raises LocalspecError where another took the port meanwhile."""
+        try:
+            listening.listen()
+        except OSError as error:
+            host, port = listening.getsockname()[:2]
+            raise _cannot_listen(host, port, error) from error
+        self.run([listening])
 
     def end(self) -> None:
-        """Take no more requests; may be called from any thread, and from a signal."""
+        """End the server; may be called from any thread, and from a signal."""
         self.should_exit = True
+        threading.Thread(target=self._close, name="ending").start()
+
+    def _close(self) -> None:
+        if running := self._scheduler.running:
+            within = f"within {self._grace:g} s; Ctrl-C again ends at once"
+            self._say(f"Ending, with what is under way ({running}) {within}.")
+        self._scheduler.close(self._grace)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Ctrl-C and SIGTERM end the server, a second one the process.
 
-        Uvicorn raises them again afterwards, which would skip what closes the models.
+        Uvicorn would raise them again afterwards, past what closes the models.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -91,4 +124,3 @@ class Server(uvicorn.Server):
         if self.should_exit:
             os._exit(128 + number)
         self.end()
-        self._on_end()

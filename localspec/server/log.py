@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from localspec.core.formatting import one_line
 from localspec.engine.stats import GenerationStats
 from localspec.server.metrics import Metrics
 
@@ -50,7 +51,8 @@ class AccessLog:
             if path not in _QUIET:
                 told = figures(state["stats"]) if "stats" in state else ""
                 ended = " cut off" if state.get("cut_off") else ""
-                self._say(f"{scope['method']} {path[:200]} {status}{ended} {seconds:.2f} s{told}")
+                asked = f"{scope['method']} {one_line(path[:200])}"
+                self._say(f"{asked} {status}{ended} {seconds:.2f} s{told}")
 
 
 def figures(stats: GenerationStats) -> str:

@@ -41,7 +41,7 @@ class Scheduler:
         self._running: set[Job] = set()
         self._closing = False
         self._seconds: deque[float] = deque(maxlen=_RECENT)
-        prefixes = prefixes or PrefixCache(0)
+        prefixes = PrefixCache(0) if prefixes is None else prefixes
         self._slots = [
             Slot(engine, prefixes, limits.answer_seconds, self._free, f"slot {i}")
             for i, engine in enumerate(slots)

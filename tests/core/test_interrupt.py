@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import signal
+import threading
 
 import pytest
 
-from localspec.core.interrupt import held_interrupt, leaving_at_interrupt
+from localspec.core.interrupt import (
+    Cancelled,
+    held_interrupt,
+    is_unwanted,
+    leaving_at_interrupt,
+    require_wanted,
+    stopped_when,
+)
 
 
 def test_ctrl_c_waits_for_the_end_of_the_block() -> None:
@@ -38,3 +46,22 @@ def test_leaving_returns_to_what_was_there_before() -> None:
             signal.raise_signal(signal.SIGINT)  # as with nohup, or in a shell's background
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_what_one_thread_is_at_is_ended_by_another_and_no_other_is() -> None:
+    ended, found = threading.Event(), list[bool]()
+
+    def other() -> None:
+        ended.set()
+        found.append(is_unwanted())
+
+    with pytest.raises(Cancelled), stopped_when(ended.is_set):
+        require_wanted()
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        assert is_unwanted()
+        with stopped_when(lambda: False):
+            require_wanted()
+        require_wanted()
+    assert found == [False] and not is_unwanted()

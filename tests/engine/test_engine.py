@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,11 +30,13 @@ from localspec.core.errors import (
     PromptTooLong,
     UsageError,
 )
+from localspec.core.interrupt import Cancelled, stopped_when
 from localspec.core.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine import engine as engine_module
 from localspec.engine.engine import Engine, missing_gpu
 from localspec.engine.generate import stream_generate
 from localspec.engine.llama import llama_library
+from localspec.engine.llama.grammar import GrammarState
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.weights import Weights
 from localspec.engine.memory.plan import draft_ctx_size
@@ -341,6 +344,23 @@ def test_forgetting_does_not_copy_what_is_kept(floats: LlamaModel) -> None:
     assert floats.tokens is held and len(held) == 35
 
 
+def test_the_grammars_used_last_stay_compiled(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+    beginning = GrammarState.beginning
+
+    def counted(text: str, vocab: Any) -> GrammarState:
+        compiled.append(text)
+        return beginning(text, vocab)
+
+    monkeypatch.setattr(GrammarState, "beginning", counted)
+    texts = [f'root ::= "grammar {i}"' for i in range(9)]
+    for text in (*texts[:8], texts[0], texts[8], texts[0], texts[1]):
+        engine.constraint(text, 0)
+    assert compiled == [*texts, texts[1]]
+
+
 def test_llama_cpp_is_asked_once_for_the_bytes_of_a_token(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -474,6 +494,52 @@ def test_ctrl_c_stops_within_a_batch_and_keeps_those_before(
     assert codes == [0, 2]  # 2: aborted
     assert floats.tokens == ids[:512]
     assert_close(floats.decode(ids[512:], 1), expected)
+
+
+@pytest.mark.parametrize("model", ["target", "draft"])
+def test_another_thread_ends_a_pass_and_keeps_the_batches_before(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    """The reading of a long prompt by either model of a pair, outside the main thread."""
+    prompt, codes, unwanted = random_ids(900), list[int](), threading.Event()
+    read: LlamaModel = getattr(engine, model)
+    expected = fresh(engine, prompt, length=4).tokens
+    engine.target.keep(0 if model == "target" else 900)
+    read.keep(0)
+    decode = llama_library.library().llama_decode
+
+    def while_reading(context: Any, batch: Any) -> Any:
+        if context == read.context and len(codes) == 1:  # the second batch
+            unwanted.set()
+        code = decode(context, batch)
+        if context == read.context:
+            codes.append(code)
+        return code
+
+    def answer() -> None:
+        with stopped_when(unwanted.is_set), pytest.raises(Cancelled):
+            list(stream_generate(engine, prompt, GREEDY, 4, max_tokens=24))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llama_library.library(), "llama_decode", while_reading)
+        thread = threading.Thread(target=answer)
+        thread.start()
+        thread.join()
+    assert codes == [0, 2]  # 2: aborted
+    assert read.tokens == prompt[:512]
+    again = generate(engine, prompt, length=4)
+    assert again.tokens == expected
+    if model == "target":
+        assert again.stats.cached_tokens == 512
+
+
+def test_what_is_unwanted_is_not_begun(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where llama.cpp asks nobody, as on CUDA, a prompt ends between two batches."""
+    with monkeypatch.context() as patch, stopped_when(lambda: True), pytest.raises(Cancelled):
+        patch.setattr(llama_library.library(), "llama_decode", None)
+        engine.target.decode(random_ids(100), 0)
+    assert engine.target.tokens == []
+    engine.target.decode(random_ids(100), 0)
 
 
 def test_closing_twice_is_harmless(tiny: TinyFiles) -> None:

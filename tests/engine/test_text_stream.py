@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from localspec.engine.chat.formats import known_format, tagged
 from localspec.engine.chat.reasoning import Splitter
+from localspec.engine.chat.tools.finder import CallFinder
+from localspec.engine.chat.tools.forms import HERMES
+from localspec.engine.chat.tools.tool import Tool, ToolCall
 from localspec.engine.text_stream import TextStream
 
 # Stop strings over a small alphabet meet the text often, and each other: "b", "ab", "abb".
@@ -164,3 +167,38 @@ def test_nothing_is_copied_where_nothing_is_held(monkeypatch: pytest.MonkeyPatch
         reader.push(b"<think>ab</think>ab")
     monkeypatch.setattr("copy.copy", lambda value: pytest.fail(f"{value} was copied"))
     assert [reader.held for reader in readers] == [[], []]
+
+
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "END"}}\n</tool_call>'
+FOUND = ToolCall("f", '{"a": "END"}')
+
+
+def with_calls(*stop: str) -> TextStream:
+    think = Splitter(tagged("<think>", "</think>"))
+    return TextStream(stop, think, CallFinder(HERMES, (Tool("f", {}, {}),)))
+
+
+@given(st.sets(st.integers(0, 120)))
+def test_calls_stand_in_the_answer_and_hide_stop_strings(places: set[int]) -> None:
+    data = f"<think>So {CALL}</think>\n\nI look.\n{CALL}\nEND more".encode()
+    reader, said = with_calls("END"), ""
+    for piece in cut_at(data, places):
+        said += "".join(text for text, reasoning in reader.push(piece) if not reasoning)
+    said += "".join(text for text, reasoning in reader.push(b"", True) if not reasoning)
+    assert (said, reader.stopped) == ("I look.\n", True)
+    assert (reader.take_calls(), reader.take_calls()) == ((FOUND,), ())
+
+
+def test_what_follows_a_stop_string_is_no_call() -> None:
+    reader = with_calls("END")
+    assert reader.push(f"one END {CALL}".encode()) == [("one ", False)]
+    assert reader.stopped and reader.take_calls() == ()
+
+
+def test_a_call_that_has_not_ended_is_held_as_text() -> None:
+    reader = with_calls("more")
+    begun, rest = CALL[:-20], CALL[-20:]
+    assert reader.push(f"one {begun}".encode()) == [("one", False)]
+    assert reader.held == [(f" {begun}", False)]
+    assert reader.push(rest.encode()) == []
+    assert reader.take_calls() == (FOUND,) and reader.held == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,7 +71,8 @@ class Gate(ToyModel):
 
     def let(self, passes: int = 1) -> None:
         """Let so many passes be made."""
-        self._open.release(passes)
+        if passes:
+            self._open.release(passes)
 
     def decode(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
         self.passes += 1
@@ -86,6 +87,7 @@ class Site:
 
     url: str
     service: Service
+    server: Server
     client: httpx2.Client
     lines: list[str] = field(default_factory=list)
 
@@ -164,16 +166,17 @@ def serving(
     """Serve while the block runs; without defaults, greedy answers of eight tokens."""
     defaults = defaults or Defaults(SamplingParams(temperature=0), max_tokens=8)
     lines: list[str] = []
-    with closing(Scheduler([engine], limits or Limits())) as scheduler:
+    with Scheduler([engine], limits or Limits()) as scheduler:
         service = Service(engine, scheduler, defaults, names)
-        server = Server(make_app(service, access, max_body=max_body, say=lines.append))
+        app = make_app(service, access, max_body=max_body, say=lines.append)
+        server = Server(app, scheduler, grace=0)
         listening = bind("127.0.0.1", 0)
         listening.listen()  # who asks before the server has begun waits
-        thread = threading.Thread(target=server.run, args=([listening],))
+        thread = threading.Thread(target=server.run_on, args=(listening,))
         thread.start()
         try:
             with httpx2.Client(base_url=url(listening), timeout=PATIENCE) as client:
-                yield Site(url(listening), service, client, lines)
+                yield Site(url(listening), service, server, client, lines)
         finally:
             server.end()
             thread.join()

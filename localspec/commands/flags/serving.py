@@ -120,6 +120,19 @@ class ServingFlags:
             rich_help_panel=_PANEL,
         ),
     ] = 3600.0
+    cache_ram: Annotated[
+        int,
+        typer.Option(
+            "--cache-ram",
+            "-cram",
+            metavar="MIB",
+            min=0,
+            max=2**24,
+            help="Most memory for what was read of earlier prompts, so that a conversation taken "
+            "up again is not read again; 0: none.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = 1024
     max_body: Annotated[
         int,
         typer.Option(

@@ -57,6 +57,28 @@ def read_messages(entries: Sequence[Mapping[str, object]]) -> list[Message]:
     return [_read(entry, f"messages[{i}]") for i, entry in enumerate(entries)]
 
 
+def one_call_each(messages: Sequence[Message]) -> list[Message]:
+    """The same with one call in a message, each with its result behind it."""
+    told: list[Message] = []
+    rest = list(messages)
+    while rest:
+        message = rest.pop(0)
+        calls = message.get("tool_calls", [])
+        if len(calls) < 2:
+            told.append(message)
+            continue
+        count = next((i for i, each in enumerate(rest) if each["role"] != "tool"), len(rest))
+        results, rest = rest[:count], rest[count:]
+        for i, call in enumerate(calls):
+            first = message if i == 0 else assistant_turn("")
+            told.append({**first, "tool_calls": [call]})
+            own = [each for each in results if each.get("tool_call_id") == call["id"]]
+            results = [each for each in results if each not in own]
+            told += own
+        told += results
+    return told
+
+
 def _read(entry: Mapping[str, object], place: str) -> Message:
     role = "system" if entry.get("role") == "developer" else entry.get("role")
     if not isinstance(role, str) or role not in (*ROLES, "tool"):

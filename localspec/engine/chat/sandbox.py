@@ -1,7 +1,7 @@
 """Jinja for the templates of strangers: a sandbox with bounded output."""
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -125,10 +125,13 @@ def _to_json(
 ) -> str:
     """With the arguments of Hugging Face's ``tojson``.
 
-    Jinja's own filter escapes for HTML, which models were not trained on.
+    Jinja's own filter escapes for HTML, which models were not trained on. What a filter such as
+    ``map`` gives is written as a list.
     """
     import json
 
+    if isinstance(value, Iterator):
+        value = list(value)
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

@@ -10,11 +10,11 @@ from typing import Any
 
 from localspec.core.errors import TemplateError, UsageError
 from localspec.engine.chat.formats import format_between, known_format
-from localspec.engine.chat.message import Message
+from localspec.engine.chat.message import Message, one_call_each
 from localspec.engine.chat.reasoning import Format, state_behind
 from localspec.engine.chat.sandbox import fill, names_read
 from localspec.engine.chat.tools.forms import FAMILIES, CallForm, call_form
-from localspec.engine.chat.tools.support import Arguments, arguments_taken, describes, short_id
+from localspec.engine.chat.tools.support import CallsTaken, calls_taken, describes, short_id
 from localspec.engine.chat.tools.tool import Tool
 
 _CHATML_END = "<|im_end|>"
@@ -71,8 +71,7 @@ class ChatTemplate:
         system message that the template has no place for goes in front of the next one. Raises
         TemplateError when the template fails, UsageError for calls that it has no place for.
         """
-        self._require_place(messages)
-        told = [self._told(message) for message in messages]
+        told = [self._told(message) for message in self._placed(messages)]
         if told and told[0]["role"] == "system" and not self.has_system_role:
             told = _merged(told)
         thinking = self.thinking if thinking is None else thinking
@@ -140,17 +139,19 @@ class ChatTemplate:
         return form
 
     @cached_property
-    def _arguments(self) -> Arguments | None:
-        return arguments_taken(self._try)
+    def _calls_taken(self) -> CallsTaken | None:
+        return calls_taken(self._try)
 
-    def _require_place(self, messages: Sequence[Message]) -> None:
-        """Raise UsageError for calls or results that the template would not write down."""
-        calls = any(m["role"] == "tool" or "tool_calls" in m for m in messages)
-        if calls and self._arguments is None:
+    def _placed(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The messages with calls as this template takes them; UsageError where it takes none."""
+        if not any(m["role"] == "tool" or "tool_calls" in m for m in messages):
+            return messages
+        if self._calls_taken is None:
             raise UsageError(
                 "The model's chat template has no place for calls of tools and their results.",
                 "Leave them out, or take a model that was trained to call tools.",
             )
+        return messages if self._calls_taken.several else one_call_each(messages)
 
     @cached_property
     def has_system_role(self) -> bool:
@@ -229,8 +230,8 @@ class ChatTemplate:
         told: dict[str, Any] = dict(message)
         if reasoning := message.get("reasoning_content"):
             told |= {"thinking": reasoning, "reasoning": reasoning}
-        if "tool_calls" in message and self._arguments is not None:
-            calls = [self._arguments.of(call) for call in message["tool_calls"]]
+        if "tool_calls" in message and self._calls_taken is not None:
+            calls = [self._calls_taken.of(call) for call in message["tool_calls"]]
             told["tool_calls"] = [self._short(call, "id") for call in calls]
             if reasoning and _ONE_TEXT in self.source:
                 told["content"] = ""

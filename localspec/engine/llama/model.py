@@ -136,8 +136,16 @@ class LlamaModel:
                 self._undo(len(self._tokens), held)
                 self._torn = False
 
+    def returns_to(self, length: int) -> int:
+        """How many tokens need not be read again, at least, after `keep` with this length."""
+        if self._torn:
+            self._recover()
+        if length >= self._held:
+            return self._held
+        return self.rollback.returns_to(length, self._held)
+
     def reach(self) -> Reach:
-        """To which lengths its memory, and a copy of its `state`, can return."""
+        """To which lengths a copy of its `state` can return."""
         if self._torn:
             self._recover()
         return self.rollback.reach(len(self._tokens))

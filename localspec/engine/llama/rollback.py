@@ -21,7 +21,7 @@ Copy = tuple[int, NDArray[np.uint8]]  # of how many tokens, and the recurrent st
 
 
 class Reach(NamedTuple):
-    """To which lengths a memory can return: all from ``first`` on, and those of copies."""
+    """To which lengths a copied state can return: all from ``first`` on, and those of copies."""
 
     first: int = 0
     copies: tuple[Copy, ...] = ()
@@ -54,12 +54,16 @@ class Rollback(Protocol):
         """The memory holds ``length`` tokens, to which a later prompt may want to return."""
         ...
 
-    def reach(self, length: int) -> Reach:
-        """Where a state of the ``length`` tokens that the memory holds can return to, at least."""
+    def returns_to(self, length: int, held: int) -> int:
+        """What `rewind` to ``length``, less than ``held``, would leave at least."""
+        ...
+
+    def reach(self, held: int) -> Reach:
+        """Where a copy of the state of the ``held`` tokens can return to."""
         ...
 
     def adopt(self, copies: Sequence[Copy]) -> None:
-        """The memory was given such a state, with these copies."""
+        """The memory was given such a copy, whose reach has these copies."""
         ...
 
     def observe(self, width: int) -> None:
@@ -100,10 +104,13 @@ class Trim:
     def anchor(self, length: int) -> None:
         """Nothing to prepare."""
 
-    def reach(self, length: int) -> Reach:
-        """Anywhere, but for sliding layers, which need the window before it."""
-        first = int(self._llama.llama_memory_seq_pos_min(self._memory, _LIVE))
-        return Reach(first + self._sliding if self._sliding and first > 0 else 0)
+    def returns_to(self, length: int, held: int) -> int:
+        """Anywhere, but where sliding layers lack the window before it."""
+        return length if self.is_whole(length) else 0
+
+    def reach(self, held: int) -> Reach:
+        """Anywhere, but of sliding layers only the last window is copied (`is_masked_swa`)."""
+        return Reach(held if 0 < self._sliding < held else 0)
 
     def adopt(self, copies: Sequence[Copy]) -> None:
         """There are none."""
@@ -142,9 +149,13 @@ class Reread:
     def anchor(self, length: int) -> None:
         """Nothing to prepare."""
 
-    def reach(self, length: int) -> Reach:
+    def returns_to(self, length: int, held: int) -> int:
+        """Nowhere."""
+        return 0
+
+    def reach(self, held: int) -> Reach:
         """Nowhere but where it is."""
-        return Reach(length)
+        return Reach(held)
 
     def adopt(self, copies: Sequence[Copy]) -> None:
         """There are none."""
@@ -268,9 +279,13 @@ class Fork:
         """Keep a copy for later prompts."""
         self._anchors.add(length)
 
-    def reach(self, length: int) -> Reach:
+    def returns_to(self, length: int, held: int) -> int:
+        """To an anchor, if not to what is shared."""
+        return self._anchors.last(length)
+
+    def reach(self, held: int) -> Reach:
         """Where it is, and to the anchors."""
-        return Reach(length, self._anchors.copies)
+        return Reach(held, self._anchors.copies)
 
     def adopt(self, copies: Sequence[Copy]) -> None:
         """Count them as anchors."""
@@ -326,9 +341,15 @@ class Snapshots:
         """Keep a copy for later prompts."""
         self._anchors.add(length)
 
-    def reach(self, length: int) -> Reach:
+    def returns_to(self, length: int, held: int) -> int:
+        """To a snapshot or an anchor."""
+        if held - length <= self._allowed:
+            return length
+        return self._anchors.last(length)
+
+    def reach(self, held: int) -> Reach:
         """Where it is, and to the anchors."""
-        return Reach(length, self._anchors.copies)
+        return Reach(held, self._anchors.copies)
 
     def adopt(self, copies: Sequence[Copy]) -> None:
         """Count them as anchors."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -84,3 +85,24 @@ def test_a_stack_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EngineError, match="room for a stack of 4 MiB"):
         tokenizer._on_stack(list, 4 * 2**20)
     assert threading.stack_size() == before
+
+
+def test_two_threads_each_get_the_stack_they_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its size is set for the whole process: another's, set in between, may be too small."""
+    got, sizes, at_once = list[int](), (4 * 2**20, 8 * 2**20), threading.Barrier(2, timeout=0.2)
+    start = threading.Thread.start
+
+    def starting(thread: threading.Thread) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            with contextlib.suppress(threading.BrokenBarrierError):
+                at_once.wait()  # both have set the size, if both may
+            got.append(threading.stack_size())
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", starting)
+    callers = [threading.Thread(target=tokenizer._on_stack, args=(list, size)) for size in sizes]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert sorted(got) == sorted(sizes) and threading.stack_size() == 0

@@ -72,8 +72,8 @@ class CallFinder:
         text = self.held.lstrip()
         marks = self.form.closings
         while closing := next((mark for mark in marks if text.startswith(mark)), None):
-            text = text[len(closing) :].lstrip()
-            self.held = text
+            self.held = text[len(closing) :]
+            text = self.held.lstrip()
         if final:
             self.held = self.held if text else ""
             return bool(text)

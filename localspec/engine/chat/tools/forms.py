@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from localspec.engine.chat.tools.gemma import gemma_object
 from localspec.engine.chat.tools.readers import (
     Reader,
     first_of,
@@ -21,7 +22,8 @@ class CallForm:
     ``openings`` are where a call may begin, ``first`` are the same at the beginning of an answer
     alone; ``read`` reads one there. ``closings`` may stand behind a call, ``inner`` inside; no mark
     of a form begins another one's text. A call is written as ``begin``, the arguments, ``end``,
-    with NAME for the name; the arguments are a JSON object, or else each ``parameter``, with KEY.
+    with NAME for the name; the arguments are a JSON object, or else each ``parameter``, with KEY,
+    and with IS_TEXT where it says whether its value is text. Without ``begin`` none can be forced.
     """
 
     family: str
@@ -176,6 +178,38 @@ FUNCTIONARY = CallForm(
 )
 
 
+GEMMA = CallForm(
+    "Gemma 4",
+    named_calls(rf"<\|tool_call>\s*call:{_NAME}", gemma_object),
+    ("<|tool_call>",),
+    "",
+    "",
+    ("<tool_call|>",),
+    inner=('<|"|>',),
+)
+
+
+def _dsml(wrapper: str) -> CallForm:
+    """DeepSeek's own marks, around the calls the ``wrapper``."""
+    opening, invoke = f"<｜DSML｜{wrapper}>", "<｜DSML｜invoke name="
+    return CallForm(
+        "DeepSeek DSML",
+        tagged_calls(
+            rf'(?:{opening}\s*)?{invoke}"{_NAME}">',
+            r'<｜DSML｜parameter name="(?P<key>[^"\n]+)"[^>\n]{0,40}>(?P<value>.*?)'
+            "</｜DSML｜parameter>",
+            "<｜DSML｜parameter name=",
+            "</｜DSML｜invoke>",
+        ),
+        (opening, invoke),
+        f'{opening}\n{invoke}"NAME">\n',
+        f"</｜DSML｜invoke>\n</｜DSML｜{wrapper}>",
+        (f"</｜DSML｜{wrapper}>",),
+        ("｜DSML｜",),
+        parameter=('<｜DSML｜parameter name="KEY" string="IS_TEXT">', "</｜DSML｜parameter>\n"),
+    )
+
+
 def _listed(family: str, opening: str, closing: str, keys: tuple[str, str]) -> CallForm:
     """A list of objects behind a mark."""
     begin = f'{opening}[{{"{keys[0]}": "NAME", "{keys[1]}": '
@@ -191,6 +225,9 @@ APRIEL = _listed("Apriel", "<tool_calls>", "</tool_calls>", ("name", "arguments"
 
 # By what a template must mention, all of it; the first that fits counts.
 _KNOWN: Mapping[tuple[str, ...], CallForm] = {
+    ("｜DSML｜", "function_calls>"): _dsml("function_calls"),  # V3.2
+    ("｜DSML｜", "tool_calls>"): _dsml("tool_calls"),  # V4
+    ("<|tool_call>", '<|"|>'): GEMMA,
     ("<|channel|>",): HARMONY,
     ("[TOOL_CALLS]", "[ARGS]"): MISTRAL_NAMED,
     ("[TOOL_CALLS]",): MISTRAL_LIST,

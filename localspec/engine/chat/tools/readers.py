@@ -25,6 +25,8 @@ NO_CALL = Span(0, ())
 # What a text begins with, its opening mark included; None while more text can decide. What was
 # decided stays so whatever follows.
 Reader = Callable[[str, Sequence[Tool]], Span | None]
+# JSON of the object that begins at a place of a text, and where it ends; None where it does not.
+Arguments = Callable[[str, int], tuple[str, int] | None]
 
 
 def json_calls(header: str) -> Reader:
@@ -46,20 +48,24 @@ def json_calls(header: str) -> Reader:
     return read
 
 
-def named_calls(header: str) -> Reader:
-    """Behind a header with the groups ``name`` and perhaps ``id``, an object: the arguments."""
+def named_calls(header: str, arguments: Arguments | None = None) -> Reader:
+    """Behind a header with the groups ``name`` and perhaps ``id``, an object: the arguments.
+
+    They are JSON, or what ``arguments`` can make JSON of.
+    """
     pattern = re.compile(rf"(?:{header})\s*(?={{)", re.DOTALL)
+    find = arguments or _json_object
 
     def read(text: str, tools: Sequence[Tool]) -> Span | None:
         found = pattern.match(text[:_HEAD])
         if found is None:
             return NO_CALL if len(text) >= _HEAD else None
-        end = _json_end(text, found.end())
-        if end is None:
+        whole = find(text, found.end())
+        if whole is None:
             return None
         groups = found.groupdict()
-        call = _made(groups["name"], _value(text[found.end() : end]), groups.get("id"))
-        return NO_CALL if call is None else Span(end, (call,))
+        call = _made(groups["name"], _value(whole[0]), groups.get("id"))
+        return NO_CALL if call is None else Span(whole[1], (call,))
 
     return read
 
@@ -119,6 +125,11 @@ def _json_end(text: str, start: int) -> int | None:
     return None
 
 
+def _json_object(text: str, start: int) -> tuple[str, int] | None:
+    end = _json_end(text, start)
+    return None if end is None else (text[start:end], end)
+
+
 def _value(text: str) -> Any:
     """What a JSON text says; None where it is none."""
     try:
@@ -152,7 +163,7 @@ def _typed(text: str, schema: Mapping[str, Any], key: str) -> Any:
     """A parameter's value, of which only the text is known."""
     properties = schema.get("properties")
     known = properties.get(key) if isinstance(properties, Mapping) else None
-    if isinstance(known, Mapping) and is_text(known):
+    if is_text(known):
         return text
     if text.strip() in _PYTHON:
         return _PYTHON[text.strip()]
@@ -162,8 +173,10 @@ def _typed(text: str, schema: Mapping[str, Any], key: str) -> Any:
         return text
 
 
-def is_text(schema: Mapping[str, Any]) -> bool:
+def is_text(schema: object) -> bool:
     """Whether a value by this schema is a text and nothing else."""
+    if not isinstance(schema, Mapping):
+        return False
     if "type" in schema:
         return bool(schema["type"] in ("string", ["string"]))
     values = schema.get("enum")

@@ -1,0 +1,152 @@
+"""The command serve: flags, what it says, how it ends."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx2
+import pytest
+
+from localspec.commands import serve as serve_command
+from tests.support.command import Command
+from tests.support.real_pair import TinyFiles
+from tests.support.served import CHAT, HELLO, PATIENCE
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--host", "0.0.0.0"), "On 0.0.0.0 other machines could use this server."),
+        (("--cors", "*"), "With --cors '*' every web page could use this server."),
+        (("--cors", "localhost"), "--cors localhost is no origin."),
+        (("--api-key-file", "nothing.txt"), "nothing.txt cannot be read"),
+        (("--port", "70000"), "65535"),
+        (("--max-queue", "0"), "max-queue"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_loaded(
+    localspec: Command, flags: tuple[str, ...], sentence: str
+) -> None:
+    done = localspec("serve", "-m", "no such model.gguf", *flags)
+    assert done.code in (1, 2) and sentence in done.sentences and not done.out
+
+
+def test_the_extra_is_named_where_it_is_missing(
+    localspec: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        serve_command, "find_spec", lambda name: None if name == "uvicorn" else find(name)
+    )
+    done = localspec("serve", "-m", "model.gguf")
+    assert done.code == 1
+    assert "not installed: uvicorn" in done.err and "pip install 'localspec[serve]'" in done.err
+
+
+def test_keys_come_from_flag_environment_and_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, localspec: Command
+) -> None:
+    heard: list[SimpleNamespace] = []
+
+    def refuse(serving: SimpleNamespace) -> None:
+        heard.append(serving)
+        raise SystemExit(0)
+
+    file = tmp_path / "keys"
+    file.write_text("# mine\nfirst\n\n second \n")
+    monkeypatch.setattr(
+        serve_command, "make_request", lambda name, groups: SimpleNamespace(draft_tokens=0)
+    )
+    from localspec.commands.flags.serving import ServingFlags
+
+    access = ServingFlags.access
+    monkeypatch.setattr(ServingFlags, "access", lambda self: refuse(access(self)))  # type: ignore[arg-type]
+    localspec("serve", "--api-key-file", file, "--api-key", "a,b", "--host", "0.0.0.0")
+    assert heard[-1].keys == ("a", "b", "first", "second")
+    monkeypatch.setenv("LOCALSPEC_API_KEY", "from outside")
+    localspec("serve", "--cors", "http://a,http://b", "--cors-origins", "http://c")
+    assert heard[-1].keys == ("from outside",)
+    assert heard[-1].origins == ("http://a", "http://b", "http://c")
+    file.write_text("# none\n")
+    assert "There is no key in" in localspec("serve", "--api-key-file", file).err
+
+
+@contextmanager
+def running(tiny: TinyFiles, *flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The command as a process of its own, and where it listens."""
+    command = [sys.executable, "-m", "localspec", "serve", "-m", str(tiny.target), "-t", "1"]
+    process = subprocess.Popen(
+        [*command, "--port", "0", *flags], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if found := re.match(r"Listening on (http://\S+) \((.*)\)\.$", line):
+                yield process, found[1]
+                break
+        else:
+            raise AssertionError(f"ended with {process.wait()}")
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_answers_and_ends_when_told(tiny: TinyFiles, number: signal.Signals) -> None:
+    flags = ("-md", str(tiny.draft), "--draft-tokens", "3", "--alias", "mine", "--seed", "7")
+    with running(tiny, *flags) as (process, url):
+        assert httpx2.get(f"{url}/health", timeout=PATIENCE).json() == {"status": "ok"}
+        replies = [
+            httpx2.post(
+                url + CHAT,
+                json={"model": "mine", "messages": HELLO, "max_tokens": 12},
+                timeout=PATIENCE,
+            ).json()
+            for _ in range(2)
+        ]
+        assert replies[0]["choices"] == replies[1]["choices"]  # by the seed of the command line
+        assert replies[0]["choices"][0]["seed"] == 7 and replies[0]["timings"]["draft_n"] > 0
+        props = httpx2.get(f"{url}/props", timeout=PATIENCE).json()
+        assert props["model"] == "target.gguf" and props["draft"] == "draft.gguf"
+        process.send_signal(number)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0 and out == ""
+    assert err.count(f"POST {CHAT} 200") == 2 and "Traceback" not in err
+    assert err.endswith("The server has ended.\n")
+
+
+@pytest.mark.llama
+def test_the_second_signal_ends_it_at_once(tiny: TinyFiles) -> None:
+    with running(tiny, "-c", "60000", "--temp", "0.8", "--seed", "1") as (process, url):
+        body = {"messages": HELLO, "stream": True}
+        with httpx2.stream("POST", url + CHAT, json=body, timeout=PATIENCE) as reply:
+            chunks = reply.iter_bytes()
+            next(chunks)  # it is under way
+            process.send_signal(signal.SIGINT)
+            assert process.stderr is not None
+            assert any(line.startswith("Ending, with what is") for line in process.stderr)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE) == 130
+
+
+@pytest.mark.llama
+def test_a_port_in_use_is_said_before_the_model_is_loaded(
+    tiny: TinyFiles, localspec: Command
+) -> None:
+    with running(tiny) as (_, url):
+        port = url.rpartition(":")[2]
+        done = localspec("serve", "-m", tiny.target, "--port", port)
+    assert done.code == 1 and not done.out
+    assert f"Cannot listen on 127.0.0.1, port {port}" in done.err and "--port 0" in done.err

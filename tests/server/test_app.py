@@ -1,0 +1,183 @@
+"""The server's paths, and clients that go away."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from localspec import __version__
+from localspec.server.job import Job
+from localspec.server.limits import Limits
+from tests.support.served import (
+    CHAT,
+    COMPLETIONS,
+    HELLO,
+    PATIENCE,
+    Gate,
+    ServedToy,
+    Site,
+    error_of,
+    serving,
+)
+
+
+@pytest.fixture
+def gated(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Site, Gate, threading.Event]]:
+    """A server that answers one at a time, pass by pass; the event tells of a cancelled job."""
+    cancelled = threading.Event()
+    cancel = Job.cancel
+
+    def told(job: Job, reason: Exception | None = None) -> None:
+        cancel(job, reason)  # type: ignore[arg-type]
+        cancelled.set()
+
+    monkeypatch.setattr(Job, "cancel", told)
+    toy = ServedToy(quirk=None)
+    toy.target = gate = Gate()
+    with serving(toy, limits=Limits(waiting=1)) as site:
+        yield site, gate, cancelled
+        gate.let(10**6)
+
+
+def asking(site: Site, **fields: object) -> socket.socket:
+    """A connection over which an endless answer was asked for."""
+    body = json.dumps({"messages": HELLO, "max_tokens": -1, **fields}).encode()
+    connection = socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE)
+    connection.sendall(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    )
+    return connection
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("passes", [0, 3])
+def test_a_client_that_goes_away_frees_the_engine(
+    gated: tuple[Site, Gate, threading.Event], stream: bool, passes: int
+) -> None:
+    site, gate, cancelled = gated
+    with asking(site, stream=stream) as connection:
+        gate.let(passes)
+        for _ in range(passes + 1):
+            assert gate.began.acquire(timeout=PATIENCE)
+        if stream and passes:
+            assert connection.recv(12) == b"HTTP/1.1 200"
+        assert not cancelled.is_set()
+    assert cancelled.wait(PATIENCE)
+    before = gate.passes
+    gate.let(10**6)
+    assert site.ask(max_tokens=3)["usage"]["completion_tokens"] == 3
+    assert gate.passes - before <= 1 + 4  # the one under way, and those of the second answer
+    assert any("cut off" in line or " 499" in line for line in site.lines[:1]), site.lines
+
+
+def test_a_client_that_goes_away_leaves_the_queue(
+    gated: tuple[Site, Gate, threading.Event],
+) -> None:
+    site, gate, cancelled = gated
+    with asking(site):
+        assert gate.began.acquire(timeout=PATIENCE)
+        with asking(site, stream=True):
+            while site.service.scheduler.waiting == 0:
+                site.get("/health")
+            refused = site.post(CHAT, {"messages": HELLO})
+            assert refused.status_code == 429
+            assert int(refused.headers["retry-after"]) > 0
+            assert error_of(refused)["type"] == "rate_limit_error"
+        assert cancelled.wait(PATIENCE)
+        assert site.service.scheduler.waiting == 0
+
+
+def test_several_choices_are_queued_together_or_not_at_all(
+    gated: tuple[Site, Gate, threading.Event],
+) -> None:
+    site, gate, _ = gated
+    status, error = site.refused(n=5)
+    assert status == 400 and "5 answers" in error["message"]
+    gate.let(10**6)
+    assert len(site.ask(n=2)["choices"]) == 2
+
+
+def test_health(toy_server: Site) -> None:
+    for path in ("/health", "/v1/health"):
+        assert toy_server.get(path).json() == {"status": "ok"}
+    assert not any("/health" in line for line in toy_server.lines)
+
+
+def test_models(toy_server: Site) -> None:
+    listed = toy_server.get("/v1/models").json()
+    assert listed["object"] == "list"
+    assert [model["id"] for model in listed["data"]] == ["toy", "other name"]
+    assert listed["data"][0]["meta"] == {"n_ctx": 512, "n_vocab": 129}
+    assert toy_server.get("/v1/models/other name").json() == listed["data"][1]
+
+
+def test_props_tell_what_holds_where_a_request_is_silent(toy_server: Site) -> None:
+    props = toy_server.get("/props").json()
+    assert props["model_alias"] == "toy" and props["n_ctx"] == 512 and props["has_draft"]
+    defaults = props["default_generation_settings"]
+    assert defaults["params"]["temperature"] == 0 and defaults["params"]["seed"] is None
+    assert defaults["max_tokens"] == 8 and defaults["draft_tokens"] == "auto"
+
+
+def test_embeddings_are_refused_with_a_sentence(toy_server: Site) -> None:
+    reply = toy_server.post("/v1/embeddings", {"input": "a", "model": "b"})
+    assert reply.status_code == 501 and "embeddings" in error_of(reply)["message"]
+
+
+def test_metrics_count_what_was_answered() -> None:
+    with serving(ServedToy()) as site:
+        told = [site.ask(max_tokens=20, draft_tokens=4)["timings"] for _ in range(2)]
+        site.refused(n=0)
+        metrics = dict(
+            re.findall(r"^localspec_(\S+) (\S+)$", site.get("/metrics").text, re.MULTILINE)
+        )
+    for name, key in (
+        ("tokens_predicted_total", "predicted_n"),
+        ("prompt_tokens_total", "prompt_n"),
+        ("prompt_tokens_cached_total", "cache_n"),
+        ("spec_decode_num_draft_tokens_total", "draft_n"),
+        ("spec_decode_num_accepted_tokens_total", "draft_n_accepted"),
+    ):
+        assert float(metrics[name]) == sum(each[key] for each in told) > 0
+    assert metrics['requests_total{path="/v1/chat/completions",status="200"}'] == "2.0"
+    assert metrics['requests_total{path="/v1/chat/completions",status="400"}'] == "1.0"
+    assert metrics["requests_processing"] == metrics["requests_deferred"] == "0.0"
+    assert metrics["time_to_first_token_seconds_count"] == "2.0"
+    assert metrics["request_seconds_count"] == "3.0"
+
+
+def test_requests_have_names_and_lines() -> None:
+    with serving(ServedToy()) as site:
+        first, second = (site.post(COMPLETIONS, {"prompt": "a b c"}) for _ in range(2))
+        assert first.headers["x-request-id"] != second.headers["x-request-id"]
+        site.get("/%1b[31mred")
+    assert re.fullmatch(
+        r"POST /v1/completions 200 [\d.]+ s, prompt 5 \+ 8 tokens at [\d.]+ tok/s(, .*)?",
+        site.lines[0],
+    )
+    assert "prompt 5 (4 cached) + 8 tokens" in site.lines[1]
+    assert re.fullmatch(r"GET /\\x1b\[31mred 404 [\d.]+ s", site.lines[2])
+
+
+def test_the_page_needs_no_network_and_runs_nothing_else(toy_server: Site) -> None:
+    page = toy_server.get("/")
+    assert page.status_code == 200 and "text/html" in page.headers["content-type"]
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert page.headers["x-content-type-options"] == "nosniff"
+    assert toy_server.get("/page/index.html").text == page.text
+
+
+def test_the_schema_names_paths_and_version(toy_server: Site) -> None:
+    schema = toy_server.get("/openapi.json").json()
+    assert schema["info"]["version"] == __version__
+    assert {CHAT, COMPLETIONS, "/v1/models", "/v1/embeddings", "/health"} <= schema["paths"].keys()
+    for path in ("/docs", "/redoc"):  # which would load scripts from elsewhere
+        assert toy_server.get(path).status_code == 404

@@ -1,0 +1,109 @@
+"""Where a server listens, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+
+import httpx2
+import pytest
+
+from localspec.core.errors import LocalspecError
+from localspec.server.listen import Server, bind, url
+from tests.support.served import CHAT, HELLO, PATIENCE, Gate, ServedToy, Site, events_of, serving
+
+
+def test_port_0_is_a_free_one() -> None:
+    with bind("127.0.0.1", 0) as first, bind("localhost", 0) as second:
+        assert url(first) != url(second)
+        assert re.fullmatch(r"http://127\.0\.0\.1:[1-9]\d*", url(second))
+
+
+def test_an_address_of_the_newer_kind() -> None:
+    try:
+        made = bind("::1", 0)
+    except LocalspecError:
+        pytest.skip("this machine has no IPv6")
+    with made:
+        assert url(made).startswith("http://[::1]:")
+
+
+def test_a_port_that_another_has() -> None:
+    with bind("127.0.0.1", 0) as first:
+        first.listen()
+        port = first.getsockname()[1]
+        with pytest.raises(LocalspecError, match=f"port {port}: .* in use") as caught:
+            bind("127.0.0.1", port)
+        assert "--port 0" in caught.value.hint
+
+
+def test_a_port_that_another_took_meanwhile() -> None:
+    with bind("127.0.0.1", 0) as first, serving(ServedToy()) as site:
+        port = first.getsockname()[1]
+        with bind("127.0.0.1", port) as second:
+            first.listen()
+            server = Server(site.service, site.service.scheduler)  # type: ignore[arg-type]
+            with pytest.raises(LocalspecError, match=f"port {port}"):
+                server.run_on(second)
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "300.1.1.1", "a" * 300, "192.0.2.1"])
+def test_an_address_that_is_none(host: str) -> None:
+    with pytest.raises(LocalspecError) as caught:
+        bind(host, 0)
+    assert caught.value.hint
+
+
+def test_what_is_under_way_may_be_completed_and_nothing_begins() -> None:
+    toy = ServedToy(quirk=None)
+    toy.target = gate = Gate()
+    heard: list[str] = []
+    with serving(toy) as site:
+        site.server._say = heard.append
+        site.server._grace = PATIENCE
+        got: list[httpx2.Response] = []
+
+        def ask() -> None:
+            body = {"messages": HELLO, "stream": True, "max_tokens": 5}
+            got.append(httpx2.post(site.url + CHAT, json=body, timeout=PATIENCE))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        gate.let(2)
+        for _ in range(3):
+            assert gate.began.acquire(timeout=PATIENCE)
+        site.server.end()
+        refuses(site)
+        gate.let(9)
+        asking.join()
+        *_, last, done = events_of(got[0].text)
+        assert json.loads(last)["choices"][0]["finish_reason"] == "length" and done == "[DONE]"
+    assert heard == ["Ending, with what is under way (1) within 60 s; Ctrl-C again ends at once."]
+
+
+def test_what_takes_too_long_ends_with_an_error() -> None:
+    toy = ServedToy(quirk=None)
+    toy.target = gate = Gate()
+    gate.let(2)
+    with serving(toy) as site:
+        with site.client.stream(
+            "POST", CHAT, json={"messages": HELLO, "stream": True, "max_tokens": -1}
+        ) as reply:
+            for _ in range(3):
+                assert gate.began.acquire(timeout=PATIENCE)
+            site.server.end()  # without grace
+            refuses(site)
+            gate.let(9)
+            *_, last = events_of(reply.read().decode())
+        error = json.loads(last)["error"]
+        assert error["type"] == "server_error" and "shutting down" in error["message"]
+
+
+def refuses(site: Site) -> None:
+    """Wait until nobody listens any more."""
+    while True:
+        try:
+            httpx2.get(f"{site.url}/health", timeout=PATIENCE)
+        except httpx2.TransportError:
+            return
