@@ -42,6 +42,8 @@ class CalledFunction(Part):
 
     name: Name
     arguments: Text | dict[str, Any]
+    # What the openai package adds where it reads a call.
+    parsed_arguments: Any = None
 
 
 class CallOfTool(Part):
@@ -67,6 +69,10 @@ class AssistantMessage(Part):
     audio: None = None
     function_call: None = None
     annotations: Any = None
+    # What clients add to an answer that they read: openai the first, litellm the others.
+    parsed: Any = None
+    provider_specific_fields: Any = None
+    thinking_blocks: Any = None
 
 
 class ToolMessage(Part):
