@@ -13,7 +13,7 @@ PARTS = {
     "role": "user",
     "content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}],
 }
-ANSWER = {
+ANSWER: dict[str, object] = {
     "role": "assistant", "content": "hi", "refusal": None, "annotations": [], "audio": None,
     "function_call": None, "tool_calls": None, "reasoning_content": "hm",
 }  # fmt: skip
