@@ -16,13 +16,15 @@ from localspec import __version__
 from localspec.server.api.answers import Answers
 from localspec.server.api.chat import ChatRequest
 from localspec.server.api.completions import CompletionRequest
-from localspec.server.errors import (
+from localspec.server.api.documents import (
     ERRORS,
-    BadRequest,
-    ErrorReply,
-    add_error_handlers,
-    request_id,
+    ChatCompletion,
+    Completion,
+    Model,
+    Models,
+    answered,
 )
+from localspec.server.errors import BadRequest, add_error_handlers, request_id
 from localspec.server.guard import LOOPBACK, Access, Guard
 from localspec.server.log import AccessLog
 from localspec.server.metrics import CONTENT_TYPE
@@ -30,9 +32,6 @@ from localspec.server.service import Service
 
 MAX_BODY = 16 * 2**20  # bytes; a context of a million tokens is smaller
 _PAGE = Path(__file__).parent / "page"
-_STREAMED: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
-}
 Result = TypeVar("Result")
 
 
@@ -66,7 +65,6 @@ def make_app(
         docs_url=None,  # its pages load scripts from the network
         redoc_url=None,
         max_body_size=max_body,
-        responses=ERRORS,
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     add_error_handlers(app)
@@ -88,23 +86,23 @@ def make_app(
 def _add_answers(app: FastAPI, service: Service) -> None:
     """The paths at which the model answers."""
 
-    @app.post("/v1/chat/completions", responses=_STREAMED)
+    @app.post("/v1/chat/completions", responses=answered(ChatCompletion))
     async def chat(request: Request, body: ChatRequest) -> Response:
         """Answer a conversation."""
         return await _answer(service, request, body)
 
-    @app.post("/v1/completions", responses=_STREAMED)
+    @app.post("/v1/completions", responses=answered(Completion))
     async def complete(request: Request, body: CompletionRequest) -> Response:
         """Continue a text."""
         return await _answer(service, request, body)
 
-    @app.post("/v1/embeddings", status_code=501, response_model=ErrorReply)
-    async def embed() -> Response:
+    @app.post("/v1/embeddings", responses=ERRORS)
+    async def embed(body: dict[str, Any]) -> Response:
         """Refused: localspec loads models that generate text."""
         raise BadRequest(
             "This server generates text; it makes no embeddings.",
             "Run an embedding model with llama-server --embeddings.",
-            status=501,
+            status=404,  # clients try again at what a server says of itself
             code="unsupported",
         )
 
@@ -158,43 +156,42 @@ async def _gone(request: Request) -> None:
 def _add_facts(app: FastAPI, service: Service) -> None:
     """The paths at which the server tells of itself."""
 
-    @app.get("/health")
-    @app.get("/v1/health")
+    @app.get("/health", responses=ERRORS)
+    @app.get("/v1/health", responses=ERRORS)
     async def health() -> dict[str, str]:
         """Whether the model is loaded: while it loads, nothing listens."""
         return {"status": "ok"}
 
-    @app.get("/v1/models")
-    async def models() -> dict[str, Any]:
+    @app.get("/v1/models", responses=ERRORS)
+    async def models() -> Models:
         """The one model, under each of its names."""
         return {"object": "list", "data": [_model(service, name) for name in service.names]}
 
-    @app.get("/v1/models/{name}")
-    async def model(name: str) -> dict[str, Any]:
+    @app.get("/v1/models/{name}", responses=ERRORS)
+    async def model(name: str) -> Model:
         """The model, if it has this name."""
         service.require_model(name)
         return _model(service, name)
 
-    @app.get("/props")
+    @app.get("/props", responses=ERRORS)
     async def props() -> dict[str, Any]:
         """The model's files, and what holds where a request says nothing."""
         return service.props()
 
-    @app.get("/metrics", response_class=PlainTextResponse)
+    @app.get("/metrics", responses=ERRORS, response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Figures for Prometheus."""
         return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
 
-def _model(service: Service, name: str) -> dict[str, Any]:
+def _model(service: Service, name: str) -> Model:
     target = service.engine.target
-    meta = {"n_ctx": target.n_ctx, "n_vocab": target.n_vocab}
     return {
         "id": name,
         "object": "model",
         "created": service.created,
         "owned_by": "localspec",
-        "meta": meta,
+        "meta": {"n_ctx": target.n_ctx, "n_vocab": target.n_vocab},
     }
 
 

@@ -1,12 +1,12 @@
 """Errors as OpenAI's clients know them: a JSON object with a sentence, a type and a code."""
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from localspec.core.errors import (
@@ -30,28 +30,6 @@ _CODES = {
     429: "rate_limit_error",
 }
 _MENDABLE = (UsageError, GrammarError, TemplateError, PromptTooLong)  # by another request
-
-
-class Fault(BaseModel):
-    """What went wrong: a sentence, its kind, the field at fault, and a name for programs."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorReply(BaseModel):
-    """The reply to every request that fails."""
-
-    error: Fault
-
-
-# What each path may answer besides its own replies, for the OpenAPI document.
-ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": ErrorReply, "description": "The request cannot be answered."},
-    503: {"model": ErrorReply, "description": "It cannot be answered now."},
-}
 
 
 class BadRequest(LocalspecError):
@@ -78,8 +56,7 @@ def error_body(
     """The JSON object of an error."""
     kind = _CODES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     place = None if param is None else presentable(param)
-    fault = Fault(message=presentable(message), type=kind, param=place, code=code)
-    return ErrorReply(error=fault).model_dump()
+    return {"error": {"message": presentable(message), "type": kind, "param": place, "code": code}}
 
 
 def presentable(text: str) -> str:
@@ -122,15 +99,25 @@ def add_error_handlers(app: FastAPI) -> None:
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = _most_telling(error.errors())
-    place = [str(part) for part in first["loc"] if part != "body"]
-    param = ".".join(place) or None
-    if first["type"] == "json_invalid":
-        return JSONResponse(error_body(400, "The body is no JSON."), 400)
+    param = ".".join(_place(error.body, first)) or None
+    if first["type"] == "json_invalid" or param is None:
+        return JSONResponse(error_body(400, "The body is no JSON object."), 400)
     if first["type"] == "extra_forbidden":
         message = f"There is no field {param}, or it is not supported here."
         return JSONResponse(error_body(400, message, param=param, code="unknown_field"), 400)
     message = f"{param}: {first['msg']}." if param else f"{first['msg']}."
     return JSONResponse(error_body(400, message, param=param), 400)
+
+
+def _place(body: Any, error: dict[str, Any]) -> Iterator[str]:
+    """The way to the field at fault, without what a union calls its members."""
+    *_, last = error["loc"]
+    for part in error["loc"][1:]:
+        is_name = isinstance(body, dict) and part in body
+        is_index = isinstance(body, list) and isinstance(part, int)
+        if is_name or is_index or (part is last and error["type"] == "missing"):
+            yield str(part)
+            body = body[part] if is_name or is_index else None
 
 
 def _most_telling(errors: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from localspec.core import paths
 from localspec.core.config import DraftTokens
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.answer import collect
-from localspec.engine.chat.template import Message
+from localspec.engine.chat.message import Message
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
 from localspec.engine.llama.heads.opening import open_head

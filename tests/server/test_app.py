@@ -127,7 +127,7 @@ def test_props_tell_what_holds_where_a_request_is_silent(toy_server: Site) -> No
 
 def test_embeddings_are_refused_with_a_sentence(toy_server: Site) -> None:
     reply = toy_server.post("/v1/embeddings", {"input": "a", "model": "b"})
-    assert reply.status_code == 501 and "embeddings" in error_of(reply)["message"]
+    assert reply.status_code == 404 and "embeddings" in error_of(reply)["message"]
 
 
 def test_metrics_count_what_was_answered() -> None:

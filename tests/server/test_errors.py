@@ -101,6 +101,28 @@ def test_a_field_that_cannot_be(toy_server: Site, field: str, value: object) -> 
     assert field in (error["param"] or "") and field in error["message"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"stop": ["a", 1]}, "stop.1"),
+        ({"messages": [HELLO[0], {"role": "user", "content": 1}]}, "messages.1.content"),
+        ({"messages": [{"role": "tool", "content": "a"}]}, "messages.0.tool_call_id"),
+        ({"messages": [{"content": "a"}]}, "messages.0"),
+        ({"stream_options": {"usage": True}}, "stream_options.usage"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),
+        ({"tool_choice": {"type": "function", "function": {}}}, "tool_choice.function.name"),
+        ({"logit_bias": {"7": "a"}}, "logit_bias.7"),
+    ],
+)
+def test_the_place_of_a_fault(toy_server: Site, fields: dict[str, object], param: str) -> None:
+    status, error = toy_server.refused(**fields)
+    assert status == 400 and error["param"] == param and param in error["message"]
+
+
+def test_whole_numbers_may_be_written_with_a_point(toy_server: Site) -> None:
+    assert toy_server.ask(max_tokens=3.0)["usage"]["completion_tokens"] == 3
+
+
 def test_numbers_that_json_has_not(toy_server: Site) -> None:
     for number in ("NaN", "Infinity", "-Infinity", "1e999"):
         body = json.dumps({"messages": HELLO}).replace("}]", "}], ", 1)[:-1]

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from localspec.engine.answer import GenerationResponse
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.replies import Json, Reply, origins, text_of
-from localspec.server.api.requests import MOST_ANSWERS, AnswerRequest, Text
+from localspec.server.api.requests import MOST_ANSWERS, AnswerRequest, Text, Whole
 from localspec.server.errors import BadRequest
 from localspec.server.job import Ask
 from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
@@ -19,17 +19,18 @@ if TYPE_CHECKING:
     from localspec.server.service import ServedEngine, Service
 
 Ids = Annotated[
-    list[Annotated[int, Field(ge=0, le=2**31 - 1)]],
+    list[Annotated[Whole, Field(ge=0, le=2**31 - 1)]],
     Field(min_length=1, max_length=2**22, fail_fast=True),
 ]
+Prompted = Annotated[Text, StringConstraints(min_length=1)]
 Several = Field(min_length=1, max_length=MOST_ANSWERS)
 
 
 class CompletionRequest(AnswerRequest):
     """POST /v1/completions."""
 
-    prompt: Text | Ids | Annotated[list[Text], Several] | Annotated[list[Ids], Several]
-    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    prompt: Prompted | Ids | Annotated[list[Prompted], Several] | Annotated[list[Ids], Several]
+    logprobs: Annotated[Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     # Parameters of OpenAI's that are not here, and the values at which they change nothing.
     echo: Literal[False] | None = None
     best_of: Literal[1] | None = None

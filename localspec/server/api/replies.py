@@ -12,6 +12,7 @@ from localspec import __version__
 from localspec.engine.answer import GenerationResponse, TextPiece
 from localspec.engine.stats import GenerationStats
 from localspec.server.api.answers import Answers, Choice
+from localspec.server.api.documents import Timings, Usage
 from localspec.server.api.requests import AnswerRequest
 from localspec.server.errors import describe, presentable
 
@@ -95,7 +96,7 @@ def _event(body: Json) -> bytes:
     return format_sse_event(data_str=json.dumps(body, ensure_ascii=False, separators=(",", ":")))
 
 
-def usage(choices: Sequence[Choice]) -> Json:
+def usage(choices: Sequence[Choice]) -> Usage:
     """Tokens as OpenAI counts them: a prompt once, however many answers it has."""
     prompts = {id(choice.job.ask.prompt): len(choice.job.ask.prompt) for choice in choices}
     read, generated = sum(prompts.values()), sum(choice.stats.tokens for choice in choices)
@@ -108,7 +109,7 @@ def usage(choices: Sequence[Choice]) -> Json:
     }
 
 
-def timings(stats: GenerationStats) -> Json:
+def timings(stats: GenerationStats) -> Timings:
     """Figures under llama-server's names; milliseconds."""
     prompt_ms = 1000 * stats.prompt_seconds
     predicted_ms = 1000 * stats.seconds
