@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Ids = Annotated[
     list[Annotated[Whole, Field(ge=0, le=2**31 - 1)]],
-    Field(min_length=1, max_length=2**22, fail_fast=True),
+    Field(min_length=1, max_length=2**20, fail_fast=True),
 ]
 Prompted = Annotated[Text, StringConstraints(min_length=1)]
 Several = Field(min_length=1, max_length=MOST_ANSWERS)
