@@ -17,7 +17,7 @@ from tests.support.real_pair import TinyFiles
 
 COMMANDS = (
     *("demo", "doctor", "run", "chat", "bench", "check", "inspect", "list", "suggest", "pairs"),
-    *("download", "verify"),
+    *("download", "verify", "serve"),
 )
 
 
@@ -158,6 +158,7 @@ HEAVY = ("llama_cpp", "gguf", "huggingface_hub", "jinja2")
         (["--help"], (*HEAVY, "numpy")),
         (["run", "--help"], (*HEAVY, "numpy")),
         (["chat", "--help"], (*HEAVY, "numpy")),
+        (["serve", "--help"], (*HEAVY, "numpy", "fastapi", "uvicorn")),
         (["--version"], (*HEAVY, "numpy", "rich")),
         (["check", "TARGET", "DRAFT"], HEAVY),
         (["run", "-m", "TARGET"], HEAVY),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from localspec.core import paths
 from localspec.core.config import DraftTokens
+from localspec.core.interrupt import Cancelled
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.answer import collect
 from localspec.engine.chat.message import Message
@@ -232,6 +233,24 @@ def test_a_state_that_is_not_taken_is_forgotten() -> None:
     tokens, cached = say(cache, engine, text("a", 300))
     assert cached == 0 and tokens == alone(text("a", 300), 8)
     assert cache.n_states == 1  # of "b"
+
+
+def test_a_copy_that_fails_loses_nothing() -> None:
+    """As where the asker goes away while tokens are read again for it."""
+    cache, engine = PrefixCache(PLENTY), toy_engine(draft=False)
+    for kind in "ab":
+        say(cache, engine, text(kind, 300))
+
+    def state() -> NDArray[np.uint8]:
+        raise Cancelled
+
+    copied, engine.target.state = engine.target.state, state  # type: ignore[attr-defined]
+    with pytest.raises(Cancelled):
+        say(cache, engine, text("a", 300))
+    assert cache.n_states == 1
+    engine.target.state = copied  # type: ignore[attr-defined]
+    assert say(cache, engine, text("a", 300))[1] == 299
+    assert say(cache, engine, text("b", 300))[1] == 299
 
 
 @given(

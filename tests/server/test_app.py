@@ -181,3 +181,11 @@ def test_the_schema_names_paths_and_version(toy_server: Site) -> None:
     assert {CHAT, COMPLETIONS, "/v1/models", "/v1/embeddings", "/health"} <= schema["paths"].keys()
     for path in ("/docs", "/redoc"):  # which would load scripts from elsewhere
         assert toy_server.get(path).status_code == 404
+
+
+def test_the_schema_bounds_numbers(toy_server: Site) -> None:
+    schemas = toy_server.get("/openapi.json").json()["components"]["schemas"]
+    fields = schemas["ChatRequest"]["properties"]
+    n, _ = fields["n"]["anyOf"]
+    assert n == {"type": "integer", "minimum": 1, "maximum": 8}
+    assert schemas["ChatRequest"]["additionalProperties"] is False

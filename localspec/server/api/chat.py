@@ -15,7 +15,7 @@ from localspec.engine.text_stream import Prompt
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.messages import Message, NamedTool, ToolChoice, Tools
 from localspec.server.api.replies import Json, Reply, origins, text_of
-from localspec.server.api.requests import AnswerRequest, TokenCount, Whole
+from localspec.server.api.requests import WHOLE, AnswerRequest, TokenCount
 from localspec.server.job import Ask
 from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
 
@@ -32,7 +32,7 @@ class ChatRequest(AnswerRequest):
     messages: Annotated[list[Message], Field(min_length=1, max_length=10_000, fail_fast=True)]
     max_completion_tokens: TokenCount | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE] | None = None
     tools: Tools | None = None
     tool_choice: ToolChoice | None = None
     reasoning_effort: Effort | None = None

@@ -10,7 +10,7 @@ from localspec.engine.answer import GenerationResponse
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.replies import Json, Reply, origins, text_of
-from localspec.server.api.requests import MOST_ANSWERS, AnswerRequest, Text, Whole
+from localspec.server.api.requests import MOST_ANSWERS, WHOLE, AnswerRequest, Text
 from localspec.server.errors import BadRequest
 from localspec.server.job import Ask
 from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from localspec.server.service import ServedEngine, Service
 
 Ids = Annotated[
-    list[Annotated[Whole, Field(ge=0, le=2**31 - 1)]],
+    list[Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE]],
     Field(min_length=1, max_length=2**20, fail_fast=True),
 ]
 Prompted = Annotated[Text, StringConstraints(min_length=1)]
@@ -30,7 +30,7 @@ class CompletionRequest(AnswerRequest):
     """POST /v1/completions."""
 
     prompt: Prompted | Ids | Annotated[list[Prompted], Several] | Annotated[list[Ids], Several]
-    logprobs: Annotated[Whole, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE] | None = None
     # Parameters of OpenAI's that are not here, and the values at which they change nothing.
     echo: Literal[False] | None = None
     best_of: Literal[1] | None = None

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from localspec.engine.chat.tools.tool import MAX_TOOLS
-from localspec.server.api.requests import Name, Part, Text, Whole
+from localspec.server.api.requests import WHOLE, Name, Part, Text
 
 _MOST_CALLS = 128
 
@@ -52,7 +52,7 @@ class CallOfTool(Part):
     id: Name
     type: Literal["function"] = "function"
     function: CalledFunction
-    index: Whole | None = None
+    index: Annotated[int, WHOLE] | None = None
 
 
 class AssistantMessage(Part):

@@ -38,10 +38,10 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-Whole = Annotated[int, BeforeValidator(_whole)]
+WHOLE = BeforeValidator(_whole)
 Name = Annotated[str, StringConstraints(max_length=500)]
 Text = Annotated[str, StringConstraints(max_length=2**26)]
-TokenCount = Annotated[Whole, Field(ge=-1, le=_MOST_TOKENS)]
+TokenCount = Annotated[int, Field(ge=-1, le=_MOST_TOKENS), WHOLE]
 StopText = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 TokenId = Annotated[str, StringConstraints(pattern="^[0-9]{1,9}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -113,26 +113,26 @@ class AnswerRequest(Part):
     """Fields of both kinds of request; what is left out, or null, is the server's default."""
 
     model: Name | None = None
-    n: Annotated[Whole, Field(ge=1, le=8)] | None = None
+    n: Annotated[int, Field(ge=1, le=8), WHOLE] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: TokenCount | None = None
     stop: StopText | Annotated[list[StopText], Field(max_length=16, fail_fast=True)] | None = None
     # Sampling, by the names of SamplingParams.
-    seed: Annotated[Whole, Field(ge=-1, le=MAX_SEED)] | None = None
+    seed: Annotated[int, Field(ge=-1, le=MAX_SEED), WHOLE] | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Share | None = None
-    top_k: Annotated[Whole, Field(ge=-1, le=_MOST_TOKENS)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=_MOST_TOKENS), WHOLE] | None = None
     min_p: Share | None = None
     typical_p: Share | None = None
     repeat_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
-    repeat_last_n: Annotated[Whole, Field(ge=-1, le=_MOST_TOKENS)] | None = None
+    repeat_last_n: Annotated[int, Field(ge=-1, le=_MOST_TOKENS), WHOLE] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     logit_bias: (
         Annotated[
             dict[TokenId, Annotated[float, Field(ge=-100, le=100)]],
-            Field(max_length=_MOST_ENTRIES),
+            Field(max_length=_MOST_ENTRIES, json_schema_extra={"additionalProperties": False}),
             BeforeValidator(_few),
         ]
         | None
@@ -143,7 +143,7 @@ class AnswerRequest(Part):
     json_schema: dict[str, Any] | None = None
     # localspec's and llama-server's own.
     draft_tokens: (
-        Annotated[Whole, Field(ge=0, le=MAX_DRAFT_TOKENS)] | Literal["auto", "off"] | None
+        Annotated[int, Field(ge=0, le=MAX_DRAFT_TOKENS), WHOLE] | Literal["auto", "off"] | None
     ) = None
     return_origins: bool | None = None
     timings_per_token: bool | None = None

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from localspec.core.interrupt import Cancelled, stopped_when
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.heads.head import LAG, Head
@@ -268,9 +269,11 @@ def test_after_ctrl_c_a_head_continues_rightly(
             np.testing.assert_allclose(row, wanted, atol=2e-3)
 
 
-def test_ctrl_c_stops_within_a_pass_of_a_head(
-    architecture: Files, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("ended", [KeyboardInterrupt, Cancelled])
+def test_ctrl_c_or_another_thread_stops_within_a_pass_of_a_head(
+    architecture: Files, monkeypatch: pytest.MonkeyPatch, ended: type[BaseException]
 ) -> None:
+    unwanted = list[bool]()
     with head_pair(architecture, "glm4moe-mtp", None) as pair:
         context, codes = random_ids(900), list[int]()
         pair.target.decode(context[:-1], 0)
@@ -280,13 +283,17 @@ def test_ctrl_c_stops_within_a_pass_of_a_head(
 
         def pressed_while(*arguments: object) -> Any:
             if len(codes) == 1:  # the second batch
-                signal.raise_signal(signal.SIGINT)
+                if ended is Cancelled:
+                    unwanted.append(True)
+                else:
+                    signal.raise_signal(signal.SIGINT)
             codes.append(process(*arguments))
             return codes[-1]
 
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patch, pytest.raises(ended):
             patch.setattr(llama_library.library(), "llama_process", pressed_while)
-            pair.target.decode(context[:-1], 0)
+            with stopped_when(lambda: bool(unwanted)):
+                pair.target.decode(context[:-1], 0)
         assert codes == [0, 2]  # 2: aborted
         assert pair.target.tokens == context[:-1] and pair.head.tokens == context[:512]
         np.testing.assert_allclose(pair.draft(context, [])[0], expected[0], atol=2e-3)
