@@ -33,7 +33,7 @@ class CompletionRequest(AnswerRequest):
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE] | None = None
     # Parameters of OpenAI's that are not here, and the values at which they change nothing.
     echo: Literal[False] | None = None
-    best_of: Literal[1] | None = None
+    best_of: Annotated[int, Field(ge=1, le=1), WHOLE] | None = None  # Literal[1] takes true
     suffix: Literal[""] | None = None
 
     def read(self, service: "Service") -> tuple[list[Ask], Reply]:
