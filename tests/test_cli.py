@@ -91,7 +91,7 @@ def test_help_of_everything(localspec: Command) -> None:
         done = localspec(command, "--help")
         assert (done.code, done.err) == (0, "")
         assert f"localspec {command} [OPTIONS]" in done.out
-        assert bool(re.search(r"--json\s", done.out)) == (command != "chat")
+        assert bool(re.search(r"--json\s", done.out)) == (command not in ("chat", "serve"))
 
 
 def test_version_and_nothing(localspec: Command) -> None:

@@ -167,7 +167,7 @@ def _add_facts(app: FastAPI, service: Service) -> None:
         """The one model, under each of its names."""
         return {"object": "list", "data": [_model(service, name) for name in service.names]}
 
-    @app.get("/v1/models/{name}", responses=ERRORS)
+    @app.get("/v1/models/{name:path}", responses=ERRORS)
     async def model(name: str) -> Model:
         """The model, if it has this name."""
         service.require_model(name)
@@ -202,7 +202,16 @@ def _add_page(app: FastAPI) -> None:
     async def page() -> Response:
         return FileResponse(_PAGE / "index.html", headers=_PAGE_HEADERS)
 
-    app.mount("/page", StaticFiles(directory=_PAGE))
+    app.mount("/page", _Page(directory=_PAGE))
+
+
+class _Page(StaticFiles):
+    """The page's files, none of which may load or run anything else."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers.update(_PAGE_HEADERS)
+        return response
 
 
 _PAGE_HEADERS = {

@@ -15,7 +15,7 @@ from localspec.core.errors import LocalspecError
 from localspec.server.scheduler import Scheduler
 
 GRACE_SECONDS = 10.0  # for answers under way when the server is to end
-_MOST_CONNECTIONS = 1000
+_MOST_CONNECTIONS = 256  # each may send a body of the largest size
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -92,7 +92,7 @@ def test_a_body_that_is_no_request(toy_server: Site, body: bytes) -> None:
         ("response_format", {"type": "xml"}), ("response_format", {"type": "json_schema"}),
         ("stream", "yes"), ("stream_options", {"include_usage": 1}),
         ("modalities", ["text", "audio"]), ("audio", {"voice": "a"}), ("best_of", 2),
-        ("no_such_field", 1), ("model", 5), ("model", "a" * 501),
+        ("top_logprobs", 3), ("no_such_field", 1), ("model", 5), ("model", "a" * 501),
     ],
 )  # fmt: skip
 def test_a_field_that_cannot_be(toy_server: Site, field: str, value: object) -> None:

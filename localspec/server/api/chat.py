@@ -14,8 +14,9 @@ from localspec.engine.chat.tools.tool import ToolCall
 from localspec.engine.text_stream import Prompt
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.messages import Message, NamedTool, ToolChoice, Tools
-from localspec.server.api.replies import Json, Reply, origins, text_of
+from localspec.server.api.replies import Json, Reply, finite, origins, text_of
 from localspec.server.api.requests import WHOLE, AnswerRequest, TokenCount
+from localspec.server.errors import BadRequest
 from localspec.server.job import Ask
 from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
 
@@ -53,7 +54,7 @@ class ChatRequest(AnswerRequest):
             [self._prompt(service.engine)],
             max_tokens=self.max_tokens if newer is None else newer,
             grammar=grammar,
-            logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            logprobs=self._logprobs,
         )
         warnings += self._unread(service.engine)
         form = _Chat(service.engine, bool(self.return_origins))
@@ -69,6 +70,17 @@ class ChatRequest(AnswerRequest):
             tool_choice=choice.model_dump() if isinstance(choice, NamedTool) else choice or "auto",
             variables=self._variables,
         )
+
+    @property
+    def _logprobs(self) -> int | None:
+        """How many of the likeliest tokens are told for each; None where none are asked for."""
+        if self.top_logprobs is not None and not self.logprobs:
+            raise BadRequest(
+                "top_logprobs was given without logprobs.",
+                "Add logprobs: true.",
+                param="top_logprobs",
+            )
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def _thinking(self) -> bool | None:
@@ -149,7 +161,7 @@ class _Chat:
 
     def _likely(self, token: int, logprob: float) -> Json:
         data = self._engine.piece(token)
-        return {"token": text_of(data), "logprob": logprob, "bytes": list(data)}
+        return {"token": text_of(data), "logprob": finite(logprob), "bytes": list(data)}
 
 
 def _part(choice: Choice, delta: Json, **more: object) -> Json:

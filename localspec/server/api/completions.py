@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints
 from localspec.engine.answer import GenerationResponse
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server.api.answers import Answers, Choice
-from localspec.server.api.replies import Json, Reply, origins, text_of
+from localspec.server.api.replies import Json, Reply, finite, origins, text_of
 from localspec.server.api.requests import MOST_ANSWERS, WHOLE, AnswerRequest, Text
 from localspec.server.errors import BadRequest
 from localspec.server.job import Ask
@@ -102,12 +102,12 @@ class _Completion:
         tokens = [text_of(self._engine.piece(entry.token)) for entry in shown]
         *offsets, self._told[index] = accumulate(map(len, tokens), initial=self._told.get(index, 0))
         tops = [
-            {text_of(self._engine.piece(token)): value for token, value in entry.top}
+            {text_of(self._engine.piece(token)): finite(value) for token, value in entry.top}
             for entry in shown
         ]
         return {
             "tokens": tokens,
-            "token_logprobs": [entry.logprob for entry in shown],
+            "token_logprobs": [finite(entry.logprob) for entry in shown],
             "top_logprobs": tops,
             "text_offset": offsets,
         }

@@ -38,7 +38,11 @@ class Usage(TypedDict):
 
 
 class Timings(TypedDict):
-    """llama-server's figures: tokens, milliseconds, tokens per second."""
+    """llama-server's figures: tokens, milliseconds, tokens per second.
+
+    ``draft_speedup`` is an estimate of what drafting gained over plain decoding, null where the
+    costs of the pair are not known.
+    """
 
     cache_n: int
     prompt_n: int
@@ -51,6 +55,7 @@ class Timings(TypedDict):
     predicted_per_second: float
     draft_n: int
     draft_n_accepted: int
+    draft_speedup: float | None
 
 
 class Likely(TypedDict):

@@ -110,7 +110,7 @@ def usage(choices: Sequence[Choice]) -> Usage:
 
 
 def timings(stats: GenerationStats) -> Timings:
-    """Figures under llama-server's names; milliseconds."""
+    """Figures under llama-server's names, in milliseconds; the speed-up is over plain decoding."""
     prompt_ms = 1000 * stats.prompt_seconds
     predicted_ms = 1000 * stats.seconds
     return {
@@ -125,7 +125,13 @@ def timings(stats: GenerationStats) -> Timings:
         "predicted_per_second": stats.generation_tps or 0.0,
         "draft_n": stats.drafted,
         "draft_n_accepted": stats.accepted,
+        "draft_speedup": stats.estimated_speedup,
     }
+
+
+def finite(logprob: float) -> float:
+    """A log probability that JSON can hold: OpenAI's least one stands for none."""
+    return max(logprob, -9999.0)
 
 
 def text_of(data: bytes) -> str:

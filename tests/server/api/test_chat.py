@@ -6,7 +6,9 @@ import pytest
 
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.answer import collect
+from localspec.engine.chat.formats import tagged
 from localspec.engine.generate import stream_generate
+from localspec.engine.text_stream import Prompt, Reading
 from tests.support.served import HELLO, ServedToy, Site, serving, text_of
 
 SAMPLED = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "max_tokens": 40}
@@ -170,3 +172,77 @@ def test_an_answer_that_fills_the_context_ends_for_its_length(toy_server: Site) 
     assert choice["finish_reason"] == "length"
     *_, last = toy_server.stream(max_tokens=-1)
     assert last["choices"][0]["finish_reason"] == "length"
+
+
+def told(site: Site, **fields: object) -> dict[str, object]:
+    """What the engine is told besides the messages."""
+    toy = site.service.engine
+    assert isinstance(toy, ServedToy)
+    site.ask(max_tokens=1, **fields)
+    return toy.told[-1]
+
+
+def test_tools_reach_the_template_in_openai_s_form(toy_server: Site) -> None:
+    tool = {"type": "function", "function": {"name": "look", "description": "Look around."}}
+    assert told(toy_server, tools=[tool])["tools"] == [tool]
+    forced = {"type": "function", "function": {"name": "look"}}
+    assert told(toy_server, tools=[tool], tool_choice=forced)["tool_choice"] == forced
+    assert told(toy_server, tools=None, parallel_tool_calls=False)["tool_choice"] == "auto"
+
+
+def test_calls_and_their_results_reach_the_template(toy_server: Site) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+    toy_server.ask(
+        messages=[
+            *HELLO,
+            {"role": "assistant", "content": None, "tool_calls": [call], "refusal": None},
+            {"role": "tool", "tool_call_id": "c1", "content": "a tree"},
+        ]
+    )
+    toy = toy_server.service.engine
+    assert isinstance(toy, ServedToy)
+    _, called, result = toy.asked[-1]
+    assert called["tool_calls"][0]["function"] == {"name": "f", "arguments": {"a": 1}}
+    assert result["content"] == "a tree" and result["tool_call_id"] == "c1"
+
+
+@pytest.mark.parametrize(
+    ("fields", "thinking", "variables"),
+    [
+        ({}, None, {}),
+        ({"reasoning_effort": "default"}, None, {}),
+        ({"reasoning_effort": "high"}, None, {"reasoning_effort": "high"}),
+        ({"reasoning_effort": "none"}, False, {}),
+        ({"enable_thinking": True}, True, {}),
+        ({"chat_template_kwargs": {"a": [1]}}, None, {"a": [1]}),
+        (
+            {"reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort": "max"}},
+            None,
+            {"reasoning_effort": "max"},
+        ),
+    ],
+)
+def test_thinking_is_the_template_s(
+    toy_server: Site, fields: dict[str, object], thinking: bool | None, variables: object
+) -> None:
+    heard = told(toy_server, **fields)
+    assert (heard["thinking"], heard["variables"]) == (thinking, variables)
+
+
+def test_thoughts_come_apart() -> None:
+    class Thinker(ServedToy):
+        """Says what a thinking model might, whatever it is asked."""
+
+        def encode_chat(self, messages: object, **told: object) -> Prompt:
+            prompt = super().encode_chat(HELLO)
+            said = iter(b"<think>hm, a tree</think>It is a tree.")
+            reading = Reading(lambda token: bytes([next(said)]), tagged("<think>", "</think>"))
+            return Prompt(prompt, reading)
+
+    with serving(Thinker(quirk=None)) as site:
+        (choice,) = site.ask(max_tokens=38)["choices"]
+        assert choice["message"]["reasoning_content"] == "hm, a tree"
+        assert choice["message"]["content"] == "It is a tree."
+        events = site.stream(max_tokens=38)
+        assert text_of(events, key="reasoning_content") == "hm, a tree"
+        assert text_of(events) == "It is a tree."

@@ -9,6 +9,7 @@ from localspec.engine.chat.tools.readers import NO_CALL, Span
 from localspec.engine.chat.tools.tool import Tool, ToolCall
 
 MAX_CALL = 2**18  # characters
+MAX_MISSES = 100  # marks that open no call: behind so many nothing is looked for
 
 
 @dataclass(slots=True)
@@ -25,6 +26,7 @@ class CallFinder:
     held: str = field(default="", init=False)
     _began: bool = field(default=False, init=False)  # the answer has said more than white space
     _behind: bool = field(default=False, init=False)  # a call, and nothing else since
+    _misses: int = field(default=0, init=False)
     _waits: bool = field(default=False, init=False)  # for the end of a call that has begun
 
     def push(self, text: str, final: bool = False) -> list[str | ToolCall]:
@@ -59,6 +61,7 @@ class CallFinder:
             self._waits = True
             return False
         if span is None or not span.calls:
+            self._misses += 1
             self._say(found, at + len(opening))
             return True
         self._say(found, len(self.held[:at].rstrip()))
@@ -82,6 +85,8 @@ class CallFinder:
 
     def _opening(self) -> tuple[int, str]:
         """Where a call may begin, and with which mark; -1 where none does."""
+        if self._misses >= MAX_MISSES:
+            return -1, ""
         text = self.held.lstrip()
         if not self._began:
             for mark in self.form.first:

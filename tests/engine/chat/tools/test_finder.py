@@ -181,6 +181,17 @@ def test_a_call_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find(forms.HERMES, list(short)) == ("", [CALL])
 
 
+def test_marks_that_open_nothing_are_looked_at_a_bounded_number_of_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each is read to the end of the answer: many of them would take the square of its length."""
+    monkeypatch.setattr(finder, "MAX_MISSES", 3)
+    call, miss = written(forms.HERMES), "<tool_call>{'no'}"
+    assert find(forms.HERMES, list(miss * 2 + call)) == (miss * 2, [CALL])
+    text = miss * 3 + call
+    assert find(forms.HERMES, list(text)) == find(forms.HERMES, [text]) == (text, [])
+
+
 def test_what_is_held_back_can_be_had_as_text() -> None:
     reader = CallFinder(forms.HERMES, TOOLS)
     begun = 'So\n<tool_call>\n{"name": "f", "arguments": {"city": "Oslo"}}'[:-1]

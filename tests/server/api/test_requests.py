@@ -1,0 +1,92 @@
+"""What both kinds of request share: sampling, draft lengths and limits decide as they do in run."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from localspec.core.sampling_params import SamplingParams
+from localspec.engine.answer import collect
+from localspec.engine.generate import stream_generate
+from localspec.server.service import Defaults
+from tests.support.served import COMPLETIONS, ServedToy, Site, serving, text_of
+
+SAMPLING = st.fixed_dictionaries(
+    {},
+    optional={
+        "temperature": st.floats(0, 2),
+        "top_k": st.integers(-1, 50),
+        "top_p": st.floats(0.1, 1),
+        "min_p": st.floats(0, 0.5),
+        "typical_p": st.floats(0.1, 1),
+        "repeat_penalty": st.floats(0.5, 2),
+        "repeat_last_n": st.integers(-1, 64),
+        "presence_penalty": st.floats(-2, 2),
+        "frequency_penalty": st.floats(-2, 2),
+    },
+)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    SAMPLING,
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 3),
+    st.integers(0, 40),
+    st.lists(st.text("abc de", min_size=1, max_size=3), max_size=3),
+    st.sampled_from([0, 1, 3, 8, "auto", "off"]),
+)
+def test_answers_are_the_engine_s(
+    toy_server: Site,
+    sampling: dict[str, object],
+    seed: int,
+    n: int,
+    most: int,
+    stop: list[str],
+    length: object,
+) -> None:
+    asked = {**sampling, "seed": seed, "n": n, "max_tokens": most, "stop": stop}
+    whole = toy_server.ask(COMPLETIONS, draft_tokens=length, **asked)
+    events = toy_server.stream(COMPLETIONS, draft_tokens=length, **asked)
+    for i, choice in enumerate(whole["choices"]):
+        toy = ServedToy(quirk=None)
+        params = SamplingParams(**{"temperature": 0.0} | sampling, seed=(seed + i) % 2**32)  # type: ignore[arg-type]
+        answer = collect(
+            stream_generate(toy, toy.encode_text("hello"), params, 0, max_tokens=most, stop=stop)
+        )
+        assert choice["text"] == text_of(events, i) == answer.text
+        assert choice["finish_reason"] == answer.finish_reason
+        assert choice["seed"] == params.seed
+
+
+def test_a_request_that_is_silent_takes_the_server_s_defaults() -> None:
+    params = SamplingParams(temperature=1.5, top_k=3, seed=9)
+    defaults = Defaults(params, seed=9, draft_tokens=2, max_tokens=30)
+    with serving(ServedToy(), defaults=defaults) as site:
+        reply = site.ask(COMPLETIONS)
+        spoken = site.ask(COMPLETIONS, top_k=3, max_tokens=30, seed=9, draft_tokens=2)
+        null = site.ask(COMPLETIONS, top_k=None, max_tokens=None, seed=None, stop=None, n=None)
+        other = site.ask(COMPLETIONS, top_k=0)
+        drawn = site.ask(COMPLETIONS, seed=-1)
+    assert reply["choices"] == spoken["choices"] == null["choices"] != other["choices"]
+    assert reply["timings"]["draft_n"] > 0 and reply["choices"][0]["seed"] == 9
+    assert drawn["choices"][0]["seed"] != 9
+
+
+def test_draft_off_is_not_drafted_and_auto_without_prompt_lookup_needs_a_model() -> None:
+    defaults = Defaults(SamplingParams(temperature=0), draft_tokens=4, suffix=False, max_tokens=8)
+    with serving(ServedToy(), defaults=defaults) as site:
+        assert site.ask(COMPLETIONS, draft_tokens="off")["timings"]["draft_n"] == 0
+        assert site.ask(COMPLETIONS, draft_tokens=0)["timings"]["draft_n"] == 0
+        assert site.ask(COMPLETIONS)["timings"]["draft_n"] > 0
+    with serving(ServedToy(quirk=None), defaults=defaults) as site:
+        assert site.ask(COMPLETIONS)["timings"]["draft_n"] == 0
+        assert site.ask(COMPLETIONS, draft_tokens="auto")["timings"]["draft_n"] == 0
+
+
+def test_a_rule_that_needs_a_fixed_length_refuses_auto() -> None:
+    params = SamplingParams(acceptance="rejection", temperature=1.0)
+    with serving(ServedToy(), defaults=Defaults(params, draft_tokens=4, max_tokens=8)) as site:
+        assert site.ask(COMPLETIONS)
+        status, error = site.refused(COMPLETIONS, draft_tokens="auto")
+    assert status == 400 and "must be fixed" in error["message"]
