@@ -18,7 +18,7 @@ class TextPart(Part):
     cache_control: Any = None
 
 
-Content = Text | Annotated[list[TextPart], Field(min_length=1, max_length=10_000, fail_fast=True)]
+Content = Text | Annotated[list[TextPart], Field(max_length=10_000, fail_fast=True)]
 
 
 class SystemMessage(Part):

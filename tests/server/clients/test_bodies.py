@@ -56,7 +56,8 @@ BODIES: dict[str, dict[str, Any]] = {
         "reasoning_effort": "low", "user": "me",
     },
     "zed": {
-        "messages": [USER], "stream": True, "max_completion_tokens": 8, "stop": [],
+        "messages": [USER, {"role": "assistant", "content": None}, {"role": "user", "content": []}],
+        "stream": True, "max_completion_tokens": 8, "stop": [],
         "temperature": 1, "tool_choice": "none", "parallel_tool_calls": False, "tools": [],
         "prompt_cache_key": "thread-1",
     },
