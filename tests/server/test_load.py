@@ -6,6 +6,7 @@ import asyncio
 import json
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -161,8 +162,10 @@ def run_through(site: Site, asked: Sequence[Wish], texts: Sequence[list[str]]) -
 
     outcomes = asyncio.run(run())
     scheduler = site.service.scheduler
+    ends = time.monotonic() + PATIENCE
     while scheduler.waiting or scheduler.running or running_tasks(site) > tasks:
         site.get("/health")  # what was given up last ends within a round
+        assert time.monotonic() < ends, f"{scheduler.waiting} wait, {scheduler.running} run"
     assert outcomes["answered"] + outcomes["given up"] == len(asked)
     assert outcomes["answered"] >= sum(wish.gives_up is None for wish in asked)
     return outcomes
