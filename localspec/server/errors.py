@@ -21,7 +21,7 @@ from localspec.server.limits import AnswerTimeout, Closing, QueueFull, QueueTime
 logger = logging.getLogger("localspec.server")
 
 TOO_LARGE = "The body is larger than this server takes (--max-body)."
-_MOST_CHARACTERS = 1000  # of a message, which may quote the request
+_MOST_CHARACTERS = 1000  # of what may quote the request
 _CODES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -53,12 +53,16 @@ class BadRequest(LocalspecError):
 def error_body(
     status: int, message: str, *, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
-    """The JSON object of an error; what UTF-8 cannot say of its message is replaced."""
-    shown = message.encode("utf-8", "replace").decode()
-    if len(shown) > _MOST_CHARACTERS:
-        shown = shown[:_MOST_CHARACTERS] + "..."
+    """The JSON object of an error."""
     kind = _CODES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-    return {"error": {"message": shown, "type": kind, "param": param, "code": code}}
+    place = None if param is None else presentable(param)
+    return {"error": {"message": presentable(message), "type": kind, "param": place, "code": code}}
+
+
+def presentable(text: str) -> str:
+    """Text that may quote a request, cut, with what UTF-8 cannot say replaced."""
+    shown = text[:_MOST_CHARACTERS] + "..." * (len(text) > _MOST_CHARACTERS)
+    return shown.encode("utf-8", "replace").decode()
 
 
 def describe(error: BaseException, request_id: str) -> tuple[int, dict[str, Any], dict[str, str]]:

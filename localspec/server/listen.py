@@ -12,10 +12,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from localspec.core.errors import LocalspecError
+from localspec.server.connection import MOST_CONNECTIONS, Connection
 from localspec.server.scheduler import Scheduler
 
 GRACE_SECONDS = 10.0  # for answers under way when the server is to end
-_MOST_CONNECTIONS = 256  # each may send a body of the largest size
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -69,13 +69,13 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 loop="asyncio",
-                http="h11",
+                http=Connection,
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                limit_concurrency=_MOST_CONNECTIONS,
+                limit_concurrency=MOST_CONNECTIONS,
                 timeout_graceful_shutdown=int(grace) + 5,  # the queue is done before
             )
         )

@@ -17,6 +17,8 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine.chat.message import read_messages
 from localspec.engine.chat.template import CHATML, ChatTemplate
 from localspec.engine.chat.tools.tool import ToolChoice
+from localspec.engine.generate import TextEngine
+from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server.app import MAX_BODY, make_app
 from localspec.server.guard import LOOPBACK, Access
@@ -162,11 +164,16 @@ def serving(
     limits: Limits | None = None,
     max_body: int = MAX_BODY,
     names: Sequence[str] = ("toy", "other name"),
+    slots: Sequence[TextEngine] = (),
+    prefixes: PrefixCache | None = None,
 ) -> Iterator[Site]:
-    """Serve while the block runs; without defaults, greedy answers of eight tokens."""
+    """Serve while the block runs; without defaults, greedy answers of eight tokens.
+
+    The engine answers itself where it has no ``slots``.
+    """
     defaults = defaults or Defaults(SamplingParams(temperature=0), max_tokens=8)
     lines: list[str] = []
-    with Scheduler([engine], limits or Limits()) as scheduler:
+    with Scheduler(slots or [engine], limits or Limits(), prefixes) as scheduler:
         service = Service(engine, scheduler, defaults, names)
         app = make_app(service, access, max_body=max_body, say=lines.append)
         server = Server(app, scheduler, grace=0)

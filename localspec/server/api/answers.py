@@ -35,9 +35,15 @@ class Choice:
         self.thoughts.append(response.reasoning)
         self.logprobs += response.logprobs
         self.tool_calls += response.tool_calls
-        called = self.tool_calls and response.finish_reason == "stop"
-        self.finish_reason = "tool_calls" if called else response.finish_reason
+        self.finish_reason = self._reason(response)
         self.stats = response.stats
+
+    def _reason(self, response: GenerationResponse) -> str | None:
+        """Why the answer ends here, as OpenAI's API has it: it knows no full context."""
+        if response.finish_reason == "context":
+            return "length"
+        called = self.tool_calls and response.finish_reason == "stop"
+        return "tool_calls" if called else response.finish_reason
 
     @property
     def seed(self) -> int:

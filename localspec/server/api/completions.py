@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from localspec.server.service import ServedEngine, Service
 
 Ids = Annotated[
-    list[Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE]], Field(min_length=1, max_length=2**22)
+    list[Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE]],
+    Field(min_length=1, max_length=2**20, fail_fast=True),
 ]
 Prompted = Annotated[Text, StringConstraints(min_length=1)]
 Several = Field(min_length=1, max_length=MOST_ANSWERS)
@@ -32,7 +33,7 @@ class CompletionRequest(AnswerRequest):
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE] | None = None
     # Parameters of OpenAI's that are not here, and the values at which they change nothing.
     echo: Literal[False] | None = None
-    best_of: Literal[1] | None = None
+    best_of: Annotated[int, Field(ge=1, le=1), WHOLE] | None = None  # Literal[1] takes true
     suffix: Literal[""] | None = None
 
     def read(self, service: "Service") -> tuple[list[Ask], Reply]:

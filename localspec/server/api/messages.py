@@ -18,7 +18,7 @@ class TextPart(Part):
     cache_control: Any = None
 
 
-Content = Text | Annotated[list[TextPart], Field(min_length=1, max_length=10_000)]
+Content = Text | Annotated[list[TextPart], Field(max_length=10_000, fail_fast=True)]
 
 
 class SystemMessage(Part):
@@ -42,6 +42,8 @@ class CalledFunction(Part):
 
     name: Name
     arguments: Text | dict[str, Any]
+    # What the openai package adds where it reads a call.
+    parsed_arguments: Any = None
 
 
 class CallOfTool(Part):
@@ -59,12 +61,18 @@ class AssistantMessage(Part):
     role: Literal["assistant"]
     content: Content | None = None
     reasoning_content: Text | None = None
-    tool_calls: Annotated[list[CallOfTool], Field(max_length=_MOST_CALLS)] | None = None
+    tool_calls: (
+        Annotated[list[CallOfTool], Field(max_length=_MOST_CALLS, fail_fast=True)] | None
+    ) = None
     name: Name | None = None
     refusal: None = None
     audio: None = None
     function_call: None = None
     annotations: Any = None
+    # What clients add to an answer that they read: openai the first, litellm the others.
+    parsed: Any = None
+    provider_specific_fields: Any = None
+    thinking_blocks: Any = None
 
 
 class ToolMessage(Part):
@@ -110,5 +118,5 @@ class NamedTool(Part):
     function: NamedFunction
 
 
-Tools = Annotated[list[OfferedTool], Field(max_length=MAX_TOOLS)]
+Tools = Annotated[list[OfferedTool], Field(max_length=MAX_TOOLS, fail_fast=True)]
 ToolChoice = Literal["none", "auto", "required"] | NamedTool

@@ -14,7 +14,7 @@ from localspec.engine.stats import GenerationStats
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.documents import Timings, Usage
 from localspec.server.api.requests import AnswerRequest
-from localspec.server.errors import describe
+from localspec.server.errors import describe, presentable
 
 Json = dict[str, Any]
 
@@ -40,7 +40,7 @@ class Reply:
         prefix = "chatcmpl" if kind.startswith("chat") else "cmpl"
         self._form = form
         self._request = request
-        self._warnings = {"warnings": list(warnings)} if warnings else {}
+        self._warnings = {"warnings": [*map(presentable, warnings)]} if warnings else {}
         self._head: Json = {
             "id": f"{prefix}-{secrets.token_hex(12)}",
             "object": kind,

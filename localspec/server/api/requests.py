@@ -5,7 +5,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from localspec.core.config import MAX_DRAFT_TOKENS, DraftTokens
 from localspec.core.errors import UsageError
@@ -22,6 +30,7 @@ if TYPE_CHECKING:
 
 MOST_ANSWERS = 16  # of one request, all prompts and choices together
 _MOST_TOKENS = 2**31 - 1
+_MOST_ENTRIES = 1024  # of an object
 
 
 def _whole(value: object) -> object:
@@ -38,10 +47,25 @@ TokenId = Annotated[str, StringConstraints(pattern="^[0-9]{1,9}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
+def _few(given: object) -> object:
+    """Refuse a large object before each of its entries becomes an error of its own."""
+    if isinstance(given, dict) and len(given) > _MOST_ENTRIES:
+        raise PydanticCustomError("too_long", f"There are more than {_MOST_ENTRIES} entries")
+    return given
+
+
 class Part(BaseModel):
-    """A JSON object of a request: of exact types, without fields that nobody knows."""
+    """A JSON object of a request: of exact types, without fields that nobody knows.
+
+    Lists of them, and other long lists, fail at their first error: a million take a minute to tell.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_few_fields(cls, given: Any) -> Any:
+        return _few(given)
 
 
 class StreamOptions(Part):
@@ -93,7 +117,7 @@ class AnswerRequest(Part):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: TokenCount | None = None
-    stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
+    stop: StopText | Annotated[list[StopText], Field(max_length=16, fail_fast=True)] | None = None
     # Sampling, by the names of SamplingParams.
     seed: Annotated[int, Field(ge=-1, le=MAX_SEED), WHOLE] | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
@@ -106,7 +130,11 @@ class AnswerRequest(Part):
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     logit_bias: (
-        Annotated[dict[TokenId, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)]
+        Annotated[
+            dict[TokenId, Annotated[float, Field(ge=-100, le=100)]],
+            Field(max_length=_MOST_ENTRIES, json_schema_extra={"additionalProperties": False}),
+            BeforeValidator(_few),
+        ]
         | None
     ) = None
     # What the answer obeys.

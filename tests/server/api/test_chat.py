@@ -167,6 +167,13 @@ def test_without_a_draft_a_length_is_refused_and_auto_is_not() -> None:
         assert site.ask(draft_tokens="auto")["timings"]["predicted_n"] == 8
 
 
+def test_an_answer_that_fills_the_context_ends_for_its_length(toy_server: Site) -> None:
+    (choice,) = toy_server.ask(max_tokens=-1)["choices"]
+    assert choice["finish_reason"] == "length"
+    *_, last = toy_server.stream(max_tokens=-1)
+    assert last["choices"][0]["finish_reason"] == "length"
+
+
 def told(site: Site, **fields: object) -> dict[str, object]:
     """What the engine is told besides the messages."""
     toy = site.service.engine

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.answer import collect
 from localspec.engine.generate import stream_generate
+from localspec.server.api.chat import ChatRequest
+from localspec.server.api.completions import CompletionRequest
 from localspec.server.service import Defaults
-from tests.support.served import COMPLETIONS, ServedToy, Site, serving, text_of
+from tests.support.served import COMPLETIONS, HELLO, ServedToy, Site, serving, text_of
 
+MANY = [f"name {i}" for i in range(9999)]
 SAMPLING = st.fixed_dictionaries(
     {},
     optional={
@@ -90,3 +95,41 @@ def test_a_rule_that_needs_a_fixed_length_refuses_auto() -> None:
         assert site.ask(COMPLETIONS)
         status, error = site.refused(COMPLETIONS, draft_tokens="auto")
     assert status == 400 and "must be fixed" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": [-1] * 9999}, {"prompt": [1.5] * 9999}, {"prompt": [[]] * 9999},
+        {"prompt": "a", "stop": [1] * 9999}, {"prompt": "a", "logit_bias": dict.fromkeys(MANY, 1)},
+        {"prompt": "a"} | dict.fromkeys(MANY, 1), {"prompt": ["a", *range(9999)]},
+    ],
+)  # fmt: skip
+def test_thousands_of_faults_are_found_but_once(fields: dict[str, object]) -> None:
+    # Each would take its microseconds, and a body holds millions of them.
+    with pytest.raises(ValidationError) as caught:
+        CompletionRequest.model_validate(fields)
+    assert caught.value.error_count() < 9
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"messages": [{}] * 9999},
+        {"messages": [{"role": "user", "content": [{}] * 9999}]},
+        {"messages": [{"role": "assistant", "tool_calls": [{}] * 99}] * 99},
+        {"messages": HELLO, "tools": [{}] * 99},
+    ],
+)
+def test_thousands_of_faulty_messages_are_found_but_once(fields: dict[str, object]) -> None:
+    with pytest.raises(ValidationError) as caught:
+        ChatRequest.model_validate(fields)
+    assert caught.value.error_count() < 9
+
+
+def test_what_quotes_a_request_is_short_and_text(toy_server: Site) -> None:
+    status, error = toy_server.refused(**{"a" * 9999: 1})
+    assert status == 400 and len(error["param"]) < 1100 > len(error["message"])
+    reply = toy_server.ask(chat_template_kwargs={"\ud800" + "a" * 9999: 1})
+    (warning,) = reply["warnings"]
+    assert len(warning) < 1100 and "?aaa" in warning
