@@ -19,6 +19,7 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine.answer import Answer, collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
+from localspec.engine.llama import llama_library
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.slots.slot import Slot, one_at_a_time
 from localspec.metadata.header import read_header
@@ -210,6 +211,38 @@ def test_who_asks_for_what_llama_cpp_refuses_is_alone_with_the_error(tiny: TinyF
 
         in_threads([partial(work, 0), partial(work, 1)])
         assert seen == {0: [*prompt, 3], 1: prompt}
+
+
+def test_a_slot_that_forgets_all_leaves_the_others_what_they_hold(
+    slots: list[Slot], alone: Engine
+) -> None:
+    first, second = slots[0].target, slots[1].target
+    text = random_ids(40)
+    for model in (first, second, alone.target):
+        model.keep(0)
+        model.decode(text, 0)
+    expected = alone.target.decode([7], 1)[0]
+    second.keep(0)
+    second.decode([1, 2, 3], 0)
+    assert np.abs(first.decode([7], 1)[0] - expected).max() < 0.05
+
+
+def test_a_pass_that_fails_halfway_leaves_the_caches_as_they_were(
+    slots: list[Slot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where llama.cpp computes some of it and then runs out of memory."""
+    model = slots[0].target
+    model.keep(0)
+    model.decode(random_ids(20), 0)
+    expected = model.decode([7], 1)[0].copy()
+    llama = llama_library.library()
+    decode = llama.llama_decode
+    with monkeypatch.context() as patched:
+        patched.setattr(llama, "llama_decode", lambda *given: decode(*given) or -3)
+        with pytest.raises(EngineError, match="code -3"):
+            model.decode([8, 9], 1)
+    model.keep(20)
+    assert np.abs(model.decode([7], 1)[0] - expected).max() < 0.05
 
 
 def test_a_state_goes_from_one_slot_to_another(slots: list[Slot]) -> None:
