@@ -21,6 +21,7 @@ from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.model import LlamaModel
+from localspec.engine.llama.rollback import Fork
 from localspec.engine.slots.slot import Slot, one_at_a_time
 from localspec.metadata.header import read_header
 from localspec.speculative.loop import TokenModel
@@ -284,3 +285,11 @@ def test_why_passes_cannot_be_shared_is_said(tiny: TinyFiles) -> None:
     assert "recurrent" in reason(recurrent) and "recurrent" in reason(plain, recurrent)
     assert "heads" in reason(load_heads=True)
     assert "--exact" in reason(exact=True)
+
+
+def test_what_turns_out_to_keep_a_state_answers_one_after_the_other(tiny: TinyFiles) -> None:
+    """Of an architecture that was not known to."""
+    with Engine.load(options(tiny.target, ctx_size=256), parallel=2) as engine:
+        engine.target.use(Fork.name)
+        assert engine.open_slots() == [engine]
+        assert any("one after the other" in note for note in engine.notes)
