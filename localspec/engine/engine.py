@@ -28,6 +28,7 @@ from localspec.engine.llama.grammar import GrammarConstraint, GrammarState
 from localspec.engine.llama.heads.head import Head
 from localspec.engine.llama.heads.opening import open_head
 from localspec.engine.llama.model import LlamaModel
+from localspec.engine.llama.rollback import Trim
 from localspec.engine.llama.rpc.servers import connect, warning
 from localspec.engine.llama.token_rules import require_known, token_rules
 from localspec.engine.memory.plan import MemoryPlan
@@ -41,7 +42,7 @@ from localspec.engine.profile_store import PairProfile
 from localspec.engine.rollback_choice import load_target
 from localspec.engine.slots.llama_context import SharedContext
 from localspec.engine.slots.shared_passes import SharedPasses
-from localspec.engine.slots.slot import Slot, make_slots, one_at_a_time
+from localspec.engine.slots.slot import NOT_TRIMMED, Slot, make_slots, one_at_a_time
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.metadata.adapter import check_adapter
 from localspec.metadata.draft_kind import draft_kind
@@ -162,8 +163,12 @@ class Engine:
         """
         if self.target.options.parallel == 1:
             return [self]
-        self.profile.knowledge(clock)
         assert not isinstance(self.draft, Head) and not self._shared
+        for model in (self.target, self.draft):
+            if model is not None and model.rollback.name != Trim.name:
+                self._notes.append(_ONE_AT_A_TIME.format(NOT_TRIMMED))
+                return [self]
+        self.profile.knowledge(clock)
         target = SharedContext(self.target)
         draft = None if self.draft is None else SharedContext(self.draft)
         self._shared = [target] if draft is None else [draft, target]

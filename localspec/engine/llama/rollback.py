@@ -98,6 +98,7 @@ class Trim:
         self._memory = llama.llama_get_memory(context)
         self._sliding = sliding
         self._sequence = sequence
+        self._is_alone = llama.llama_n_seq_max(context) == 1
 
     def mark(self, length: int, most: int) -> None:
         """Nothing to prepare."""
@@ -125,7 +126,10 @@ class Trim:
         dropped = drop(self._memory, self._sequence, length, -1)
         if length and dropped and self.is_whole(length):
             return length
-        drop(self._memory, self._sequence, 0, -1)
+        if self._is_alone:  # also of what a made-up state may have left under other names
+            self._llama.llama_memory_clear(self._memory, True)
+        else:
+            drop(self._memory, self._sequence, 0, -1)
         return 0
 
     def is_whole(self, length: int) -> bool:

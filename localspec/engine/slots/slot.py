@@ -14,6 +14,8 @@ from localspec.speculative.sampling.constrained import Constraint
 from localspec.speculative.sampling.logit_changes import TokenRules
 from localspec.speculative.suffix import SuffixIndex
 
+NOT_TRIMMED = "a recurrent state takes tokens back for one text only"
+
 
 class Slot:
     """One sequence of the target and of its draft, and what else each answer has for itself.
@@ -94,7 +96,7 @@ def one_at_a_time(
     Without a header of its own, the draft is none, or the target's own heads.
     """
     if keeps_state(target) or (draft is not None and keeps_state(draft)):
-        return "a recurrent state takes tokens back for one text only"
+        return NOT_TRIMMED
     if options.load_heads or (draft is not None and not draft_kind(draft).is_model):
         return "heads draft for one text only"
     if options.exact:

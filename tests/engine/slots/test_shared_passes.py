@@ -18,7 +18,6 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 from localspec.engine.slots.shared_passes import CHUNK, SharedPasses
 from localspec.engine.slots.slot import Slot
-from localspec.speculative.loop import Clock
 from tests.support.shared_toys import in_threads, shared
 from tests.support.toys import FakeClock, ToyEngine
 
@@ -37,7 +36,7 @@ class Request:
     rounds: int = 1000
 
 
-def said_by(slot: Slot, request: Request, clock: Clock = time.perf_counter) -> list[int]:
+def said_by(slot: Slot, request: Request) -> list[int]:
     """The tokens of an answer; the slot's cache then holds just them."""
     said: list[int] = []
     responses = stream_generate(
@@ -46,7 +45,6 @@ def said_by(slot: Slot, request: Request, clock: Clock = time.perf_counter) -> l
         request.params,
         request.length,
         max_tokens=request.max_tokens,
-        clock=clock,
     )
     with closing(responses):
         for i, response in enumerate(responses, start=1):
@@ -324,13 +322,21 @@ def test_costs_are_learnt_of_passes_not_of_waiting() -> None:
     """One answer drafts nine tokens a round, for which the other one waits."""
     clock = FakeClock()
     slots, passes, target, _ = shared(2, quirk=0.0, clock=clock, seconds=(10.0, 1.0))
+    lengths: tuple[DraftTokens, ...] = (9, "auto")
+    told: dict[int, set[int]] = {}
 
     def work(slot: Slot, number: int) -> None:
-        said_by(slot, Request(b"abc", (9, "auto")[number], GREEDY, 40), clock)
+        length = lengths[number]
+        *_, last = stream_generate(slot, [*b"abc"], GREEDY, length, max_tokens=40, clock=clock)
+        told[number] = set(last.stats.passes)
 
     together(slots, passes, work)
     known = slots[1].profile.knowledge(clock)
-    widths = {sum(width for _, width, _ in each) for each in target.passes if each[0][2]}
+    rounds = [each for each in target.passes if each[0][2]]
+    for number in (0, 1):
+        own = [each for each in rounds if number in {sequence for sequence, _, _ in each}]
+        assert told[number] == {sum(width for _, width, _ in each) for each in own}
+    widths = told[0] | told[1]
     assert len(widths) > 1
     assert {known.verify.seconds(width, 40) for width in widths} == {10.0}
     assert known.draft.seconds(2, 40) == 1.0

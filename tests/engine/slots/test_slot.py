@@ -19,7 +19,9 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine.answer import Answer, collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
+from localspec.engine.llama import llama_library
 from localspec.engine.llama.model import LlamaModel
+from localspec.engine.llama.rollback import Fork
 from localspec.engine.slots.slot import Slot, one_at_a_time
 from localspec.metadata.header import read_header
 from localspec.speculative.loop import TokenModel
@@ -212,6 +214,38 @@ def test_who_asks_for_what_llama_cpp_refuses_is_alone_with_the_error(tiny: TinyF
         assert seen == {0: [*prompt, 3], 1: prompt}
 
 
+def test_a_slot_that_forgets_all_leaves_the_others_what_they_hold(
+    slots: list[Slot], alone: Engine
+) -> None:
+    first, second = slots[0].target, slots[1].target
+    text = random_ids(40)
+    for model in (first, second, alone.target):
+        model.keep(0)
+        model.decode(text, 0)
+    expected = alone.target.decode([7], 1)[0]
+    second.keep(0)
+    second.decode([1, 2, 3], 0)
+    assert np.abs(first.decode([7], 1)[0] - expected).max() < 0.05
+
+
+def test_a_pass_that_fails_halfway_leaves_the_caches_as_they_were(
+    slots: list[Slot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where llama.cpp computes some of it and then runs out of memory."""
+    model = slots[0].target
+    model.keep(0)
+    model.decode(random_ids(20), 0)
+    expected = model.decode([7], 1)[0].copy()
+    llama = llama_library.library()
+    decode = llama.llama_decode
+    with monkeypatch.context() as patched:
+        patched.setattr(llama, "llama_decode", lambda *given: decode(*given) or -3)
+        with pytest.raises(EngineError, match="code -3"):
+            model.decode([8, 9], 1)
+    model.keep(20)
+    assert np.abs(model.decode([7], 1)[0] - expected).max() < 0.05
+
+
 def test_a_state_goes_from_one_slot_to_another(slots: list[Slot]) -> None:
     first, second = slots[0].target, slots[1].target
     for model in (first, second):
@@ -251,3 +285,11 @@ def test_why_passes_cannot_be_shared_is_said(tiny: TinyFiles) -> None:
     assert "recurrent" in reason(recurrent) and "recurrent" in reason(plain, recurrent)
     assert "heads" in reason(load_heads=True)
     assert "--exact" in reason(exact=True)
+
+
+def test_what_turns_out_to_keep_a_state_answers_one_after_the_other(tiny: TinyFiles) -> None:
+    """Of an architecture that was not known to."""
+    with Engine.load(options(tiny.target, ctx_size=256), parallel=2) as engine:
+        engine.target.use(Fork.name)
+        assert engine.open_slots() == [engine]
+        assert any("one after the other" in note for note in engine.notes)
