@@ -28,7 +28,7 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine.answer import GenerationResponse, collect
 from localspec.engine.generate import stream_generate
 from localspec.speculative.control.knowledge import Knowledge
-from localspec.speculative.loop import Clock
+from localspec.speculative.loop import ALONE, Clock
 from localspec.speculative.sampling.constrained import Constraint
 from localspec.speculative.sampling.logit_changes import NO_RULES, TokenRules
 from localspec.speculative.suffix import SuffixIndex
@@ -85,6 +85,7 @@ class InstantModel:
     pending = 0
     block: int | None = None
     reads_along = False
+    company = ALONE
 
     def mark(self) -> None:
         """Nothing to prepare."""

@@ -25,7 +25,7 @@ from localspec.speculative.control.controllers import Adaptive, FixedLength, NoD
 from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.drafters import MODEL, TAIL, Candidate
 from localspec.speculative.limits import Chain, Guess, best_seconds, causal_seconds
-from localspec.speculative.loop import Controller, Logits, generate_rounds
+from localspec.speculative.loop import ALONE, Controller, Logits, generate_rounds
 from localspec.speculative.prefix import common_prefix
 from localspec.speculative.sampling.sampler import Sampler
 from localspec.speculative.suffix import SuffixIndex
@@ -68,6 +68,7 @@ class TraceTarget:
     pending = 0
     block: int | None = None
     reads_along = False
+    company = ALONE
 
     def mark(self) -> None:
         """A trace is never read again."""
@@ -85,6 +86,7 @@ class TraceDrafter:
 
     block = False
     reads_along = False
+    company = ALONE
 
     def unread(self, context: list[int]) -> int:
         return len(context) - min(common_prefix(self._held, context), len(context) - 1)

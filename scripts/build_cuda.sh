@@ -2,6 +2,7 @@
 # Builds the pinned llama-cpp-python with CUDA and installs it; --help says how and with what.
 set -euo pipefail
 ROOT=$(cd "$(dirname "$0")/.." && pwd)
+. "$ROOT/scripts/build_common.sh"
 CARDS_BY_NUMBER="75 Turing, 80 A100, 86 RTX 30, 89 RTX 40, 90 H100 and H200, 120 RTX 50"
 
 usage() {
@@ -30,28 +31,6 @@ built with. Nothing has to be set or preloaded.
 EOF
 }
 
-fail() { # what is wrong, what to do next
-  printf 'build_cuda: %s\n%s\n' "$1" "$2" >&2
-  exit "${3:-1}"
-}
-
-misused() { fail "$1" "See: bash scripts/build_cuda.sh --help" 2; }
-
-escaped() { # $1 as one word for a shell, or for the shlex that reads CMAKE_ARGS
-  printf '%s' "$1" | sed 's/[][ \\"'\''`$&;()<>|*?!#~]/\\&/g'
-}
-
-command_line() { # its words, quoted only where a shell needs it
-  local word line=""
-  for word in "$@"; do
-    case $word in
-      *[!A-Za-z0-9_./:=,+-]*) word="'$(printf '%s' "$word" | sed "s/'/'\\\\''/g")'" ;;
-    esac
-    line="$line $word"
-  done
-  printf '%s\n' "${line# }"
-}
-
 read_options() {
   local list='^[0-9.]+(;[0-9.]+)*$'
   PYTHON="" ARCH="" JOBS="" WHEEL_DIR="" DRY_RUN=""
@@ -70,22 +49,8 @@ read_options() {
     esac
     shift 2
   done
-  case $JOBS in *[!0-9]* | 0*) misused "--jobs takes a number from 1 on, not $JOBS." ;; esac
+  require_jobs
   [[ ${ARCH:-0} =~ $list ]] || misused "--arch takes numbers like 86 or \"80;90\", not $ARCH."
-}
-
-find_python() {
-  [ -n "$PYTHON${VIRTUAL_ENV:-}" ] || fail "No virtual environment is active." \
-    "Activate one (. .venv/bin/activate), or name its Python: --python .venv/bin/python"
-  PYTHON=${PYTHON:-$VIRTUAL_ENV/bin/python3}
-  "$PYTHON" -m pip --version >/dev/null 2>&1 || fail "$PYTHON is not a Python that has pip." \
-    "Name another with --python, or give it pip: $(command_line "$PYTHON" -m ensurepip)"
-}
-
-read_version() { # pyproject.toml alone says what localspec runs on
-  VERSION=$(sed -n 's/.*"llama-cpp-python==\([^"]*\)".*/\1/p' "$ROOT/pyproject.toml")
-  [ -n "$VERSION" ] || fail "$ROOT/pyproject.toml pins no llama-cpp-python." \
-    'Its dependencies should hold "llama-cpp-python==VERSION".'
 }
 
 find_nvcc() {
@@ -165,15 +130,6 @@ find_driver() { # libcuda: the driver's own, or the toolkit's stub, which serves
   done <<<"$TOOLKIT_LIBS"
 }
 
-count_jobs() { # one nvcc can take 2 GiB
-  local memory
-  [ -z "$JOBS" ] || return 0
-  JOBS=$(nproc)
-  memory=$(sed -n 's/^MemAvailable: *\([0-9]*\).*/\1/p' /proc/meminfo)
-  [ $((memory / 2097152)) -ge "$JOBS" ] || JOBS=$((memory / 2097152))
-  [ "$JOBS" -ge 1 ] || JOBS=1
-}
-
 write_cmake_args() {
   local pip="\$ORIGIN/../../nvidia" rpath one
   rpath=$pip/cu$MAJOR/lib
@@ -200,32 +156,8 @@ show_findings() {
     "libcuda: ${DRIVER:-none here, so ggml is built without its virtual memory calls}"
 }
 
-run() { # shows a command, and runs it unless this is a dry run
-  printf '\n%s\n' "$(command_line "$@")"
-  [ -n "$DRY_RUN" ] || "$@" || fail "That command failed; its own reason is above." \
-    "If nvcc refused g++, name an older one: CUDAHOSTCXX=g++-12. If memory ran out: --jobs 1"
-}
-
-build() { # neither a cached build for the processor nor an installed one may be taken for it
-  run env "CMAKE_ARGS=$ARGS" "CMAKE_BUILD_PARALLEL_LEVEL=$JOBS" "$PYTHON" -m pip "$@" --no-deps \
-    --no-cache-dir --no-binary llama-cpp-python "llama-cpp-python==$VERSION"
-}
-
-check_for_cuda() { # a list of files on stdin, whose it is in $1
-  grep 'libggml-cuda\.so' >/dev/null || fail "$1 holds no libggml-cuda.so, so it has no CUDA." \
-    "See whether your CMAKE_ARGS turn it off, and read pip's output above."
-}
-
-check_wheel() {
-  local wheel
-  wheel=$(find "$WHEEL_DIR" -name "llama_cpp_python-$VERSION-*.whl" | sed 1q)
-  "$PYTHON" -m zipfile -l "$wheel" | check_for_cuda "$wheel"
-  echo "Built with CUDA: $wheel, $(($(wc -c <"$wheel") / 1048576)) MiB"
-}
-
 check_installed() {
   local answer
-  "$PYTHON" -m pip show --files llama-cpp-python | check_for_cuda "What pip installed"
   answer=$("$PYTHON" -c 'import llama_cpp
 print(llama_cpp.llama_supports_gpu_offload())' 2>&1 | tail -n 1) || true
   case $CARDS/$answer in
@@ -236,6 +168,7 @@ print(llama_cpp.llama_supports_gpu_offload())' 2>&1 | tail -n 1) || true
 }
 
 read_options "$@"
+ADVICE="If nvcc refused g++, name an older one: CUDAHOSTCXX=g++-12. If memory ran out: --jobs 1"
 find_python
 read_version
 find_nvcc
@@ -246,10 +179,8 @@ count_jobs
 write_cmake_args
 show_findings
 if [ -n "$WHEEL_DIR" ]; then
-  build wheel --wheel-dir "$WHEEL_DIR"
-  [ -n "$DRY_RUN" ] || check_wheel
+  build_wheel libggml-cuda CUDA
 else
-  build install --force-reinstall
-  run "$PYTHON" -m pip install "llama-cpp-python==$VERSION" # what it depends on and is missing
+  build_here libggml-cuda CUDA
   [ -n "$DRY_RUN" ] || check_installed
 fi

@@ -17,7 +17,7 @@ from tests.support.real_pair import TinyFiles
 
 COMMANDS = (
     *("demo", "doctor", "run", "chat", "bench", "check", "inspect", "list", "suggest", "pairs"),
-    *("download", "verify", "serve"),
+    *("download", "verify", "serve", "export"),
 )
 
 
@@ -91,7 +91,8 @@ def test_help_of_everything(localspec: Command) -> None:
         done = localspec(command, "--help")
         assert (done.code, done.err) == (0, "")
         assert f"localspec {command} [OPTIONS]" in done.out
-        assert bool(re.search(r"--json\s", done.out)) == (command not in ("chat", "serve"))
+        without = ("chat", "serve", "export")
+        assert bool(re.search(r"--json\s", done.out)) == (command not in without)
 
 
 def test_version_and_nothing(localspec: Command) -> None:

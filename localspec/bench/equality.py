@@ -8,12 +8,16 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from localspec.bench.plan import BenchEngine, BenchPlan, PromptIds, widest_pass
 from localspec.core.config import DraftTokens
 from localspec.engine.answer import Answer
 from localspec.speculative.loop import catch_up
 from localspec.speculative.prefix import common_prefix
 from localspec.speculative.sampling.sampler import Sampler
+
+_WIDE = 32  # tokens of a text that are looked at together
 
 Miss = tuple[int, float | None]  # see `Audit.misses`
 
@@ -148,6 +152,22 @@ def audit_answers(
             if text not in known:
                 known[text] = tuple(_misses(engine, prompt, plan, text))
             yield Audit(name, length, len(text), one.tokens == plain, known[text])
+
+
+def rounding(engine: BenchEngine, prompt: PromptIds, text: Sequence[int]) -> float:
+    """By how many logits passes of one token differ at most, on a text, from the widest passes.
+
+    What is picked can differ where two tokens are no farther apart than twice that.
+    """
+    target, worst = engine.target, 0.0
+    for start in range(0, len(text), _WIDE):
+        tokens, rows = [*prompt, *text[: start + _WIDE]][:-1], len(text[start : start + _WIDE])
+        target.keep(0)
+        wide = target.decode(tokens, rows).copy()
+        target.keep(0)
+        narrow = [target.decode([token], 1)[0].copy() for token in tokens][-rows:]
+        worst = max(worst, float(np.abs(wide - narrow).max()))
+    return worst
 
 
 def _misses(

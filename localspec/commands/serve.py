@@ -53,7 +53,7 @@ def serve(
     access = serving.access()
     with (
         closing(bind(serving.host, serving.port)) as listening,
-        open_engine(request) as engine,
+        open_engine(request, serving.parallel) as engine,
     ):
         use_template(engine, templating)
         service = _service(engine, request, length, serving)
@@ -84,7 +84,9 @@ def _service(
     )
     file = engine.target.header.path
     names = serving.names() or (file.stem, file.name)
-    scheduler = Scheduler([engine], serving.limits(), PrefixCache(serving.cache_ram * 2**20))
+    scheduler = Scheduler(
+        engine.open_slots(), serving.limits(), PrefixCache(serving.cache_ram * 2**20)
+    )
     return Service(engine, scheduler, defaults, names, _about(engine))
 
 

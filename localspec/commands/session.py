@@ -106,8 +106,11 @@ def download_ui(yes: bool = False) -> "DownloadUI":
     return DownloadUI(console.note, agree, partial(progress, in_bytes=True))
 
 
-def open_engine(request: Request) -> "Engine":
-    """Load what was asked for, and say what the user should know about it."""
+def open_engine(request: Request, parallel: int = 1) -> "Engine":
+    """Load what was asked for, and say what the user should know about it.
+
+    With ``parallel`` it can answer so many at the same time, see `Engine.open_slots`.
+    """
     target_file, draft_file = _files(request)
     target, draft = request.loading.load_options(target_file, draft_file)
     if draft is not None and draft_file == target_file and request.draft.model in _WORDS:
@@ -116,7 +119,9 @@ def open_engine(request: Request) -> "Engine":
     from localspec.engine.llama import llama_library
 
     llama_library.log.verbose = request.models.verbose
-    engine = Engine.load(target, draft, lenient=request.models.lenient, say=console.note)
+    engine = Engine.load(
+        target, draft, lenient=request.models.lenient, parallel=parallel, say=console.note
+    )
     for sentence in engine.notes:
         console.note(sentence)
     return engine

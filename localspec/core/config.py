@@ -42,6 +42,20 @@ class Shares(tuple[float, ...]):
     """The share of each GPU."""
 
 
+class RpcServer(NamedTuple):
+    """Where a worker of llama.cpp's RPC listens: a name or an IP address, and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class RpcServers(tuple[RpcServer, ...]):
+    """The workers that take layers of the target, none of them twice."""
+
+
 class Bounds(NamedTuple):
     """The least and the largest value that a setting may have."""
 
@@ -53,11 +67,15 @@ class Bounds(NamedTuple):
 DRAFT_TOKENS = Bounds(0, MAX_DRAFT_TOKENS)
 CTX_SIZE = Bounds(8, 2**31 - 1)
 LAYERS = Bounds(0, ALL_LAYERS)
+PARALLEL = Bounds(1, 32)  # texts at the same time: a pass gives no more rows of logits than 64
 THREADS = Bounds(1, MAX_THREADS)
 # A verification must fit into one batch; beyond the upper bound buffers take gigabytes.
 BATCH = Bounds(MAX_DRAFT_TOKENS + 2, 2**16)
 
+MAX_RPC_SERVERS = 16  # GGML_RPC_MAX_SERVERS
+_LONGEST_HOST = 253  # characters of a name in the DNS
 _LONGEST_OVERRIDE = 127  # bytes of a key or a text (`llama_model_kv_override`)
+_HOST = re.compile(r"[\w.:%-]+", re.ASCII)
 _ODD_NUMBER = re.compile(r"-[\d.,]+|\d*\.\d+")  # meant as a length, and never a file
 
 
@@ -88,7 +106,9 @@ class LoadOptions:
     ``ubatch_size`` of them at once, both within `BATCH`. ``loras`` are adapter files with the scale
     of each, ``override_kv`` values that replace those of the file. ``exact`` makes every decode at
     least two tokens wide, because llama.cpp's one-token kernels may round differently from all
-    others. ``load_heads`` also loads the MTP (NextN) heads that the file may have.
+    others. ``load_heads`` also loads the MTP (NextN) heads that the file may have. ``parallel`` is
+    how many texts the context holds, each of ``ctx_size``. ``rpc`` are servers that take layers;
+    ``trust_rpc_network`` allows any address of theirs.
     """
 
     path: Path
@@ -114,6 +134,9 @@ class LoadOptions:
     override_kv: tuple[KeyValue, ...] = ()
     exact: bool = False
     load_heads: bool = False
+    rpc: RpcServers = RpcServers()
+    trust_rpc_network: bool = False
+    parallel: int = 1
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "ubatch_size"):
@@ -123,6 +146,12 @@ class LoadOptions:
                     f"{BATCH.high}.",
                     f"The default is {DEFAULT_BATCH}.",
                 )
+
+        if not PARALLEL.low <= self.parallel <= PARALLEL.high:
+            raise UsageError(
+                f"{self.parallel} texts at the same time were asked for.",
+                f"Expected a number from {PARALLEL.low} to {PARALLEL.high}.",
+            )
 
     @property
     def resident(self) -> bool:
@@ -178,6 +207,32 @@ def parse_lora(text: str) -> Lora:
     if not -1e3 <= number <= 1e3:
         raise ValueError("expected a scale from -1000 to 1000")
     return Lora(Path(name), number)
+
+
+def parse_rpc_servers(text: str) -> RpcServers:
+    """Read ``HOST:PORT,HOST:PORT``, an IPv6 address in brackets.
+
+    Raises ValueError, a sentence without its end, for anything else.
+    """
+    servers = RpcServers(_rpc_server(part.strip()) for part in text.split(","))
+    if len(servers) > MAX_RPC_SERVERS:
+        raise ValueError(f"llama.cpp takes at most {MAX_RPC_SERVERS} RPC servers")
+    if len(set(servers)) < len(servers):
+        raise ValueError("one server is named twice")
+    return servers
+
+
+def _rpc_server(text: str) -> RpcServer:
+    host, _, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    host = host[1:-1] if bracketed else host
+    if not host or (":" in host) != bracketed or not port.isascii() or not port.isdecimal():
+        raise ValueError("expected HOST:PORT, such as 192.168.0.2:50052")
+    if len(host) > _LONGEST_HOST or not _HOST.fullmatch(host):
+        raise ValueError(f"{host[:40]!r} is neither a host name nor an IP address")
+    if not 1 <= int(port[:6]) <= 65535:
+        raise ValueError("a port is a number from 1 to 65535")
+    return RpcServer(host, int(port))
 
 
 def parse_shares(text: str) -> Shares:

@@ -7,6 +7,7 @@ end the process, and what does not fit should be said before it is tried.
 import shlex
 import sys
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,6 +28,8 @@ from localspec.engine.llama.grammar import GrammarConstraint, GrammarState
 from localspec.engine.llama.heads.head import Head
 from localspec.engine.llama.heads.opening import open_head
 from localspec.engine.llama.model import LlamaModel
+from localspec.engine.llama.rollback import Trim
+from localspec.engine.llama.rpc.servers import connect, warning
 from localspec.engine.llama.token_rules import require_known, token_rules
 from localspec.engine.memory.plan import MemoryPlan
 from localspec.engine.memory.probe import (
@@ -37,11 +40,15 @@ from localspec.engine.memory.probe import (
 )
 from localspec.engine.profile_store import PairProfile
 from localspec.engine.rollback_choice import load_target
+from localspec.engine.slots.llama_context import SharedContext
+from localspec.engine.slots.shared_passes import SharedPasses
+from localspec.engine.slots.slot import NOT_TRIMMED, Slot, make_slots, one_at_a_time
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.metadata.adapter import check_adapter
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import Finding, check_model, check_own_heads, check_pair
+from localspec.speculative.loop import Clock
 from localspec.speculative.sampling.logit_changes import TokenRules
 from localspec.speculative.suffix import SuffixIndex
 
@@ -49,6 +56,8 @@ _CANNOT_ROLL_BACK = (
     "llama.cpp cannot take rejected tokens back from {}, in no way that is known: running plain, "
     "the draft is not used."
 )
+
+_ONE_AT_A_TIME = "Requests are answered one after the other: {}."
 
 
 _GRAMMARS = 8  # kept compiled: as many as a server may have requests at once
@@ -80,6 +89,7 @@ class Engine:
         self._grammars: OrderedDict[str, GrammarState] = OrderedDict()
         self._compiling = threading.Lock()
         self._notes = list(notes)
+        self._shared: list[SharedContext] = []
 
     @property
     def notes(self) -> list[str]:
@@ -93,12 +103,14 @@ class Engine:
         draft: LoadOptions | None = None,
         *,
         lenient: bool = False,
+        parallel: int = 1,
         say: Callable[[str], None] | None = None,
     ) -> "Engine":
         """Check the files' headers and what fits, then load them.
 
-        ``lenient`` is that of `pairing.check_pair`; ``say`` hears what should be known before the
-        weights are read, which can take minutes. Raises FileProblem or NotAGGUF for a bad file,
+        ``lenient`` is that of `pairing.check_pair`; ``parallel`` is how many texts are answered at
+        the same time, see `open_slots`; ``say`` hears what should be known before the weights are
+        read, which can take minutes. Raises FileProblem or NotAGGUF for a bad file,
         IncompatiblePair for a pair that must not run, NotEnoughMemory for what cannot fit,
         UsageError for options that the files or this build cannot have, EngineError when llama.cpp
         refuses.
@@ -114,6 +126,12 @@ class Engine:
             require_own_heads(header)
         for adapter, _ in target.loras:
             check_adapter(adapter, header)
+        target = _connected(target, notes, say)
+        if parallel > 1 and (reason := one_at_a_time(header, draft_header, target)):
+            parallel = 1
+            notes.append(_ONE_AT_A_TIME.format(reason))
+        target = replace(target, parallel=parallel)
+        draft = draft and replace(draft, parallel=parallel)
         plan = _plan(header, target, draft_header, draft, notes, say)
         notes += missing_gpu() + _without_gpu(target, draft)
         target = replace(target, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
@@ -135,6 +153,27 @@ class Engine:
     def answering(self) -> AbstractContextManager[None]:
         """Nothing to wait for: a whole engine gives one answer at a time."""
         return nullcontext()
+
+    def open_slots(self, clock: Clock = time.perf_counter) -> "Sequence[Engine | Slot]":
+        """As many slots as the pair was loaded for, once; one, the engine itself, answers alone.
+
+        From here on the engine answers only through its slots, and is closed after all of them are
+        done. What passes cost is measured now, if it is not known, because no slot could; by this
+        ``clock``, as in all answers.
+        """
+        if self.target.options.parallel == 1:
+            return [self]
+        assert not isinstance(self.draft, Head) and not self._shared
+        for model in (self.target, self.draft):
+            if model is not None and model.rollback.name != Trim.name:
+                self._notes.append(_ONE_AT_A_TIME.format(NOT_TRIMMED))
+                return [self]
+        self.profile.knowledge(clock)
+        target = SharedContext(self.target)
+        draft = None if self.draft is None else SharedContext(self.draft)
+        self._shared = [target] if draft is None else [draft, target]
+        passes = SharedPasses(self._shared, clock)
+        return make_slots(self, self.target.options.parallel, passes, target, draft)
 
     def is_stop(self, token: int) -> bool:
         """True for the target's end-of-generation tokens."""
@@ -286,6 +325,9 @@ class Engine:
         """Keep what was learnt, and free both models."""
         self.profile.keep()
         self._grammars.clear()
+        for context in self._shared:
+            context.close()
+        self._shared.clear()
         if self.draft is not None:
             self.draft.close()
         self.target.close()
@@ -338,6 +380,16 @@ def _plan(
     return plan
 
 
+def _connected(
+    target: LoadOptions, notes: list[str], say: Callable[[str], None] | None
+) -> LoadOptions:
+    """The options with RPC servers that are connected, and what is to be known of them told."""
+    connected = connect(target)
+    if target.rpc:
+        (say or notes.append)(warning(target.rpc))
+    return connected
+
+
 def _is_own(draft: LoadOptions | None, target: LoadOptions) -> bool:
     """Whether the draft is the heads in the target's own file."""
     return draft is not None and draft.load_heads and draft.path == target.path
@@ -354,6 +406,8 @@ def _load_draft(
         notes.append(_CANNOT_ROLL_BACK.format(target.header.path.name))
         return None
     if header is None or not draft_kind(header).is_model:
+        # What heads borrow of the target can be computed only where the target is.
+        options = replace(options, rpc=target.options.rpc)
         return open_head(target, header, options)
     draft = LlamaModel(header, options)
     if not draft.can_roll_back:
@@ -429,7 +483,7 @@ def _without_gpu(options: LoadOptions, draft: LoadOptions | None) -> list[str]:
         "--split-mode": options.split_mode != "layer",
     }
     flags = [flag for flag, value in given.items() if value]
-    if not flags or any(device.is_gpu for device in llama_library.devices()):
+    if not flags or options.rpc or any(device.is_gpu for device in llama_library.devices()):
         return []
     return [f"No effect without a GPU that llama.cpp can use: {', '.join(flags)}."]
 

@@ -140,8 +140,9 @@ def stream_generate(
     # Before the prompt is read: a pair that is new here is measured on empty caches.
     index = _prompt_lookup(engine, constraint) if suffix and draft_tokens == "auto" else None
     drafter = model_drafter(engine, params, constraint)
+    own = _own_clock(engine.target, clock)
     controller = _make_controller(
-        engine, params, drafter, draft_tokens, index, clock, constraint is not None
+        engine, params, drafter, draft_tokens, index, own, constraint is not None
     )
     controller.begin_answer()
     stats = GenerationStats()
@@ -155,7 +156,7 @@ def stream_generate(
         prompt,
         max_tokens=most,
         is_stop=engine.is_stop,
-        clock=clock,
+        clock=own,
     )
     yield from _responses(rounds, controller, reading, stop, stats, clock, recorder)
 
@@ -174,6 +175,11 @@ def _reading(
         )
     # It knows no thoughts: all that it forms is the answer.
     return replace(reading, form=None), grammar
+
+
+def _own_clock(target: TokenModel, clock: Clock) -> Clock:
+    """A clock that stands still while a shared pass is waited for: costs are learnt by it."""
+    return lambda: clock() - target.company.waited
 
 
 def _prompt_lookup(engine: TextEngine, constraint: Constraint | None) -> SuffixIndex | None:

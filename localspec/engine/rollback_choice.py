@@ -80,6 +80,7 @@ def _choice_path(header: ModelHeader, options: LoadOptions) -> Path:
         "cpu": machine.cpu_name(),
         "devices": [device.name for device in llama_library.devices()],
         "device": options.device,
+        "rpc": [str(server) for server in options.rpc],
         "gpu_layers": options.gpu_layers,
         "threads": options.threads,
         "exact": options.exact,

@@ -18,14 +18,18 @@ from typing import TYPE_CHECKING, TypeVar
 
 from localspec import __version__
 from localspec.core import paths
-from localspec.core.errors import HubProblem
+from localspec.core.errors import HubProblem, UsageError
 from localspec.core.formatting import one_line
 from localspec.hub import http_errors
 from localspec.hub.http_errors import DroppedConnection as DroppedConnection  # for those that ask
 from localspec.hub.http_errors import RangeIgnored as RangeIgnored
 from localspec.hub.provenance import SHA256
 from localspec.hub.reference import Reference, RemoteFile, choose_files, is_safe
-from localspec.metadata.filenames import PART_NAME_IN_ANY_CASE, heads_kind
+from localspec.metadata.filenames import (
+    PART_NAME_IN_ANY_CASE,
+    heads_kind,
+    how_to_convert,
+)
 
 if TYPE_CHECKING:
     import httpx2
@@ -41,6 +45,7 @@ STALL_SECONDS = 10.0  # without a byte, unless HF_HUB_DOWNLOAD_TIMEOUT says othe
 MAX_FILES = 100_000
 MAX_BYTES = 1 << 50  # of one file
 
+_QUANTIZED = "base_model:quantized:"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _T = TypeVar("_T")
 
@@ -77,7 +82,14 @@ def resolve(reference: Reference) -> RemoteModel:
     reference fits no file or several.
     """
     info, commit = _repository(reference)
-    files = choose_files(reference, _listing(info, reference))
+    listing = _listing(info, reference)
+    if not listing and _holds_safetensors(info):
+        raise HubProblem(
+            f"{reference.repo} holds only safetensors, and no GGUF file.",
+            "Look for a repository of the same model whose name ends in -GGUF, or "
+            f"{how_to_convert(reference.repo, on_hub=True)}.",
+        )
+    files = choose_files(reference, listing)
     return RemoteModel(reference, commit, files, _license(info), bool(info.gated))
 
 
@@ -98,6 +110,21 @@ def heads_beside(reference: Reference) -> list[RemoteModel]:
         for file in _listing(info, reference)
         if heads_kind(file.path) is not None and not PART_NAME_IN_ANY_CASE.fullmatch(file.path)
     ]
+
+
+def quantized_from(reference: Reference) -> str | None:
+    """The repository that the reference's says it was quantized from; None where it names no one.
+
+    By the Hub's tag base_model:quantized:ORG/NAME. Takes as long as `resolve`, and raises what that
+    raises.
+    """
+    info, _ = _repository(reference)
+    tags = [tag for tag in info.tags or [] if isinstance(tag, str)]
+    named = {tag.removeprefix(_QUANTIZED) for tag in tags if tag.startswith(_QUANTIZED)}
+    try:
+        return Reference(named.pop()).repo if len(named) == 1 else None
+    except UsageError:
+        return None
 
 
 def stream(
@@ -317,6 +344,11 @@ def _listing(info: "ModelInfo", reference: Reference) -> list[RemoteFile]:
         known = sha256 if SHA256.fullmatch(sha256) else None
         found.setdefault(path, RemoteFile(path, size, known))
     return list(found.values())
+
+
+def _holds_safetensors(info: "ModelInfo") -> bool:
+    names = (sibling.rfilename for sibling in info.siblings or [])
+    return any(isinstance(name, str) and name.endswith(".safetensors") for name in names)
 
 
 def _license(info: "ModelInfo") -> str | None:

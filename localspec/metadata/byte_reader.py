@@ -13,6 +13,7 @@ from typing import BinaryIO, NoReturn, Protocol
 
 from localspec.core.errors import FileProblem, NotAGGUF
 from localspec.core.formatting import one_line
+from localspec.metadata.filenames import how_to_convert
 
 # A header is untrusted input; each limit is several times what the largest known model needs.
 MAX_STRING_BYTES = 16 << 20
@@ -59,10 +60,12 @@ def open_file(path: Path) -> Iterator[LocalSource]:
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
-            raise FileProblem(f"{shown} is a directory.", "Give a .gguf file inside it.")
+            raise _a_directory(path)
         # Opening a pipe would wait for a writer, and a device has no size to check against.
         if not stat.S_ISREG(status.st_mode):
             raise FileProblem(f"{shown} is not a regular file.", "Give the path of a .gguf file.")
+        if path.suffix == ".safetensors":
+            raise _safetensors(f"{shown} holds safetensors, and is no GGUF file.", path.parent)
         with path.open("rb") as file:
             yield LocalSource(path, status.st_size, file)
     except FileNotFoundError:
@@ -77,6 +80,18 @@ def open_file(path: Path) -> Iterator[LocalSource]:
     except OSError as error:
         reason = one_line(error.strerror or str(error))
         raise FileProblem(f"{shown} cannot be read: {reason}.", "Check the path.") from None
+
+
+def _a_directory(path: Path) -> FileProblem:
+    shown = one_line(str(path))
+    if any(path.glob("*.safetensors")) and not any(path.glob("*.gguf")):
+        return _safetensors(f"{shown} is a directory of safetensors, without a GGUF file.", path)
+    return FileProblem(f"{shown} is a directory.", "Give a .gguf file inside it.")
+
+
+def _safetensors(message: str, folder: Path) -> FileProblem:
+    step = how_to_convert(one_line(str(folder)), on_hub=False)
+    return FileProblem(message, f"{step[0].upper()}{step[1:]}.")
 
 
 class ByteReader:

@@ -1,9 +1,10 @@
-"""Names of GGUF files: parts of a split model, sidecars (mmproj, heads), quantisation tags.
+"""Names of GGUF files: parts of a split model, sidecars (mmproj, heads), tags; and of others.
 
 Paths on the disk and inside a repository alike; no file is opened.
 """
 
 import re
+import shlex
 from pathlib import Path
 from typing import Literal
 
@@ -65,6 +66,14 @@ def tag_of(path: str) -> str | None:
         return plain[-1]
     found = re.search(rf"_({QUANTISATION.pattern})$", words[-1], re.IGNORECASE)
     return found[1] if found else None
+
+
+def how_to_convert(source: str, *, on_hub: bool) -> str:
+    """The next step for a model that only has safetensors: a clause, for a folder or repository."""
+    name = source.rstrip("/").rpartition("/")[2] or "model"
+    words = ["python", "convert_hf_to_gguf.py", *(["--remote"] if on_hub else []), source]
+    command = shlex.join([*words, "--outfile", f"{name}.gguf"])
+    return f"convert it in llama.cpp's source folder with `{command}`"
 
 
 def part_name(stem: str, number: int, count: int) -> str:

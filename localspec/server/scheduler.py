@@ -12,7 +12,7 @@ from localspec.engine.generate import TextEngine
 from localspec.engine.prefix_cache import WORTH_KEEPING, PrefixCache
 from localspec.server.job import Ask, Job
 from localspec.server.limits import Closing, Limits, QueueFull, QueueTimeout
-from localspec.server.slot import Slot
+from localspec.server.worker import Worker
 from localspec.speculative.prefix import common_prefix
 
 _LIMITS = Limits()
@@ -42,11 +42,11 @@ class Scheduler:
         self._closing = False
         self._seconds: deque[float] = deque(maxlen=_RECENT)
         prefixes = PrefixCache(0) if prefixes is None else prefixes
-        self._slots = [
-            Slot(engine, prefixes, limits.answer_seconds, self._free, f"slot {i}")
+        self._workers = [
+            Worker(engine, prefixes, limits.answer_seconds, self._free, f"slot {i}")
             for i, engine in enumerate(slots)
         ]
-        self._idle = list(self._slots)  # the one that was used longest ago comes first
+        self._idle = list(self._workers)  # the one that was used longest ago comes first
 
     @property
     def waiting(self) -> int:
@@ -90,16 +90,16 @@ class Scheduler:
             refused = list(self._waiting)
         for job in refused:
             job.cancel(Closing())
-        for slot in self._slots:
-            slot.close()
-        for slot in self._slots:
-            slot.join(max(0.0, ends - time.monotonic()))
+        for worker in self._workers:
+            worker.close()
+        for worker in self._workers:
+            worker.join(max(0.0, ends - time.monotonic()))
         with self._lock:
             late = list(self._running)
         for job in late:
             job.cancel(Closing())
-        for slot in self._slots:
-            slot.join()
+        for worker in self._workers:
+            worker.join()
 
     def __enter__(self) -> "Scheduler":
         return self
@@ -130,12 +130,12 @@ class Scheduler:
                 self._waiting.remove(job)
         return waited
 
-    def _free(self, slot: Slot, job: Job) -> None:
+    def _free(self, worker: Worker, job: Job) -> None:
         with self._lock:
             if job.begun_at is not None:
                 self._seconds.append(time.monotonic() - job.begun_at)
             self._running.discard(job)
-            self._idle.append(slot)
+            self._idle.append(worker)
             self._assign()
 
     # -- under the lock ------------------------------------------------------------------------
@@ -144,14 +144,14 @@ class Scheduler:
         """Let idle slots begin what waits."""
         while self._waiting and self._idle:
             job = self._waiting.popleft()
-            slot = max(self._idle, key=lambda slot: _shared(slot, job.ask.prompt))
-            self._idle.remove(slot)
+            worker = max(self._idle, key=lambda worker: _shared(worker, job.ask.prompt))
+            self._idle.remove(worker)
             self._running.add(job)
             job.begin()
-            slot.take(job)
+            worker.take(job)
 
     def _require_room(self, wanted: int) -> None:
-        most = self._limits.waiting + len(self._slots)
+        most = self._limits.waiting + len(self._workers)
         if self._closing:
             raise Closing
         if wanted > most:
@@ -164,10 +164,10 @@ class Scheduler:
     def _retry_after(self) -> int:
         """Seconds until what waits now has begun, if answers take as long as those of late."""
         mean = sum(self._seconds) / max(1, len(self._seconds))
-        return max(1, math.ceil(mean * len(self._waiting) / len(self._slots)))
+        return max(1, math.ceil(mean * len(self._waiting) / len(self._workers)))
 
 
-def _shared(slot: Slot, prompt: list[int]) -> int:
+def _shared(worker: Worker, prompt: list[int]) -> int:
     """Tokens of the prompt that the slot holds; 0 where they are hardly worth another's cache."""
-    shared = common_prefix(slot.tokens, prompt)
+    shared = common_prefix(worker.tokens, prompt)
     return shared if shared >= WORTH_KEEPING else 0

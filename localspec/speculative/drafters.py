@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from localspec.speculative.loop import TokenModel
+from localspec.speculative.loop import Company, TokenModel
 from localspec.speculative.prefix import SharedPrefix
 
 if TYPE_CHECKING:
@@ -51,6 +51,11 @@ class Drafter(Protocol):
     @property
     def reads_along(self) -> bool:
         """Whether there is never a prompt to read before a proposal."""
+        ...
+
+    @property
+    def company(self) -> Company:
+        """With whom the last pass was shared."""
         ...
 
     def unread(self, context: list[int]) -> int:
@@ -108,6 +113,11 @@ class ModelDrafter:
     def reads_along(self) -> bool:
         """Whether the model reads what the target reads, as heads do."""
         return self._model.reads_along
+
+    @property
+    def company(self) -> Company:
+        """With whom the model's last pass was shared."""
+        return self._model.company
 
     def unread(self, context: list[int]) -> int:
         """How many tokens a proposal must read first, the pending one included."""

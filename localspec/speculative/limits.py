@@ -198,13 +198,24 @@ def ceiling(verify: Sequence[float], step: float, *, block: bool = False) -> tup
 
 
 def usual_gain(verify: Sequence[float], step: float, chance: float) -> float:
-    """Times plain speed with the best fixed length, each drafted token right with this chance.
+    """Times plain speed with the best fixed length; see `usual_best`."""
+    return usual_best(verify, step, chance)[0]
 
-    (1 - a^(k+1)) / (1 - a) tokens a round (arXiv 2211.17192, equation 1), for the measured cost of
-    k draft steps and a pass of k + 1 tokens; never below 1, which is drafting nothing.
+
+def usual_best(
+    verify: Sequence[float], step: float, chance: float, *, block: bool = False
+) -> tuple[float, int]:
+    """Times plain speed with the best fixed length, and that length; 1 and 0 where none is faster.
+
+    (1 - a^(k+1)) / (1 - a) tokens a round (arXiv 2211.17192, equation 1), each drafted token right
+    with this chance, for the measured cost of k draft steps and a pass of k + 1 tokens. With
+    ``block``, one step gives all k tokens.
     """
-    tokens, most = 0.0, 1.0
+    tokens, best = 0.0, (1.0, 0)
     for k in range(len(verify)):
         tokens += chance**k
-        most = max(most, tokens * verify[0] / (verify[k] + k * step))
-    return most
+        steps = min(k, 1) if block else k
+        gain = tokens * verify[0] / (verify[k] + steps * step)
+        if gain > best[0]:
+            best = gain, k
+    return best

@@ -6,7 +6,7 @@ It knows no text, no llama.cpp and no clock but the one it is given.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 from localspec.core.errors import LocalspecError
 from localspec.speculative.prefix import common_prefix
@@ -20,6 +20,20 @@ if TYPE_CHECKING:  # `--help` imports this file, and need not wait for numpy
 Logits: TypeAlias = "NDArray[np.float32]"
 Clock = Callable[[], float]
 FinishReason = Literal["stop", "length", "context"]
+
+
+class Company(NamedTuple):
+    """With whom a pass was shared: sequences in it, the others' tokens.
+
+    ``waited`` are the seconds that this sequence spent so far on waiting for others.
+    """
+
+    sequences: int = 1
+    others: int = 0
+    waited: float = 0.0
+
+
+ALONE = Company()
 
 
 class TokenModel(Protocol):
@@ -55,6 +69,11 @@ class TokenModel(Protocol):
     @property
     def reads_along(self) -> bool:
         """Whether it reads what the target reads, at once: no prompt is left for it."""
+        ...
+
+    @property
+    def company(self) -> Company:
+        """With whom the last pass was shared; `ALONE` where passes are never shared."""
         ...
 
     @property
@@ -169,9 +188,10 @@ class Round:
     ``tokens`` were emitted. ``drafted`` counts proposals up to a stop token, ``accepted`` those
     the target agreed with, ``sources`` tells who proposed each that was drafted. ``past`` is the
     number of tokens before the pass, ``width`` that in it, ``replayed`` of which were read before.
-    ``pending`` will be read again by the next one. Seconds: ``draft_prompt_seconds`` is the
-    draft's first reading of the prompt and is no part of ``seconds``; ``draft_seconds`` and
-    ``verify_seconds`` are.
+    ``pending`` will be read again by the next one. Of a pass that was shared, ``width`` and
+    ``verify_seconds`` are those of the whole, with ``others`` tokens of others. Seconds:
+    ``draft_prompt_seconds`` is the draft's first reading of the prompt and is no part of
+    ``seconds``; ``draft_seconds`` and ``verify_seconds`` are.
     """
 
     tokens: tuple[int, ...]
@@ -187,6 +207,13 @@ class Round:
     sources: tuple[str, ...] = ()
     replayed: int = 0
     pending: int = 0
+    sequences: int = 1
+    others: int = 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing of this text was drafted."""
+        return self.width - self.others == 1 + self.replayed
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +301,7 @@ def _one_round(
     replayed = target.pending
     drafted_at = clock()
     rows = target.decode([context[-1], *draft], len(draft) + 1)
+    company = target.company
     accepted, judged, stopped = _accept(rows, draft, proposal, context, sampler, is_stop)
     target.keep(len(context) - 1)  # before the yield: a consumer may stop there
     ended = clock()
@@ -287,10 +315,12 @@ def _one_round(
         draft_prompt_seconds=proposal.reading_seconds,
         finish_reason="stop" if stopped else None,
         past=length - 1 - replayed,
-        width=replayed + 1 + len(draft),
+        width=replayed + 1 + len(draft) + company.others,
         replayed=replayed,
         pending=target.pending,
         sources=proposal.sources[:judged],
+        sequences=company.sequences,
+        others=company.others,
     )
 
 

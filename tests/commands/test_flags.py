@@ -32,6 +32,8 @@ from localspec.core.config import (
     LoadOptions,
     Lora,
     RopeOptions,
+    RpcServer,
+    RpcServers,
 )
 from localspec.core.errors import UsageError
 from localspec.core.sampling_choice import choose_sampling
@@ -251,6 +253,30 @@ def test_shares_count_the_devices_of_a_model() -> None:
     assert draft == replace(target, path=DRAFT)
     draft = parsed(*shares, "-devd", "CUDA1")[1].load_options(TARGET, DRAFT)[1]
     assert draft == LoadOptions(DRAFT, device="CUDA1")
+
+
+def test_rpc_servers_are_the_targets() -> None:
+    servers = RpcServers([RpcServer("10.0.0.2", 50052), RpcServer("worker", 7)])
+    given = ("--rpc", "10.0.0.2:50052,worker:7", "--trust-rpc-network", "-ts", "3,1")
+    target, draft = parsed(*given, "--device", "RPC0,RPC1")[1].load_options(TARGET, DRAFT)
+    assert target == LoadOptions(
+        TARGET, rpc=servers, trust_rpc_network=True, tensor_split=(3, 1), device="RPC0,RPC1"
+    )
+    assert draft == LoadOptions(DRAFT)
+    draft = parsed(*given, "-devd", "CUDA0")[1].load_options(TARGET, DRAFT)[1]
+    assert draft == LoadOptions(DRAFT, device="CUDA0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--trust-rpc-network",), "no effect without --rpc"),
+        (("--rpc", "worker:7", "-sm", "row"), "--split-mode row does not"),
+    ],
+)
+def test_flags_that_do_not_go_with_rpc(arguments: tuple[str, ...], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        parsed(*arguments)[1].load_options(TARGET, DRAFT)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,10 @@ import pytest
 from localspec import __version__
 from localspec.commands import run as run_command
 from localspec.engine.llama import llama_library
+from localspec.engine.llama.rpc import servers
 from tests.support.command import HELLO, Command, endless, interrupt_decode
 from tests.support.real_pair import TinyFiles
+from tests.support.rpc_workers import free_port
 from tests.support.tiny_models import copy_with, write_tiny_model
 
 pytestmark = pytest.mark.llama
@@ -507,3 +509,17 @@ def test_a_prompt_cache_never_replaces_another_file(run: Command, tmp_path: Path
     assert done.code == 1 and "is no prompt cache" in done.err
     assert file.read_text() == "years of work"
     assert run(HELLO, "--prompt-cache-ro").code == 2
+
+
+def test_rpc_is_refused_by_sentences(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run("--rpc", "worker", "x")
+    assert done.code == 2 and "expected HOST:PORT" in done.sentences
+    monkeypatch.setattr(servers, "is_available", lambda: False)
+    done = run("--rpc", "127.0.0.1:1", "x")
+    assert (done.code, done.out) == (1, "")
+    assert "no RPC backend" in done.err and "bash scripts/build_rpc.sh" in done.err
+    monkeypatch.setattr(servers, "is_available", lambda: True)
+    done = run("--rpc", "8.8.8.8:1", "x")
+    assert (done.code, done.out) == (2, "") and "--trust-rpc-network" in done.err
+    done = run("--rpc", f"127.0.0.1:{free_port()}", "x")
+    assert (done.code, done.out) == (1, "") and "cannot be reached" in done.err

@@ -128,6 +128,21 @@ def test_it_answers_and_ends_when_told(tiny: TinyFiles, number: signal.Signals) 
 
 
 @pytest.mark.llama
+def test_with_two_slots_a_short_answer_does_not_wait_for_a_long_one(tiny: TinyFiles) -> None:
+    flags = ("-md", str(tiny.draft), "-np", "2", "-c", "20000", "--temp", "0.8", "--seed", "1")
+    with running(tiny, *flags) as (_, url):
+        body = {"messages": HELLO, "stream": True, "draft_tokens": 3}
+        with httpx2.stream("POST", url + CHAT, json=body, timeout=PATIENCE) as long:
+            chunks = long.iter_lines()
+            next(chunks)  # it is under way
+            short = {"messages": HELLO, "max_tokens": 8, "draft_tokens": 3}
+            answer = httpx2.post(url + CHAT, json=short, timeout=PATIENCE).json()
+            assert answer["usage"]["completion_tokens"] == 8
+            held = httpx2.get(f"{url}/metrics", timeout=PATIENCE).text
+            assert re.search(r"requests_processing 1\.0", held)  # the long one
+
+
+@pytest.mark.llama
 def test_the_second_signal_ends_it_at_once(tiny: TinyFiles) -> None:
     with running(tiny, "-c", "60000", "--temp", "0.8", "--seed", "1") as (process, url):
         body = {"messages": HELLO, "stream": True}

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from localspec.core import config
 from localspec.core.config import (
     MAX_DRAFT_TOKENS,
+    MAX_RPC_SERVERS,
     DraftOptions,
     DraftTokens,
+    RpcServer,
     choose_draft,
     parse_draft_tokens,
+    parse_rpc_servers,
 )
 from localspec.core.errors import UsageError
 
@@ -164,8 +167,69 @@ def test_shares_and_scales() -> None:
     assert config.parse_lora("C:\\a b.gguf:-0.5") == (Path("C:\\a b.gguf"), -0.5)
 
 
+@pytest.mark.parametrize("parallel", [0, 33])
+def test_texts_at_the_same_time_are_few(parallel: int) -> None:
+    with pytest.raises(UsageError, match=f"{parallel} texts") as caught:
+        config.LoadOptions(Path("m.gguf"), parallel=parallel)
+    assert "from 1 to 32" in str(caught.value.hint)
+
+
 @pytest.mark.parametrize("name", ["batch_size", "ubatch_size"])
 @pytest.mark.parametrize("size", [0, 63, 2**16 + 1])
 def test_a_verification_fits_into_a_batch(name: str, size: int) -> None:
     with pytest.raises(UsageError, match=f"{name} is {size}, expected a value from 64 to 65536"):
         config.LoadOptions(Path("m.gguf"), **{name: size})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "servers"),
+    [
+        ("127.0.0.1:50052", [("127.0.0.1", 50052)]),
+        ("worker-1.lan:1, 10.0.0.2:65535", [("worker-1.lan", 1), ("10.0.0.2", 65535)]),
+        ("[fd00::2]:7,[fe80::1%eth0]:8", [("fd00::2", 7), ("fe80::1%eth0", 8)]),
+    ],
+)
+def test_rpc_servers(text: str, servers: list[tuple[str, int]]) -> None:
+    assert list(parse_rpc_servers(text)) == servers
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "expected HOST:PORT"),
+        ("worker", "expected HOST:PORT"),
+        ("worker:", "expected HOST:PORT"),
+        (":50052", "expected HOST:PORT"),
+        ("worker:x", "expected HOST:PORT"),
+        ("worker:-1", "expected HOST:PORT"),
+        ("worker:\u0661", "expected HOST:PORT"),
+        ("fd00::2:7", "expected HOST:PORT"),  # an IPv6 address that nothing ends
+        ("[worker]:7", "expected HOST:PORT"),
+        ("http://worker:7", "expected HOST:PORT"),
+        ("worker:7,", "expected HOST:PORT"),
+        ("user@worker:7", "neither a host name"),
+        ("a b:7", "neither a host name"),
+        ("x" * 254 + ":7", "neither a host name"),
+        ("worker:0", "from 1 to 65535"),
+        ("worker:65536", "from 1 to 65535"),
+        ("worker:" + "9" * 5000, "from 1 to 65535"),
+        ("worker:7,worker:7", "named twice"),
+        (",".join(f"worker:{port}" for port in range(1, MAX_RPC_SERVERS + 2)), "at most 16"),
+    ],
+)
+def test_what_names_no_rpc_server(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse_rpc_servers(text)
+
+
+@given(st.text(max_size=80))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(ValueError):
+        for server in parse_rpc_servers(text):
+            assert 1 <= server.port <= 65535 and server.host
+
+
+@given(st.ip_addresses(), st.integers(1, 65535))
+def test_an_rpc_server_is_read_as_it_is_written(address: object, port: int) -> None:
+    server = RpcServer(str(address), port)
+    assert list(parse_rpc_servers(str(server))) == [server]

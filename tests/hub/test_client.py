@@ -65,6 +65,35 @@ def refused(call: Callable[[], object], kind: type[HubProblem] = HubProblem) -> 
     return caught.value
 
 
+@pytest.mark.parametrize(
+    ("tags", "repo"),
+    [
+        (["gguf", "base_model:quantized:org/Big", "base_model:org/Big"], "org/Big"),
+        (["base_model:org/Big", "base_model:finetune:org/Big"], None),
+        (["base_model:quantized:org/Big", "base_model:quantized:org/Other"], None),
+        (["base_model:quantized:../x"], None),
+        ([], None),
+    ],
+)
+def test_what_a_repository_was_quantized_from(
+    hub: FakeHub, model: RemoteModel, tags: list[str], repo: str | None
+) -> None:
+    hub.repos[REPO].tags += tags
+    assert client.quantized_from(Reference(REPO)) == repo
+
+
+def test_a_repository_of_safetensors_names_the_converter(hub: FakeHub) -> None:
+    hub.add("org/Original", "model.safetensors", b"{}")
+    problem = refused(lambda: client.resolve(Reference("org/Original")))
+    assert problem.message == "org/Original holds only safetensors, and no GGUF file."
+    assert problem.hint.endswith(
+        "or convert it in llama.cpp's source folder with "
+        "`python convert_hf_to_gguf.py --remote org/Original --outfile Original.gguf`."
+    )
+    hub.add("org/Original", "small-Q8_0.gguf", b"GGUF")
+    assert client.resolve(Reference("org/Original")).files[0].path == "small-Q8_0.gguf"
+
+
 # --- what a reference means ---
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.core.errors import NotAGGUF
+from localspec.core.errors import FileProblem, NotAGGUF
 from localspec.metadata import byte_reader
 from localspec.metadata.byte_reader import ByteReader
 from localspec.metadata.header import StagedHeader, read_header
@@ -25,6 +26,22 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
     assert "null byte" in refusal(Path("a\0b.gguf")).message
     assert r"\x1b" in refusal(tmp_path / "\x1b[31m.gguf").message
     assert "cannot be read" in refusal(tmp_path / ("n" * 300)).message
+
+
+def test_safetensors_are_converted_by_llama_cpp(tmp_path: Path) -> None:
+    folder = tmp_path / "My Model"
+    folder.mkdir()
+    weights = folder / "model-00001-of-00002.safetensors"
+    weights.write_bytes(b"{}")
+    for path in (folder, weights):
+        with pytest.raises(FileProblem) as caught:
+            read_header(path)
+        assert caught.value.message.startswith(f"{path} ") and "GGUF" in caught.value.message
+        command = caught.value.hint.split("`")[1]
+        expected = ["python", "convert_hf_to_gguf.py", str(folder), "--outfile", "My Model.gguf"]
+        assert shlex.split(command) == expected
+    (folder / "model.gguf").write_bytes(b"")
+    assert refusal(folder).message == f"{folder} is a directory."
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")

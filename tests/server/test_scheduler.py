@@ -22,14 +22,15 @@ from localspec.engine.answer import GenerationResponse, collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
 from localspec.engine.prefix_cache import PrefixCache
+from localspec.engine.stats import GenerationStats
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server import job as job_module
 from localspec.server import scheduler as scheduler_module
-from localspec.server import slot as slot_module
+from localspec.server import worker as worker_module
 from localspec.server.job import Ask, Job
 from localspec.server.limits import AnswerTimeout, Closing, Limits, QueueFull, QueueTimeout
 from localspec.server.scheduler import Scheduler
-from tests.support.real_pair import fresh, random_ids
+from tests.support.real_pair import TinyFiles, fresh, options, random_ids
 from tests.support.toys import ToyEngine
 
 PATIENCE = 60.0  # seconds until a test that hangs is given up
@@ -76,7 +77,7 @@ class FakeTime:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        for module in (job_module, scheduler_module, slot_module):
+        for module in (job_module, scheduler_module, worker_module):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
 
 
@@ -578,3 +579,42 @@ def test_a_real_pair_whose_clients_come_and_go(engine: Engine, length: DraftToke
     assert 10 < len(whole) < 30 and sum(tokens >= 600 for tokens in cached) > len(cached) - 6
     for each, tokens in whole:
         assert fresh(engine, each.prompt, each.params, length, 12).tokens == tokens
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize("length", [0, 4])
+def test_slots_that_share_passes_share_the_prefixes_too(
+    tiny: TinyFiles, length: DraftTokens
+) -> None:
+    """Five talks on two slots; some clients leave, and the passes of others go on."""
+    exact = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attention": "off"}
+    begins, cached = [random_ids(300, seed=seed) for seed in range(5)], list[int]()
+
+    async def client(queue: Scheduler, number: int) -> list[tuple[list[int], list[int]]]:
+        prompt, said = list(begins[number]), list[tuple[list[int], list[int]]]()
+        for turn in range(4):
+            asked = Ask(Prompt(prompt, Reading(engine.piece)), GREEDY, length, max_tokens=9)
+            if number == 4 and turn % 2:
+                leaving = queue.submit(asked)
+                asyncio.get_running_loop().call_later(0.002 * turn, leaving.cancel)
+                await tokens_of(leaving)
+            tokens, stats = list[int](), GenerationStats()
+            async for response in queue.submit(asked):
+                tokens += response.tokens
+                stats = response.stats
+            said.append((prompt, tokens))
+            cached.append(stats.cached_tokens if turn else 300)
+            prompt = [*prompt, *tokens, *random_ids(5, seed=turn)]
+        return said
+
+    async def main() -> list[list[tuple[list[int], list[int]]]]:
+        with scheduler(*engine.open_slots(), prefixes=PrefixCache(2**30)) as queue:
+            return await asyncio.gather(*[client(queue, i) for i in range(5)])
+
+    models = [options(path, ctx_size=512, **exact) for path in (tiny.floats, tiny.draft)]
+    with Engine.load(*models, parallel=2) as engine:
+        found = asyncio.run(main())
+    assert min(cached) >= 300
+    with Engine.load(models[0]) as engine:
+        for prompt, tokens in (each for said in found for each in said):
+            assert fresh(engine, prompt, GREEDY, 0, 9).tokens == tokens

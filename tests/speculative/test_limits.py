@@ -23,6 +23,7 @@ from localspec.speculative.limits import (
     isotonic,
     runs,
     shares,
+    usual_best,
     usual_gain,
 )
 from localspec.speculative.loop import generate_rounds, prefill
@@ -222,6 +223,12 @@ def test_a_usual_gain_lies_between_plain_and_the_ceiling(chance: float, step: fl
 
 def test_a_usual_gain_by_hand() -> None:
     assert usual_gain([1.0, 1.0], 0.1, 0.5) == pytest.approx(1.5 / 1.1)
+    gain, length = usual_best([1.0, 1.0, 1.0], 0.1, 0.5)
+    assert gain == pytest.approx(1.75 / 1.2) and length == 2
+    assert usual_best([1.0, 1.0, 9.0], 0.1, 0.5)[1] == 1
+    assert usual_best([1.0, 2.0, 3.0], 1.0, 0.5) == (1.0, 0)
+    gain, length = usual_best([1.0] * 3, 0.9, 0.9, block=True)
+    assert gain == pytest.approx(2.71 / 1.9) and length == 2
 
 
 def test_the_ceiling_of_a_block_pays_one_step() -> None:

@@ -15,6 +15,7 @@ from localspec.bench.plan import BenchPlan
 from localspec.bench.run import run_bench
 from localspec.core.config import DraftTokens
 from localspec.core.sampling_params import SamplingParams
+from localspec.speculative.loop import ALONE
 from tests.support.toys import ToyEngine, ToyModel
 
 
@@ -32,6 +33,7 @@ class RoundingTarget:
     pending = 0
     block: int | None = None
     reads_along = False
+    company = ALONE
 
     def mark(self) -> None:
         self._exact.mark()

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.chat.message import Message
 from localspec.engine.llama.token_rules import require_known
+from localspec.speculative.loop import ALONE
 from localspec.speculative.sampling.logit_changes import NO_RULES, TokenRules
 from localspec.speculative.suffix import SuffixIndex
 from tests.support.toys import SlotConstraint, ToyModel, ToyProfile
@@ -113,6 +114,7 @@ class Reciter:
     pending = 0
     block: int | None = None
     reads_along = False
+    company = ALONE
 
     def mark(self) -> None:
         pass

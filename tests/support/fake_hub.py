@@ -118,6 +118,7 @@ class Repo:
     name: str
     files: dict[str, File] = field(default_factory=dict)
     license: str | None = None
+    tags: list[str] = field(default_factory=list)
     gated: bool | str = False
     private: bool = False
     disabled: bool = False
@@ -305,7 +306,7 @@ class _Handler(BaseHTTPRequestHandler):
             "private": repo.private,
             "gated": repo.gated,
             "disabled": repo.disabled,
-            "tags": [f"license:{repo.license}"] if repo.license else [],
+            "tags": repo.tags + ([f"license:{repo.license}"] if repo.license else []),
             "siblings": siblings + self.hub.extra_listing,
         }
         if repo.license is not None:

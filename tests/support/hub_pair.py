@@ -73,6 +73,7 @@ def stocked(hub: FakeHub, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> FakeHu
     hub.add("org/two-GGUF", "another-Q8_0.gguf", small)
     hub.add("org/junk-GGUF", "junk-Q8_0.gguf", b"words " * 1000)
     hub.add("org/none-GGUF", "README.md", b"nothing here")
+    hub.add("org/Original", "model-00001-of-00002.safetensors", b"{}")
     monkeypatch.setattr(download, "FIRST_PAUSE", 0.0)
     return hub
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.control.knowledge import Knowledge
-from localspec.speculative.loop import Clock
+from localspec.speculative.loop import ALONE, Clock
 from localspec.speculative.sampling.logit_changes import TokenRules
 from localspec.speculative.suffix import SuffixIndex
 
@@ -117,6 +117,7 @@ class ToyModel:
     pending = 0
     block: int | None = None
     reads_along = False
+    company = ALONE
 
     def mark(self) -> None:
         """Attention forgets without preparation."""

@@ -16,6 +16,7 @@ from localspec.core.config import (
     Lora,
     RopeOptions,
     RopeScaling,
+    RpcServers,
     parse_key_value,
     parse_lora,
 )
@@ -157,6 +158,7 @@ class LoadingFlags(PlacementFlags):
 
         Raises UsageError for flags that contradict each other.
         """
+        self._check_rpc()
         target = self._target(target_path)
         return target, None if draft_path is None else self._draft(draft_path, target)
 
@@ -185,15 +187,18 @@ class LoadingFlags(PlacementFlags):
             tensor_split=self.tensor_split or (),
             main_gpu=self.main_gpu,
             split_mode=self.split_mode or "layer",  # type: ignore[arg-type]
+            rpc=self.rpc or RpcServers(),
+            trust_rpc_network=self.trust_rpc_network,
         )
 
     def _draft(self, path: Path, target: LoadOptions) -> LoadOptions:
         """The draft is loaded as the target but for what has flags of its own, or is the target's.
 
         Shares and numbers of GPUs count the devices of a model: they follow the target's where the
-        draft's devices do. Rope, adapters and --exact belong to the target.
+        draft's devices do. Rope, adapters, --exact and RPC servers belong to the target.
         """
         other_devices = {"tensor_split": (), "main_gpu": 0, "split_mode": "layer"}
+        own_devices = self.draft_device is not None or self.rpc is not None
         return replace(
             target,
             path=path,
@@ -201,7 +206,7 @@ class LoadingFlags(PlacementFlags):
             gpu_layers=_layers(self.draft_n_gpu_layers),
             threads=self.draft_threads or self.threads,
             threads_batch=self.draft_threads or self.threads_batch,
-            device=self.draft_device or self.device,
+            device=self.draft_device if own_devices else self.device,
             cpu_moe_layers=0,
             override_tensors=tuple(self.override_tensor_draft),
             cache_type_k=self.cache_type_k_draft or target.cache_type_k,
@@ -209,7 +214,9 @@ class LoadingFlags(PlacementFlags):
             rope=RopeOptions(),
             loras=(),
             exact=False,
-            **(other_devices if self.draft_device else {}),  # type: ignore[arg-type]
+            rpc=RpcServers(),
+            trust_rpc_network=False,
+            **(other_devices if own_devices else {}),  # type: ignore[arg-type]
         )
 
     def _batches(self) -> tuple[int, int]:
@@ -222,6 +229,18 @@ class LoadingFlags(PlacementFlags):
             )
         batch = asked or max(at_once or 0, DEFAULT_BATCH)
         return batch, at_once or min(batch, DEFAULT_BATCH)
+
+    def _check_rpc(self) -> None:
+        """Raise UsageError for flags that do not go with --rpc, or are nothing without it."""
+        if self.rpc is None and self.trust_rpc_network:
+            raise UsageError(
+                "--trust-rpc-network has no effect without --rpc.", "Add --rpc HOST:PORT."
+            )
+        if self.rpc is not None and self.split_mode not in (None, "layer"):
+            raise UsageError(
+                f"--rpc spreads whole layers, which --split-mode {self.split_mode} does not.",
+                "Leave --split-mode out.",
+            )
 
     def _rope(self) -> RopeOptions:
         if self.rope_scale is not None and self.rope_freq_scale is not None:

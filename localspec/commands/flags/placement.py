@@ -15,8 +15,10 @@ from localspec.core.config import (
     THREADS,
     TRAINED_CTX_SIZE,
     FlashAttention,
+    RpcServers,
     Shares,
     SplitMode,
+    parse_rpc_servers,
     parse_shares,
 )
 
@@ -221,6 +223,25 @@ class PlacementFlags:
             rich_help_panel=_DEVICES,
         ),
     ] = 0
+    rpc: Annotated[
+        RpcServers | None,
+        typer.Option(
+            "--rpc",
+            metavar="HOST:PORT,...",
+            parser=parsed_by(parse_rpc_servers),
+            help="Spread the target over llama.cpp's RPC servers, for one that is too large for "
+            "this machine; the draft stays here. Weights and text travel unencrypted.",
+            rich_help_panel=_DEVICES,
+        ),
+    ] = None
+    trust_rpc_network: Annotated[
+        bool,
+        typer.Option(
+            "--trust-rpc-network",
+            help="Let --rpc use addresses outside the private networks.",
+            rich_help_panel=_DEVICES,
+        ),
+    ] = False
     batch_size: Annotated[
         int | None,
         typer.Option(

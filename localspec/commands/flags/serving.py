@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from localspec.core.config import PARALLEL
 from localspec.core.errors import FileProblem
 from localspec.core.files import read_text
 
@@ -87,6 +88,19 @@ class ServingFlags:
             rich_help_panel=_PANEL,
         ),
     ] = None
+    parallel: Annotated[
+        int,
+        typer.Option(
+            "--parallel",
+            "-np",
+            metavar="N",
+            min=1,
+            max=int(PARALLEL.high),
+            help="Answers at the same time, which share the passes of the models; each has a "
+            "context of --ctx-size.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = 1
     max_queue: Annotated[
         int,
         typer.Option(

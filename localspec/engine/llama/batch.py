@@ -7,7 +7,7 @@ import numpy as np
 
 
 class Batch:
-    """A llama_batch of one sequence with numpy views on its arrays."""
+    """A llama_batch, each token of one sequence, with numpy views on its arrays."""
 
     def __init__(self, llama: Any, size: int) -> None:
         self._llama = llama
@@ -17,17 +17,30 @@ class Batch:
         self._position = view(self.native.pos, (size + 1,))
         self._wanted = view(self.native.logits, (size + 1,))
         view(self.native.n_seq_id, (size + 1,))[:] = 1
+        self._sequence = np.zeros(size + 1, np.int32)  # as written: each is an array in C
         for i in range(size + 1):
             self.native.seq_id[i][0] = 0
 
     def fill(self, tokens: Sequence[int], position: int, rows: int) -> None:
-        """Tokens from ``position`` on; logits wanted of the last ``rows``."""
-        count = len(tokens)
-        self.native.n_tokens = count
-        self._token[:count] = tokens
-        self._position[:count] = np.arange(position, position + count)
-        self._wanted[:count] = 0
-        self._wanted[count - rows : count] = 1
+        """Tokens from ``position`` on alone; logits wanted of the last ``rows``."""
+        self.clear()
+        self.add(tokens, position, rows, 0)
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        self.native.n_tokens = 0
+
+    def add(self, tokens: Sequence[int], position: int, rows: int, sequence: int) -> None:
+        """Tokens of a sequence from ``position`` on; logits wanted of the last ``rows``."""
+        begin, end = self.native.n_tokens, self.native.n_tokens + len(tokens)
+        self.native.n_tokens = end
+        self._token[begin:end] = tokens
+        self._position[begin:end] = np.arange(position, position + len(tokens))
+        self._wanted[begin : end - rows] = 0
+        self._wanted[end - rows : end] = 1
+        for i in np.flatnonzero(self._sequence[begin:end] != sequence).tolist():
+            self.native.seq_id[begin + i][0] = sequence
+        self._sequence[begin:end] = sequence
 
     def free(self) -> None:
         """Give the arrays back to llama.cpp."""

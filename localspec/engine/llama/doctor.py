@@ -67,6 +67,7 @@ def _examine_build(result: DoctorReport) -> None:
     result.facts["llama_cpp"] = build.llama_cpp
     result.facts["features"] = build.features
     result.facts["gpu_offload"] = build.gpu_offload
+    result.facts["rpc"] = build.rpc
     result.facts["prediction_heads"] = _heads(result)
     result.facts["devices"] = [
         {"name": d.name, "description": d.description, "kind": d.kind, "free": d.free,

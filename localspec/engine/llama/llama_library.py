@@ -20,6 +20,7 @@ SPIN_COUNT = "1000"
 
 _LOG_LINES = 50_000  # a model of many layers tells thousands about making a context
 _LEVEL_ERROR, _LEVEL_CONTINUES = 4, 5  # ggml_log_level; the bindings' own comments are out of date
+RPC_SERVER = "RPC server"  # a kind of our own: llama.cpp calls them GPUs
 _DEVICE_KINDS = ("CPU", "GPU", "integrated GPU", "accelerator", "meta")
 
 
@@ -47,6 +48,7 @@ class Build:
     llama_cpp: str
     features: str
     gpu_offload: bool
+    rpc: bool = False
 
 
 class NativeLog:
@@ -132,8 +134,8 @@ def interruptible(context: Any) -> Iterator[None]:
 
 
 @functools.cache
-def _ggml() -> Any:
-    """libggml, for the device functions that the bindings leave out."""
+def ggml() -> Any:
+    """libggml, for the functions of devices that the bindings leave out."""
     library()
     from llama_cpp._ggml import libggml
 
@@ -145,7 +147,20 @@ def _ggml() -> Any:
         ("ggml_backend_dev_type", ctypes.c_int, [ctypes.c_void_p]),
         ("ggml_backend_dev_memory", None, [ctypes.c_void_p] + [ctypes.c_void_p] * 2),
         ("ggml_backend_dev_buffer_type", ctypes.c_void_p, [ctypes.c_void_p]),
+        ("ggml_backend_dev_backend_reg", ctypes.c_void_p, [ctypes.c_void_p]),
+        ("ggml_backend_dev_init", ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]),
         ("ggml_backend_buft_name", ctypes.c_char_p, [ctypes.c_void_p]),
+        ("ggml_backend_register", None, [ctypes.c_void_p]),
+        ("ggml_backend_reg_by_name", ctypes.c_void_p, [ctypes.c_char_p]),
+        ("ggml_backend_reg_name", ctypes.c_char_p, [ctypes.c_void_p]),
+        ("ggml_backend_reg_dev_count", ctypes.c_size_t, [ctypes.c_void_p]),
+        ("ggml_backend_reg_dev_get", ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t]),
+        (
+            "ggml_backend_reg_get_proc_address",
+            ctypes.c_void_p,
+            [ctypes.c_void_p, ctypes.c_char_p],
+        ),
+        ("ggml_set_abort_callback", ctypes.c_void_p, [ctypes.c_void_p]),
     ):
         function = getattr(libggml, name)
         function.restype, function.argtypes = result, arguments
@@ -153,25 +168,33 @@ def _ggml() -> Any:
 
 
 def devices() -> list[Device]:
-    """Every device of this build, the CPU included."""
-    ggml = _ggml()
+    """Every device of this build and of the RPC servers that were added, the CPU included."""
+    library = ggml()
     found = []
-    for i in range(ggml.ggml_backend_dev_count()):
-        handle = ggml.ggml_backend_dev_get(i)
+    for i in range(library.ggml_backend_dev_count()):
+        handle = library.ggml_backend_dev_get(i)
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        ggml.ggml_backend_dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
-        kind = ggml.ggml_backend_dev_type(handle)
+        library.ggml_backend_dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
         found.append(
             Device(
-                name=ggml.ggml_backend_dev_name(handle).decode(),
-                description=ggml.ggml_backend_dev_description(handle).decode().strip(),
-                kind=_DEVICE_KINDS[kind] if kind < len(_DEVICE_KINDS) else "other",
+                name=library.ggml_backend_dev_name(handle).decode(),
+                description=library.ggml_backend_dev_description(handle).decode().strip(),
+                kind=_kind(handle),
                 free=free.value,
                 total=total.value,
                 handle=handle,
             )
         )
     return found
+
+
+def _kind(device: int) -> str:
+    library = ggml()
+    registry = library.ggml_backend_dev_backend_reg(device)
+    if library.ggml_backend_reg_name(registry) == b"RPC":  # as llama_prepare_model_devices asks
+        return RPC_SERVER
+    kind = library.ggml_backend_dev_type(device)
+    return _DEVICE_KINDS[kind] if kind < len(_DEVICE_KINDS) else "other"
 
 
 def choose_devices(names: str) -> list[Device]:
@@ -196,9 +219,9 @@ def choose_devices(names: str) -> list[Device]:
 
 def buffer_types() -> dict[str, int]:
     """Buffer type handles by name (``CPU``, ``CUDA0``, …), as ``--override-tensor`` wants them."""
-    ggml = _ggml()
-    handles = [ggml.ggml_backend_dev_buffer_type(device.handle) for device in devices()]
-    return {ggml.ggml_backend_buft_name(handle).decode(): handle for handle in handles}
+    library = ggml()
+    handles = [library.ggml_backend_dev_buffer_type(device.handle) for device in devices()]
+    return {library.ggml_backend_buft_name(handle).decode(): handle for handle in handles}
 
 
 def build() -> Build:
@@ -210,5 +233,6 @@ def build() -> Build:
         bindings=llama_cpp.__version__,
         llama_cpp=llama.llama_version().decode(),
         features=llama.llama_print_system_info().decode().strip(),
-        gpu_offload=bool(llama.llama_supports_gpu_offload()),
+        gpu_offload=any(device.is_gpu for device in devices()),
+        rpc=bool(llama.llama_supports_rpc()),
     )

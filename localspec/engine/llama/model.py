@@ -29,7 +29,7 @@ from localspec.engine.llama.tokenizer import SHORT, require_fitting, tokenize
 from localspec.engine.llama.weights import Weights
 from localspec.engine.memory.plan import asked_ctx_size, default_ctx_size
 from localspec.metadata.header import ModelHeader
-from localspec.speculative.loop import Logits
+from localspec.speculative.loop import ALONE, Logits
 
 _LONGEST_REPLAY = 8  # tokens read again within a verification; more have a pass of their own
 _ALIKE = 0.05  # of the greatest logit: a state that is wrong changes them far more
@@ -87,6 +87,7 @@ class LlamaModel:
 
     block: int | None = None  # each token of a proposal costs a step
     reads_along = False
+    company = ALONE
 
     @property
     def can_roll_back(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from localspec.core.config import MAX_DRAFT_TOKENS, KeyValue, LoadOptions
 from localspec.core.errors import UsageError
 from localspec.engine.llama import llama_library, rollback
+from localspec.engine.llama.rpc.servers import devices_of
 from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME
 from localspec.metadata.model_checks import MAX_LAYERS
 
@@ -46,8 +47,9 @@ def model_parameters(options: LoadOptions, *, weightless: bool = False) -> Any:
         params.tensor_split = _tensor_split(options.tensor_split, llama.llama_max_devices())
     if options.override_kv:
         params.kv_overrides = _kv_overrides(options.override_kv)
-    if options.device is not None:
-        params.device_list = _device_list(options.device)  # ours, so that it lives as long
+    chosen = _devices(options)
+    if chosen is not None:
+        params.device_list = (ctypes.c_void_p * (len(chosen) + 1))(*chosen)  # lives as long
         params.devices = ctypes.addressof(params.device_list)
     overrides = _tensor_overrides(options)
     if overrides:
@@ -57,9 +59,10 @@ def model_parameters(options: LoadOptions, *, weightless: bool = False) -> Any:
 
 
 def context_parameters(options: LoadOptions, n_ctx: int, threads: int, way: str) -> Any:
-    """`llama_context_params` for ``n_ctx`` tokens, rolled back in this way."""
+    """`llama_context_params` for texts of ``n_ctx`` tokens each, rolled back in this way."""
     params = llama_library.library().llama_context_default_params()
-    params.n_ctx = n_ctx + (1 if options.exact else 0)  # a cell for the dummy row
+    params.n_ctx = options.parallel * n_ctx + (1 if options.exact else 0)  # for the dummy row
+    params.n_seq_max, params.kv_unified = options.parallel, options.parallel > 1
     params.n_batch, params.n_ubatch = options.batch_size, options.ubatch_size
     params.swa_full = False  # layers with a sliding window keep no more than that, and a batch
     params.n_outputs_max = params.n_outputs_max_per_seq = MAX_DRAFT_TOKENS + 2
@@ -102,9 +105,26 @@ def _kv_overrides(given: tuple[KeyValue, ...]) -> Any:
     return array
 
 
-def _device_list(names: str) -> Any:
-    chosen = llama_library.choose_devices(names)
-    return (ctypes.c_void_p * (len(chosen) + 1))(*[device.handle for device in chosen])
+def _devices(options: LoadOptions) -> list[int] | None:
+    """Handles of the devices that take layers; None where that is left to llama.cpp.
+
+    It would take every RPC server that it knows, for every model. Those of ``options.rpc`` come
+    first, then the GPUs here, or else an integrated one (`llama_prepare_model_devices`).
+    """
+    every = llama_library.devices()
+    workers = [device.name for device in every if device.kind == llama_library.RPC_SERVER]
+    if options.device is not None:
+        chosen = llama_library.choose_devices(options.device)
+        if options.rpc and all(device.name not in workers for device in chosen):
+            raise UsageError(
+                f"--device {options.device} names no device of --rpc.",
+                f"Leave --device out, or name them too: {','.join(workers)}.",
+            )
+        return [device.handle for device in chosen]
+    if not workers:
+        return None
+    kinds = ("GPU",) if any(device.kind == "GPU" for device in every) else ("integrated GPU",)
+    return devices_of(options.rpc) + [each.handle for each in every if each.kind in kinds]
 
 
 def _tensor_overrides(options: LoadOptions) -> list[_TensorOverride]:

@@ -88,15 +88,17 @@ class Trim:
 
     ``sliding`` is the window of sliding layers, 0 for none. llama.cpp removes the end of such a
     cache whether or not the cells before it are still there; its server checks as is done here
-    (`pos_min_thold`).
+    (`pos_min_thold`). Cells of other sequences stay.
     """
 
     name: ClassVar[str] = "trim"
 
-    def __init__(self, llama: Any, context: Any, sliding: int) -> None:
+    def __init__(self, llama: Any, context: Any, sliding: int, sequence: int = _LIVE) -> None:
         self._llama = llama
         self._memory = llama.llama_get_memory(context)
         self._sliding = sliding
+        self._sequence = sequence
+        self._is_alone = llama.llama_n_seq_max(context) == 1
 
     def mark(self, length: int, most: int) -> None:
         """Nothing to prepare."""
@@ -120,17 +122,21 @@ class Trim:
 
     def rewind(self, length: int, held: int | None) -> int:
         """Drop the cells; all of them where a sliding window has moved on."""
-        dropped = self._llama.llama_memory_seq_rm(self._memory, _LIVE, length, -1)
+        drop = self._llama.llama_memory_seq_rm
+        dropped = drop(self._memory, self._sequence, length, -1)
         if length and dropped and self.is_whole(length):
             return length
-        self._llama.llama_memory_clear(self._memory, True)
+        if self._is_alone:  # also of what a made-up state may have left under other names
+            self._llama.llama_memory_clear(self._memory, True)
+        else:
+            drop(self._memory, self._sequence, 0, -1)
         return 0
 
     def is_whole(self, length: int) -> bool:
         """Whether sliding layers still hold what the token at ``length`` attends to."""
         if not self._sliding or length == 0:
             return True
-        first = int(self._llama.llama_memory_seq_pos_min(self._memory, _LIVE))
+        first = int(self._llama.llama_memory_seq_pos_min(self._memory, self._sequence))
         return 0 <= first <= max(0, length - self._sliding)
 
 

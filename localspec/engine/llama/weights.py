@@ -96,6 +96,7 @@ class Weights:
             "tensor_split": list(options.tensor_split),
             "main_gpu": options.main_gpu,
             "split_mode": options.split_mode,
+            "rpc": [str(server) for server in options.rpc],
             "mmap": options.mmap,
             "batch_size": options.batch_size,
             "ubatch_size": options.ubatch_size,

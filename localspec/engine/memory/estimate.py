@@ -93,6 +93,12 @@ class MemoryEstimate:
         return replace(self, kv=scaled, compute=round(compute * self.compute))
 
 
+def keeps_state(header: ModelHeader) -> bool:
+    """Whether any layer keeps a recurrent state."""
+    blocks, *_ = _by_place(header, with_heads=False)
+    return any(is_recurrent(header, _names(block)) for block in blocks)
+
+
 def tensor_bytes(header: ModelHeader) -> int:
     """Bytes of all weights."""
     return sum(tensor.n_bytes for tensor in header.tensors)
@@ -101,6 +107,7 @@ def tensor_bytes(header: ModelHeader) -> int:
 def estimate_run(header: ModelHeader, ctx_size: int, options: LoadOptions) -> MemoryEstimate:
     """What a model takes that generates: at most, with all recurrent states to return to.
 
+    With ``options.parallel`` texts at the same time, each of ``ctx_size`` tokens.
     Which way of rolling back is the cheapest is not known before the weights are loaded:
     `Snapshots` takes the most, and one copy more than `Fork` (see `engine.llama.rollback`).
     """
@@ -122,10 +129,11 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Estimate what ``header``'s model takes with ``ctx_size`` tokens of context.
 
-    Of ``options`` the cache types, the batch sizes, adapters and ``exact`` count. Recurrent layers
-    keep a state for each of the ``sequences`` (`n_seq_max`; the attention's cells they share, as
-    with `kv_unified`), and each as many ``snapshots`` of it (`n_rs_seq`). With ``heads``, NextN
-    layers behind the model's own are loaded (`load_mtp`) and have a context of their own, as long.
+    Of ``options`` the cache types, the batch sizes, adapters, ``exact`` and ``parallel`` count, as
+    many texts of that length. Recurrent layers keep a state for each of the ``sequences``
+    (`n_seq_max`; the attention's cells they share, as with `kv_unified`), and each as many
+    ``snapshots`` of it (`n_rs_seq`). With ``heads``, NextN layers behind the model's own are loaded
+    (`load_mtp`) and have a context of their own, as long.
     Repeats llama.cpp's arithmetic for weights and caches; the compute buffers follow a formula that
     was fitted to what it logs. Recurrent layers have what they convolve twice in addition.
     """
@@ -133,7 +141,8 @@ def estimate_memory(
     with_heads = alone or (heads and has_heads(header))
     blocks, embedding, output, copied = _by_place(header, with_heads)
     output += sum(path.stat().st_size for path, _ in options.loras)
-    asked = ctx_size + (1 if options.exact else 0)
+    sequences = max(sequences, options.parallel)
+    asked = options.parallel * ctx_size + (1 if options.exact else 0)
     cells = _padded(asked)
     batch = min(options.batch_size, options.ubatch_size, asked)
     windowed = min(cells, _padded(sequences * (header.sliding_window or 0) + batch))

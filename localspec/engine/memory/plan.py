@@ -25,15 +25,35 @@ Estimate = Callable[[int, int], tuple[MemoryEstimate, MemoryEstimate | None]]
 
 @dataclass(frozen=True, slots=True)
 class FreeMemory:
-    """Bytes that are free: in RAM (None where the system does not say), and on each GPU."""
+    """Bytes that are free: in RAM (None where the system does not say), and on each GPU.
+
+    ``workers`` are devices of RPC servers, which take layers of the target only.
+    """
 
     ram: int | None
     gpus: tuple[int, ...] = ()
+    workers: tuple[int, ...] = ()
 
     @property
     def gpu(self) -> int:
         """Bytes for models on all GPUs together."""
-        return sum(max(0, each - _GPU_MARGIN) for each in self.gpus)
+        return _usable(self.gpus)
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Those of workers and of GPUs."""
+        return self.workers + self.gpus
+
+    @property
+    def where(self) -> str:
+        """The devices in words."""
+        if not self.workers:
+            return "the GPU"
+        return "GPUs and RPC servers" if self.gpus else "RPC servers"
+
+
+def _usable(devices: tuple[int, ...]) -> int:
+    return sum(max(0, each - _GPU_MARGIN) for each in devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +153,17 @@ def _place(
     """The draft goes to the GPU first: it is small, and every token waits for it several times."""
     target, draft = models
     # Each further GPU has compute buffers of its own.
-    room = free.gpu - (len(free.gpus) - 1) * sum(m.compute for m in models if m is not None)
+    buffers = sum(model.compute for model in models if model is not None)
+    room = free.gpu - max(0, len(free.gpus) - 1) * buffers
     n_draft = _layers(draft, request.draft_gpu_layers, room) if draft and free.gpus else 0
+    room = _usable(free.devices) - max(0, len(free.devices) - 1) * buffers
     room -= draft.on_gpu(n_draft) if draft else 0
-    n_target = _layers(target, request.gpu_layers, room) if free.gpus else 0
+    n_target = _layers(target, request.gpu_layers, room) if free.devices else 0
     placed = [(target, n_target), *([(draft, n_draft)] if draft else [])]
     return MemoryPlan(
         ctx_size,
         draft_ctx,
-        n_target if free.gpus else request.gpu_layers,
+        n_target if free.devices else request.gpu_layers,
         n_draft if free.gpus else request.draft_gpu_layers,
         sum((model.use for model, _ in placed), MemoryUse()),
         sum(model.in_ram(n) for model, n in placed),
@@ -160,7 +182,7 @@ def _layers(model: MemoryEstimate, asked: int | None, room: int) -> int:
 
 def _fits(chosen: MemoryPlan, free: FreeMemory) -> bool:
     """Whether everything fits, weights included."""
-    return chosen.on_gpu <= sum(free.gpus) and (free.ram is None or chosen.in_ram <= free.ram)
+    return chosen.on_gpu <= sum(free.devices) and (free.ram is None or chosen.in_ram <= free.ram)
 
 
 def _leaves_room(chosen: MemoryPlan, free: FreeMemory) -> bool:
@@ -169,13 +191,13 @@ def _leaves_room(chosen: MemoryPlan, free: FreeMemory) -> bool:
         return _runs(chosen, free)
     working = chosen.in_ram - chosen.weights_in_ram
     room = max(free.ram - chosen.weights_in_ram, _WEIGHTS_MAY_WAIT * free.ram)
-    return chosen.on_gpu <= sum(free.gpus) and working <= room
+    return chosen.on_gpu <= sum(free.devices) and working <= room
 
 
 def _runs(chosen: MemoryPlan, free: FreeMemory) -> bool:
     """Whether what cannot be read again from the disk fits."""
     working = chosen.in_ram - chosen.weights_in_ram
-    return chosen.on_gpu <= sum(free.gpus) and (free.ram is None or working <= free.ram)
+    return chosen.on_gpu <= sum(free.devices) and (free.ram is None or working <= free.ram)
 
 
 def _largest(
@@ -195,10 +217,12 @@ def _largest(
 def _refuse(
     target: ModelHeader, wanted: MemoryPlan, largest: MemoryPlan | None, free: FreeMemory
 ) -> NoReturn:
-    short = wanted.on_gpu > sum(free.gpus)
+    short = wanted.on_gpu > sum(free.devices)
     where = f"{size(free.ram)} of RAM are free"
     if short:
-        where = f"{size(wanted.on_gpu)} of it on the GPU, where {size(sum(free.gpus))} are free"
+        where = (
+            f"{size(wanted.on_gpu)} of it on {free.where}, where {size(sum(free.devices))} are free"
+        )
     if short:
         hint = "Leave -ngl and -ngld to localspec, or give smaller numbers."
     elif wanted.draft_ctx_size > wanted.ctx_size:
@@ -220,7 +244,8 @@ def _refuse(
 def _told(chosen: MemoryPlan, usual: int | None, free: FreeMemory) -> MemoryPlan:
     """The plan with what the user should know of it."""
     notes = []
-    on_gpus = f", {size(sum(free.gpus))} on GPUs" if free.gpus else ""
+    where = free.where if free.workers else "GPUs"
+    on_gpus = f", {size(sum(free.devices))} on {where}" if free.devices else ""
     if usual is not None and chosen.ctx_size < usual:
         notes.append(
             f"The context is {chosen.ctx_size:,} tokens instead of {usual:,}: more does not fit "

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from localspec.core import machine
-from localspec.core.config import KeyValue, LoadOptions, Lora, RopeOptions
+from localspec.core.config import KeyValue, LoadOptions, Lora, RopeOptions, RpcServers
 from localspec.core.errors import UsageError
 from localspec.core.formatting import size
 from localspec.engine.llama import llama_library
@@ -45,9 +45,15 @@ def free_memory(device: str | None = None) -> FreeMemory:
     ram = machine.memory()
     chosen = llama_library.devices() if device is None else llama_library.choose_devices(device)
     gpus = [each for each in chosen if each.kind == "GPU"]
+    workers = [each for each in chosen if each.kind == llama_library.RPC_SERVER]
     # Apple's GPU works in the same memory, and what a backend does not tell cannot be planned with.
     known = sys.platform != "darwin" and all(each.total for each in gpus)
-    return FreeMemory(None if ram is None else ram[0], tuple(g.free for g in gpus) if known else ())
+    told = all(each.total for each in workers)
+    return FreeMemory(
+        None if ram is None else ram[0],
+        tuple(each.free for each in gpus) if known else (),
+        tuple(each.free for each in workers) if told else (),
+    )
 
 
 def memory_for_models(*, total: bool = False) -> int | None:
@@ -84,7 +90,9 @@ def require_survival(options: LoadOptions) -> None:
 
 def _ask(path: Path, options: LoadOptions) -> tuple[int, str]:
     """Exit code of the child, and its answer; raises SubprocessError where it takes too long."""
-    asked = json.dumps(asdict(replace(options, path=path)), default=str)
+    # A server answers one connection at a time, and that is ours.
+    alone = replace(options, path=path, rpc=RpcServers())
+    asked = json.dumps(asdict(alone), default=str)
     # -P: no module of this folder
     command = [sys.executable, "-P", "-m", "localspec.engine.memory.probe"]
     pipe = subprocess.PIPE
@@ -155,7 +163,7 @@ def _placeable(free: FreeMemory, target: LoadOptions, draft: LoadOptions | None)
     if draft is not None:
         by_hand = by_hand or draft.override_tensors or draft.device != target.device
     if by_hand:
-        return FreeMemory(None if free.ram is None else free.ram + sum(free.gpus))
+        return FreeMemory(None if free.ram is None else free.ram + sum(free.devices))
     return free
 
 
@@ -163,7 +171,7 @@ def announcement(chosen: MemoryPlan, free: FreeMemory) -> str | None:
     """A line for before the weights are read, where reading them takes a while."""
     if chosen.use.total < _WORTH_TELLING:
         return None
-    where = f", {size(chosen.on_gpu)} of it on the GPU" if chosen.on_gpu else ""
+    where = f", {size(chosen.on_gpu)} of it on {free.where}" if chosen.on_gpu else ""
     return (
         f"Loading {size(chosen.use.total)}{where}: {chosen.use.parts} for a context of "
         f"{chosen.ctx_size:,} tokens; {size(free.ram)} of RAM free."
@@ -172,7 +180,8 @@ def announcement(chosen: MemoryPlan, free: FreeMemory) -> str | None:
 
 def _is_tight(models: tuple[MemoryEstimate, MemoryEstimate | None], free: FreeMemory) -> bool:
     total = sum(model.use.total for model in models if model is not None)
-    room = [each for each in (free.ram, free.gpu if free.gpus else None) if each is not None]
+    on_devices = free.gpu + sum(free.workers) if free.devices else None
+    room = [each for each in (free.ram, on_devices) if each is not None]
     return any(total > _TIGHT * each for each in room)
 
 
@@ -184,7 +193,7 @@ def _is_hopeless(models: tuple[MemoryEstimate, MemoryEstimate | None], free: Fre
     if free.ram is None:
         return False
     working = sum(model.use.kv + model.use.compute for model in models if model is not None)
-    return working > 2 * (free.ram + sum(free.gpus))
+    return working > 2 * (free.ram + sum(free.devices))
 
 
 def _correction(
@@ -220,6 +229,7 @@ def _typed(asked: Mapping[str, Any]) -> dict[str, Any]:
         "rope": RopeOptions(**asked["rope"]),
         "loras": tuple(Lora(Path(path), scale) for path, scale in asked["loras"]),
         "override_kv": tuple(KeyValue(*each) for each in asked["override_kv"]),
+        "rpc": RpcServers(),
     }
 
 

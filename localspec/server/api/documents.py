@@ -41,7 +41,7 @@ class Timings(TypedDict):
     """llama-server's figures: tokens, milliseconds, tokens per second.
 
     ``draft_speedup`` is an estimate of what drafting gained over plain decoding, null where the
-    costs of the pair are not known.
+    costs of the pair are not known; ``rounds`` are the target's passes.
     """
 
     cache_n: int
@@ -56,6 +56,7 @@ class Timings(TypedDict):
     draft_n: int
     draft_n_accepted: int
     draft_speedup: float | None
+    rounds: int
 
 
 class Likely(TypedDict):

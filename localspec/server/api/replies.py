@@ -80,12 +80,14 @@ class Reply:
         self, answers: Answers, choice: Choice, response: GenerationResponse
     ) -> Iterator[Json]:
         no_usage = {"usage": None} if self._request.includes_usage else {}
+        draft = {"tokens": response.draft_tokens, "status": response.status.value}
+        drafting = {"draft": draft} if self._request.return_origins else {}
         for part in self._form.parts(choice, response):
-            body = {**self._head, "choices": [part], **no_usage}
+            body = {**self._head, "choices": [part], **no_usage, **drafting}
             if self._request.timings_per_token:
                 body["timings"] = timings(response.stats)
             if part["finish_reason"] and answers.complete and not no_usage:
-                body = self._last(answers) | {"choices": [part]}
+                body = self._last(answers) | {"choices": [part], **drafting}
             yield body
 
     def _last(self, answers: Answers) -> Json:
@@ -126,6 +128,7 @@ def timings(stats: GenerationStats) -> Timings:
         "draft_n": stats.drafted,
         "draft_n_accepted": stats.accepted,
         "draft_speedup": stats.estimated_speedup,
+        "rounds": stats.rounds,
     }
 
 

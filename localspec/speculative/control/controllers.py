@@ -270,12 +270,12 @@ class Adaptive:
         known, value, tokens = self._known, self._value, len(outcome.tokens)
         known.observe_pass(outcome)
         value.prepare(outcome.past)
-        value.expect(outcome.pending)
+        value.expect(outcome, 0 if self._probe is None else self._probe.drafter.sequences)
         drafting = 0.0 if self._probe is None else self._probe.drafter.take_spent()
         drafting -= self._plan.reading_seconds
         known.loss_budget.add(value.counted_seconds(outcome, drafting), tokens, value.plain)
-        self.plain_seconds += tokens * value.plain
-        known.recent.add(tokens, outcome.seconds)
+        self.plain_seconds += tokens * value.plain * outcome.sequences
+        known.recent.add(tokens, outcome.seconds / outcome.sequences)
         if self._probe is not None:
             self._probe.count(tokens)
         self._acceptance.observe_all(self._plan.candidates, outcome.tokens)

@@ -7,7 +7,7 @@ from localspec.speculative.control.acceptance import Acceptance
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.control.loss_budget import LossBudget
 from localspec.speculative.drafters import MODEL, Candidate
-from localspec.speculative.limits import usual_gain
+from localspec.speculative.limits import usual_best
 from localspec.speculative.loop import Round
 
 _FADE = 0.9  # of what other answers taught, when a group is first judged in one
@@ -19,7 +19,10 @@ _ENOUGH_SEEN = 50.0  # candidates from which a usual acceptance may be told
 
 @dataclass(slots=True)
 class RecentRate:
-    """Tokens and seconds of the rounds of late, decayed over about 64 of them."""
+    """Tokens and seconds of the rounds of late, decayed over about 64 of them.
+
+    Of several answers at once, their tokens together count, and each second once.
+    """
 
     tokens: float = 0.0
     seconds: float = 0.0
@@ -52,7 +55,7 @@ class Knowledge:
     replay: float = 0.0  # seconds by which a draft makes the next pass longer: tokens read again
     acceptance: dict[str, Acceptance] = field(default_factory=dict)
     since_wide: int = 0  # tokens said since a pass of the target was wider than one
-    since_plain: int = 0  # tokens said since one was as wide as one
+    since_plain: int = 0  # tokens said since nobody drafted in one
     loss_budget: LossBudget = field(default_factory=LossBudget)
     recent: RecentRate = field(default_factory=RecentRate)
     checked: float = 0.0
@@ -68,9 +71,9 @@ class Knowledge:
         self.verify.observe(outcome.width, outcome.past, outcome.verify_seconds)
         self._observe_replay(outcome)
         tokens = len(outcome.tokens)
-        drafted = outcome.width > 1 + outcome.replayed
-        self.since_wide = 0 if drafted else self.since_wide + tokens
-        self.since_plain = 0 if outcome.width == 1 else self.since_plain + tokens
+        self.since_wide = self.since_wide + tokens if outcome.is_plain else 0
+        nobody = outcome.width == outcome.sequences  # drafted: what plain decoding costs
+        self.since_plain = 0 if nobody else self.since_plain + tokens
 
     def _observe_replay(self, outcome: Round) -> None:
         """Learn what tokens that are read again cost, the pass before having had a draft."""
@@ -79,7 +82,7 @@ class Knowledge:
             alone = self.verify.seconds(width - outcome.replayed, past + outcome.replayed)
             extra = self.verify.seconds(width, past) - alone if outcome.replayed else 0.0
             self.replay += (max(0.0, extra) - self.replay) * _NEW
-        self._after_draft = outcome.width > 1 + outcome.replayed
+        self._after_draft = not outcome.is_plain
 
     def observe_reading(self, tokens: int, seconds: float) -> None:
         """Learn from a reading: a short one says little, a disturbed one is bounded."""
@@ -103,14 +106,31 @@ class Knowledge:
 
         Of the texts sampled like those it was used for most.
         """
+        chance = self._usual_chance()
+        if chance is None:
+            return None
+        return self._usual_best(longest, chance)[0], chance
+
+    def usual_length(self, longest: int, *, block: bool = False) -> int | None:
+        """The fixed draft length that is usually the fastest, 0 where none is; None if new.
+
+        With ``block``, one draft step gives all tokens.
+        """
+        chance = self._usual_chance()
+        return None if chance is None else self._usual_best(longest, chance, block=block)[1]
+
+    def _usual_best(self, longest: int, chance: float, *, block: bool = False) -> tuple[float, int]:
+        verify = [self.verify.seconds(1 + k, 0) for k in range(longest + 1)]
+        return usual_best(verify, self.draft.seconds(1, 0), chance, block=block)
+
+    def _usual_chance(self) -> float | None:
+        """The chance of a drafted token, in the group of candidates that was seen most."""
         groups = [each for group, each in self.acceptance.items() if group.startswith(MODEL)]
         best = max(groups, key=lambda each: each.observations, default=None)
         if best is None or best.observations < _ENOUGH_SEEN or not self.draft.knows(1):
             return None
         chances = best.chances()
-        chance = sum(p * weight for p, weight in chances) / sum(weight for _, weight in chances)
-        verify = [self.verify.seconds(1 + k, 0) for k in range(longest + 1)]
-        return usual_gain(verify, self.draft.seconds(1, 0), chance), chance
+        return sum(p * weight for p, weight in chances) / sum(weight for _, weight in chances)
 
 
 class GroupAcceptance:

@@ -26,9 +26,13 @@ class TimedDrafter:
         self._acceptance = acceptance
         self._clock = clock
         self._spent = 0.0
+        self.sequences = 0  # that took the last step together; 0 before any
 
     def take_spent(self) -> float:
-        """Seconds of steps, readings and reviews since this was last asked."""
+        """Seconds of steps, readings and reviews since this was last asked.
+
+        Of a step that was shared, a share.
+        """
         spent, self._spent = self._spent, 0.0
         return spent
 
@@ -56,9 +60,10 @@ class TimedDrafter:
             if candidate is None:
                 return
             seconds = self._clock() - began
-            self._spent += seconds
+            self.sequences, others, _ = self._drafter.company
+            self._spent += seconds / self.sequences
             if width:
-                self._known.draft.observe(width, past, seconds)
+                self._known.draft.observe(width + others, past, seconds)
             width = 0 if self._drafter.block else 1  # what was paid with the first step costs none
             yield candidate
 

@@ -14,6 +14,7 @@ _CALM = 4  # times as many while drafting does not pay: a look costs a quarter o
 _HOPE = 1.0  # standard deviations
 _GOOD = 0.9  # the chance of a candidate of a good draft on an easy text
 _HELD_UP = 3.0  # times what a pass costs usually
+_NEWEST = 0.25  # weight of the last pass in how many tokens others have in the next
 
 
 class Valuation:
@@ -21,6 +22,9 @@ class Valuation:
 
     Seconds count at the present rate, at least that of plain decoding. Renewal-reward: the policy
     that maximises this at the best attainable rate maximises tokens per second.
+
+    Where passes are shared, the rate is that of all answers together, and a token drafted for one
+    costs what it adds to a pass with the tokens of the others; see `_beside`.
     """
 
     def __init__(
@@ -37,6 +41,9 @@ class Valuation:
         self._block = block
         self._verify: list[float] = []  # seconds by width, for contexts of about this length
         self._pending = 0  # tokens that the next pass reads again
+        self._others = 0.0  # tokens that others have in it
+        self._sequences = 1  # that share it
+        self._drafting = 0  # that share a step of the draft; 0 before any
         self._policy = Policy((), 0.0)
         self._hopeful: float | None = None  # the gain that may well be; solved for when asked
         self._age = self._refreshes = 0
@@ -54,8 +61,8 @@ class Valuation:
 
     @property
     def plain(self) -> float:
-        """Seconds of a plain pass, which gives one token."""
-        return self._verify[0]
+        """Seconds of a token of plain decoding, of all that share the passes."""
+        return self._verify[self._sequences - 1] / self._sequences
 
     def hopeful_gain(self, past: int) -> float:
         """Optimistic gain: with acceptance one standard deviation above its estimate."""
@@ -70,12 +77,12 @@ class Valuation:
     @property
     def plain_worth(self) -> float:
         """Value of a plain round."""
-        return 1.0 - self.rate() * self._verify[self._pending]
+        return 1.0 - self.rate() * self._beside()[self._pending]
 
     def best(self, candidates: Sequence[Candidate]) -> tuple[int, float]:
         """How many of the candidates to verify, and the worth of that; none is an answer."""
         rate, chance = self.rate(), self._acceptance.probability
-        verify = self._verify[self._pending :]
+        verify = self._beside()[self._pending :]
         count, most, survival, survivals = 0, self.plain_worth, 1.0, 0.0
         for i, candidate in enumerate(candidates[: len(verify) - 1], start=1):
             survival *= chance(candidate)
@@ -87,25 +94,35 @@ class Valuation:
 
     def loss_of_trial(self, drafted: int, past: int) -> float:
         """Seconds that drafting and verifying so many tokens takes longer than a plain pass."""
-        step = self._known.draft.seconds(1, past)
-        wider = self._verify[drafted] - self.plain + self._known.replay
-        return wider + (1 if self._block else drafted) * step
+        verify = self._beside()
+        wider = verify[drafted] - verify[0] + self._known.replay
+        return wider + (1 if self._block else drafted) * self._step(past)
 
     def counted_seconds(self, outcome: Round, drafting: float) -> float:
         """Seconds of a round for the loss budget: what drafting less would not save is no loss.
 
         ``drafting`` is what the draft model took; the controller's own time is not counted. A plain
         pass counts as what it costs usually, be it quick or slow: a quick one is no gain of
-        drafting. A wide one that took far longer than usual was held up by something else.
+        drafting. A wide one that took far longer than usual was held up by something else. Of a
+        shared pass, each answer counts the same share.
         """
-        usual = self._verify[min(outcome.width, WIDEST) - 1]
+        usual = self._verify[min(outcome.width, len(self._verify)) - 1]
         held = min(outcome.verify_seconds, _HELD_UP * usual)
-        verify = usual if outcome.width == 1 + outcome.replayed else held
-        return drafting + verify
+        verify = usual if outcome.width == outcome.sequences + outcome.replayed else held
+        return drafting + verify / outcome.sequences
 
-    def expect(self, pending: int) -> None:
-        """So many tokens are read again with the next pass."""
-        self._pending = min(pending, WIDEST - 1)
+    def expect(self, outcome: Round, drafting: int = 0) -> None:
+        """The next pass is in company as this one was, and reads what it left to be read again.
+
+        ``drafting`` is how many shared the last step of the draft, 0 where there was none.
+        """
+        self._pending = min(outcome.pending, WIDEST - 1)
+        self._drafting = drafting
+        self._others += _NEWEST * (outcome.others - self._others)
+        if outcome.sequences != self._sequences:
+            self._sequences, self._others = outcome.sequences, float(outcome.others)
+            self._known.recent.begin_answer()  # the rate was another one
+            self.expire()
 
     def prepare(self, past: int) -> None:
         """Take up costs and policy, if that was never done."""
@@ -121,7 +138,8 @@ class Valuation:
         self._age -= 1
         if self._age > 0:
             return
-        self._verify = [self._known.verify.seconds(n, past) for n in range(1, WIDEST + 1)]
+        widest = WIDEST + (self._sequences - 1) * (1 + LONGEST_AUTO)
+        self._verify = [self._known.verify.seconds(n, past) for n in range(1, widest + 1)]
         if self._has_draft:
             chances = self._acceptance.of(MODEL).chances()
             self._policy, self._hopeful = self._solve(chances, past), None
@@ -133,7 +151,33 @@ class Valuation:
 
     def _solve(self, chances: Sequence[tuple[float, float]], past: int) -> Policy:
         """The best policy at present costs, for candidates with these chances."""
-        step = self._known.draft.seconds(1, past)
-        plain, *wider = self._verify
+        plain, *wider = self._beside()
         verify = [plain, *(seconds + self._known.replay for seconds in wider)]
+        step = self._step(past)
         return solve(verify, step, self.rate(), chances, LONGEST_AUTO, block=self._block)
+
+    def _beside(self) -> list[float]:
+        """Seconds of the next pass by its own tokens, 1 and more, beside those of others.
+
+        What these tokens are charged is what they add to the pass, and no less than their share of
+        what all drafted tokens add to it. Where costs rise ever faster, the first is more, and all
+        draft as much as is best for all of them; where costs rise in steps, to add a little would
+        seem free to each, though together they climb the step.
+        """
+        if self._sequences == 1:
+            return self._verify
+        others = min(round(self._others), len(self._verify) - WIDEST)
+        verify, plain = self._verify[others:], self._verify[self._sequences - 1]
+        drafted = max(0, others + 1 - self._sequences)
+        return [
+            max(seconds, verify[0] + (seconds - plain) * own / max(1, drafted + own))
+            for own, seconds in enumerate(verify[:WIDEST])
+        ]
+
+    def _step(self, past: int) -> float:
+        """Seconds of a draft step that are this answer's own.
+
+        All are expected to draft together, as they weigh the same costs, until a step shows who do.
+        """
+        together = min(self._drafting or self._sequences, self._sequences)
+        return self._known.draft.seconds(together, past) / together

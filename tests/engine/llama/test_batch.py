@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.engine.llama.batch import chunks
+from localspec.engine.llama import llama_library
+from localspec.engine.llama.batch import Batch, chunks
 
 
 @given(st.integers(1, 200), st.integers(1, 64), st.integers(0, 64))
@@ -16,3 +20,29 @@ def test_all_tokens_once_and_all_rows_of_the_last_batch(count: int, size: int, r
     assert all(0 < len(tokens) <= size for tokens, _ in parts)
     assert [wanted for _, wanted in parts] == [0] * (len(parts) - 1) + [rows]
     assert len(parts[-1][0]) >= rows
+
+
+@pytest.mark.llama
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9), st.integers(0, 4)), max_size=6))
+def test_parts_of_a_batch_stand_side_by_side(parts: list[tuple[int, int, int]]) -> None:
+    """Whatever the batch held before; llama.cpp reads the arrays, not what was written down."""
+    batch = filled()
+    batch.clear()
+    expected = []
+    for length, rows, sequence in parts:
+        tokens, rows = [*range(length)], min(rows, length)
+        batch.add(tokens, 5, rows, sequence)
+        wanted = [i >= length - rows for i in tokens]
+        expected += [(i, 5 + i, sequence, 1, wanted[i]) for i in tokens]
+    native = batch.native
+    assert native.n_tokens == len(expected)
+    assert expected == [
+        (native.token[i], native.pos[i], native.seq_id[i][0], native.n_seq_id[i], native.logits[i])
+        for i in range(native.n_tokens)
+    ]
+
+
+@functools.cache
+def filled() -> Batch:
+    """One for all examples, which find in it what others left."""
+    return Batch(llama_library.library(), 64)

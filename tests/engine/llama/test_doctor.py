@@ -27,6 +27,7 @@ def test_facts_are_there_and_the_demo_runs() -> None:
     assert facts["llama_cpp_python"] == llama_library.build().bindings
     assert facts["cache_folder"] == str(paths.cache_folder())
     assert facts["prediction_heads"] is True
+    assert facts["rpc"] is llama_library.library().llama_supports_rpc()
     devices = facts["devices"]
     assert isinstance(devices, list) and devices[0]["name"] == "CPU"
     assert str(facts["demo"]).startswith("runs: ") and "drafted accepted" in str(facts["demo"])

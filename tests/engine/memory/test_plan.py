@@ -49,6 +49,25 @@ def test_plenty_of_memory_changes_nothing() -> None:
     assert chosen(OPEN, FreeMemory(None)).ctx_size == 8192  # nothing is known: nothing is lowered
 
 
+def test_workers_take_layers_of_the_target_and_none_of_the_draft() -> None:
+    workers = (4 * GIB, 4 * GIB)
+    result = chosen(OPEN, FreeMemory(2 * GIB, (), workers), draft=DRAFT)
+    assert (result.gpu_layers, result.draft_gpu_layers) == (37, None)
+    target, draft = big(result.ctx_size, result.draft_ctx_size)
+    assert draft is not None and result.on_gpu == target.on_gpu(37)
+    assert result.in_ram == target.in_ram(37) + draft.use.total
+    beside = chosen(OPEN, FreeMemory(2 * GIB, (2 * GIB,), workers), draft=DRAFT)
+    assert (beside.gpu_layers, beside.draft_gpu_layers) == (37, 13)
+
+
+def test_what_workers_do_not_hold_stays_here() -> None:
+    free = FreeMemory(64 * GIB, (), (3 * GIB // 2,) * 2)
+    result = chosen(OPEN, free)
+    assert result.gpu_layers is not None and 0 < result.gpu_layers < 37
+    with pytest.raises(NotEnoughMemory, match="on RPC servers, where 3.0 GiB are free"):
+        chosen(replace(OPEN, gpu_layers=99), free)
+
+
 def test_a_default_context_shrinks_and_says_so() -> None:
     result = chosen(OPEN, FreeMemory(4 * GIB + 768 * MIB))
     assert 4096 <= result.ctx_size < 8192 and result.ctx_size % 256 == 0

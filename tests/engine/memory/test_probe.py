@@ -13,6 +13,7 @@ import pytest
 
 from localspec.core.config import KeyValue, LoadOptions, Lora, RopeOptions, Shares
 from localspec.core.errors import NotEnoughMemory
+from localspec.engine.llama import llama_library
 from localspec.engine.memory import probe as memory_probe
 from localspec.engine.memory.estimate import estimate_memory
 from localspec.engine.memory.plan import FreeMemory
@@ -49,6 +50,19 @@ def test_free_memory_is_told() -> None:
     free = free_memory()
     assert free.ram is None or free.ram > 0
     assert free_memory("none").gpus == ()
+
+
+def test_what_rpc_servers_have_is_no_memory_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = {"CPU": "CPU", "CUDA0": "GPU", "RPC0": llama_library.RPC_SERVER}
+    made = [
+        llama_library.Device(name, name, kind, 10 + i, 20, i)
+        for i, (name, kind) in enumerate(kinds.items())
+    ]
+    monkeypatch.setattr(llama_library, "devices", lambda: made)
+    free = free_memory()
+    assert free.workers == (12,)
+    assert free.gpus == ((11,) if sys.platform != "darwin" else ())
+    assert free_memory("CUDA0").workers == ()
 
 
 def test_a_plan_leaves_a_small_pair_alone(tiny: TinyFiles) -> None:

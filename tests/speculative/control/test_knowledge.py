@@ -10,7 +10,7 @@ from tests.support.toys import toy_knowledge
 
 def test_what_a_pair_usually_gains() -> None:
     known = toy_knowledge()
-    assert known.usual_gain(16) is None
+    assert known.usual_gain(16) is None and known.usual_length(16) is None
     for i in range(200):
         known.of(f"{MODEL}, greedy").observe(2.0, i % 4 != 0)
     found = known.usual_gain(16)
@@ -18,6 +18,9 @@ def test_what_a_pair_usually_gains() -> None:
     gain, acceptance = found
     assert 0.6 < acceptance < 0.85
     assert 1.5 < gain < 4  # passes cost the same at any width, steps a tenth
+    length = known.usual_length(16)
+    assert length is not None and 1 < length < 16
+    assert known.usual_length(16, block=True) == 16  # one step gives all tokens
 
 
 def test_candidates_teach_up_to_the_first_wrong_one() -> None:
@@ -48,3 +51,16 @@ def test_reading_again_is_charged_to_the_draft_before_it() -> None:
     for _ in range(60):
         known.observe_pass(drafted)
     assert known.replay < 0.1
+
+
+def test_what_plain_decoding_costs_is_known_where_nobody_drafts() -> None:
+    """Not where only this answer had no draft, in a pass with others' drafts."""
+    known = toy_knowledge()
+    beside = Round((1,), 0, 0, 1.0, verify_seconds=1.0, width=9, sequences=4, others=8)
+    assert beside.is_plain
+    known.observe_pass(beside)
+    assert (known.since_plain, known.since_wide) == (1, 1)
+    known.observe_pass(Round((1, 2), 2, 1, 1.0, verify_seconds=1.0, width=6, sequences=4, others=3))
+    assert (known.since_plain, known.since_wide) == (3, 0)
+    known.observe_pass(Round((1,), 0, 0, 1.0, verify_seconds=1.0, width=4, sequences=4, others=3))
+    assert (known.since_plain, known.since_wide) == (0, 1)

@@ -11,7 +11,7 @@ from localspec.engine.llama.model import LlamaModel
 from localspec.engine.memory.use import MemoryUse
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader
-from localspec.speculative.loop import Logits
+from localspec.speculative.loop import ALONE, Logits
 from localspec.speculative.prefix import common_prefix
 
 # Tokens of the target that a head leaves unread until it is asked for a proposal. A review of a
@@ -36,6 +36,7 @@ class Head:
     """
 
     reads_along = True
+    company = ALONE
     pending = 0  # rows to be read again
     block: int | None = None  # most tokens of a proposal that is paid with its first
     offset = 0  # how much less the position of a token is in llama.cpp's cache

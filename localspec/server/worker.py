@@ -16,7 +16,7 @@ from localspec.server.limits import AnswerTimeout
 _KEEP_PROFILE = 60.0  # seconds: what was learnt is written no more often
 
 
-class Slot:
+class Worker:
     """Takes jobs, one at a time; ``free`` is called in its thread at the end of each.
 
     What goes wrong in an answer is told to its reader, and the next job begins as any other: a
@@ -28,7 +28,7 @@ class Slot:
         engine: TextEngine,
         prefixes: PrefixCache,
         answer_seconds: float,
-        free: Callable[["Slot", Job], None],
+        free: Callable[["Worker", Job], None],
         name: str,
     ) -> None:
         self._engine = engine

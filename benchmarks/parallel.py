@@ -1,0 +1,289 @@
+"""Compares requests answered at once in shared passes with the same ones after the other.
+
+    python benchmarks/parallel.py
+
+So many clients ask the padded demo pair a question each at the same time, once with a single slot
+and once with a slot for each; both take turns. Counted are all tokens over the time until the last
+client has its answer, reading of prompts included, and for each client the time to its first token.
+Prints a table in Markdown for each quantization, with the least and the largest ratio over the
+batches of questions, and where a text is not that of a single slot, by how much it falls short of
+what plain decoding picks behind the same tokens, beside what kernels round. With --cpu-time, for a
+busy machine, seconds are those of the processor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from common import CTX_SIZE, Parser, conditions, padded_pair, span, timing
+
+from localspec.bench.demo import QUANTIZATIONS, QUESTIONS
+from localspec.bench.equality import audit_answers, rounding
+from localspec.bench.plan import BenchPlan
+from localspec.core import machine
+from localspec.core.config import DraftTokens, LoadOptions
+from localspec.core.sampling_params import SamplingParams
+from localspec.engine.answer import Answer, GenerationResponse, collect
+from localspec.engine.engine import Engine
+from localspec.engine.generate import stream_generate
+from localspec.engine.slots.slot import Slot
+from localspec.engine.text_stream import Prompt
+from localspec.speculative.loop import Clock
+
+PARAMS = SamplingParams(temperature=0, ignore_eos=True)
+QUESTIONS_HERE = (
+    *QUESTIONS,
+    "Explain the function os.path.splitext.",
+    "Show me the source of shutil.move.",
+)
+COLUMNS = (
+    *("clients", "way", "tok/s, one slot", "shared", "times (batches)", "accepted"),
+    *("first token, s, one slot", "shared", "text"),
+)
+WAYS: tuple[DraftTokens, ...] = (0, 4, "auto")
+_WARM_UP_TOKENS = 16
+
+
+@dataclass(slots=True)
+class Served:
+    """A batch of questions: their answers by number, and seconds."""
+
+    answers: dict[int, Answer] = field(default_factory=dict)
+    first: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all answers."""
+        return sum(len(answer.tokens) for answer in self.answers.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Slots that answer what is asked by the first that is free, as a server's scheduler does."""
+
+    slots: Sequence[Engine | Slot]
+    tokens: int
+    clock: Clock
+
+    def serve(self, prompts: Sequence[Prompt], clients: int, length: DraftTokens) -> Served:
+        """Answer all prompts; each client asks the next one when it has its answer.
+
+        A single slot answers one client after the other.
+        """
+        waiting, served = deque(enumerate(prompts)), Served()
+        began = self.clock()
+        asked = deque([began] * clients)
+
+        def work(slot: Engine | Slot) -> None:
+            while waiting:
+                (number, prompt), at = waiting.popleft(), asked.popleft()
+                with answering(slot):
+                    rounds = self._rounds(slot, prompt, length, partial(heard, at))
+                    served.answers[number] = collect(rounds)
+                asked.append(self.clock())
+
+        def heard(asked_at: float) -> None:
+            served.first.append(self.clock() - asked_at)
+
+        slots = self.slots[:clients]
+        threads = [threading.Thread(target=work, args=(slot,)) for slot in slots]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        served.seconds = self.clock() - began
+        return served
+
+    def _rounds(
+        self, slot: Engine | Slot, prompt: Prompt, length: DraftTokens, heard: Callable[[], None]
+    ) -> Iterator[GenerationResponse]:
+        """An answer from empty caches; ``heard`` is called when its first token is there."""
+        empty(slot)
+        rounds = stream_generate(
+            slot, prompt, PARAMS, length, max_tokens=self.tokens, clock=self.clock
+        )
+        yield next(rounds)
+        heard()
+        yield from rounds
+
+
+def answering(slot: Engine | Slot) -> AbstractContextManager[None]:
+    """What a slot is to be entered for; a single one waits for nobody."""
+    return slot.answering() if isinstance(slot, Slot) else nullcontext()
+
+
+def empty(slot: Engine | Slot) -> None:
+    """Let a slot forget all that it has read."""
+    slot.suffix_index.update([])
+    for model in (slot.target, slot.draft):
+        if model is not None:
+            model.keep(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A text that is not that of a single slot.
+
+    ``shortfall`` is by how many logits a token falls short of what plain decoding picks behind the
+    same text, at most; rounding alone explains no more than ``explained``.
+    """
+
+    shortfall: float
+    explained: float
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One way to draft with so many clients; a pair of batches for each repeat."""
+
+    clients: int
+    length: DraftTokens
+    single: list[Served]
+    shared: list[Served]
+    differences: list[Difference]
+
+    def line(self) -> str:
+        """A row of the table in Markdown."""
+        pairs = list(zip(self.single, self.shared, strict=True))
+        ratios = [one.seconds / many.seconds for one, many in pairs]
+        stats = [answer.stats for each in self.shared for answer in each.answers.values()]
+        drafted = sum(each.drafted for each in stats)
+        accepted = sum(each.accepted for each in stats)
+        cells = [
+            str(self.clients),
+            {0: "plain", "auto": "auto"}.get(self.length, f"draft {self.length}"),
+            f"{pace(self.single):.1f}",
+            f"{pace(self.shared):.1f}",
+            f"{pace(self.shared) / pace(self.single):.2f} ({span(ratios, 2)})",
+            f"{accepted / drafted:.0%}" if drafted else "",
+            f"{waited(self.single):.2f}",
+            f"{waited(self.shared):.2f}",
+            self._texts(),
+        ]
+        return "|" + "|".join(cells) + "|"
+
+    def _texts(self) -> str:
+        if not self.differences:
+            return "same"
+        proven = all(each.shortfall <= each.explained for each in self.differences)
+        every = sum(len(each.answers) for each in self.shared)
+        worst = max(self.differences, key=lambda each: each.shortfall - each.explained)
+        return (
+            f"{'rounding' if proven else 'DIFFERENT'} in {len(self.differences)} of {every}: at "
+            f"most {worst.shortfall:.4f} of {worst.explained:.4f} logits"
+        )
+
+
+def pace(batches: Sequence[Served]) -> float:
+    """Tokens per second of all clients together."""
+    return sum(each.tokens for each in batches) / sum(each.seconds for each in batches)
+
+
+def waited(batches: Sequence[Served]) -> float:
+    """Mean seconds to a client's first token."""
+    return statistics.mean(seconds for each in batches for seconds in each.first)
+
+
+def measure(args: argparse.Namespace, files: Sequence[Path]) -> Iterator[Row]:
+    """All ways with each number of clients."""
+    options = [LoadOptions(path, ctx_size=CTX_SIZE, threads=args.threads) for path in files]
+    with (
+        Engine.load(*options) as single,
+        Engine.load(*options, parallel=max(2, *args.clients)) as many,
+    ):
+        servers = [
+            Server(engine.open_slots(args.clock), args.tokens, args.clock)
+            for engine in (single, many)
+        ]
+        prompts = [
+            single.encode_chat([{"role": "user", "content": question}])
+            for question in QUESTIONS_HERE
+        ]
+        for server in servers:
+            for length in WAYS:
+                replace(server, tokens=_WARM_UP_TOKENS).serve(prompts[:2], 2, length)
+        for clients in args.clients:
+            batches = [
+                [prompts[(n * clients + i) % len(prompts)] for i in range(clients * args.asks)]
+                for n in range(args.repeats)
+            ]
+            for length in WAYS:
+                pairs = [
+                    one_by_one(servers, batch, clients, length, swapped=bool(n % 2))
+                    for n, batch in enumerate(batches)
+                ]
+                found = [
+                    each
+                    for batch, pair in zip(batches, pairs, strict=True)
+                    for each in differences(single, batch, *pair)
+                ]
+                yield Row(clients, length, [a for a, _ in pairs], [b for _, b in pairs], found)
+
+
+def one_by_one(
+    servers: Sequence[Server],
+    prompts: Sequence[Prompt],
+    clients: int,
+    length: DraftTokens,
+    *,
+    swapped: bool,
+) -> tuple[Served, Served]:
+    """What both servers give, the second asked first where ``swapped``."""
+    first, second = servers
+    if swapped:
+        late = second.serve(prompts, clients, length)
+        return first.serve(prompts, clients, length), late
+    return first.serve(prompts, clients, length), second.serve(prompts, clients, length)
+
+
+def differences(
+    engine: Engine, prompts: Sequence[Prompt], one: Served, many: Served
+) -> Iterator[Difference]:
+    """One for each text that is not that of the single slot."""
+    for i, prompt in enumerate(prompts):
+        text = many.answers[i].tokens
+        if one.answers[i].tokens != text:
+            plan = BenchPlan(PARAMS, (0, 0), 1, len(text))
+            rows = [[one.answers[i]], [many.answers[i]]]
+            (audit,) = audit_answers(engine, "", prompt, plan, rows)
+            short = max((math.inf if m is None else m for _, m in audit.misses), default=0.0)
+            yield Difference(short, 2 * rounding(engine, prompt, text))
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = Parser(__doc__)
+    parser.add_argument("--quantizations", nargs="+", default=list(QUANTIZATIONS))
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--files", type=Path, nargs=2, help="a target and a draft, in place")
+    parser.integers(repeats=2, asks=2, tokens=64, threads=machine.physical_cores())
+    parser.cpu_time()
+    args = parser.parse_args()
+    args.clock, args.threads = timing(args)
+    load = f"load average {os.getloadavg()[0]:.1f} before"
+    print(conditions(args.threads, f"{args.tokens} tokens a client", load))
+    sources: dict[str, Callable[[], Sequence[Path]]] = (
+        {"the files given": lambda: args.files}
+        if args.files
+        else {name: partial(padded_pair, name) for name in args.quantizations}
+    )
+    for name, files in sources.items():
+        print(f"\n{name}:\n\n|" + "|".join(COLUMNS) + "|\n|" + "---|" * len(COLUMNS), flush=True)
+        for row in measure(args, files()):
+            print(row.line(), flush=True)
+    print(f"\nload average {os.getloadavg()[0]:.1f} after")
+
+
+if __name__ == "__main__":
+    main()

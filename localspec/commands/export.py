@@ -1,0 +1,209 @@
+"""The command ``export``: a checked pair as a command or configuration of another engine."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from localspec.commands import pairs
+from localspec.commands.flags.cluster import ClusterFlags
+from localspec.commands.flags.groups import choice, spread_groups, whole
+from localspec.commands.flags.kept import FlagGroups, kept_settings
+from localspec.commands.flags.loading import LoadingFlags
+from localspec.commands.flags.models import ModelFlags, NameArgument
+from localspec.commands.flags.sampling import SamplingFlags
+from localspec.commands.flags.spellings import LlamaCommand
+from localspec.commands.session import Request, download_ui, make_request
+from localspec.core.config import CTX_SIZE, TRAINED_CTX_SIZE
+from localspec.core.errors import FileProblem, IncompatiblePair, UsageError
+from localspec.core.files import appearing_when_complete
+from localspec.display import console
+from localspec.library.catalog import MTP
+from localspec.library.resolve import FIND
+
+if TYPE_CHECKING:
+    from localspec.export.facts import DraftLength, Exported, PairFacts
+    from localspec.hub.remote_header import PairCheck
+    from localspec.metadata.header import ModelHeader
+
+# Names of `export.engines.ENGINES`, which a test compares: importing that takes a while.
+ENGINES = (
+    *("llama-server", "llama-cli", "ik_llama", "vllm"),
+    *("sglang", "lmstudio", "ollama", "python"),
+)
+_ON_GPUS = ("vllm", "sglang")
+
+
+@spread_groups
+def export(
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="ENGINE",
+            parser=choice(*ENGINES),
+            help=f"What is to run the pair: {', '.join(ENGINES)}.",
+        ),
+    ],
+    cluster: ClusterFlags,
+    name: NameArgument = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", "-m", "--model", metavar="MODEL", help="The big model."),
+    ] = None,
+    draft: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--draft",
+            metavar="MODEL|mtp|N",
+            help="The draft model, mtp (the target's own heads, the default without one), or the "
+            "draft length; may be given twice, once for each.",
+        ),
+    ] = None,
+    draft_model: Annotated[
+        str | None,
+        typer.Option("--draft-model", "-md", metavar="MODEL", help="The draft model alone."),
+    ] = None,
+    draft_tokens: Annotated[
+        str | None,
+        typer.Option(
+            "--draft-tokens",
+            metavar="N",
+            help="Draft length. Default: the best by what auto learnt of the pair on this "
+            "machine, else the engine's.",
+        ),
+    ] = None,
+    ctx_size: Annotated[
+        int | None,
+        typer.Option(
+            "--ctx-size",
+            "-c",
+            metavar="N",
+            parser=whole(CTX_SIZE, {"0": TRAINED_CTX_SIZE}),
+            help="Context in tokens; 0: what the target was trained for. Default: the smaller of "
+            "8192 and that.",
+        ),
+    ] = None,
+    lenient: Annotated[
+        bool, typer.Option("--lenient", help="Only warn of what cannot corrupt text.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write a new file instead of stdout."),
+    ] = None,
+) -> None:
+    """Print the command or configuration that runs a pair in another engine.
+
+    Only headers are read. Exit code 1, with the reason, where the engine cannot run the pair.
+    """
+    from localspec.export.engines import ENGINES as EXPORTS
+
+    if to not in _ON_GPUS and (ignored := cluster.given()):
+        console.note(f"Ignored, since only {' and '.join(_ON_GPUS)} use it: {', '.join(ignored)}.")
+    if output is not None and output.exists():
+        raise FileProblem(f"{output} exists already.", "Choose another name, or remove it first.")
+    models = ModelFlags(target, draft or [], draft_model, draft_tokens, lenient=lenient)
+    groups = FlagGroups(models, LoadingFlags(ctx_size=ctx_size), SamplingFlags())
+    request = make_request(name, groups)
+    verdict = _judged(request)
+    facts = _facts(request, verdict, _length(request, verdict, to), cluster)
+    exported = EXPORTS[to](facts)
+    for sentence in exported.notes:
+        console.note(sentence)
+    if output is None:
+        console.text(exported.text)
+    else:
+        _write(output, exported)
+
+
+def _judged(request: Request) -> "PairCheck":
+    """The verdict on the pair that was named, by its headers; raises IncompatiblePair for a no."""
+    from localspec.library.acquire import judge
+
+    draft = request.draft.model or MTP
+    if draft == FIND:
+        raise UsageError(
+            "export takes the draft by its name.", "See what there is: localspec suggest TARGET"
+        )
+    verdict = judge(
+        request.target, draft, request.resolver, download_ui(), lenient=request.models.lenient
+    )
+    if not verdict.report.compatible:
+        first = verdict.report.errors[0]
+        raise IncompatiblePair(
+            f"These models are no pair: {first.message}",
+            f"{first.hint} All findings: localspec check TARGET DRAFT",
+        )
+    for finding in verdict.report.warnings:
+        console.note(f"{finding.message} {finding.hint}")
+    return verdict
+
+
+def _length(request: Request, verdict: "PairCheck", to: str) -> "DraftLength":
+    """The draft length asked for or kept with the pair, else the one that was learnt here."""
+    from localspec.export.facts import DraftLength, learnt_length
+
+    asked = request.draft.one_length("auto")
+    if asked == 0:
+        raise UsageError(
+            "Draft length 0 drafts nothing, so there is no pair to hand on.",
+            "Give a number, or leave it out.",
+        )
+    if asked != "auto":
+        return DraftLength(asked, f"{asked}, as given or kept with the pair", given=True)
+    if to == "python" or not all(_is_here(h) for h in (verdict.target, verdict.draft)):
+        return DraftLength(
+            None, "the engine's default, since only of local files it is known what auto learnt"
+        )
+    return learnt_length(verdict.target, verdict.draft)
+
+
+def _is_here(header: "ModelHeader") -> bool:
+    return header.path.exists()
+
+
+def _facts(
+    request: Request,
+    verdict: "PairCheck",
+    length: "DraftLength",
+    cluster: ClusterFlags,
+) -> "PairFacts":
+    """Everything that an engine is told of the pair."""
+    from localspec.engine.memory.plan import asked_ctx_size, default_ctx_size
+    from localspec.export.facts import Cluster, PairFacts
+
+    target = verdict.target
+    ctx_size = asked_ctx_size(target, request.loading.ctx_size) or default_ctx_size(target)
+    settings = kept_settings(FlagGroups(request.models, request.loading, SamplingFlags()))
+    return PairFacts(
+        target,
+        verdict.draft,
+        verdict.report,
+        length,
+        ctx_size,
+        settings,
+        request.sampling,
+        cluster.target_repo,
+        cluster.draft_repo,
+        Cluster(cluster.gpus, cluster.machines, cluster.gpu_memory),
+    )
+
+
+def _write(path: Path, exported: "Exported") -> None:
+    """Write a new file; a script may be run by whoever may read it."""
+    try:
+        with appearing_when_complete(path) as partial:
+            partial.write_text(exported.text, encoding="utf-8")
+        if exported.executable:
+            mode = path.stat().st_mode
+            path.chmod(mode | (mode & 0o444) >> 2)
+    except OSError as error:
+        raise FileProblem(
+            f"{path} cannot be written: {error.strerror}.", "Give another --output."
+        ) from None
+    console.note(f"Written: {path}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add this command to the program, beside those about pairs."""
+    app.command(cls=LlamaCommand, rich_help_panel=pairs.PANEL)(export)

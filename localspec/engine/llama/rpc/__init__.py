@@ -1,0 +1,1 @@
+"""llama.cpp's RPC: workers on other machines that take layers of the target."""

@@ -1,0 +1,1 @@
+"""Several answers at once: sequences of one context, whose passes are shared."""

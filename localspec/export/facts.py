@@ -1,0 +1,159 @@
+"""What another engine is told of a checked pair, and the draft length that was learnt of it."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from localspec.core.errors import IncompatiblePair
+from localspec.core.formatting import one_line
+from localspec.core.sampling_choice import RANDOM_SEED, choose_sampling
+from localspec.hub.reference import Reference, parse_reference
+from localspec.metadata.draft_kind import DraftKind, claimed_heads, draft_kind
+from localspec.metadata.header import ModelHeader
+from localspec.pairing import PairReport
+from localspec.speculative.control.valuation import LONGEST_AUTO
+
+
+@dataclass(frozen=True, slots=True)
+class DraftLength:
+    """Tokens drafted in a round, and where that is from; None leaves it to the engine.
+
+    ``given`` says that the user chose it.
+    """
+
+    tokens: int | None
+    source: str
+    given: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where an engine is to run: GPUs of each machine, machines, and bytes of each GPU if known."""
+
+    gpus: int = 1
+    machines: int = 1
+    gpu_memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PairFacts:
+    """A checked pair as another engine is told of it.
+
+    ``draft`` is the target again where that drafts with heads of its own. ``ctx_size`` is in
+    tokens. ``settings`` and ``sampling`` are what was given or is kept with the pair, by the names
+    of `PairSettings`. The repositories are those of the weights in the original format
+    (safetensors), None where nobody named them.
+    """
+
+    target: ModelHeader
+    draft: ModelHeader
+    report: PairReport
+    length: DraftLength
+    ctx_size: int
+    settings: Mapping[str, object] = field(default_factory=dict)
+    sampling: Mapping[str, object] = field(default_factory=dict)
+    target_repo: str | None = None
+    draft_repo: str | None = None
+    cluster: Cluster = Cluster()
+
+    @property
+    def own_heads(self) -> bool:
+        """Whether the target drafts for itself."""
+        return self.target.paths == self.draft.paths
+
+    @property
+    def kind(self) -> DraftKind:
+        """What drafts."""
+        if self.own_heads:
+            return DraftKind("mtp", claimed_heads(self.target))
+        return draft_kind(self.draft)
+
+    @property
+    def models(self) -> list[ModelHeader]:
+        """The target, and the draft where it is another file."""
+        return [self.target] if self.own_heads else [self.target, self.draft]
+
+    @property
+    def whole_sampling(self) -> dict[str, object]:
+        """The sampling kept with the pair, over what the target's header recommends."""
+        chosen = choose_sampling(self.sampling, self.target.sampling)
+        named = dict.fromkeys((*chosen.recommended, *self.sampling))
+        if self.sampling.get("seed") == RANDOM_SEED:
+            del named["seed"]
+        values = {name: getattr(chosen.params, name) for name in named}
+        # A header's numbers are 32 bits wide: 0.7, and not 0.699999988.
+        return {n: float(f"{v:.7g}") if isinstance(v, float) else v for n, v in values.items()}
+
+    @property
+    def title(self) -> str:
+        """Both models, for a comment: one line."""
+        names = [one_line(header.path.name) for header in self.models]
+        return " and ".join(names) + (" with its own heads" if self.own_heads else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """Text that another engine takes, and what the user should know beside it."""
+
+    text: str
+    notes: tuple[str, ...] = ()
+    executable: bool = True
+
+
+def on_hub(header: ModelHeader) -> Reference | None:
+    """The reference of a model that was only read on the Hub; None for one on this disk."""
+    if os.path.exists(header.path):
+        return None
+    return parse_reference(str(header.path))
+
+
+def local_path(header: ModelHeader, engine: str) -> Path:
+    """The absolute path of a model; raises IncompatiblePair for one that is not on this disk."""
+    reference = on_hub(header)
+    if reference is not None:
+        raise IncompatiblePair(
+            f"{engine} takes files on this disk, and {reference} is on the Hub.",
+            f"Fetch it first: localspec download {reference}",
+        )
+    return header.path.absolute()
+
+
+def require_llama_rule(facts: PairFacts, engine: str) -> None:
+    """Raise IncompatiblePair for a pair that llama.cpp's own check of vocabularies refuses."""
+    if not facts.report.llama_cpp_accepts:
+        raise IncompatiblePair(
+            f"{engine} cannot run this pair: llama.cpp refuses it by its rule "
+            f"{facts.report.llama_cpp_rule}, which --lenient only lifts here.",
+            "Serve it with this program: localspec serve --lenient, or choose another draft: "
+            "localspec suggest TARGET",
+        )
+
+
+def learnt_length(target: ModelHeader, draft: ModelHeader) -> DraftLength:
+    """The best fixed length by what `auto` learnt of this pair on this machine.
+
+    From the costs and the acceptance of its latest profile, whichever settings that was made with.
+    """
+    from localspec.engine import profile_store
+
+    known = profile_store.latest([target, draft])
+    block = draft_kind(draft).block_size > 0
+    best = None if known is None else known.usual_length(LONGEST_AUTO, block=block)
+    if best is None:
+        return DraftLength(
+            None,
+            "the engine's default, since too little was learnt of this pair on this machine yet; "
+            "find one with localspec bench, and give it with --draft-tokens N",
+        )
+    if best == 0:
+        return DraftLength(
+            None,
+            "the engine's default, since by what auto learnt no fixed length is faster than plain "
+            "decoding on this machine; see with localspec bench",
+        )
+    return DraftLength(
+        best,
+        f"{best}, the best fixed one by the costs and the acceptance that auto learnt on this "
+        "machine; compare others with localspec bench",
+    )

@@ -1,0 +1,82 @@
+# What build_cuda.sh and build_rpc.sh share; they set ROOT and ADVICE, and source this.
+SELF=${0##*/} SELF=${SELF%.sh}
+
+fail() { # what is wrong, what to do next
+  printf '%s: %s\n%s\n' "$SELF" "$1" "$2" >&2
+  exit "${3:-1}"
+}
+
+misused() { fail "$1" "See: bash scripts/$SELF.sh --help" 2; }
+
+escaped() { # $1 as one word for a shell, or for the shlex that reads CMAKE_ARGS
+  printf '%s' "$1" | sed 's/[][ \\"'\''`$&;()<>|*?!#~]/\\&/g'
+}
+
+command_line() { # its words, quoted only where a shell needs it
+  local word line=""
+  for word in "$@"; do
+    case $word in
+      *[!A-Za-z0-9_./:=,+-]*) word="'$(printf '%s' "$word" | sed "s/'/'\\\\''/g")'" ;;
+    esac
+    line="$line $word"
+  done
+  printf '%s\n' "${line# }"
+}
+
+require_jobs() {
+  case $JOBS in *[!0-9]* | 0*) misused "--jobs takes a number from 1 on, not $JOBS." ;; esac
+}
+
+find_python() {
+  [ -n "$PYTHON${VIRTUAL_ENV:-}" ] || fail "No virtual environment is active." \
+    "Activate one (. .venv/bin/activate), or name its Python: --python .venv/bin/python"
+  PYTHON=${PYTHON:-$VIRTUAL_ENV/bin/python3}
+  "$PYTHON" -m pip --version >/dev/null 2>&1 || fail "$PYTHON is not a Python that has pip." \
+    "Name another with --python, or give it pip: $(command_line "$PYTHON" -m ensurepip)"
+}
+
+read_version() { # pyproject.toml alone says what localspec runs on
+  VERSION=$(sed -n 's/.*"llama-cpp-python==\([^"]*\)".*/\1/p' "$ROOT/pyproject.toml")
+  [ -n "$VERSION" ] || fail "$ROOT/pyproject.toml pins no llama-cpp-python." \
+    'Its dependencies should hold "llama-cpp-python==VERSION".'
+}
+
+count_jobs() { # one compiler can take 2 GiB
+  local memory
+  [ -z "$JOBS" ] || return 0
+  JOBS=$(nproc)
+  memory=$(sed -n 's/^MemAvailable: *\([0-9]*\).*/\1/p' /proc/meminfo)
+  [ $((memory / 2097152)) -ge "$JOBS" ] || JOBS=$((memory / 2097152))
+  [ "$JOBS" -ge 1 ] || JOBS=1
+}
+
+run() { # shows a command, and runs it unless this is a dry run
+  printf '\n%s\n' "$(command_line "$@")"
+  [ -n "$DRY_RUN" ] || "$@" || fail "That command failed; its own reason is above." "$ADVICE"
+}
+
+check_for() { # $1, a library, in a list of files on stdin, whose it is in $2
+  grep "$1\\.so" >/dev/null || fail "$2 holds no $1.so, so it has no $3." \
+    "See whether your CMAKE_ARGS turn it off, and read pip's output above."
+}
+
+build() { # neither a cached build for the processor nor an installed one may be taken for it
+  run env "CMAKE_ARGS=$ARGS" "CMAKE_BUILD_PARALLEL_LEVEL=$JOBS" "$PYTHON" -m pip "$@" --no-deps \
+    --no-cache-dir --no-binary llama-cpp-python "llama-cpp-python==$VERSION"
+}
+
+build_wheel() { # which is to hold the library $1, for what $2 says
+  local wheel
+  build wheel --wheel-dir "$WHEEL_DIR"
+  [ -z "$DRY_RUN" ] || return 0
+  wheel=$(find "$WHEEL_DIR" -name "llama_cpp_python-$VERSION-*.whl" | sed 1q)
+  "$PYTHON" -m zipfile -l "$wheel" | check_for "$1" "$wheel" "$2"
+  echo "Built with $2: $wheel, $(($(wc -c <"$wheel") / 1048576)) MiB"
+}
+
+build_here() { # the same, installed
+  build install --force-reinstall
+  run "$PYTHON" -m pip install "llama-cpp-python==$VERSION" # what it depends on and is missing
+  [ -n "$DRY_RUN" ] || "$PYTHON" -m pip show --files llama-cpp-python |
+    check_for "$1" "What pip installed" "$2"
+}

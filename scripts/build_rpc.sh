@@ -1,0 +1,111 @@
+#!/usr/bin/env bash
+# Builds the pinned llama-cpp-python with RPC, and the server; --help says how and with what.
+set -euo pipefail
+ROOT=$(cd "$(dirname "$0")/.." && pwd)
+. "$ROOT/scripts/build_common.sh"
+SERVER=ggml-rpc-server
+
+usage() {
+  cat <<EOF
+Builds the llama-cpp-python that pyproject.toml pins with llama.cpp's RPC backend, and of the same
+llama.cpp the program $SERVER, which lends a machine's devices; installs both into the
+active virtual environment. Needs a C++ compiler and a network for pip.
+
+  bash scripts/build_rpc.sh [options]
+
+  --python PATH    install for this Python instead of the python3 of \$VIRTUAL_ENV
+  --jobs N         compile N files at once; default: one per core and 2 GiB of free memory
+  --wheel-dir DIR  only build a wheel into DIR, install nothing, build no $SERVER
+  --server-only    only build $SERVER, for the llama-cpp-python that is installed with RPC
+  --dry-run        check everything, print what was found and the commands, run none
+  --help           print this
+
+The compiler is \$CXX, or else c++. Arguments for cmake in CMAKE_ARGS come after the script's own, so
+they win; a wheel for another kind of processor needs CMAKE_ARGS=-DGGML_NATIVE=OFF.
+
+For RPC and CUDA in one build:
+
+  CMAKE_ARGS=-DGGML_RPC=ON bash scripts/build_cuda.sh && bash scripts/build_rpc.sh --server-only
+
+All machines need the same version of llama.cpp: run this script on each.
+EOF
+}
+
+read_options() {
+  PYTHON="" JOBS="" WHEEL_DIR="" SERVER_ONLY="" DRY_RUN=""
+  while [ $# -gt 0 ]; do
+    case $1 in
+      --help) usage; exit ;;
+      --dry-run) DRY_RUN=yes; shift; continue ;;
+      --server-only) SERVER_ONLY=yes; shift; continue ;;
+      --python | --jobs | --wheel-dir) [ -n "${2:-}" ] || misused "$1 needs a value." ;;
+      *) misused "There is no option $1." ;;
+    esac
+    case $1 in
+      --python) PYTHON=$2 ;;
+      --jobs) JOBS=$2 ;;
+      --wheel-dir) WHEEL_DIR=$2 ;;
+    esac
+    shift 2
+  done
+  require_jobs
+  [ -z "$SERVER_ONLY" ] || [ -z "$WHEEL_DIR" ] ||
+    misused "--wheel-dir and --server-only exclude each other."
+}
+
+find_compiler() {
+  COMPILER=$(type -P "${CXX:-c++}") || fail "No C++ compiler ${CXX:-c++} was found." \
+    "Install one (Debian: apt-get install g++), or name it: CXX=g++-12"
+}
+
+find_folders() {
+  PLACES=$("$PYTHON" -c 'import os, sysconfig
+packages, programs = sysconfig.get_path("platlib"), sysconfig.get_path("scripts")
+libraries = os.path.join(packages, "llama_cpp", "lib")
+print(libraries, programs, os.path.relpath(libraries, programs), sep="\n")')
+  { read -r LIBRARIES; read -r PROGRAMS; read -r BETWEEN; } <<<"$PLACES"
+  [ -z "$SERVER_ONLY" ] || [ -f "$LIBRARIES/libggml-rpc.so" ] ||
+    fail "The llama-cpp-python of $PYTHON has no RPC." "Leave --server-only out."
+}
+
+fetch_source() { # SOURCE: llama.cpp as the bindings hold it
+  local folder=FOLDER
+  if [ -z "$DRY_RUN" ]; then
+    folder=$(mktemp -d)
+    trap "rm -rf $(escaped "$folder")" EXIT
+  fi
+  run "$PYTHON" -m pip download --no-deps --no-cache-dir --no-binary llama-cpp-python \
+    --dest "$folder" "llama-cpp-python==$VERSION"
+  run "$PYTHON" -m tarfile -e "$folder/llama_cpp_python-$VERSION.tar.gz" "$folder"
+  SOURCE=$folder/llama_cpp_python-$VERSION/vendor/llama.cpp
+}
+
+build_server() { # its rpath is relative, so that the whole environment can move
+  run "$COMPILER" -O2 -std=c++17 -pthread "-I$SOURCE/ggml/include" \
+    "$SOURCE/tools/rpc/rpc-server.cpp" "-L$LIBRARIES" -lggml -lggml-base \
+    "-Wl,-rpath,\$ORIGIN/$BETWEEN" -o "$PROGRAMS/$SERVER"
+}
+
+check_server() {
+  "$PROGRAMS/$SERVER" --help >/dev/null 2>&1 ||
+    fail "$PROGRAMS/$SERVER was built, but does not start." "Run it to see why."
+  echo "Built: $PROGRAMS/$SERVER"
+}
+
+read_options "$@"
+ADVICE="If memory ran out: --jobs 1"
+ARGS="-DGGML_RPC=ON${CMAKE_ARGS:+ $CMAKE_ARGS}"
+find_python
+read_version
+find_compiler
+find_folders
+count_jobs
+printf '%s\n' "llama-cpp-python $VERSION for $PYTHON" "compiler: $COMPILER, jobs: $JOBS"
+if [ -n "$WHEEL_DIR" ]; then
+  build_wheel libggml-rpc RPC
+  exit
+fi
+[ -n "$SERVER_ONLY" ] || build_here libggml-rpc RPC
+fetch_source
+build_server
+[ -n "$DRY_RUN" ] || check_server

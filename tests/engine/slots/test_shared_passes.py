@@ -1,0 +1,359 @@
+"""Shared passes: each text is what it is alone, and nobody waits for those that are done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from localspec.core.config import DraftTokens
+from localspec.core.errors import EngineError
+from localspec.core.sampling_params import SamplingParams
+from localspec.engine.generate import stream_generate
+from localspec.engine.slots.shared_passes import CHUNK, SharedPasses
+from localspec.engine.slots.slot import Slot
+from tests.support.shared_toys import in_threads, shared
+from tests.support.toys import FakeClock, ToyEngine
+
+GREEDY = SamplingParams(temperature=0)
+WARM = SamplingParams(temperature=1.0, seed=4)
+
+
+@dataclass(frozen=True)
+class Request:
+    """An answer that is wanted, of which no more than so many rounds are looked at."""
+
+    prompt: bytes
+    length: DraftTokens = 4
+    params: SamplingParams = WARM
+    max_tokens: int = 20
+    rounds: int = 1000
+
+
+def said_by(slot: Slot, request: Request) -> list[int]:
+    """The tokens of an answer; the slot's cache then holds just them."""
+    said: list[int] = []
+    responses = stream_generate(
+        slot,
+        list(request.prompt),
+        request.params,
+        request.length,
+        max_tokens=request.max_tokens,
+    )
+    with closing(responses):
+        for i, response in enumerate(responses, start=1):
+            said += response.tokens
+            assert slot.target.tokens == [*request.prompt, *said][:-1]
+            if i == request.rounds:
+                break
+    return said
+
+
+def answered(slot: Slot, request: Request) -> list[int]:
+    with slot.answering():
+        return said_by(slot, request)
+
+
+def alone(request: Request, quirk: float | None) -> list[int]:
+    responses = stream_generate(
+        ToyEngine(quirk=quirk),
+        list(request.prompt),
+        request.params,
+        request.length,
+        max_tokens=request.max_tokens,
+    )
+    return [token for response in responses for token in response.tokens]
+
+
+requests = st.builds(
+    Request,
+    prompt=st.text("abc de", min_size=1, max_size=40).map(str.encode),
+    length=st.sampled_from([0, 1, 4, 9, "auto"]),
+    params=st.sampled_from([GREEDY, WARM, SamplingParams(seed=9, repeat_penalty=1.3)]),
+    max_tokens=st.integers(1, 30),
+    rounds=st.one_of(st.just(1000), st.integers(1, 4)),
+)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.lists(requests, max_size=3), min_size=1, max_size=5),
+    st.sampled_from([None, 0.0, 0.3, 9.0]),
+    st.sampled_from([33, 40, 64]),
+    st.sampled_from([None, 2]),
+)
+def test_each_text_is_what_it_is_alone(
+    queues: list[list[Request]], quirk: float | None, rows: int, window: int | None
+) -> None:
+    """Whatever others ask, whenever they come and go, however few fit into a pass."""
+    slots, *_ = shared(len(queues), quirk=quirk, most_rows=rows, window=window)
+    said: dict[tuple[int, int], list[int]] = {}
+
+    def work(slot: Slot, number: int) -> None:
+        for i, request in enumerate(queues[number]):
+            said[number, i] = answered(slot, request)
+
+    in_threads([partial(work, slot, number) for number, slot in enumerate(slots)])
+    for number, queue in enumerate(queues):
+        for i, request in enumerate(queue):
+            found, whole = said[number, i], alone(request, quirk)
+            assert found == whole[: len(found)]
+            assert len(found) == len(whole) or request.rounds < 1000
+
+
+def together(
+    slots: Sequence[Slot], passes: SharedPasses, work: Callable[[Slot, int], object]
+) -> None:
+    """Let all slots be answering before the first of them wants a pass."""
+
+    def run(slot: Slot, number: int) -> None:
+        with slot.answering():
+            if not begun:
+                while passes.answering < len(slots):
+                    time.sleep(0)
+                begun.append(number)
+            work(slot, number)
+
+    begun: list[int] = []
+    in_threads([partial(run, slot, number) for number, slot in enumerate(slots)])
+
+
+@pytest.mark.parametrize("length", [0, 4])
+def test_a_pass_carries_all_that_answer(length: DraftTokens) -> None:
+    """Drafting goes in step, and each pass of the target has a round of every slot."""
+    slots, passes, target, draft = shared(4, quirk=0.0)
+    request = Request(b"abc", length, GREEDY, max_tokens=10)
+    together(slots, passes, lambda slot, number: said_by(slot, request))
+    rounds = [each for each in target.passes if each[0][2]]
+    assert {len(each) for each in rounds} == {4}
+    assert len(rounds) == (10 if length == 0 else 3)  # a first token, then five by five
+    if length:
+        assert draft is not None
+        steps = [each for each in draft.passes if each[0][2]]
+        assert {len(each) for each in steps} == {4} and len(steps) == 4 + 3
+
+
+def test_one_that_is_done_is_not_waited_for() -> None:
+    slots, passes, target, _ = shared(3)
+    lengths = [3, 9, 20]
+    said: dict[int, int] = {}
+
+    def work(slot: Slot, number: int) -> None:
+        said[number] = len(said_by(slot, Request(b"abc", 0, GREEDY, lengths[number])))
+
+    together(slots, passes, work)
+    assert said == {0: 3, 1: 9, 2: 20} and passes.answering == 0
+    rounds = [{sequence for sequence, _, _ in each} for each in target.passes if each[0][2]]
+    assert rounds == [*[{0, 1, 2}] * 3, *[{1, 2}] * 6, *[{2}] * 11]
+
+
+def test_a_long_prompt_takes_turns_with_the_rounds_of_others() -> None:
+    slots, passes, target, _ = shared(2, n_ctx=1024)
+    long = b"abc de" * 120
+
+    def work(slot: Slot, number: int) -> None:
+        said_by(slot, Request(long if number else b"abc", 0, GREEDY, 20))
+
+    together(slots, passes, work)
+    read = [i for i, each in enumerate(target.passes) if each[0][:2] == (1, CHUNK)]
+    assert len(read) == (len(long) - 1) // CHUNK
+    assert all(target.passes[i - 1] == [(0, 1, 1)] for i in read[1:])
+
+
+def test_alone_a_prompt_is_read_at_once() -> None:
+    slots, _, target, _ = shared(2, n_ctx=1024)
+    answered(slots[1], Request(b"abc de" * 100, 0, GREEDY, 1))
+    assert target.passes[0] == [(1, 512, 0)]
+
+
+def test_what_does_not_fit_into_a_pass_goes_into_the_next() -> None:
+    """And nobody is passed over twice."""
+    slots, passes, target, _ = shared(5, most_rows=3)
+    together(slots, passes, lambda slot, n: said_by(slot, Request(b"abc", 0, WARM, 6)))
+    rounds = [[sequence for sequence, _, _ in each] for each in target.passes if each[0][2]]
+    order = [sequence for each in rounds for sequence in each]
+    assert max(map(len, rounds)) == 3 and sorted(order) == sorted([*range(5)] * 6)
+    assert all(abs(order[: i + 1].count(0) - order[: i + 1].count(4)) <= 1 for i in range(30))
+
+
+def test_who_asks_for_what_fails_is_alone_with_the_error() -> None:
+    """The others go on as if nothing had happened, and so does the slot with its next answer."""
+    slots, passes, target, _ = shared(3, refused=[ord("x")])
+    expected = alone(Request(b"abc"), 0.3)
+    failed: list[str] = []
+
+    def work(slot: Slot, number: int) -> None:
+        if number == 1:
+            with pytest.raises(EngineError) as caught:
+                said_by(slot, Request(b"abx"))
+            failed.append(str(caught.value))
+            assert slot.target.tokens == list(b"ab")
+        assert said_by(slot, Request(b"abc")) == expected
+
+    together(slots, passes, work)
+    assert len(failed) == 1
+
+
+def test_an_answer_that_is_given_up_leaves_the_others_running() -> None:
+    slots, passes, _, _ = shared(2)
+
+    def work(slot: Slot, number: int) -> None:
+        if number == 1:
+            raise KeyError("given up")
+        assert said_by(slot, Request(b"abc")) == alone(Request(b"abc"), 0.3)
+
+    with pytest.raises(KeyError):
+        together(slots, passes, work)
+    assert passes.answering == 0
+
+
+def test_one_thread_at_a_time_runs_python() -> None:
+    slots, passes, _, _ = shared(4)
+    inside: list[int] = []
+
+    def work(slot: Slot, number: int) -> None:
+        for token in range(20):
+            inside.append(number)
+            time.sleep(0)  # others would run now, if they could
+            assert inside == [number]
+            inside.clear()
+            slot.target.decode([token], 1)
+
+    together(slots, passes, work)
+
+
+def test_waiting_for_others_is_counted_apart() -> None:
+    """Two slots draft beside each other for a second a step; one of them for two steps more."""
+    clock = FakeClock()
+    slots, passes, _, _ = shared(2, clock=clock)
+    waited: dict[int, float] = {}
+    company: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
+
+    def work(slot: Slot, number: int) -> None:
+        assert slot.draft is not None
+        for token in range(2 + 2 * number):
+            slot.draft.decode([token], 1)
+            company[number].append(slot.draft.company[:2])
+        slot.target.decode([*range(1 + number)], 1 + number)
+        company[number].append(slot.target.company[:2])
+        waited[number] = slot.target.company.waited
+
+    together(slots, passes, work)
+    assert company == {
+        0: [(2, 1), (2, 1), (2, 2)],
+        1: [(2, 1), (2, 1), (1, 0), (1, 0), (2, 1)],
+    }
+    assert waited == {0: 2.0, 1: 0.0}
+
+
+def test_reading_is_charged_by_its_tokens() -> None:
+    clock = FakeClock()
+    slots, passes, target, _ = shared(2, clock=clock, seconds=(8.0, 1.0))
+    waited: dict[int, float] = {}
+
+    def work(slot: Slot, number: int) -> None:
+        slot.target.decode([1] * (3 if number else 1), 0)
+        waited[number] = slot.target.company.waited
+
+    together(slots, passes, work)
+    assert len(target.passes) == 1
+    assert waited == {0: 6.0, 1: 2.0}
+
+
+def test_a_window_that_moved_on_is_read_again() -> None:
+    slots, _, target, _ = shared(1, window=2)
+    model = slots[0].target
+    model.decode([1, 2, 3, 4, 5], 1)
+    model.keep(4)
+    assert (model.tokens, model.pending) == ([1, 2, 3, 4], 0)
+    model.decode([6, 7, 8], 3)
+    model.keep(4)
+    assert (model.tokens, model.pending) == ([1, 2, 3, 4], 4)
+    model.decode([9], 1)
+    assert target.passes[-1] == [(0, 5, 1)] and model.pending == 0
+    assert model.tokens == target.models[0].tokens == [1, 2, 3, 4, 9]
+
+
+def test_a_state_goes_from_slot_to_slot() -> None:
+    slots, _, target, _ = shared(2)
+    first, second = slots[0].target, slots[1].target
+    first.decode([1, 2, 3], 1)
+    state = first.state()
+    second.decode([9], 1)
+    assert second.restore([1, 2, 3], state)
+    assert second.tokens == target.models[1].tokens == [1, 2, 3]
+    assert not second.restore([1, 2], state)
+    assert second.tokens == target.models[1].tokens == [] and first.tokens == [1, 2, 3]
+
+
+def test_a_model_may_be_read_outside_an_answer() -> None:
+    slots, passes, _, _ = shared(2)
+    slots[0].target.decode([1], 1)
+    assert passes.answering == 0
+
+
+def test_a_prompt_that_fails_leaves_nothing_of_it() -> None:
+    """Though chunks before the one that failed were read."""
+    slots, _, target, _ = shared(2, n_ctx=2048, refused=[ord("x")])
+    model = slots[0].target
+    model.decode([1, 2], 0)
+    with pytest.raises(EngineError):
+        model.decode([*b"abc" * 400, ord("x")], 0)
+    assert len(target.passes) == 4 and model.tokens == target.models[0].tokens == [1, 2]
+
+
+def test_a_state_is_of_all_tokens() -> None:
+    """Also of those that a window made pending."""
+    slots, _, target, _ = shared(2, window=1)
+    first, second = slots[0].target, slots[1].target
+    first.decode([1, 2, 3, 4], 1)
+    first.keep(2)
+    assert first.pending == 2
+    assert second.restore([1, 2], first.state()) and target.models[1].tokens == [1, 2]
+
+
+def test_costs_are_learnt_of_passes_not_of_waiting() -> None:
+    """One answer drafts nine tokens a round, for which the other one waits."""
+    clock = FakeClock()
+    slots, passes, target, _ = shared(2, quirk=0.0, clock=clock, seconds=(10.0, 1.0))
+    lengths: tuple[DraftTokens, ...] = (9, "auto")
+    told: dict[int, set[int]] = {}
+
+    def work(slot: Slot, number: int) -> None:
+        length = lengths[number]
+        *_, last = stream_generate(slot, [*b"abc"], GREEDY, length, max_tokens=40, clock=clock)
+        told[number] = set(last.stats.passes)
+
+    together(slots, passes, work)
+    known = slots[1].profile.knowledge(clock)
+    rounds = [each for each in target.passes if each[0][2]]
+    for number in (0, 1):
+        own = [each for each in rounds if number in {sequence for sequence, _, _ in each}]
+        assert told[number] == {sum(width for _, width, _ in each) for each in own}
+    widths = told[0] | told[1]
+    assert len(widths) > 1
+    assert {known.verify.seconds(width, 40) for width in widths} == {10.0}
+    assert known.draft.seconds(2, 40) == 1.0
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_rate_is_that_of_all_answers_together(count: int) -> None:
+    clock = FakeClock()
+    slots, passes, _, _ = shared(count, quirk=0.0, clock=clock, seconds=(10.0, 1.0))
+    plain: list[float] = []
+
+    def work(slot: Slot, number: int) -> None:
+        responses = stream_generate(slot, list(b"abc"), GREEDY, "auto", max_tokens=60, clock=clock)
+        *_, last = responses
+        plain.append(last.stats.plain_seconds)
+
+    together(slots, passes, work)
+    rate = slots[0].profile.knowledge(clock).recent.per_second()
+    assert rate == pytest.approx(count * 60 / clock.now, rel=0.25)
+    assert plain == pytest.approx([60 * 10.0] * count)

@@ -1,0 +1,295 @@
+"""Slots on real contexts: each text is that of the pair alone, up to rounding that is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from localspec.bench.equality import audit_answers, rounding
+from localspec.bench.plan import BenchPlan
+from localspec.core.config import DraftTokens
+from localspec.core.errors import EngineError
+from localspec.core.sampling_params import SamplingParams
+from localspec.engine.answer import Answer, collect
+from localspec.engine.engine import Engine
+from localspec.engine.generate import stream_generate
+from localspec.engine.llama import llama_library
+from localspec.engine.llama.model import LlamaModel
+from localspec.engine.llama.rollback import Fork
+from localspec.engine.slots.slot import Slot, one_at_a_time
+from localspec.metadata.header import read_header
+from localspec.speculative.loop import TokenModel
+from tests.support.real_pair import (
+    GREEDY,
+    TinyFiles,
+    fresh,
+    load_model,
+    options,
+    random_ids,
+)
+from tests.support.shared_toys import in_threads
+from tests.support.tiny_models import write_tiny_model
+
+pytestmark = pytest.mark.llama
+
+WARM = SamplingParams(temperature=0.8, seed=3)
+QUESTIONS = (
+    "Explain the class argparse.ArgumentParser.",
+    "Explain the function shutil.copytree.",
+    "Show me the source of os.path.join.",
+    "How is random.choice implemented?",
+)
+
+
+def slots_of(engine: Engine) -> list[Slot]:
+    slots = engine.open_slots()
+    assert all(isinstance(slot, Slot) for slot in slots)
+    return slots  # type: ignore[return-value]
+
+
+@pytest.fixture(scope="module")
+def alone(demo_files: tuple[Path, Path]) -> Iterator[Engine]:
+    with Engine.load(*(options(path, ctx_size=512) for path in demo_files)) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def slots(demo_files: tuple[Path, Path]) -> Iterator[list[Slot]]:
+    """Three slots of the demo pair."""
+    loaded = [options(path, ctx_size=512) for path in demo_files]
+    with Engine.load(*loaded, parallel=3) as engine:
+        yield slots_of(engine)
+
+
+def at_once(
+    slots: Sequence[Slot], prompts: Sequence[list[int]], params: SamplingParams, length: DraftTokens
+) -> list[Answer]:
+    """An answer to each prompt, by whichever slot is free."""
+    waiting, found = list(enumerate(prompts)), dict[int, Answer]()
+
+    def work(slot: Slot) -> None:
+        while waiting:
+            number, prompt = waiting.pop(0)
+            with slot.answering():
+                responses = stream_generate(slot, prompt, params, length, max_tokens=80)
+                found[number] = collect(responses)
+
+    in_threads([partial(work, slot) for slot in slots])
+    return [found[i] for i in range(len(prompts))]
+
+
+@pytest.mark.parametrize("length", [0, 4, "auto"])
+@pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "warm"])
+def test_texts_are_those_of_the_pair_alone(
+    alone: Engine, slots: list[Slot], params: SamplingParams, length: DraftTokens
+) -> None:
+    """Where rounding decides otherwise, no token falls short by more than rounding can explain."""
+    prompts = [
+        list(alone.encode_chat([{"role": "user", "content": question}])) for question in QUESTIONS
+    ]
+    for prompt, found in zip(prompts, at_once(slots, prompts, params, length), strict=True):
+        plain = fresh(alone, prompt, params, max_tokens=80)
+        plan = BenchPlan(params, (0, length), 1, 80)
+        (audit,) = audit_answers(alone, "", prompt, plan, [[plain], [found]])
+        if not audit.identical:
+            explained = 2 * rounding(alone, prompt, found.tokens)
+            assert explained < 0.5  # of logits that span some twenty
+            assert audit.misses
+            assert all(short is not None and short <= explained for _, short in audit.misses)
+
+
+def test_slots_share_passes(slots: list[Slot], alone: Engine) -> None:
+    """Figures of an answer tell how wide the passes were."""
+    prompts = [random_ids(5, seed) for seed in range(3)]
+    answers = at_once(slots, prompts, SamplingParams(temperature=0, ignore_eos=True), 0)
+    assert max(width for answer in answers for width in answer.stats.passes) == 3
+    assert all(len(answer.tokens) == 80 for answer in answers)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 2),
+        st.sampled_from(["verify", "verify", "read", "return"]),
+        st.integers(0, 40),
+        st.integers(0, 40),
+    ),
+    max_size=14,
+)
+
+
+def apply(step: str, model: TokenModel, count: int, kept: int) -> None:
+    before = len(model.tokens)
+    if before + count + 2 > 200:
+        model.keep(20)
+    elif step == "verify":
+        model.decode([9, *range(100, 100 + count)], count + 1)
+        model.keep(before + 1 + min(kept, count))
+    elif step == "read" and count:
+        model.decode([*range(50, 50 + count)], 0)
+    elif step == "return":
+        model.keep(min(before, kept))
+
+
+@pytest.fixture(scope="module", params=[0, 24], ids=["attention", "sliding window"])
+def shared_and_alone(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[list[Slot], LlamaModel]]:
+    """Slots of a tiny model in F32, and the model alone."""
+    path = tmp_path_factory.mktemp("slots") / "floats.gguf"
+    write_tiny_model(
+        path, seed=1, layers=4, window=request.param, context_length=256, matrix_type=np.float32
+    )
+    exact = {"ctx_size": 256, "cache_type_k": "f32", "cache_type_v": "f32"}
+    oracle = load_model(path, flash_attention="off", **exact)
+    loaded = options(path, flash_attention="off", **exact)
+    with Engine.load(loaded, parallel=3) as engine:
+        yield slots_of(engine), oracle
+    oracle.close()
+
+
+@settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(steps=STEPS)
+def test_after_any_history_of_all_slots_each_one_s_state_is_right(
+    shared_and_alone: tuple[list[Slot], LlamaModel], steps: list[tuple[int, str, int, int]]
+) -> None:
+    slots, oracle = shared_and_alone
+    for slot in slots:
+        slot.target.keep(0)
+
+    def work(number: int) -> None:
+        with slots[number].answering():
+            for of, step, count, kept in steps:
+                if of == number:
+                    apply(step, slots[number].target, count, kept)
+
+    in_threads([partial(work, number) for number in range(3)])
+    for slot in slots:
+        oracle.keep(0)
+        expected = oracle.decode([*slot.target.tokens, 7], 1)[0]
+        found = slot.target.decode([7], 1)[0]
+        assert np.abs(found - expected).max() <= 1e-3 * np.abs(expected).max()
+        assert slot.target.tokens == oracle.tokens
+
+
+def test_a_slot_s_context_may_be_full_while_the_others_are(tiny: TinyFiles) -> None:
+    with Engine.load(options(tiny.target, ctx_size=256), parallel=3) as engine:
+        slots = slots_of(engine)
+        prompts = [random_ids(200 + 20 * i, i) for i in range(3)]
+        for answer in at_once(slots, prompts, SamplingParams(temperature=0, ignore_eos=True), 0):
+            assert answer.finish_reason == "context" or len(answer.tokens) == 80
+        assert all(len(slot.target.tokens) > 200 for slot in slots)
+
+
+def test_who_asks_for_what_llama_cpp_refuses_is_alone_with_the_error(tiny: TinyFiles) -> None:
+    """The others' logits are those of a pass without it."""
+    with Engine.load(options(tiny.target, ctx_size=256), parallel=2) as engine:
+        slots = slots_of(engine)
+        prompt = random_ids(9)
+        expected = slots[0].target.decode(prompt, 1)[0].copy()
+        slots[0].target.keep(0)
+        seen: dict[int, object] = {}
+
+        def work(number: int) -> None:
+            with slots[number].answering():
+                model = slots[number].target
+                model.decode(prompt, 1)
+                if number:
+                    with pytest.raises(EngineError, match=r"could not decode 2 tokens .*code -1"):
+                        model.decode([3, engine.target.n_vocab], 1)
+                else:
+                    model.decode([3], 1)
+                seen[number] = list(model.tokens)
+                model.keep(0)
+                assert np.abs(model.decode(prompt, 1)[0] - expected).max() < 0.05
+
+        in_threads([partial(work, 0), partial(work, 1)])
+        assert seen == {0: [*prompt, 3], 1: prompt}
+
+
+def test_a_slot_that_forgets_all_leaves_the_others_what_they_hold(
+    slots: list[Slot], alone: Engine
+) -> None:
+    first, second = slots[0].target, slots[1].target
+    text = random_ids(40)
+    for model in (first, second, alone.target):
+        model.keep(0)
+        model.decode(text, 0)
+    expected = alone.target.decode([7], 1)[0]
+    second.keep(0)
+    second.decode([1, 2, 3], 0)
+    assert np.abs(first.decode([7], 1)[0] - expected).max() < 0.05
+
+
+def test_a_pass_that_fails_halfway_leaves_the_caches_as_they_were(
+    slots: list[Slot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where llama.cpp computes some of it and then runs out of memory."""
+    model = slots[0].target
+    model.keep(0)
+    model.decode(random_ids(20), 0)
+    expected = model.decode([7], 1)[0].copy()
+    llama = llama_library.library()
+    decode = llama.llama_decode
+    with monkeypatch.context() as patched:
+        patched.setattr(llama, "llama_decode", lambda *given: decode(*given) or -3)
+        with pytest.raises(EngineError, match="code -3"):
+            model.decode([8, 9], 1)
+    model.keep(20)
+    assert np.abs(model.decode([7], 1)[0] - expected).max() < 0.05
+
+
+def test_a_state_goes_from_one_slot_to_another(slots: list[Slot]) -> None:
+    first, second = slots[0].target, slots[1].target
+    for model in (first, second):
+        model.keep(0)
+    text = random_ids(40)
+    first.decode(text, 0)
+    state = first.state()
+    expected = first.decode([7], 1)[0].copy()
+    second.decode([1, 2, 3], 0)
+    assert second.restore(text, state) and second.tokens == text
+    assert np.abs(second.decode([7], 1)[0] - expected).max() < 0.05
+    assert not second.restore(text[:-1], state) and second.tokens == []
+    assert first.tokens == [*text, 7]
+
+
+def test_one_slot_is_the_engine_itself(tiny: TinyFiles) -> None:
+    with Engine.load(options(tiny.target, ctx_size=256)) as engine:
+        assert engine.open_slots() == [engine]
+
+
+def test_what_cannot_share_passes_answers_one_after_the_other(tiny: TinyFiles) -> None:
+    with Engine.load(options(tiny.recurrent, ctx_size=256), parallel=3) as engine:
+        assert engine.open_slots() == [engine]
+        assert engine.target.options.parallel == 1
+        assert any("one after the other" in note for note in engine.notes)
+
+
+def test_why_passes_cannot_be_shared_is_said(tiny: TinyFiles) -> None:
+    plain, recurrent = read_header(tiny.target), read_header(tiny.recurrent)
+    load = options(tiny.target)
+
+    def reason(target: object = plain, draft: object = None, **changes: object) -> str:
+        asked = options(tiny.target, **changes)
+        return one_at_a_time(target, draft, asked) or ""  # type: ignore[arg-type]
+
+    assert one_at_a_time(plain, plain, load) is None
+    assert "recurrent" in reason(recurrent) and "recurrent" in reason(plain, recurrent)
+    assert "heads" in reason(load_heads=True)
+    assert "--exact" in reason(exact=True)
+
+
+def test_what_turns_out_to_keep_a_state_answers_one_after_the_other(tiny: TinyFiles) -> None:
+    """Of an architecture that was not known to."""
+    with Engine.load(options(tiny.target, ctx_size=256), parallel=2) as engine:
+        engine.target.use(Fork.name)
+        assert engine.open_slots() == [engine]
+        assert any("one after the other" in note for note in engine.notes)

@@ -1,0 +1,517 @@
+"""The page at /, in a real browser on a real socket."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from localspec.core.sampling_params import SamplingParams
+from localspec.display.answer import meter, status_words
+from localspec.display.origins import _WORDS
+from localspec.engine.answer import Origin
+from localspec.engine.stats import GenerationStats
+from localspec.server import app
+from localspec.server.api.replies import timings
+from localspec.server.guard import Access
+from localspec.server.limits import Limits
+from localspec.server.service import Defaults
+from localspec.speculative.loop import DraftStatus
+from tests.support.browser import CONTRASTS, PATIENCE, Page, chromium
+from tests.support.served import Gate, ServedToy, Site, serving
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
+
+FOLDER = Path(app.__file__).parent / "page"
+SOURCE = "Show me the source of os.path.join."
+HOSTILE = "<img src=x onerror=alert(1)> </div><script>document.title = 'ha'</script> &lt;b&gt;"
+WORD = "x" * 400
+Open = Callable[[Site], Page]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    with chromium(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def load(browser: Chrome) -> Iterator[Open]:
+    """Open a server's page; at the end nothing broke, and nobody else was asked for anything."""
+    opened: list[Page] = []
+
+    def load(site: Site) -> Page:
+        opened.append(Page(browser, site.url + "/"))
+        return opened[-1]
+
+    yield load
+    for page in opened:
+        assert page.complaints() == []
+        asked = {request["url"] for request in page.requests()}
+        assert asked
+        foreign = [url for url in asked if not url.startswith((page.url, "data:"))]
+        assert foreign == []
+
+
+@pytest.fixture
+def page(load: Open, toy_server: Site) -> Page:
+    """The page over a toy pair."""
+    return load(toy_server)
+
+
+# -- what is served -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/", "/page/page.js", "/page/page.css"])
+def test_a_page_may_load_nothing_from_elsewhere(toy_server: Site, path: str) -> None:
+    headers = toy_server.get(path).headers
+    rules = dict(rule.split(" ", 1) for rule in headers["content-security-policy"].split("; "))
+    assert rules.pop("img-src") == "'self' data:"
+    assert {name for name, value in rules.items() if value == "'self'"} == {
+        "script-src", "style-src", "connect-src",
+    }  # fmt: skip
+    assert {name for name, value in rules.items() if value == "'none'"} == {
+        "default-src", "base-uri", "form-action", "frame-ancestors",
+    }  # fmt: skip
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+
+
+def test_nothing_is_made_of_html_and_nothing_is_in_line() -> None:
+    scripts = "".join(path.read_text("utf-8") for path in FOLDER.glob("*.js"))
+    assert not re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval", scripts)
+    html = (FOLDER / "index.html").read_text("utf-8")
+    assert not re.findall(r"<style|<script>|\s(?:style|on\w+)=", html)
+
+
+def test_the_words_are_the_terminals() -> None:
+    script = (FOLDER / "answer.js").read_text("utf-8")
+    reasons = {status.value: status_words(status) for status in DraftStatus}
+    for name, words in reasons.items():
+        assert not words or f'{name}: "{words}"' in script
+    html = (FOLDER / "index.html").read_text("utf-8")
+    assert set(_WORDS) == set(get_args(Origin))
+    for origin, meaning in _WORDS.items():
+        assert f'<li class="{origin}">{meaning}</li>' in html
+        assert f'"{origin}"' in script
+
+
+# -- an answer ------------------------------------------------------------------------------
+
+
+@pytest.mark.llama
+def test_an_answer_is_the_apis_by_origin_with_its_figures(load: Open, server: Site) -> None:
+    page = load(server)
+    page.set(temperature=0, max_tokens=40, draft_tokens=4)
+    page.ask(SOURCE)
+    asked = [{"role": "user", "content": SOURCE}]
+    same = {"messages": asked, "temperature": 0, "max_tokens": 40, "draft_tokens": 4}
+    reply = server.ask(**same)
+    assert page.turns == [SOURCE, reply["choices"][0]["message"]["content"]]
+    events = server.stream(**same, return_origins=True)
+    assert all(event["draft"] == {"tokens": 4, "status": ""} for event in events)
+    runs = [
+        run for event in events for choice in event["choices"] for run in choice.get("origins", [])
+    ]
+    seen = [(c, run["origin"]) for run in runs for c in run["text"] if not c.isspace()]
+    assert page.characters() == seen
+    assert {origin for _, origin in seen} >= {"draft", "corrected"}
+    timings = reply["timings"]
+    rate, length = timings["draft_n_accepted"] / timings["draft_n"], 40 / timings["rounds"]
+    assert re.fullmatch(
+        rf"40 tokens · [\d.]+ tok/s · acceptance {rate:.0%} · {length:.2f} tokens/round · "
+        r"prompt 20 tokens · TTFT [\d.]+ s · seed \d+ · stopped at its limit of tokens or time",
+        page.meters[-1],
+    )
+    # A block of code, with its fences in it.
+    assert page.all(".turn > .body > pre")[0].text.startswith("```python\n")
+
+
+@pytest.mark.llama
+def test_without_a_draft_nothing_was_drafted(load: Open, server: Site) -> None:
+    page = load(server)
+    page.set(temperature=0, max_tokens=30, draft_tokens="off")
+    page.ask(SOURCE)
+    assert {origin for _, origin in page.characters()} == {"plain"}
+    assert "acceptance" not in page.meters[-1]
+    assert page.bodies()[-1]["draft_tokens"] == "off"
+
+
+def test_the_meter_is_live_and_stop_ends_the_answer(load: Open) -> None:
+    engine = ServedToy(quirk=None)
+    engine.target = gate = Gate()
+    with serving(engine, defaults=Defaults(SamplingParams(temperature=0))) as site:
+        page = load(site)
+        page.send("hello")
+        gate.let(4)
+        page.wait(lambda: len(page.turns[-1]) >= 2)
+        assert re.fullmatch(r"[\d.]+ tok/s · draft off", page.meters[-1])
+        assert page.busy and not page["send"].is_displayed()
+        page["stop"].send_keys(Keys.ENTER)
+        page.wait(lambda: not page.busy)
+        assert page.browser.switch_to.active_element == page["send"]
+        said = page.turns[-1]
+        assert page.meters[-1].endswith(" · stopped")
+        gate.let(10_000)
+        page.wait(lambda: site.service.scheduler.running == 0)
+        assert gate.passes < 100
+        assert page.turns == ["hello", said]
+        assert page["send"].is_displayed() and not page["stop"].is_displayed()
+        assert not page.notice
+
+
+@pytest.mark.parametrize(
+    ("length", "status", "words"),
+    [
+        (5, DraftStatus.DRAFTING, "draft 5"),
+        (0, DraftStatus.RECENTLY_SLOWER, "draft off (recently slower than plain)"),
+    ],
+)
+def test_the_meter_says_what_the_terminals_does(
+    page: Page, length: int, status: DraftStatus, words: str
+) -> None:
+    stats = GenerationStats(tokens=183, rounds=100, drafted=150, accepted=84, seconds=183 / 117.9)
+    choice = {"delta": {}, "origins": [{"text": "é", "origin": "draft", "reasoning": False}]}
+    draft = {"tokens": length, "status": status.value}
+    event = {"choices": [choice], "timings": timings(stats), "draft": draft}
+    data = f"data: {json.dumps(event, ensure_ascii=False)}\n\n".encode()
+    middle = data.index("é".encode()) + 1  # events come in whatever pieces the network makes
+    page.run(
+        "window.fetch = async () => new Response(new ReadableStream({start(stream) {"
+        f"  for (const part of {[[*data[:middle]], [*data[middle:]]]})"
+        "    stream.enqueue(new Uint8Array(part));"
+        "}}))"
+    )
+    page.send("hello")
+    page.wait(lambda: page.turns[-1] == "é")
+    assert page.meters == [meter(stats, length, 999, status)]
+    assert page.meters == [f"117.9 tok/s · acceptance 56% · 1.83 tokens/round · {words}"]
+
+
+def test_the_page_follows_an_answer_unless_its_reader_is_elsewhere(load: Open) -> None:
+    engine = ServedToy(quirk=None)
+    engine.target = gate = Gate()
+    with serving(engine, defaults=Defaults(SamplingParams(temperature=0))) as site:
+        page = load(site)
+        page.look(390, "light", 450)
+        page.send(3 * WORD)
+        gate.let(3)
+        page.wait(lambda: page.turns[-1])
+        place = "return [scrollY, document.documentElement.scrollHeight - innerHeight]"
+        at, end = page.run(place)
+        assert at == end > 0
+        page.run("scrollTo(0, 0)")
+        said = page.turns[-1]
+        gate.let(5)
+        page.wait(lambda: page.turns[-1] != said)
+        assert page.run("return scrollY") == 0
+        page.click("stop")
+        gate.let(10_000)
+
+
+def test_a_question_stopped_before_its_answer_can_be_sent_again(load: Open) -> None:
+    engine = ServedToy(quirk=None)
+    engine.target = gate = Gate()
+    with serving(engine) as site:
+        page = load(site)
+        page.send("hello")
+        page.wait(lambda: page.meters == ["waiting for the first token"])
+        page["question"].send_keys("and then")
+        page.click("stop")
+        page.wait(lambda: not page.busy)
+        assert page.turns == []
+        assert page["question"].get_property("value") == "hello\nand then"
+        gate.let(10_000)
+        page.ask("")
+        assert page.turns[0] == "hello\nand then"
+        assert page.turns[1]
+
+
+@pytest.fixture(scope="module")
+def recited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, list[str]]]:
+    """A server over a model that thinks and answers in HTML, and the prompts it was given."""
+    from localspec.core.config import LoadOptions
+    from localspec.engine.engine import Engine
+    from tests.support import templates
+    from tests.support.reciting import reciting, write_reciter
+
+    file = write_reciter(tmp_path_factory.mktemp("reciter") / "reciter.gguf", templates.HARMONY)
+    said = (
+        f"<|channel|>analysis<|message|>hm {HOSTILE}<|end|>"
+        f"<|start|>assistant<|channel|>final<|message|>{HOSTILE}\n\n{WORD}"
+    )
+    with (
+        reciting(said) as prompts,
+        Engine.load(LoadOptions(file, threads=1)) as engine,
+        serving(engine, defaults=Defaults(SamplingParams(temperature=0))) as site,
+    ):
+        yield site, prompts
+
+
+@pytest.mark.llama
+def test_html_is_text_and_thoughts_are_folded(load: Open, recited: tuple[Site, list[str]]) -> None:
+    site, prompts = recited
+    page = load(site)
+    page.set(system="Be <b>kind</b>.")
+    page.ask(HOSTILE)
+    assert page.turns == [HOSTILE, f"{HOSTILE}\n\n{WORD}"]
+    thoughts = page.all(".thoughts .body")[0]
+    assert not thoughts.is_displayed()
+    page.all(".thoughts summary")[0].click()
+    assert thoughts.text == f"hm {HOSTILE}"
+    assert page.browser.title == "localspec"
+    assert not page.all("#turns :is(img, script, b)")
+    page.ask("More")
+    first, second = page.bodies()
+    assert [message["role"] for message in second["messages"]] == [
+        "system", "user", "assistant", "user",
+    ]  # fmt: skip
+    assert second["messages"][2] == {
+        "role": "assistant",
+        "content": f"{HOSTILE}\n\n{WORD}",
+        "reasoning_content": f"hm {HOSTILE}",
+    }
+    assert "Be <b>kind</b>." in prompts[-1] and first["messages"] == second["messages"][:2]
+
+
+# -- what goes wrong ------------------------------------------------------------------------
+
+
+def test_a_full_queue_is_said_and_nothing_lost(load: Open) -> None:
+    engine = ServedToy(quirk=None)
+    engine.target = gate = Gate()
+    with serving(engine, limits=Limits(waiting=0)) as site:
+        page = load(site)
+        with ThreadPoolExecutor() as other:
+            first = other.submit(site.ask)
+            assert gate.began.acquire(timeout=PATIENCE)
+            page.send("hello")
+            assert re.search(r"waiting already. Ask again in \d+ s", page.wait(lambda: page.notice))
+            assert page["question"].get_property("value") == "hello"
+            assert page.turns == []
+            gate.let(10_000)
+            assert first.result()
+        page.ask("")
+        assert len(page.turns) == 2 and not page.notice
+
+
+def test_a_lost_server_is_said_and_nothing_lost(load: Open) -> None:
+    with serving(ServedToy()) as site:
+        page = load(site)
+        page.ask("hello")
+        turns, meters = page.turns, page.meters
+    tries: list[Callable[[], None]] = [lambda: page.send("more"), lambda: page.click("again")]
+    for attempt in tries:
+        attempt()
+        sentence = page.wait(lambda: page.notice)
+        assert sentence == "There is no connection to the server. Is localspec serve still running?"
+        page.wait(lambda: not page.busy)
+        assert (page.turns, page.meters) == (turns, meters)
+        assert page["question"].get_property("value") == "more"
+
+
+def test_an_answer_that_breaks_off_stays(load: Open) -> None:
+    class Breaking(Gate):
+        def decode(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
+            if self.passes > 5:
+                raise RuntimeError("the secret of /home/somebody")
+            return super().decode(tokens, rows)
+
+    engine = ServedToy(quirk=None)
+    engine.target = gate = Breaking()
+    gate.let(5)
+    with serving(engine, defaults=Defaults(SamplingParams(temperature=0))) as site:
+        page = load(site)
+        page.send("hello")
+        gate.let(5)
+        assert "The server failed to answer" in page.wait(lambda: page.notice)
+        assert page.turns[-1] and page.meters[-1].endswith(" · cut off")
+        assert "secret" not in page.notice
+
+
+@pytest.mark.parametrize(
+    ("reply", "sentence"),
+    [
+        ("new Response('data: {}\\n\\n')", "The server ended before the answer was complete."),
+        ("new Response('<html>', {status: 502})", "The server answered with status 502."),
+        (
+            "new Response('', {status: 429, headers: {'Retry-After': '7'}})",
+            "The server answered with status 429. Ask again in 7 s.",
+        ),
+    ],
+)
+def test_replies_of_what_stands_between(page: Page, reply: str, sentence: str) -> None:
+    page.run(f"window.fetch = async () => {reply}")
+    page.send("hello")
+    assert page.wait(lambda: page.notice) == sentence
+    assert page["question"].get_property("value") == "hello"
+
+
+def test_warnings_are_said(page: Page) -> None:
+    data = 'data: {"warnings": ["One.", "Two."]}\n\ndata: [DONE]\n\n'
+    page.run(f"window.fetch = async () => new Response({json.dumps(data)})")
+    page.ask("hello")
+    assert page.notice == "One. Two."
+
+
+def test_a_key_is_asked_for_and_kept_in_the_tab_alone(load: Open) -> None:
+    with serving(ServedToy(), access=Access(keys=("the key",))) as site:
+        page = load(site)
+        assert "A key is needed" in page.notice
+        page["key"].send_keys("wrong\n")
+        page.wait(lambda: page["key"].is_displayed() and page.notice)
+        page["key"].send_keys("the key\n")
+        page.wait(lambda: page["model"].text)
+        assert not page["key"].is_displayed() and not page.notice
+        page.ask("hello")
+        assert page.turns[1]
+        assert page.run("return localStorage.length + document.cookie.length") == 0
+        page.load()
+        assert page["model"].text and not page["key"].is_displayed()
+
+
+# -- the conversation -----------------------------------------------------------------------
+
+
+def test_a_conversation_outlives_the_page_until_it_is_cleared(page: Page) -> None:
+    page.ask("hello")
+    page.ask("more")
+    told = page.bodies()[-1]["messages"]
+    assert [message["content"] for message in told] == [*page.turns[:2], "more"]
+    seen = page.turns, page.meters, page.characters()
+    page.load()
+    assert (page.turns, page.meters, page.characters()) == seen
+    page.click("clear")
+    page.browser.switch_to.alert.accept()
+    assert page.turns == []
+    page.load()
+    assert page.turns == []
+
+
+def test_the_last_answer_can_be_given_again(page: Page) -> None:
+    page.set(temperature=1)
+    page.ask("hello")
+    page.click("again")
+    page.wait(lambda: not page.busy)
+    first, second = page.bodies()
+    assert first["messages"] == second["messages"]
+    assert len(page.turns) == 2
+
+
+def test_settings_are_sent_and_kept(page: Page) -> None:
+    given = {
+        "draft_tokens": 2, "max_tokens": 5, "temperature": 0.5, "top_k": 7, "top_p": 0.9,
+        "min_p": 0.1, "seed": 42,
+    }  # fmt: skip
+    shown = {name: page[name].get_attribute("placeholder") for name in given}
+    assert shown == {
+        "draft_tokens": "auto", "max_tokens": "8", "temperature": "0", "top_k": "40",
+        "top_p": "0.95", "min_p": "0.05", "seed": "random",
+    }  # fmt: skip
+    page.ask("hello")
+    assert not given.keys() & page.bodies()[-1].keys()
+    page.set(**given, system="Be kind.")
+    page.load()
+    page.ask("hello")
+    sent = page.bodies()[-1]
+    assert {name: sent[name] for name in given} == given
+    assert sent["messages"][0] == {"role": "system", "content": "Be kind."}
+    assert "5 tokens · " in page.meters[-1] and " · seed 42 · " in page.meters[-1]
+    page.click("open-settings")
+    page.all("#settings button[type=reset]")[0].click()
+    page.all("#settings button.main")[0].click()
+    page.ask("more")
+    assert not given.keys() & page.bodies()[-1].keys()
+    assert page.bodies()[-1]["messages"][0]["role"] == "user"
+
+
+def test_what_is_no_setting_is_shown_and_not_sent(page: Page) -> None:
+    page.click("open-settings")
+    page["draft_tokens"].send_keys("63")
+    page["draft_tokens"].send_keys(Keys.ESCAPE)
+    page.wait(lambda: not page["settings"].is_displayed())
+    page.send("hello")
+    assert page["settings"].is_displayed()
+    assert page.bodies() == []
+    page["draft_tokens"].send_keys(Keys.BACKSPACE, Keys.ENTER)
+    page.wait(lambda: not page["settings"].is_displayed())
+    page.ask("")
+    assert page.bodies()[-1]["draft_tokens"] == 6
+
+
+def test_keys_are_enough(page: Page) -> None:
+    page["question"].send_keys("one", Keys.SHIFT + Keys.ENTER, Keys.NULL, "two", Keys.ENTER)
+    page.wait(lambda: len(page.turns) == 2 and not page.busy)
+    assert page.turns[0] == "one\ntwo"
+    reached = set()
+    for _ in range(12):
+        page.browser.switch_to.active_element.send_keys(Keys.TAB)
+        reached.add(page.browser.switch_to.active_element.get_attribute("id"))
+    assert reached >= {"clear", "open-settings", "show-origins", "question", "again", "send"}
+    named = page.run(
+        "return [...document.querySelectorAll('input, textarea')]"
+        ".filter(e => !e.labels.length || !e.labels[0].textContent.trim()).map(e => e.id)"
+    )
+    assert named == []
+
+
+# -- how it looks ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_and_can_be_read(page: Page, scheme: str) -> None:
+    page.set(draft_tokens=3)
+    page.ask(f"hello {WORD}")
+    page.run("for (const e of document.querySelectorAll('[hidden]')) e.hidden = false")
+    page.run("document.getElementById('notice').textContent = 'A sentence.'")
+    for width in (320, 390, 1280):
+        page.look(width, scheme)
+        for dialog in (False, True):
+            if dialog:
+                page.click("open-settings")
+            assert page.run("return document.documentElement.scrollWidth <= innerWidth")
+            outside = page.run(
+                "return [...document.querySelectorAll('body *')].filter(e => e.checkVisibility()"
+                " && e.getBoundingClientRect().right > innerWidth + 0.5).map(e => e.outerHTML)"
+            )
+            assert outside == []
+            contrasts = page.run(CONTRASTS)
+            assert contrasts.keys() >= {
+                "LI  draft", "LI  suffix", "LI  corrected", "P notice ", "INPUT seed ",
+            } - ({"INPUT seed "} if not dialog else set())  # fmt: skip
+            assert {name: c for name, c in contrasts.items() if c < 4.5} == {}
+        page.all("#settings button.main")[0].click()
+    ground = page.run("return getComputedStyle(document.body).backgroundColor")
+    assert (ground == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+def test_origins_differ_in_more_than_colour_and_can_be_hidden(page: Page) -> None:
+    page.set(draft_tokens=3)
+    page.ask("hello")
+
+    def looks() -> dict[str, tuple[str, str]]:
+        found = {}
+        for name in get_args(Origin):
+            item = page.browser.find_element(By.CSS_SELECTOR, f"#legend .{name}")
+            line = item.value_of_css_property("text-decoration-line")
+            style = item.value_of_css_property("text-decoration-style")
+            found[name] = (line, style if line != "none" else "")
+        return found
+
+    assert len(set(looks().values())) == 4
+    page.click("show-origins")
+    spans = page.all(".turn > .body span")
+    assert {span.value_of_css_property("text-decoration-line") for span in spans} == {"none"}
+    assert not page.all("#legend ul")[0].is_displayed()
+    page.load()
+    assert not page["show-origins"].is_selected()
