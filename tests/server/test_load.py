@@ -210,7 +210,7 @@ def test_the_bundled_pair_with_cancellations(demo_files: tuple[Path, Path]) -> N
 
 
 @pytest.mark.llama
-@pytest.mark.parametrize("slots", [1])
+@pytest.mark.parametrize("slots", [1, 3])
 def test_slots_of_a_pair_with_cancellations(slots: int, tiny: TinyFiles) -> None:
     # In F32, what shares a pass rounds too little to change a pick.
     from localspec.engine.engine import Engine
@@ -221,8 +221,14 @@ def test_slots_of_a_pair_with_cancellations(slots: int, tiny: TinyFiles) -> None
     with Engine.load(target) as alone:
         texts = [expected(alone, wish) for wish in asked]
     with (
-        Engine.load(target, draft) as engine,
-        serving(engine, defaults=Defaults(), prefixes=PrefixCache(2**24)) as site,
+        Engine.load(target, draft, parallel=slots) as engine,
+        serving(
+            engine,
+            defaults=Defaults(),
+            slots=(opened := engine.open_slots()),
+            prefixes=PrefixCache(2**24),
+        ) as site,
     ):
+        assert len(opened) == slots
         outcomes = run_through(site, asked, texts)
     assert outcomes["given up"] > 3 and outcomes["refused"] == 4
