@@ -84,9 +84,12 @@ def _service(
     )
     file = engine.target.header.path
     names = serving.names() or (file.stem, file.name)
-    scheduler = Scheduler(
-        engine.open_slots(), serving.limits(), PrefixCache(serving.cache_ram * 2**20)
-    )
+    said = engine.notes
+    slots = engine.open_slots()
+    for sentence in engine.notes:
+        if sentence not in said:  # why there is but one
+            console.note(sentence)
+    scheduler = Scheduler(slots, serving.limits(), PrefixCache(serving.cache_ram * 2**20))
     return Service(engine, scheduler, defaults, names, _about(engine))
 
 
