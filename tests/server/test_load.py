@@ -23,6 +23,7 @@ from localspec.engine.generate import stream_generate
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.server.limits import Limits
 from localspec.server.service import Defaults, ServedEngine
+from tests.support.real_pair import TinyFiles, options
 from tests.support.served import CHAT, HELLO, PATIENCE, ServedToy, Site, events_of, serving, text_of
 
 AT_ONCE = 16
@@ -192,8 +193,7 @@ def test_two_hundred_requests_with_cancellations(slots: int) -> None:
 
 
 @pytest.mark.llama
-@pytest.mark.parametrize("slots", [1])
-def test_the_bundled_pair_with_cancellations(slots: int, demo_files: tuple[Path, Path]) -> None:
+def test_the_bundled_pair_with_cancellations(demo_files: tuple[Path, Path]) -> None:
     from localspec.engine.engine import Engine
 
     target, draft = (LoadOptions(path, threads=1, exact=True) for path in demo_files)
@@ -206,4 +206,29 @@ def test_the_bundled_pair_with_cancellations(slots: int, demo_files: tuple[Path,
     ):
         outcomes = run_through(site, asked, texts)
         assert site.ask(messages=HELLO, max_tokens=3)["usage"]["completion_tokens"] == 3
+    assert outcomes["given up"] > 3 and outcomes["refused"] == 4
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize("slots", [1, 3])
+def test_slots_of_a_pair_with_cancellations(slots: int, tiny: TinyFiles) -> None:
+    # In F32, what shares a pass rounds too little to change a pick.
+    from localspec.engine.engine import Engine
+
+    precise = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attention": "off"}
+    target, draft = (options(path, **precise) for path in (tiny.floats, tiny.draft))
+    asked = wishes(40, [0, 1, 4, "auto", "off"])
+    with Engine.load(target) as alone:
+        texts = [expected(alone, wish) for wish in asked]
+    with (
+        Engine.load(target, draft, parallel=slots) as engine,
+        serving(
+            engine,
+            defaults=Defaults(),
+            slots=(opened := engine.open_slots()),
+            prefixes=PrefixCache(2**24),
+        ) as site,
+    ):
+        assert len(opened) == slots
+        outcomes = run_through(site, asked, texts)
     assert outcomes["given up"] > 3 and outcomes["refused"] == 4

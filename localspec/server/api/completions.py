@@ -10,7 +10,7 @@ from localspec.engine.answer import GenerationResponse
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.replies import Json, Reply, finite, origins, text_of
-from localspec.server.api.requests import MOST_ANSWERS, WHOLE, AnswerRequest, Text
+from localspec.server.api.requests import MOST_ANSWERS, TRUTH, WHOLE, AnswerRequest, Text
 from localspec.server.errors import BadRequest
 from localspec.server.job import Ask
 from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
@@ -32,7 +32,7 @@ class CompletionRequest(AnswerRequest):
     prompt: Prompted | Ids | Annotated[list[Prompted], Several] | Annotated[list[Ids], Several]
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE] | None = None
     # Parameters of OpenAI's that are not here, and the values at which they change nothing.
-    echo: Literal[False] | None = None
+    echo: Annotated[Literal[False], TRUTH] | None = None
     best_of: Annotated[int, Field(ge=1, le=1), WHOLE] | None = None  # Literal[1] takes true
     suffix: Literal[""] | None = None
 

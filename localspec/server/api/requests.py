@@ -38,7 +38,15 @@ def _whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def _truth(value: object) -> object:
+    """Neither 0 nor 1, which in Python equal what JSON tells apart."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise PydanticCustomError("bool_type", "Input should be true or false")
+    return value
+
+
 WHOLE = BeforeValidator(_whole)
+TRUTH = BeforeValidator(_truth)
 Name = Annotated[str, StringConstraints(max_length=500)]
 Text = Annotated[str, StringConstraints(max_length=2**26)]
 TokenCount = Annotated[int, Field(ge=-1, le=_MOST_TOKENS), WHOLE]
@@ -72,7 +80,7 @@ class StreamOptions(Part):
     """What a stream tells besides the text."""
 
     include_usage: bool | None = None
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: Annotated[Literal[False], TRUTH] | None = None
 
 
 class JsonSchema(Part):
@@ -147,7 +155,7 @@ class AnswerRequest(Part):
     ) = None
     return_origins: bool | None = None
     timings_per_token: bool | None = None
-    cache_prompt: Literal[True] | None = None
+    cache_prompt: Annotated[Literal[True], TRUTH] | None = None
     # What says nothing about the answer, and is read past.
     user: Any = None
     store: Any = None

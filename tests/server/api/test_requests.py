@@ -133,3 +133,15 @@ def test_what_quotes_a_request_is_short_and_text(toy_server: Site) -> None:
     reply = toy_server.ask(chat_template_kwargs={"\ud800" + "a" * 9999: 1})
     (warning,) = reply["warnings"]
     assert len(warning) < 1100 and "?aaa" in warning
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("echo", 0), ("echo", 0.0), ("best_of", True), ("cache_prompt", 1),
+        ("stream_options", {"include_obfuscation": 0}),
+    ],
+)  # fmt: skip
+def test_numbers_are_neither_true_nor_false(toy_server: Site, field: str, value: object) -> None:
+    status, error = toy_server.refused(COMPLETIONS, **{field: value})
+    assert status == 400 and error["param"].startswith(field)
