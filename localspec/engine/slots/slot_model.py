@@ -100,7 +100,8 @@ class SlotModel:
                 self._held += len(chunk)
                 self._tokens += chunk[len(chunk) - max(0, self._held - len(self._tokens)) :]
         except EngineError:
-            self.keep(before)
+            del self._tokens[before:]  # and what is left of them in the cache, even if it is none
+            self._held = self._context.rewind(self._sequence, min(before, self._held))
             raise
         return logits
 

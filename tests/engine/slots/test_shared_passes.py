@@ -308,6 +308,25 @@ def test_a_prompt_that_fails_leaves_nothing_of_it() -> None:
     assert len(target.passes) == 4 and model.tokens == target.models[0].tokens == [1, 2]
 
 
+def test_what_a_failed_pass_drove_out_of_a_window_is_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slots, _, target, _ = shared(1, refused=[ord("x")])
+    model = slots[0].target
+    model.decode([1, 2], 0)
+
+    def emptied(sequence: int, length: int) -> int:
+        target.models[sequence].keep(0)
+        return 0
+
+    with monkeypatch.context() as patch, pytest.raises(EngineError):
+        patch.setattr(target, "rewind", emptied)
+        model.decode([ord("x")], 1)
+    assert (model.tokens, model.pending) == ([1, 2], 2)
+    model.decode([3], 1)
+    assert target.models[0].tokens == [1, 2, 3]
+
+
 def test_a_state_is_of_all_tokens() -> None:
     """Also of those that a window made pending."""
     slots, _, target, _ = shared(2, window=1)
