@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -16,8 +17,9 @@ from localspec.core.config import DraftTokens
 from localspec.core.errors import EngineError
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
-from localspec.engine.slots.shared_passes import CHUNK, SharedPasses
+from localspec.engine.slots.shared_passes import CHUNK, Part, SharedPasses
 from localspec.engine.slots.slot import Slot
+from localspec.speculative.loop import Logits
 from tests.support.shared_toys import in_threads, shared
 from tests.support.toys import FakeClock, ToyEngine
 
@@ -296,6 +298,31 @@ def test_a_model_may_be_read_outside_an_answer() -> None:
     slots, passes, _, _ = shared(2)
     slots[0].target.decode([1], 1)
     assert passes.answering == 0
+
+
+def test_nobody_touches_the_contexts_during_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even outside an answer: llama.cpp would be corrupted."""
+    slots, passes, target, _ = shared(2)
+    model, read = slots[1].target, target.read
+    model.decode([1, 2, 3], 1)
+    state = model.state()
+    acts = [lambda: model.keep(1), lambda: model.restore([1, 2, 3], state), model.state]
+    threads: list[threading.Thread] = []
+
+    def pass_during_which(parts: Sequence[Part]) -> list[Logits]:
+        threads.append(threading.Thread(target=acts[len(threads)]))
+        threads[-1].start()
+        while passes.answering < 2:
+            assert threads[-1].is_alive()
+        assert len(target.models[1].tokens) == held
+        return read(parts)
+
+    monkeypatch.setattr(target, "read", pass_during_which)
+    for _ in acts:
+        held = len(target.models[1].tokens)
+        slots[0].target.decode([1], 1)
+        threads[-1].join(60)
+    assert target.models[1].tokens == [1, 2, 3]
 
 
 def test_a_prompt_that_fails_leaves_nothing_of_it() -> None:
