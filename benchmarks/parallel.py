@@ -20,7 +20,6 @@ import statistics
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -35,8 +34,7 @@ from localspec.core.config import DraftTokens, LoadOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.answer import Answer, GenerationResponse, collect
 from localspec.engine.engine import Engine
-from localspec.engine.generate import stream_generate
-from localspec.engine.slots.slot import Slot
+from localspec.engine.generate import TextEngine, stream_generate
 from localspec.engine.text_stream import Prompt
 from localspec.speculative.loop import Clock
 
@@ -72,7 +70,7 @@ class Served:
 class Server:
     """Slots that answer what is asked by the first that is free, as a server's scheduler does."""
 
-    slots: Sequence[Engine | Slot]
+    slots: Sequence[TextEngine]
     tokens: int
     clock: Clock
 
@@ -85,10 +83,10 @@ class Server:
         began = self.clock()
         asked = deque([began] * clients)
 
-        def work(slot: Engine | Slot) -> None:
+        def work(slot: TextEngine) -> None:
             while waiting:
                 (number, prompt), at = waiting.popleft(), asked.popleft()
-                with answering(slot):
+                with slot.answering():
                     rounds = self._rounds(slot, prompt, length, partial(heard, at))
                     served.answers[number] = collect(rounds)
                 asked.append(self.clock())
@@ -106,7 +104,7 @@ class Server:
         return served
 
     def _rounds(
-        self, slot: Engine | Slot, prompt: Prompt, length: DraftTokens, heard: Callable[[], None]
+        self, slot: TextEngine, prompt: Prompt, length: DraftTokens, heard: Callable[[], None]
     ) -> Iterator[GenerationResponse]:
         """An answer from empty caches; ``heard`` is called when its first token is there."""
         empty(slot)
@@ -118,12 +116,7 @@ class Server:
         yield from rounds
 
 
-def answering(slot: Engine | Slot) -> AbstractContextManager[None]:
-    """What a slot is to be entered for; a single one waits for nobody."""
-    return slot.answering() if isinstance(slot, Slot) else nullcontext()
-
-
-def empty(slot: Engine | Slot) -> None:
+def empty(slot: TextEngine) -> None:
     """Let a slot forget all that it has read."""
     slot.suffix_index.update([])
     for model in (slot.target, slot.draft):
@@ -197,10 +190,10 @@ def waited(batches: Sequence[Served]) -> float:
 
 def measure(args: argparse.Namespace, files: Sequence[Path]) -> Iterator[Row]:
     """All ways with each number of clients."""
-    options = [LoadOptions(path, ctx_size=CTX_SIZE, threads=args.threads) for path in files]
+    target, draft = (LoadOptions(path, ctx_size=CTX_SIZE, threads=args.threads) for path in files)
     with (
-        Engine.load(*options) as single,
-        Engine.load(*options, parallel=max(2, *args.clients)) as many,
+        Engine.load(target, draft) as single,
+        Engine.load(replace(target, parallel=max(2, *args.clients)), draft) as many,
     ):
         servers = [
             Server(engine.open_slots(args.clock), args.tokens, args.clock)

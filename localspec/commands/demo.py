@@ -50,7 +50,7 @@ def demo(
 ) -> None:
     """Compare plain and speculative decoding on the bundled models; no network."""
     from localspec.display import bench as bench_display
-    from localspec.engine.engine import missing_gpu
+    from localspec.engine.loading.notes import missing_gpu
 
     length = choose_draft([], None, draft_tokens).one_length("auto")
     if length == 0:

@@ -119,9 +119,8 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
     from localspec.engine.llama import llama_library
 
     llama_library.log.verbose = request.models.verbose
-    engine = Engine.load(
-        target, draft, lenient=request.models.lenient, parallel=parallel, say=console.note
-    )
+    target = replace(target, parallel=parallel)
+    engine = Engine.load(target, draft, lenient=request.models.lenient, say=console.note)
     for sentence in engine.notes:
         console.note(sentence)
     return engine

@@ -10,6 +10,7 @@ from localspec.core.errors import UsageError
 # A verification of 64 tokens or more takes another path through llama.cpp's CPU flash attention,
 # which rounds differently; up to 63, drafted tokens and the pending one, all widths agree.
 MAX_DRAFT_TOKENS = 62
+MAX_ROWS = MAX_DRAFT_TOKENS + 2  # of logits that a pass gives (`n_outputs_max`)
 DEFAULT_CTX_SIZE = 8192
 TRAINED_CTX_SIZE = 0  # as a context in tokens: what the model was trained for
 ALL_LAYERS = 2**31 - 1
@@ -67,10 +68,10 @@ class Bounds(NamedTuple):
 DRAFT_TOKENS = Bounds(0, MAX_DRAFT_TOKENS)
 CTX_SIZE = Bounds(8, 2**31 - 1)
 LAYERS = Bounds(0, ALL_LAYERS)
-PARALLEL = Bounds(1, 32)  # texts at the same time: a pass gives no more rows of logits than 64
+PARALLEL = Bounds(1, MAX_ROWS // 2)  # texts at the same time
 THREADS = Bounds(1, MAX_THREADS)
 # A verification must fit into one batch; beyond the upper bound buffers take gigabytes.
-BATCH = Bounds(MAX_DRAFT_TOKENS + 2, 2**16)
+BATCH = Bounds(MAX_ROWS, 2**16)
 
 MAX_RPC_SERVERS = 16  # GGML_RPC_MAX_SERVERS
 _LONGEST_HOST = 253  # characters of a name in the DNS

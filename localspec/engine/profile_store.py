@@ -17,6 +17,7 @@ from typing import Any
 
 from localspec import __version__
 from localspec.core import machine, paths
+from localspec.core.config import MAX_ROWS
 from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.heads.head import Head
@@ -26,7 +27,7 @@ from localspec.speculative.control.acceptance import Acceptance
 from localspec.speculative.control.calibration import calibrate, still_holds
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.control.knowledge import Knowledge, RecentRate
-from localspec.speculative.control.valuation import LONGEST_AUTO, WIDEST
+from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.limits import ceiling
 from localspec.speculative.loop import Clock
 
@@ -125,10 +126,10 @@ def _knowledge(document: dict[str, Any]) -> Knowledge:
 
 
 def _recent(document: list[float], plain: float) -> RecentRate:
-    """The speed of late; no round gives more tokens than the widest pass has."""
+    """The speed of late, of all that shared passes; none gives more tokens than rows."""
     tokens, seconds = map(float, document)
     recent = RecentRate(tokens, seconds)
-    if not (0 <= recent.tokens < 1e4 and 0 <= recent.per_second() * plain <= WIDEST):
+    if not (0 <= recent.tokens < 1e4 and 0 <= recent.per_second() * plain <= MAX_ROWS):
         raise ValueError(f"{recent.tokens} tokens in {recent.seconds} seconds")
     return recent
 

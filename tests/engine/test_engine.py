@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -19,7 +18,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from localspec.core import machine
 from localspec.core.config import MAX_DRAFT_TOKENS, DraftTokens
 from localspec.core.errors import (
     EngineError,
@@ -32,13 +30,13 @@ from localspec.core.errors import (
 )
 from localspec.core.interrupt import Cancelled, stopped_when
 from localspec.core.sampling_params import AcceptanceRule, SamplingParams
-from localspec.engine import engine as engine_module
-from localspec.engine.engine import Engine, missing_gpu
+from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.grammar import GrammarState
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.weights import Weights
+from localspec.engine.loading import pair as loading
 from localspec.engine.memory.plan import draft_ctx_size
 from localspec.metadata.header import read_header
 from tests.support.real_pair import (
@@ -765,7 +763,7 @@ def test_a_pair_that_does_not_fit_is_refused_before_loading(
     tiny: TinyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = write_tiny_model(tmp_path / "other.gguf", seed=0, extra_tokens=["more", "words"])
-    monkeypatch.setattr(engine_module, "LlamaModel", None)  # weights are never reached
+    monkeypatch.setattr(loading, "LlamaModel", None)  # weights are never reached
     with pytest.raises(IncompatiblePair, match=r"other\.gguf cannot draft for .*target\.gguf"):
         Engine.load(options(tiny.target), options(other))
 
@@ -885,19 +883,6 @@ def test_a_stretched_context_is_told(tiny: TinyFiles) -> None:
     with Engine.load(options(tiny.target)) as engine:
         assert engine.target.n_ctx == 1024
         assert engine.notes == []
-
-
-def test_an_unused_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    build = llama_library.Build("1.2.3", "0.5", "CPU", gpu_offload=False)
-    monkeypatch.setattr(llama_library, "build", lambda: build)
-    monkeypatch.setattr(machine, "has_nvidia_gpu", lambda: True)
-    (note,) = missing_gpu()
-    command = note.partition("folder: ")[2]
-    script, option, python = shlex.split(command)[1:]
-    assert Path(__file__).parents[2].joinpath(script).is_file()
-    assert (option, python) == ("--python", sys.executable)
-    monkeypatch.setattr(machine, "has_nvidia_gpu", lambda: False)
-    assert missing_gpu() == []
 
 
 def test_settings_tell_what_an_answer_depends_on(engine: Engine, tiny: TinyFiles) -> None:

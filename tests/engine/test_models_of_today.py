@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 import localspec
 from localspec.core.config import DraftTokens
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine import generate, rollback_choice
+from localspec.engine import generate
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
+from localspec.engine.loading import rollback_choice
 from localspec.speculative.drafters import Candidate
 from localspec.speculative.suffix import SuffixIndex
 from tests.support.architectures.specs import write_architecture

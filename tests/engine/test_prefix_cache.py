@@ -20,11 +20,11 @@ from localspec.engine.answer import collect
 from localspec.engine.chat.message import Message
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
+from localspec.engine.llama.copies import Copy, Reach
 from localspec.engine.llama.heads.opening import open_head
 from localspec.engine.llama.model import LlamaModel
-from localspec.engine.llama.rollback import Copy, Reach
+from localspec.engine.loading.rollback_choice import WAYS
 from localspec.engine.prefix_cache import WORTH_KEEPING, PrefixCache
-from localspec.engine.rollback_choice import WAYS
 from localspec.metadata.header import read_header
 from tests.support.real_pair import GREEDY, TinyFiles, fresh, generate, options, random_ids
 from tests.support.tiny_models import write_tiny_model

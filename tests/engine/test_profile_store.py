@@ -56,7 +56,7 @@ def test_a_damaged_file_is_told(tmp_path: Path, text: str) -> None:
     [("reading", -1), ("reading", "x"), ("verify", {}),
      ("verify", {"widths": {"1": [1, -1, 0]}, "slopes": [0, 0]}), ("draft", []),
      ("acceptance", {"x": {}}), ("acceptance", 3), ("recent", []), ("recent", [-1.0, 1.0]),
-     ("recent", [1e9, 1e9]), ("recent", [50.0, 1.0]), ("recent", [5.0, 1e-300]),
+     ("recent", [1e9, 1e9]), ("recent", [500.0, 1.0]), ("recent", [5.0, 1e-300]),
      ("recent", [float("nan"), 1.0])],
 )  # fmt: skip
 def test_nonsense_in_a_file_is_told(tmp_path: Path, name: str, value: Any) -> None:
@@ -65,6 +65,14 @@ def test_nonsense_in_a_file_is_told(tmp_path: Path, name: str, value: Any) -> No
     path.write_text(json.dumps(json.loads(path.read_text()) | {name: value}))
     with pytest.raises(ValueError):
         profile_store.load(path)
+
+
+def test_the_speed_of_many_answers_at_once_comes_back(tmp_path: Path) -> None:
+    path, known = tmp_path / "one.json", learnt()
+    known.recent.add(60, known.verify.seconds(1, 0))
+    profile_store.save(path, known)
+    again = profile_store.load(path)
+    assert again is not None and again.recent == known.recent
 
 
 def test_a_folder_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
@@ -213,3 +221,11 @@ def test_what_is_measured_again_is_checked_again(
         with Engine.load(options(tiny.target), options(tiny.draft)) as engine:
             engine.profile.knowledge(time.perf_counter)
     assert looks == [False, True]
+
+
+@pytest.mark.llama
+def test_passes_that_several_share_have_a_profile_of_their_own(tiny: TinyFiles) -> None:
+    """They read the cells of all."""
+    loaded = options(tiny.target, ctx_size=256)
+    with Engine.load(loaded) as alone, Engine.load(replace(loaded, parallel=2)) as shared:
+        assert alone.profile.path != shared.profile.path

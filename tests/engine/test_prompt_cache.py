@@ -16,8 +16,8 @@ from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.llama.heads.opening import open_head
 from localspec.engine.llama.model import LlamaModel
+from localspec.engine.loading.rollback_choice import WAYS
 from localspec.engine.prompt_cache import PromptCache
-from localspec.engine.rollback_choice import WAYS
 from localspec.metadata.header import read_header
 from tests.support.command import interrupt_decode
 from tests.support.real_pair import GREEDY, TinyFiles, fresh, generate, options, random_ids

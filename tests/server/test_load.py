@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +221,7 @@ def test_slots_of_a_pair_with_cancellations(slots: int, tiny: TinyFiles) -> None
     with Engine.load(target) as alone:
         texts = [expected(alone, wish) for wish in asked]
     with (
-        Engine.load(target, draft, parallel=slots) as engine,
+        Engine.load(replace(target, parallel=slots), draft) as engine,
         serving(
             engine,
             defaults=Defaults(),

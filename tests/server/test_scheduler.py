@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -611,10 +612,10 @@ def test_slots_that_share_passes_share_the_prefixes_too(
         with scheduler(*engine.open_slots(), prefixes=PrefixCache(2**30)) as queue:
             return await asyncio.gather(*[client(queue, i) for i in range(5)])
 
-    models = [options(path, ctx_size=512, **exact) for path in (tiny.floats, tiny.draft)]
-    with Engine.load(*models, parallel=2) as engine:
+    target, draft = (options(path, ctx_size=512, **exact) for path in (tiny.floats, tiny.draft))
+    with Engine.load(replace(target, parallel=2), draft) as engine:
         found = asyncio.run(main())
     assert min(cached) >= 300
-    with Engine.load(models[0]) as engine:
+    with Engine.load(target) as engine:
         for prompt, tokens in (each for said in found for each in said):
             assert fresh(engine, prompt, GREEDY, 0, 9).tokens == tokens

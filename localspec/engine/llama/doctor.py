@@ -10,10 +10,11 @@ from localspec.core.config import LoadOptions
 from localspec.core.errors import EngineError, LocalspecError
 from localspec.core.formatting import size
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.engine import Engine, missing_gpu
+from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.heads.unstable import unstable
+from localspec.engine.loading.notes import missing_gpu
 
 
 @dataclass(slots=True)

@@ -14,17 +14,9 @@ from localspec.core.errors import EngineError
 from localspec.core.interrupt import held_interrupt
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.batch import Batch, chunks
+from localspec.engine.llama.copies import Copy, Reach, pointer
 from localspec.engine.llama.parameters import context_parameters
-from localspec.engine.llama.rollback import (
-    Copy,
-    Fork,
-    Reach,
-    Reread,
-    Rollback,
-    Trim,
-    make_rollback,
-    pointer,
-)
+from localspec.engine.llama.rollback import Fork, Reread, Rollback, Trim, make_rollback
 from localspec.engine.llama.tokenizer import SHORT, require_fitting, tokenize
 from localspec.engine.llama.weights import Weights
 from localspec.engine.memory.plan import asked_ctx_size, default_ctx_size

@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict
 from typing import Any
 
-from localspec.core.config import MAX_DRAFT_TOKENS, KeyValue, LoadOptions
+from localspec.core.config import MAX_ROWS, KeyValue, LoadOptions
 from localspec.core.errors import UsageError
 from localspec.engine.llama import llama_library, rollback
 from localspec.engine.llama.rpc.servers import devices_of
@@ -65,7 +65,7 @@ def context_parameters(options: LoadOptions, n_ctx: int, threads: int, way: str)
     params.n_seq_max, params.kv_unified = options.parallel, options.parallel > 1
     params.n_batch, params.n_ubatch = options.batch_size, options.ubatch_size
     params.swa_full = False  # layers with a sliding window keep no more than that, and a batch
-    params.n_outputs_max = params.n_outputs_max_per_seq = MAX_DRAFT_TOKENS + 2
+    params.n_outputs_max = params.n_outputs_max_per_seq = MAX_ROWS
     params.n_threads = threads
     params.n_threads_batch = options.threads_batch or threads
     params.flash_attn_type = _FLASH[options.flash_attention]

@@ -30,7 +30,7 @@ _SAMPLES, _SAMPLE, _BEGINNING = 256, 4096, 2**20  # of each of a model's files
 # Settings of a model that its state does not depend on, but for rounding.
 _FREE = frozenset(
     "file name parameters quantization device gpu_layers cpu_moe_layers override_tensors "
-    "tensor_split main_gpu split_mode rpc mmap batch_size ubatch_size ctx_size threads "
+    "tensor_split main_gpu split_mode rpc parallel mmap batch_size ubatch_size ctx_size threads "
     "threads_batch rollback".split()
 )
 

@@ -97,6 +97,7 @@ class Weights:
             "main_gpu": options.main_gpu,
             "split_mode": options.split_mode,
             "rpc": [str(server) for server in options.rpc],
+            "parallel": options.parallel,
             "mmap": options.mmap,
             "batch_size": options.batch_size,
             "ubatch_size": options.ubatch_size,

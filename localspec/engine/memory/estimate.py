@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
+from localspec.core.config import MAX_DRAFT_TOKENS, MAX_ROWS, LoadOptions
 from localspec.engine.memory.recurrent import (
     ANCHORS,
     SNAPSHOTS,
@@ -278,5 +278,5 @@ def _compute(header: ModelHeader, batch: int, cells: int) -> int:
     steps = _FLOAT * batch * (4 * width + 3 * max(widths, default=0))
     masks = 2 * batch * cells
     n_vocab = len(header.vocab) if header.vocab else 0
-    last = _FLOAT * ((MAX_DRAFT_TOKENS + 2) * n_vocab + batch * width)
+    last = _FLOAT * (MAX_ROWS * n_vocab + batch * width)
     return max(steps + masks, last)

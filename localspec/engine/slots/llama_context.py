@@ -6,12 +6,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.core.config import MAX_DRAFT_TOKENS
+from localspec.core.config import MAX_ROWS
 from localspec.core.errors import EngineError
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.batch import Batch
+from localspec.engine.llama.copies import Reach, pointer
 from localspec.engine.llama.model import LlamaModel
-from localspec.engine.llama.rollback import Reach, Trim, pointer
+from localspec.engine.llama.rollback import Trim
 from localspec.engine.slots.shared_passes import Part
 from localspec.speculative.loop import Logits
 
@@ -23,7 +24,7 @@ class SharedContext:
     one then, where `llama_kv_cache::init_batch` would else make one for each length.
     """
 
-    most_rows = MAX_DRAFT_TOKENS + 2  # `n_outputs_max`
+    most_rows = MAX_ROWS
 
     def __init__(self, model: LlamaModel) -> None:
         self._llama = llama_library.library()

@@ -4,7 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -79,12 +79,15 @@ class Seat:
             self._answering = False
             self._passes.leave(self)
 
+    @contextmanager
+    def at_turn(self) -> Iterator[None]:
+        """Have the turn inside the block, also outside an answer: contexts bear one at a time."""
+        with nullcontext() if self._answering else self.answering():
+            yield
+
     def read(self, part: Part) -> Logits:
         """The logits of a part, from a pass that others may share; raises what the pass raised."""
-        if not self._answering:
-            with self.answering():
-                return self.read(part)
-        with held_interrupt():
+        with self.at_turn(), held_interrupt():
             found = self._passes.wait_for(self, part)
         if isinstance(found, Exception):
             raise found

@@ -14,7 +14,8 @@ from localspec.speculative.sampling.constrained import Constraint
 from localspec.speculative.sampling.logit_changes import TokenRules
 from localspec.speculative.suffix import SuffixIndex
 
-NOT_TRIMMED = "a recurrent state takes tokens back for one text only"
+_ONE_AT_A_TIME = "Requests are answered one after the other: {}."
+NOT_TRIMMED = _ONE_AT_A_TIME.format("a recurrent state takes tokens back for one text only")
 
 
 class Slot:
@@ -91,14 +92,14 @@ def make_slots(
 def one_at_a_time(
     target: ModelHeader, draft: ModelHeader | None, options: LoadOptions
 ) -> str | None:
-    """Why a pair's answers cannot share passes; None where they can.
+    """Why a pair's answers cannot share passes, in a sentence; None where they can.
 
     Without a header of its own, the draft is none, or the target's own heads.
     """
     if keeps_state(target) or (draft is not None and keeps_state(draft)):
         return NOT_TRIMMED
     if options.load_heads or (draft is not None and not draft_kind(draft).is_model):
-        return "heads draft for one text only"
+        return _ONE_AT_A_TIME.format("heads draft for one text only")
     if options.exact:
-        return "--exact demands passes that do not depend on others"
+        return _ONE_AT_A_TIME.format("--exact demands passes that do not depend on others")
     return None

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from localspec.core.errors import EngineError
 from localspec.core.interrupt import require_wanted
 from localspec.engine.llama.batch import chunks
-from localspec.engine.llama.rollback import Copy, Reach
+from localspec.engine.llama.copies import Copy, Reach
 from localspec.engine.slots.shared_passes import CHUNK, Context, Part, Seat
 from localspec.speculative.loop import Company, Logits
 
@@ -100,7 +100,8 @@ class SlotModel:
                 self._held += len(chunk)
                 self._tokens += chunk[len(chunk) - max(0, self._held - len(self._tokens)) :]
         except EngineError:
-            self.keep(before)
+            del self._tokens[before:]
+            self._rewind(min(before, self._held))  # which may leave less
             raise
         return logits
 
@@ -108,7 +109,7 @@ class SlotModel:
         """Forget every token at ``length`` and beyond; those before may have to be read again."""
         del self._tokens[length:]
         if length < self._held:
-            self._held = self._context.rewind(self._sequence, length)
+            self._rewind(length)
 
     def mark(self) -> None:
         """Attention forgets without preparation."""
@@ -131,7 +132,8 @@ class SlotModel:
         """llama.cpp's state of all tokens in the cache, as large as their part of the cache."""
         if self.pending:
             self.decode([], 0)
-        return self._context.state(self._sequence)
+        with self._seat.at_turn():
+            return self._context.state(self._sequence)
 
     def restore(
         self, tokens: Sequence[int], state: NDArray[np.uint8], copies: Sequence[Copy] = ()
@@ -140,10 +142,15 @@ class SlotModel:
 
         There are no ``copies``: attention needs none.
         """
-        taken = self._context.restore(self._sequence, len(tokens), state)
+        with self._seat.at_turn():
+            taken = self._context.restore(self._sequence, len(tokens), state)
         self._tokens[:] = tokens if taken else []
         self._held = len(self._tokens)
         return taken
+
+    def _rewind(self, length: int) -> None:
+        with self._seat.at_turn():
+            self._held = self._context.rewind(self._sequence, length)
 
     @property
     def _chunk(self) -> int:

@@ -17,13 +17,13 @@ from hypothesis import strategies as st
 
 from localspec.core.errors import UsageError
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine import engine as engine_module
 from localspec.engine.answer import Answer
 from localspec.engine.chat.conversation import Chat
 from localspec.engine.chat.input_loop import handle
 from localspec.engine.engine import Engine
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.model import LlamaModel
+from localspec.engine.loading import pair as loading
 from localspec.speculative.prefix import common_prefix
 from tests.engine.chat.test_conversation import Person
 from tests.support.real_pair import GREEDY, options
@@ -99,7 +99,7 @@ def opened(architecture: Files, target: str, draft: str | None, way: str) -> Ite
     path = architecture(target)
     file = path if draft is None else architecture(draft)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_module, "load_target", load)
+        patch.setattr(loading, "load_target", load)
         engine = Engine.load(
             options(path, **EXACT),
             options(file, load_heads=draft is None, **EXACT),

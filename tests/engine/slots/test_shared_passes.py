@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -16,8 +17,9 @@ from localspec.core.config import DraftTokens
 from localspec.core.errors import EngineError
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
-from localspec.engine.slots.shared_passes import CHUNK, SharedPasses
+from localspec.engine.slots.shared_passes import CHUNK, Part, SharedPasses
 from localspec.engine.slots.slot import Slot
+from localspec.speculative.loop import Logits
 from tests.support.shared_toys import in_threads, shared
 from tests.support.toys import FakeClock, ToyEngine
 
@@ -298,6 +300,31 @@ def test_a_model_may_be_read_outside_an_answer() -> None:
     assert passes.answering == 0
 
 
+def test_nobody_touches_the_contexts_during_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even outside an answer: llama.cpp would be corrupted."""
+    slots, passes, target, _ = shared(2)
+    model, read = slots[1].target, target.read
+    model.decode([1, 2, 3], 1)
+    state = model.state()
+    acts = [lambda: model.keep(1), lambda: model.restore([1, 2, 3], state), model.state]
+    threads: list[threading.Thread] = []
+
+    def pass_during_which(parts: Sequence[Part]) -> list[Logits]:
+        threads.append(threading.Thread(target=acts[len(threads)]))
+        threads[-1].start()
+        while passes.answering < 2:
+            assert threads[-1].is_alive()
+        assert len(target.models[1].tokens) == held
+        return read(parts)
+
+    monkeypatch.setattr(target, "read", pass_during_which)
+    for _ in acts:
+        held = len(target.models[1].tokens)
+        slots[0].target.decode([1], 1)
+        threads[-1].join(60)
+    assert target.models[1].tokens == [1, 2, 3]
+
+
 def test_a_prompt_that_fails_leaves_nothing_of_it() -> None:
     """Though chunks before the one that failed were read."""
     slots, _, target, _ = shared(2, n_ctx=2048, refused=[ord("x")])
@@ -306,6 +333,25 @@ def test_a_prompt_that_fails_leaves_nothing_of_it() -> None:
     with pytest.raises(EngineError):
         model.decode([*b"abc" * 400, ord("x")], 0)
     assert len(target.passes) == 4 and model.tokens == target.models[0].tokens == [1, 2]
+
+
+def test_what_a_failed_pass_drove_out_of_a_window_is_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slots, _, target, _ = shared(1, refused=[ord("x")])
+    model = slots[0].target
+    model.decode([1, 2], 0)
+
+    def emptied(sequence: int, length: int) -> int:
+        target.models[sequence].keep(0)
+        return 0
+
+    with monkeypatch.context() as patch, pytest.raises(EngineError):
+        patch.setattr(target, "rewind", emptied)
+        model.decode([ord("x")], 1)
+    assert (model.tokens, model.pending) == ([1, 2], 2)
+    model.decode([3], 1)
+    assert target.models[0].tokens == [1, 2, 3]
 
 
 def test_a_state_is_of_all_tokens() -> None:

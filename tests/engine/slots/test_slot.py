@@ -62,8 +62,8 @@ def alone(demo_files: tuple[Path, Path]) -> Iterator[Engine]:
 @pytest.fixture(scope="module")
 def slots(demo_files: tuple[Path, Path]) -> Iterator[list[Slot]]:
     """Three slots of the demo pair."""
-    loaded = [options(path, ctx_size=512) for path in demo_files]
-    with Engine.load(*loaded, parallel=3) as engine:
+    loaded = [options(path, ctx_size=512, parallel=3) for path in demo_files]
+    with Engine.load(*loaded) as engine:
         yield slots_of(engine)
 
 
@@ -147,8 +147,8 @@ def shared_and_alone(
     )
     exact = {"ctx_size": 256, "cache_type_k": "f32", "cache_type_v": "f32"}
     oracle = load_model(path, flash_attention="off", **exact)
-    loaded = options(path, flash_attention="off", **exact)
-    with Engine.load(loaded, parallel=3) as engine:
+    loaded = options(path, flash_attention="off", parallel=3, **exact)
+    with Engine.load(loaded) as engine:
         yield slots_of(engine), oracle
     oracle.close()
 
@@ -180,7 +180,7 @@ def test_after_any_history_of_all_slots_each_one_s_state_is_right(
 
 
 def test_a_slot_s_context_may_be_full_while_the_others_are(tiny: TinyFiles) -> None:
-    with Engine.load(options(tiny.target, ctx_size=256), parallel=3) as engine:
+    with Engine.load(options(tiny.target, ctx_size=256, parallel=3)) as engine:
         slots = slots_of(engine)
         prompts = [random_ids(200 + 20 * i, i) for i in range(3)]
         for answer in at_once(slots, prompts, SamplingParams(temperature=0, ignore_eos=True), 0):
@@ -190,7 +190,7 @@ def test_a_slot_s_context_may_be_full_while_the_others_are(tiny: TinyFiles) -> N
 
 def test_who_asks_for_what_llama_cpp_refuses_is_alone_with_the_error(tiny: TinyFiles) -> None:
     """The others' logits are those of a pass without it."""
-    with Engine.load(options(tiny.target, ctx_size=256), parallel=2) as engine:
+    with Engine.load(options(tiny.target, ctx_size=256, parallel=2)) as engine:
         slots = slots_of(engine)
         prompt = random_ids(9)
         expected = slots[0].target.decode(prompt, 1)[0].copy()
@@ -267,7 +267,7 @@ def test_one_slot_is_the_engine_itself(tiny: TinyFiles) -> None:
 
 
 def test_what_cannot_share_passes_answers_one_after_the_other(tiny: TinyFiles) -> None:
-    with Engine.load(options(tiny.recurrent, ctx_size=256), parallel=3) as engine:
+    with Engine.load(options(tiny.recurrent, ctx_size=256, parallel=3)) as engine:
         assert engine.open_slots() == [engine]
         assert engine.target.options.parallel == 1
         assert any("one after the other" in note for note in engine.notes)
@@ -289,7 +289,7 @@ def test_why_passes_cannot_be_shared_is_said(tiny: TinyFiles) -> None:
 
 def test_what_turns_out_to_keep_a_state_answers_one_after_the_other(tiny: TinyFiles) -> None:
     """Of an architecture that was not known to."""
-    with Engine.load(options(tiny.target, ctx_size=256), parallel=2) as engine:
+    with Engine.load(options(tiny.target, ctx_size=256, parallel=2)) as engine:
         engine.target.use(Fork.name)
         assert engine.open_slots() == [engine]
         assert any("one after the other" in note for note in engine.notes)

@@ -11,12 +11,16 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from localspec.core.config import RpcServer
+from localspec.engine.llama import model
+from localspec.engine.llama.heads import context as heads_context
 from localspec.engine.llama.rpc import loss
+from localspec.engine.slots import llama_context
 
 pytestmark = [
     pytest.mark.llama,
@@ -133,16 +137,17 @@ def test_linux_lays_out_what_it_says_of_a_connection_as_is_read_here() -> None:
             assert loss._waited(ours) == 0
 
 
-def test_only_a_call_of_llama_cpp_is_waited_for() -> None:
+@pytest.mark.parametrize("module", [model, heads_context, llama_context])
+def test_only_a_call_of_llama_cpp_is_waited_for(module: ModuleType) -> None:
+    assert module.__file__ is not None
     assert not loss._in_llama_cpp()
     names: dict[str, Any] = {}
-    exec(compile("def call(lock):\n    lock.acquire()", loss._CALLERS + "a.py", "exec"), names)
+    exec(compile("def call(lock):\n    lock.acquire()", module.__file__, "exec"), names)
     lock = threading.Lock()
     with lock:
         thread = threading.Thread(target=names["call"], args=(lock,))
         thread.start()
-        while not loss._in_llama_cpp():
-            assert thread.is_alive()
+        assert any(loss._in_llama_cpp() for _ in range(10**5))
     thread.join()
     assert not loss._in_llama_cpp()
 

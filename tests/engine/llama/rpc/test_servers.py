@@ -9,9 +9,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import httpx2
 import pytest
 
 from localspec.core import paths
@@ -23,6 +28,7 @@ from localspec.engine.llama.parameters import model_parameters
 from localspec.engine.llama.rpc import loss, servers
 from tests.support.command import process
 from tests.support.heads import PAIRS
+from tests.support.real_pair import TinyFiles, random_ids
 from tests.support.rpc_workers import Worker, answering, free_port, named, rpc_program, workers
 
 pytestmark = pytest.mark.llama
@@ -269,3 +275,57 @@ def test_ctrl_c_twice_leaves_a_server_that_stopped(one: Worker) -> None:
             assert line, "it ended"
         run.send_signal(signal.SIGINT)
         assert run.wait(60) == 130
+
+
+@contextmanager
+def serving(*flags: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`localspec serve` with two slots as a process of its own, and where it continues texts."""
+    command = [sys.executable, "-m", "localspec", "serve", "-t", "1", "-np", "2", "--port", "0"]
+    with subprocess.Popen([*command, *flags], stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stderr is not None
+            for line in server.stderr:
+                if line.startswith("Listening on "):
+                    yield server, f"{line.split()[2]}/v1/completions"
+                    break
+            else:
+                raise AssertionError(f"ended with {server.wait()}")
+        finally:
+            server.kill()
+
+
+def test_answers_at_the_same_time_are_those_of_one_machine(
+    pair: list[Worker], tiny: TinyFiles
+) -> None:
+    """In F32, and of prompts whose states were kept, for others, on the way."""
+    f32 = ("-ctk", "f32", "-ctv", "f32", "-fa", "off")
+    models = ("-m", tiny.floats, "-md", tiny.draft, "-c", "512", *f32)
+
+    def ask(url: str, topic: int) -> Any:
+        body = {"prompt": random_ids(300, topic), "max_tokens": 16, "temperature": 0}
+        reply = httpx2.post(url, json={**body, "draft_tokens": 4}, timeout=60).json()
+        return [choice["text"] for choice in reply["choices"]], reply["usage"]
+
+    def answers(*flags: str) -> list[Any]:
+        with serving(*models, *flags) as (_, url), ThreadPoolExecutor(3) as clients:
+            return [*clients.map(partial(ask, url), [*range(5)] * 2)]
+
+    remote = answers("--rpc", named(pair))
+    assert [text for text, _ in remote] == [text for text, _ in answers()]
+    assert all(usage["prompt_tokens_details"]["cached_tokens"] > 200 for _, usage in remote[5:])
+
+
+def test_a_lost_server_ends_what_serves_others(one: Worker) -> None:
+    flags = ("--rpc", str(one.server), "--ignore-eos", "-c", "60000")
+    with serving(*PAIR, *flags) as (server, url):
+        body = {"prompt": PROMPT, "stream": True}
+        with pytest.raises(httpx2.RemoteProtocolError):
+            with httpx2.stream("POST", url, json=body, timeout=60) as reply:
+                for line in reply.iter_lines():
+                    one.end()
+                    assert "[DONE]" not in line
+        assert server.wait(60) == 1
+        assert server.stderr is not None
+        said = server.stderr.read()
+    assert f"The RPC server {one.server} was lost; an answer that had begun is not comp" in said
+    assert "Traceback" not in said

@@ -12,7 +12,7 @@ import pytest
 from localspec.core import paths
 from localspec.engine.engine import Engine
 from localspec.engine.llama.model import LlamaModel
-from localspec.engine.rollback_choice import load_target
+from localspec.engine.loading.rollback_choice import load_target
 from localspec.metadata.header import read_header
 from tests.support.real_pair import options
 
@@ -41,7 +41,7 @@ def costs(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """Seconds of a round by the way, instead of measured ones."""
     known = {"snapshots": 1.0, "fork": 2.0}
     monkeypatch.setattr(
-        "localspec.engine.rollback_choice._round_seconds",
+        "localspec.engine.loading.rollback_choice._round_seconds",
         lambda model, clock: known[model.rollback.name],
     )
     return known

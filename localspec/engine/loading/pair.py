@@ -1,0 +1,181 @@
+"""A target and its draft loaded: checked, placed where they fit, read.
+
+Both headers are checked before any weight is read: some bad files trip assertions in llama.cpp that
+end the process, and what does not fit should be said before it is tried.
+"""
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from localspec.core.config import LoadOptions
+from localspec.core.errors import FileProblem, IncompatiblePair
+from localspec.engine.llama.heads.head import Head
+from localspec.engine.llama.heads.opening import open_head
+from localspec.engine.llama.model import LlamaModel
+from localspec.engine.llama.rpc.servers import connect, warning
+from localspec.engine.loading.notes import missing_gpu, not_overridden, stretched, without_gpu
+from localspec.engine.loading.rollback_choice import load_target
+from localspec.engine.memory.plan import MemoryPlan
+from localspec.engine.memory.probe import (
+    announcement,
+    free_memory,
+    plan_here,
+    require_survival,
+)
+from localspec.engine.slots.slot import one_at_a_time
+from localspec.metadata.adapter import check_adapter
+from localspec.metadata.draft_kind import draft_kind
+from localspec.metadata.header import ModelHeader, read_header
+from localspec.pairing import Finding, check_model, check_own_heads, check_pair
+
+_CANNOT_ROLL_BACK = (
+    "llama.cpp cannot take rejected tokens back from {}, in no way that is known: running plain, "
+    "the draft is not used."
+)
+
+Say = Callable[[str], None] | None
+Draft = LlamaModel | Head | None
+
+
+class LoadedPair(NamedTuple):
+    """Both models, and what the user should know of them, in sentences."""
+
+    target: LlamaModel
+    draft: Draft
+    notes: list[str]
+
+
+def load_pair(
+    target: LoadOptions, draft: LoadOptions | None, *, lenient: bool = False, say: Say = None
+) -> LoadedPair:
+    """Check the files' headers and what fits, then load them; see `Engine.load`."""
+    target = replace(target, load_heads=_is_own(draft, target))
+    header = read_header(target.path, target.override_kv)
+    draft_header = None
+    if draft is not None and not target.load_heads:
+        draft_header = read_header(draft.path, draft.override_kv)
+    notes = _require(header, draft_header, target, lenient)
+    target = _connected(target, notes, say)
+    if target.parallel > 1 and (reason := one_at_a_time(header, draft_header, target)):
+        target = replace(target, parallel=1)
+        notes.append(reason)
+    draft = draft and replace(draft, parallel=target.parallel)
+    plan = _plan(header, target, draft_header, draft, notes, say)
+    notes += missing_gpu() + without_gpu(target, draft)
+    target = replace(target, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
+    if draft is not None and draft_header is not None:
+        draft = replace(draft, ctx_size=plan.draft_ctx_size, gpu_layers=plan.draft_gpu_layers)
+    require_survival(target)
+    model = load_target(header, target, say, drafted=draft is not None)
+    notes += stretched(model)
+    try:
+        drafter = _load_draft(model, draft_header, draft, notes)
+    except BaseException:
+        model.close()
+        raise
+    return LoadedPair(model, drafter, notes + not_overridden(model, drafter))
+
+
+def _is_own(draft: LoadOptions | None, target: LoadOptions) -> bool:
+    """Whether the draft is the heads in the target's own file."""
+    return draft is not None and draft.load_heads and draft.path == target.path
+
+
+def _require(
+    header: ModelHeader, draft: ModelHeader | None, target: LoadOptions, lenient: bool
+) -> list[str]:
+    """Refuse what must not be loaded; else what the user should know of the files."""
+    if draft is None:
+        warnings = _require_model(header)
+    else:
+        warnings = _require_pair(header, draft, lenient)
+    if target.load_heads:
+        for finding in check_own_heads(header).errors:
+            raise IncompatiblePair(finding.message, finding.hint)
+    for adapter, _ in target.loras:
+        check_adapter(adapter, header)
+    return warnings
+
+
+def _require_model(header: ModelHeader) -> list[str]:
+    """Raise FileProblem when the file must not be loaded by itself; else its warnings."""
+    findings = check_model(header)
+    for finding in findings:
+        if finding.level == "error":
+            raise FileProblem(f"{header.path}: {finding.message}", finding.hint)
+    return _warnings(findings)
+
+
+def _require_pair(target: ModelHeader, draft: ModelHeader, lenient: bool) -> list[str]:
+    """Raise IncompatiblePair for an incompatible draft; else the warnings."""
+    report = check_pair(target, draft, lenient=lenient)
+    if not report.compatible:
+        first, *others = report.errors
+        more = f" And {len(others)} more." if others else ""
+        anyway = " No text can be corrupted by that: --lenient runs the pair." * report.harmless
+        raise IncompatiblePair(
+            f"{draft.path} cannot draft for {target.path}: {first.message}{more}",
+            f"{first.hint}{anyway} All findings: "
+            + shlex.join(["localspec", "check", str(target.path), str(draft.path)]),
+        )
+    return _warnings(report.findings)
+
+
+def _warnings(findings: Sequence[Finding]) -> list[str]:
+    return [f"{f.message} {f.hint}" for f in findings if f.level == "warning"]
+
+
+def _connected(target: LoadOptions, notes: list[str], say: Say) -> LoadOptions:
+    """The options with RPC servers that are connected, and what is to be known of them told."""
+    connected = connect(target)
+    if target.rpc:
+        (say or notes.append)(warning(target.rpc))
+    return connected
+
+
+def _plan(
+    header: ModelHeader,
+    target: LoadOptions,
+    draft_header: ModelHeader | None,
+    draft: LoadOptions | None,
+    notes: list[str],
+    say: Say,
+) -> MemoryPlan:
+    """Contexts and GPU layers that fit, told to ``say``, or else noted."""
+    free = free_memory(target.device)
+    plan = plan_here(header, target, draft_header, draft, free)
+    if say is None:
+        notes += plan.notes
+        return plan
+    announced = announcement(plan, free)
+    for sentence in (*plan.notes, *([announced] if announced else [])):
+        say(sentence)
+    return plan
+
+
+def _load_draft(
+    target: LlamaModel, header: ModelHeader | None, options: LoadOptions | None, notes: list[str]
+) -> Draft:
+    """The draft, with its notes; None, with the reason noted, where either cannot roll back.
+
+    Without a header it is the target's own heads.
+    """
+    if options is None:
+        return None
+    require_survival(options)
+    if not target.can_roll_back:
+        notes.append(_CANNOT_ROLL_BACK.format(target.header.path.name))
+        return None
+    if header is None or not draft_kind(header).is_model:
+        # What heads borrow of the target can be computed only where the target is.
+        options = replace(options, rpc=target.options.rpc)
+        return open_head(target, header, options)
+    draft = LlamaModel(header, options)
+    if not draft.can_roll_back:
+        draft.close()
+        notes.append(_CANNOT_ROLL_BACK.format(header.path.name))
+        return None
+    notes += stretched(draft)
+    return draft
