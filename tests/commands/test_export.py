@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -83,6 +84,7 @@ def test_own_heads_are_found(localspec: Command, tmp_path: Path) -> None:
         (["--draft", "2,4"], 2, "takes one draft length, not a list"),
         (["--gpu-memory", "much"], 2, "expected a size such as 24GiB"),
         (["--gpu-memory", "0G"], 2, "expected a size such as 24GiB"),
+        (["--gpu-memory", "24"], 2, "expected a size such as 24GiB"),
         (["--gpus", "0"], 2, "greater than or equal to 1"),
         (["-c", "7"], 2, "is no number from 8 to"),
     ],
@@ -106,11 +108,11 @@ def test_what_is_no_pair(localspec: Command, pair: Pair, tmp_path: Path) -> None
     assert done.code == 1
     message, hint = told(done)
     assert message.startswith("These models are no pair: Target and draft add different BOS ids")
-    assert hint.endswith("All findings: localspec check TARGET DRAFT")
+    assert hint.endswith(shlex.join(["localspec", "check", str(pair.target), str(pair.other)]))
     alone = localspec("export", "-m", pair.target, "--to", "llama-server")
     assert alone.code == 1 and alone.out == ""
     found = localspec("export", "-m", pair.target, "--draft", "find", "--to", "llama-server")
-    assert found.code == 2 and "takes the draft by its name" in found.err
+    assert found.code == 2 and f"localspec suggest {shlex.quote(str(pair.target))}" in found.err
 
 
 def test_a_lenient_pair_goes_only_where_the_vocabulary_is_translated(
