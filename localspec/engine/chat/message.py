@@ -72,9 +72,8 @@ def one_call_each(messages: Sequence[Message]) -> list[Message]:
         for i, call in enumerate(calls):
             first = message if i == 0 else assistant_turn("")
             told.append({**first, "tool_calls": [call]})
-            own = [each for each in results if each.get("tool_call_id") == call["id"]]
-            results = [each for each in results if each not in own]
-            told += own
+            told += [each for each in results if each.get("tool_call_id") == call["id"]]
+            results = [each for each in results if each.get("tool_call_id") != call["id"]]
         told += results
     return told
 
