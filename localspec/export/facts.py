@@ -112,14 +112,22 @@ def on_hub(header: ModelHeader) -> Reference | None:
 
 
 def local_path(header: ModelHeader, engine: str) -> Path:
-    """The absolute path of a model; raises IncompatiblePair for one that is not on this disk."""
+    """The absolute path of a model; raises IncompatiblePair for none on this disk, or no UTF-8."""
     reference = on_hub(header)
     if reference is not None:
         raise IncompatiblePair(
             f"{engine} takes files on this disk, and {reference} is on the Hub.",
             f"Fetch it first: localspec download {reference}",
         )
-    return header.path.absolute()
+    path = header.path.absolute()
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise IncompatiblePair(
+            f"{engine} cannot be told of {one_line(str(path))}, whose path is not UTF-8.",
+            "Link the file under a plain name, and export that.",
+        ) from None
+    return path
 
 
 def require_llama_rule(facts: PairFacts, engine: str) -> None:
