@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from localspec.commands.export import ENGINES
+from localspec.library.catalog import find_pair
 from tests.export.test_facts import learn
 from tests.support.command import Command
 from tests.support.exports import arguments, model, option
@@ -162,6 +163,29 @@ def test_models_on_the_hub_by_their_headers(
     assert old.code == 1 and "downloads only what a repository has today, not hf:" in old.err
     local = localspec("export", "-m", PAIR[0], "-md", PAIR[1], "--to", "ik_llama")
     assert local.code == 1 and "Fetch it first: localspec download hf:org/big-GGUF/" in local.err
+
+
+def test_a_known_pair_by_its_name(
+    localspec: Command, stocked: FakeHub, pair: Pair, tmp_path: Path
+) -> None:
+    spec = find_pair("qwen3-14b")
+    assert spec.draft is not None
+    models = [(spec.target, pair.target), (spec.draft, pair.draft)]
+    for known, path in models:
+        stocked.add(known.repo, known.file or "", path.read_bytes())
+        stocked.repos[known.repo].tags.append(f"base_model:quantized:{known.repo}-whole")
+    done = localspec("export", spec.name, "--draft-tokens", "5", "--to", "llama-cli")
+    (words,) = arguments(done.out, tmp_path, programs=["llama-cli"])
+    assert [option(words, flag) for flag in ("--hf-repo", "--hf-file")] == [
+        *(spec.target.repo, spec.target.file)
+    ]
+    assert [option(words, flag) for flag in ("--spec-draft-hf", "-md")] == [
+        *(spec.draft.repo, spec.draft.file)
+    ]
+    assert option(words, "--spec-draft-n-max") == "5"
+    served = localspec("export", spec.name, "--to", "vllm").out
+    assert f"vllm serve {spec.target.repo}-whole" in served
+    assert f'"model": "{spec.draft.repo}-whole"' in served
 
 
 def test_the_hub_says_what_was_quantized(localspec: Command, stocked: FakeHub) -> None:
