@@ -80,6 +80,21 @@ def test_the_tree_names_every_package_and_no_other() -> None:
     assert named == there
 
 
+def test_files_that_architecture_names_exist() -> None:
+    """A name without its folder is in that of one before it in the row."""
+    named, missing = 0, []
+    for row in re.findall(r"^\|.*", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE):
+        folders = [ROOT, ROOT / "localspec"]
+        for name in re.findall(r"`([\w./-]+(?:\.(?:py|sh|md|toml|txt|js)|/))`", row):
+            found = next((f / name for f in reversed(folders) if (f / name).exists()), None)
+            if found is None:
+                missing.append(name)
+            else:
+                folders.append(found if found.is_dir() else found.parent)
+            named += 1
+    assert missing == [] and named > 100
+
+
 def test_commands_and_flags_of_the_pages_exist() -> None:
     program = typer.main.get_command(cli.app)
     lines = command_lines()

@@ -1,5 +1,7 @@
 """The command ``export``: a checked pair as a command or configuration of another engine."""
 
+import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +12,7 @@ from localspec.commands.flags.cluster import ClusterFlags
 from localspec.commands.flags.groups import choice, spread_groups, whole
 from localspec.commands.flags.kept import FlagGroups, kept_settings
 from localspec.commands.flags.loading import LoadingFlags
-from localspec.commands.flags.models import ModelFlags, NameArgument
+from localspec.commands.flags.models import ModelFlags, NameArgument, PairFlags
 from localspec.commands.flags.sampling import SamplingFlags
 from localspec.commands.flags.spellings import LlamaCommand
 from localspec.commands.session import Request, download_ui, make_request
@@ -45,34 +47,9 @@ def export(
             help=f"What is to run the pair: {', '.join(ENGINES)}.",
         ),
     ],
+    pair: PairFlags,
     cluster: ClusterFlags,
     name: NameArgument = None,
-    target: Annotated[
-        str | None,
-        typer.Option("--target", "-m", "--model", metavar="MODEL", help="The big model."),
-    ] = None,
-    draft: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--draft",
-            metavar="MODEL|mtp|N",
-            help="The draft model, mtp (the target's own heads, the default without one), or the "
-            "draft length; may be given twice, once for each.",
-        ),
-    ] = None,
-    draft_model: Annotated[
-        str | None,
-        typer.Option("--draft-model", "-md", metavar="MODEL", help="The draft model alone."),
-    ] = None,
-    draft_tokens: Annotated[
-        str | None,
-        typer.Option(
-            "--draft-tokens",
-            metavar="N",
-            help="Draft length. Default: the best by what auto learnt of the pair on this "
-            "machine, else the engine's.",
-        ),
-    ] = None,
     ctx_size: Annotated[
         int | None,
         typer.Option(
@@ -84,17 +61,16 @@ def export(
             "8192 and that.",
         ),
     ] = None,
-    lenient: Annotated[
-        bool, typer.Option("--lenient", help="Only warn of what cannot corrupt text.")
-    ] = False,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Write a new file instead of stdout."),
     ] = None,
 ) -> None:
-    """Print the command or configuration that runs a pair in another engine.
+    """Print the command or configuration that runs a pair in another engine; reads only headers.
 
-    Only headers are read. Exit code 1, with the reason, where the engine cannot run the pair.
+    Without a draft the target's own heads draft. Without a draft length, or with auto, it is the
+    best fixed one by what auto learnt of the pair on this machine, else the engine's. Exit code 1,
+    with the reason, where the engine cannot run the pair.
     """
     from localspec.export.engines import ENGINES as EXPORTS
 
@@ -102,9 +78,10 @@ def export(
         console.note(f"Ignored, since only {' and '.join(_ON_GPUS)} use it: {', '.join(ignored)}.")
     if output is not None and output.exists():
         raise FileProblem(f"{output} exists already.", "Choose another name, or remove it first.")
-    models = ModelFlags(target, draft or [], draft_model, draft_tokens, lenient=lenient)
-    groups = FlagGroups(models, LoadingFlags(ctx_size=ctx_size), SamplingFlags())
-    request = make_request(name, groups)
+    models = ModelFlags(**asdict(pair))
+    request = make_request(
+        name, FlagGroups(models, LoadingFlags(ctx_size=ctx_size), SamplingFlags())
+    )
     verdict = _judged(request)
     facts = _facts(request, verdict, _length(request, verdict, to), cluster)
     exported = EXPORTS[to](facts)
@@ -123,7 +100,8 @@ def _judged(request: Request) -> "PairCheck":
     draft = request.draft.model or MTP
     if draft == FIND:
         raise UsageError(
-            "export takes the draft by its name.", "See what there is: localspec suggest TARGET"
+            "export takes the draft by its name.",
+            "See what there is: " + shlex.join(["localspec", "suggest", request.target]),
         )
     verdict = judge(
         request.target, draft, request.resolver, download_ui(), lenient=request.models.lenient
@@ -132,7 +110,8 @@ def _judged(request: Request) -> "PairCheck":
         first = verdict.report.errors[0]
         raise IncompatiblePair(
             f"These models are no pair: {first.message}",
-            f"{first.hint} All findings: localspec check TARGET DRAFT",
+            f"{first.hint} All findings: "
+            + shlex.join(["localspec", "check", request.target, draft]),
         )
     for finding in verdict.report.warnings:
         console.note(f"{finding.message} {finding.hint}")

@@ -70,7 +70,7 @@ def pair_add(
     if unkept := unkept_flags(models, loading):
         raise UsageError(
             f"A pair does not keep {', '.join(unkept)}.",
-            "Leave out what it does not keep, and give that to run, chat or bench.",
+            "Leave out what it does not keep, and give that to run, chat, serve or bench.",
         )
     target, draft = _both_models(name, models, resolver)
     verdict = judge(target, draft, resolver, download_ui(), lenient=models.lenient)

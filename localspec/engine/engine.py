@@ -182,7 +182,7 @@ class Engine:
         forced = forced_tools(tool_choice, offered)
         if tool_choice == "none":
             offered = ()
-        calls = template.calls if offered else None
+        calls = template.tools.form if offered else None
         text, state = template.begin(
             read_messages(messages), thinking=thinking, tools=offered, variables=variables
         )

@@ -80,11 +80,11 @@ def _refuse_heads(facts: PairFacts, gpus: int) -> NoReturn:
     counts = _split_heads(facts)
     heads = " and ".join(f"{count:,}" for count in counts)
     largest = math.gcd(*counts)
-    even = ", ".join(str(n) for n in range(1, min(largest, 256) + 1) if largest % n == 0)
+    even = " or ".join(str(n) for n in range(1, min(largest, 256) + 1) if largest % n == 0)
     raise UsageError(
         f"{gpus} GPUs cannot share the {heads} attention heads evenly, and this engine splits "
         "layers of a pair in no other way.",
-        f"Give --gpus and --machines that make one of {even} in all, or take vLLM: --to vllm",
+        f"Give --gpus and --machines that make {even} in all, or take vLLM: --to vllm",
     )
 
 

@@ -1,7 +1,7 @@
 """What another engine is told of a checked pair, and the draft length that was learnt of it."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +13,9 @@ from localspec.metadata.draft_kind import DraftKind, claimed_heads, draft_kind
 from localspec.metadata.header import ModelHeader
 from localspec.pairing import PairReport
 from localspec.speculative.control.valuation import LONGEST_AUTO
+
+# Settings that every engine is told of in its own way, or not at all: the check is made here.
+_ELSEWHERE = frozenset({"draft_tokens", "ctx_size", "lenient"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +112,22 @@ def on_hub(header: ModelHeader) -> Reference | None:
 
 
 def local_path(header: ModelHeader, engine: str) -> Path:
-    """The absolute path of a model; raises IncompatiblePair for one that is not on this disk."""
+    """The absolute path of a model; raises IncompatiblePair for none on this disk, or no UTF-8."""
     reference = on_hub(header)
     if reference is not None:
         raise IncompatiblePair(
             f"{engine} takes files on this disk, and {reference} is on the Hub.",
             f"Fetch it first: localspec download {reference}",
         )
-    return header.path.absolute()
+    path = header.path.absolute()
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise IncompatiblePair(
+            f"{engine} cannot be told of {one_line(str(path))}, whose path is not UTF-8.",
+            "Link the file under a plain name, and export that.",
+        ) from None
+    return path
 
 
 def require_llama_rule(facts: PairFacts, engine: str) -> None:
@@ -128,6 +139,19 @@ def require_llama_rule(facts: PairFacts, engine: str) -> None:
             "Serve it with this program: localspec serve --lenient, or choose another draft: "
             "localspec suggest TARGET",
         )
+
+
+def left_out(
+    facts: PairFacts, engine: str, loading: Collection[str], sampling: Collection[str]
+) -> tuple[str, ...]:
+    """One sentence with the settings of a pair for which an engine has no flag; none without."""
+    names = [
+        *(n for n in facts.settings if n not in loading and n not in _ELSEWHERE),
+        *(n for n in facts.sampling if n not in sampling),
+    ]
+    if not names:
+        return ()
+    return (f"Left out, since {engine} has no such setting: {', '.join(names)}.",)
 
 
 def learnt_length(target: ModelHeader, draft: ModelHeader) -> DraftLength:

@@ -1,8 +1,8 @@
 """ik_llama.cpp: the command of its llama-server, whose --spec-type takes its settings inline."""
 
 from localspec.core.errors import IncompatiblePair
-from localspec.export.facts import Exported, PairFacts, local_path
-from localspec.export.llama_cpp import LOADING_FLAGS, SAMPLING_FLAGS, flags_for, left_out
+from localspec.export.facts import Exported, PairFacts, left_out, local_path
+from localspec.export.llama_cpp import LOADING_FLAGS, SAMPLING_FLAGS, flags_for
 from localspec.export.shell import Words, made_by, script
 
 # common/common.cpp and the help of its llama-server, read in November 2026.

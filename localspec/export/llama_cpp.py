@@ -4,7 +4,14 @@ from collections.abc import Iterator, Mapping
 
 from localspec.core.config import ALL_LAYERS
 from localspec.core.errors import IncompatiblePair
-from localspec.export.facts import Exported, PairFacts, local_path, on_hub, require_llama_rule
+from localspec.export.facts import (
+    Exported,
+    PairFacts,
+    left_out,
+    local_path,
+    on_hub,
+    require_llama_rule,
+)
 from localspec.export.shell import Words, made_by, script
 from localspec.metadata.header import ModelHeader
 
@@ -47,8 +54,6 @@ SAMPLING_FLAGS = {
     "seed": "--seed",
 }
 _DRAFT_CACHES = {"cache_type_k": "-ctkd", "cache_type_v": "-ctvd"}
-# What no other engine is told: the draft's length and the check are said otherwise.
-_ELSEWHERE = frozenset({"draft_tokens", "ctx_size", "lenient"})
 
 
 def llama_server(facts: PairFacts) -> Exported:
@@ -78,7 +83,8 @@ def _command(facts: PairFacts, program: str) -> Exported:
         made_by(facts.title, f"{program} of {VERSION}"),
         f"Draft length: {facts.length.source}.",
     ]
-    return Exported(script(comments, command), left_out(facts, program))
+    notes = left_out(facts, program, LOADING_FLAGS, SAMPLING_FLAGS)
+    return Exported(script(comments, command), notes)
 
 
 def _model(header: ModelHeader, *, draft: bool) -> list[Words]:
@@ -107,26 +113,9 @@ def flags_for(values: Mapping[str, object], flags: Mapping[str, str]) -> Iterato
         elif isinstance(value, list | tuple):
             yield from ([flag, str(each)] for each in value)
         else:
-            yield [flag, _written(value)]
+            yield [flag, written(name, value)]
 
 
-def _written(value: object) -> str:
-    if value == ALL_LAYERS:
-        return "999"  # as people write it; no model has so many
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def left_out(
-    facts: PairFacts,
-    engine: str,
-    loading: Mapping[str, object] = LOADING_FLAGS,
-    sampling: Mapping[str, object] = SAMPLING_FLAGS,
-) -> tuple[str, ...]:
-    """One sentence that names the settings of a pair for which an engine has no flag."""
-    names = [
-        *(n for n in facts.settings if n not in loading and n not in _ELSEWHERE),
-        *(n for n in facts.sampling if n not in sampling),
-    ]
-    if not names:
-        return ()
-    return (f"Left out, since {engine} has no such setting: {', '.join(names)}.",)
+def written(name: str, value: object) -> str:
+    """A setting as people write it: for all layers 999, which no model has."""
+    return "999" if "layers" in name and value == ALL_LAYERS else str(value)

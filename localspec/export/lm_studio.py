@@ -6,8 +6,14 @@ from pathlib import Path
 
 from localspec.core.errors import IncompatiblePair
 from localspec.core.formatting import one_line
-from localspec.export.facts import Exported, PairFacts, local_path, on_hub, require_llama_rule
-from localspec.export.llama_cpp import left_out
+from localspec.export.facts import (
+    Exported,
+    PairFacts,
+    left_out,
+    local_path,
+    on_hub,
+    require_llama_rule,
+)
 from localspec.hub.provenance import read_record
 from localspec.metadata.header import ModelHeader
 

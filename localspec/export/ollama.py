@@ -2,8 +2,8 @@
 
 from localspec.core.errors import IncompatiblePair
 from localspec.core.formatting import one_line
-from localspec.export.facts import Exported, PairFacts, local_path, require_llama_rule
-from localspec.export.llama_cpp import left_out
+from localspec.export.facts import Exported, PairFacts, left_out, local_path, require_llama_rule
+from localspec.export.llama_cpp import written
 from localspec.export.shell import made_by
 from localspec.metadata.header import ModelHeader
 
@@ -42,7 +42,7 @@ def ollama(facts: PairFacts) -> Exported:
         "draft_num_predict": facts.length.tokens or _DEFAULT_LENGTH,
         "num_ctx": facts.ctx_size,
     }
-    parameters |= {_LOADING[n]: v for n, v in facts.settings.items() if n in _LOADING}
+    parameters |= {_LOADING[n]: written(n, v) for n, v in facts.settings.items() if n in _LOADING}
     parameters |= {
         _PARAMETERS[name]: value
         for name, value in facts.whole_sampling.items()  # or its own defaults would stand

@@ -1,7 +1,8 @@
 """A Python script that answers one prompt with this library."""
 
-from localspec.export.facts import Exported, PairFacts, local_path
-from localspec.export.llama_cpp import left_out
+from collections.abc import Mapping
+
+from localspec.export.facts import Exported, PairFacts, left_out, local_path
 
 # Settings of a pair that `LoadOptions` has by the same name; a draft's own begin with draft_.
 _BOTH = ("flash_attention", "cache_type_k", "cache_type_v", "exact")
@@ -55,9 +56,8 @@ def python_script(facts: PairFacts) -> Exported:
     return Exported(text, left_out(facts, engine, _LOADED, facts.sampling))
 
 
-def _options(path: str, ctx_size: int | None, kept: object, prefix: str) -> str:
+def _options(path: str, ctx_size: int | None, kept: Mapping[str, object], prefix: str) -> str:
     """The arguments of one model's `LoadOptions`."""
-    assert isinstance(kept, dict)
     named = {name: kept[name] for name in _BOTH if name in kept}
     if ctx_size is not None:
         named["ctx_size"] = ctx_size

@@ -2,8 +2,7 @@
 
 from localspec.core.errors import IncompatiblePair
 from localspec.export.cluster import split_pair
-from localspec.export.facts import Exported, PairFacts
-from localspec.export.llama_cpp import left_out
+from localspec.export.facts import Exported, PairFacts, left_out
 from localspec.export.repositories import original_repos
 from localspec.export.shell import Words, made_by, script
 from localspec.export.vllm import HUGGING_FACE_NAMES, sampling_json

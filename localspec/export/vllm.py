@@ -4,8 +4,7 @@ import json
 from collections.abc import Mapping
 
 from localspec.export.cluster import split_pair
-from localspec.export.facts import Exported, PairFacts
-from localspec.export.llama_cpp import left_out
+from localspec.export.facts import Exported, PairFacts, left_out
 from localspec.export.repositories import original_repos
 from localspec.export.shell import made_by, script
 

@@ -70,7 +70,7 @@ def tag_of(path: str) -> str | None:
 
 def how_to_convert(source: str, *, on_hub: bool) -> str:
     """The next step for a model that only has safetensors: a clause, for a folder or repository."""
-    name = source.rstrip("/").rpartition("/")[2] or "model"
+    name = source.rstrip("/").rpartition("/")[2].strip(".") or "model"  # "." names a folder too
     words = ["python", "convert_hf_to_gguf.py", *(["--remote"] if on_hub else []), source]
     command = shlex.join([*words, "--outfile", f"{name}.gguf"])
     return f"convert it in llama.cpp's source folder with `{command}`"

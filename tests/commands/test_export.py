@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from localspec.commands.export import ENGINES
+from localspec.library.catalog import find_pair
 from tests.export.test_facts import learn
 from tests.support.command import Command
 from tests.support.exports import arguments, model, option
@@ -83,6 +85,7 @@ def test_own_heads_are_found(localspec: Command, tmp_path: Path) -> None:
         (["--draft", "2,4"], 2, "takes one draft length, not a list"),
         (["--gpu-memory", "much"], 2, "expected a size such as 24GiB"),
         (["--gpu-memory", "0G"], 2, "expected a size such as 24GiB"),
+        (["--gpu-memory", "24"], 2, "expected a size such as 24GiB"),
         (["--gpus", "0"], 2, "greater than or equal to 1"),
         (["-c", "7"], 2, "is no number from 8 to"),
     ],
@@ -106,11 +109,11 @@ def test_what_is_no_pair(localspec: Command, pair: Pair, tmp_path: Path) -> None
     assert done.code == 1
     message, hint = told(done)
     assert message.startswith("These models are no pair: Target and draft add different BOS ids")
-    assert hint.endswith("All findings: localspec check TARGET DRAFT")
+    assert hint.endswith(shlex.join(["localspec", "check", str(pair.target), str(pair.other)]))
     alone = localspec("export", "-m", pair.target, "--to", "llama-server")
     assert alone.code == 1 and alone.out == ""
     found = localspec("export", "-m", pair.target, "--draft", "find", "--to", "llama-server")
-    assert found.code == 2 and "takes the draft by its name" in found.err
+    assert found.code == 2 and f"localspec suggest {shlex.quote(str(pair.target))}" in found.err
 
 
 def test_a_lenient_pair_goes_only_where_the_vocabulary_is_translated(
@@ -160,6 +163,29 @@ def test_models_on_the_hub_by_their_headers(
     assert old.code == 1 and "downloads only what a repository has today, not hf:" in old.err
     local = localspec("export", "-m", PAIR[0], "-md", PAIR[1], "--to", "ik_llama")
     assert local.code == 1 and "Fetch it first: localspec download hf:org/big-GGUF/" in local.err
+
+
+def test_a_known_pair_by_its_name(
+    localspec: Command, stocked: FakeHub, pair: Pair, tmp_path: Path
+) -> None:
+    spec = find_pair("qwen3-14b")
+    assert spec.draft is not None
+    models = [(spec.target, pair.target), (spec.draft, pair.draft)]
+    for known, path in models:
+        stocked.add(known.repo, known.file or "", path.read_bytes())
+        stocked.repos[known.repo].tags.append(f"base_model:quantized:{known.repo}-whole")
+    done = localspec("export", spec.name, "--draft-tokens", "5", "--to", "llama-cli")
+    (words,) = arguments(done.out, tmp_path, programs=["llama-cli"])
+    assert [option(words, flag) for flag in ("--hf-repo", "--hf-file")] == [
+        *(spec.target.repo, spec.target.file)
+    ]
+    assert [option(words, flag) for flag in ("--spec-draft-hf", "-md")] == [
+        *(spec.draft.repo, spec.draft.file)
+    ]
+    assert option(words, "--spec-draft-n-max") == "5"
+    served = localspec("export", spec.name, "--to", "vllm").out
+    assert f"vllm serve {spec.target.repo}-whole" in served
+    assert f'"model": "{spec.draft.repo}-whole"' in served
 
 
 def test_the_hub_says_what_was_quantized(localspec: Command, stocked: FakeHub) -> None:

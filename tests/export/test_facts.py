@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -88,6 +89,14 @@ def test_a_model_on_the_hub_is_no_file(tmp_path: Path) -> None:
     with pytest.raises(IncompatiblePair, match="It takes files on this disk") as caught:
         local_path(there, "It")
     assert caught.value.hint == "Fetch it first: localspec download hf:org/Big-GGUF/big.gguf"
+
+
+def test_a_path_that_is_no_text_is_not_written(tmp_path: Path) -> None:
+    header = model(tmp_path, "big")
+    wild = replace(header, path=Path(os.fsdecode(os.fsencode(header.path) + b"\xff")))
+    header.path.rename(wild.path)
+    with pytest.raises(IncompatiblePair, match="whose path is not UTF-8"):
+        local_path(wild, "It")
 
 
 def test_what_is_kept_wins_over_what_the_target_recommends(tmp_path: Path) -> None:

@@ -65,8 +65,9 @@ def test_settings_and_sampling_of_a_pair(facts: Facts, tmp_path: Path) -> None:
             "draft_ctx_size": 512,
         },
         sampling={
-            "temperature": 0.25,
+            "temperature": 0.1234567,
             "top_k": 12,
+            "seed": ALL_LAYERS,  # a number like any other
             "ignore_eos": True,
             "logit_bias": ("5+1", "6-inf"),
             "acceptance": "match",
@@ -75,7 +76,7 @@ def test_settings_and_sampling_of_a_pair(facts: Facts, tmp_path: Path) -> None:
     made = llama_server(known)
     (words,) = arguments(made.text, tmp_path, programs=["llama-server"])
     flags = {"-ngl": "999", "-ngld": "7", "-t": "3", "-fa": "on", "-ctk": "q8_0", "-ctkd": "q8_0"}
-    flags |= {"--temp": "0.25", "--top-k": "12"}
+    flags |= {"--temp": "0.1234567", "--top-k": "12", "--seed": str(ALL_LAYERS)}
     assert {flag: option(words, flag) for flag in flags} == flags
     assert "--ignore-eos" in words
     assert [words[i + 1] for i, word in enumerate(words) if word == "--logit-bias"] == [

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from localspec.core.config import ALL_LAYERS
 from localspec.core.errors import IncompatiblePair
 from localspec.export.facts import DraftLength
 from localspec.export.ollama import ollama
@@ -47,12 +48,13 @@ def test_settings_that_it_has(tmp_path: Path) -> None:
     (path,) = pair(tmp_path, "own heads")
     known = facts_of(
         read_header(path),
-        settings={"gpu_layers": 9, "flash_attention": "on"},
+        settings={"gpu_layers": ALL_LAYERS, "threads": 2, "flash_attention": "on"},
         sampling={"temperature": 0.5, "repeat_last_n": 32, "xtc_threshold": 0.2},
     )
     made = ollama(known)
-    assert lines(made.text)[-3:] == [
-        "PARAMETER num_gpu 9",
+    assert lines(made.text)[-4:] == [
+        "PARAMETER num_gpu 999",
+        "PARAMETER num_thread 2",
         "PARAMETER temperature 0.5",
         "PARAMETER repeat_last_n 32",
     ]

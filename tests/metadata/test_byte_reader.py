@@ -28,7 +28,9 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
     assert "cannot be read" in refusal(tmp_path / ("n" * 300)).message
 
 
-def test_safetensors_are_converted_by_llama_cpp(tmp_path: Path) -> None:
+def test_safetensors_are_converted_by_llama_cpp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "My Model"
     folder.mkdir()
     weights = folder / "model-00001-of-00002.safetensors"
@@ -40,6 +42,11 @@ def test_safetensors_are_converted_by_llama_cpp(tmp_path: Path) -> None:
         command = caught.value.hint.split("`")[1]
         expected = ["python", "convert_hf_to_gguf.py", str(folder), "--outfile", "My Model.gguf"]
         assert shlex.split(command) == expected
+    monkeypatch.chdir(folder)
+    for path in (Path("."), Path(weights.name)):
+        with pytest.raises(FileProblem) as caught:
+            read_header(path)
+        assert "convert_hf_to_gguf.py . --outfile model.gguf`" in caught.value.hint
     (folder / "model.gguf").write_bytes(b"")
     assert refusal(folder).message == f"{folder} is a directory."
 

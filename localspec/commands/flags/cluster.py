@@ -9,13 +9,13 @@ import typer
 from localspec.commands.flags.groups import parsed_by
 
 _PANEL = "Serving on GPUs (vllm, sglang)"
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_UNITS = {"M": 2**20, "G": 2**30, "T": 2**40}
 _MOST = 4096  # GPUs of a machine, and machines
 
 
 def _bytes(text: str) -> int:
     """Read ``24GiB``, ``24G`` or ``80GB`` (which GPUs are sold by, and means GiB)."""
-    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?) ?([KMGT]?)(?:i?B)?", text, re.IGNORECASE)
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?) ?([MGT])(?:i?B)?", text, re.IGNORECASE)
     if found is None or not float(found[1]):
         raise ValueError("expected a size such as 24GiB")
     return int(float(found[1]) * _UNITS[found[2].upper()])

@@ -16,8 +16,8 @@ _DRAFTING = "Drafting"
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFlags:
-    """Which models, and how far to draft."""
+class PairFlags:
+    """Which models are a pair, and the draft length."""
 
     target: Annotated[
         str | None,
@@ -62,6 +62,25 @@ class ModelFlags:
             rich_help_panel=_DRAFTING,
         ),
     ] = None
+    lenient: Annotated[
+        bool,
+        typer.Option(
+            "--lenient",
+            help="Accept pairs that llama.cpp refuses for harmless reasons: control or unused "
+            "tokens, BOS and EOS ids, vocabulary size.",
+            rich_help_panel=_DRAFTING,
+        ),
+    ] = False
+
+    def draft_options(self) -> DraftOptions:
+        """What ``--draft`` and its long forms mean together."""
+        return choose_draft(self.draft, self.draft_model, self.draft_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFlags(PairFlags):
+    """Which models, and how far to draft."""
+
     suffix: Annotated[
         str,
         typer.Option(
@@ -73,15 +92,6 @@ class ModelFlags:
             rich_help_panel=_DRAFTING,
         ),
     ] = "on"
-    lenient: Annotated[
-        bool,
-        typer.Option(
-            "--lenient",
-            help="Accept pairs that llama.cpp refuses for harmless reasons: control or unused "
-            "tokens, BOS and EOS ids, vocabulary size.",
-            rich_help_panel=_DRAFTING,
-        ),
-    ] = False
     recalibrate: Annotated[
         bool,
         typer.Option(
@@ -93,7 +103,3 @@ class ModelFlags:
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show llama.cpp's log on stderr.")
     ] = False
-
-    def draft_options(self) -> DraftOptions:
-        """What ``--draft`` and its long forms mean together."""
-        return choose_draft(self.draft, self.draft_model, self.draft_tokens)

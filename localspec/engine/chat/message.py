@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, NotRequired, TypedDict
 
 from localspec.core.errors import UsageError
-from localspec.engine.chat.tools.tool import parsed
+from localspec.engine.chat.tools.tool import MAX_DEPTH, is_shallow, parsed
 
 ROLES = ("system", "user", "assistant")
 MAX_CALLS = 128  # in one message
@@ -72,9 +72,8 @@ def one_call_each(messages: Sequence[Message]) -> list[Message]:
         for i, call in enumerate(calls):
             first = message if i == 0 else assistant_turn("")
             told.append({**first, "tool_calls": [call]})
-            own = [each for each in results if each.get("tool_call_id") == call["id"]]
-            results = [each for each in results if each not in own]
-            told += own
+            told += [each for each in results if each.get("tool_call_id") == call["id"]]
+            results = [each for each in results if each.get("tool_call_id") != call["id"]]
         told += results
     return told
 
@@ -131,8 +130,11 @@ def _read_call(call: object, place: str) -> dict[str, Any]:
             arguments = parsed(arguments)
         except ValueError:
             arguments = None
-    if not isinstance(arguments, dict):
-        _refuse(f"{place}.function.arguments is not the text of a JSON object.", 'such as "{}"')
+    if not isinstance(arguments, dict) or not is_shallow(arguments):
+        _refuse(
+            f"{place}.function.arguments is not the text of a JSON object.",
+            f'one such as "{{}}", of up to {MAX_DEPTH} levels',
+        )
     name = _require_text(function.get("name"), f"{place}.function.name")
     call_id = _require_text(call.get("id") or "", f"{place}.id")
     told = {"name": name, "arguments": arguments}

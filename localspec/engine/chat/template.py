@@ -8,13 +8,12 @@ from functools import cached_property, partial
 from os.path import commonprefix
 from typing import Any
 
-from localspec.core.errors import TemplateError, UsageError
+from localspec.core.errors import TemplateError
 from localspec.engine.chat.formats import format_between, known_format
-from localspec.engine.chat.message import Message, one_call_each
+from localspec.engine.chat.message import Message
 from localspec.engine.chat.reasoning import Format, state_behind
 from localspec.engine.chat.sandbox import fill, names_read
-from localspec.engine.chat.tools.forms import FAMILIES, CallForm, call_form
-from localspec.engine.chat.tools.support import CallsTaken, calls_taken, describes, short_id
+from localspec.engine.chat.tools.capabilities import ToolCapabilities
 from localspec.engine.chat.tools.tool import Tool
 
 _CHATML_END = "<|im_end|>"
@@ -34,8 +33,6 @@ _SWITCHES = (
 )  # fmt: skip
 
 _TOOLS = ("tools", "available_tools")  # as most templates call them, and Granite's
-_ONE_TEXT = "<|channel|>"  # gpt-oss writes a call's thoughts or its text, not both
-_SHORT_IDS = "[TOOL_CALLS]"  # Mistral refuses ids of other than nine characters
 
 _SYSTEM, _QUESTION, _ANSWER, _THOUGHTS = "System text", "Question", "Answer", "Thoughts of a model"
 
@@ -71,7 +68,7 @@ class ChatTemplate:
         system message that the template has no place for goes in front of the next one. Raises
         TemplateError when the template fails, UsageError for calls that it has no place for.
         """
-        told = [self._told(message) for message in self._placed(messages)]
+        told = [self._told(message) for message in self.tools.placed(messages)]
         if told and told[0]["role"] == "system" and not self.has_system_role:
             told = _merged(told)
         thinking = self.thinking if thinking is None else thinking
@@ -120,38 +117,9 @@ class ChatTemplate:
         return known_format(self.source, calls=True) or self.format
 
     @cached_property
-    def calls(self) -> CallForm:
-        """How the model writes calls of tools.
-
-        Raises UsageError where the template tells the model of none, or no known family's.
-        """
-        if not describes(self._try):
-            raise UsageError(
-                "The model's chat template has no place for tools: it would not hear of them.",
-                "Leave tools out, or take a model that was trained to call them.",
-            )
-        form = call_form(self.source)
-        if form is None:
-            raise UsageError(
-                "How this model writes calls of tools is not known.",
-                f"Known are the chat templates of {', '.join(FAMILIES)}.",
-            )
-        return form
-
-    @cached_property
-    def _calls_taken(self) -> CallsTaken | None:
-        return calls_taken(self._try)
-
-    def _placed(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The messages with calls as this template takes them; UsageError where it takes none."""
-        if not any(m["role"] == "tool" or "tool_calls" in m for m in messages):
-            return messages
-        if self._calls_taken is None:
-            raise UsageError(
-                "The model's chat template has no place for calls of tools and their results.",
-                "Leave them out, or take a model that was trained to call tools.",
-            )
-        return messages if self._calls_taken.several else one_call_each(messages)
+    def tools(self) -> ToolCapabilities:
+        """What the template makes of tools and their calls."""
+        return ToolCapabilities(self.source, self._try)
 
     @cached_property
     def has_system_role(self) -> bool:
@@ -222,28 +190,18 @@ class ChatTemplate:
             return False
         return True
 
-    def _told(self, message: Message) -> dict[str, Any]:
+    def _told(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """A message under the names that templates read; thoughts have three of them.
 
         Which thoughts are written again, those of the last turn or none, is the template's choice.
         """
-        told: dict[str, Any] = dict(message)
+        told = dict(message)
         if reasoning := message.get("reasoning_content"):
             told |= {"thinking": reasoning, "reasoning": reasoning}
-        if "tool_calls" in message and self._calls_taken is not None:
-            calls = [self._calls_taken.of(call) for call in message["tool_calls"]]
-            told["tool_calls"] = [self._short(call, "id") for call in calls]
-            if reasoning and _ONE_TEXT in self.source:
-                told["content"] = ""
-        elif message["role"] == "assistant" and not message["content"]:
+        is_empty = not message["content"] and "tool_calls" not in message
+        if is_empty and message["role"] == "assistant":
             told["content"] = "" if self._takes_empty_answers else " "  # cut inside its thoughts
-        return self._short(told, "tool_call_id")
-
-    def _short(self, told: dict[str, Any], key: str) -> dict[str, Any]:
-        """With an id that this template takes."""
-        if key not in told or _SHORT_IDS not in self.source:
-            return told
-        return told | {key: short_id(told[key])}
+        return told
 
     def _try(
         self,

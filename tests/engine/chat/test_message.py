@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from localspec.core.errors import UsageError
 from localspec.engine.chat.message import Message, one_call_each, read_messages
+
+DEEP = json.loads('{"a":' * 500 + "{}" + "}" * 500)
 
 
 def call(name: str, arguments: Any = "{}", call_id: str = "c1") -> dict[str, Any]:
@@ -71,6 +74,7 @@ def test_openais_form(entry: dict[str, Any], message: Message) -> None:
         ({"role": "assistant", "tool_calls": [call("f", "{")]}, "arguments is not the text"),
         ({"role": "assistant", "tool_calls": [call("f", "[1]")]}, "arguments is not the text"),
         ({"role": "assistant", "tool_calls": [call("f", [1])]}, "arguments is not the text"),
+        ({"role": "assistant", "tool_calls": [call("f", DEEP)]}, "arguments is not the text"),
         ({"role": "assistant", "tool_calls": [call("f", "[" * 9999)]}, "arguments is not"),
         ({"role": "assistant", "tool_calls": [call(3)]}, "function.name is no text"),  # type: ignore[arg-type]
         ({"role": "tool", "content": "x", "tool_call_id": 3}, "tool_call_id is no text"),

@@ -9,6 +9,7 @@ from typing import Any, Literal, NoReturn
 from localspec.core.errors import UsageError
 
 MAX_TOOLS = 128  # OpenAI's bound
+MAX_DEPTH = 100  # of arguments: Python fails near a thousand levels, where depends on its stack
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
 # "none" does not tell the tools; "required" or OpenAI's object with a function's name forces one.
 ToolChoice = Literal["none", "auto", "required"] | Mapping[str, object]
@@ -96,11 +97,26 @@ def _refuse_choice(message: str) -> NoReturn:
 
 
 def parsed(text: str) -> Any:
-    """The value of a JSON text; raises ValueError for what is none, or nested too deeply."""
+    """The value of a JSON text; raises ValueError for what is none, or not `is_shallow`."""
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+    if not is_shallow(value):
+        raise ValueError("nested too deeply")
+    return value
+
+
+def is_shallow(value: object) -> bool:
+    """Whether a JSON value has no more than MAX_DEPTH levels, so that it can be written again."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        inner = [each.values() if isinstance(each, dict) else each for each in level
+                 if isinstance(each, dict | list)]  # fmt: skip
+        level = [each for values in inner for each in values]
+        if not level:
+            return True
+    return False
 
 
 def _refuse_constant(name: str) -> NoReturn:

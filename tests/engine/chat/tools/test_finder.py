@@ -154,6 +154,20 @@ def test_calls_as_models_write_them(form: CallForm, text: str, call: ToolCall | 
     assert find(form, [text]) == find(form, list(text)) == expected
 
 
+@pytest.mark.parametrize("depth", [*range(90, 110), *range(900, 1000)])
+def test_arguments_are_read_as_deep_as_they_can_be_written(depth: int) -> None:
+    arguments = '{"a": ' * depth + "1" + "}" * depth
+    text, calls = find(forms.HERMES, [f'<tool_call>{{"name": "f", "arguments": {arguments}}}'])
+    assert [call.arguments for call in calls] == ([] if text else [arguments])
+    assert bool(calls) is (depth < 99)  # of 100, the call and the number counted
+    (tagged,) = find(forms.QWEN_XML, [_tagged(arguments)])[1]
+    assert json.loads(tagged.arguments).keys() == {"x"}
+
+
+def _tagged(value: str) -> str:
+    return f"<function=g>\n<parameter=x>\n{value}\n</parameter>\n</function>"
+
+
 def test_one_unknown_tool_among_several_makes_all_of_them_text() -> None:
     text = '[TOOL_CALLS][{"name": "f", "arguments": {}}, {"name": "h", "arguments": {}}]'
     assert find(forms.MISTRAL_LIST, [text]) == (text, [])

@@ -70,7 +70,10 @@ def said(
     for end in ("<|turn_end|>", "<|eot_id|>", "<|call|>"):
         spoken = spoken.removesuffix(end)
     reading = Reading(
-        lambda token: bytes([token]), template.format_with_calls, calls=template.calls, tools=tools
+        lambda token: bytes([token]),
+        template.format_with_calls,
+        calls=template.tools.form,
+        tools=tools,
     )
     stream = TextStream((), reading.splitter(), reading.finder())
     pieces = [piece for byte in spoken.encode() for piece in stream.push(bytes([byte]))]

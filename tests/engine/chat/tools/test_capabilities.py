@@ -1,4 +1,4 @@
-"""Support: what a template makes of tools is found out by asking it, never guessed."""
+"""Capabilities: what a template makes of tools is found out by asking it, never guessed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from localspec.core.errors import UsageError
 from localspec.engine.chat.message import Message, read_messages
 from localspec.engine.chat.template import CHATML, ChatTemplate
-from localspec.engine.chat.tools.support import CallsTaken, short_id
+from localspec.engine.chat.tools.capabilities import CallsTaken, short_id
 from localspec.engine.chat.tools.tool import read_tools
 from tests.support import templates, tool_templates
 
@@ -37,7 +37,7 @@ def render(source: str, *messages: dict[str, Any], **told: Any) -> str:
 @pytest.mark.parametrize("family", tool_templates.ALL)
 def test_templates_that_take_tools(family: str) -> None:
     template = ChatTemplate(tool_templates.ALL[family])
-    assert template._calls_taken == CallsTaken(
+    assert template.tools.calls_taken == CallsTaken(
         objects="as text" not in family, several=family in tool_templates.SEVERAL
     )
     assert '"name": "f"' in template.render([QUESTION], tools=TOOLS)
@@ -47,7 +47,7 @@ def test_templates_that_take_tools(family: str) -> None:
 @pytest.mark.parametrize("source", [CHATML, *templates.ALL], ids=lambda source: source[:12])
 def test_templates_that_take_none_refuse_them(source: str) -> None:
     with pytest.raises(UsageError, match="no place for tools"):
-        _ = ChatTemplate(source).calls
+        _ = ChatTemplate(source).tools.form
     for message in (calling("c"), result("c")):
         with pytest.raises(UsageError, match="no place for calls"):
             render(source, message)
@@ -55,7 +55,7 @@ def test_templates_that_take_none_refuse_them(source: str) -> None:
 
 def test_a_family_that_nobody_knows_is_refused() -> None:
     with pytest.raises(UsageError, match="not known") as caught:
-        _ = ChatTemplate("{{ tools | tojson if tools }}{{ messages }}").calls
+        _ = ChatTemplate("{{ tools | tojson if tools }}{{ messages }}").tools.form
     assert "Hermes" in caught.value.hint
 
 
