@@ -43,6 +43,7 @@ class Metrics:
         self._request_seconds = Histogram(
             "localspec_request_seconds",
             "From a request to the end of its answer.",
+            ["path"],
             buckets=_SECONDS,
             registry=registry,
         )
@@ -59,9 +60,9 @@ class Metrics:
         self._accepted.inc(stats.accepted)
 
     def count_request(self, path: str, status: int, seconds: float) -> None:
-        """Add a request to one of the server's own paths."""
+        """Add a request; ``path`` is one of the server's own, or "other"."""
         self._requests.labels(path, str(status)).inc()
-        self._request_seconds.observe(seconds)
+        self._request_seconds.labels(path).observe(seconds)
 
     def text(self) -> bytes:
         """All of it in Prometheus' text format."""
