@@ -16,6 +16,7 @@ import httpx2
 import pytest
 
 from localspec.commands import serve as serve_command
+from localspec.server.listen import bind
 from tests.support.command import Command
 from tests.support.real_pair import TinyFiles
 from tests.support.served import CHAT, HELLO, PATIENCE
@@ -25,6 +26,8 @@ from tests.support.served import CHAT, HELLO, PATIENCE
     ("flags", "sentence"),
     [
         (("--host", "0.0.0.0"), "On 0.0.0.0 other machines could use this server."),
+        (("--api-key", ""), "--api-key has no key."),
+        (("--api-key", " , "), "--api-key has no key."),
         (("--cors", "*"), "With --cors '*' every web page could use this server."),
         (("--cors", "localhost"), "--cors localhost is no origin."),
         (("--api-key-file", "nothing.txt"), "nothing.txt cannot be read"),
@@ -165,3 +168,14 @@ def test_a_port_in_use_is_said_before_the_model_is_loaded(
         done = localspec("serve", "-m", tiny.target, "--port", port)
     assert done.code == 1 and not done.out
     assert f"Cannot listen on 127.0.0.1, port {port}" in done.err and "--port 0" in done.err
+
+
+@pytest.mark.llama
+def test_where_another_took_the_port_meanwhile_nobody_is_sent_there(
+    tiny: TinyFiles, localspec: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with bind("127.0.0.1", 0) as other:
+        port = other.getsockname()[1]
+        monkeypatch.setattr(serve_command, "use_template", lambda *_: other.listen())
+        done = localspec("serve", "-m", tiny.target, "-t", "1", "--port", str(port))
+    assert done.code == 1 and f"port {port}" in done.err and "Listening" not in done.err
