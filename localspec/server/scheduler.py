@@ -121,7 +121,9 @@ class Scheduler:
 
     def _give_up(self, job: Job) -> None:
         if self._leaves(job):
-            job.end(QueueTimeout(self._limits.queue_seconds, self._retry_after()))
+            with self._lock:
+                again = self._retry_after()
+            job.end(QueueTimeout(self._limits.queue_seconds, again))
 
     def _leaves(self, job: Job) -> bool:
         with self._lock:
