@@ -15,7 +15,7 @@ from localspec.metadata.head_checks import LAYER_TAPS
 from localspec.server.api.chat import ChatRequest
 from localspec.server.api.completions import CompletionRequest
 from localspec.server.metrics import Metrics
-from localspec.server.scheduler import Scheduler
+from localspec.server.queue.scheduler import Scheduler
 from tests.support.today import table
 
 ROOT = Path(__file__).parents[1]

@@ -71,7 +71,7 @@ def _service(
 ) -> "Service":
     """The engine behind its queue, with what the command line says of answers."""
     from localspec.engine.prefix_cache import PrefixCache
-    from localspec.server.scheduler import Scheduler
+    from localspec.server.queue.scheduler import Scheduler
     from localspec.server.service import Defaults, Service
 
     params = sampling_for(engine, request)

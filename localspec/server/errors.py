@@ -16,7 +16,7 @@ from localspec.core.errors import (
     TemplateError,
     UsageError,
 )
-from localspec.server.limits import AnswerTimeout, Closing, QueueFull, QueueTimeout
+from localspec.server.queue.limits import AnswerTimeout, Closing, QueueFull, QueueTimeout
 
 logger = logging.getLogger("localspec.server")
 

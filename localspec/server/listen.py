@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from localspec.core.errors import LocalspecError
 from localspec.server.connection import MOST_CONNECTIONS, Connection
-from localspec.server.scheduler import Scheduler
+from localspec.server.queue.scheduler import Scheduler
 
 GRACE_SECONDS = 10.0  # for answers under way when the server is to end
 

@@ -4,7 +4,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from localspec.engine.stats import GenerationStats
-from localspec.server.scheduler import Scheduler
+from localspec.server.queue.scheduler import Scheduler
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 600)

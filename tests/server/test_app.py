@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from localspec import __version__
-from localspec.server.job import Job
-from localspec.server.limits import Limits
+from localspec.server.queue.job import Job
+from localspec.server.queue.limits import Limits
 from tests.support.served import (
     CHAT,
     COMPLETIONS,

@@ -13,7 +13,7 @@ import pytest
 from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.core.errors import EngineError, PromptTooLong
 from localspec.server.errors import describe, error_body
-from localspec.server.limits import AnswerTimeout, Closing, Limits, QueueFull, QueueTimeout
+from localspec.server.queue.limits import AnswerTimeout, Closing, Limits, QueueFull, QueueTimeout
 from tests.support.served import (
     CHAT,
     COMPLETIONS,

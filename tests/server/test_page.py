@@ -23,7 +23,7 @@ from localspec.engine.stats import GenerationStats
 from localspec.server import app
 from localspec.server.api.replies import timings
 from localspec.server.guard import Access
-from localspec.server.limits import Limits
+from localspec.server.queue.limits import Limits
 from localspec.server.service import Defaults
 from localspec.speculative.loop import DraftStatus
 from tests.support.browser import CONTRASTS, PATIENCE, Page, chromium

@@ -22,9 +22,9 @@ from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server.app import MAX_BODY, make_app
 from localspec.server.guard import LOOPBACK, Access
-from localspec.server.limits import Limits
 from localspec.server.listen import Server, bind, listen, url
-from localspec.server.scheduler import Scheduler
+from localspec.server.queue.limits import Limits
+from localspec.server.queue.scheduler import Scheduler
 from localspec.server.service import Defaults, ServedEngine, Service
 from tests.support.chat_toys import ChatToy
 from tests.support.toys import ToyModel

@@ -12,7 +12,7 @@ from localspec.core.files import read_text
 
 if TYPE_CHECKING:
     from localspec.server.guard import Access
-    from localspec.server.limits import Limits
+    from localspec.server.queue.limits import Limits
 
 _PANEL = "Server"
 _MOST_KEY_BYTES = 2**16
@@ -175,7 +175,7 @@ class ServingFlags:
 
     def limits(self) -> "Limits":
         """How much may be asked for."""
-        from localspec.server.limits import Limits
+        from localspec.server.queue.limits import Limits
 
         return Limits(self.max_queue, self.queue_timeout, self.timeout)
 

@@ -10,9 +10,9 @@ from types import TracebackType
 from localspec.core.errors import UsageError
 from localspec.engine.generate import TextEngine
 from localspec.engine.prefix_cache import WORTH_KEEPING, PrefixCache
-from localspec.server.job import Ask, Job
-from localspec.server.limits import Closing, Limits, QueueFull, QueueTimeout
-from localspec.server.worker import Worker
+from localspec.server.queue.job import Ask, Job
+from localspec.server.queue.limits import Closing, Limits, QueueFull, QueueTimeout
+from localspec.server.queue.worker import Worker
 from localspec.speculative.prefix import common_prefix
 
 _LIMITS = Limits()
