@@ -124,8 +124,6 @@ class Answers:
         finally:
             for task in pending:
                 task.cancel()
-            # Of several that fail at once one is told; asyncio would log what nobody looks at.
-            await asyncio.gather(*pending, return_exceptions=True)
 
     def _add(self, choice: Choice, response: GenerationResponse) -> None:
         if not choice.responses:
