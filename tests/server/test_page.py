@@ -130,7 +130,8 @@ def test_an_answer_is_the_apis_by_origin_with_its_figures(load: Open, server: Si
     rate, length = timings["draft_n_accepted"] / timings["draft_n"], 40 / timings["rounds"]
     assert re.fullmatch(
         rf"40 tokens · [\d.]+ tok/s · acceptance {rate:.0%} · {length:.2f} tokens/round · "
-        r"prompt 20 tokens · TTFT [\d.]+ s · seed \d+ · stopped at a limit: tokens, time or context",
+        r"prompt 20 tokens · TTFT [\d.]+ s · seed \d+ · "
+        r"stopped at a limit: tokens, time or context",
         page.meters[-1],
     )
     # A block of code, with its fences in it.
