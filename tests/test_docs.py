@@ -12,6 +12,10 @@ import typer.main
 from localspec import cli
 from localspec.metadata.draft_kind import MTP_CHAINS, MTP_GRAPHS
 from localspec.metadata.head_checks import LAYER_TAPS
+from localspec.server.api.chat import ChatRequest
+from localspec.server.api.completions import CompletionRequest
+from localspec.server.metrics import Metrics
+from localspec.server.queue.scheduler import Scheduler
 from tests.support.today import table
 
 ROOT = Path(__file__).parents[1]
@@ -131,6 +135,21 @@ def test_the_page_of_models_says_what_is_tested() -> None:
     lists = {tuple(re.split(r",\s+", item)) for item in items}
     known = (MTP_CHAINS, MTP_GRAPHS - MTP_CHAINS, LAYER_TAPS)
     assert {tuple(sorted(names)) for names in known} <= lists
+
+
+def test_the_page_of_the_server_names_every_flag_field_and_figure() -> None:
+    text = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    serve = typer.main.get_command(cli.app).commands["serve"]  # type: ignore[attr-defined]
+    own = [each for each in serve.params if getattr(each, "rich_help_panel", None) == "Server"]
+    assert own
+    fields = ChatRequest.model_fields | CompletionRequest.model_fields
+    with Scheduler([]) as scheduler:
+        metrics = Metrics(scheduler).text().decode()
+    figures = re.findall(r"^# TYPE localspec_(\S+) ", metrics, re.M)
+    figures = [name for name in figures if not name.endswith("_created")]
+    codes = re.findall(r"`([^`\n]+)`", text)
+    named = {name for code in codes for name in re.findall(r"[\w-]+", code)}
+    assert {each.opts[0] for each in own} | fields.keys() | set(figures) <= named
 
 
 def flag_rows() -> list[tuple[list[str], str]]:

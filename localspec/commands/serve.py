@@ -45,14 +45,14 @@ def serve(
     """Answer OpenAI's API over HTTP: chats and completions, drafted."""
     _require_extra()
     from localspec.server.app import make_app
-    from localspec.server.listen import Server, bind, url
+    from localspec.server.listen import Server, bind, listen, url
 
     request = make_request(name, FlagGroups(models, loading, sampling))
     length = request.draft_tokens
     templating.check()
     access = serving.access()
     with (
-        closing(bind(serving.host, serving.port)) as listening,
+        closing(bind(serving.host, serving.port)) as socket,
         open_engine(request, serving.parallel) as engine,
     ):
         use_template(engine, templating)
@@ -60,8 +60,9 @@ def serve(
         with service.scheduler:
             app = make_app(service, access, max_body=serving.max_body * 2**20, say=console.note)
             server = Server(app, service.scheduler, console.note)
-            console.note(f"Listening on {url(listening)} ({_named(service)}).")
-            server.run_on(listening)
+            listen(socket)
+            console.note(f"Listening on {url(socket)} ({_named(service)}).")
+            server.run([socket])
     console.note("The server has ended.")
 
 
@@ -70,7 +71,7 @@ def _service(
 ) -> "Service":
     """The engine behind its queue, with what the command line says of answers."""
     from localspec.engine.prefix_cache import PrefixCache
-    from localspec.server.scheduler import Scheduler
+    from localspec.server.queue.scheduler import Scheduler
     from localspec.server.service import Defaults, Service
 
     params = sampling_for(engine, request)

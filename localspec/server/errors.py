@@ -16,13 +16,13 @@ from localspec.core.errors import (
     TemplateError,
     UsageError,
 )
-from localspec.server.limits import AnswerTimeout, Closing, QueueFull, QueueTimeout
+from localspec.server.queue.limits import AnswerTimeout, Closing, QueueFull, QueueTimeout
 
 logger = logging.getLogger("localspec.server")
 
 TOO_LARGE = "The body is larger than this server takes (--max-body)."
 _MOST_CHARACTERS = 1000  # of what may quote the request
-_CODES = {
+_TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
@@ -54,7 +54,7 @@ def error_body(
     status: int, message: str, *, param: str | None = None, code: str | None = None
 ) -> dict[str, Any]:
     """The JSON object of an error."""
-    kind = _CODES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     place = None if param is None else presentable(param)
     return {"error": {"message": presentable(message), "type": kind, "param": place, "code": code}}
 

@@ -59,10 +59,10 @@ class Access:
     def is_host(self, header: str) -> bool:
         """Whether a Host header names this server.
 
-        On loopback another name is a web page's whose DNS leads here (rebinding). Elsewhere names
-        are many, and such a page has no key.
+        Without a key another name is a web page's whose DNS leads here (rebinding). With one names
+        are many, another machine's or a proxy's, and such a page has no key.
         """
-        if not is_loopback(self.host):
+        if self.keys:
             return True
         name = header.rpartition(":")[0] if header.rpartition(":")[2].isdecimal() else header
         return name.lower() in (*_LOOPBACK_NAMES, self.host, f"[{self.host}]")
@@ -100,7 +100,8 @@ class Guard:
         headers, access = Headers(scope=scope), self._access
         host = headers.get("host", "")
         if not access.is_host(host):
-            return _refusal(403, f"{host[:200]} is not the name of this server.")
+            told = f"Without a key this server is called 127.0.0.1 or localhost, not {host[:200]}."
+            return _refusal(403, told)
         origin = headers.get("origin")
         if origin is not None and not access.is_origin(origin, host.lower()):
             return _refusal(

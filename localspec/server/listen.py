@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from localspec.core.errors import LocalspecError
 from localspec.server.connection import MOST_CONNECTIONS, Connection
-from localspec.server.scheduler import Scheduler
+from localspec.server.queue.scheduler import Scheduler
 
 GRACE_SECONDS = 10.0  # for answers under way when the server is to end
 
@@ -36,6 +36,15 @@ def bind(host: str, port: int) -> socket.socket:
         made.close()
         raise _cannot_listen(host, port, error) from error
     return made
+
+
+def listen(bound: socket.socket) -> None:
+    """Let clients connect; raises LocalspecError where another took the port meanwhile."""
+    try:
+        bound.listen()
+    except OSError as error:
+        host, port = bound.getsockname()[:2]
+        raise _cannot_listen(host, port, error) from error
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> LocalspecError:
@@ -82,15 +91,6 @@ class Server(uvicorn.Server):
         self._scheduler = scheduler
         self._say = say
         self._grace = grace
-
-    def run_on(self, listening: socket.socket) -> None:
-        """Answer until the end; raises LocalspecError where another took the port meanwhile."""
-        try:
-            listening.listen()
-        except OSError as error:
-            host, port = listening.getsockname()[:2]
-            raise _cannot_listen(host, port, error) from error
-        self.run([listening])
 
     def end(self) -> None:
         """End the server; may be called from any thread, and from a signal."""

@@ -4,7 +4,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from localspec.engine.stats import GenerationStats
-from localspec.server.scheduler import Scheduler
+from localspec.server.queue.scheduler import Scheduler
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 600)
@@ -43,6 +43,7 @@ class Metrics:
         self._request_seconds = Histogram(
             "localspec_request_seconds",
             "From a request to the end of its answer.",
+            ["path"],
             buckets=_SECONDS,
             registry=registry,
         )
@@ -59,9 +60,9 @@ class Metrics:
         self._accepted.inc(stats.accepted)
 
     def count_request(self, path: str, status: int, seconds: float) -> None:
-        """Add a request to one of the server's own paths."""
+        """Add a request; ``path`` is one of the server's own, or "other"."""
         self._requests.labels(path, str(status)).inc()
-        self._request_seconds.observe(seconds)
+        self._request_seconds.labels(path).observe(seconds)
 
     def text(self) -> bytes:
         """All of it in Prometheus' text format."""

@@ -14,9 +14,9 @@ from localspec.engine.chat.tools.tool import ToolChoice
 from localspec.engine.generate import TextEngine
 from localspec.engine.text_stream import Prompt
 from localspec.server.errors import BadRequest
-from localspec.server.job import Ask, Job
 from localspec.server.metrics import Metrics
-from localspec.server.scheduler import Scheduler
+from localspec.server.queue.job import Ask, Job
+from localspec.server.queue.scheduler import Scheduler
 
 
 class ServedEngine(TextEngine, Protocol):

@@ -11,11 +11,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx2
 import pytest
 
 from localspec.commands import serve as serve_command
+from localspec.server.listen import Server, bind
+from localspec.server.queue.limits import Limits
+from localspec.server.queue.scheduler import Scheduler
+from localspec.server.service import Service
 from tests.support.command import Command
 from tests.support.real_pair import TinyFiles
 from tests.support.served import CHAT, HELLO, PATIENCE
@@ -25,6 +30,8 @@ from tests.support.served import CHAT, HELLO, PATIENCE
     ("flags", "sentence"),
     [
         (("--host", "0.0.0.0"), "On 0.0.0.0 other machines could use this server."),
+        (("--api-key", ""), "--api-key has no key."),
+        (("--api-key", " , "), "--api-key has no key."),
         (("--cors", "*"), "With --cors '*' every web page could use this server."),
         (("--cors", "localhost"), "--cors localhost is no origin."),
         (("--api-key-file", "nothing.txt"), "nothing.txt cannot be read"),
@@ -77,6 +84,32 @@ def test_keys_come_from_flag_environment_and_file(
     assert heard[-1].origins == ("http://a", "http://b", "http://c")
     file.write_text("# none\n")
     assert "There is no key in" in localspec("serve", "--api-key-file", file).err
+
+
+@pytest.mark.llama
+def test_bounds_reach_what_they_bound(
+    tiny: TinyFiles, localspec: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: dict[str, object] = {}
+
+    class Told(Scheduler):
+        def __init__(self, slots: Any, limits: Any, prefixes: Any) -> None:
+            made.update(limits=limits, cache=prefixes._limit)
+            super().__init__(slots, limits, prefixes)
+
+    def app(service: Service, access: object, *, max_body: int, say: object) -> None:
+        made.update(body=max_body, tokens=service.defaults.max_tokens)
+
+    monkeypatch.setattr("localspec.server.queue.scheduler.Scheduler", Told)
+    monkeypatch.setattr("localspec.server.app.make_app", app)
+    monkeypatch.setattr(Server, "run", lambda server, sockets: None)
+    flags = "--max-tokens 5 --max-queue 6 --queue-timeout 7 --timeout 8 --cache-ram 9 --max-body 10"
+    done = localspec("serve", "-m", tiny.target, "-t", "1", "--port", "0", *flags.split())
+    assert done.code == 0, done.err
+    assert made == {
+        "limits": Limits(waiting=6, queue_seconds=7, answer_seconds=8),
+        "cache": 9 * 2**20, "body": 10 * 2**20, "tokens": 5,
+    }  # fmt: skip
 
 
 @contextmanager
@@ -165,3 +198,14 @@ def test_a_port_in_use_is_said_before_the_model_is_loaded(
         done = localspec("serve", "-m", tiny.target, "--port", port)
     assert done.code == 1 and not done.out
     assert f"Cannot listen on 127.0.0.1, port {port}" in done.err and "--port 0" in done.err
+
+
+@pytest.mark.llama
+def test_where_another_took_the_port_meanwhile_nobody_is_sent_there(
+    tiny: TinyFiles, localspec: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with bind("127.0.0.1", 0) as other:
+        port = other.getsockname()[1]
+        monkeypatch.setattr(serve_command, "use_template", lambda *_: other.listen())
+        done = localspec("serve", "-m", tiny.target, "-t", "1", "--port", str(port))
+    assert done.code == 1 and f"port {port}" in done.err and "Listening" not in done.err

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from localspec import __version__
-from localspec.server.job import Job
-from localspec.server.limits import Limits
+from localspec.server.queue.job import Job
+from localspec.server.queue.limits import Limits
 from tests.support.served import (
     CHAT,
     COMPLETIONS,
@@ -149,7 +149,7 @@ def test_metrics_count_what_was_answered() -> None:
     assert metrics['requests_total{path="/v1/chat/completions",status="400"}'] == "1.0"
     assert metrics["requests_processing"] == metrics["requests_deferred"] == "0.0"
     assert metrics["time_to_first_token_seconds_count"] == "2.0"
-    assert metrics["request_seconds_count"] == "3.0"
+    assert metrics['request_seconds_count{path="/v1/chat/completions"}'] == "3.0"
 
 
 def test_requests_have_names_and_lines() -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.core.errors import EngineError, PromptTooLong
 from localspec.server.errors import describe, error_body
-from localspec.server.limits import QueueFull
+from localspec.server.queue.limits import AnswerTimeout, Closing, Limits, QueueFull, QueueTimeout
 from tests.support.served import (
     CHAT,
     COMPLETIONS,
     HELLO,
+    PATIENCE,
+    Gate,
     ServedToy,
     Site,
     error_of,
@@ -31,6 +34,24 @@ def test_each_kind_has_its_status() -> None:
     status, body, _ = describe(PromptTooLong("Too long.", "Shorten it."), "id")
     assert status == 400 and body["error"]["message"] == "Too long. Shorten it."
     assert body["error"]["code"] == "context_length_exceeded"
+    assert describe(QueueTimeout(5, 7), "id")[::2] == (503, {"Retry-After": "7"})
+    for ended in (AnswerTimeout(5), Closing()):
+        status, body, headers = describe(ended, "id")
+        assert (status, headers) == (503, {}) and body["error"]["type"] == "server_error"
+
+
+def test_who_waits_too_long_is_told_when_to_ask_again() -> None:
+    toy = ServedToy(quirk=None)
+    toy.target = gate = Gate()
+    limits = Limits(waiting=2, queue_seconds=0.01)
+    with serving(toy, limits=limits) as site, ThreadPoolExecutor() as other:
+        first = other.submit(site.ask)
+        assert gate.began.acquire(timeout=PATIENCE)
+        reply = site.post(CHAT, {"messages": HELLO, "n": 2})
+        assert reply.status_code == 503 and int(reply.headers["retry-after"]) > 0
+        assert "No slot was free" in error_of(reply)["message"]
+        gate.let(10**6)
+        assert first.result()
 
 
 def test_internals_are_told_to_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:

@@ -64,8 +64,17 @@ def test_names_of_a_loopback_server(header: str, is_one: bool) -> None:
     assert Access("127.0.0.2").is_host(header) == is_one
 
 
-def test_elsewhere_names_are_many() -> None:
-    assert Access("0.0.0.0", keys=("k",)).is_host("my-machine.lan:8080")
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
+def test_behind_a_key_names_are_many(host: str) -> None:
+    assert Access(host, keys=("k",)).is_host("my-machine.lan:8080")
+
+
+def test_a_proxy_s_page_may_ask_who_has_the_key(locked: Site) -> None:
+    proxied = {"host": "chat.example", "origin": "https://chat.example"}
+    assert locked.get("/", **proxied).status_code == 200
+    assert locked.post(CHAT, {"messages": HELLO}, **proxied).status_code == 401
+    keyed = proxied | {"authorization": "Bearer first"}
+    assert locked.post(CHAT, {"messages": HELLO}, **keyed).status_code == 200
 
 
 def test_a_page_whose_name_leads_here_is_refused(toy_server: Site) -> None:

@@ -10,7 +10,7 @@ import httpx2
 import pytest
 
 from localspec.core.errors import LocalspecError
-from localspec.server.listen import Server, bind, url
+from localspec.server.listen import bind, listen, url
 from tests.support.served import CHAT, HELLO, PATIENCE, Gate, ServedToy, Site, events_of, serving
 
 
@@ -39,13 +39,12 @@ def test_a_port_that_another_has() -> None:
 
 
 def test_a_port_that_another_took_meanwhile() -> None:
-    with bind("127.0.0.1", 0) as first, serving(ServedToy()) as site:
+    with bind("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
         with bind("127.0.0.1", port) as second:
             first.listen()
-            server = Server(site.service, site.service.scheduler)  # type: ignore[arg-type]
             with pytest.raises(LocalspecError, match=f"port {port}"):
-                server.run_on(second)
+                listen(second)
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "300.1.1.1", "a" * 300, "192.0.2.1"])

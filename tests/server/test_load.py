@@ -21,7 +21,7 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine.answer import collect
 from localspec.engine.generate import stream_generate
 from localspec.engine.prefix_cache import PrefixCache
-from localspec.server.limits import Limits
+from localspec.server.queue.limits import Limits
 from localspec.server.service import Defaults, ServedEngine
 from tests.support.real_pair import TinyFiles, options
 from tests.support.served import CHAT, HELLO, PATIENCE, ServedToy, Site, events_of, serving, text_of

@@ -23,7 +23,7 @@ from localspec.engine.stats import GenerationStats
 from localspec.server import app
 from localspec.server.api.replies import timings
 from localspec.server.guard import Access
-from localspec.server.limits import Limits
+from localspec.server.queue.limits import Limits
 from localspec.server.service import Defaults
 from localspec.speculative.loop import DraftStatus
 from tests.support.browser import CONTRASTS, PATIENCE, Page, chromium
@@ -130,7 +130,8 @@ def test_an_answer_is_the_apis_by_origin_with_its_figures(load: Open, server: Si
     rate, length = timings["draft_n_accepted"] / timings["draft_n"], 40 / timings["rounds"]
     assert re.fullmatch(
         rf"40 tokens · [\d.]+ tok/s · acceptance {rate:.0%} · {length:.2f} tokens/round · "
-        r"prompt 20 tokens · TTFT [\d.]+ s · seed \d+ · stopped at its limit of tokens or time",
+        r"prompt 20 tokens · TTFT [\d.]+ s · seed \d+ · "
+        r"stopped at a limit: tokens, time or context",
         page.meters[-1],
     )
     # A block of code, with its fences in it.
@@ -296,7 +297,7 @@ def test_a_full_queue_is_said_and_nothing_lost(load: Open) -> None:
             first = other.submit(site.ask)
             assert gate.began.acquire(timeout=PATIENCE)
             page.send("hello")
-            assert re.search(r"waiting already. Ask again in \d+ s", page.wait(lambda: page.notice))
+            assert re.search(r"queue is full .* Ask again in \d+ s", page.wait(lambda: page.notice))
             assert page["question"].get_property("value") == "hello"
             assert page.turns == []
             gate.let(10_000)

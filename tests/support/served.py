@@ -22,9 +22,9 @@ from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server.app import MAX_BODY, make_app
 from localspec.server.guard import LOOPBACK, Access
-from localspec.server.limits import Limits
-from localspec.server.listen import Server, bind, url
-from localspec.server.scheduler import Scheduler
+from localspec.server.listen import Server, bind, listen, url
+from localspec.server.queue.limits import Limits
+from localspec.server.queue.scheduler import Scheduler
 from localspec.server.service import Defaults, ServedEngine, Service
 from tests.support.chat_toys import ChatToy
 from tests.support.toys import ToyModel
@@ -178,8 +178,8 @@ def serving(
         app = make_app(service, access, max_body=max_body, say=lines.append)
         server = Server(app, scheduler, grace=0)
         listening = bind("127.0.0.1", 0)
-        listening.listen()  # who asks before the server has begun waits
-        thread = threading.Thread(target=server.run_on, args=(listening,))
+        listen(listening)  # who asks before the server has begun waits
+        thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         try:
             with httpx2.Client(base_url=url(listening), timeout=PATIENCE) as client:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from localspec.core.config import PARALLEL
-from localspec.core.errors import FileProblem
+from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import read_text
 
 if TYPE_CHECKING:
     from localspec.server.guard import Access
-    from localspec.server.limits import Limits
+    from localspec.server.queue.limits import Limits
 
 _PANEL = "Server"
 _MOST_KEY_BYTES = 2**16
@@ -164,6 +164,8 @@ class ServingFlags:
         from localspec.server.guard import Access
 
         keys = _parted(self.api_key or "")
+        if self.api_key is not None and not keys:
+            raise UsageError("--api-key has no key.", "Give it one, or leave it out.")
         if self.api_key_file is not None:
             keys += self._keys(self.api_key_file)
         origins = tuple(name for text in self.cors_origins for name in _parted(text))
@@ -173,7 +175,7 @@ class ServingFlags:
 
     def limits(self) -> "Limits":
         """How much may be asked for."""
-        from localspec.server.limits import Limits
+        from localspec.server.queue.limits import Limits
 
         return Limits(self.max_queue, self.queue_timeout, self.timeout)
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from localspec.engine.answer import GenerationResponse
 from localspec.engine.chat.tools.tool import ToolCall
 from localspec.engine.stats import GenerationStats
-from localspec.server.job import Job
-from localspec.server.limits import Closing
 from localspec.server.metrics import Metrics
+from localspec.server.queue.job import Job
+from localspec.server.queue.limits import Closing
 from localspec.speculative.sampling.logprobs import TokenLogprob
 
 

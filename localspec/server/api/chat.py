@@ -17,7 +17,7 @@ from localspec.server.api.messages import Message, NamedTool, ToolChoice, Tools
 from localspec.server.api.replies import Json, Reply, finite, origins, text_of
 from localspec.server.api.requests import WHOLE, AnswerRequest, TokenCount
 from localspec.server.errors import BadRequest
-from localspec.server.job import Ask
+from localspec.server.queue.job import Ask
 from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
 
 if TYPE_CHECKING:

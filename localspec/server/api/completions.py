@@ -12,7 +12,7 @@ from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.replies import Json, Reply, finite, origins, text_of
 from localspec.server.api.requests import MOST_ANSWERS, TRUTH, WHOLE, AnswerRequest, Text
 from localspec.server.errors import BadRequest
-from localspec.server.job import Ask
+from localspec.server.queue.job import Ask
 from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from localspec.engine.grammar.bounds import MAX_CHARACTERS, check_grammar
 from localspec.engine.grammar.json_schema import schema_grammar
 from localspec.engine.text_stream import Prompt
 from localspec.server.errors import BadRequest
-from localspec.server.job import Ask
+from localspec.server.queue.job import Ask
 
 if TYPE_CHECKING:
     from localspec.server.service import Service

@@ -9,8 +9,7 @@ const STATUS = {
 };
 const ENDS = {
   stop: "",
-  length: "stopped at its limit of tokens or time",
-  context: "stopped at the end of the context",
+  length: "stopped at a limit: tokens, time or context",
 };
 const ORIGINS = ["draft", "suffix", "corrected", "plain"];
 const OPENS_CODE = /^ {0,3}```[^`]*$/;

@@ -21,7 +21,7 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine.answer import collect
 from localspec.engine.generate import stream_generate
 from localspec.server.guard import Access
-from localspec.server.limits import Limits
+from localspec.server.queue.limits import Limits
 from localspec.server.service import Defaults
 from tests.support.command import Command
 from tests.support.reciting import reciting, write_reciter

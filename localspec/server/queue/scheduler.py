@@ -10,9 +10,9 @@ from types import TracebackType
 from localspec.core.errors import UsageError
 from localspec.engine.generate import TextEngine
 from localspec.engine.prefix_cache import WORTH_KEEPING, PrefixCache
-from localspec.server.job import Ask, Job
-from localspec.server.limits import Closing, Limits, QueueFull, QueueTimeout
-from localspec.server.worker import Worker
+from localspec.server.queue.job import Ask, Job
+from localspec.server.queue.limits import Closing, Limits, QueueFull, QueueTimeout
+from localspec.server.queue.worker import Worker
 from localspec.speculative.prefix import common_prefix
 
 _LIMITS = Limits()
@@ -121,7 +121,9 @@ class Scheduler:
 
     def _give_up(self, job: Job) -> None:
         if self._leaves(job):
-            job.end(QueueTimeout(self._limits.queue_seconds, self._retry_after()))
+            with self._lock:
+                again = self._retry_after()
+            job.end(QueueTimeout(self._limits.queue_seconds, again))
 
     def _leaves(self, job: Job) -> bool:
         with self._lock:

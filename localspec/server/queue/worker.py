@@ -10,8 +10,8 @@ from localspec.core.interrupt import Cancelled, require_wanted, stopped_when
 from localspec.engine.answer import GenerationResponse
 from localspec.engine.generate import TextEngine, stream_generate
 from localspec.engine.prefix_cache import PrefixCache
-from localspec.server.job import Job
-from localspec.server.limits import AnswerTimeout
+from localspec.server.queue.job import Job
+from localspec.server.queue.limits import AnswerTimeout
 
 _KEEP_PROFILE = 60.0  # seconds: what was learnt is written no more often
 

@@ -19,7 +19,7 @@ class QueueFull(LocalspecError):
 
     def __init__(self, waiting: int, retry_after: int) -> None:
         super().__init__(
-            f"{waiting} requests are waiting already.", f"Ask again in {retry_after} s."
+            f"The queue is full ({waiting} waiting).", f"Ask again in {retry_after} s."
         )
         self.retry_after = retry_after
 

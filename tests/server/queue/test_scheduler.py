@@ -25,12 +25,12 @@ from localspec.engine.generate import TextEngine, stream_generate
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.stats import GenerationStats
 from localspec.engine.text_stream import Prompt, Reading
-from localspec.server import job as job_module
-from localspec.server import scheduler as scheduler_module
-from localspec.server import worker as worker_module
-from localspec.server.job import Ask, Job
-from localspec.server.limits import AnswerTimeout, Closing, Limits, QueueFull, QueueTimeout
-from localspec.server.scheduler import Scheduler
+from localspec.server.queue import job as job_module
+from localspec.server.queue import scheduler as scheduler_module
+from localspec.server.queue import worker as worker_module
+from localspec.server.queue.job import Ask, Job
+from localspec.server.queue.limits import AnswerTimeout, Closing, Limits, QueueFull, QueueTimeout
+from localspec.server.queue.scheduler import Scheduler
 from tests.support.real_pair import TinyFiles, fresh, options, random_ids
 from tests.support.toys import ToyEngine
 
