@@ -101,6 +101,7 @@ def test_what_cannot_be_answered_waits_for_nothing(
         assert gate.began.acquire(timeout=PATIENCE)
         assert site.refused(logit_bias={"99999": 1})[0] == 400
         assert site.refused(messages=[{"role": "user", "content": "long " * 30_000}])[0] == 400
+        assert site.service.scheduler.running == 1  # the first, still at its first pass
 
 
 def test_several_choices_are_queued_together_or_not_at_all(
