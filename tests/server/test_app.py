@@ -93,6 +93,17 @@ def test_a_client_that_goes_away_leaves_the_queue(
         assert site.service.scheduler.waiting == 0
 
 
+def test_what_cannot_be_answered_waits_for_nothing(
+    gated: tuple[Site, Gate, threading.Event],
+) -> None:
+    site, gate, _ = gated
+    with asking(site):
+        assert gate.began.acquire(timeout=PATIENCE)
+        assert site.refused(logit_bias={"99999": 1})[0] == 400
+        assert site.refused(messages=[{"role": "user", "content": "long " * 30_000}])[0] == 400
+        assert site.service.scheduler.running == 1  # the first, still at its first pass
+
+
 def test_several_choices_are_queued_together_or_not_at_all(
     gated: tuple[Site, Gate, threading.Event],
 ) -> None:

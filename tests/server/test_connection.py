@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 
-from localspec.server import connection
+from localspec.server import connection, listen
 from tests.support.served import CHAT, HELLO, PATIENCE, Gate, ServedToy, Site, serving
 
 BODY = json.dumps({"messages": HELLO, "max_tokens": 3}).encode()
@@ -75,3 +75,10 @@ def test_more_connections_than_files_are_not_taken(monkeypatch: pytest.MonkeyPat
         held[0].close()
         held[1].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert held[1].recv(12) == b"HTTP/1.1 200"
+
+
+def test_more_connections_than_are_answered_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listen, "MOST_CONNECTIONS", 2)
+    with serving(ServedToy()) as site, opened(site), opened(site) as second:
+        second.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert second.recv(12) == b"HTTP/1.1 503"
