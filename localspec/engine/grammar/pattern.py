@@ -34,7 +34,7 @@ def pattern_rule(pattern: str) -> str | None:
     """
     try:
         with warnings.catch_warnings(action="ignore"):
-            parsed = re._parser.parse(pattern)  # type: ignore[attr-defined]
+            parsed = re._parser.parse(pattern)  # type: ignore[attr-defined, unused-ignore]
     except (re.error, RecursionError, OverflowError) as error:
         raise GrammarError(
             f"A pattern of the JSON schema is no regular expression: {error}.", "Mend it."
