@@ -83,7 +83,7 @@ def export(
         name, FlagGroups(models, LoadingFlags(ctx_size=ctx_size), SamplingFlags())
     )
     verdict = _judged(request)
-    facts = _facts(request, verdict, _length(request, verdict, to), cluster)
+    facts = _facts(request, verdict, _length(request, verdict), cluster)
     exported = EXPORTS[to](facts)
     for sentence in exported.notes:
         console.note(sentence)
@@ -118,7 +118,7 @@ def _judged(request: Request) -> "PairCheck":
     return verdict
 
 
-def _length(request: Request, verdict: "PairCheck", to: str) -> "DraftLength":
+def _length(request: Request, verdict: "PairCheck") -> "DraftLength":
     """The draft length asked for or kept with the pair, else the one that was learnt here."""
     from localspec.export.facts import DraftLength, learnt_length
 
@@ -130,7 +130,7 @@ def _length(request: Request, verdict: "PairCheck", to: str) -> "DraftLength":
         )
     if asked != "auto":
         return DraftLength(asked, f"{asked}, as given or kept with the pair", given=True)
-    if to == "python" or not all(_is_here(h) for h in (verdict.target, verdict.draft)):
+    if not all(_is_here(header) for header in (verdict.target, verdict.draft)):
         return DraftLength(
             None, "the engine's default, since only of local files it is known what auto learnt"
         )

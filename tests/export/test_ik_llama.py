@@ -50,6 +50,8 @@ def test_flags_that_are_other_than_llama_cpps(facts: Facts, tmp_path: Path) -> N
     flags = {"-cd": "512", "-td": "2", "--typical": "0.5"}
     assert {flag: option(words, flag) for flag in flags} == flags
     assert "no such setting: dry_sequence_breakers." in made.notes[0]
+    assert "-ngl 999 -ngld 999 is all" in made.notes[1]
+    assert ik_llama(facts(settings={"gpu_layers": 3})).notes == ()
 
 
 def test_differing_vocabularies_are_translated(facts: Facts) -> None:

@@ -86,6 +86,11 @@ def test_settings_and_sampling_of_a_pair(facts: Facts, tmp_path: Path) -> None:
     assert note.endswith("no such setting: exact, draft_ctx_size, acceptance.")
 
 
+def test_heads_have_no_cache_types_of_their_own(facts: Facts) -> None:
+    text = llama_server(facts("own heads", settings={"cache_type_k": "q8_0"})).text
+    assert "-ctk q8_0" in text and "-ctkd" not in text
+
+
 def test_every_flag_is_one_of_llama_cpp(facts: Facts) -> None:
     known = set(re.findall(r"--?[\w-]+", ARG_CPP.read_text()))
     everything: dict[str, object] = dict.fromkeys(SETTINGS, 1)

@@ -13,6 +13,7 @@ from localspec.core.errors import IncompatiblePair
 from localspec.export.facts import Cluster, DraftLength
 from localspec.export.vllm import vllm
 from tests.support.exports import Facts, arguments, facts, facts_of, model, option, program
+from tests.support.head_files import header_of, target_bytes
 
 REPOS = {"target_repo": "org/Big", "draft_repo": "org/Small"}
 
@@ -77,6 +78,16 @@ def test_where_no_length_is_known(
     assert speculation(words).get("num_speculative_tokens") == length
     told = [note for note in made.notes if "asks for a draft length" in note]
     assert len(told) == (length is not None)
+
+
+def test_rows_of_several_heads_are_whole(tmp_path: Path) -> None:
+    target = header_of(tmp_path, target_bytes(heads=2), "big.gguf")
+    for length, drafted in ((1, 1), (2, 2), (4, 4), (5, 4)):
+        known = facts_of(target, length=DraftLength(length, "given", given=True), **REPOS)
+        made = vllm(known)
+        (words,) = arguments(made.text, tmp_path, programs=["vllm"])
+        assert speculation(words)["num_speculative_tokens"] == drafted
+        assert any("whole rows of 2 heads" in note for note in made.notes) is (length != drafted)
 
 
 def test_vocabularies_of_two_sizes_are_translated(tmp_path: Path) -> None:

@@ -81,7 +81,8 @@ def model(
 ) -> ModelHeader:
     """The header of a model of so many Mi weights, for which its file has holes."""
     content = model_keys(words(n_tokens)) | {"llama.block_count": 4} | dict(keys or {})
-    tensors = [*model_tensors(), Tensor("blk.0.ffn_up.weight", (1024, 1024 * millions))]
+    layer = {"attn_qkv": (1024, 4), "ffn_up": (1024, 1024 * millions)}
+    tensors = [*model_tensors(), *(Tensor(f"blk.0.{n}.weight", s) for n, s in layer.items())]
     path = write_gguf(folder / f"{name}.gguf", content, tensors, data=b"")
     with path.open("ab") as file:
         file.truncate(file.tell() + sum(tensor_bytes(each) + 64 for each in tensors))

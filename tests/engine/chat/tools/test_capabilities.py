@@ -77,6 +77,9 @@ def test_ids_that_mistral_takes() -> None:
     for call_id in ids:
         shown = render(tool_templates.MISTRAL_NAMED, calling(call_id), result(call_id))
         assert f"[CALL_ID]{short_id(call_id)}[ARGS]" in shown
+        talk = read_messages([calling(call_id), result(call_id)])
+        told = ChatTemplate(tool_templates.MISTRAL_NAMED).tools.placed(talk)
+        assert told[1]["tool_call_id"] == short_id(call_id)
     assert short_id("abcDEF123") == "abcDEF123"
     assert len({short_id(call_id) for call_id in ids}) == 3
 

@@ -132,6 +132,8 @@ SPOKEN = [
     (forms.MISTRAL_NAMED, MISTRAL_ID, ToolCall("f", '{"city": "Oslo"}', "abcdefghi")),
     (forms.MISTRAL_LIST, '[TOOL_CALLS] [{"name": "f", "arguments": {"city": "Oslo"}, "id": "x"}]',
      ToolCall("f", '{"city": "Oslo"}', "x")),
+    (forms.HERMES, f'<tool_call>{{"name": "f", "arguments": {{}}, "id": "{"x" * 90}"}}',
+     ToolCall("f", "{}", "x" * 64)),
     (forms.LLAMA, '<|python_tag|>{"name": "f", "parameters": {"city": "Oslo"}}', CALL),
     (forms.LLAMA, '{"type": "function", "name": "f", "parameters": {"city": "Oslo"}}', CALL),
     (forms.LLAMA, 'So: {"name": "f", "parameters": {}}', None),
