@@ -83,7 +83,8 @@ def test_where_no_length_is_known(
 def test_rows_of_several_heads_are_whole(tmp_path: Path) -> None:
     target = header_of(tmp_path, target_bytes(heads=2), "big.gguf")
     for length, drafted in ((1, 1), (2, 2), (4, 4), (5, 4)):
-        known = facts_of(target, length=DraftLength(length, "given", given=True), **REPOS)
+        given = DraftLength(length, "given", given=True)
+        known = facts_of(target, None, length=given, **REPOS)
         made = vllm(known)
         (words,) = arguments(made.text, tmp_path, programs=["vllm"])
         assert speculation(words)["num_speculative_tokens"] == drafted
