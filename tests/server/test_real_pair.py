@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.command import Command
 from tests.support.served import CHAT, COMPLETIONS, Site, serving, text_of
+from tests.support.tool_templates import HERMES
 
 pytestmark = pytest.mark.llama
 
@@ -155,15 +156,6 @@ def test_tools_that_the_template_has_no_place_for_are_refused(server: Site) -> N
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
     status, error = server.refused(CHAT, messages=MESSAGES, tools=[tool])
     assert status == 400 and "tool" in error["message"]
-
-
-HERMES = (
-    '{% if tools %}Call <tool_call>{"name": ..., "arguments": ...}</tool_call>:'
-    "{% for tool in tools %}{{ tool | tojson }}{% endfor %}\n{% endif %}"
-    "{% for message in messages %}{{ message.role }}: {{ message.content }}"
-    "{% for call in message.tool_calls %}<tool_call>\n{{ call.function | tojson }}\n</tool_call>"
-    "{% endfor %}\n{% endfor %}assistant:"
-)
 
 
 @pytest.fixture(scope="module")
