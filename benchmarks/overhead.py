@@ -86,6 +86,7 @@ class InstantModel:
     block: int | None = None
     reads_along = False
     company = ALONE
+    tree = None
 
     def mark(self) -> None:
         """Nothing to prepare."""

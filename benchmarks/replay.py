@@ -69,6 +69,7 @@ class TraceTarget:
     block: int | None = None
     reads_along = False
     company = ALONE
+    tree = None
 
     def mark(self) -> None:
         """A trace is never read again."""
@@ -87,6 +88,7 @@ class TraceDrafter:
     block = False
     reads_along = False
     company = ALONE
+    tree = None
 
     def unread(self, context: list[int]) -> int:
         return len(context) - min(common_prefix(self._held, context), len(context) - 1)

@@ -69,6 +69,8 @@ DRAFT_TOKENS = Bounds(0, MAX_DRAFT_TOKENS)
 CTX_SIZE = Bounds(8, 2**31 - 1)
 LAYERS = Bounds(0, ALL_LAYERS)
 PARALLEL = Bounds(1, MAX_ROWS // 2)  # texts at the same time
+BRANCHES = Bounds(1, 3)  # candidates at one place of a tree
+MAX_PATHS = 16  # of a tree that is verified in one pass
 THREADS = Bounds(1, MAX_THREADS)
 # A verification must fit into one batch; beyond the upper bound buffers take gigabytes.
 BATCH = Bounds(MAX_ROWS, 2**16)
@@ -109,7 +111,8 @@ class LoadOptions:
     least two tokens wide, because llama.cpp's one-token kernels may round differently from all
     others. ``load_heads`` also loads the MTP (NextN) heads that the file may have. ``parallel`` is
     how many texts the context holds, each of ``ctx_size``. ``rpc`` are servers that take layers;
-    ``trust_rpc_network`` allows any address of theirs.
+    ``trust_rpc_network`` allows any address of theirs. ``branches`` is the most candidates at one
+    place of a tree that the target verifies in one pass; 1 is a chain.
     """
 
     path: Path
@@ -138,6 +141,7 @@ class LoadOptions:
     rpc: RpcServers = RpcServers()
     trust_rpc_network: bool = False
     parallel: int = 1
+    branches: int = 1
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "ubatch_size"):

@@ -4,7 +4,7 @@ It knows no text, no llama.cpp and no clock but the one it is given.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -34,6 +34,36 @@ class Company(NamedTuple):
 
 
 ALONE = Company()
+
+
+class TreeDecoder(Protocol):
+    """A model's way to verify a tree of candidates in one pass.
+
+    Row 0 is the pending token, row i the i-th candidate; ``parents`` holds for each candidate the
+    row that it follows, which comes before it. A chain has the parents 0, 1, 2, ...
+    """
+
+    @property
+    def branches(self) -> int:
+        """Most candidates at one place."""
+        ...
+
+    @property
+    def paths(self) -> int:
+        """Most leaves of a tree."""
+        ...
+
+    def decode(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        """Append the pending token and the candidates behind it: ``tokens``, the pending one first.
+
+        Logits after each of them, shape (len(tokens), n_vocab), valid until the next call. Then
+        `take` must follow; an interrupted pass leaves the cache as it was before.
+        """
+        ...
+
+    def take(self, rows: Sequence[int]) -> None:
+        """Keep the pending token and, of the candidates, those of one path, in its order."""
+        ...
 
 
 class TokenModel(Protocol):
@@ -74,6 +104,11 @@ class TokenModel(Protocol):
     @property
     def company(self) -> Company:
         """With whom the last pass was shared; `ALONE` where passes are never shared."""
+        ...
+
+    @property
+    def tree(self) -> TreeDecoder | None:
+        """How it verifies trees of candidates; None where it verifies chains only."""
         ...
 
     @property
@@ -172,6 +207,7 @@ class Picker(Protocol):
 class Proposal:
     """Tokens to verify, what proposed each of them, and what it was drawn from, if known.
 
+    ``parents`` make a tree of them (see `TreeDecoder`); without, each follows the one before.
     ``reading_seconds`` is what the draft model took to read a prompt it had not seen.
     """
 
@@ -179,6 +215,7 @@ class Proposal:
     sources: tuple[str, ...] = ()
     reading_seconds: float = 0.0
     distributions: tuple["TokenDistribution | None", ...] = ()
+    parents: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +223,11 @@ class Round:
     """One draft and its verification.
 
     ``tokens`` were emitted. ``drafted`` counts proposals up to a stop token, ``accepted`` those
-    the target agreed with, ``sources`` tells who proposed each that was drafted. ``past`` is the
-    number of tokens before the pass, ``width`` that in it, ``replayed`` of which were read before.
-    ``pending`` will be read again by the next one. Of a pass that was shared, ``width`` and
+    the target agreed with, ``sources`` tells who proposed each that was drafted, the accepted ones
+    first. In a tree all candidates are drafted, and at most one of each place is accepted;
+    ``branched`` counts the accepted ones that are not the first candidate of their place. ``past``
+    is the number of tokens before the pass, ``width`` that in it, ``replayed`` of which were read
+    before. ``pending`` will be read again by the next one. Of a pass that was shared, ``width`` and
     ``verify_seconds`` are those of the whole, with ``others`` tokens of others. Seconds:
     ``draft_prompt_seconds`` is the draft's first reading of the prompt and is no part of
     ``seconds``; ``draft_seconds`` and ``verify_seconds`` are.
@@ -205,6 +244,7 @@ class Round:
     past: int = 0
     width: int = 1
     sources: tuple[str, ...] = ()
+    branched: int = 0
     replayed: int = 0
     pending: int = 0
     sequences: int = 1
@@ -298,27 +338,35 @@ def _one_round(
     began = clock()
     proposal = controller.propose(context, limit) if limit > 0 else Proposal()
     draft = _known(proposal.tokens, target.n_vocab)
+    children = _children(proposal, len(draft))
     replayed = target.pending
     drafted_at = clock()
-    rows = target.decode([context[-1], *draft], len(draft) + 1)
+    tree = target.tree if proposal.parents and draft else None
+    if tree is None:
+        rows = target.decode([context[-1], *draft], len(draft) + 1)
+    else:
+        rows = tree.decode([context[-1], *draft], proposal.parents[: len(draft)])
     company = target.company
-    accepted, judged, stopped = _accept(rows, draft, proposal, context, sampler, is_stop)
+    found = _accept(rows, draft, children, proposal, context, sampler, is_stop)
+    if tree is not None:
+        tree.take(found.path[: len(context) - length - 1])
     target.keep(len(context) - 1)  # before the yield: a consumer may stop there
     ended = clock()
     return Round(
         tokens=tuple(context[length:]),
-        drafted=judged,
-        accepted=accepted,
+        drafted=len(found.judged),
+        accepted=len(found.path),
         seconds=ended - began - proposal.reading_seconds,
         draft_seconds=drafted_at - began - proposal.reading_seconds,
         verify_seconds=ended - drafted_at,
         draft_prompt_seconds=proposal.reading_seconds,
-        finish_reason="stop" if stopped else None,
+        finish_reason="stop" if found.stopped else None,
         past=length - 1 - replayed,
         width=replayed + 1 + len(draft) + company.others,
         replayed=replayed,
         pending=target.pending,
-        sources=proposal.sources[:judged],
+        sources=tuple(proposal.sources[row - 1] for row in found.judged if proposal.sources),
+        branched=found.branched,
         sequences=company.sequences,
         others=company.others,
     )
@@ -332,47 +380,83 @@ def _known(draft: Sequence[int], n_vocab: int) -> Sequence[int]:
     return draft
 
 
+def _children(proposal: Proposal, drafted: int) -> list[list[int]]:
+    """For each row of the pass the rows of the candidates that follow it, the first ones first."""
+    children: list[list[int]] = [[] for _ in range(drafted + 1)]
+    for row in range(1, drafted + 1):
+        children[proposal.parents[row - 1] if proposal.parents else row - 1].append(row)
+    return children
+
+
+@dataclass(slots=True)
+class _Accepted:
+    """The rows of the candidates that were accepted, in order, and what came of the others.
+
+    ``judged`` are the rows of all candidates that count as drafted, the accepted ones first;
+    ``branched`` is how many of the accepted ones were not the first at their place.
+    """
+
+    path: list[int] = field(default_factory=list)
+    judged: list[int] = field(default_factory=list)
+    branched: int = 0
+    stopped: bool = False
+
+
 def _accept(
     rows: Logits,
     draft: Sequence[int],
+    children: Sequence[Sequence[int]],
     proposal: Proposal,
     context: list[int],
     sampler: Picker,
     is_stop: Callable[[int], bool],
-) -> tuple[int, int, bool]:
-    """Append the target's tokens to ``context`` until one differs from the draft or stops.
+) -> _Accepted:
+    """Append the target's tokens to ``context`` until one is not in the draft, or stops the text.
 
-    Returns how many drafted tokens were accepted, how many count as judged, and whether a stop
-    token ended the text. What was drafted behind an agreed stop token was never judged, nor what
+    The longest accepted path is the only one: in each place the target has one token, which at most
+    one candidate is. What was drafted behind an agreed stop token was never judged, nor what
     follows tokens behind which nothing can be picked: these are emitted first, since the text may
     end with them, and the next round raises.
     """
-    for i, row in enumerate(rows):
+    found, row = _Accepted(), 0
+    unjudged = list(range(1, len(draft) + 1))
+    while True:
+        here = children[row]
         try:
-            token = _judge(row, i, draft, proposal, context, sampler)
+            token = _judge(rows[row], here, draft, proposal, context, sampler)
         except LocalspecError:
-            if i == 0:
+            if row == 0:
                 raise
-            return i, i, False
-        context.append(token)
-        agreed = i < len(draft) and token == draft[i]
-        if is_stop(token):
-            return i + agreed, i + 1 if agreed else len(draft), True
-        if not agreed:
+            unjudged = [each for each in unjudged if each < row]  # those before it in the pass
             break
-    return i, len(draft), False
+        context.append(token)
+        agreed = next((each for each in here if draft[each - 1] == token), None)
+        if agreed is not None:
+            found.path.append(agreed)
+            found.branched += agreed != here[0]
+            row = agreed
+        if is_stop(token):
+            found.stopped = True
+            if agreed is not None:
+                unjudged = [each for each in unjudged if each <= agreed]
+            break
+        if agreed is None:
+            break
+    found.judged = found.path + [each for each in unjudged if each not in found.path]
+    return found
 
 
 def _judge(
     row: Logits,
-    i: int,
+    candidates: Sequence[int],
     draft: Sequence[int],
     proposal: Proposal,
     context: list[int],
     sampler: Picker,
 ) -> int:
-    """The target's token behind ``context``, in the place of the draft's if there is one."""
-    if i == len(draft):
+    """The target's token behind ``context``, in the place of these rows of the pass if any."""
+    if not candidates:
         return sampler.pick(row, len(context), context)
+    i = candidates[0] - 1
     drawn_from = proposal.distributions[i] if proposal.distributions else None
     return sampler.verify(row, len(context), context, draft[i], drawn_from)

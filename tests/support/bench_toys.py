@@ -34,6 +34,7 @@ class RoundingTarget:
     block: int | None = None
     reads_along = False
     company = ALONE
+    tree = None
 
     def mark(self) -> None:
         self._exact.mark()

@@ -115,6 +115,7 @@ class Reciter:
     block: int | None = None
     reads_along = False
     company = ALONE
+    tree = None
 
     def mark(self) -> None:
         pass

@@ -118,6 +118,7 @@ class ToyModel:
     block: int | None = None
     reads_along = False
     company = ALONE
+    tree = None
 
     def mark(self) -> None:
         """Attention forgets without preparation."""

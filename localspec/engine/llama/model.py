@@ -80,6 +80,7 @@ class LlamaModel:
     block: int | None = None  # each token of a proposal costs a step
     reads_along = False
     company = ALONE
+    tree = None
 
     @property
     def can_roll_back(self) -> bool:

@@ -77,6 +77,8 @@ class SlotModel:
         """How many of the tokens the next pass reads again, because a window had moved on."""
         return len(self._tokens) - self._held
 
+    tree = None  # one text of several, whose sequences are taken
+
     @property
     def company(self) -> Company:
         """With whom the slot's last pass was shared."""

@@ -37,6 +37,7 @@ class Head:
 
     reads_along = True
     company = ALONE
+    tree = None
     pending = 0  # rows to be read again
     block: int | None = None  # most tokens of a proposal that is paid with its first
     offset = 0  # how much less the position of a token is in llama.cpp's cache
