@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LIVE = 0  # id of the sequence that is answered
+EVERY = -1  # in place of an id: all sequences
 _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: the recurrent part, without attention's cells
 
 Copy = tuple[int, NDArray[np.uint8]]  # of how many tokens, and the recurrent state behind them

@@ -3,6 +3,7 @@
 import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from localspec.core.errors import EngineError
 from localspec.core.interrupt import held_interrupt
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.batch import Batch, chunks
-from localspec.engine.llama.copies import Copy, Reach, pointer
-from localspec.engine.llama.parameters import context_parameters
+from localspec.engine.llama.branches import Branches
+from localspec.engine.llama.copies import EVERY, LIVE, Copy, Reach, pointer
+from localspec.engine.llama.parameters import context_parameters, has_branches
 from localspec.engine.llama.rollback import Fork, Reread, Rollback, Trim, make_rollback
 from localspec.engine.llama.tokenizer import SHORT, require_fitting, tokenize
 from localspec.engine.llama.weights import Weights
@@ -59,6 +61,7 @@ class LlamaModel:
         self._weightless = weightless
         self._context: Any = None
         self._batch: Batch | None = None
+        self._branches: Branches | None = None
         self._weights = Weights(header, options, weightless=weightless)
         self.memory = self._weights.memory
         self.n_vocab = self._weights.n_vocab
@@ -80,7 +83,11 @@ class LlamaModel:
     block: int | None = None  # each token of a proposal costs a step
     reads_along = False
     company = ALONE
-    tree = None
+
+    @property
+    def tree(self) -> Branches | None:
+        """How it verifies trees; None also where heads read along, whose texts are chains."""
+        return self._branches if self.listener is None else None
 
     @property
     def can_roll_back(self) -> bool:
@@ -129,6 +136,31 @@ class LlamaModel:
                 del self._tokens[length:]  # first: an error leaves a cache that is torn, not short
                 self._undo(len(self._tokens), held)
                 self._torn = False
+
+    def lend(self) -> int:
+        """Let `Branches` write behind the text, which is as long, until `adopt`, or else is undone.
+
+        Raises EngineError as `decode` does.
+        """
+        if self._torn:
+            self._recover()
+        if self.pending:
+            self._read([], 0)
+        self._torn = True
+        return self._held
+
+    def run(self, batch: Any, position: int) -> Logits:
+        """Decode a llama_batch in what was lent; logits of all its tokens, valid until the next."""
+        code = self._llama.llama_decode(self._context, batch)
+        self._require_decoded(code, batch.n_tokens, position)
+        self._first_row = 0
+        return self._logits(batch.n_tokens)
+
+    def adopt(self, tokens: Sequence[int]) -> None:
+        """Count these as read: the cache holds them behind the text, and nothing else."""
+        self._tokens += tokens
+        self._held = len(self._tokens)
+        self._torn = False
 
     def returns_to(self, length: int) -> int:
         """How many tokens need not be read again, at least, after `keep` with this length."""
@@ -281,7 +313,17 @@ class LlamaModel:
         return works and found.name == way
 
     def _choose_rollback(self, ways: Sequence[str]) -> Rollback:
-        """The first way that works on a real context of this model; the context stays."""
+        """The first way that works on a real context of this model; the context stays.
+
+        One for trees comes first, where trees are wanted; where they do not work, none are.
+        """
+        if self._weights.is_stateful or self._weights.is_sliding:
+            self.options = replace(self.options, branches=1)
+        if has_branches(self.options, Trim.name):
+            trim = self._make_context(Trim.name)
+            if self._weightless or (self._works(trim) and self._branches_work()):
+                return trim
+            self.options = replace(self.options, branches=1)
         for way in (*(() if self._weights.is_stateful else (Trim.name,)), *ways, Fork.name):
             found = self._make_context(way)
             if self._weightless or (found.name == way and self._works(found)):
@@ -308,15 +350,33 @@ class LlamaModel:
         self.keep(0)
         return works
 
+    def _branches_work(self) -> bool:
+        """Whether a row of a tree is what a chain gives there; not all caches mask by sequence."""
+        first, second, other, last = ((7919 * i + 1) % self.n_vocab for i in range(4))
+        chain = self.decode([first, second, last], 1)[0].copy()
+        self.keep(1)
+        assert self._branches is not None
+        row = self._branches.decode([second, other, last], (0, 0))[2]
+        self._branches.take([2])
+        works = bool(np.abs(row - chain).max() <= _ALIKE * np.abs(chain).max())
+        self.keep(0)
+        return works
+
     def _make_context(self, way: str) -> Rollback:
         """A new context in place of the present one."""
         self._free_context()
         params = context_parameters(self.options, self.n_ctx, self.threads, way)
         self._context, memory = self._weights.new_context(params)
         self.memory = self._weights.memory + memory
-        return make_rollback(self._llama, self._weights.handle, self._context, way)
+        branched = has_branches(self.options, way)
+        self._branches = Branches(self) if branched else None
+        sequence = EVERY if branched else LIVE
+        return make_rollback(self._llama, self._weights.handle, self._context, way, sequence)
 
     def _free_context(self) -> None:
+        if self._branches is not None:
+            self._branches.free()
+        self._branches = None
         if self._context:
             self._llama.llama_free(self._context)
         self._context = None
@@ -373,13 +433,17 @@ class LlamaModel:
         slow = len(filled) > MAX_DRAFT_TOKENS + 1
         with llama_library.interruptible(self._context) if slow else nullcontext():
             code = self._llama.llama_decode(self._context, self._batch.native)
+        self._require_decoded(code, len(tokens), position)
+        self.rollback.observe(len(filled))
+
+    def _require_decoded(self, code: int, count: int, position: int) -> None:
+        """Raise EngineError where llama.cpp's code of a pass says so."""
         if code != 0:
             raise EngineError(
-                f"llama.cpp could not decode {len(tokens)} tokens at position {position} of "
+                f"llama.cpp could not decode {count} tokens at position {position} of "
                 f"{self.header.path.name} (code {code}).",
                 "Try a smaller --ctx-size, or see the log with --verbose.",
             )
-        self.rollback.observe(len(filled))
 
     def _logits(self, rows: int) -> Logits:
         if rows == 0:

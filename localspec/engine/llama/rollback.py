@@ -7,7 +7,7 @@ copy that was made before, and what follows the copy is read again.
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
-from localspec.engine.llama.copies import LIVE, Anchors, Copy, Reach, cut
+from localspec.engine.llama.copies import EVERY, LIVE, Anchors, Copy, Reach, cut
 from localspec.engine.memory.recurrent import ANCHORS, SNAPSHOTS
 
 _COPY = 1  # id of a sequence
@@ -63,7 +63,8 @@ class Trim:
 
     ``sliding`` is the window of sliding layers, 0 for none. llama.cpp removes the end of such a
     cache whether or not the cells before it are still there; its server checks as is done here
-    (`pos_min_thold`). Cells of other sequences stay.
+    (`pos_min_thold`). Cells of other sequences stay, unless ``sequence`` is `EVERY`, which is for
+    contexts of one text without sliding layers.
     """
 
     name: ClassVar[str] = "trim"
@@ -73,7 +74,7 @@ class Trim:
         self._memory = llama.llama_get_memory(context)
         self._sliding = sliding
         self._sequence = sequence
-        self._is_alone = llama.llama_n_seq_max(context) == 1
+        self._is_alone = sequence == EVERY or llama.llama_n_seq_max(context) == 1
 
     def mark(self, length: int, most: int) -> None:
         """Nothing to prepare."""
@@ -291,14 +292,14 @@ def configure(params: Any, way: str) -> None:
         params.n_rs_seq = SNAPSHOTS
 
 
-def make_rollback(llama: Any, model: Any, context: Any, way: str) -> Rollback:
-    """The way for a context that was configured for it.
+def make_rollback(llama: Any, model: Any, context: Any, way: str, sequence: int = LIVE) -> Rollback:
+    """The way for a context that was configured for it; `Trim` for one sequence, or `EVERY`.
 
     Architectures without snapshots set `n_rs_seq` to 0: `llm_arch_supports_rs_rollback`.
     """
     sliding = int(llama.llama_model_n_swa(model))
     if way == Trim.name:
-        return Trim(llama, context, sliding)
+        return Trim(llama, context, sliding, sequence)
     if way == Fork.name:
         return Fork(llama, context, sliding)
     if way == Snapshots.name and llama.llama_n_rs_seq(context):

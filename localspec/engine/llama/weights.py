@@ -60,6 +60,11 @@ class Weights:
         is_recurrent = self._llama.llama_model_is_recurrent(self.handle)
         return bool(is_recurrent or self._llama.llama_model_is_hybrid(self.handle))
 
+    @property
+    def is_sliding(self) -> bool:
+        """Whether layers keep only a window of the text, by llama.cpp's word."""
+        return bool(self._llama.llama_model_n_swa(self.handle))
+
     def new_context(self, params: Any) -> tuple[Any, MemoryUse]:
         """A context with the adapters, and what llama.cpp allocated for it.
 

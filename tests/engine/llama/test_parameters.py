@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.core.config import KeyValue, Lora, RopeOptions, Shares
+from localspec.core.config import MAX_PATHS, KeyValue, Lora, RopeOptions, Shares
 from localspec.core.errors import EngineError, UsageError
 from localspec.engine.engine import Engine
 from localspec.engine.llama import llama_library
@@ -238,6 +238,8 @@ def test_contexts_get_what_is_asked(tiny: TinyFiles) -> None:
     fork, snapshots = (context_parameters(asked, 64, 2, way) for way in ("fork", "snapshots"))
     assert (fork.n_seq_max, fork.kv_unified, fork.n_rs_seq) == (2, True, 0)
     assert (snapshots.n_seq_max, snapshots.n_rs_seq) == (1, SNAPSHOTS)
+    branched = context_parameters(options(tiny.target, branches=2), 64, 2, "trim")
+    assert (branched.n_seq_max, branched.kv_unified, branched.n_ctx) == (MAX_PATHS, True, 64)
 
 
 def test_values_that_llama_cpp_would_die_of_are_refused(tiny: TinyFiles) -> None:
