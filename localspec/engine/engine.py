@@ -39,7 +39,8 @@ class Engine:
     ``notes`` are things the user should know before the first token: findings of the pairing
     check, and why a draft that was asked for is not used. ``template`` writes the prompts of a
     conversation: the model's own, or ChatML where it has none, as in llama.cpp; set another to
-    replace it.
+    replace it. ``chain_only`` says why the target verifies no trees of candidates, in a sentence;
+    it is None where it does, and where none were asked for.
 
     `encode_chat`, `encode_text`, `token_rules`, `piece` and `constraint` may be called from several
     threads, also while another one generates: they read the vocabulary alone, and what they keep is
@@ -47,10 +48,15 @@ class Engine:
     """
 
     def __init__(
-        self, target: LlamaModel, draft: LlamaModel | Head | None, notes: Sequence[str] = ()
+        self,
+        target: LlamaModel,
+        draft: LlamaModel | Head | None,
+        notes: Sequence[str] = (),
+        chain_only: str | None = None,
     ) -> None:
         self.target = target
         self.draft = draft
+        self.chain_only = chain_only
         self.profile = PairProfile(target, draft)
         self.suffix_index = SuffixIndex()
         self.template = _own_template(target)

@@ -15,6 +15,7 @@ from localspec.engine.llama.heads.head import Head
 from localspec.engine.llama.heads.opening import open_head
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.rpc.servers import connect, warning
+from localspec.engine.loading.chain_only import chain_only, not_branched
 from localspec.engine.loading.notes import missing_gpu, not_overridden, stretched, without_gpu
 from localspec.engine.loading.rollback_choice import load_target
 from localspec.engine.memory.plan import MemoryPlan
@@ -40,11 +41,15 @@ Draft = LlamaModel | Head | None
 
 
 class LoadedPair(NamedTuple):
-    """Both models, and what the user should know of them, in sentences."""
+    """Both models, and what the user should know of them, in sentences.
+
+    ``chain_only`` is why the target verifies no trees, for who asked for them; None where it does.
+    """
 
     target: LlamaModel
     draft: Draft
     notes: list[str]
+    chain_only: str | None
 
 
 def load_pair(
@@ -61,7 +66,9 @@ def load_pair(
     if target.parallel > 1 and (reason := one_at_a_time(header, draft_header, target)):
         target = replace(target, parallel=1)
         notes.append(reason)
-    draft = draft and replace(draft, parallel=target.parallel)
+    draft = draft and replace(draft, parallel=target.parallel, branches=1)
+    chain = chain_only(header, draft_header, target)
+    target = target if chain is None else replace(target, branches=1)
     plan = _plan(header, target, draft_header, draft, notes, say)
     notes += missing_gpu() + without_gpu(target, draft)
     target = replace(target, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
@@ -75,7 +82,8 @@ def load_pair(
     except BaseException:
         model.close()
         raise
-    return LoadedPair(model, drafter, notes + not_overridden(model, drafter))
+    notes += not_overridden(model, drafter)
+    return LoadedPair(model, drafter, notes, chain or not_branched(model, target))
 
 
 def _is_own(draft: LoadOptions | None, target: LoadOptions) -> bool:
