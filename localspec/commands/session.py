@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 _WORDS = (None, MTP, FIND)  # what may stand for heads of the target, in place of a file
+_ONE_CHAIN = "--acceptance rejection judges one chain of tokens: --branches has no effect."
 _BESIDE = "Draft: the prediction heads of {} (MTP), beside the target."
 
 
@@ -119,9 +120,9 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
     from localspec.engine.llama import llama_library
 
     llama_library.log.verbose = request.models.verbose
-    target = replace(target, parallel=parallel)
+    target = replace(target, parallel=parallel, branches=request.models.most_branches)
     engine = Engine.load(target, draft, lenient=request.models.lenient, say=console.note)
-    for sentence in engine.notes:
+    for sentence in (*engine.notes, *_without_branches(request, engine)):
         console.note(sentence)
     return engine
 
@@ -205,6 +206,15 @@ def use_template(engine: "Engine", flags: TemplateFlags, system: str | None = No
     )
     for sentence in engine.template.notes(system):
         console.note(sentence)
+
+
+def _without_branches(request: Request, engine: "Engine") -> list[str]:
+    """Why there are none, for who asked for some: auto goes without them where they do not pay."""
+    if request.models.branches in (None, "auto", 1):
+        return []
+    if engine.chain_only is not None:
+        return [engine.chain_only]
+    return [_ONE_CHAIN] if request.params.acceptance == "rejection" else []
 
 
 def _files(request: Request) -> tuple[Path, Path | None]:

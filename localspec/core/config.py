@@ -18,6 +18,7 @@ DEFAULT_BATCH = 512  # tokens
 MAX_THREADS = 512  # GGML_MAX_N_THREADS; llama.cpp aborts beyond it
 
 DraftTokens = int | Literal["auto"]  # 0 is "off"
+BranchLimit = int | Literal["auto"]  # auto is as many as pay
 FlashAttention = Literal["auto", "on", "off"]
 CacheType = Literal["f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
@@ -263,6 +264,15 @@ def parse_draft_tokens(text: str) -> tuple[DraftTokens, ...] | None:
             )
         lengths.append(length)
     return tuple(lengths)
+
+
+def parse_branches(text: str) -> BranchLimit:
+    """Read ``auto`` or a number within `BRANCHES`; raises ValueError, a clause, for all else."""
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal() or not BRANCHES.low <= int(text[:9]) <= BRANCHES.high:
+        raise ValueError(f"expected auto or a number from {BRANCHES.low} to {BRANCHES.high}")
+    return int(text)
 
 
 def choose_draft(either: list[str], model: str | None, lengths: str | None) -> DraftOptions:

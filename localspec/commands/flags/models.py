@@ -5,8 +5,14 @@ from typing import Annotated
 
 import typer
 
-from localspec.commands.flags.groups import choice
-from localspec.core.config import DraftOptions, choose_draft
+from localspec.commands.flags.groups import choice, parsed_by
+from localspec.core.config import (
+    BRANCHES,
+    BranchLimit,
+    DraftOptions,
+    choose_draft,
+    parse_branches,
+)
 
 NameArgument = Annotated[
     str | None,
@@ -92,6 +98,18 @@ class ModelFlags(PairFlags):
             rich_help_panel=_DRAFTING,
         ),
     ] = "on"
+    branches: Annotated[
+        BranchLimit | None,
+        typer.Option(
+            "--branches",
+            metavar="1|2|3|auto",
+            parser=parsed_by(parse_branches),
+            help="Most drafted tokens that may compete for one place, verified in the same pass. "
+            "More than 1 pays where wide passes cost little, as on GPUs, and the draft is weak. "
+            "Default: auto, as many as pay by measured costs.",
+            rich_help_panel=_DRAFTING,
+        ),
+    ] = None
     recalibrate: Annotated[
         bool,
         typer.Option(
@@ -103,3 +121,8 @@ class ModelFlags(PairFlags):
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show llama.cpp's log on stderr.")
     ] = False
+
+    @property
+    def most_branches(self) -> int:
+        """Candidates at one place, at most; auto decides below that."""
+        return self.branches if isinstance(self.branches, int) else BRANCHES.high
