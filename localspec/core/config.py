@@ -18,7 +18,6 @@ DEFAULT_BATCH = 512  # tokens
 MAX_THREADS = 512  # GGML_MAX_N_THREADS; llama.cpp aborts beyond it
 
 DraftTokens = int | Literal["auto"]  # 0 is "off"
-BranchLimit = int | Literal["auto"]  # auto is as many as pay
 FlashAttention = Literal["auto", "on", "off"]
 CacheType = Literal["f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
@@ -160,6 +159,15 @@ class LoadOptions:
             )
 
     @property
+    def sequences(self) -> int:
+        """Most sequences of its context: those of the texts, or the paths of a tree of one text.
+
+        A tree's tokens may lie in other cells than those of a chain, and round otherwise.
+        """
+        has_trees = self.branches > 1 and self.parallel == 1 and not self.exact
+        return MAX_PATHS if has_trees else self.parallel
+
+    @property
     def resident(self) -> bool:
         """Whether the weights must stay in memory, since they cannot be read again when needed."""
         return self.mlock or not self.mmap
@@ -264,15 +272,6 @@ def parse_draft_tokens(text: str) -> tuple[DraftTokens, ...] | None:
             )
         lengths.append(length)
     return tuple(lengths)
-
-
-def parse_branches(text: str) -> BranchLimit:
-    """Read ``auto`` or a number within `BRANCHES`; raises ValueError, a clause, for all else."""
-    if text == "auto":
-        return "auto"
-    if not text.isdecimal() or not BRANCHES.low <= int(text[:9]) <= BRANCHES.high:
-        raise ValueError(f"expected auto or a number from {BRANCHES.low} to {BRANCHES.high}")
-    return int(text)
 
 
 def choose_draft(either: list[str], model: str | None, lengths: str | None) -> DraftOptions:

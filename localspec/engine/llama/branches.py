@@ -35,7 +35,7 @@ class Branches:
         self._llama = llama_library.library()
         self._memory: Any = self._llama.llama_get_memory(model.context)
         self._batch = TreeBatch(self._llama, MAX_ROWS, MAX_PATHS)
-        self._tokens: Sequence[int] = ()  # of the last pass
+        self._tokens: list[int] = []  # of the last pass, its filling included
         self._tree = Tree.of(())
         self._begin = 0  # position of its root
 
@@ -45,13 +45,12 @@ class Branches:
         A pass narrower than the model's ``min_width`` goes on behind its last leaf.
         """
         self._begin = self._model.lend()
-        filled = [*tokens, *[tokens[-1]] * (self._model.min_width - len(tokens))]
-        self._tokens = tokens
-        self._tree = Tree.of([*parents, *range(len(tokens) - 1, len(filled) - 1)])
+        self._tokens = [*tokens, *[tokens[-1]] * (self._model.min_width - len(tokens))]
+        self._tree = Tree.of([*parents, *range(len(tokens) - 1, len(self._tokens) - 1)])
         with held_interrupt():
             self._bring_up(len(self._tree.lengths))
             positions = [self._begin + depth for depth in self._tree.depths]
-            self._batch.fill(filled, positions, self._tree.paths)
+            self._batch.fill(self._tokens, positions, self._tree.paths)
             return self._model.run(self._batch.native, self._begin)[: len(tokens)]
 
     def take(self, rows: Sequence[int]) -> None:

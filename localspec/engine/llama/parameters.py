@@ -7,7 +7,7 @@ import re
 from dataclasses import asdict
 from typing import Any
 
-from localspec.core.config import MAX_PATHS, MAX_ROWS, KeyValue, LoadOptions
+from localspec.core.config import MAX_ROWS, KeyValue, LoadOptions
 from localspec.core.errors import UsageError
 from localspec.engine.llama import llama_library, rollback
 from localspec.engine.llama.rpc.servers import devices_of
@@ -59,16 +59,15 @@ def model_parameters(options: LoadOptions, *, weightless: bool = False) -> Any:
 
 
 def has_branches(options: LoadOptions, way: str) -> bool:
-    """Whether a context's sequences are the paths of a tree: of one text, which may round anew."""
-    alone = options.parallel == 1 and not options.exact
-    return options.branches > 1 and alone and way == rollback.Trim.name
+    """Whether the sequences of a context are the paths of a tree."""
+    return options.sequences > options.parallel and way == rollback.Trim.name
 
 
 def context_parameters(options: LoadOptions, n_ctx: int, threads: int, way: str) -> Any:
     """`llama_context_params` for texts of ``n_ctx`` tokens each, rolled back in this way."""
     params = llama_library.library().llama_context_default_params()
     params.n_ctx = options.parallel * n_ctx + (1 if options.exact else 0)  # for the dummy row
-    sequences = MAX_PATHS if has_branches(options, way) else options.parallel
+    sequences = options.sequences if has_branches(options, way) else options.parallel
     params.n_seq_max, params.kv_unified = sequences, sequences > 1
     params.n_batch, params.n_ubatch = options.batch_size, options.ubatch_size
     params.swa_full = False  # layers with a sliding window keep no more than that, and a batch

@@ -129,11 +129,12 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Estimate what ``header``'s model takes with ``ctx_size`` tokens of context.
 
-    Of ``options`` the cache types, the batch sizes, adapters, ``exact`` and ``parallel`` count, as
-    many texts of that length. Recurrent layers keep a state for each of the ``sequences``
-    (`n_seq_max`; the attention's cells they share, as with `kv_unified`), and each as many
-    ``snapshots`` of it (`n_rs_seq`). With ``heads``, NextN layers behind the model's own are loaded
-    (`load_mtp`) and have a context of their own, as long.
+    Of ``options`` the cache types, the batch sizes, adapters, ``exact``, ``parallel`` and
+    ``branches`` count: as many texts of that length, and a row of logits for each sequence or path.
+    Recurrent layers keep a state for each of the ``sequences`` (`n_seq_max`; the attention's cells
+    they share, as with `kv_unified`), and each as many ``snapshots`` of it (`n_rs_seq`). With
+    ``heads``, NextN layers behind the model's own are loaded (`load_mtp`) and have a context of
+    their own, as long.
     Repeats llama.cpp's arithmetic for weights and caches; the compute buffers follow a formula that
     was fitted to what it logs. Recurrent layers have what they convolve twice in addition.
     """
@@ -156,7 +157,9 @@ def estimate_memory(
         + states * _state_bytes(header, block)
         for i, block in enumerate(blocks)
     )
-    compute = _compute(header, batch, cells + (windowed if any(slides) else 0))
+    at_once = batch + -batch % options.sequences  # as `graph_reserve` rounds
+    compute = _compute(header, at_once, cells + (windowed if any(slides) else 0))
+    compute += _FLOAT * options.sequences * (len(header.vocab) if header.vocab else 0)
     compute += 2 * _FLOAT * batch * convolved(header) * (not alone)
     if with_heads and not alone:  # whose context has buffers too, and both hand over hidden states
         compute += _compute(header, batch, cells) + 2 * _FLOAT * batch * (output_width(header) or 0)

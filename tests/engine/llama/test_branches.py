@@ -22,6 +22,7 @@ from localspec.engine.llama.rollback import Trim
 from localspec.speculative.loop import Logits
 from tests.support.real_pair import TinyFiles, load_model, options, random_ids
 from tests.support.tiny_models import write_tiny_model
+from tests.support.today import TRIM, WAYS
 
 pytestmark = pytest.mark.llama
 
@@ -315,6 +316,22 @@ def test_models_that_keep_more_than_the_text_have_none(tiny: TinyFiles, tmp_path
         assert found.rollback.name == without.rollback.name
         found.close()
         without.close()
+
+
+@pytest.mark.parametrize("name", [name for name, ways in WAYS.items() if ways == TRIM])
+def test_architectures_that_trim(name: str, architecture: Callable[[str], Path]) -> None:
+    """Those with sliding layers keep chains; experts are chosen for each row by itself."""
+    exact = FLOATS | {"ctx_size": 256}
+    model, oracle = (load_model(architecture(name), branches=n, **exact) for n in (3, 1))
+    watched = Watched(model, oracle)
+    assert (model.tree is None) == (name in ("gemma4", "step35"))
+    model.decode(TEXT, 0)
+    if model.tree is not None:
+        watched.verify([0, 1, 0, 0, 3, 3], [1, 2, 3, 4, 5, 6, 7])
+        watched.tree.take([3, 6])
+        watched.verify([0, 0], [8, 9, 10])
+    model.close()
+    oracle.close()
 
 
 def test_a_cache_that_mixes_up_its_paths_gets_a_context_of_chains(

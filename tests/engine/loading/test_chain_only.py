@@ -1,0 +1,68 @@
+"""Why a target verifies chains only: the reason is known before it is loaded, or found then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.engine.engine import Engine
+from localspec.engine.llama import llama_library
+from localspec.engine.loading.chain_only import chain_only
+from localspec.metadata.header import read_header
+from tests.support.real_pair import GREEDY, TinyFiles, fresh, options, random_ids
+from tests.support.tiny_models import write_tiny_model
+
+pytestmark = pytest.mark.llama
+
+
+def test_reasons(tiny: TinyFiles) -> None:
+    plain, recurrent = read_header(tiny.target), read_header(tiny.recurrent)
+
+    def reason(target: object = plain, draft: object = None, **changes: object) -> str:
+        asked = options(tiny.target, **{"branches": 2} | changes)
+        return chain_only(target, draft, asked) or ""  # type: ignore[arg-type]
+
+    assert reason() == reason(draft=plain) == reason(draft=recurrent) == ""
+    assert "recurrent" in reason(recurrent)
+    assert "--parallel" in reason(parallel=2)
+    assert "heads" in reason(load_heads=True)
+    assert "--exact" in reason(exact=True)
+    assert reason(recurrent, branches=1) == ""  # which nobody need be told
+
+
+def test_who_asks_for_trees_where_none_are_can_be_told_why(
+    tiny: TinyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sliding = write_tiny_model(tmp_path / "sliding.gguf", seed=1, layers=4, window=32)
+    for path, word in ((tiny.target, ""), (tiny.recurrent, "recurrent"), (sliding, "sliding")):
+        with Engine.load(options(path, branches=2)) as engine:
+            assert (engine.target.tree is None) == bool(word)
+            assert word in (engine.chain_only or "") and bool(word) == bool(engine.chain_only)
+            assert engine.chain_only not in engine.notes  # most asked for nothing
+    monkeypatch.setattr(llama_library.library(), "llama_memory_seq_rm", lambda *given: False)
+    with Engine.load(options(tiny.target, branches=2)) as engine:
+        assert engine.target.tree is None and "take tokens back" in (engine.chain_only or "")
+
+
+def test_heads_beside_a_target_keep_its_chain(architecture: Callable[[str], Path]) -> None:
+    target, heads = architecture("llama"), architecture("eagle3")
+    with Engine.load(options(target, branches=3), options(heads)) as engine:
+        assert engine.target.tree is None and "heads" in (engine.chain_only or "")
+        assert llama_library.library().llama_n_seq_max(engine.target.context) == 1
+
+
+def test_only_the_target_gets_trees_and_its_profile_is_the_same(tiny: TinyFiles) -> None:
+    """What passes cost was learnt of chains, which cost what they did."""
+    pair = options(tiny.target), options(tiny.draft, branches=3)
+    with Engine.load(*pair) as chains:
+        prompt = random_ids(30)
+        said, settings = fresh(chains, prompt, GREEDY, 4).tokens, chains.settings()
+    with Engine.load(replace(pair[0], branches=3), pair[1]) as engine:
+        assert engine.target.tree is not None
+        assert engine.draft is not None and engine.draft.tree is None
+        assert engine.target.memory.kv == chains.target.memory.kv
+        assert fresh(engine, prompt, GREEDY, 4).tokens == said
+        assert engine.settings() == settings
