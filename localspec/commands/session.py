@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from localspec.commands.flags.answer import AnswerFlags
 from localspec.commands.flags.kept import FlagGroups, settle
 from localspec.commands.flags.loading import LoadingFlags
-from localspec.commands.flags.models import ModelFlags
+from localspec.commands.flags.models import AUTO_BRANCHES, ModelFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.core.config import DraftOptions, DraftTokens, parse_draft_tokens
 from localspec.core.errors import EngineError, IncompatiblePair, UsageError
@@ -210,7 +210,7 @@ def use_template(engine: "Engine", flags: TemplateFlags, system: str | None = No
 
 def _without_branches(request: Request, engine: "Engine") -> list[str]:
     """Why there are none, for who asked for some: auto goes without them where they do not pay."""
-    if request.models.branches in (None, "auto", 1):
+    if request.models.branches in (None, AUTO_BRANCHES, 1):
         return []
     if engine.chain_only is not None:
         return [engine.chain_only]

@@ -79,7 +79,7 @@ class PairSettings(TypedDict, total=False):
     """What may be kept with a pair; bounds of the sampling parameters are in SamplingParams."""
 
     draft_tokens: Annotated[int, _within(config.DRAFT_TOKENS)] | Literal["auto", "off"]
-    branches: Annotated[int, _within(config.BRANCHES)] | Literal["auto"]
+    branches: Annotated[int, _within(config.BRANCHES)]
     ctx_size: _Context
     draft_ctx_size: _Context
     gpu_layers: _Layers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -316,6 +317,19 @@ def test_a_pair_names_what_it_cannot_keep() -> None:
     assert kept == {"ctx_size": 0, "draft_gpu_layers": 3}  # of which 0 was refused
     groups = FlagGroups(models, loading, sampling)
     assert settle(groups, {"gpu_layers": 9}).loading.n_gpu_layers == AUTO_LAYERS
+
+
+@pytest.mark.parametrize(
+    ("given", "kept", "most"),
+    [((), {}, 3), (("auto",), {}, 3), (("1",), {"branches": 1}, 1), (("2",), {"branches": 2}, 2)],
+)
+def test_branches(given: Sequence[str], kept: dict[str, object], most: int) -> None:
+    models, loading, sampling, _ = parsed(*(("--branches", *given) if given else ()))
+    groups = FlagGroups(models, loading, sampling)
+    assert kept_settings(groups) == kept and models.most_branches == most
+    # What was given stays, auto too.
+    of_pair = settle(groups, {"branches": 2}).models
+    assert of_pair.most_branches == (most if given else 2)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,10 @@ WRONG_SETTINGS: list[tuple[dict[str, object], str]] = [
     ({"seed": -2}, "seed is -2, expected a value from 0"),
     ({"acceptance": "maybe"}, "'maybe' is no rule of acceptance."),
     ({"acceptance": "rejection", "draft_tokens": "auto"}, "the draft length must be fixed"),
-    ({"context": 8}, "there is no key settings.context; known are draft_tokens, ctx_size,"),
+    (
+        {"context": 8},
+        "there is no key settings.context; known are draft_tokens, branches,",
+    ),
     ({"\x1b": 8}, "there is no key settings.\\x1b; known are"),
 ]
 

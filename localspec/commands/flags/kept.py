@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from localspec.commands.flags.loading import LoadingFlags
-from localspec.commands.flags.models import ModelFlags
+from localspec.commands.flags.models import AUTO_BRANCHES, ModelFlags
 from localspec.commands.flags.placement import AUTO_LAYERS
 from localspec.commands.flags.sampling import SamplingFlags
 from localspec.core.config import TRAINED_CTX_SIZE
@@ -17,6 +17,8 @@ _FLAG_OF = {
     "cpu_moe_layers": "n_cpu_moe",
     "flash_attention": "flash_attn",
 }
+# Numbers that stand for auto: it is what a pair has without a setting.
+_AUTO = {"gpu_layers": AUTO_LAYERS, "draft_gpu_layers": AUTO_LAYERS, "branches": AUTO_BRANCHES}
 
 
 class FlagGroups(NamedTuple):
@@ -54,7 +56,7 @@ def kept_settings(groups: FlagGroups) -> dict[str, object]:
             value = getattr(group, flag, None)
             if value is None or value is False or name == "draft_tokens":
                 continue
-            if "layers" not in name or value != AUTO_LAYERS:
+            if value != _AUTO.get(name):
                 settings[name] = value
     return settings
 

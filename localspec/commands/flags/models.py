@@ -5,19 +5,14 @@ from typing import Annotated
 
 import typer
 
-from localspec.commands.flags.groups import choice, parsed_by
-from localspec.core.config import (
-    BRANCHES,
-    BranchLimit,
-    DraftOptions,
-    choose_draft,
-    parse_branches,
-)
+from localspec.commands.flags.groups import choice, whole
+from localspec.core.config import BRANCHES, DraftOptions, choose_draft
 
 NameArgument = Annotated[
     str | None,
     typer.Argument(metavar="[MODEL]", help="A pair's name, or the target instead of --target."),
 ]
+AUTO_BRANCHES = 0  # as many as pay
 _DRAFTING = "Drafting"
 
 
@@ -99,11 +94,11 @@ class ModelFlags(PairFlags):
         ),
     ] = "on"
     branches: Annotated[
-        BranchLimit | None,
+        int | None,
         typer.Option(
             "--branches",
             metavar="1|2|3|auto",
-            parser=parsed_by(parse_branches),
+            parser=whole(BRANCHES, {"auto": AUTO_BRANCHES}),
             help="Most drafted tokens that may compete for one place, verified in the same pass. "
             "More than 1 pays where wide passes cost little, as on GPUs, and the draft is weak. "
             "Default: auto, as many as pay by measured costs.",
@@ -125,4 +120,4 @@ class ModelFlags(PairFlags):
     @property
     def most_branches(self) -> int:
         """Candidates at one place, at most; auto decides below that."""
-        return self.branches if isinstance(self.branches, int) else BRANCHES.high
+        return self.branches or BRANCHES.high
