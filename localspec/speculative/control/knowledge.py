@@ -159,7 +159,12 @@ class GroupAcceptance:
         return self.of(candidate.group).probability(candidate.confidence)
 
     def observe(self, candidate: Candidate, token: int) -> bool:
-        """Learn from the token that came in a candidate's place; whether it was that one."""
+        """Learn from the token that came in a candidate's place; whether it was that one.
+
+        Its rivals, verified or not, teach as well.
+        """
+        for rival in candidate.rivals:
+            self.observe(rival, token)
         right, acceptance = candidate.token == token, self.of(candidate.group)
         if candidate.group not in self._judged:
             self._judged.add(candidate.group)
