@@ -24,7 +24,7 @@ from localspec.bench.comparison import REPEATED_TOO_MUCH
 from localspec.core.config import MAX_PATHS
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.knowledge import Knowledge
-from localspec.speculative.drafters import MODEL, RUNNER_UP, TAIL, Candidate
+from localspec.speculative.drafters import MODEL, RUNNERS_UP, TAIL, Candidate
 from localspec.speculative.limits import Chain, Guess, best_seconds, causal_seconds
 from localspec.speculative.loop import ALONE, Controller, Logits, generate_rounds
 from localspec.speculative.prefix import common_prefix
@@ -141,7 +141,10 @@ class TraceDrafter:
     def _candidate(self, place: int, depth: int) -> Candidate:
         token, lead = self._trace.drafts[place][depth]
         rivals = self._trace.rivals[place][depth][: self._n_rivals] if self._n_rivals else ()
-        beside = tuple(Candidate(other, lead, RUNNER_UP) for other, lead in rivals)
+        beside = tuple(
+            Candidate(other, behind, group)
+            for group, (other, behind) in zip(RUNNERS_UP, rivals, strict=False)
+        )
         return Candidate(token, lead, MODEL, None, beside)
 
     def to_review(self, context: list[int], longest: int) -> int:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
 
 MODEL = "draft model"  # the group of a model's candidates
-RUNNER_UP = "draft runner-up"  # and of the others that it gives for the same places
+# And of its second and third choices for the same places: so far behind the first, the third is
+# right half as often as the second.
+RUNNERS_UP = ("draft runner-up", "draft third choice")
 TAIL = 32  # tokens: from so many a draft shows whether it knows the text
 
 
@@ -194,7 +196,10 @@ class ModelDrafter:
         """
         row = row[: self._n_shared]
         chosen = self._sampler.choose(row, position, history, self._n_rivals)
-        rivals = tuple(Candidate(token, -behind, RUNNER_UP) for token, behind in chosen.runners_up)
+        rivals = tuple(
+            Candidate(token, -behind, group)
+            for group, (token, behind) in zip(RUNNERS_UP, chosen.runners_up, strict=False)
+        )
         return Candidate(chosen.token, chosen.lead, MODEL, chosen.distribution, rivals)
 
     def _knows(self, tokens: list[int]) -> bool:

@@ -164,12 +164,15 @@ class GroupAcceptance:
         Its rivals, verified or not, teach as well.
         """
         for rival in candidate.rivals:
-            self.observe(rival, token)
+            self._learn(rival, token, shifts=False)  # so rare that it would be mostly noise
+        return self._learn(candidate, token)
+
+    def _learn(self, candidate: Candidate, token: int, *, shifts: bool = True) -> bool:
         right, acceptance = candidate.token == token, self.of(candidate.group)
         if candidate.group not in self._judged:
             self._judged.add(candidate.group)
             acceptance.fade(_FADE)
-        acceptance.observe(candidate.confidence, right)
+        acceptance.observe(candidate.confidence, right, shifts=shifts)
         return right
 
     def observe_all(self, candidates: Sequence[Candidate], tokens: Sequence[int]) -> None:
