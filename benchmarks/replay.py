@@ -21,9 +21,10 @@ from cost_tables import COST_TABLES, CostTable
 from traces import Trace, read_traces
 
 from localspec.bench.comparison import REPEATED_TOO_MUCH
+from localspec.core.config import MAX_PATHS
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.knowledge import Knowledge
-from localspec.speculative.drafters import MODEL, TAIL, Candidate
+from localspec.speculative.drafters import MODEL, RUNNERS_UP, TAIL, Candidate
 from localspec.speculative.limits import Chain, Guess, best_seconds, causal_seconds
 from localspec.speculative.loop import ALONE, Controller, Logits, generate_rounds
 from localspec.speculative.prefix import common_prefix
@@ -46,30 +47,37 @@ class Clock:
 
 
 class TraceTarget:
-    """A TokenModel that says what the trace says."""
+    """A TokenModel that says what the trace says, and verifies trees of so many branches."""
 
-    def __init__(self, trace: Trace, costs: CostTable, clock: Clock) -> None:
+    def __init__(self, trace: Trace, costs: CostTable, clock: Clock, branches: int = 1) -> None:
         self.n_ctx = 10**6
         self.tokens = trace.text[: len(trace.prompt) - 1]
         self._text = trace.text
-        drafted = (token for draft in trace.drafts for token, _ in draft)
-        self.n_vocab = 1 + max(itertools.chain(self._text, drafted))
+        self.n_vocab = 1 + max(self._text)
+        for drafts in (trace.drafts, *trace.rivals):
+            drafted = (token for draft in drafts for token, _ in draft)
+            self.n_vocab = max(self.n_vocab, 1 + max(drafted, default=0))
         self._costs, self._clock = costs, clock
+        self.tree = TraceTree(self, branches) if branches > 1 else None
 
     def decode(self, tokens: Sequence[int], rows: int) -> Logits:
-        self._clock.now += self._costs.verify(len(tokens))
-        first = len(self.tokens) + len(tokens) - rows + 1
+        first = len(self.tokens) + len(tokens) - rows
         self.tokens = [*self.tokens, *tokens]
-        out = np.zeros((rows, self.n_vocab), np.float32)
-        for i, token in enumerate(self._text[first : first + rows]):
-            out[i, token] = 1.0
+        return self.read(len(tokens), range(first, first + rows))
+
+    def read(self, width: int, positions: Sequence[int]) -> Logits:
+        """A pass of ``width`` tokens: what follows the tokens at these positions."""
+        self._clock.now += self._costs.verify(width)
+        out = np.zeros((len(positions), self.n_vocab), np.float32)
+        for row, position in zip(out, positions, strict=True):
+            if position + 1 < len(self._text):
+                row[self._text[position + 1]] = 1.0
         return out
 
     pending = 0
     block: int | None = None
     reads_along = False
     company = ALONE
-    tree = None
 
     def mark(self) -> None:
         """A trace is never read again."""
@@ -78,11 +86,33 @@ class TraceTarget:
         del self.tokens[length:]
 
 
+class TraceTree:
+    """The same target for trees: behind a wrong candidate nothing is ever looked at."""
+
+    paths = MAX_PATHS
+
+    def __init__(self, target: TraceTarget, branches: int) -> None:
+        self._target = target
+        self._tokens: list[int] = []
+        self.branches = branches
+
+    def decode(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        self._tokens, positions = list(tokens), [len(self._target.tokens)]
+        positions += [0] * len(parents)
+        for row, parent in enumerate(parents, start=1):
+            positions[row] = positions[parent] + 1
+        return self._target.read(len(tokens), positions)
+
+    def take(self, rows: Sequence[int]) -> None:
+        self._target.tokens += [self._tokens[row] for row in (0, *rows)]
+
+
 class TraceDrafter:
     """A drafter that proposes what the trace recorded."""
 
-    def __init__(self, trace: Trace, costs: CostTable, clock: Clock) -> None:
+    def __init__(self, trace: Trace, costs: CostTable, clock: Clock, branches: int = 1) -> None:
         self._trace, self._costs, self._clock = trace, costs, clock
+        self._n_rivals = branches - 1
         self._held: list[int] = []
 
     block = False
@@ -99,12 +129,23 @@ class TraceDrafter:
 
     def propose(self, context: list[int]) -> Iterator[Candidate]:
         width, held = self.unread(context), list(context)
-        for token, lead in self._trace.drafts[len(context) - len(self._trace.prompt)]:
+        place = len(context) - len(self._trace.prompt)
+        for depth in range(len(self._trace.drafts[place])):
             self._clock.now += self._costs.draft(width)
             self._held = list(held)
             width = 1
-            held.append(token)
-            yield Candidate(token, lead, MODEL)
+            candidate = self._candidate(place, depth)
+            held.append(candidate.token)
+            yield candidate
+
+    def _candidate(self, place: int, depth: int) -> Candidate:
+        token, lead = self._trace.drafts[place][depth]
+        rivals = self._trace.rivals[place][depth][: self._n_rivals] if self._n_rivals else ()
+        beside = tuple(
+            Candidate(other, behind, group)
+            for group, (other, behind) in zip(RUNNERS_UP, rivals, strict=False)
+        )
+        return Candidate(token, lead, MODEL, None, beside)
 
     def to_review(self, context: list[int], longest: int) -> int:
         unread = self.unread(context)
@@ -119,21 +160,21 @@ class TraceDrafter:
         start = len(self._trace.prompt)
         found = []
         for i in range(max(start, len(context) - min(unread, longest)), len(context)):
-            (token, lead), *_ = self._trace.drafts[i - start]
-            found.append((Candidate(token, lead, MODEL), context[i]))
+            found.append((self._candidate(i - start, 0), context[i]))
         return found
 
 
-Make = Callable[[TraceDrafter, Clock], Controller]
+Make = Callable[[TraceDrafter, Clock, TraceTree | None], Controller]
 
 
-def play(trace: Trace, costs: CostTable, make: Make) -> float:
+def play(trace: Trace, costs: CostTable, make: Make, branches: int = 1) -> float:
     """Seconds of one answer."""
     clock = Clock()
-    controller = make(TraceDrafter(trace, costs, clock), clock)
+    target = TraceTarget(trace, costs, clock, branches)
+    controller = make(TraceDrafter(trace, costs, clock, branches), clock, target.tree)
     controller.begin_answer()
     rounds = generate_rounds(
-        TraceTarget(trace, costs, clock),
+        target,
         controller,
         Sampler(GREEDY),
         trace.prompt,
@@ -145,19 +186,19 @@ def play(trace: Trace, costs: CostTable, make: Make) -> float:
     return clock.now
 
 
-def plain(drafter: TraceDrafter, clock: Clock) -> Controller:
+def plain(drafter: TraceDrafter, clock: Clock, tree: TraceTree | None) -> Controller:
     """The controller that never drafts."""
     return NoDraft()
 
 
 def fixed(length: int) -> Make:
     """The controller that always drafts so many tokens."""
-    return lambda drafter, clock: FixedLength(drafter, length, clock)
+    return lambda drafter, clock, tree: FixedLength(drafter, length, clock, tree)
 
 
 def auto(known: Knowledge, index: SuffixIndex | None = None) -> Make:
     """The controller of automatic draft lengths, perhaps with a suffix index."""
-    return lambda drafter, clock: Adaptive(known, clock, drafter, index)
+    return lambda drafter, clock, tree: Adaptive(known, clock, drafter, index, tree=tree)
 
 
 def oracle(trace: Trace, costs: CostTable) -> float:

@@ -4,7 +4,8 @@
 
 For each prompt it records the target's own answer, how far each of its tokens led the runner-up,
 and at each position what the draft would propose, several tokens deep, with its lead over the
-runner-up. `benchmarks/replay.py` plays controllers on them.
+runner-up and the next ones behind it. With `--noise` the draft is made a weaker one: normal noise
+of so many logits is added to its own. `benchmarks/replay.py` plays controllers on them.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 from common import Parser, empty_caches, load
 
 from localspec.bench.comparison import repeated_share
@@ -23,11 +25,12 @@ from localspec.bench.prompts import Prompt, read_prompts
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.speculative.control.controllers import NoDraft
-from localspec.speculative.drafters import ModelDrafter
+from localspec.speculative.drafters import Candidate, ModelDrafter
 from localspec.speculative.loop import Logits, generate_rounds, prefill
-from localspec.speculative.sampling.sampler import Sampler
+from localspec.speculative.sampling.sampler import Sampler, ScoredToken
 
 UNLED = 99.0  # a lead where truncation leaves one token only
+RIVALS = 2  # runners-up at each place
 
 
 @dataclass
@@ -35,8 +38,8 @@ class Trace:
     """One recorded answer.
 
     ``leads`` are those of the target's tokens, in units of the noise; ``drafts`` holds the draft's
-    candidates, with their leads, behind each of the answer's prefixes; ``repeated`` is the share of
-    repeated 8-grams.
+    candidates, with their leads, behind each of the answer's prefixes, ``rivals`` the runners-up in
+    the place of each, with their leads below 0; ``repeated`` is the share of repeated 8-grams.
     """
 
     task: str
@@ -46,6 +49,7 @@ class Trace:
     drafts: list[list[tuple[int, float]]]
     repeated: float
     temperature: float
+    rivals: list[list[list[tuple[int, float]]]] = field(default_factory=list)
 
     @property
     def text(self) -> list[int]:
@@ -77,13 +81,33 @@ def rounded(lead: float) -> float:
     return round(min(lead, UNLED), 3)
 
 
+class NoisySampler(Sampler):
+    """A sampler that sees logits with normal noise, always the same at a position."""
+
+    def __init__(self, params: SamplingParams, noise: float) -> None:
+        super().__init__(params)
+        self._noise = noise
+
+    def choose(
+        self, logits: Logits, position: int, history: Sequence[int], runners_up: int = 0
+    ) -> ScoredToken:
+        rng = np.random.default_rng(position)
+        blurred = logits + self._noise * rng.standard_normal(len(logits), np.float32)
+        return super().choose(blurred, position, history, runners_up)
+
+
 def record(
-    engine: Engine, prompt: Prompt, params: SamplingParams, max_tokens: int, depth: int
+    engine: Engine,
+    prompt: Prompt,
+    params: SamplingParams,
+    max_tokens: int,
+    depth: int,
+    noise: float,
 ) -> Trace:
     """One answer, and the draft's candidates behind each of its prefixes."""
     assert engine.draft is not None
     empty_caches(engine.target, engine.draft)
-    ids = engine.encode_chat(prompt.messages)
+    ids = list(engine.encode_chat(prompt.messages))
     sampler, clock = LeadRecorder(params), time.perf_counter
     prefill(engine.target, ids, clock)
     rounds = generate_rounds(
@@ -91,11 +115,15 @@ def record(
         max_tokens=max_tokens, is_stop=engine.is_stop, clock=clock,
     )  # fmt: skip
     tokens = [token for each in rounds for token in each.tokens]
-    drafter = ModelDrafter(engine.draft, Sampler(params), engine.target.n_vocab, engine.is_stop)
-    context, drafts = list(ids), []
+    chooser = NoisySampler(params, noise) if noise else Sampler(params)
+    drafter = ModelDrafter(
+        engine.draft, chooser, engine.target.n_vocab, engine.is_stop, branches=1 + RIVALS
+    )
+    context, drafts, rivals = list(ids), [], []
     for token in tokens:
-        found = islice(drafter.propose(context), depth)
-        drafts.append([(each.token, rounded(each.confidence)) for each in found])
+        found = list(islice(drafter.propose(context), depth))
+        drafts.append(recorded(found))
+        rivals.append([recorded(each.rivals) for each in found])
         context.append(token)
     return Trace(
         task=prompt.task,
@@ -105,7 +133,13 @@ def record(
         drafts=drafts,
         repeated=round(repeated_share(tokens), 3),
         temperature=params.temperature,
+        rivals=rivals,
     )
+
+
+def recorded(candidates: Sequence[Candidate]) -> list[tuple[int, float]]:
+    """Tokens with their leads."""
+    return [(each.token, rounded(each.confidence)) for each in candidates]
 
 
 def main() -> None:
@@ -116,13 +150,14 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.integers(max_tokens=128, depth=16, threads=1)
+    parser.add_argument("--noise", type=float, default=0.0)
     args = parser.parse_args()
     files = [args.target, args.draft]
     with load(files, args.threads, ctx_size=None) as engine, args.output.open("w") as out:
         for prompt in read_prompts(args.prompts):
             for temperature in (0.0, 0.8):
                 params = SamplingParams(temperature=temperature, seed=1)
-                trace = record(engine, prompt, params, args.max_tokens, args.depth)
+                trace = record(engine, prompt, params, args.max_tokens, args.depth, args.noise)
                 out.write(json.dumps(asdict(trace)) + "\n")
 
 

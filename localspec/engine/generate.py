@@ -24,6 +24,7 @@ from localspec.speculative.loop import (
     Prefill,
     Round,
     TokenModel,
+    TreeDecoder,
     generate_rounds,
     prefill,
 )
@@ -285,7 +286,14 @@ def model_drafter(
     sampler = make_sampler(params.draft_greedy if matched else params, rules)
     if constraint is not None:
         sampler = ConstrainedSampler(sampler, constraint, proposes=True)
-    return ModelDrafter(engine.draft, sampler, engine.target.n_vocab, engine.is_stop)
+    tree = _tree(engine.target, params)
+    branches = 1 if tree is None else tree.branches
+    return ModelDrafter(engine.draft, sampler, engine.target.n_vocab, engine.is_stop, branches)
+
+
+def _tree(target: TokenModel, params: SamplingParams) -> TreeDecoder | None:
+    """How the target verifies trees; the p/q test is for one token at a place."""
+    return target.tree if params.seed_decides else None
 
 
 def _make_controller(
@@ -301,10 +309,11 @@ def _make_controller(
     if length == "auto" and (drafter is not None or index is not None):
         bucket = "greedy" if params.greedy else f"{params.acceptance} at {params.temperature:.1f}"
         bucket += " in a grammar" * constrained  # another text, and known to the draft
-        return Adaptive(engine.profile.knowledge(clock), clock, drafter, index, bucket=bucket)
+        known, tree = engine.profile.knowledge(clock), _tree(engine.target, params)
+        return Adaptive(known, clock, drafter, index, bucket=bucket, tree=tree)
     if drafter is None or length == 0 or length == "auto":
         return NoDraft()
-    return FixedLength(drafter, length, clock)
+    return FixedLength(drafter, length, clock, _tree(engine.target, params))
 
 
 def _read(
@@ -339,7 +348,7 @@ def _origin(outcome: Round, i: int) -> Origin:
     """Where the token at this place of the round came from."""
     if i < outcome.accepted:
         return "suffix" if outcome.sources[i] == "suffix" else "draft"
-    return "corrected" if outcome.drafted > outcome.accepted else "plain"
+    return "corrected" if outcome.corrected else "plain"
 
 
 def _cut(outcome: Round, length: int) -> Round:
@@ -349,6 +358,7 @@ def _cut(outcome: Round, length: int) -> Round:
         tokens=outcome.tokens[:length],
         drafted=min(outcome.drafted, length),
         accepted=min(outcome.accepted, length),
+        branched=min(outcome.branched, length),
         sources=outcome.sources[:length],
         finish_reason="stop",
     )

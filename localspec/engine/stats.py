@@ -8,8 +8,8 @@ from localspec.speculative.loop import Prefill, Round
 # Fields of GenerationStats that are sums over answers.
 _SUMS = (
     *("answers", "prompt_tokens", "cached_tokens", "prompt_seconds", "draft_prompt_seconds"),
-    *("tokens", "rounds", "drafted", "accepted", "seconds", "draft_seconds", "verify_seconds"),
-    "plain_seconds",
+    *("tokens", "rounds", "drafted", "accepted", "branched"),
+    *("seconds", "draft_seconds", "verify_seconds", "plain_seconds"),
 )
 
 
@@ -49,7 +49,8 @@ class GenerationStats:
     verifying, what the controller learns, the tokens' text. Left out are the consumer's time
     between two responses and the reading of the prompt by target and suffix index
     (``prompt_seconds``) and draft (``draft_prompt_seconds``). ``draft_seconds`` and
-    ``verify_seconds`` are the rounds' own. Tokens per second are all generated tokens over
+    ``verify_seconds`` are the rounds' own. ``branched`` counts accepted tokens that were not the
+    first candidate of their place: what trees gave. Tokens per second are all generated tokens over
     ``seconds``. The first token belongs to the first round. ``plain_seconds`` is what plain
     decoding would have taken, 0 where costs are not known. ``slowest_round`` is in seconds.
     """
@@ -63,6 +64,7 @@ class GenerationStats:
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
+    branched: int = 0
     seconds: float = 0.0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
@@ -86,6 +88,7 @@ class GenerationStats:
         self.tokens += len(outcome.tokens)
         self.drafted += outcome.drafted
         self.accepted += outcome.accepted
+        self.branched += outcome.branched
         self.seconds += seconds
         self.draft_seconds += outcome.draft_seconds
         self.verify_seconds += outcome.verify_seconds

@@ -4,16 +4,20 @@ How many are drafted is the controller's decision.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from localspec.speculative.loop import Company, TokenModel
 from localspec.speculative.prefix import SharedPrefix
 
 if TYPE_CHECKING:
+    from localspec.speculative.loop import Logits
     from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
 
 MODEL = "draft model"  # the group of a model's candidates
+# And of its second and third choices for the same places: so far behind the first, the third is
+# right half as often as the second.
+RUNNERS_UP = ("draft runner-up", "draft third choice")
 TAIL = 32  # tokens: from so many a draft shows whether it knows the text
 
 
@@ -22,12 +26,15 @@ class Candidate(NamedTuple):
 
     ``confidence`` is in log-odds; ``group`` names candidates whose confidence means the same;
     ``distribution`` is what the token was drawn from, where the rule of acceptance asks for it.
+    ``rivals`` may stand in its place, the likelier first; their confidence is minus how far they
+    are behind it: before anything is learnt, it and its only rival share a chance of 1.
     """
 
     token: int
     confidence: float
     group: str
     distribution: "TokenDistribution | None" = None
+    rivals: tuple["Candidate", ...] = ()
 
     @property
     def source(self) -> str:
@@ -88,7 +95,8 @@ class ModelDrafter:
 
     A context longer than the draft's is seen through a window: its first token, which models lean
     on, and the most recent ones. ``n_target_vocab`` is the target's number of ids; the draft may
-    have more or fewer.
+    have more or fewer. With ``branches`` of 2 or 3, each candidate comes with 1 or 2 rivals, the
+    runners-up by the same rule. The model is never asked what follows these.
     """
 
     def __init__(
@@ -97,11 +105,13 @@ class ModelDrafter:
         sampler: "Sampler",
         n_target_vocab: int,
         is_stop: Callable[[int], bool],
+        branches: int = 1,
     ) -> None:
         self._model = model
         self._sampler = sampler
         self._n_shared = min(model.n_vocab, n_target_vocab)
         self._is_stop = is_stop
+        self._n_rivals = branches - 1
         self._prefix = SharedPrefix()
 
     @property
@@ -142,19 +152,17 @@ class ModelDrafter:
         rows = self._model.decode(unread, 1)
         most = self._model.block
         for count in itertools.count(1):
-            # The model's tokens end where the text does so far: they are the history. Ids that the
-            # target lacks are masked before the pick, not rejected after it.
-            row = rows[0][: self._n_shared]
-            chosen = self._sampler.choose(row, position, self._model.tokens)
+            # The model's tokens end where the text does so far: they are the history.
+            candidate = self._candidate(rows[0], position, self._model.tokens)
             position += 1
-            yield Candidate(chosen.token, chosen.lead, MODEL, chosen.distribution)
-            if self._is_stop(chosen.token) or len(self._model.tokens) >= self._model.n_ctx:
+            yield candidate
+            if self._is_stop(candidate.token) or len(self._model.tokens) >= self._model.n_ctx:
                 return
             if count == most:
                 return
             if count == 1:
                 self._model.mark()
-            rows = self._model.decode([chosen.token], 1)
+            rows = self._model.decode([candidate.token], 1)
 
     def to_review(self, context: list[int], longest: int) -> int:
         """How many tokens a review reads."""
@@ -178,10 +186,21 @@ class ModelDrafter:
         reviewed = []
         for row, position in zip(rows, range(end - rows_wanted, end), strict=True):
             history = context[max(0, position - self._sampler.memory) : position]
-            chosen = self._sampler.choose(row[: self._n_shared], position, history)
-            candidate = Candidate(chosen.token, chosen.lead, MODEL)
-            reviewed.append((candidate, context[position]))
+            reviewed.append((self._candidate(row, position, history), context[position]))
         return reviewed
+
+    def _candidate(self, row: "Logits", position: int, history: Sequence[int]) -> Candidate:
+        """The candidate for a place, from a row of logits.
+
+        Ids that the target lacks are masked before the pick, not rejected after it.
+        """
+        row = row[: self._n_shared]
+        chosen = self._sampler.choose(row, position, history, self._n_rivals)
+        rivals = tuple(
+            Candidate(token, -behind, group)
+            for group, (token, behind) in zip(RUNNERS_UP, chosen.runners_up, strict=False)
+        )
+        return Candidate(chosen.token, chosen.lead, MODEL, chosen.distribution, rivals)
 
     def _knows(self, tokens: list[int]) -> bool:
         return max(tokens) < self._model.n_vocab

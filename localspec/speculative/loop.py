@@ -56,13 +56,16 @@ class TreeDecoder(Protocol):
     def decode(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
         """Append the pending token and the candidates behind it: ``tokens``, the pending one first.
 
-        Logits after each of them, shape (len(tokens), n_vocab), valid until the next call. Then
-        `take` must follow; an interrupted pass leaves the cache as it was before.
+        Logits after each of them, shape (len(tokens), n_vocab), valid until the next call, which
+        must be `take`; an interrupted pass leaves the cache as it was before.
         """
         ...
 
     def take(self, rows: Sequence[int]) -> None:
-        """Keep the pending token and, of the candidates, those of one path, in its order."""
+        """Keep the pending token and, of the candidates, those of one path, in its order.
+
+        The path begins behind the pending token; it may be empty, and may end before a leaf.
+        """
         ...
 
 
@@ -172,7 +175,7 @@ class Controller(Protocol):
         ...
 
     def propose(self, context: list[int], limit: int) -> "Proposal":
-        """At most ``limit`` tokens that may follow ``context``; possibly none.
+        """At most ``limit`` tokens that may follow ``context``, a tree's in all; possibly none.
 
         The whole context is passed: what must be forgotten is found out from it. In all rounds of
         an answer it is the same list, which only grows.
@@ -207,7 +210,8 @@ class Picker(Protocol):
 class Proposal:
     """Tokens to verify, what proposed each of them, and what it was drawn from, if known.
 
-    ``parents`` make a tree of them (see `TreeDecoder`); without, each follows the one before.
+    ``parents`` make a tree of them (see `TreeDecoder`), in which the candidates for one place
+    differ; without, each follows the one before.
     ``reading_seconds`` is what the draft model took to read a prompt it had not seen.
     """
 
@@ -225,8 +229,9 @@ class Round:
     ``tokens`` were emitted. ``drafted`` counts proposals up to a stop token, ``accepted`` those
     the target agreed with, ``sources`` tells who proposed each that was drafted, the accepted ones
     first. In a tree all candidates are drafted, and at most one of each place is accepted;
-    ``branched`` counts the accepted ones that are not the first candidate of their place. ``past``
-    is the number of tokens before the pass, ``width`` that in it, ``replayed`` of which were read
+    ``branched`` counts the accepted ones that are not the first candidate of their place.
+    ``corrected`` tells that the last token was none of the candidates for its place. ``past`` is
+    the number of tokens before the pass, ``width`` that in it, ``replayed`` of which were read
     before. ``pending`` will be read again by the next one. Of a pass that was shared, ``width`` and
     ``verify_seconds`` are those of the whole, with ``others`` tokens of others. Seconds:
     ``draft_prompt_seconds`` is the draft's first reading of the prompt and is no part of
@@ -245,6 +250,7 @@ class Round:
     width: int = 1
     sources: tuple[str, ...] = ()
     branched: int = 0
+    corrected: bool = False
     replayed: int = 0
     pending: int = 0
     sequences: int = 1
@@ -337,19 +343,11 @@ def _one_round(
     length = len(context)
     began = clock()
     proposal = controller.propose(context, limit) if limit > 0 else Proposal()
-    draft = _known(proposal.tokens, target.n_vocab)
-    children = _children(proposal, len(draft))
+    draft = _Draft(proposal, target)
     replayed = target.pending
     drafted_at = clock()
-    tree = target.tree if proposal.parents and draft else None
-    if tree is None:
-        rows = target.decode([context[-1], *draft], len(draft) + 1)
-    else:
-        rows = tree.decode([context[-1], *draft], proposal.parents[: len(draft)])
+    found = draft.verify(context, sampler, is_stop)
     company = target.company
-    found = _accept(rows, draft, children, proposal, context, sampler, is_stop)
-    if tree is not None:
-        tree.take(found.path[: len(context) - length - 1])
     target.keep(len(context) - 1)  # before the yield: a consumer may stop there
     ended = clock()
     return Round(
@@ -367,9 +365,120 @@ def _one_round(
         pending=target.pending,
         sources=tuple(proposal.sources[row - 1] for row in found.judged if proposal.sources),
         branched=found.branched,
+        corrected=found.corrected,
         sequences=company.sequences,
         others=company.others,
     )
+
+
+@dataclass(slots=True)
+class _Verdict:
+    """What became of a draft's candidates, each named by its row of the pass.
+
+    ``path`` holds the accepted ones in order, ``judged`` all that count as drafted, those of the
+    path first; ``branched`` counts accepted ones that are not the first at their place.
+    ``corrected`` says that the last token was none of the candidates for its place.
+    """
+
+    path: list[int] = field(default_factory=list)
+    judged: list[int] = field(default_factory=list)
+    branched: int = 0
+    stopped: bool = False
+    corrected: bool = False
+
+
+class _Draft:
+    """The candidates of one round as rows of the pass, in which row 0 is the pending token's."""
+
+    def __init__(self, proposal: Proposal, target: TokenModel) -> None:
+        self._tokens = _known(proposal.tokens, target.n_vocab)
+        self._distributions = proposal.distributions
+        self._target = target
+        self._tree = target.tree if proposal.parents and self._tokens else None
+        # Without a tree decoder, each token stands behind the one before, whatever was meant.
+        chain = range(len(self._tokens))
+        self._parents = chain if self._tree is None else proposal.parents[: len(self._tokens)]
+        self._children: list[list[int]] = [[] for _ in range(len(self) + 1)]
+        for row, parent in enumerate(self._parents, start=1):
+            self._children[parent].append(row)
+
+    def __len__(self) -> int:
+        """Number of candidates."""
+        return len(self._tokens)
+
+    def verify(
+        self, context: list[int], sampler: Picker, is_stop: Callable[[int], bool]
+    ) -> _Verdict:
+        """Extend ``context`` by what the target says; its cache ends in the pending token then.
+
+        Of a chain it holds all candidates, of a tree those that stand in the context.
+        """
+        length, tokens = len(context), [context[-1], *self._tokens]
+        if self._tree is None:
+            return self._judge(self._target.decode(tokens, len(tokens)), context, sampler, is_stop)
+        rows, found = self._tree.decode(tokens, self._parents), _Verdict()
+        try:
+            found = self._judge(rows, context, sampler, is_stop)
+        finally:
+            self._tree.take(found.path[: len(context) - length - 1])
+        return found
+
+    def _judge(
+        self,
+        rows: Logits,
+        context: list[int],
+        sampler: Picker,
+        is_stop: Callable[[int], bool],
+    ) -> _Verdict:
+        """Append the target's tokens to ``context`` until one is no candidate, or stops the text.
+
+        In each place the target has one token, which at most one candidate is: the accepted path.
+        What was drafted behind an agreed stop token was never judged, nor what follows tokens
+        behind which nothing can be picked: these are emitted first, since the text may end with
+        them, and the next round raises.
+        """
+        found, row, unjudged = _Verdict(), 0, -1
+        while not found.stopped:
+            here = self._children[row]
+            try:
+                token = self._pick(rows[row], here, context, sampler)
+            except LocalspecError:
+                if row == 0:
+                    raise
+                unjudged = row
+                break
+            context.append(token)
+            found.stopped = is_stop(token)
+            agreed = next((each for each in here if self._tokens[each - 1] == token), None)
+            if agreed is None:
+                found.corrected = bool(here)
+                break
+            found.path.append(agreed)
+            found.branched += agreed != here[0]
+            row = agreed
+            if found.stopped:
+                unjudged = row
+        found.judged = self._judged(found.path, unjudged)
+        return found
+
+    def _pick(
+        self, logits: Logits, here: Sequence[int], context: list[int], sampler: Picker
+    ) -> int:
+        """The target's token behind ``context``, in the place of these candidates if any."""
+        if not here:
+            return sampler.pick(logits, len(context), context)
+        i = here[0] - 1
+        drawn_from = self._distributions[i] if self._distributions else None
+        return sampler.verify(logits, len(context), context, self._tokens[i], drawn_from)
+
+    def _judged(self, path: list[int], unjudged: int) -> list[int]:
+        """The path's rows, then all others but those that follow the row ``unjudged``."""
+        behind = {unjudged}
+        for row, parent in enumerate(self._parents, start=1):
+            if parent in behind:
+                behind.add(row)
+        aside = behind.union(path)
+        return path + [row for row in range(1, len(self) + 1) if row not in aside]
 
 
 def _known(draft: Sequence[int], n_vocab: int) -> Sequence[int]:
@@ -378,85 +487,3 @@ def _known(draft: Sequence[int], n_vocab: int) -> Sequence[int]:
         if not 0 <= token < n_vocab:
             return draft[:i]
     return draft
-
-
-def _children(proposal: Proposal, drafted: int) -> list[list[int]]:
-    """For each row of the pass the rows of the candidates that follow it, the first ones first."""
-    children: list[list[int]] = [[] for _ in range(drafted + 1)]
-    for row in range(1, drafted + 1):
-        children[proposal.parents[row - 1] if proposal.parents else row - 1].append(row)
-    return children
-
-
-@dataclass(slots=True)
-class _Accepted:
-    """The rows of the candidates that were accepted, in order, and what came of the others.
-
-    ``judged`` are the rows of all candidates that count as drafted, the accepted ones first;
-    ``branched`` is how many of the accepted ones were not the first at their place.
-    """
-
-    path: list[int] = field(default_factory=list)
-    judged: list[int] = field(default_factory=list)
-    branched: int = 0
-    stopped: bool = False
-
-
-def _accept(
-    rows: Logits,
-    draft: Sequence[int],
-    children: Sequence[Sequence[int]],
-    proposal: Proposal,
-    context: list[int],
-    sampler: Picker,
-    is_stop: Callable[[int], bool],
-) -> _Accepted:
-    """Append the target's tokens to ``context`` until one is not in the draft, or stops the text.
-
-    The longest accepted path is the only one: in each place the target has one token, which at most
-    one candidate is. What was drafted behind an agreed stop token was never judged, nor what
-    follows tokens behind which nothing can be picked: these are emitted first, since the text may
-    end with them, and the next round raises.
-    """
-    found, row = _Accepted(), 0
-    unjudged = list(range(1, len(draft) + 1))
-    while True:
-        here = children[row]
-        try:
-            token = _judge(rows[row], here, draft, proposal, context, sampler)
-        except LocalspecError:
-            if row == 0:
-                raise
-            unjudged = [each for each in unjudged if each < row]  # those before it in the pass
-            break
-        context.append(token)
-        agreed = next((each for each in here if draft[each - 1] == token), None)
-        if agreed is not None:
-            found.path.append(agreed)
-            found.branched += agreed != here[0]
-            row = agreed
-        if is_stop(token):
-            found.stopped = True
-            if agreed is not None:
-                unjudged = [each for each in unjudged if each <= agreed]
-            break
-        if agreed is None:
-            break
-    found.judged = found.path + [each for each in unjudged if each not in found.path]
-    return found
-
-
-def _judge(
-    row: Logits,
-    candidates: Sequence[int],
-    draft: Sequence[int],
-    proposal: Proposal,
-    context: list[int],
-    sampler: Picker,
-) -> int:
-    """The target's token behind ``context``, in the place of these rows of the pass if any."""
-    if not candidates:
-        return sampler.pick(row, len(context), context)
-    i = candidates[0] - 1
-    drawn_from = proposal.distributions[i] if proposal.distributions else None
-    return sampler.verify(row, len(context), context, draft[i], drawn_from)

@@ -42,11 +42,15 @@ class Acceptance:
     _ease: float = 1.0  # the same as a factor of the odds
     _pooled: dict[int, tuple[float, float]] = field(default_factory=dict)  # what `_around` found
 
-    def observe(self, confidence: float, right: bool) -> None:
-        """Learn whether a candidate was right; only for those whose predecessors all were."""
-        surprise = right - self.probability(confidence)
-        self._shift = self._shift * _SHIFT_DECAY + _SHIFT_RATE * surprise
-        self._ease = math.exp(self._shift)
+    def observe(self, confidence: float, right: bool, *, shifts: bool = True) -> None:
+        """Learn whether a candidate was right; only for those whose predecessors all were.
+
+        Unless it ``shifts``, it tells nothing of how easy this text is beside others.
+        """
+        if shifts:
+            surprise = right - self.probability(confidence)
+            self._shift = self._shift * _SHIFT_DECAY + _SHIFT_RATE * surprise
+            self._ease = math.exp(self._shift)
         i = _bin(confidence)
         self._seen[i] = self._seen[i] * _DECAY + 1.0
         self._right[i] = self._right[i] * _DECAY + right

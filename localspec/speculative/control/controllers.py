@@ -1,10 +1,11 @@
 """Draft length controllers: none, always the same, or in each round as long as it pays."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from localspec.core.config import DraftTokens
+from localspec.core.config import MAX_DRAFT_TOKENS, DraftTokens
+from localspec.speculative.control.branching import Tree
 from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge
 from localspec.speculative.control.probing import (
     FAR_BEHIND,
@@ -15,7 +16,7 @@ from localspec.speculative.control.probing import (
 )
 from localspec.speculative.control.valuation import LONGEST_AUTO, WIDEST, Valuation
 from localspec.speculative.drafters import MODEL, Candidate, Drafter
-from localspec.speculative.loop import Clock, DraftStatus, Proposal, Round
+from localspec.speculative.loop import Clock, DraftStatus, Proposal, Round, TreeDecoder
 from localspec.speculative.suffix import SuffixIndex
 
 _FEW = 6  # candidates judged: too few to draft far
@@ -48,15 +49,22 @@ class NoDraft:
 
 
 class FixedLength:
-    """The same number of drafted tokens in every round."""
+    """A chain of the same number of drafted tokens in every round.
+
+    Where the target verifies trees, their rivals stand beside them: as many as there may be leaves,
+    those of the first places first.
+    """
 
     status = DraftStatus.DRAFTING
     plain_seconds = 0.0
 
-    def __init__(self, drafter: Drafter, length: int, clock: Clock) -> None:
+    def __init__(
+        self, drafter: Drafter, length: int, clock: Clock, tree: TreeDecoder | None = None
+    ) -> None:
         self._drafter = drafter
         self.length = length
         self._clock = clock
+        self._tree = tree
         self._has_prompt = False
 
     @property
@@ -75,13 +83,25 @@ class FixedLength:
             self._drafter.read(context)
             self._has_prompt = True
         reading = self._clock() - began
-        found = list(islice(self._drafter.propose(context), min(limit, self.length)))
+        limit = min(limit, MAX_DRAFT_TOKENS)
+        chain = list(islice(self._drafter.propose(context), min(limit, self.length)))
+        rivals = self._rivals(chain, limit - len(chain))
+        found = [*chain, *(rival for rival, _ in rivals)]
         return Proposal(
             tuple(each.token for each in found),
             tuple(each.source for each in found),
             reading,
             tuple(each.distribution for each in found),
+            (*range(len(chain)), *(parent for _, parent in rivals)) if rivals else (),
         )
+
+    def _rivals(self, chain: Sequence[Candidate], limit: int) -> list[tuple[Candidate, int]]:
+        """The rivals to verify beside a chain, and the row that each follows."""
+        if self._tree is None:
+            return []
+        beside = self._tree.branches - 1
+        rivals = ((each, row) for row, first in enumerate(chain) for each in first.rivals[:beside])
+        return list(islice(rivals, min(limit, self._tree.paths - 1)))
 
     def observe(self, outcome: Round) -> None:
         """A fixed length learns nothing."""
@@ -103,9 +123,11 @@ class Adaptive:
         index: SuffixIndex | None = None,
         *,
         bucket: str = "greedy",
+        tree: TreeDecoder | None = None,
     ) -> None:
         self._known = knowledge
         self._index = index
+        self._tree = None if tree is None or tree.branches == 1 else tree
         self._acceptance = GroupAcceptance(knowledge, bucket)
         has_draft = drafter is not None
         block = drafter is not None and drafter.block
@@ -140,7 +162,7 @@ class Adaptive:
         plan = self._plan = _RoundPlan(self._look_up(context, min(limit, WIDEST - 1)))
         if self._known.since_plain < LONGEST_INTERVAL:  # what a plain pass costs must be known too
             self.status = self._choose(plan, context, limit)
-        self._length = plan.verified
+        self._length = plan.width
         return plan.proposal()
 
     def _choose(self, plan: "_RoundPlan", context: list[int], limit: int) -> DraftStatus:
@@ -160,7 +182,7 @@ class Adaptive:
                 plan.verified = max(plan.verified, min(TRIAL, len(plan.candidates)))
             return DraftStatus.DRAFTING
         status = self._ask_model(self._probe, plan, context, limit, worth)
-        return DraftStatus.DRAFTING if plan.verified else status
+        return DraftStatus.DRAFTING if plan.width else status
 
     def _is_known(self, group: str) -> bool:
         """Whether enough candidates of a group were judged to believe their acceptance."""
@@ -218,6 +240,9 @@ class Adaptive:
         chain = self._draft(candidates, min(limit, LONGEST_AUTO if known else TRIAL))
         self._extend(context, chain, min(limit, WIDEST - 1))
         self._prefer(plan, chain)
+        if self._tree is not None:
+            most = min(limit, WIDEST - 1)
+            plan.tree, _ = value.best_tree(plan.candidates, plan.others, self._tree, most)
         return DraftStatus.DRAFTING
 
     def _prefer(self, plan: "_RoundPlan", chain: list[Candidate]) -> None:
@@ -285,18 +310,28 @@ class Adaptive:
 
 @dataclass(slots=True)
 class _RoundPlan:
-    """What was considered for one round: how many of the candidates are verified, what else was."""
+    """What was considered for one round: how many of the candidates are verified, what else was.
+
+    A ``tree`` with anything in it is verified in their place.
+    """
 
     candidates: list[Candidate] = field(default_factory=list)
     others: list[Candidate] = field(default_factory=list)
     verified: int = 0
+    tree: Tree = field(default_factory=Tree)
     reading_seconds: float = 0.0
+
+    @property
+    def width(self) -> int:
+        """Tokens to be verified."""
+        return len(self.tree.candidates) or self.verified
 
     def proposal(self) -> Proposal:
         """What is to be verified."""
-        kept = self.candidates[: self.verified]
+        kept = self.tree.candidates or self.candidates[: self.verified]
         return Proposal(
             tuple(each.token for each in kept),
             tuple(each.source for each in kept),
             self.reading_seconds,
+            parents=tuple(self.tree.parents),
         )

@@ -159,12 +159,20 @@ class GroupAcceptance:
         return self.of(candidate.group).probability(candidate.confidence)
 
     def observe(self, candidate: Candidate, token: int) -> bool:
-        """Learn from the token that came in a candidate's place; whether it was that one."""
+        """Learn from the token that came in a candidate's place; whether it was that one.
+
+        Its rivals, verified or not, teach as well.
+        """
+        for rival in candidate.rivals:
+            self._learn(rival, token, shifts=False)  # so rare that it would be mostly noise
+        return self._learn(candidate, token)
+
+    def _learn(self, candidate: Candidate, token: int, *, shifts: bool = True) -> bool:
         right, acceptance = candidate.token == token, self.of(candidate.group)
         if candidate.group not in self._judged:
             self._judged.add(candidate.group)
             acceptance.fade(_FADE)
-        acceptance.observe(candidate.confidence, right)
+        acceptance.observe(candidate.confidence, right, shifts=shifts)
         return right
 
     def observe_all(self, candidates: Sequence[Candidate], tokens: Sequence[int]) -> None:

@@ -1,11 +1,15 @@
 """Value of a round in tokens, from measured pass costs, calibrated acceptance and present speed."""
 
+import math
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from operator import mul
 
+from localspec.speculative.control.branching import Tree, Trie
 from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge
 from localspec.speculative.control.policy import Policy, solve
 from localspec.speculative.drafters import MODEL, Candidate
-from localspec.speculative.loop import Round
+from localspec.speculative.loop import Round, TreeDecoder
 
 LONGEST_AUTO = 16  # most tokens that auto drafts from the model
 WIDEST = 33  # tokens of the widest pass that auto makes
@@ -81,16 +85,55 @@ class Valuation:
 
     def best(self, candidates: Sequence[Candidate]) -> tuple[int, float]:
         """How many of the candidates to verify, and the worth of that; none is an answer."""
-        rate, chance = self.rate(), self._acceptance.probability
-        verify = self._beside()[self._pending :]
-        count, most, survival, survivals = 0, self.plain_worth, 1.0, 0.0
-        for i, candidate in enumerate(candidates[: len(verify) - 1], start=1):
-            survival *= chance(candidate)
-            survivals += survival
-            worth = 1.0 + survivals - rate * (verify[i] + self._known.replay)
+        return self._best(self._survivals(candidates))
+
+    def best_tree(
+        self,
+        chain: Sequence[Candidate],
+        other: Sequence[Candidate],
+        limits: TreeDecoder,
+        most: int,
+    ) -> tuple[Tree, float]:
+        """The best tree of ``chain``, ``other`` and their rivals, of ``most`` candidates at most.
+
+        With its worth. It is an empty one where the best beginning of ``chain`` is worth as much.
+        """
+        survivals = self._survivals(chain)
+        _, least = self._best(survivals)
+        if not self._may_branch(survivals, most):
+            return Tree(), least
+        trie = Trie(self._acceptance.probability)
+        trie.merge(chain)
+        trie.merge(other)
+        tree = trie.likeliest(most, limits)
+        count, worth = self._best(tree.chances)
+        return (tree.cut(count), worth) if worth > least else (Tree(), least)
+
+    def _survivals(self, candidates: Sequence[Candidate]) -> list[float]:
+        """The chance of each that it and all before it are right."""
+        return list(accumulate(map(self._acceptance.probability, candidates), mul))
+
+    def _best(self, chances: Sequence[float]) -> tuple[int, float]:
+        """How many tokens with these chances to verify, the first ones first, and its worth."""
+        rate, verify = self.rate(), self._beside()[self._pending :]
+        count, most, expected = 0, self.plain_worth, 0.0
+        for i, chance in enumerate(chances[: len(verify) - 1], start=1):
+            expected += chance
+            worth = 1.0 + expected - rate * (verify[i] + self._known.replay)
             if worth > most:
                 count, most = i, worth
         return count, most
+
+    def _may_branch(self, survivals: Sequence[float], most: int) -> bool:
+        """Whether a candidate beside a chain could ever be worth a row of the pass.
+
+        In a place it is right only where the chain is wrong. What it adds is bounded by the chance
+        that the chain goes wrong just there, at its least sure place.
+        """
+        verify = self._beside()[self._pending :][: most + 1]
+        rows = (after - before for before, after in pairwise(verify))
+        wrong = (before - after for before, after in pairwise((1.0, *survivals)))
+        return max(wrong, default=0.0) > self.rate() * min(rows, default=math.inf)
 
     def loss_of_trial(self, drafted: int, past: int) -> float:
         """Seconds that drafting and verifying so many tokens takes longer than a plain pass."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import compress
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
@@ -92,19 +93,24 @@ class ConstrainedSampler(Sampler):
             lambda row: verify(row, position, history, token, distribution),
         )
 
-    def choose(self, logits: "Logits", position: int, history: Sequence[int]) -> ScoredToken:
-        """`pick`'s token, and by how much it leads the runner-up of the row it was picked from."""
+    def choose(
+        self, logits: "Logits", position: int, history: Sequence[int], runners_up: int = 0
+    ) -> ScoredToken:
+        """`pick`'s token, and by how much it leads the runner-up of the row it was picked from.
+
+        Of the runners-up asked for, those are told that the constraint allows.
+        """
         if self.params.seed_decides:
-            chosen = self._sampler.choose(logits, position, history)
+            chosen = self._sampler.choose(logits, position, history, runners_up)
             if self._allows(chosen.token, position, history):
-                return chosen
+                return self._without_refused(chosen, position, history)
         choose = self._sampler.choose
         return self._again(
             logits,
             position,
             history,
-            lambda row: choose(row, position, history),
-            at_least=2,  # a lead is over a second
+            lambda row: choose(row, position, history, runners_up),
+            at_least=max(2, 1 + runners_up),  # a lead is over a second
         )
 
     def shortfall(
@@ -132,6 +138,16 @@ class ConstrainedSampler(Sampler):
             raise NotImplementedError("two picks with one noise")
         told = self._sampler.distribution
         return self._again(logits, position, history, lambda row: told(row, position, history))
+
+    def _without_refused(
+        self, chosen: ScoredToken, position: int, history: Sequence[int]
+    ) -> ScoredToken:
+        """The same token, with those runners-up that are allowed."""
+        if not chosen.runners_up:
+            return chosen
+        ids = np.array([each.token for each in chosen.runners_up])
+        allowed = self._constraint.allowed(ids, position, history)
+        return chosen._replace(runners_up=tuple(compress(chosen.runners_up, allowed)))
 
     def _allows(self, token: int, position: int, history: Sequence[int]) -> bool:
         return bool(self._constraint.allowed(np.array([token]), position, history)[0])

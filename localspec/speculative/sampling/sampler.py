@@ -1,5 +1,6 @@
 """Sampler: llama.cpp's sampler chain, and a draw with counter-based noise."""
 
+import itertools
 import math
 import sys
 from collections.abc import Iterable, Sequence
@@ -51,12 +52,23 @@ class TokenDistribution:
         return int(self.ids[(scores + gumbel_noise(seed, position, self.ids)).argmax()])
 
 
+class RunnerUp(NamedTuple):
+    """A token that was not picked, and how far it is behind the one that was."""
+
+    token: int
+    behind: float
+
+
 class ScoredToken(NamedTuple):
-    """A token, by how much it leads the runner-up, and if need be what it was drawn from."""
+    """A token, by how much it leads the runner-up, and if need be what it was drawn from.
+
+    ``runners_up`` are the next ones, the nearest first, where they were asked for.
+    """
 
     token: int
     lead: float
     distribution: TokenDistribution | None = None
+    runners_up: tuple[RunnerUp, ...] = ()
 
 
 class Sampler:
@@ -133,20 +145,27 @@ class Sampler:
         return self.pick(logits, position, history)
 
     def choose(
-        self, logits: NDArray[np.float32], position: int, history: Sequence[int]
+        self,
+        logits: NDArray[np.float32],
+        position: int,
+        history: Sequence[int],
+        runners_up: int = 0,
     ) -> ScoredToken:
         """`pick`'s token, and by how much it leads the runner-up, in units of the noise.
 
         At temperature 0 in logits. Infinite when truncation leaves one token only. Where tokens
-        share noise it leads each of them by at least so much.
+        share noise it leads each of them by at least so much, and none of them is a runner-up.
+        At most ``runners_up`` of these are told.
         """
         if not self._greedy:
-            return self._choose_among(self._survivors(logits, position, history), position)
+            kept = self._survivors(logits, position, history)
+            return self._choose_among(kept, position, runners_up)
         logits = self._changed(logits, history)
-        if self._penalises:
-            ids, found = self._row(logits, history).largest(2)
+        if self._penalises or runners_up:
+            ids, found = self._row(logits, history).largest(max(2, 1 + runners_up))
             lead = float(found[0]) - float(found[1]) if len(ids) > 1 else math.inf
-            return ScoredToken(int(ids[0]), lead)
+            behind = _runners_up(ids, found, runners_up)
+            return ScoredToken(int(ids[0]), lead, runners_up=behind)
         return _best_and_lead(logits)
 
     def margin(
@@ -214,7 +233,7 @@ class Sampler:
         if self._needs_chain:
             return chain_survivors(self._row(logits, history), params, position)
         if params.min_p > 0 and not self._penalises:
-            best, lead, _ = _best_and_lead(logits)
+            best, lead, *_ = _best_and_lead(logits)
             if lead > _BEYOND_ROUNDING - math.log(params.min_p):  # min-p leaves it alone
                 only = logits[[best]].astype(np.float64)
                 return Survivors(np.array([best]), only, params.temperature)
@@ -226,13 +245,15 @@ class Sampler:
         ids, scores = self._scores(kept, position)
         return int(ids[scores.argmax()])
 
-    def _choose_among(self, kept: Survivors, position: int) -> ScoredToken:
+    def _choose_among(self, kept: Survivors, position: int, runners_up: int = 0) -> ScoredToken:
         if len(kept.ids) == 1:
             return ScoredToken(int(kept.ids[0]), math.inf)
         ids, scores = self._scores(kept, position)
         i = int(scores.argmax())
         second = float(np.partition(scores, -2)[-2])
-        return ScoredToken(int(ids[i]), float(scores[i]) - second)
+        lead = float(scores[i]) - second
+        behind = _runners_up(ids, scores, runners_up)
+        return ScoredToken(int(ids[i]), lead, runners_up=behind)
 
     def _distribution_over(self, kept: Survivors) -> TokenDistribution:
         ids, logits = kept.ids, kept.logits
@@ -290,6 +311,17 @@ class Sampler:
         ids = start + np.flatnonzero(others.mask[start : start + _BLOCK])
         scores = others.logits[ids].astype(np.float64) / temperature
         return ids, scores + gumbel_noise(self.params.seed, position, ids)
+
+
+def _runners_up(
+    ids: NDArray[np.int64], scores: NDArray[np.float64], count: int
+) -> tuple[RunnerUp, ...]:
+    """The ``count`` tokens behind the one of the largest score, but those without an id."""
+    if count == 0:
+        return ()
+    best, *others = np.argsort(-scores, kind="stable").tolist()
+    named = itertools.islice((i for i in others if ids[i] >= 0), count)
+    return tuple(RunnerUp(int(ids[i]), float(scores[best] - scores[i])) for i in named)
 
 
 def _best_and_lead(logits: NDArray[np.float32]) -> ScoredToken:

@@ -416,7 +416,7 @@ def test_the_lead_is_over_the_second_largest(values: list[int], penalised: bool)
     row = Penalties(1.5, -1)
     row.show(history if penalised else [], len(logits))
     best = sorted(row.whole(logits).tolist(), reverse=True)
-    token, lead, _ = Sampler(params).choose(logits, 0, history)
+    token, lead, *_ = Sampler(params).choose(logits, 0, history)
     assert token == Sampler(params).pick(logits, 0, history)
     assert lead == (best[0] - best[1] if len(best) > 1 else math.inf)
 
@@ -425,7 +425,7 @@ def test_a_single_survivor_needs_no_noise(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.delattr(sampler_module, "gumbel_noise")
     logits = np.array([1.0, 9.0, 3.0], np.float32)
     assert Sampler(SamplingParams()).pick(logits, 0, ()) == 1
-    assert Sampler(SamplingParams()).choose(logits, 0, ()) == (1, math.inf, None)
+    assert Sampler(SamplingParams()).choose(logits, 0, ()) == (1, math.inf, None, ())
 
 
 def test_the_margin_knows_the_penalty() -> None:
