@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf import GGUFWriter
+from gguf import GGUFReader, GGUFWriter
 
-from localspec.bench.gguf_copy import copy_fields, open_gguf
 from localspec.core.errors import DraftNotMade, FileProblem, LocalspecError
 from localspec.metadata.header import read_header
 from localspec.pairing import check_pair
 from localspec.self_draft.layers import Removable, removable
 from localspec.self_draft.make import LAYERS_KEY, SOURCE_KEY, make_draft
 from localspec.self_draft.recipe import KEEP, Recipe
+from localspec.self_draft.writer import write_copy
 from tests.support.architectures.specs import MODELS, NUMBERED
 from tests.support.layers import logits, silenced
 from tests.support.real_pair import TinyFiles
@@ -31,17 +31,20 @@ def make(target: Path, layers: Sequence[int], output: Path, kind: str = KEEP) ->
     return output
 
 
-def rewrite(source: Path, copy: Path, values: dict[str, Any], **options: Any) -> None:
-    """The same model with other values in its header, or in other files."""
-    reader, fields = open_gguf(source)
-    writer = GGUFWriter(copy, reader.fields["general.architecture"].contents(), **options)
-    copy_fields(writer, {k: v for k, v in fields.items() if k not in values}, values)
+def split(model: Path, folder: Path) -> Path:
+    """The same model in parts, the first of which is returned."""
+    reader = GGUFReader(model)
+    writer = GGUFWriter(folder / "parts.gguf", "llama", split_max_tensors=20)
+    for key, field in reader.fields.items():
+        if not key.startswith(("GGUF.", "general.architecture")):
+            writer.add_key_value(key, field.contents(), field.types[0], field.types[-1])
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    return min(folder.glob("parts-*"))
 
 
 # Periods of layers; the others have none.
@@ -181,8 +184,8 @@ def test_the_bundled_target_becomes_a_draft_of_itself(
 def test_a_split_target_gives_one_file(
     demo_files: tuple[Path, Path], tmp_path: Path, kind: str
 ) -> None:
-    rewrite(demo_files[0], tmp_path / "parts.gguf", {}, split_max_tensors=20)
-    parts = read_header(tmp_path / "parts-00001-of-00003.gguf")
+    parts = read_header(split(demo_files[0], tmp_path))
+    assert parts.split_count == 3
     draft = tmp_path / "draft.gguf"
     make_draft(parts, Recipe((0, 1, 5), kind), draft)
     assert not [key for key in read_header(draft).values if key.startswith("split.")]
@@ -254,7 +257,8 @@ def test_a_damaged_target_gives_an_error_and_no_file(
 ) -> None:
     damaged = tmp_path / "damaged.gguf"
     values = {f"llama.{k}": tuple(v) if isinstance(v, list) else v for k, v in keys.items()}
-    rewrite(tiny.target, damaged, values)
+    whole = read_header(tiny.target)
+    write_copy(whole.paths, damaged, {t.name: t.name for t in whole.tensors}, values)
     try:
         make(damaged, (0,), tmp_path / "draft.gguf", kind)
     except LocalspecError:
