@@ -18,7 +18,6 @@ from __future__ import annotations
 import glob
 import hashlib
 import math
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,7 +31,7 @@ from localspec.bench.padding.encoder import Quantization, TensorEncoder, place
 from localspec.bench.padding.layout import Forms, PaddedShape, TensorForm
 from localspec.bench.padding.source import PaddingSource, require_paddable
 from localspec.core.errors import FileProblem, LocalspecError
-from localspec.core.files import appearing_when_complete
+from localspec.core.files import appearing_when_complete, require_room
 from localspec.metadata.header import read_header
 
 if TYPE_CHECKING:
@@ -76,7 +75,8 @@ def pad_model(
     try:
         if destination.exists() and destination.samefile(source):
             raise LocalspecError(f"{source} cannot be padded onto itself.", "Name another file.")
-        _refuse_full_disk(destination.parent, padded.num_bytes + padded.source.header_bytes)
+        needed = padded.num_bytes + padded.source.header_bytes
+        require_room(destination.parent, needed, "The padded model", _ELSEWHERE)
         with (
             appearing_when_complete(destination) as partial,
             _writer(partial, padded.source.layout.architecture) as writer,
@@ -139,16 +139,6 @@ def _remove_leftovers(cache_dir: Path, stem: str) -> None:
                 partial.unlink()
         except OSError:
             continue  # somebody else's, or gone already
-
-
-def _refuse_full_disk(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        raise LocalspecError(
-            f"The padded model needs {needed / 1e6:.0f} MB, and {folder} has "
-            f"{free / 1e6:.0f} MB left.",
-            f"Make room there. {_ELSEWHERE}",
-        )
 
 
 @contextmanager
