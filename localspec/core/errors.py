@@ -6,6 +6,7 @@ Anything else that is raised is a bug and keeps its traceback.
     ├── FileProblem         a path that names no readable file
     │   └── NotAGGUF        a file whose GGUF header cannot be trusted
     ├── IncompatiblePair    a draft that is not compatible with its target
+    ├── DraftNotMade        a draft that cannot be made out of its target
     ├── EngineError         llama.cpp refused to load or to decode
     ├── NotEnoughMemory     what was asked for does not fit this machine
     ├── HubProblem          the Hub has no such model, or does not hand it out
@@ -39,6 +40,10 @@ class NotAGGUF(FileProblem):
 
 class IncompatiblePair(LocalspecError):
     """The draft cannot be used with this target."""
+
+
+class DraftNotMade(LocalspecError):
+    """No draft of this kind can be made out of the target."""
 
 
 class EngineError(LocalspecError):
