@@ -6,18 +6,16 @@ llama.cpp abort ends that process only.
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from localspec.core import machine
+from localspec.core import child, machine
 from localspec.core.config import KeyValue, LoadOptions, Lora, RopeOptions, RpcServers
-from localspec.core.errors import UsageError
+from localspec.core.errors import EngineError, UsageError
 from localspec.core.formatting import size
 from localspec.engine.llama import llama_library
 from localspec.engine.memory.estimate import MemoryEstimate, estimate_memory, estimate_run
@@ -73,6 +71,24 @@ def would_allocate(path: Path, options: LoadOptions) -> MemoryUse | None:
         return None
 
 
+def require_loadable(path: Path) -> None:
+    """Raise EngineError, with llama.cpp's reason, for a file that llama.cpp cannot run.
+
+    A context of it is made, and its graphs are laid out; no weights load.
+    """
+    options = LoadOptions(path, ctx_size=LEAST_CTX)
+    try:
+        code = _ask(path, options)[0]
+    except (OSError, subprocess.SubprocessError) as error:
+        raise EngineError(f"llama.cpp did not say whether it loads {path.name}: {error}.") from None
+    if code < 0:  # a signal
+        raise EngineError(f"llama.cpp crashes on {path.name}.")
+    if code > 0:
+        from localspec.engine.llama.model import LlamaModel
+
+        LlamaModel(read_header(path), options, weightless=True).close()
+
+
 def require_survival(options: LoadOptions) -> None:
     """Raise UsageError where values in place of the file's make llama.cpp end its process.
 
@@ -93,19 +109,17 @@ def _ask(path: Path, options: LoadOptions) -> tuple[int, str]:
     # A server answers one connection at a time, and that is ours.
     alone = replace(options, path=path, rpc=RpcServers())
     asked = json.dumps(asdict(alone), default=str)
-    # -P: no module of this folder
-    command = [sys.executable, "-P", "-m", "localspec.engine.memory.probe"]
-    pipe = subprocess.PIPE
+    command, pipe = child.command("localspec.engine.memory.probe"), subprocess.PIPE
     with subprocess.Popen(
         command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
-    ) as child:
-        assert child.stdin is not None and child.stdout is not None
+    ) as probe:
+        assert probe.stdin is not None and probe.stdout is not None
         try:
-            child.stdin.write(asked + "\n")
-            child.stdin.flush()  # and left open: its end tells the child that we are gone
-            return child.wait(_PATIENCE), child.stdout.read()
+            probe.stdin.write(asked + "\n")
+            probe.stdin.flush()  # and left open: its end tells the child that we are gone
+            return probe.wait(_PATIENCE), probe.stdout.read()
         finally:
-            child.kill()
+            probe.kill()
 
 
 def plan_here(
@@ -212,7 +226,7 @@ def _answer() -> None:
     from localspec.engine.llama.model import LlamaModel
 
     asked = json.loads(sys.stdin.readline())
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    child.end_with_parent()
     _bound_memory()
     options = LoadOptions(**asked | _typed(asked))
     planned = LlamaModel(read_header(options.path, options.override_kv), options, weightless=True)
@@ -231,13 +245,6 @@ def _typed(asked: Mapping[str, Any]) -> dict[str, Any]:
         "override_kv": tuple(KeyValue(*each) for each in asked["override_kv"]),
         "rpc": RpcServers(),
     }
-
-
-def _end_with_parent() -> None:
-    """End this process when the one that asked is gone: nobody would read the answer."""
-    while os.read(0, 1):
-        pass
-    os._exit(1)
 
 
 def _bound_memory() -> None:
