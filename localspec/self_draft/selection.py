@@ -1,7 +1,5 @@
 """The selection of a self-draft for a target: searched, made, judged, and left as a file."""
 
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.core.config import LoadOptions
-from localspec.core.errors import DraftNotMade, FileProblem, IncompatiblePair, UsageError
+from localspec.core.errors import DraftNotMade, IncompatiblePair, UsageError
 from localspec.core.formatting import size
 from localspec.engine.engine import Engine
 from localspec.engine.llama.influence import block_influence
@@ -17,7 +15,7 @@ from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import store
 from localspec.self_draft.layers import Removable, removable, require_removable
 from localspec.self_draft.make import make_draft
-from localspec.self_draft.questions import Questions, questions
+from localspec.self_draft.questions import questions
 from localspec.self_draft.recipe import KEEP, Recipe
 from localspec.self_draft.search import Findings, Space, search
 from localspec.self_draft.trial import ANSWER_TOKENS, Text, Trial, Trials, record
@@ -29,7 +27,8 @@ SEARCH_BUDGET, VERDICT_BUDGET = 240.0, 120.0  # seconds
 _RECORD_SHARE = 1 / 6  # of the search, for the target's own answers
 _PRECISE = ("F32", "F16", "BF16", "Q8_0")  # targets that a lower type makes much quicker
 _LOWER = ("Q4_0", "Q2_K", "Q3_K_S")
-_LOWER_BYTES = 5 / 8  # of a parameter in these, at most: some tensors stay more precise
+_ROOM = ANSWER_TOKENS + LONGEST_AUTO + 1  # tokens behind a prompt: an answer, and a draft
+_LOWER_BYTES = 3 / 4  # of a parameter in these, at most: some tensors stay more precise
 
 # How a target, and perhaps a draft, is loaded from its file.
 Load = Callable[[Path, Path | None], tuple[LoadOptions, LoadOptions | None]]
@@ -74,26 +73,25 @@ def selected(
     ``say`` hears sentences, ``on_progress`` seconds of the budget, and answers of the verdict.
     Ctrl-C ends the search with the best found so far. Raises DraftNotMade where none can be made,
     UsageError for a wish that is no draft, IncompatiblePair for a target that cannot verify drafts,
-    FileProblem without room on the disk.
+    FileProblem where nothing can be written.
     """
     header = read_header(target)
     allowed = removable(header)
     types = _types(header, wish)
     _require_possible(header, allowed, wish, types)
-    _require_room(header, types, say)
-    with tempfile.TemporaryDirectory(dir=store.folder(), prefix=".making-") as folder:
+    _announce(header, types, say)
+    with store.workplace() as folder:
         with Engine.load(load(target, None)[0], say=say) as engine:
-            quick, asked = questions(engine, ANSWER_TOKENS + LONGEST_AUTO)
             budget = _Budget(clock, SEARCH_BUDGET, on_progress)
-            space, trials = _prepared(engine, quick, wish, types, load, budget)
-            makers = _Candidates(header, trials, Path(folder), budget)
+            space, trials = _prepared(engine, wish, types, load, budget)
+            makers = _Candidates(header, trials, folder, budget)
             findings = search(space, makers.attempt, clock=clock, budget=budget.left)
         if not findings.trials:
             raise next(iter(findings.failed.values()), _nothing(header, allowed.reason))
         verdict = None
         if not findings.stopped:
             options = load(target, makers.best_file)
-            verdict = _judged(options, asked, trials, findings.best, clock, on_progress)
+            verdict = _judged(options, trials, findings.best, clock, on_progress)
         yield Selection(header, makers.best_file, findings, verdict)
 
 
@@ -151,7 +149,6 @@ class _Candidates:
 
 def _prepared(
     engine: Engine,
-    quick: Questions,
     wish: Wish,
     types: tuple[str, ...],
     load: Load,
@@ -166,6 +163,7 @@ def _prepared(
             "Run it plain: --draft off.",
         )
     budget.show("recording answers of the target")
+    quick, _ = questions(engine, _ROOM)
     texts = record(engine, quick, budget.clock, _RECORD_SHARE * budget.left)
     if not texts:
         raise DraftNotMade(
@@ -191,7 +189,6 @@ def _prepared(
 
 def _judged(
     options: tuple[LoadOptions, LoadOptions | None],
-    asked: Questions,
     trials: Trials,
     best: Trial,
     clock: Clock,
@@ -202,7 +199,7 @@ def _judged(
         with Engine.load(*options) as pair:
             return judge(
                 pair,
-                asked,
+                questions(pair, _ROOM)[1],
                 trials.verify,
                 best.step_s,
                 clock=clock,
@@ -250,30 +247,16 @@ def _nothing(header: ModelHeader, reason: str) -> DraftNotMade:
     )
 
 
-def _require_room(header: ModelHeader, types: tuple[str, ...], say: Say) -> None:
-    """Make the folder; say what drafts may take there for a while, two at the most at a time."""
+def _announce(header: ModelHeader, types: tuple[str, ...], say: Say) -> None:
+    """Say what the search takes, of time, and of the disk meanwhile."""
     largest = header.n_bytes
     if all(each in _LOWER for each in types):
         largest = min(largest, int(header.parameters * _LOWER_BYTES))
-    folder = store.folder()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(folder).free
-    except OSError as error:
-        raise FileProblem(
-            f"{folder} cannot be made: {error.strerror}.",
-            "Set LOCALSPEC_CACHE to a folder with room.",
-        ) from error
-    if 2 * largest > free:
-        raise FileProblem(
-            f"Two drafts of up to {size(largest)} need room in {folder}, where {size(free)} are "
-            "free.",
-            "Set LOCALSPEC_CACHE to a folder with room.",
-        )
+    minutes, more = SEARCH_BUDGET / 60, VERDICT_BUDGET / 60
     say(
-        f"Searching a draft in at most {SEARCH_BUDGET / 60:.0f} minutes, then measuring it for "
-        f"about {VERDICT_BUDGET / 60:.0f}; up to {size(2 * largest)} in {folder} meanwhile. Ctrl-C "
-        "ends the search with the best so far."
+        f"Searching for a draft, {minutes:.0f} minutes at most, then measuring it, about {more:.0f}. "
+        f"Meanwhile {store.folder()} holds up to three files of {size(largest)} at most. Ctrl-C ends the "
+        "search with the best so far."
     )
 
 

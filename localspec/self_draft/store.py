@@ -10,7 +10,11 @@ where it was measured.
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +30,7 @@ from localspec.self_draft.verdict import Verdict
 FORMAT = 1  # raise it when a key changes its name or meaning
 _MAX_BYTES = 2**16
 _BEGINNING, _SAMPLE, _SAMPLES = 2**20, 2**16, 16  # bytes, bytes, how many in each file
+_WORKPLACE, _ABANDONED = ".making-", 24 * 3600  # its name, seconds
 _SHOWN_DIGITS = 16  # of a digest, in a file's name
 
 
@@ -44,6 +49,29 @@ class Kept:
 def folder() -> Path:
     """Where self-drafts are kept, and made."""
     return paths.cache_folder() / "self-drafts"
+
+
+@contextmanager
+def workplace() -> Iterator[Path]:
+    """A folder beside the store for files on their way into it, removed at the end.
+
+    So is what a process left there that was killed. Raises FileProblem where none can be made.
+    """
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+        for abandoned in folder().glob(f"{_WORKPLACE}*"):
+            if time.time() - abandoned.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(abandoned, ignore_errors=True)
+        made = tempfile.TemporaryDirectory(
+            dir=folder(), prefix=_WORKPLACE, ignore_cleanup_errors=True
+        )
+    except OSError as error:
+        raise FileProblem(
+            f"Nothing can be written in {folder()}: {error.strerror or error}.",
+            "Set LOCALSPEC_CACHE to a folder with room.",
+        ) from error
+    with made as path:
+        yield Path(path)
 
 
 def find(target: ModelHeader) -> Kept | None:

@@ -124,9 +124,7 @@ def judge(
     return _verdict(lookup, drafted, pair.draft.memory.total, most)
 
 
-def _affordable(
-    asked: Questions, verify: Sequence[float], budget: float
-) -> tuple[Questions, int]:
+def _affordable(asked: Questions, verify: Sequence[float], budget: float) -> tuple[Questions, int]:
     """The first of the prompts, and how often each is answered, as the time allows."""
     row = verify[-1] / len(verify)
     each = [3 * (len(prompt) * row + ANSWER_TOKENS * verify[0]) for prompt in asked.values()]
