@@ -14,7 +14,7 @@ from localspec.commands.pairs import PANEL
 from localspec.commands.self_draft import make_self_draft
 from localspec.commands.session import download_ui
 from localspec.core.config import Bounds
-from localspec.core.errors import FileProblem, UsageError
+from localspec.core.errors import FileProblem
 from localspec.display import console
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def draft_make(
     """Make the draft of a target that promises most, and measure whether it pays.
 
     Layers are left out, weights get a lower type, or both. The verdict is kept, and the draft if it
-    pays: --draft self uses it. Ctrl-C ends the search with the best so far.
+    pays: --draft self uses it. Ctrl-C ends the search with the best so far, and exit code 130.
     """
     from localspec.display import self_draft as shown
     from localspec.library.acquire import ensure_local
@@ -72,6 +72,7 @@ def draft_make(
         console.json_line(shown.as_json(found, kept, output))
     else:
         shown.result(found, kept, output)
+    raise typer.Exit(130 if found.verdict is None else 0)
 
 
 def _wish(layers: int | None, weights: str) -> "Wish":
@@ -85,11 +86,12 @@ def _wish(layers: int | None, weights: str) -> "Wish":
 
 
 def _require_free(output: Path, target: Path) -> None:
-    """Refuse, before minutes are spent, a place that may not be written."""
+    """Refuse, before minutes are spent, a place that holds something else or takes nothing."""
     from localspec.bench.report import require_writable
+    from localspec.metadata.header import read_header
+    from localspec.self_draft.make import require_free_place
 
-    if output.exists() and output.samefile(target):
-        raise UsageError(f"{output} is the target itself.", "Name another file with --output.")
+    require_free_place(read_header(target), output)
     require_writable(output)
 
 

@@ -8,8 +8,8 @@ from localspec.self_draft.recipe import KEEP, Recipe
 from localspec.self_draft.trial import Trial
 from localspec.speculative.loop import Clock
 
-_FIRST_SHARES = (1 / 4, 1 / 2, 3 / 4)  # of the layers, kept by an early exit
-_LEFT_OUT_SHARES = (1 / 8, 1 / 4, 1 / 2)  # of the groups of layers
+_FIRST_SHARES = (1 / 2, 1 / 4, 3 / 4)  # of the layers, kept by an early exit
+_LEFT_OUT_SHARES = (1 / 4, 1 / 8, 1 / 2)  # of the groups of layers
 _UNKNOWN = 1.0  # influence of a layer that could not be measured: it is the last to go
 
 Layers = tuple[int, ...]
@@ -47,11 +47,12 @@ class Space:
 class Findings:
     """What a search found: trials in their order, and recipes that failed, with the reason.
 
-    ``stopped`` where Ctrl-C ended it.
+    ``late`` are recipes for which no time was left; ``stopped`` where Ctrl-C ended it.
     """
 
     trials: list[Trial] = field(default_factory=list)
     failed: dict[Recipe, LocalspecError] = field(default_factory=dict)
+    late: set[Recipe] = field(default_factory=set)
     stopped: bool = False
 
     @property
@@ -60,8 +61,10 @@ class Findings:
         return _best(self.trials)
 
     def knows(self, recipe: Recipe) -> bool:
-        """Whether it was tried."""
-        return recipe in self.failed or any(trial.recipe == recipe for trial in self.trials)
+        """Whether it was tried, or turned away."""
+        if recipe in self.failed or recipe in self.late:
+            return True
+        return any(trial.recipe == recipe for trial in self.trials)
 
 
 def search(
@@ -69,20 +72,24 @@ def search(
 ) -> Findings:
     """Try recipes until nothing better is in sight or the seconds are spent.
 
-    No trial begins that would end too late were it as long as the longest so far; the first begins
-    in any case. Ctrl-C ends the search with what was found, and is raised if that is nothing.
+    No trial begins that would end too late if it took as long for each layer as the slowest so far;
+    the first begins in any case. Ctrl-C ends the search with what was found, and is raised if that
+    is nothing.
     """
-    found, longest, end = Findings(), 0.0, clock() + budget
+    found, slowest, end = Findings(), 0.0, clock() + budget
     try:
         for recipe in proposals(space, found):
             began = clock()
-            if longest and began + longest > end:
+            if slowest and began >= end:
                 break
+            if slowest and began + slowest * len(recipe.layers) > end:
+                found.late.add(recipe)
+                continue
             try:
                 found.trials.append(attempt(recipe))
             except LocalspecError as problem:
                 found.failed[recipe] = problem
-            longest = max(longest, clock() - began)
+            slowest = max(slowest, (clock() - began) / len(recipe.layers))
     except KeyboardInterrupt:
         if not found.trials:
             raise
@@ -93,9 +100,10 @@ def search(
 def proposals(space: Space, found: Findings) -> Iterator[Recipe]:
     """Recipes worth a trial, each once; what was found by then decides what comes next.
 
-    First a few of each shape: all layers in lower types, the first N layers, all but the layers of
-    least influence. Then better numbers of first layers by bisection, and better sets of layers by
-    exchanging some (Draft & Verify, arXiv 2309.08168, searches such sets too, by other steps).
+    First one of each shape: all layers in a lower type, the first half of them, all but a quarter,
+    those of least influence. Then a few more of each. Then better numbers of first layers by
+    bisection, and better sets of layers by exchanging some (Draft & Verify, arXiv 2309.08168,
+    searches such sets too, by Bayesian optimization).
     """
     for recipe in _shapes(space, found):
         if _is_new(recipe, space, found):
@@ -106,11 +114,14 @@ def _shapes(space: Space, found: Findings) -> Iterator[Recipe]:
     if space.first is not None:
         yield from (Recipe(space.whole[: space.first], each) for each in space.types)
         return
-    yield from (Recipe(space.whole, each) for each in space.types)
-    kind = _best(found.trials).recipe.type if found.trials else space.types[0]
-    counts = (round(space.n_layers * share) for share in _FIRST_SHARES)
-    yield from (Recipe(space.whole[:count], kind) for count in counts)
-    yield from _least_influential(space, kind)
+    yield Recipe(space.whole, space.types[0])
+    yield _first(space, _FIRST_SHARES[0], space.types[0])
+    yield _least_influential(space, _LEFT_OUT_SHARES[0], space.types[0])
+    yield from (Recipe(space.whole, each) for each in space.types[1:])
+    whole = [trial for trial in found.trials if trial.recipe.layers == space.whole]
+    kind = _best(whole).recipe.type if whole else space.types[0]
+    yield from (_first(space, share, kind) for share in _FIRST_SHARES)
+    yield from (_least_influential(space, share, kind) for share in _LEFT_OUT_SHARES)
     layered = _layered(space, found)
     if layered:
         yield from (Recipe(_best(layered).recipe.layers, each) for each in space.types)
@@ -127,11 +138,15 @@ def _is_new(recipe: Recipe, space: Space, found: Findings) -> bool:
     return bool(recipe.layers) and space.usable(recipe.layers) and not found.knows(recipe)
 
 
-def _least_influential(space: Space, kind: str) -> Iterator[Recipe]:
-    """Without a few of the groups, then without more."""
+def _first(space: Space, share: float, kind: str) -> Recipe:
+    """An early exit behind this share of the layers."""
+    return Recipe(space.whole[: round(space.n_layers * share)], kind)
+
+
+def _least_influential(space: Space, share: float, kind: str) -> Recipe:
+    """Without this share of the groups of layers."""
     groups = space.by_influence()
-    for share in _LEFT_OUT_SHARES:
-        yield Recipe(_without(space, groups[: max(1, round(len(groups) * share))]), kind)
+    return Recipe(_without(space, groups[: max(1, round(len(groups) * share))]), kind)
 
 
 def _bisected(space: Space, found: Findings, kind: str) -> Recipe | None:
@@ -160,8 +175,8 @@ def _exchanged(space: Space, found: Findings) -> Recipe | None:
     groups = space.by_influence()
     out = [group for group in groups if not set(group) & set(best.layers)]
     kept = [group for group in groups if set(group) <= set(best.layers)]
-    others = [out[:-1], *([*out, group] for group in kept[:1])]
-    others += [[*_but(out, gone), come] for come in kept for gone in reversed(out)]
+    others = [_but(out, back) for back in reversed(out)] + [[*out, gone] for gone in kept]
+    others += [[*_but(out, back), gone] for gone in kept for back in reversed(out)]
     recipes = (Recipe(_without(space, each), best.type) for each in others)
     return next((each for each in recipes if _is_new(each, space, found)), None)
 

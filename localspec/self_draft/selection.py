@@ -254,9 +254,9 @@ def _announce(header: ModelHeader, types: tuple[str, ...], say: Say) -> None:
         largest = min(largest, int(header.parameters * _LOWER_BYTES))
     minutes, more = SEARCH_BUDGET / 60, VERDICT_BUDGET / 60
     say(
-        f"Searching for a draft, {minutes:.0f} minutes at most, then measuring it, about {more:.0f}. "
-        f"Meanwhile {store.folder()} holds up to three files of {size(largest)} at most. Ctrl-C ends the "
-        "search with the best so far."
+        f"Searching for a draft for {minutes:.0f} minutes at most, then measuring it for about "
+        f"{more:.0f}. Meanwhile {store.folder()} holds up to three files of {size(largest)} at "
+        "most. Ctrl-C ends the search with the best so far."
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from localspec.bench.plan import BenchPlan, PromptIds
 from localspec.bench.run import answer, guesses_along
 from localspec.core.config import LoadOptions
+from localspec.core.errors import EngineError
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import make_sampler
@@ -20,7 +21,7 @@ from localspec.speculative.loop import Clock
 
 GREEDY = SamplingParams(temperature=0)
 ANSWER_TOKENS = 48
-_STEPS, _STEP_BUDGET = 32, 0.5  # one-token passes of the draft, seconds; the quickest counts
+_STEPS, _STEP_BUDGET = 32, 0.5  # passes of one token, seconds; the quickest counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,8 @@ def record(
 class Trials:
     """Tries drafts, one file at a time, against what a target said and what its passes cost.
 
-    ``verify`` holds the seconds of its passes of 1, 2, ... tokens.
+    ``verify`` holds the seconds of its passes of 1, 2, ... tokens. ``load`` says how a draft is
+    loaded from its file.
     """
 
     def __init__(
@@ -85,20 +87,26 @@ class Trials:
         clock: Clock,
     ) -> None:
         engine.target.keep(0)
-        costs = engine.profile.knowledge(clock).verify
-        self.verify = [costs.seconds(width, 0) for width in range(1, LONGEST_AUTO + 2)]
         self._engine = engine
         self._texts = texts
         self._load = load
         self._clock = clock
+        costs = engine.profile.knowledge(clock).verify
+        plain = self._step(engine.target)  # measured as drafts are: only the rest is as learnt
+        self.verify = [
+            plain * costs.seconds(width, 0) / costs.seconds(1, 0)
+            for width in range(1, LONGEST_AUTO + 2)
+        ]
 
     def attempt(self, recipe: Recipe, path: Path) -> Trial:
         """Load the draft of this recipe from its file and try it.
 
-        Raises EngineError where llama.cpp refuses it.
+        Raises EngineError where llama.cpp refuses it, or cannot take its tokens back.
         """
         model = LlamaModel(read_header(path), self._load(path))
         try:
+            if not model.can_roll_back:
+                raise EngineError(f"llama.cpp cannot take tokens back from {path.name}.")
             agreed = self._agreed(model)
             step = self._step(model)
         finally:
@@ -126,13 +134,14 @@ class Trials:
         ]
 
     def _step(self, model: LlamaModel) -> float:
-        """Seconds of a pass of one token behind few others, as the target's are measured."""
+        """Seconds of a pass of one token behind few others; the cache is left empty."""
         model.keep(0)
         best, end = self._seconds(model, 0), self._clock() + _STEP_BUDGET
         for token in range(1, _STEPS):
             best = min(best, self._seconds(model, token))
             if self._clock() > end:
                 break
+        model.keep(0)
         return max(1e-9, best)
 
     def _seconds(self, model: LlamaModel, token: int) -> float:

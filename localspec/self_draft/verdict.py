@@ -10,7 +10,6 @@ from localspec.bench.figures import SameText, Side, side_figures
 from localspec.bench.plan import BenchPlan
 from localspec.bench.spent import FEWEST_PROMPTS, Interval, speedup_interval
 from localspec.bench.ways import Way, compare_ways
-from localspec.core.formatting import percent
 from localspec.engine.engine import Engine
 from localspec.engine.stats import SourceStats
 from localspec.self_draft.questions import Questions
@@ -65,10 +64,12 @@ class Verdict:
                 "were each of its tokens right."
             )
         if not _is_above(self.speedup, self.speedup_interval):
-            kept = "auto drafted nothing by it"
-            if self.acceptance_rate is not None:
-                kept = f"the target accepts {percent(self.acceptance_rate)} of its tokens"
-            return f"It is not faster than plain by more than the noise: {kept}."
+            if self.acceptance_rate is None:
+                return "By what passes cost here, auto drafted nothing by it."
+            return (
+                "It is not faster than plain by more than the noise; were each of its tokens "
+                f"right, {self.ceiling:.2f}x would be the most."
+            )
         return (
             "Prompt lookup alone, which takes no memory, is as fast but for the noise: "
             f"{self.lookup_speedup:.2f}x."
