@@ -9,6 +9,7 @@ from localspec.core.errors import DraftNotMade
 from localspec.core.formatting import one_line
 from localspec.metadata.draft_kind import claimed_heads, draft_kind, n_layers, whole_number
 from localspec.metadata.header import ModelHeader
+from localspec.self_draft.kinds import needed_layers
 
 MOST_LAYERS = 512  # LLAMA_MAX_LAYERS
 
@@ -17,13 +18,12 @@ MOST_LAYERS = 512  # LLAMA_MAX_LAYERS
 _SLIDING = {
     "afmoe": 4, "cohere2": 4, "cohere2moe": 4, "exaone-moe": 4, "gemma2": 2, "gemma3": 6,
     "gpt-oss": 2, "laguna": 4, "llama4": 4, "mellum": 4, "muse-glimmer": 4, "olmo2": 4,
-    "plamo3": 8, "smallthinker": 4,
+    "plamo3": 8,
 }  # fmt: skip
 _SLIDING_WITHOUT_KEY = ("gemma2", "llama4")  # these have a window of a fixed size
-_UNROTATED = dict.fromkeys("afmoe llama4 smallthinker smollm3".split(), 4)  # n_no_rope_layer_step
+_UNROTATED = dict.fromkeys("afmoe llama4 smollm3".split(), 4)  # n_no_rope_layer_step
 _FULL_ATTENTION = {"qwen35": 4, "qwen35moe": 4, "qwen3next": 4}
 _PERIODS = ("interleave_moe_layer_step", "rescale_every_n_layers", "attn_res.block_size")
-_FROM_FIRST = ("arwkv7", "rwkv7")  # all layers read the values of the first
 
 _WINDOW, _PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
 _VARIANTS: dict[str, tuple[int, ...]] = {  # numbers of layers that mean something; empty: any
@@ -46,12 +46,12 @@ class Removable:
     The first N layers may be kept unless ``may_go`` is "none", and with "last" nothing else; why
     is the ``reason``. With "any", layers go from anywhere, but what stays is numbered anew and each
     layer must keep its number modulo ``group``: so they go in runs as long as a multiple of it, or
-    at the end. Where ``first_stays``, the first layer does.
+    at the end. Of each set of ``needed`` layers one must stay.
     """
 
     n_layers: int
     group: int = 1
-    first_stays: bool = False
+    needed: tuple[frozenset[int], ...] = ()
     may_go: Literal["any", "last", "none"] = "any"
     reason: str = ""
 
@@ -63,12 +63,13 @@ class Removable:
             return None
         if self.may_go == "none":
             return self.reason
+        for kind in self.needed:
+            if kind.isdisjoint(layers):
+                return f"one of the layers {_shown(kind)} must stay, for the others are different"
         if layers[-1] == len(layers) - 1:
             return None
         if self.may_go == "last":
             return self.reason
-        if self.first_stays and layers[0] != 0:
-            return "its other layers need the first"
         if any((old - new) % self.group for new, old in enumerate(layers)):
             return f"its layers come in periods of {self.group}, so only such runs can be left out"
         return None
@@ -84,11 +85,8 @@ def removable(header: ModelHeader) -> Removable:
     if reason := _why_none(header):
         return Removable(count, may_go="none", reason=reason)
     if reason := _why_last(header):
-        return Removable(count, may_go="last", reason=reason)
-    first_stays = header.architecture in _FROM_FIRST or (
-        header.architecture == "smallthinker" and not whole_number(header, _WINDOW)
-    )
-    return Removable(count, _period(header), first_stays)
+        return Removable(count, 1, needed_layers(header), "last", reason)
+    return Removable(count, _period(header), needed_layers(header))
 
 
 def require_removable(header: ModelHeader, layers: Sequence[int]) -> None:
@@ -98,6 +96,12 @@ def require_removable(header: ModelHeader, layers: Sequence[int]) -> None:
         raise DraftNotMade(
             f"Those layers cannot be left out of {one_line(header.path.name)}: {problem}.", _HINT
         )
+
+
+def _shown(layers: frozenset[int]) -> str:
+    """The first few of them."""
+    first = sorted(layers)[:4]
+    return ", ".join(map(str, first)) + (", ..." if len(layers) > len(first) else "")
 
 
 def _require_model(header: ModelHeader) -> None:
@@ -125,6 +129,8 @@ def _why_none(header: ModelHeader) -> str | None:
         return "one of its tensors has a part for each layer"
     if whole_number(header, "attention.shared_kv_layers"):
         return "its last layers read the keys and values of earlier ones"
+    if architecture == "smallthinker" and whole_number(header, _WINDOW):
+        return "four of its layers alone would be of another kind"
     if architecture == "minicpm" and header.get("residual_scale") is None:
         return "how much a layer adds follows from their number"
     if architecture == "llama4" and whole_number(header, _WINDOW) == 0:

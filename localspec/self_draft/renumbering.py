@@ -10,6 +10,7 @@ from localspec.metadata.header import ModelHeader
 _LAYER = re.compile(r"blk\.(\d{1,4})\.")
 # Arrays of an architecture that are not by layer, however long they are.
 _OF_THE_MODEL = ("rope.dimension_sections", "target_layers")
+_ACTIVATION = "xielu."  # keys that lack the architecture's name
 _RATIOS = "attention.compress_ratios"  # may be longer than the model
 _LEADING = ("leading_dense_block_count", "hash_layer_count")  # so many first layers are different
 
@@ -30,27 +31,27 @@ def new_names(header: ModelHeader, layers: Sequence[int]) -> dict[str, str]:
 
 def new_values(header: ModelHeader, layers: Sequence[int]) -> Mapping[str, Value]:
     """The keys of the header that change: counts of layers, and arrays with a value for each."""
-    changed: dict[str, Value] = {"block_count": len(layers)}
+    start = f"{header.architecture}."
+    changed: dict[str, Value] = {f"{start}block_count": len(layers)}
     if header.get("nextn_predict_layers") is not None:
-        changed["nextn_predict_layers"] = 0
+        changed[f"{start}nextn_predict_layers"] = 0
     for key in _LEADING:
         leading = whole_number(header, key)
         if leading is not None:
-            changed[key] = sum(layer < leading for layer in layers)
-    start = f"{header.architecture}."
-    for key in header.values:
-        value = header.values[key]
-        if key.startswith(start) and _is_by_layer(header, key.removeprefix(start), value):
-            assert isinstance(value, tuple)
-            changed[key.removeprefix(start)] = tuple(value[i] for i in layers)  # type: ignore[assignment]
-    return {start + key: value for key, value in changed.items()}
+            changed[start + key] = sum(layer < leading for layer in layers)
+    for key, value in header.values.items():
+        if key.startswith((start, _ACTIVATION)):
+            by_layer = _by_layer(header, key.removeprefix(start), value)
+            if by_layer is not None:
+                changed[key] = tuple(by_layer[i] for i in layers)
+    return changed
 
 
-def _is_by_layer(header: ModelHeader, key: str, value: Value) -> bool:
-    """Whether a value of the architecture has an element for each layer."""
+def _by_layer(header: ModelHeader, key: str, value: Value) -> tuple[int | float | bool, ...] | None:
+    """A value's elements, if it has one for each layer."""
     if not isinstance(value, tuple) or key in _OF_THE_MODEL:
-        return False
-    if any(isinstance(each, str) for each in value):
-        return False
+        return None
+    numbers = tuple(each for each in value if not isinstance(each, str))
     own, every = n_layers(header), header.block_count or 0
-    return len(value) in (own, every) or (key == _RATIOS and len(value) >= every)
+    fits = len(numbers) in (own, every) or (key == _RATIOS and len(numbers) > every)
+    return numbers if fits else None

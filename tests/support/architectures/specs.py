@@ -42,7 +42,7 @@ def architecture(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pa
 
 def write_architecture(path: Path, name: str, noise: float = 0.0) -> Path:
     """Write a model or a sidecar by its name here; `noise` as `write_model` takes it."""
-    return write_model(path, (MODELS | SIDECARS)[name], noise)
+    return write_model(path, (MODELS | SIDECARS | NUMBERED)[name], noise)
 
 
 def _transformer(layers: int = LAYERS, width: int = WIDTH) -> Keys:
@@ -83,6 +83,12 @@ def _window(*sliding: bool) -> Keys:
         "rope.freq_base_swa": 10_000.0,
         "rope.dimension_count_swa": HEAD,
     }
+
+
+def _xielu(layers: int) -> Keys:
+    """The activation of each layer has parameters of its own."""
+    rising = [0.5 + 0.1 * i for i in range(layers)]
+    return {f"xielu.{key}": rising for key in ("alpha_n", "alpha_p", "beta", "eps")}
 
 
 def _with_heads(trunk: Architecture, count: int = 1) -> Architecture:
@@ -234,6 +240,28 @@ _ASSISTANT: Keys = {
     "nextn_predict_layers": ASSISTANT_LAYERS,
     "attention.shared_kv_layers": ASSISTANT_LAYERS,
     "embedding_length_per_layer_input": 0,
+}
+
+_LONG = _transformer(layers=8)
+_BIASES = {
+    name: weights(name, (WIDTH,)) for name in (f"blk.{i}.attn_output.bias" for i in range(8))
+}
+_WINDOW: Keys = {"attention.sliding_window": 32, "rope.freq_base_swa": 100.0}
+# Models of which llama.cpp decides by a layer's number what it is, or has arrays by layer.
+NUMBERED: dict[str, Architecture] = {
+    model.name: model
+    for model in (
+        Architecture("gemma2", {**_LONG, **_WINDOW}),
+        Architecture("gemma3", {**_LONG, **_WINDOW}),
+        Architecture("cohere2", {**_LONG, **_WINDOW, "logit_scale": 1.0}),
+        Architecture("olmo2", {**_LONG, **_WINDOW}),
+        Architecture("gpt-oss", {**_LONG, **_WINDOW, **_EXPERTS}, given=_BIASES),
+        Architecture("smollm3", _LONG),
+        Architecture("smallthinker", {**_LONG, **_WINDOW, **_EXPERTS, "expert_gating_func": 1}),
+        Architecture("llama4", {**_LONG, **_EXPERTS, "interleave_moe_layer_step": 2}),
+        Architecture("minicpm", {**_LONG, **_GRANITE}),
+        Architecture("apertus", {**_LONG, **_xielu(8)}),
+    )
 }
 
 # Whose attention sees only 32 tokens back, beside layers with a state.

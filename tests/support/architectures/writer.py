@@ -75,7 +75,7 @@ def _write(path: Path, model: Architecture, tensors: Mapping[str, Array]) -> Pat
     _add_tokenizer(writer, tokens, True, CHATML)
     for key, value in {"vocab_size": len(tokens), **model.keys}.items():
         kind = GGUFValueType.UINT32 if type(value) is int else GGUFValueType.get_type(value)
-        name = key if key.startswith("tokenizer.") else f"{model.name}.{key}"
+        name = key if key.startswith(("tokenizer.", "xielu.")) else f"{model.name}.{key}"
         writer.add_key_value(name, value, kind)
     for name, values in tensors.items():
         writer.add_tensor(name, values)
