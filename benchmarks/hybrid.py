@@ -28,10 +28,11 @@ from plain import theirs as theirs_plain
 
 from localspec.bench.demo import QUANTIZATIONS, padded_hybrid
 from localspec.bench.equality import Difference
-from localspec.bench.hybrid import QUESTIONS, Way, open_ways
+from localspec.bench.hybrid import QUESTIONS, open_ways
 from localspec.bench.padding.encoder import Quantization
 from localspec.bench.plan import BenchPlan
 from localspec.bench.run import take_turns, warm_up
+from localspec.bench.ways import Way
 from localspec.core import machine
 from localspec.core.config import LoadOptions
 from localspec.core.sampling_params import SamplingParams

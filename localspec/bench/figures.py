@@ -17,11 +17,11 @@ from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.limits import (
     Guess,
+    best_fixed,
     best_seconds,
     causal_seconds,
     ceiling,
     chains_along,
-    fixed_seconds,
     shares,
 )
 
@@ -205,10 +205,7 @@ def _limits(
     agreed = [[guess.right for guess in one] for one in guesses]
     chains = [chains_along(one, len(verify) - 1) for one in guesses]
     plain = sum(len(one) for one in agreed) * verify[0]
-    fixed, length = max(
-        (plain / sum(fixed_seconds(one, verify, step, k) for one in agreed), k)
-        for k in range(1, len(verify))
-    )
+    fixed, length = best_fixed(agreed, verify, step)
     most, best = ceiling(verify, step)
     return Limits(
         ceiling=most,

@@ -1,7 +1,6 @@
 """Demo of the hybrid: every way to draft for it, answering the same questions in turn."""
 
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,15 +8,12 @@ from pathlib import Path
 
 from localspec.bench.comparison import Comparison
 from localspec.bench.demo import CTX_SIZE, QUANTIZATIONS, Progress, padded_hybrid
-from localspec.bench.equality import Difference, DifferenceFinder
-from localspec.bench.figures import Side
 from localspec.bench.padding.encoder import Quantization
 from localspec.bench.plan import BenchPlan, PromptIds
-from localspec.bench.run import answer, take_turns, warm_up
+from localspec.bench.ways import Way, compare_ways
 from localspec.core import paths
 from localspec.core.config import DraftTokens, LoadOptions
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.answer import Answer
 from localspec.engine.engine import Engine
 from localspec.metadata.header import ModelHeader, read_header
 
@@ -30,27 +26,6 @@ QUESTIONS = (
     "Explain the method asyncio.windows_events.IocpProactor.select.",
     "How is pdb.Pdb.handle_command_def implemented?",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """An engine and how it answers: with the second of the plan's draft lengths; the first is 0."""
-
-    name: str
-    engine: Engine
-    plan: BenchPlan
-
-    def answer(self, prompt: PromptIds) -> Answer:
-        """Generate once from empty caches."""
-        return answer(self.engine, prompt, self.plan, self.plan.lengths[1])
-
-    def differences(
-        self, name: str, prompt: PromptIds, plain: Sequence[Answer], ours: Sequence[Answer]
-    ) -> list[Difference]:
-        """Where the answers to a prompt of this name leave the first plain one, and why."""
-        regenerate = partial(answer, self.engine, prompt, self.plan)
-        finder = DifferenceFinder(self.engine, name, prompt, self.plan, regenerate)
-        return list(finder.among([plain, ours]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +65,8 @@ def run_hybrid_demo(
         files = padded_hybrid(quantization, on_progress)
         told = partial(on_progress, f"measuring the {quantization} hybrid")
         with open_ways(files, plan, threads) as ways:
-            comparisons = tuple(_compare(ways, plan, told))
+            prompts = _questions(ways[0].engine)
+            comparisons = tuple(compare_ways(ways, prompts, told))
             target = ways[0].engine.target.header
         yield HybridResult(quantization, read_header(paths.demo_hybrid()), target, comparisons)
 
@@ -114,36 +90,9 @@ def open_ways(
         yield [plain, *lookup, Way("draft model", pair, plan), Way("MTP", heads, plan)]
 
 
-def _compare(
-    ways: Sequence[Way], plan: BenchPlan, on_answer: Callable[[int, int], None]
-) -> Iterator[Comparison]:
-    """One for each way but the first, which is plain."""
-    engine = ways[0].engine
-    prompts = {
+def _questions(engine: Engine) -> dict[str, PromptIds]:
+    """The questions by name, as the model reads them."""
+    return {
         f"question {i}": engine.encode_chat([{"role": "user", "content": question}])
         for i, question in enumerate(QUESTIONS, 1)
     }
-    for way in ways:
-        warm_up(way.engine, prompts["question 1"], way.plan)
-    count, total = itertools.count(1), plan.repeats * len(ways) * len(prompts)
-    rows = [
-        take_turns(
-            [partial(way.answer, prompt) for way in ways],
-            plan.repeats,
-            lambda: on_answer(next(count), total),
-        )
-        for prompt in prompts.values()
-    ]
-    for i, way in enumerate(ways[1:], 1):
-        differences = [
-            difference
-            for (name, prompt), row in zip(prompts.items(), rows, strict=True)
-            for difference in way.differences(name, prompt, row[0], row[i])
-        ]
-        sides = _side(0, [row[0] for row in rows]), _side(plan.lengths[1], [row[i] for row in rows])
-        yield Comparison(way.name, tuple(prompts), sides, tuple(differences))
-
-
-def _side(length: DraftTokens, answers: Sequence[Sequence[Answer]]) -> Side:
-    """From answers by prompt and repeat."""
-    return Side(length, tuple(zip(*answers, strict=True)))

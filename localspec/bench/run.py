@@ -18,6 +18,7 @@ from localspec.core.errors import LocalspecError
 from localspec.engine.answer import Answer, collect
 from localspec.engine.generate import model_drafter, stream_generate
 from localspec.engine.llama.heads.head import Head
+from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.limits import Guess
 
 T = TypeVar("T")
@@ -134,7 +135,7 @@ def take_turns(
 def _guesses(
     engine: BenchEngine, prompt: PromptIds, plan: BenchPlan, tokens: Sequence[int]
 ) -> tuple[Guess, ...]:
-    """What the draft would say in the place of each of these tokens, given the text before.
+    """`guesses_along` of the engine's draft.
 
     Not told where the rule of acceptance asks for more than the same token, nor of heads, which
     answer only where the target has just read.
@@ -143,6 +144,13 @@ def _guesses(
     drafter = model_drafter(engine, plan.params) if asked else None
     if drafter is None:
         return ()
+    return guesses_along(drafter, prompt, tokens)
+
+
+def guesses_along(
+    drafter: ModelDrafter, prompt: PromptIds, tokens: Sequence[int]
+) -> tuple[Guess, ...]:
+    """What a draft would say in the place of each of these tokens, read in wide passes."""
     context, guesses = list(prompt), list[Guess]()
     drafter.read(context)
     for i in range(0, len(tokens), _AT_ONCE):

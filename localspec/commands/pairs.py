@@ -87,13 +87,13 @@ def pair_add(
 
 def _both_models(name: str, models: ModelFlags, resolver: "Resolver") -> tuple[str, str]:
     """Target and draft for a pair of this name; raises UsageError for what it cannot keep."""
-    from localspec.library.resolve import FIND
+    from localspec.library.resolve import FIND, SELF
 
     target, draft = models.target, models.draft_options().model
     if target is not None:
         named = resolver.choose(target, draft)
         target, draft = named.target, named.draft
-    if target is None or draft is None or draft == FIND:
+    if target is None or draft is None or draft in (FIND, SELF):
         raise UsageError(
             "A pair needs a target and a draft.",
             f"Type: localspec pair add {shlex.quote(name)} --target BIG.gguf --draft SMALL.gguf",

@@ -14,6 +14,7 @@ from localspec.commands.flags.kept import FlagGroups, settle
 from localspec.commands.flags.loading import LoadingFlags
 from localspec.commands.flags.models import AUTO_BRANCHES, ModelFlags
 from localspec.commands.flags.template import TemplateFlags
+from localspec.commands.self_draft import self_draft
 from localspec.core.config import DraftOptions, DraftTokens, parse_draft_tokens
 from localspec.core.errors import EngineError, IncompatiblePair, UsageError
 from localspec.core.sampling_choice import choose_sampling
@@ -21,7 +22,7 @@ from localspec.core.sampling_params import SamplingParams, default_length, requi
 from localspec.display import console
 from localspec.display.progress import progress
 from localspec.library.catalog import MTP
-from localspec.library.resolve import FIND
+from localspec.library.resolve import FIND, SELF
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
@@ -227,6 +228,9 @@ def _files(request: Request) -> tuple[Path, Path | None]:
     if draft == FIND:
         (target,) = ensure_local([request.target], resolver, ui)
         return target, _find_draft(target, resolver, lenient, request.loading)
+    if draft == SELF:
+        (target,) = ensure_local([request.target], resolver, ui)
+        return target, self_draft(target, request.loading)
     names = [request.target, *([] if draft is None else [draft])]
     target, *rest = ensure_local(names, resolver, ui, lenient=lenient)
     if draft == MTP and rest[0] != target:

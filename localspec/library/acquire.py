@@ -20,7 +20,7 @@ from localspec.hub.client import RemoteModel, heads_beside, resolve
 from localspec.hub.provenance import Progress, sha256_of
 from localspec.hub.reference import parse_reference
 from localspec.hub.remote_header import PairCheck, compare, read_remote
-from localspec.library.resolve import MTP, Resolver
+from localspec.library.resolve import MTP, SELF, Resolver
 from localspec.library.sidecars import mtp_beside, mtp_of
 from localspec.metadata.draft_kind import has_heads
 from localspec.metadata.filenames import model_name
@@ -68,8 +68,16 @@ def judge(
     lenient: bool = False,
     weights_needed: bool = True,
 ) -> PairCheck:
-    """The verdict on a pair, wherever its models are, from as little of them as it takes."""
+    """The verdict on a pair, wherever its models are, from as little of them as it takes.
+
+    Raises UsageError for SELF, of which no header says anything.
+    """
     named = resolver.choose(target, draft)
+    if named.draft == SELF:
+        raise UsageError(
+            "A draft made of the target itself always fits it; whether it pays is measured.",
+            f"Type: localspec draft make {shlex.quote(named.target)}",
+        )
     first = _place(named.target, resolver, ui)
     if named.draft == MTP:
         second = _heads_for(first, named.target, ui)

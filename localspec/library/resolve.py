@@ -21,6 +21,7 @@ from localspec.library.catalog import load_catalog
 from localspec.library.local_models import Inventory, LocalModel, find_models, model_of
 
 FIND = "find"  # in place of a draft, as MTP: the best one on this disk
+SELF = "self"  # the same: the one that was made of the target itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class NamedModels:
     @property
     def models(self) -> list[str]:
         """The names of one model, or of both; heads of the target's own are no other."""
-        return [self.target] if self.draft in (None, MTP) else [self.target, self.draft or ""]
+        return [self.target] if self.draft in (None, MTP, SELF) else [self.target, self.draft or ""]
 
 
 class Resolver:
@@ -74,7 +75,7 @@ class Resolver:
             wanted = _pair(target)
             if draft is not None:
                 wanted = NamedModels(wanted.target, draft, wanted.settings, wanted.note)
-        if wanted.draft not in (None, FIND, MTP) and self.is_pair(wanted.draft or ""):
+        if wanted.draft not in (None, FIND, MTP, SELF) and self.is_pair(wanted.draft or ""):
             drafted = _pair(wanted.draft).draft
             wanted = NamedModels(wanted.target, drafted, wanted.settings, wanted.note)
         return wanted

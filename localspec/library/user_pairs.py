@@ -24,7 +24,7 @@ MAX_NAME = 64
 SHOWN_CHARACTERS = 80  # of a name
 SHOWN_REASON = 600  # characters, enough for the names of all settings
 _NAME = re.compile(rf"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}")
-_KEYWORDS = ("auto", "off", "find", MTP)  # what --draft takes besides a model
+_KEYWORDS = ("auto", "off", "find", "self", MTP)  # what --draft takes besides a model
 _NAME_RULE = (
     f"A name has up to {MAX_NAME} letters, digits, dots, dashes and underscores, begins with a "
     f"letter or digit, is no number and none of {', '.join(_KEYWORDS)}, and does not end in .gguf."

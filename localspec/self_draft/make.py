@@ -34,7 +34,7 @@ def make_draft(
     that cannot be made, LocalspecError for a full disk, FileProblem for a place to leave alone.
     """
     require_removable(target, recipe.layers)
-    _require_free_place(target, output)
+    require_free_place(target, output)
     names = new_names(target, recipe.layers)
     if not names:
         raise DraftNotMade(f"{one_line(target.path.name)} has no tensors.", "Give a whole model.")
@@ -92,7 +92,7 @@ def _about(target: ModelHeader, recipe: Recipe) -> dict[str, Value | None]:
     }
 
 
-def _require_free_place(target: ModelHeader, output: Path) -> None:
+def require_free_place(target: ModelHeader, output: Path) -> None:
     """Raise FileProblem for a place that holds anything but a draft of ours."""
     shown = one_line(str(output))
     if not output.parent.is_dir():

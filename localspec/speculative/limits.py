@@ -52,6 +52,20 @@ def fixed_seconds(
     return seconds
 
 
+def best_fixed(
+    answers: Sequence[Sequence[bool]], verify: Sequence[float], step: float
+) -> tuple[float, int]:
+    """Times plain speed with the best single length for all answers, and that length, from 1 on.
+
+    The arguments are those of `fixed_seconds`, of several answers.
+    """
+    plain = sum(map(len, answers)) * verify[0]
+    return max(
+        (plain / sum(fixed_seconds(one, verify, step, length) for one in answers), length)
+        for length in range(1, len(verify))
+    )
+
+
 def best_seconds(agreed: Sequence[bool], verify: Sequence[float], step: float) -> float:
     """Seconds with the best length in every round, known beforehand (dynamic programming).
 

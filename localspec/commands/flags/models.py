@@ -37,9 +37,10 @@ class PairFlags:
         typer.Option(
             "--draft",
             help="Draft model (a file, one on the Hub, mtp: the prediction heads of the target or "
-            "beside it, or find: the best one on this disk), or draft length (a number, auto or "
-            "off). May be given twice, once for each.",
-            metavar="MODEL|mtp|N|auto|off",
+            "beside it, find: the best one on this disk, or self: one made of the target, see "
+            "draft make), or draft length (a number, auto or off). May be given twice, once for "
+            "each.",
+            metavar="MODEL|mtp|find|self|N|auto|off",
             rich_help_panel=_DRAFTING,
         ),
     ] = field(default_factory=list)

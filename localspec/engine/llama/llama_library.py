@@ -135,7 +135,7 @@ def interruptible(context: Any) -> Iterator[None]:
 
 @functools.cache
 def ggml() -> Any:
-    """libggml, for the functions of devices that the bindings leave out."""
+    """libggml, for the functions of devices and tensors that the bindings leave out."""
     library()
     from llama_cpp._ggml import libggml
 
@@ -161,6 +161,11 @@ def ggml() -> Any:
             [ctypes.c_void_p, ctypes.c_char_p],
         ),
         ("ggml_set_abort_callback", ctypes.c_void_p, [ctypes.c_void_p]),
+        ("ggml_get_name", ctypes.c_char_p, [ctypes.c_void_p]),
+        ("ggml_nelements", ctypes.c_int64, [ctypes.c_void_p]),
+        ("ggml_nrows", ctypes.c_int64, [ctypes.c_void_p]),
+        ("ggml_nbytes", ctypes.c_size_t, [ctypes.c_void_p]),
+        ("ggml_backend_tensor_get", None, [ctypes.c_void_p] * 2 + [ctypes.c_size_t] * 2),
     ):
         function = getattr(libggml, name)
         function.restype, function.argtypes = result, arguments

@@ -1,0 +1,116 @@
+"""The commands about drafts made out of a target: draft make."""
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from localspec.commands.flags.answer import JsonFlag
+from localspec.commands.flags.groups import spread_groups, whole
+from localspec.commands.flags.loading import LoadingFlags
+from localspec.commands.flags.spellings import LlamaCommand
+from localspec.commands.pairs import PANEL
+from localspec.commands.self_draft import make_self_draft
+from localspec.commands.session import download_ui
+from localspec.core.config import Bounds
+from localspec.core.errors import FileProblem
+from localspec.display import console
+
+if TYPE_CHECKING:
+    from localspec.self_draft.selection import Selection, Wish
+
+_AUTO = "auto"
+_LAYERS = Bounds(1, 512)
+
+draft_app = typer.Typer(help="Make a draft out of a target itself.", no_args_is_help=True)
+
+
+@draft_app.command("make", cls=LlamaCommand)
+@spread_groups
+def draft_make(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The big model, as in run.")],
+    loading: LoadingFlags,
+    layers: Annotated[
+        int | None,
+        typer.Option(
+            "--layers",
+            parser=whole(_LAYERS, {_AUTO: 0}),
+            metavar="N|auto",
+            help="Keep the first N layers; auto searches which to keep.",
+        ),
+    ] = None,
+    weights: Annotated[
+        str,
+        typer.Option(
+            "--type",
+            metavar="Q4_0|Q2_K|...|keep|auto",
+            help="Type of the weights, as llama-quantize calls it; auto tries several.",
+        ),
+    ] = _AUTO,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the draft to this file as well.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make the draft of a target that promises most, and measure whether it pays.
+
+    Layers are left out, weights get a lower type, or both. The verdict is kept, and the draft if it
+    pays: --draft self uses it. Ctrl-C ends the search with the best so far, and exit code 130.
+    """
+    from localspec.display import self_draft as shown
+    from localspec.library.acquire import ensure_local
+    from localspec.library.resolve import Resolver
+
+    wish = _wish(layers, weights)
+    resolver = Resolver()
+    (path,) = ensure_local([resolver.choose(target, None).target], resolver, download_ui())
+    if output is not None:
+        _require_free(output, path)
+    found, kept = make_self_draft(path, wish, loading, lambda made: _copy(made, output))
+    if as_json:
+        console.json_line(shown.as_json(found, kept, output))
+    else:
+        shown.result(found, kept, output)
+    raise typer.Exit(130 if found.verdict is None else 0)
+
+
+def _wish(layers: int | None, weights: str) -> "Wish":
+    """What is not to be searched; raises UsageError for a type that cannot be made."""
+    from localspec.engine.llama.quantize import require_type
+    from localspec.self_draft.recipe import KEEP
+    from localspec.self_draft.selection import Wish
+
+    kind = None if weights == _AUTO else weights if weights == KEEP else require_type(weights)
+    return Wish(layers or None, kind)
+
+
+def _require_free(output: Path, target: Path) -> None:
+    """Refuse, before minutes are spent, a place that holds something else or takes nothing."""
+    from localspec.bench.report import require_writable
+    from localspec.metadata.header import read_header
+    from localspec.self_draft.make import require_free_place
+
+    require_free_place(read_header(target), output)
+    require_writable(output)
+
+
+def _copy(made: "Selection", output: Path | None) -> None:
+    """Write the draft to where it was asked for."""
+    from localspec.core.files import appearing_when_complete
+
+    if output is None:
+        return
+    try:
+        with appearing_when_complete(output) as partial:
+            shutil.copyfile(made.file, partial)
+    except OSError as problem:
+        raise FileProblem(
+            f"The draft cannot be written to {output}: {problem.strerror or problem}.",
+            "Give --output a file in a folder with room.",
+        ) from problem
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the program, in the panel of its help for models and pairs."""
+    app.add_typer(draft_app, name="draft", rich_help_panel=PANEL)

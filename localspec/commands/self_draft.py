@@ -1,0 +1,59 @@
+"""The draft that stands behind ``--draft self``: the one kept for a target, or made now."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from localspec.commands.flags.loading import LoadingFlags
+from localspec.display import console
+from localspec.display.progress import progress
+
+if TYPE_CHECKING:
+    from localspec.self_draft.selection import Selection, Wish
+    from localspec.self_draft.store import Kept
+
+
+def self_draft(target: Path, loading: LoadingFlags) -> Path | None:
+    """The file of the target's self-draft, made now if none is kept; None where it does not pay.
+
+    What the user should know of it is noted.
+    """
+    from localspec.metadata.header import read_header
+    from localspec.self_draft import store
+    from localspec.self_draft.selection import Wish
+
+    header = read_header(target)
+    kept = store.find(header)
+    if kept is None:
+        console.note("No draft was made of this target here yet, or it is out of date.")
+        kept = make_self_draft(target, Wish(), loading)[1]
+    console.note(_said(kept))
+    return kept.path
+
+
+def make_self_draft(
+    target: Path,
+    wish: "Wish",
+    loading: LoadingFlags,
+    use: "Callable[[Selection], None]" = lambda selection: None,
+) -> "tuple[Selection, Kept]":
+    """Select a draft of a target and keep it for ``--draft self``; ``use`` has its file first."""
+    from localspec.self_draft import store
+    from localspec.self_draft.selection import selected
+
+    with progress() as on_progress:
+        with selected(target, wish, loading.load_options, console.note, on_progress) as found:
+            use(found)
+            kept = store.keep(found.target, found.recipe, found.file, found.verdict)
+    return found, kept
+
+
+def _said(kept: "Kept") -> str:
+    """One line on what is kept, with its figure."""
+    verdict = kept.verdict
+    if verdict is None:
+        return f"Draft: {kept.path}, made of the target; whether it pays was not measured."
+    figure = f"{verdict.speedup:.2f}x plain, prompt lookup alone {verdict.lookup_speedup:.2f}x"
+    if kept.path is None:
+        return f"A draft made of this target does not pay here ({figure}): it is not used."
+    return f"Draft: {kept.path}, made of the target ({figure})."

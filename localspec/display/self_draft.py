@@ -1,0 +1,92 @@
+"""What became of the search for a self-draft: its trials as a table, and the verdict in words."""
+
+from pathlib import Path
+
+from localspec.bench.spent import Interval
+from localspec.core.formatting import one_line, percent, size
+from localspec.display.console import make_console
+from localspec.display.models import table
+from localspec.self_draft.layers import removable
+from localspec.self_draft.selection import Selection
+from localspec.self_draft.store import Kept
+from localspec.self_draft.trial import Trial
+from localspec.self_draft.verdict import Verdict
+
+_COLUMNS = ("draft", "size", "agrees", "step", "predicted")
+_TEXT = {
+    "same": "the same text",
+    "rounding": "the same text but for proven rounding",
+    "different": "ANOTHER TEXT, please report this",
+    "redrawn": "redrawn text",
+}
+
+
+def result(found: Selection, kept: Kept, output: Path | None) -> None:
+    """The trials, the best first, and what was measured of it, on stdout."""
+    layers = removable(found.target).n_layers
+    trials = sorted(found.findings.trials, key=lambda each: -each.predicted_speedup)
+    table(_COLUMNS, [_cells(trial, layers) for trial in trials], first_to_go=("size",))
+    out = make_console(stderr=False)
+    best = found.recipe.describe(layers)
+    for sentence in (_verdict(best, found.verdict), _place(kept, output)):
+        out.print(one_line(sentence), markup=False)
+
+
+def as_json(found: Selection, kept: Kept, output: Path | None) -> dict[str, object]:
+    """The same as plain data."""
+    return {
+        "target": str(found.target.path),
+        "output": None if output is None else str(output),
+        "kept": None if kept.path is None else str(kept.path),
+        "draft": found.findings.best.as_json(),
+        "trials": [trial.as_json() for trial in found.findings.trials],
+        "failed": [
+            {"layers": list(recipe.layers), "type": recipe.type, "reason": problem.message}
+            for recipe, problem in found.findings.failed.items()
+        ],
+        "stopped": found.findings.stopped,
+        "verdict": None if found.verdict is None else found.verdict.as_json(),
+    }
+
+
+def _cells(trial: Trial, layers: int) -> tuple[str, ...]:
+    return (
+        trial.recipe.describe(layers),
+        size(trial.n_bytes),
+        percent(trial.agreement),
+        f"{trial.step_cost:.2f}",
+        f"{trial.predicted_speedup:.2f}x",
+    )
+
+
+def _verdict(best: str, verdict: Verdict | None) -> str:
+    if verdict is None:
+        return f"The best found: {best}. Stopped: whether it pays was not measured."
+    outcome = "It pays" if verdict.pays else "It does NOT pay"
+    said = (
+        f"{outcome}: {best} gives {verdict.speedup:.2f}x plain{_span(verdict.speedup_interval)}, "
+        f"and {verdict.over_lookup:.2f}x prompt lookup alone"
+        f"{_span(verdict.over_lookup_interval)}, with {_TEXT[verdict.text]}. "
+        f"A round gives {verdict.mean_accepted_length:.2f} tokens; memory "
+        f"{size(verdict.draft_memory)}."
+    )
+    if verdict.acceptance_rate is not None:
+        said += f" The target accepted {percent(verdict.acceptance_rate)} of its tokens."
+    if verdict.looping:
+        said += f" {verdict.looping} of {verdict.prompts} answers repeat themselves."
+    return f"{said} {verdict.reason}".rstrip()
+
+
+def _span(interval: Interval | None) -> str:
+    return "" if interval is None else f" ({interval[0]:.2f} to {interval[1]:.2f})"
+
+
+def _place(kept: Kept, output: Path | None) -> str:
+    """Where the draft is, and how it is used."""
+    if kept.path is not None:
+        said = f"Kept for --draft self: {kept.path}."
+    else:
+        said = "It is not kept: --draft self says so, and runs without it."
+        if output is None:
+            said += " To have the file all the same, add --output FILE."
+    return said if output is None else f"{said} Written to {output}."

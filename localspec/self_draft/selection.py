@@ -1,0 +1,268 @@
+"""The selection of a self-draft for a target: searched, made, judged, and left as a file."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from localspec.core.config import LoadOptions
+from localspec.core.errors import DraftNotMade, IncompatiblePair, UsageError
+from localspec.core.formatting import size
+from localspec.engine.engine import Engine
+from localspec.engine.llama.influence import block_influence
+from localspec.metadata.header import ModelHeader, read_header
+from localspec.self_draft import store
+from localspec.self_draft.layers import Removable, removable, require_removable
+from localspec.self_draft.make import make_draft
+from localspec.self_draft.questions import questions
+from localspec.self_draft.recipe import KEEP, Recipe
+from localspec.self_draft.search import Findings, Space, search
+from localspec.self_draft.trial import ANSWER_TOKENS, Text, Trial, Trials, record
+from localspec.self_draft.verdict import Verdict, judge
+from localspec.speculative.control.valuation import LONGEST_AUTO
+from localspec.speculative.loop import Clock
+
+SEARCH_BUDGET, VERDICT_BUDGET = 240.0, 120.0  # seconds
+_RECORD_SHARE = 1 / 6  # of the search, for the target's own answers
+_PRECISE = ("F32", "F16", "BF16", "Q8_0")  # targets that a lower type makes much quicker
+_LOWER = ("Q4_0", "Q2_K", "Q3_K_S")
+_ROOM = ANSWER_TOKENS + LONGEST_AUTO + 1  # tokens behind a prompt: an answer, and a draft
+_LOWER_BYTES = 3 / 4  # of a parameter in these, at most: some tensors stay more precise
+
+# How a target, and perhaps a draft, is loaded from its file.
+Load = Callable[[Path, Path | None], tuple[LoadOptions, LoadOptions | None]]
+Say = Callable[[str], None]
+Progress = Callable[[str, int, int], None]  # label, done, in all
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What was asked for: so many first layers, the type of the weights; None is searched."""
+
+    layers: int | None = None
+    type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A self-draft as a file, what the search found, and the verdict, None where Ctrl-C came."""
+
+    target: ModelHeader
+    file: Path
+    findings: Findings
+    verdict: Verdict | None
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the file was made by."""
+        return self.findings.best.recipe
+
+
+@contextmanager
+def selected(
+    target: Path,
+    wish: Wish,
+    load: Load,
+    say: Say,
+    on_progress: Progress,
+    clock: Clock = time.perf_counter,
+) -> Iterator[Selection]:
+    """The best draft that can be made of a target; its file is removed at the end of the block.
+
+    ``say`` hears sentences, ``on_progress`` seconds of the budget, and answers of the verdict.
+    Ctrl-C ends the search with the best found so far. Raises DraftNotMade where none can be made,
+    UsageError for a wish that is no draft, IncompatiblePair for a target that cannot verify drafts,
+    FileProblem where nothing can be written.
+    """
+    header = read_header(target)
+    allowed = removable(header)
+    types = _types(header, wish)
+    _require_possible(header, allowed, wish, types)
+    _announce(header, types, say)
+    with store.workplace() as folder:
+        with Engine.load(load(target, None)[0], say=say) as engine:
+            budget = _Budget(clock, SEARCH_BUDGET, on_progress)
+            space, trials = _prepared(engine, wish, types, load, budget)
+            makers = _Candidates(header, trials, folder, budget)
+            findings = search(space, makers.attempt, clock=clock, budget=budget.left)
+        if not findings.trials:
+            raise next(iter(findings.failed.values()), _nothing(header, allowed.reason))
+        verdict = None
+        if not findings.stopped:
+            options = load(target, makers.best_file)
+            verdict = _judged(options, trials, findings.best, clock, on_progress)
+        yield Selection(header, makers.best_file, findings, verdict)
+
+
+class _Budget:
+    """The seconds of the search, and the bar that shows how many are left."""
+
+    def __init__(self, clock: Clock, seconds: float, on_progress: Progress) -> None:
+        self.clock = clock
+        self._began, self._seconds = clock(), seconds
+        self._on_progress = on_progress
+
+    @property
+    def left(self) -> float:
+        """Seconds."""
+        return max(0.0, self._began + self._seconds - self.clock())
+
+    def show(self, what: str) -> None:
+        """Tell what is done now, and how long the search still takes at most."""
+        left = self.left
+        label = f"{what}, at most {left:.0f} s left"
+        self._on_progress(label, int(self._seconds - left), int(self._seconds) + 1)
+
+
+class _Candidates:
+    """Files of drafts, made one at a time and removed; only the best so far stays."""
+
+    def __init__(self, header: ModelHeader, trials: Trials, folder: Path, budget: _Budget) -> None:
+        self.best_file = folder / "best.gguf"
+        self._best: Trial | None = None
+        self._header = header
+        self._trials = trials
+        self._file = folder / "candidate.gguf"
+        self._budget = budget
+
+    def attempt(self, recipe: Recipe) -> Trial:
+        """Make the draft and try it; see `make_draft` and `Trials.attempt` for what is raised."""
+        what = recipe.describe(removable(self._header).n_layers)
+        try:
+            self._budget.show(f"making {what}")
+            make_draft(
+                self._header,
+                recipe,
+                self._file,
+                lambda done, total: self._budget.show(f"making {what}"),
+            )
+            self._budget.show(f"trying {what}")
+            trial = self._trials.attempt(recipe, self._file)
+            if self._best is None or trial.predicted_speedup > self._best.predicted_speedup:
+                self._file.replace(self.best_file)
+                self._best = trial
+            return trial
+        finally:
+            self._file.unlink(missing_ok=True)
+
+
+def _prepared(
+    engine: Engine,
+    wish: Wish,
+    types: tuple[str, ...],
+    load: Load,
+    budget: _Budget,
+) -> tuple[Space, Trials]:
+    """What is to be searched, and what drafts are tried against."""
+    header = engine.target.header
+    if not engine.can_roll_back:
+        raise IncompatiblePair(
+            f"llama.cpp cannot take rejected tokens back from {header.path.name}, so nothing can "
+            "draft for it.",
+            "Run it plain: --draft off.",
+        )
+    budget.show("recording answers of the target")
+    quick, _ = questions(engine, _ROOM)
+    texts = record(engine, quick, budget.clock, _RECORD_SHARE * budget.left)
+    if not texts:
+        raise DraftNotMade(
+            f"{header.path.name} answers the built-in prompts with nothing.",
+            "Use a model that was trained to answer.",
+        )
+    allowed = removable(header)
+    influence = {}
+    if wish.layers is None and allowed.may_go == "any":
+        budget.show("measuring the influence of layers")
+        influence = block_influence(engine.target, [_all_tokens(text) for text in texts])
+
+    def load_draft(path: Path) -> LoadOptions:
+        draft = load(header.path, path)[1]
+        assert draft is not None
+        return draft
+
+    trials = Trials(engine, texts, load_draft, budget.clock)
+    usable = _usable(allowed)
+    space = Space(allowed.n_layers, types, wish.layers, allowed.group, influence, usable)
+    return space, trials
+
+
+def _judged(
+    options: tuple[LoadOptions, LoadOptions | None],
+    trials: Trials,
+    best: Trial,
+    clock: Clock,
+    on_progress: Progress,
+) -> Verdict | None:
+    """The verdict; None where Ctrl-C ended its measurement."""
+    try:
+        with Engine.load(*options) as pair:
+            return judge(
+                pair,
+                questions(pair, _ROOM)[1],
+                trials.verify,
+                best.step_s,
+                clock=clock,
+                budget=VERDICT_BUDGET,
+                on_answer=lambda done, total: on_progress("measuring the best", done, total),
+            )
+    except KeyboardInterrupt:
+        return None
+
+
+def _types(header: ModelHeader, wish: Wish) -> tuple[str, ...]:
+    """Types of the weights that are tried, `KEEP` the last."""
+    if wish.type is not None:
+        return (wish.type,)
+    lower = _LOWER if header.quantization in _PRECISE else ()
+    return lower if lower and wish.layers is None else (*lower, KEEP)
+
+
+def _require_possible(
+    header: ModelHeader, allowed: Removable, wish: Wish, types: tuple[str, ...]
+) -> None:
+    """Refuse, before anything is loaded, what leaves nothing to be made."""
+    if wish.layers is not None:
+        if not 1 <= wish.layers <= allowed.n_layers:
+            raise UsageError(
+                f"--layers is {wish.layers}, but {header.path.name} has {allowed.n_layers} layers.",
+                "Give a number below that, or auto.",
+            )
+        require_removable(header, range(wish.layers))
+    if types == (KEEP,):
+        if wish.layers == allowed.n_layers:
+            raise UsageError(
+                f"All {allowed.n_layers} layers as they are would be the target itself.",
+                "Give fewer --layers, or a lower --type such as Q4_0.",
+            )
+        if allowed.may_go == "none" or allowed.n_layers == 1:
+            raise _nothing(header, allowed.reason)
+
+
+def _nothing(header: ModelHeader, reason: str) -> DraftNotMade:
+    why = reason or "no layer of it can be left out"
+    return DraftNotMade(
+        f"No draft can be made out of {header.path.name}, which is {header.quantization}: {why}.",
+        "Look for a smaller model of its family: localspec suggest TARGET",
+    )
+
+
+def _announce(header: ModelHeader, types: tuple[str, ...], say: Say) -> None:
+    """Say what the search takes, of time, and of the disk meanwhile."""
+    largest = header.n_bytes
+    if all(each in _LOWER for each in types):
+        largest = min(largest, int(header.parameters * _LOWER_BYTES))
+    minutes, more = SEARCH_BUDGET / 60, VERDICT_BUDGET / 60
+    say(
+        f"Searching for a draft for {minutes:.0f} minutes at most, then measuring it for about "
+        f"{more:.0f}. Meanwhile {store.folder()} holds up to three files of {size(largest)} at "
+        "most. Ctrl-C ends the search with the best so far."
+    )
+
+
+def _usable(allowed: Removable) -> Callable[[tuple[int, ...]], bool]:
+    return lambda layers: allowed.problem(layers) is None
+
+
+def _all_tokens(text: Text) -> list[int]:
+    return [*text.prompt, *text.answer]

@@ -1,0 +1,172 @@
+"""Self-drafts that were made, each with its verdict, kept in the cache folder under their target.
+
+A file counts as the same target while its size, its beginning and some samples of its weights are:
+hashing gigabytes at each start would take longer than an answer, and fine-tunes of one model have
+the same header and size. Were it another all the same, its text would stay right: a draft of the
+wrong model is only refused more often. Costs differ between machines, so a verdict holds on the one
+where it was measured.
+"""
+
+import contextlib
+import hashlib
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localspec.core import machine, paths
+from localspec.core.errors import FileProblem
+from localspec.core.files import appearing_when_complete, read_at_most
+from localspec.engine.llama import llama_library
+from localspec.metadata.header import ModelHeader
+from localspec.self_draft.recipe import Recipe
+from localspec.self_draft.verdict import Verdict
+
+FORMAT = 1  # raise it when a key changes its name or meaning
+_MAX_BYTES = 2**16
+_BEGINNING, _SAMPLE, _SAMPLES = 2**20, 2**16, 16  # bytes, bytes, how many in each file
+_WORKPLACE, _ABANDONED = ".making-", 24 * 3600  # its name, seconds
+_SHOWN_DIGITS = 16  # of a digest, in a file's name
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is known of the self-draft of a target.
+
+    ``path`` is its file, None where it does not pay; ``verdict`` is None where it was not measured.
+    """
+
+    path: Path | None
+    recipe: Recipe
+    verdict: Verdict | None
+
+
+def folder() -> Path:
+    """Where self-drafts are kept, and made."""
+    return paths.cache_folder() / "self-drafts"
+
+
+@contextmanager
+def workplace() -> Iterator[Path]:
+    """A folder beside the store for files on their way into it, removed at the end.
+
+    So is what a process left there that was killed. Raises FileProblem where none can be made.
+    """
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+        for abandoned in folder().glob(f"{_WORKPLACE}*"):
+            if time.time() - abandoned.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(abandoned, ignore_errors=True)
+        made = tempfile.TemporaryDirectory(
+            dir=folder(), prefix=_WORKPLACE, ignore_cleanup_errors=True
+        )
+    except OSError as error:
+        raise FileProblem(
+            f"Nothing can be written in {folder()}: {error.strerror or error}.",
+            "Set LOCALSPEC_CACHE to a folder with room.",
+        ) from error
+    with made as path:
+        yield Path(path)
+
+
+def find(target: ModelHeader) -> Kept | None:
+    """What was kept for a target on this machine; None for nothing, or what is damaged or stale."""
+    try:
+        return _read(target, _document_path(target))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def keep(target: ModelHeader, recipe: Recipe, draft: Path, verdict: Verdict | None) -> Kept:
+    """Move the file of a draft into the store, unless it does not pay, with what is known of it.
+
+    The file's name is its recipe's, and what is known of it comes last: of two processes that keep
+    something at once, either is found whole, or neither and a draft is made again. Raises
+    FileProblem where nothing can be written.
+    """
+    document = _document_path(target)
+    path = None if verdict is not None and not verdict.pays else _file(document, recipe)
+    content = {
+        "format": FORMAT,
+        "machine": _machine(),
+        "recipe": {"layers": list(recipe.layers), "type": recipe.type},
+        "verdict": None if verdict is None else verdict.as_json(),
+        "file": None if path is None else {"name": path.name, "bytes": draft.stat().st_size},
+    }
+    try:
+        if path is not None:
+            draft.replace(path)
+        with appearing_when_complete(document) as partial:
+            partial.write_text(json.dumps(content) + "\n")
+    except OSError as error:
+        raise FileProblem(
+            f"The self-draft cannot be kept in {document.parent}: {error.strerror or error}.",
+            "Set LOCALSPEC_CACHE to a folder with room, or give --output FILE.",
+        ) from error
+    _forget_others(document, path)
+    return Kept(path, recipe, verdict)
+
+
+def _read(target: ModelHeader, path: Path) -> Kept:
+    """What a document says; raises ValueError, KeyError or TypeError where that cannot be used."""
+    document = json.loads(read_at_most(path, _MAX_BYTES).decode())
+    if document["format"] != FORMAT or document["machine"] != _machine():
+        raise ValueError("it is of another version or machine")
+    recipe = _recipe(target, document["recipe"])
+    verdict = None if document["verdict"] is None else Verdict.from_json(document["verdict"])
+    if document["file"] is None:
+        if verdict is None or verdict.pays:
+            raise ValueError("the draft is missing")
+        return Kept(None, recipe, verdict)
+    draft = _file(path, recipe)
+    if draft.stat().st_size != document["file"]["bytes"]:
+        raise ValueError("the draft is another one")
+    return Kept(draft, recipe, verdict)
+
+
+def _recipe(target: ModelHeader, document: Mapping[str, Any]) -> Recipe:
+    layers, most = tuple(document["layers"]), target.block_count or 0
+    if not layers or not all(type(layer) is int and 0 <= layer < most for layer in layers):
+        raise ValueError(f"{layers} are no layers")
+    return Recipe(layers, str(document["type"]))
+
+
+def _document_path(target: ModelHeader) -> Path:
+    return folder() / f"{_digest(target)}.json"
+
+
+def _file(document: Path, recipe: Recipe) -> Path:
+    """Where the draft of this recipe lies, beside what is known of it."""
+    digest = hashlib.sha256(repr((recipe.layers, recipe.type)).encode()).hexdigest()
+    return document.with_name(f"{document.stem}-{digest[:_SHOWN_DIGITS]}.gguf")
+
+
+def _forget_others(document: Path, kept: Path | None) -> None:
+    """Remove drafts of the same target that nothing names any more."""
+    for other in document.parent.glob(f"{document.stem}-*.gguf"):
+        if other != kept:
+            with contextlib.suppress(OSError):
+                other.unlink()
+
+
+def _digest(target: ModelHeader) -> str:
+    digest = hashlib.sha256()
+    for path in target.paths:
+        size = path.stat().st_size
+        digest.update(str(size).encode())
+        with path.open("rb") as file:
+            digest.update(file.read(_BEGINNING))
+            for i in range(1, _SAMPLES + 1):
+                file.seek(max(0, size * i // _SAMPLES - _SAMPLE))
+                digest.update(file.read(_SAMPLE))
+    return digest.hexdigest()[:_SHOWN_DIGITS]
+
+
+def _machine() -> dict[str, object]:
+    devices = [device.name for device in llama_library.devices()]
+    return {"cpu": machine.cpu_name(), "devices": devices}

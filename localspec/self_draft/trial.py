@@ -1,0 +1,150 @@
+"""A trial of a draft: how often it says what the target said, and what a step of it costs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from localspec.bench.plan import BenchPlan, PromptIds
+from localspec.bench.run import answer, guesses_along
+from localspec.core.config import LoadOptions
+from localspec.core.errors import EngineError
+from localspec.core.sampling_params import SamplingParams
+from localspec.engine.engine import Engine
+from localspec.engine.generate import make_sampler
+from localspec.engine.llama.model import LlamaModel
+from localspec.metadata.header import read_header
+from localspec.self_draft.recipe import Recipe
+from localspec.speculative.control.valuation import LONGEST_AUTO
+from localspec.speculative.drafters import ModelDrafter
+from localspec.speculative.limits import best_fixed
+from localspec.speculative.loop import Clock
+
+GREEDY = SamplingParams(temperature=0)
+ANSWER_TOKENS = 48
+_STEPS, _STEP_BUDGET = 32, 0.5  # passes of one token, seconds; the quickest counts
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A prompt, and the target's greedy answer to it."""
+
+    prompt: PromptIds
+    answer: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What was found of one draft.
+
+    ``agreement`` is the share of the target's tokens that it says too, given the text before;
+    ``step_s`` the seconds of a draft step, ``step_cost`` the same in plain passes of the target.
+    ``predicted_speedup`` over plain is that of the best single draft length, ``length``.
+    """
+
+    recipe: Recipe
+    n_bytes: int
+    agreement: float
+    step_s: float
+    step_cost: float
+    predicted_speedup: float
+    length: int
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data: seconds end in ``_s``."""
+        return asdict(self)
+
+
+def record(
+    engine: Engine, prompts: Mapping[str, PromptIds], clock: Clock, budget: float
+) -> list[Text]:
+    """The target's plain answers to these prompts, in their order, until the seconds are spent.
+
+    The first is answered in any case; an answer without a token tells nothing, and is left out.
+    """
+    plan = BenchPlan(GREEDY, (0,), 1, ANSWER_TOKENS, clock=clock)
+    texts, end = list[Text](), clock() + budget
+    for prompt in prompts.values():
+        if texts and clock() > end:
+            break
+        said = answer(engine, prompt, plan, 0).tokens
+        if said:
+            texts.append(Text(prompt, said))
+    return texts
+
+
+class Trials:
+    """Tries drafts, one file at a time, against what a target said and what its passes cost.
+
+    ``verify`` holds the seconds of its passes of 1, 2, ... tokens. ``load`` says how a draft is
+    loaded from its file.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        texts: Sequence[Text],
+        load: Callable[[Path], LoadOptions],
+        clock: Clock,
+    ) -> None:
+        engine.target.keep(0)
+        self._engine = engine
+        self._texts = texts
+        self._load = load
+        self._clock = clock
+        costs = engine.profile.knowledge(clock).verify
+        plain = self._step(engine.target)  # measured as drafts are: only the rest is as learnt
+        self.verify = [
+            plain * costs.seconds(width, 0) / costs.seconds(1, 0)
+            for width in range(1, LONGEST_AUTO + 2)
+        ]
+
+    def attempt(self, recipe: Recipe, path: Path) -> Trial:
+        """Load the draft of this recipe from its file and try it.
+
+        Raises EngineError where llama.cpp refuses it, or cannot take its tokens back.
+        """
+        model = LlamaModel(read_header(path), self._load(path))
+        try:
+            if not model.can_roll_back:
+                raise EngineError(f"llama.cpp cannot take tokens back from {path.name}.")
+            agreed = self._agreed(model)
+            step = self._step(model)
+        finally:
+            model.close()
+        speedup, length = best_fixed(agreed, self.verify, step)
+        tokens = sum(map(len, agreed))
+        return Trial(
+            recipe=recipe,
+            n_bytes=path.stat().st_size,
+            agreement=sum(map(sum, agreed)) / tokens,
+            step_s=step,
+            step_cost=step / self.verify[0],
+            predicted_speedup=speedup,
+            length=length,
+        )
+
+    def _agreed(self, model: LlamaModel) -> list[list[bool]]:
+        """For each token of each answer, whether the draft says it too."""
+        engine = self._engine
+        sampler = make_sampler(GREEDY, engine.token_rules(GREEDY))
+        drafter = ModelDrafter(model, sampler, engine.target.n_vocab, engine.is_stop)
+        return [
+            [guess.right for guess in guesses_along(drafter, text.prompt, text.answer)]
+            for text in self._texts
+        ]
+
+    def _step(self, model: LlamaModel) -> float:
+        """Seconds of a pass of one token behind few others; the cache is left empty."""
+        model.keep(0)
+        best, end = self._seconds(model, 0), self._clock() + _STEP_BUDGET
+        for token in range(1, _STEPS):
+            best = min(best, self._seconds(model, token))
+            if self._clock() > end:
+                break
+        model.keep(0)
+        return max(1e-9, best)
+
+    def _seconds(self, model: LlamaModel, token: int) -> float:
+        began = self._clock()
+        model.decode([token], 1)
+        return self._clock() - began

@@ -1,0 +1,174 @@
+"""The verdict on a self-draft: measured against plain decoding and against prompt lookup alone."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from itertools import islice
+from typing import Any, get_args
+
+from localspec.bench.comparison import Comparison
+from localspec.bench.figures import SameText, Side, side_figures
+from localspec.bench.plan import BenchPlan
+from localspec.bench.spent import FEWEST_PROMPTS, Interval, speedup_interval
+from localspec.bench.ways import Way, compare_ways
+from localspec.engine.engine import Engine
+from localspec.engine.stats import SourceStats
+from localspec.self_draft.questions import Questions
+from localspec.self_draft.trial import ANSWER_TOKENS, GREEDY
+from localspec.speculative.limits import ceiling
+from localspec.speculative.loop import Clock
+
+_MOST_REPEATS = 3
+_CLEARLY = 1.1  # times as fast, where there are too few prompts for an interval
+_HARDLY = 1.05  # times plain speed: a ceiling below it leaves nothing to win
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was measured with ``auto``: the self-draft and prompt lookup, against both without it.
+
+    Speedups are over plain, ``over_lookup`` is over prompt lookup alone; intervals are of 90 %
+    (None: too few prompts). ``acceptance_rate`` is that of the draft's own tokens, None where auto
+    drafted none. ``draft_memory`` is in bytes. ``ceiling`` is the speedup if each of its tokens
+    were right. ``prompts`` were measured, ``looping`` of them left out because their answers repeat
+    themselves, unless all do.
+    """
+
+    speedup: float
+    speedup_interval: Interval | None
+    lookup_speedup: float
+    over_lookup: float
+    over_lookup_interval: Interval | None
+    acceptance_rate: float | None
+    mean_accepted_length: float
+    draft_memory: int
+    text: SameText
+    ceiling: float
+    prompts: int
+    looping: int
+
+    @property
+    def pays(self) -> bool:
+        """Whether it is faster than plain and than prompt lookup alone, by more than the noise."""
+        return _is_above(self.speedup, self.speedup_interval) and _is_above(
+            self.over_lookup, self.over_lookup_interval
+        )
+
+    @property
+    def reason(self) -> str:
+        """In a sentence, why it does not pay; empty where it does."""
+        if self.pays:
+            return ""
+        if self.ceiling < _HARDLY:
+            return (
+                f"A step of it costs so much that no more than {self.ceiling:.2f}x could be had, "
+                "were each of its tokens right."
+            )
+        if not _is_above(self.speedup, self.speedup_interval):
+            if self.acceptance_rate is None:
+                return "By what passes cost here, auto drafted nothing by it."
+            return (
+                "It is not faster than plain by more than the noise; were each of its tokens "
+                f"right, {self.ceiling:.2f}x would be the most."
+            )
+        return (
+            "Prompt lookup alone, which takes no memory, is as fast but for the noise: "
+            f"{self.lookup_speedup:.2f}x."
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data, memory in bytes."""
+        return {"pays": self.pays, **asdict(self), "reason": self.reason}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "Verdict":
+        """Take up what `as_json` gave; raises ValueError, KeyError or TypeError for others."""
+        given = {each.name: document[each.name] for each in fields(cls)}
+        for name, value in given.items():
+            if name.endswith("_interval"):
+                given[name] = None if value is None else (float(value[0]), float(value[1]))
+            elif name in ("draft_memory", "prompts", "looping"):
+                given[name] = int(value)
+            elif name != "text" and value is not None:
+                given[name] = float(value)
+        if given["text"] not in get_args(SameText):
+            raise ValueError(f"{given['text']!r} says nothing of a text")
+        needed = ("speedup", "lookup_speedup", "over_lookup", "mean_accepted_length", "ceiling")
+        if any(given[name] is None for name in needed):
+            raise ValueError("a figure is missing")
+        return cls(**given)
+
+
+def judge(
+    pair: Engine,
+    asked: Questions,
+    verify: Sequence[float],
+    step: float,
+    *,
+    clock: Clock,
+    budget: float,
+    on_answer: Callable[[int, int], None] = lambda done, total: None,
+) -> Verdict:
+    """Measure plain, prompt lookup alone, and auto with the draft, in turn, on as many prompts.
+
+    As many as the seconds of ``budget`` allow by the costs of passes, ``verify`` (of 1, 2, ...
+    tokens) and ``step``, but no fewer than an interval needs.
+    """
+    assert pair.draft is not None
+    prompts, repeats = _affordable(asked, verify, budget)
+    plan = BenchPlan(GREEDY, (0, "auto"), repeats, ANSWER_TOKENS, clock=clock)
+    plain = BenchPlan(GREEDY, (0, 0), repeats, ANSWER_TOKENS, clock=clock)
+    alone = Engine(pair.target, None)  # of the same target: its memory is needed once
+    ways = Way("plain", alone, plain), Way("suffix", alone, plan), Way("self-draft", pair, plan)
+    lookup, drafted = compare_ways(ways, prompts, on_answer)
+    alone.profile.keep()
+    most, _ = ceiling(verify, step)
+    return _verdict(lookup, drafted, pair.draft.memory.total, most)
+
+
+def _affordable(asked: Questions, verify: Sequence[float], budget: float) -> tuple[Questions, int]:
+    """The first of the prompts, and how often each is answered, as the time allows."""
+    row = verify[-1] / len(verify)
+    each = [3 * (len(prompt) * row + ANSWER_TOKENS * verify[0]) for prompt in asked.values()]
+    most = len(each)
+    while most > FEWEST_PROMPTS and sum(each[:most]) > budget:
+        most -= 1
+    repeats = max(1, min(_MOST_REPEATS, int(budget / max(1e-9, sum(each[:most])))))
+    return dict(islice(asked.items(), most)), repeats
+
+
+def _verdict(lookup: Comparison, drafted: Comparison, memory: int, most: float) -> Verdict:
+    looping = {*lookup.looping(), *drafted.looping()}
+    used = [i for i, name in enumerate(drafted.names) if name not in looping]
+    used = used or list(range(len(drafted.names)))  # better than nothing
+    (plain, ours), theirs = drafted.sides, lookup.sides[1]
+    text = drafted.figures(loops=True)[1].text
+    figures = side_figures(ours, plain, used, text)
+    spent, spent_alone = ours.spent(used), theirs.spent(used)
+    return Verdict(
+        speedup=figures.speedup,
+        speedup_interval=figures.speedup_interval,
+        lookup_speedup=side_figures(theirs, plain, used, text).speedup,
+        over_lookup=spent_alone.pace / spent.pace,
+        over_lookup_interval=speedup_interval(spent_alone, spent),
+        acceptance_rate=_accepted(ours, used),
+        mean_accepted_length=figures.mean_accepted_length,
+        draft_memory=memory,
+        text=text,
+        ceiling=most,
+        prompts=len(drafted.names),
+        looping=len(looping),
+    )
+
+
+def _accepted(side: Side, prompts: Sequence[int]) -> float | None:
+    """The share of the draft model's tokens that were accepted; prompt lookup's do not count."""
+    total = SourceStats()
+    for row in side.stats(prompts):
+        for stats in row:
+            if "draft" in stats.sources:
+                total.merge(stats.sources["draft"])
+    return total.accepted / total.drafted if total.drafted else None
+
+
+def _is_above(ratio: float, interval: Interval | None) -> bool:
+    return ratio >= _CLEARLY if interval is None else interval[0] > 1
