@@ -19,7 +19,7 @@ from localspec.metadata.vocab import Vocab
 _PREFIX = "localspec.vocab."
 IDS, SIZE, DIGEST, SCALE = (f"{_PREFIX}{name}" for name in ("ids", "size", "sha256", "scale"))
 EMBEDDING = "token_embd.weight"
-MAKE_AGAIN = "Make it again: localspec draft make TARGET --vocab N"
+MAKE_AGAIN = "Make it again with `localspec draft make`."
 
 # Types of which ggml makes no floats (`ggml_get_type_traits`).
 _UNREADABLE = frozenset("I8 I16 I32 I64 F64 Q8_1 Q8_K".split())

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
 _TRIMMED = frozenset({EMBEDDING, "output.weight", "output.bias"})
-# Graphs that llama.cpp ends the process for, or that look at token ids beyond the embedding.
-_NEED_IDS = frozenset("deepseek4 gemma3n gemma4 granite-switch".split())
+# Graphs with an assertion against embeddings of tokens; what others make of them is tried.
+_NEED_IDS = frozenset("deepseek4 glm4 glm4moe granite-switch".split())
+# Graphs that scale the embeddings of tokens, and none that they are given (`sqrtf(n_embd)`).
+_SCALED = frozenset("gemma3 gemma3n gemma4".split())
 _LEFT_OUT = ("GGUF.", "general.architecture", "general.alignment", "tokenizer.", "localspec.")
 _CTX_SIZE = 256  # tokens, for the passes that are compared
 _TRIED = 24  # tokens of the passes that are compared
@@ -102,7 +104,7 @@ def _untrimmable(source: ModelHeader, size: int) -> str | None:
     if source.split_count > 1:
         return "it is split into several files"
     if source.architecture in _NEED_IDS:
-        return f"{source.architecture} needs the ids of the tokens it reads"
+        return f"llama.cpp runs {source.architecture} with the ids of tokens only"
     shapes = {tensor.name: tensor.shape for tensor in source.tensors}
     if EMBEDDING not in shapes:
         return "it has no embeddings"
@@ -188,10 +190,8 @@ def _own_keys(
 
 
 def _scale(source: ModelHeader) -> float:
-    """Gemma's graphs scale the embeddings of tokens, and none that they are given."""
-    if source.architecture.startswith("gemma"):
-        return math.sqrt(source.embedding_length or 1)
-    return 1.0
+    """What llama.cpp multiplies the embedding of a token with before the first layer."""
+    return math.sqrt(source.embedding_length or 1) if source.architecture in _SCALED else 1.0
 
 
 def _error(source: ModelHeader, trimmed: ModelHeader) -> float:
