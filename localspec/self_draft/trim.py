@@ -49,7 +49,7 @@ def trim_vocabulary(
     output: Path,
     on_progress: Progress | None = None,
 ) -> None:
-    """Write ``source`` with the output rows of ``ids`` alone as ``output``, to draft for ``target``.
+    """Write ``source`` with the output rows of ``ids`` alone, to draft for ``target``.
 
     ``source`` may be any draft of the target. The file appears only when it is complete and proved.
     ``on_progress`` hears bytes written and in all; what it raises ends it. Raises IncompatiblePair

@@ -54,9 +54,7 @@ def count_tokens(
     return counts
 
 
-def choose_ids(
-    counts: Counter[int], always: Iterable[int], n_ids: int, n_vocab: int
-) -> list[int]:
+def choose_ids(counts: Counter[int], always: Iterable[int], n_ids: int, n_vocab: int) -> list[int]:
     """``n_ids`` ids below ``n_vocab``: those of ``always``, the most frequent, then the lowest."""
     by_rank = [*sorted(always), *(token for token, _ in counts.most_common()), *range(n_vocab)]
     ranked = dict.fromkeys(token for token in by_rank if token < n_vocab)

@@ -111,8 +111,10 @@ def test_a_tokenizer_beside_it(tmp_path: Path) -> None:
 
 def test_a_part_of_a_split_model(tmp_path: Path) -> None:
     for number in (1, 2):
-        split = {"split.no": Typed(2, number - 1), "split.count": Typed(2, 2)}
-        keys = trimmed_keys() if number == 1 else {"general.architecture": "llama"}
+        split: dict[str, object] = {"split.no": Typed(2, number - 1), "split.count": Typed(2, 2)}
+        keys: dict[str, object] = {"general.architecture": "llama"}
+        if number == 1:
+            keys |= trimmed_keys()
         path = tmp_path / f"a-0000{number}-of-00002.gguf"
         write_trimmed(path, keys | split, behind=0)
         if number == 2:

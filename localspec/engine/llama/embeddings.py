@@ -114,9 +114,10 @@ def _ggml() -> Any:
     library = llama_library.library()._lib
     if hasattr(library, "ggml_get_type_traits"):
         return library
-    from llama_cpp import _ggml
+    from llama_cpp._ctypes_extensions import load_shared_library
+    from llama_cpp._ggml import libggml_base_path
 
-    return _ggml.ctypes_ext.load_shared_library("ggml-base", _ggml.libggml_base_path)
+    return load_shared_library("ggml-base", libggml_base_path)
 
 
 def _array(array: NDArray[Any], kind: Any) -> Any:

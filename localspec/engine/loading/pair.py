@@ -14,8 +14,8 @@ from localspec.core.errors import FileProblem, IncompatiblePair
 from localspec.engine.llama.heads.head import Head
 from localspec.engine.llama.heads.opening import open_head
 from localspec.engine.llama.model import LlamaModel
-from localspec.engine.llama.trimmed import TrimmedModel
 from localspec.engine.llama.rpc.servers import connect, warning
+from localspec.engine.llama.trimmed import TrimmedModel
 from localspec.engine.loading.notes import missing_gpu, not_overridden, stretched, without_gpu
 from localspec.engine.loading.rollback_choice import load_target
 from localspec.engine.memory.plan import MemoryPlan
