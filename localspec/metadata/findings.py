@@ -105,7 +105,7 @@ RULES: dict[str, tuple[Level, str]] = REFUSED_BY_LLAMA_CPP | {
     "heads-left-out": ("info", "Only --draft mtp would need them."),
     "trimmed-for-another": (
         "error",
-        "Trim a draft for this target: localspec draft make TARGET --draft MODEL --vocab N",
+        "Trim one for this target with `localspec draft make`.",
     ),
     "trimmed-vocabulary": (
         "info",

@@ -7,7 +7,7 @@ import numpy as np
 
 
 class AnyBatch(Protocol):
-    """Tokens of one text, as a context takes them."""
+    """Tokens as a context takes them."""
 
     @property
     def native(self) -> Any:
@@ -16,6 +16,14 @@ class AnyBatch(Protocol):
 
     def fill(self, tokens: Sequence[int], position: int, rows: int) -> None:
         """Tokens from ``position`` on alone; logits wanted of the last ``rows``."""
+        ...
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        ...
+
+    def add(self, tokens: Sequence[int], position: int, rows: int, sequence: int) -> None:
+        """Tokens of a sequence from ``position`` on; logits wanted of the last ``rows``."""
         ...
 
     def free(self) -> None:

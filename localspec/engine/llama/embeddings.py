@@ -58,29 +58,30 @@ class EmbeddingRows:
 
 
 class EmbeddingBatch:
-    """A llama_batch of embeddings, all of one sequence, with numpy's arrays behind it.
+    """A llama_batch of embeddings, each of one sequence, with numpy's arrays behind it.
 
     Where rotary embedding has sections llama.cpp makes their positions of a token's by itself, and
     of an embedding's it expects them (`llm_graph_input_pos`).
     """
 
     def __init__(self, llama: Any, model: Any, rows: EmbeddingRows, size: int) -> None:
-        self._rows = rows
-        width = llama.llama_model_n_embd_inp(model)
+        self._rows, most = rows, size + 1
         sections = llama.llama_model_rope_type(model) in (_MROPE, _IMROPE)
         self._planes = _PLANES if sections else 1
-        self._embeddings = np.zeros((size + 1, width), np.float32)
-        self._position = np.zeros(self._planes * (size + 1), np.int32)
-        self._wanted = np.zeros(size + 1, np.int8)
-        self._n_sequences = np.ones(size + 1, np.int32)
-        self._sequence = (ctypes.c_int32 * 1)(0)
+        self._embeddings = np.zeros((most, llama.llama_model_n_embd_inp(model)), np.float32)
+        self._position = np.zeros(most, np.int32)
+        self._all_positions = np.zeros(self._planes * most, np.int32)
+        self._wanted = np.zeros(most, np.int8)
+        self._n_sequences = np.ones(most, np.int32)
+        self._sequence = np.zeros(most, np.int32)
+        ids, step = self._sequence.ctypes.data, self._sequence.itemsize
         pointer = ctypes.POINTER(ctypes.c_int32)
-        own = ctypes.cast(self._sequence, pointer)
-        self._sequences = (pointer * (size + 1))(*[own] * (size + 1))
+        each = [ctypes.cast(ids + i * step, pointer) for i in range(most)]
+        self._sequences = (pointer * most)(*each)
         self.native = llama.llama_batch(
             n_tokens=0,
             embd=_array(self._embeddings, ctypes.c_float),
-            pos=_array(self._position, ctypes.c_int32),
+            pos=_array(self._all_positions, ctypes.c_int32),
             n_seq_id=_array(self._n_sequences, ctypes.c_int32),
             seq_id=self._sequences,
             logits=_array(self._wanted, ctypes.c_int8),
@@ -88,14 +89,25 @@ class EmbeddingBatch:
 
     def fill(self, tokens: Sequence[int], position: int, rows: int) -> None:
         """Tokens from ``position`` on alone; logits wanted of the last ``rows``."""
-        count = len(tokens)
-        self.native.n_tokens = count
-        self._rows.write(tokens, self._embeddings[:count])
-        planes = self._position[: self._planes * count].reshape(self._planes, count)
-        planes[:_TIME_AND_PLACE] = np.arange(position, position + count)
+        self.clear()
+        self.add(tokens, position, rows, 0)
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        self.native.n_tokens = 0
+
+    def add(self, tokens: Sequence[int], position: int, rows: int, sequence: int) -> None:
+        """Tokens of a sequence from ``position`` on; logits wanted of the last ``rows``."""
+        begin, end = self.native.n_tokens, self.native.n_tokens + len(tokens)
+        self.native.n_tokens = end
+        self._rows.write(tokens, self._embeddings[begin:end])
+        self._position[begin:end] = np.arange(position, position + len(tokens))
+        planes = self._all_positions[: self._planes * end].reshape(self._planes, end)
+        planes[:_TIME_AND_PLACE] = self._position[:end]
         planes[_TIME_AND_PLACE:] = 0
-        self._wanted[: count - rows] = 0
-        self._wanted[count - rows : count] = 1
+        self._wanted[begin : end - rows] = 0
+        self._wanted[end - rows : end] = 1
+        self._sequence[begin:end] = sequence
 
     def free(self) -> None:
         """Nothing to do: the arrays are numpy's."""

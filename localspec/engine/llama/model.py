@@ -64,7 +64,7 @@ class LlamaModel:
         self.n_vocab = self._weights.n_vocab
         try:
             self.n_ctx = asked_ctx_size(header, options.ctx_size) or default_ctx_size(header)
-            self._batch = self._make_batch()
+            self._batch = self.make_batch()
             self.rollback: Rollback = self._choose_rollback(ways)
         except BaseException:
             self.close()
@@ -260,6 +260,17 @@ class LlamaModel:
         settings = self._weights.settings(self.n_ctx, self.threads)
         return settings | {"rollback": self.rollback.name}
 
+    def make_batch(self) -> AnyBatch:
+        """What takes tokens into a context of this model, at most `LoadOptions.batch_size`."""
+        return Batch(self._llama, self.options.batch_size)
+
+    def by_id(self, rows: Logits) -> Logits:
+        """Rows of llama.cpp's logits as rows of shape (rows, n_vocab), valid until the next call.
+
+        The same, where each token has its row of the output matrix.
+        """
+        return rows
+
     def close(self) -> None:
         """Free context and model; harmless when called twice."""
         if self._batch is not None:
@@ -307,9 +318,6 @@ class LlamaModel:
             works = works and _alike(before, again)
         self.keep(0)
         return works
-
-    def _make_batch(self) -> AnyBatch:
-        return Batch(self._llama, self.options.batch_size)
 
     def _make_context(self, way: str) -> Rollback:
         """A new context in place of the present one."""
@@ -385,17 +393,16 @@ class LlamaModel:
         self.rollback.observe(len(filled))
 
     def _logits(self, rows: int) -> Logits:
-        """Views of llama.cpp's rows: one column for each row of the output matrix."""
-        columns = self._weights.n_vocab
         if rows == 0:
-            return np.empty((0, columns), np.float32)
+            return np.empty((0, self.n_vocab), np.float32)
+        columns = self._weights.n_vocab  # rows of the output matrix
         pointer = self._llama.llama_get_logits(self._context)
         every = self._first_row + rows
         array = (ctypes.c_float * (every * columns)).from_address(
             ctypes.addressof(pointer.contents)
         )
         found = np.frombuffer(memoryview(array), np.float32).reshape(every, columns)
-        return found[self._first_row :]
+        return self.by_id(found[self._first_row :])
 
 
 def _alike(before: NDArray[np.float32], after: NDArray[np.float32]) -> bool:

@@ -25,14 +25,15 @@ class TrimmedModel(LlamaModel):
         super().__init__(header, options)
         self.n_vocab = header.trimmed.size
 
-    def _make_batch(self) -> AnyBatch:
+    def make_batch(self) -> AnyBatch:
+        """One that takes embeddings."""
         rows = EmbeddingRows(self.header, self._trimmed)
         return EmbeddingBatch(self._llama, self.weights.handle, rows, self.options.batch_size)
 
-    def _logits(self, rows: int) -> Logits:
-        """The rows in the target's ids, in a buffer of which only the proposed ones ever change."""
-        if rows > len(self._spread):
-            self._spread = np.full((rows, self._trimmed.size), -np.inf, np.float32)
-        spread = self._spread[:rows]
-        spread[:, self._trimmed.ids] = super()._logits(rows)
+    def by_id(self, rows: Logits) -> Logits:
+        """The same in the target's ids: a buffer of which no other columns ever change."""
+        if len(rows) > len(self._spread):
+            self._spread = np.full((len(rows), self._trimmed.size), -np.inf, np.float32)
+        spread = self._spread[: len(rows)]
+        spread[:, self._trimmed.ids] = rows
         return spread

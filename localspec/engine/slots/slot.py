@@ -100,8 +100,6 @@ def one_at_a_time(
         return NOT_TRIMMED
     if options.load_heads or (draft is not None and not draft_kind(draft).is_model):
         return _ONE_AT_A_TIME.format("heads draft for one text only")
-    if draft is not None and draft.trimmed is not None:
-        return _ONE_AT_A_TIME.format("a draft with a trimmed vocabulary drafts for one text only")
     if options.exact:
         return _ONE_AT_A_TIME.format("--exact demands passes that do not depend on others")
     return None

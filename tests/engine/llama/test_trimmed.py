@@ -6,6 +6,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +25,11 @@ from localspec.engine.llama.trimmed import TrimmedModel
 from localspec.metadata.header import read_header
 from localspec.self_draft.trim import trim_vocabulary
 from localspec.self_draft.vocabulary import choose_ids
+from localspec.speculative.loop import Logits
 from tests.support.architectures.specs import MODELS, N_VOCAB, WIDTH
 from tests.support.architectures.writer import weights, write_model
 from tests.support.real_pair import GREEDY, TinyFiles, fresh, load_model, options
+from tests.support.shared_toys import in_threads
 
 pytestmark = pytest.mark.llama
 
@@ -251,10 +254,28 @@ def test_it_is_no_target(demo_files: tuple[Path, Path], trim: Trim) -> None:
         Engine.load(options(trim(300)), options(demo_files[1]))
 
 
-def test_requests_are_answered_one_after_the_other(
-    demo_files: tuple[Path, Path], trim: Trim
-) -> None:
-    target = replace(options(demo_files[0], ctx_size=256), parallel=2)
+def test_several_texts_share_passes(demo_files: tuple[Path, Path], trim: Trim) -> None:
+    target = options(demo_files[0], ctx_size=256, parallel=2)
+    texts = [[3, 4000, 17, 5], [9, 2, 4095]]
+    alone, found = load_trimmed(trim(300)), dict[int, Logits]()
     with Engine.load(target, options(trim(300))) as engine:
-        assert engine.open_slots() == [engine]
-        assert any("trimmed vocabulary" in note for note in engine.notes)
+        slots = engine.open_slots()
+        assert len(slots) == 2
+
+        def work(number: int) -> None:
+            draft = slots[number].draft
+            assert draft is not None
+            with slots[number].answering():
+                draft.decode(texts[number], 0)
+                for token in (7, 8):
+                    found[number] = draft.decode([token], 1).copy()
+                    draft.keep(len(draft.tokens) - (token == 7))
+
+        in_threads([partial(work, 0), partial(work, 1)])
+    for number, text in enumerate(texts):
+        alone.keep(0)
+        expected = alone.decode([*text, 8], 1)
+        given = expected > -np.inf
+        assert ((found[number] > -np.inf) == given).all()
+        assert np.abs(found[number][given] - expected[given]).max() < 0.05
+    alone.close()
