@@ -22,6 +22,7 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.trimmed import TrimmedModel
+from localspec.engine.memory.estimate import estimate_memory
 from localspec.metadata.header import read_header
 from localspec.self_draft.trim import trim_vocabulary
 from localspec.self_draft.vocabulary import choose_ids
@@ -279,3 +280,17 @@ def test_several_texts_share_passes(demo_files: tuple[Path, Path], trim: Trim) -
         assert ((found[number] > -np.inf) == given).all()
         assert np.abs(found[number][given] - expected[given]).max() < 0.05
     alone.close()
+
+
+def test_the_embeddings_behind_the_tensors_take_no_memory(
+    demo_files: tuple[Path, Path], trim: Trim
+) -> None:
+    whole, header = read_header(demo_files[1]), read_header(trim(300))
+    load = options(trim(300), ctx_size=512)
+    model = TrimmedModel(header, load)
+    model.close()
+    estimate = estimate_memory(header, 512, load).use
+    assert model.memory.weights == pytest.approx(estimate.weights, rel=0.1)
+    assert model.memory.total == pytest.approx(estimate.total, rel=0.2)
+    before = estimate_memory(whole, 512, replace(load, path=whole.path)).use
+    assert before.weights - estimate.weights == 2 * 128 * (4096 - 300)  # F16, 128 wide
