@@ -32,6 +32,7 @@ from localspec.metadata.model_checks import (
     check_template,
     loads_without_texts,
 )
+from localspec.metadata.trimmed import TrimmedVocabulary, vocabulary_digest
 from localspec.metadata.vocab import Tokenizer, Vocab
 
 # Whose rule is repeated here (`common_speculative_are_compatible`), shown beside the verdict.
@@ -101,9 +102,9 @@ def check_model(header: ModelHeader) -> list[Finding]:
 
 def check_usable(header: ModelHeader) -> list[Finding]:
     """Findings about a file as what it is: a model to generate text, or heads that draft."""
-    if draft_kind(header).is_model:
-        return check_model(header)
-    return list(check_file(header, "draft", "error"))
+    if draft_kind(header).only_drafts:
+        return list(check_file(header, "draft", "error"))
+    return check_model(header)
 
 
 def check_pair(
@@ -128,7 +129,9 @@ def check_pair(
     ]
     # Neither without tokens, but for a draft of which llama.cpp makes some up.
     comparable = draft.vocab or loads_without_texts(draft)
-    if target.vocab and draft.vocab is not None and comparable:
+    if target.vocab and draft.trimmed is not None:
+        findings += _check_trimmed(target.vocab, draft.trimmed)
+    elif target.vocab and draft.vocab is not None and comparable:
         same = _check_vocabs if kind.is_model else _check_ids
         findings += same(target.vocab, draft.vocab)
     if not (kind.is_model or any(finding.rule == "sidecar" for finding in findings)):
@@ -144,6 +147,8 @@ def check_pair(
         lowered: Level = "warning"
         findings = [replace(f, level=lowered) if f.rule in LENIENT else f for f in findings]
     rule = _rule_of(refusals[0]) if refusals else None
+    if draft.trimmed is not None:
+        rule = rule or "vocab-type"  # to llama.cpp it is a model without a tokenizer
     ordered = tuple(sorted(findings, key=lambda finding: _LEVELS[finding.level]))
     return PairReport(ordered, rule is None, rule)
 
@@ -234,6 +239,15 @@ def _check_ids(target: Vocab, draft: Vocab) -> Iterator[Finding]:
         return
     yield from (each for each in _check_sizes(len(target), len(draft)) if each.level == "error")
     yield from _check_texts(target, draft)
+
+
+def _check_trimmed(target: Vocab, draft: TrimmedVocabulary) -> Iterator[Finding]:
+    """Whether the draft's ids mean this target's tokens."""
+    if vocabulary_digest(target) != draft.digest:
+        message = "The draft's vocabulary was trimmed for a target with other tokens."
+        yield make_finding("trimmed-for-another", message)
+    else:
+        yield make_finding("trimmed-vocabulary", f"The draft can propose {draft.describe()}.")
 
 
 def _vocab_type_differs(target: Tokenizer, draft: Tokenizer) -> Finding:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from localspec import pairing
 from localspec.metadata.findings import LENIENT, RULES
 from localspec.metadata.header import ModelHeader, StagedHeader, read_header
+from localspec.metadata.trimmed import vocabulary_digest
 from localspec.pairing import (
     Finding,
     PairReport,
@@ -21,6 +22,7 @@ from localspec.pairing import (
     certain_refusal,
     check_model,
     check_pair,
+    check_usable,
     refused,
     report_json,
 )
@@ -34,7 +36,17 @@ from tests.support.gguf_files import (
     words,
     write_gguf,
 )
-from tests.support.header_toys import DRAFT_SIZE, N_WORDS, Bytes, Make, changed, make, rules
+from tests.support.header_toys import (
+    DRAFT_SIZE,
+    N_WORDS,
+    Bytes,
+    Make,
+    changed,
+    make,
+    rules,
+    vocab_of,
+)
+from tests.support.trimmed_files import trimmed_keys, write_trimmed
 
 
 def check(target: ModelHeader, draft: ModelHeader, **options: object) -> PairReport:
@@ -709,3 +721,45 @@ def test_reserved_tokens_are_known_by_their_text() -> None:
     for text in (b"reserved", b"<|reserved", b"<|keep|>", b""):
         assert _is_reserved(text) is False, text
     assert _is_reserved(b"<" + b"reserved" * 200_000) is False  # long texts are judged at once
+
+
+# --- drafts with a trimmed vocabulary ---
+
+
+def trimmed(folder: Path, target: ModelHeader, digest: str | None = None) -> ModelHeader:
+    keys = trimmed_keys(digest or vocabulary_digest(vocab_of(target)))
+    return read_header(write_trimmed(folder / "trimmed.gguf", keys))
+
+
+def test_a_trimmed_draft_is_for_a_target_with_its_tokens(make: Make, tmp_path: Path) -> None:
+    target = make()
+    report = check(target, trimmed(tmp_path, target))
+    assert report.compatible and not report.warnings
+    assert one(report, "trimmed-vocabulary").message == "The draft can propose 4 of 40 tokens."
+    assert not report.llama_cpp_accepts and report.llama_cpp_rule == "vocab-type"
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_a_trimmed_draft_is_for_no_other_target(make: Make, tmp_path: Path, lenient: bool) -> None:
+    target = make()
+    for other in (make(changed({7: "different"})), make(N_WORDS - 1)):
+        report = check(other, trimmed(tmp_path, target), lenient=lenient)
+        assert [finding.rule for finding in report.errors] == ["trimmed-for-another"]
+        assert "draft make" in report.errors[0].hint and not report.harmless
+
+
+def test_a_trimmed_draft_is_no_target(make: Make, tmp_path: Path) -> None:
+    draft = trimmed(tmp_path, make())
+    for findings in (check_model(draft), check_pair(draft, make()).errors):
+        assert "trimmed vocabulary" in next(f for f in findings if f.level == "error").message
+    assert not [finding for finding in check_usable(draft) if finding.level == "error"]
+
+
+def test_nothing_is_certain_of_a_trimmed_draft_before_its_end(make: Make, tmp_path: Path) -> None:
+    target = make()
+    draft = trimmed(tmp_path, target)
+    staged = StagedHeader([Bytes(draft.path.read_bytes())])
+    for header in (staged.start(), staged.vocabulary()):
+        assert header.trimmed is None and not certain_refusal(target, header)
+    whole = staged.whole()
+    assert whole.trimmed is not None and check(target, whole).compatible

@@ -34,6 +34,7 @@ ENGINES = (
     *("sglang", "lmstudio", "ollama", "python"),
 )
 _ON_GPUS = ("vllm", "sglang")
+_OWN = "python"  # a script that uses this library
 
 
 @spread_groups
@@ -73,6 +74,7 @@ def export(
     with the reason, where the engine cannot run the pair.
     """
     from localspec.export.engines import ENGINES as EXPORTS
+    from localspec.export.facts import require_whole_vocabulary
 
     if to not in _ON_GPUS and (ignored := cluster.given()):
         console.note(f"Ignored, since only {' and '.join(_ON_GPUS)} use it: {', '.join(ignored)}.")
@@ -83,6 +85,8 @@ def export(
         name, FlagGroups(models, LoadingFlags(ctx_size=ctx_size), SamplingFlags())
     )
     verdict = _judged(request)
+    if to != _OWN:
+        require_whole_vocabulary(verdict.draft)
     facts = _facts(request, verdict, _length(request, verdict), cluster)
     exported = EXPORTS[to](facts)
     for sentence in exported.notes:

@@ -58,10 +58,12 @@ def _headline(header: "ModelHeader") -> str:
     if not header.complete:
         tokens = "" if header.n_tokens is None else f", {header.n_tokens} tokens"
         return f"{header.path.name}: {header.architecture}{tokens}; read no further"
-    n_vocab = len(header.vocab) if header.vocab else 0
+    tokens = f"{len(header.vocab) if header.vocab else 0} tokens"
+    if header.trimmed is not None:
+        tokens = f"proposes {header.trimmed.describe()}"
     return (
         f"{header.path.name}: {header.architecture}, {count(header.parameters)} parameters, "
-        f"{header.quantization}, {n_vocab} tokens, context {header.context_length}"
+        f"{header.quantization}, {tokens}, context {header.context_length}"
     )
 
 

@@ -130,6 +130,17 @@ def local_path(header: ModelHeader, engine: str) -> Path:
     return path
 
 
+def require_whole_vocabulary(draft: ModelHeader) -> None:
+    """Raise IncompatiblePair for a draft that this program alone can run."""
+    if draft.trimmed is not None:
+        raise IncompatiblePair(
+            f"No other engine can run {one_line(draft.path.name)}: its vocabulary was trimmed, and "
+            "only localspec knows which tokens its output rows are.",
+            "Serve the pair with this program: localspec serve, or export the draft that it was "
+            "made from.",
+        )
+
+
 def require_llama_rule(facts: PairFacts, engine: str) -> None:
     """Raise IncompatiblePair for a pair that llama.cpp's own check of vocabularies refuses."""
     if not facts.report.llama_cpp_accepts:

@@ -36,7 +36,7 @@ class ModelInfo:
     @property
     def runs(self) -> bool:
         """Whether the file can generate text."""
-        return self.usable and draft_kind(self.header).is_model
+        return self.usable and not draft_kind(self.header).only_drafts
 
     def as_json(self) -> dict[str, object]:
         """Plain data."""
@@ -74,7 +74,8 @@ def _model(header: ModelHeader) -> Iterator[tuple[str, str]]:
     experts = f", {header.expert_count} experts" if (header.expert_count or 0) > 1 else ""
     yield "architecture", f"{header.architecture or header.type}{experts}"
     if header.parameters:
-        bits = 8 * header.n_bytes / header.parameters
+        n_bytes = header.n_bytes if header.trimmed is None else header.trimmed.offset
+        bits = 8 * n_bytes / header.parameters
         yield "parameters", f"{count(header.parameters)} ({header.parameters:,})"
         yield "quantisation", f"{header.quantization}, {bits:.1f} bits for each parameter"
     yield "file size", size(header.n_bytes)
@@ -128,7 +129,10 @@ def _text(header: ModelHeader) -> Iterator[tuple[str, str]]:
         window = header.sliding_window
         seen = f", most layers see {window:,} tokens back" if window else ""
         yield "context", f"{header.context_length:,} tokens{seen}"
-    if header.vocab is not None:
+    if header.trimmed is not None:
+        yield "tokenizer", "none: it reads the tokens of its target"
+        yield "proposes", f"{header.trimmed.describe()}; only localspec can run such a draft"
+    elif header.vocab is not None:
         vocab = header.vocab
         pre = f", {vocab.pre}" if vocab.type == "BPE" else ""
         yield "tokenizer", f"{len(vocab):,} tokens, {vocab.type} ({vocab.model}{pre})"
@@ -163,8 +167,9 @@ def _use(header: ModelHeader, usable: bool) -> Iterator[tuple[str, str]]:
         yield "base model", ", ".join(base)
     if not header.parameters or not usable:
         return
-    if not draft_kind(header).is_model:
-        yield "as a draft", "only for the model that it was made for"
+    if draft_kind(header).only_drafts:
+        made_for = "a model with the tokens" if header.trimmed else "the model"
+        yield "as a draft", f"only for {made_for} that it was made for"
         return
     yield "as a target", f"for drafts of at most {count(header.parameters // MIN_RATIO)} parameters"
     yield "as a draft", f"for targets of at least {count(header.parameters * MIN_RATIO)} parameters"

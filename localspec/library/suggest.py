@@ -217,6 +217,8 @@ def _judge(
             reasons.append("not named for this model")
     elif ratio < MIN_RATIO:
         reasons.append("too large to gain much")
+    if draft.trimmed is not None:
+        reasons.append(f"proposes {draft.trimmed.describe()}")
     family = _same_family(target, draft)
     if family:
         reasons.append(f"of the same family, {family}")

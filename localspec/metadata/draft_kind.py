@@ -36,9 +36,9 @@ class DraftKind:
     number of layers stands for the output of the last one. ``target_width`` is the number of floats
     in a hidden state of the target; ``block_size`` counts the tokens of a DFlash pass, of which the
     first is known and all others are ``mask_token``; ``causal`` says that they see no later ones.
-    ``reduced_vocabulary`` is the number of tokens
-    that a draft with a map (`d2t`) chooses among. All are 0, empty or None where the kind has no
-    such thing, or the header does not say it; nothing here is checked.
+    ``reduced_vocabulary`` is the number of tokens that a draft with a map (`d2t`), or of a trimmed
+    vocabulary, chooses among. All are 0, empty or None where the kind has no such thing, or the
+    header does not say it; nothing here is checked.
     """
 
     kind: Kind = "model"
@@ -53,8 +53,18 @@ class DraftKind:
 
     @property
     def is_model(self) -> bool:
-        """Whether it could generate text by itself."""
+        """Whether it is a whole model; of a trimmed vocabulary, it only drafts all the same."""
         return self.kind == "model"
+
+    @property
+    def is_trimmed(self) -> bool:
+        """Whether it is a whole model that has output rows of some tokens only."""
+        return self.is_model and self.reduced_vocabulary is not None
+
+    @property
+    def only_drafts(self) -> bool:
+        """Whether it cannot generate text by itself."""
+        return not self.is_model or self.is_trimmed
 
     @property
     def spec_type(self) -> str:
@@ -66,6 +76,8 @@ class DraftKind:
         """What it is, for a sentence."""
         if self.kind == "mtp":
             return f"{self.heads} multi-token prediction head{'' if self.heads == 1 else 's'}"
+        if self.is_trimmed:
+            return "a draft with a trimmed vocabulary"
         names = {"eagle3": "an EAGLE-3 head", "dflash": "a DFlash head"}
         return names.get(self.kind, "a model")
 
@@ -90,6 +102,8 @@ def draft_kind(header: ModelHeader) -> DraftKind:
         return DraftKind("mtp", 1, target_width=output_width(header))
     if header.complete and _holds_only_heads(header):
         return DraftKind("mtp", claimed_heads(header), target_width=output_width(header))
+    if header.trimmed is not None:
+        return DraftKind(reduced_vocabulary=len(header.trimmed.ids))
     return DraftKind()
 
 

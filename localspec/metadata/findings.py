@@ -103,6 +103,14 @@ RULES: dict[str, tuple[Level, str]] = REFUSED_BY_LLAMA_CPP | {
         "Rejected tokens can be dropped; what a longer step back misses is read again.",
     ),
     "heads-left-out": ("info", "Only --draft mtp would need them."),
+    "trimmed-for-another": (
+        "error",
+        "Trim one for this target with `localspec draft make`.",
+    ),
+    "trimmed-vocabulary": (
+        "info",
+        "localspec alone can use such a file; the target verifies all tokens as ever.",
+    ),
     "draft-context": ("info", "Of a longer text the draft sees the most recent part."),
     "target-vocab-larger": (
         "info",

@@ -24,6 +24,10 @@ MAX_TENSOR_NAME = 63
 MAX_DIMENSIONS = 4
 ALIGNMENT = 32  # of tensors, unless a file says otherwise
 
+# Where arrays stay as they are stored, and those of them that are kept.
+_RAW = ("tokenizer.ggml.", "localspec.vocab.")
+_KEPT_RAW = ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "localspec.vocab.ids")
+
 UPGRADE = "Upgrade localspec, or convert the model again with an older llama.cpp."
 
 Value = str | int | float | bool | tuple[str, ...] | tuple[int | float | bool, ...]
@@ -313,8 +317,8 @@ def _read_array_head(reader: ByteReader) -> Array:
 
 def _read_elements(reader: ByteReader, part: PartHeader, key: str, head: Array) -> None:
     """The elements of an array, which are kept where somebody needs them."""
-    short = head.length <= MAX_KEPT_ELEMENTS and not key.startswith("tokenizer.ggml.")
-    kept = short or key in ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type")
+    short = head.length <= MAX_KEPT_ELEMENTS and not key.startswith(_RAW)
+    kept = short or key in _KEPT_RAW
     array = head
     if head.type_id == STRING:
         strings = reader.strings(head.length) if kept else reader.skip_strings(head.length)

@@ -12,6 +12,7 @@ from localspec.core.config import KeyValue
 from localspec.metadata.byte_reader import Source
 from localspec.metadata.gguf_file import HeaderReader, PartHeader, TensorInfo, Value
 from localspec.metadata.splits import finish_parts, read_parts
+from localspec.metadata.trimmed import TrimmedVocabulary, read_trimmed
 from localspec.metadata.vocab import (
     TOKEN_KEYS,
     TOKEN_TYPES,
@@ -49,7 +50,8 @@ class ModelHeader:
 
     `n_bytes` is the size on disk, `parameters` the number of tensor elements. `values` holds
     scalars by their full key, and arrays of up to 1024 elements as tuples. `data_start` is where
-    the weights begin in the first part, in bytes.
+    the weights begin in the first part, in bytes. A draft whose vocabulary was `trimmed` has no
+    tokens of its own; it reads and proposes its target's.
 
     Of a header that is not `complete`, what is None or empty may still come: the tensors are
     missing, `n_tokens` is what the file announces, and `vocab` has its texts and types, while its
@@ -84,6 +86,7 @@ class ModelHeader:
     values: Mapping[str, Value]
     split_count: int
     data_start: int
+    trimmed: TrimmedVocabulary | None
 
     def as_json(self) -> dict[str, object]:
         """What a JSON reader wants to know; None for what is absent or not read."""
@@ -186,6 +189,10 @@ def _build_header(parts: Sequence[PartHeader], complete: bool = True) -> ModelHe
     pre, n_tokens = _tokens_of(first, vocab, complete)
     file_type = first.number("general.file_type") if complete else None
 
+    trimmed = read_trimmed(first, first.data_start, architecture, len(parts)) if complete else None
+    if trimmed is not None:
+        n_tokens = trimmed.size
+
     def number(key: str) -> int | None:
         return first.number(f"{architecture}.{key}") if complete else None
 
@@ -218,6 +225,7 @@ def _build_header(parts: Sequence[PartHeader], complete: bool = True) -> ModelHe
         values=dict(first.values),
         split_count=len(parts),
         data_start=first.data_start,
+        trimmed=trimmed,
     )
 
 

@@ -164,7 +164,7 @@ def _sidecar(role: Role, what: str, hint: str) -> Finding:
 def _sidecar_by_name(header: ModelHeader, role: Role, kind: DraftKind) -> tuple[str, str] | None:
     """What a sidecar is and what to do about it, where it cannot be used in this role."""
     known = _SIDECARS.get(header.architecture) or _SIDECARS.get(header.type or "")
-    if known is None and not kind.is_model and role != "draft":
+    if known is None and kind.only_drafts and role != "draft":
         return kind.words, _HEAD_HINT
     return known
 

@@ -15,6 +15,7 @@ import pytest
 
 from localspec.commands.export import ENGINES
 from localspec.library.catalog import find_pair
+from localspec.metadata.trimmed import vocabulary_digest
 from tests.export.test_facts import learn
 from tests.support.command import Command
 from tests.support.exports import arguments, model, option
@@ -22,6 +23,7 @@ from tests.support.fake_hub import FakeHub, hub
 from tests.support.head_files import header_of, target_bytes
 from tests.support.hub_pair import PAIR, Pair, commands_are_built_once, pair, stocked, told
 from tests.support.real_pair import TinyFiles
+from tests.support.trimmed_files import trimmed_keys, write_trimmed
 
 
 def test_stdout_is_the_command_alone(localspec: Command, pair: Pair, tmp_path: Path) -> None:
@@ -209,3 +211,19 @@ def test_nothing_is_loaded(pair: Pair) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0 and "llama-server" in done.stdout
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_draft_with_a_trimmed_vocabulary_is_for_this_program_alone(
+    localspec: Command, tmp_path: Path, engine: str
+) -> None:
+    target = model(tmp_path, "big")
+    assert target.vocab is not None
+    keys = trimmed_keys(vocabulary_digest(target.vocab))
+    draft = write_trimmed(tmp_path / "small.gguf", keys)
+    done = localspec("export", "--to", engine, "-m", target.path, "-md", draft)
+    if engine == "python":  # a script of this library
+        assert done.code == 0 and str(draft) in done.out
+    else:
+        assert done.code == 1 and done.out == ""
+        assert "Error: No other engine can run small.gguf: its vocabulary was trimmed" in done.err

@@ -18,6 +18,7 @@ from tests.support.head_files import (
     target_bytes,
 )
 from tests.support.real_pair import TinyFiles
+from tests.support.trimmed_files import trimmed_keys, write_trimmed
 
 
 def facts(path: Path) -> dict[str, str]:
@@ -136,3 +137,17 @@ def test_plain_data(tiny: TinyFiles) -> None:
     assert document["runs"] is True and document["architecture"] == "llama"
     assert document["facts"]["licence"] == "not stated"
     assert {finding["level"] for finding in document["findings"]} <= {"info", "warning"}
+
+
+def test_a_draft_with_a_trimmed_vocabulary(tmp_path: Path) -> None:
+    path = write_trimmed(tmp_path / "trimmed.gguf", trimmed_keys())
+    info = model_info(read_header(path))
+    found = dict(info.facts)
+    assert info.usable and not info.runs
+    assert found["tokenizer"] == "none: it reads the tokens of its target"
+    assert found["proposes"] == "4 of 40 tokens; only localspec can run such a draft"
+    assert found["as a draft"] == "only for a model with the tokens that it was made for"
+    assert "as a target" not in found
+    behind = info.header.n_bytes - 4 * 8 * 40  # the embeddings are no weights of the model
+    assert f"{8 * behind / info.header.parameters:.1f} bits" in found["quantisation"]
+    assert info.as_json()["as_draft"]["reduced_vocabulary"] == 4  # type: ignore[index]

@@ -23,11 +23,13 @@ from localspec.library.suggest import (
     suggest,
 )
 from localspec.metadata.header import ModelHeader, read_header
+from localspec.metadata.trimmed import vocabulary_digest
 from tests.support import zoo
 from tests.support.gguf_files import Tensor, model_keys, model_tensors, words, write_gguf
 from tests.support.head_files import WIDTH, dflash_bytes, header_of, mtp_bytes, target_bytes
 from tests.support.model_folders import models_here, zoo_header
 from tests.support.toys import toy_knowledge
+from tests.support.trimmed_files import trimmed_keys, write_trimmed
 
 WORDS = words(300)
 GB = 10**9
@@ -334,3 +336,15 @@ def test_a_disk_without_models_has_no_drafts(animals: zoo.Zoo) -> None:
     assert [draft.path for draft in found.drafts] == [path.with_name("tiny-draft-F16.gguf")]
     alone = path.rename(path.parent.parent / "alone.gguf")
     assert drafts_for(read_header(alone), models_here()) == Suggestions((), (), ())
+
+
+def test_a_trimmed_draft_says_so_and_is_for_its_target_alone(
+    tmp_path: Path, target: ModelHeader
+) -> None:
+    assert target.vocab is not None
+    keys = trimmed_keys(vocabulary_digest(target.vocab))
+    draft = read_header(write_trimmed(tmp_path / "trimmed.gguf", keys))
+    found = suggest(target, [("trimmed", draft)], (), None, never)
+    assert "proposes 4 of 40 tokens" in drafts(found)["trimmed"]
+    other = model(tmp_path, "Other", 1 << 20, [*WORDS[:-1], "other"])
+    assert names(suggest(other, [("trimmed", draft)], (), None, never).refused) == ["trimmed"]

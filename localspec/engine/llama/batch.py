@@ -1,9 +1,34 @@
 """Tokens on their way into llama.cpp: cut into batches, and written into its arrays."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+
+
+class AnyBatch(Protocol):
+    """Tokens as a context takes them."""
+
+    @property
+    def native(self) -> Any:
+        """The llama_batch."""
+        ...
+
+    def fill(self, tokens: Sequence[int], position: int, rows: int) -> None:
+        """Tokens from ``position`` on alone; logits wanted of the last ``rows``."""
+        ...
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        ...
+
+    def add(self, tokens: Sequence[int], position: int, rows: int, sequence: int) -> None:
+        """Tokens of a sequence from ``position`` on; logits wanted of the last ``rows``."""
+        ...
+
+    def free(self) -> None:
+        """Give the arrays back."""
+        ...
 
 
 class Batch:

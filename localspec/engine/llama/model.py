@@ -14,7 +14,7 @@ from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.core.errors import EngineError
 from localspec.core.interrupt import held_interrupt
 from localspec.engine.llama import llama_library
-from localspec.engine.llama.batch import Batch, chunks
+from localspec.engine.llama.batch import AnyBatch, Batch, chunks
 from localspec.engine.llama.branches import Branches
 from localspec.engine.llama.copies import EVERY, LIVE, Copy, Reach, pointer
 from localspec.engine.llama.parameters import context_parameters, has_branches
@@ -60,14 +60,14 @@ class LlamaModel:
         self.min_width = 2 if options.exact else 1
         self._weightless = weightless
         self._context: Any = None
-        self._batch: Batch | None = None
+        self._batch: AnyBatch | None = None
         self._branches: Branches | None = None
         self._weights = Weights(header, options, weightless=weightless)
         self.memory = self._weights.memory
         self.n_vocab = self._weights.n_vocab
         try:
             self.n_ctx = asked_ctx_size(header, options.ctx_size) or default_ctx_size(header)
-            self._batch = Batch(self._llama, options.batch_size)
+            self._batch = self.make_batch()
             self.rollback: Rollback = self._choose_rollback(ways)
         except BaseException:
             self.close()
@@ -292,6 +292,17 @@ class LlamaModel:
         settings = self._weights.settings(self.n_ctx, self.threads)
         return settings | {"rollback": self.rollback.name}
 
+    def make_batch(self) -> AnyBatch:
+        """What takes tokens into a context of this model, at most `LoadOptions.batch_size`."""
+        return Batch(self._llama, self.options.batch_size)
+
+    def by_id(self, rows: Logits) -> Logits:
+        """Rows of llama.cpp's logits as rows of shape (rows, n_vocab), valid until the next call.
+
+        The same, where each token has its row of the output matrix.
+        """
+        return rows
+
     def close(self) -> None:
         """Free context and model; harmless when called twice."""
         if self._batch is not None:
@@ -346,7 +357,7 @@ class LlamaModel:
             self.keep(3)
             works = self._held >= 2
             again = self.decode(others[1:], 1)[0]
-            works = works and bool(np.abs(again - before).max() <= _ALIKE * np.abs(before).max())
+            works = works and _alike(before, again)
         self.keep(0)
         return works
 
@@ -448,10 +459,18 @@ class LlamaModel:
     def _logits(self, rows: int) -> Logits:
         if rows == 0:
             return np.empty((0, self.n_vocab), np.float32)
+        columns = self._weights.n_vocab  # rows of the output matrix
         pointer = self._llama.llama_get_logits(self._context)
         every = self._first_row + rows
-        array = (ctypes.c_float * (every * self.n_vocab)).from_address(
+        array = (ctypes.c_float * (every * columns)).from_address(
             ctypes.addressof(pointer.contents)
         )
-        found = np.frombuffer(memoryview(array), np.float32).reshape(every, self.n_vocab)
-        return found[self._first_row :]
+        found = np.frombuffer(memoryview(array), np.float32).reshape(every, columns)
+        return self.by_id(found[self._first_row :])
+
+
+def _alike(before: NDArray[np.float32], after: NDArray[np.float32]) -> bool:
+    """Whether two rows differ by no more than rounding; some tokens may have no logit at all."""
+    given = before > -np.inf
+    before, after = before[given], after[given]
+    return bool(np.abs(after - before).max() <= _ALIKE * np.abs(before).max())

@@ -281,5 +281,7 @@ def _compute(header: ModelHeader, batch: int, cells: int) -> int:
     steps = _FLOAT * batch * (4 * width + 3 * max(widths, default=0))
     masks = 2 * batch * cells
     n_vocab = len(header.vocab) if header.vocab else 0
+    if header.trimmed is not None:
+        n_vocab = len(header.trimmed.ids)
     last = _FLOAT * (MAX_ROWS * n_vocab + batch * width)
     return max(steps + masks, last)

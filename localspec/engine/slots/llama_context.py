@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from localspec.core.config import MAX_ROWS
 from localspec.core.errors import EngineError
 from localspec.engine.llama import llama_library
-from localspec.engine.llama.batch import Batch
 from localspec.engine.llama.copies import Reach, pointer
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.rollback import Trim
@@ -33,7 +32,7 @@ class SharedContext:
         self.n_ctx = model.n_ctx
         self.n_vocab = model.n_vocab
         self.most_tokens = model.options.batch_size
-        self._batch = Batch(self._llama, self.most_tokens)
+        self._batch = model.make_batch()
         model.keep(0)
         window = int(self._llama.llama_model_n_swa(model.weights.handle))
         self._ends = [
@@ -105,8 +104,7 @@ class SharedContext:
         if not every:
             return [np.empty((0, self.n_vocab), np.float32) for _ in rows]
         first = self._llama.llama_get_logits(self._context)
-        array = (ctypes.c_float * (every * self.n_vocab)).from_address(
-            ctypes.addressof(first.contents)
-        )
-        found = np.frombuffer(memoryview(array), np.float32).reshape(every, self.n_vocab)
-        return np.split(found, np.cumsum(rows)[:-1])
+        columns = self._model.weights.n_vocab  # rows of the output matrix
+        array = (ctypes.c_float * (every * columns)).from_address(ctypes.addressof(first.contents))
+        found = np.frombuffer(memoryview(array), np.float32).reshape(every, columns)
+        return np.split(self._model.by_id(found), np.cumsum(rows)[:-1])

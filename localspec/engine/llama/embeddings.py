@@ -1,0 +1,136 @@
+"""Tokens on their way into llama.cpp as embeddings, which a file holds behind its tensors."""
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.engine.llama import llama_library
+from localspec.metadata.header import ModelHeader
+from localspec.metadata.trimmed import TrimmedVocabulary
+
+_MROPE, _IMROPE = 8, 40  # llama_rope_type
+_PLANES = 4  # numbers of a position where rotary embedding has sections (GGML_MROPE_SECTIONS)
+_TIME_AND_PLACE = 3  # of them, which are the same for text
+_F32 = 0  # ggml_type
+
+
+class _TypeTraits(ctypes.Structure):
+    """How ggml stores a type (`ggml_type_traits`)."""
+
+    _fields_ = (
+        ("type_name", ctypes.c_char_p),
+        ("block_elements", ctypes.c_int64),
+        ("block_elements_interleaved", ctypes.c_int64),
+        ("type_size", ctypes.c_size_t),
+        ("is_quantized", ctypes.c_bool),
+        ("to_float", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)),
+        ("from_float", ctypes.c_void_p),
+    )
+
+
+class EmbeddingRows:
+    """The embeddings of all tokens as the weights have them, mapped: only rows in use are read.
+
+    As floats they are what llama.cpp itself makes of them (`ggml_compute_forward_get_rows`).
+    """
+
+    def __init__(self, header: ModelHeader, trimmed: TrimmedVocabulary) -> None:
+        self._trimmed = trimmed
+        shape = trimmed.size, trimmed.row_bytes
+        self._rows = np.asarray(np.memmap(header.path, np.uint8, "r", trimmed.offset, shape))
+
+    def write(self, tokens: Sequence[int], out: NDArray[np.float32]) -> None:
+        """The embeddings of these tokens into ``out``, of shape (len(tokens), width or more)."""
+        trimmed, width = self._trimmed, self._trimmed.width
+        stored = np.ascontiguousarray(self._rows[tokens])
+        if trimmed.type_id == _F32:
+            out[:, :width] = stored.view(np.float32)
+        else:
+            to_float = _to_float(trimmed.type_id)
+            for source, floats in zip(stored, out, strict=True):
+                to_float(source.ctypes.data, floats.ctypes.data, width)
+        if trimmed.scale != 1:
+            out[:, :width] *= np.float32(trimmed.scale)
+
+
+class EmbeddingBatch:
+    """A llama_batch of embeddings, each of one sequence, with numpy's arrays behind it.
+
+    Where rotary embedding has sections llama.cpp makes their positions of a token's by itself, and
+    of an embedding's it expects them (`llm_graph_input_pos`).
+    """
+
+    def __init__(self, llama: Any, model: Any, rows: EmbeddingRows, size: int) -> None:
+        self._rows, most = rows, size + 1
+        sections = llama.llama_model_rope_type(model) in (_MROPE, _IMROPE)
+        self._planes = _PLANES if sections else 1
+        self._embeddings = np.zeros((most, llama.llama_model_n_embd_inp(model)), np.float32)
+        self._position = np.zeros(most, np.int32)
+        self._all_positions = np.zeros(self._planes * most, np.int32)
+        self._wanted = np.zeros(most, np.int8)
+        self._n_sequences = np.ones(most, np.int32)
+        self._sequence = np.zeros(most, np.int32)
+        ids, step = self._sequence.ctypes.data, self._sequence.itemsize
+        pointer = ctypes.POINTER(ctypes.c_int32)
+        each = [ctypes.cast(ids + i * step, pointer) for i in range(most)]
+        self._sequences = (pointer * most)(*each)
+        self.native = llama.llama_batch(
+            n_tokens=0,
+            embd=_array(self._embeddings, ctypes.c_float),
+            pos=_array(self._all_positions, ctypes.c_int32),
+            n_seq_id=_array(self._n_sequences, ctypes.c_int32),
+            seq_id=self._sequences,
+            logits=_array(self._wanted, ctypes.c_int8),
+        )
+
+    def fill(self, tokens: Sequence[int], position: int, rows: int) -> None:
+        """Tokens from ``position`` on alone; logits wanted of the last ``rows``."""
+        self.clear()
+        self.add(tokens, position, rows, 0)
+
+    def clear(self) -> None:
+        """Hold nothing."""
+        self.native.n_tokens = 0
+
+    def add(self, tokens: Sequence[int], position: int, rows: int, sequence: int) -> None:
+        """Tokens of a sequence from ``position`` on; logits wanted of the last ``rows``."""
+        begin, end = self.native.n_tokens, self.native.n_tokens + len(tokens)
+        self.native.n_tokens = end
+        self._rows.write(tokens, self._embeddings[begin:end])
+        self._position[begin:end] = np.arange(position, position + len(tokens))
+        planes = self._all_positions[: self._planes * end].reshape(self._planes, end)
+        planes[:_TIME_AND_PLACE] = self._position[:end]
+        planes[_TIME_AND_PLACE:] = 0
+        self._wanted[begin : end - rows] = 0
+        self._wanted[end - rows : end] = 1
+        self._sequence[begin:end] = sequence
+
+    def free(self) -> None:
+        """Nothing to do: the arrays are numpy's."""
+
+
+@functools.cache
+def _to_float(type_id: int) -> Any:
+    """ggml's function that makes floats of a row, of any type but floats themselves."""
+    traits = _ggml().ggml_get_type_traits
+    traits.restype, traits.argtypes = ctypes.POINTER(_TypeTraits), [ctypes.c_int]
+    return traits(type_id).contents.to_float
+
+
+def _ggml() -> Any:
+    """The library of ggml's types: found through llama.cpp's, but for Windows."""
+    library = llama_library.library()._lib
+    if hasattr(library, "ggml_get_type_traits"):
+        return library
+    from llama_cpp._ctypes_extensions import load_shared_library
+    from llama_cpp._ggml import libggml_base_path
+
+    return load_shared_library("ggml-base", libggml_base_path)
+
+
+def _array(array: NDArray[Any], kind: Any) -> Any:
+    return array.ctypes.data_as(ctypes.POINTER(kind))

@@ -1,0 +1,138 @@
+"""Trimmed vocabulary of a draft: for which of its target's tokens a file has output rows.
+
+After FR-Spec (arXiv 2502.14856). llama.cpp is told of a model with so few tokens, none of them with
+a text. Behind its tensors, where llama.cpp does not look, lie the embeddings of all tokens: other
+tokens than those it can propose must still be read.
+"""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.metadata.gguf_file import INT32, MAX_ELEMENTS, PartHeader, TensorInfo
+from localspec.metadata.vocab import Vocab
+
+_PREFIX = "localspec.vocab."
+IDS, SIZE, DIGEST, SCALE = (f"{_PREFIX}{name}" for name in ("ids", "size", "sha256", "scale"))
+EMBEDDING = "token_embd.weight"
+MAKE_AGAIN = "Make it again with `localspec draft make`."
+
+# Types of which ggml makes no floats (`ggml_get_type_traits`).
+_UNREADABLE = frozenset("I8 I16 I32 I64 F64 Q8_1 Q8_K".split())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrimmedVocabulary:
+    """The tokens that a draft can propose, and where the embeddings of all tokens lie.
+
+    ``ids`` are the target's ids of the output rows, ascending, shape (rows,). All ``size`` tokens
+    can be read: from byte ``offset`` to the end of the file each has ``row_bytes`` bytes, ``width``
+    numbers of ggml's type ``type_id``, which count ``scale`` times as inputs. ``digest`` is the
+    `vocabulary_digest` of the target.
+    """
+
+    ids: NDArray[np.int32]
+    size: int
+    digest: str
+    scale: float
+    width: int
+    type_id: int
+    row_bytes: int
+    offset: int
+
+    def describe(self) -> str:
+        """How many tokens of how many, for a sentence."""
+        return f"{len(self.ids):,} of {self.size:,} tokens"
+
+
+def vocabulary_digest(vocab: Vocab) -> str:
+    """The sha256 of all token texts in their order."""
+    return hashlib.sha256(b"\0".join(vocab.texts())).hexdigest()
+
+
+def embeddings_offset(data_start: int, tensors: Sequence[TensorInfo], alignment: int) -> int:
+    """Where the embeddings begin: behind the last tensor, in bytes of the file, aligned."""
+    end = max((tensor.offset + tensor.n_bytes for tensor in tensors), default=0)
+    return data_start + end + -end % alignment
+
+
+def read_trimmed(
+    part: PartHeader, data_start: int, architecture: str, n_parts: int
+) -> TrimmedVocabulary | None:
+    """The trimmed vocabulary of a file, None where it has its own.
+
+    Raises `NotAGGUF` where the keys, the tensors and the size of the file do not agree.
+    """
+    if not any(key.startswith(_PREFIX) for key in part.types):
+        return None
+    if n_parts > 1:
+        part.fail("is split, and has a trimmed vocabulary, which cannot be", MAKE_AGAIN)
+    if part.text("tokenizer.ggml.model") != "none":
+        part.fail("has a trimmed vocabulary beside a tokenizer of its own", MAKE_AGAIN)
+    size, ids = _read_size(part), _read_ids(part)
+    if ids[0] < 0 or ids[-1] >= size or np.any(ids[1:] <= ids[:-1]):
+        part.fail(f"does not list ids below {size:,}, ascending, in its key '{IDS}'", MAKE_AGAIN)
+    matrix = _read_matrix(part, len(ids))
+    if part.number(f"{architecture}.vocab_size") != len(ids):
+        part.fail(f"does not give its {len(ids):,} output rows as vocab_size", MAKE_AGAIN)
+    row_bytes = matrix.n_bytes // len(ids)
+    alignment = part.number("general.alignment") or 32
+    offset = embeddings_offset(data_start, part.tensors, alignment)
+    if offset + size * row_bytes != part.n_bytes:
+        part.fail(
+            f"has {part.n_bytes - offset:,} bytes behind its tensors, where the embeddings of "
+            f"{size:,} tokens take {size * row_bytes:,}"
+        )
+    return TrimmedVocabulary(
+        ids=ids,
+        size=size,
+        digest=_read_digest(part),
+        scale=_read_scale(part),
+        width=matrix.shape[0],
+        type_id=matrix.type_id,
+        row_bytes=row_bytes,
+        offset=offset,
+    )
+
+
+def _read_size(part: PartHeader) -> int:
+    size = part.number(SIZE)
+    if size is None or not 1 <= size <= MAX_ELEMENTS:
+        part.fail(f"has no number of 1 to {MAX_ELEMENTS:,} tokens in its key '{SIZE}'", MAKE_AGAIN)
+    return size
+
+
+def _read_ids(part: PartHeader) -> NDArray[np.int32]:
+    """Shape (rows,), of at least one row; nothing else about them is checked."""
+    array = part.array(IDS, "list of i32", INT32)
+    if array is None or not array.length:
+        part.fail(f"lists no ids in its key '{IDS}'", MAKE_AGAIN)
+    return np.frombuffer(array.packed, "<i4").astype(np.int32, copy=False)
+
+
+def _read_matrix(part: PartHeader, n_rows: int) -> TensorInfo:
+    """The embeddings of the tokens that can be proposed."""
+    found = [tensor for tensor in part.tensors if tensor.name == EMBEDDING]
+    if not found or len(found[0].shape) != 2 or found[0].shape[1] != n_rows:
+        part.fail(f"has no tensor '{EMBEDDING}' of {n_rows:,} rows, one for each id", MAKE_AGAIN)
+    if found[0].type_name in _UNREADABLE or not found[0].shape[0]:
+        part.fail(f"has embeddings of type {found[0].type_name}, which are no weights", MAKE_AGAIN)
+    return found[0]
+
+
+def _read_digest(part: PartHeader) -> str:
+    digest = part.text(DIGEST)
+    if digest is None or len(digest) != hashlib.sha256().digest_size * 2:
+        part.fail(f"has no sha256 of its target's tokens in its key '{DIGEST}'", MAKE_AGAIN)
+    return digest
+
+
+def _read_scale(part: PartHeader) -> float:
+    scale = part.values.get(SCALE)
+    if not isinstance(scale, float) or not math.isfinite(scale) or scale <= 0:
+        part.fail(f"has no number above 0 in its key '{SCALE}'", MAKE_AGAIN)
+    return scale

@@ -1,0 +1,72 @@
+"""Which tokens a draft with a trimmed vocabulary can propose: those that its target uses most."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from localspec.bench.prompts import Prompt, read_prompts
+from localspec.core.sampling_params import SamplingParams
+from localspec.engine.engine import Engine
+from localspec.engine.generate import stream_generate
+
+ANSWER_TOKENS = 256  # of each prompt
+CONTROL = 3  # a token's type
+
+Progress = Callable[[int, int], None]  # prompts done, prompts in all
+
+
+def frequent_ids(
+    engine: Engine,
+    n_ids: int,
+    prompts: Sequence[Prompt] = (),
+    *,
+    limit: int | None = None,
+    on_progress: Progress | None = None,
+) -> list[int]:
+    """The ``n_ids`` tokens that a draft of this target should propose, ascending.
+
+    What ends a turn and the marks of the chat template always; then what the target says most often
+    in its own greedy answers to ``prompts``, the built-in ones where there are none, and in these
+    prompts; then the lowest ids, which in a BPE vocabulary are its first and so most frequent
+    merges. All are below ``limit``, the number of the draft's own tokens. FR-Spec
+    (arXiv 2502.14856) counts a corpus; the target's own words need none, and are what a draft is
+    to guess. ``on_progress`` may raise to end it. Raises what `stream_generate` raises.
+    """
+    most = min(engine.target.n_vocab, limit or engine.target.n_vocab)
+    counts = count_tokens(engine, prompts or read_prompts(), on_progress)
+    always = _marks(engine, counts)
+    return choose_ids(counts, always, n_ids, most)
+
+
+def count_tokens(
+    engine: Engine, prompts: Sequence[Prompt], on_progress: Progress | None = None
+) -> Counter[int]:
+    """How often each token occurs in these prompts and in the target's greedy answers to them."""
+    counts: Counter[int] = Counter()
+    greedy = SamplingParams(temperature=0)
+    for done, prompt in enumerate(prompts, 1):
+        encoded = engine.encode_chat(prompt.messages)
+        counts.update(encoded)
+        if len(encoded) < engine.target.n_ctx:
+            for response in stream_generate(engine, encoded, greedy, 0, max_tokens=ANSWER_TOKENS):
+                counts.update(response.tokens)
+        if on_progress is not None:
+            on_progress(done, len(prompts))
+    return counts
+
+
+def choose_ids(counts: Counter[int], always: Iterable[int], n_ids: int, n_vocab: int) -> list[int]:
+    """``n_ids`` ids below ``n_vocab``: those of ``always``, the most frequent, then the lowest."""
+    by_rank = [*sorted(always), *(token for token, _ in counts.most_common()), *range(n_vocab)]
+    ranked = dict.fromkeys(token for token in by_rank if token < n_vocab)
+    return sorted(list(ranked)[:n_ids])
+
+
+def _marks(engine: Engine, counts: Counter[int]) -> set[int]:
+    """Tokens that end a turn, and the control tokens that the chat template writes."""
+    target = engine.target
+    ends = {token for token in range(target.n_vocab) if target.is_stop(token)}
+    turns = [{"role": role, "content": "a"} for role in ("user", "assistant", "user")]
+    written = {*counts, *engine.encode_chat(turns)}
+    vocab = target.header.vocab
+    control = set() if vocab is None else set(vocab.ids_of_type(CONTROL))
+    return ends | (control & written)

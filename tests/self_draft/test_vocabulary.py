@@ -1,0 +1,82 @@
+"""Which tokens a trimmed draft keeps: marks always, then what is said, then the lowest ids."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.bench.prompts import Prompt
+from localspec.engine.engine import Engine
+from localspec.self_draft import vocabulary
+from localspec.self_draft.vocabulary import choose_ids, count_tokens, frequent_ids
+from tests.support.real_pair import GREEDY, fresh
+
+
+def prompt(words: str) -> Prompt:
+    return Prompt("answer", ({"role": "user", "content": words},))
+
+
+PROMPTS = [prompt("the thing"), prompt("and another")]
+
+
+def test_the_order_of_what_is_kept() -> None:
+    counts = Counter({50: 3, 40: 9, 30: 1})
+    assert choose_ids(counts, {60}, 1, 100) == [60]
+    assert choose_ids(counts, {60}, 2, 100) == [40, 60]
+    assert choose_ids(counts, {60}, 4, 100) == [30, 40, 50, 60]
+    assert choose_ids(counts, {60}, 6, 100) == [0, 1, 30, 40, 50, 60]
+    assert choose_ids(counts, {60}, 6, 45) == [0, 1, 2, 3, 30, 40]  # the draft has no more
+
+
+@given(
+    st.dictionaries(st.integers(0, 60), st.integers(1, 9)),
+    st.sets(st.integers(0, 60)),
+    st.integers(1, 70),
+    st.integers(1, 50),
+)
+def test_as_many_as_there_are(
+    counts: dict[int, int], always: set[int], n_ids: int, n_vocab: int
+) -> None:
+    ids = choose_ids(Counter(counts), always, n_ids, n_vocab)
+    assert ids == sorted(set(ids)) and len(ids) == min(n_ids, n_vocab)
+    assert all(0 <= token < n_vocab for token in ids)
+    wanted = {token for token in always if token < n_vocab}
+    assert wanted <= set(ids) or set(ids) <= wanted
+
+
+@pytest.mark.llama
+def test_what_the_target_says_is_counted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vocabulary, "ANSWER_TOKENS", 12)
+    heard: list[tuple[int, int]] = []
+    counts = count_tokens(engine, PROMPTS, lambda done, total: heard.append((done, total)))
+    expected: Counter[int] = Counter()
+    for each in PROMPTS:
+        encoded = engine.encode_chat(each.messages)
+        expected.update(encoded)
+        expected.update(fresh(engine, encoded, GREEDY, 0, 12).tokens)
+    assert counts == expected and heard == [(1, 2), (2, 2)]
+
+
+@pytest.mark.llama
+def test_marks_and_ends_of_turns_are_kept(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vocabulary, "ANSWER_TOKENS", 4)
+    written = set(
+        engine.target.tokenize("<|im_start|><|im_end|>", add_special=False, parse_special=True)
+    )
+    ends = {token for token in range(engine.target.n_vocab) if engine.is_stop(token)}
+    assert len(written) == 2 and ends
+    ids = frequent_ids(engine, 8, PROMPTS)
+    assert written | ends <= set(ids) and len(ids) == 8
+    assert set(frequent_ids(engine, 8, PROMPTS, limit=100)).isdisjoint(written)
+
+
+@pytest.mark.llama
+def test_a_prompt_that_fills_the_context_is_counted_alone(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vocabulary, "ANSWER_TOKENS", 4)
+    long = prompt("the thing " * engine.target.n_ctx)
+    assert count_tokens(engine, [long]).total() >= engine.target.n_ctx
