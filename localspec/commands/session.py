@@ -62,6 +62,11 @@ class Request:
         return self.models.suffix == "on"
 
     @property
+    def branches(self) -> int:
+        """Most candidates at one place; 1 where nothing is drafted."""
+        return 1 if self.draft.lengths == (0,) else self.models.most_branches
+
+    @property
     def draft_tokens(self) -> DraftTokens:
         """The one draft length asked for, or the default; raises UsageError for what cannot be."""
         length = self.draft.one_length(default_length(self.params))
@@ -121,7 +126,7 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
     from localspec.engine.llama import llama_library
 
     llama_library.log.verbose = request.models.verbose
-    target = replace(target, parallel=parallel, branches=request.models.most_branches)
+    target = replace(target, parallel=parallel, branches=request.branches)
     engine = Engine.load(target, draft, lenient=request.models.lenient, say=console.note)
     for sentence in (*engine.notes, *_without_branches(request, engine)):
         console.note(sentence)

@@ -331,9 +331,9 @@ class LlamaModel:
         if self._weights.is_stateful or self._weights.is_sliding:
             self.options = replace(self.options, branches=1)
         if has_branches(self.options, Trim.name):
-            trim = self._make_context(Trim.name)
-            if self._weightless or (self._works(trim) and self._branches_work()):
-                return trim
+            self.rollback = self._make_context(Trim.name)
+            if self._weightless or self._branches_work():
+                return self.rollback
             self.options = replace(self.options, branches=1)
         for way in (*(() if self._weights.is_stateful else (Trim.name,)), *ways, Fork.name):
             found = self._make_context(way)
@@ -362,14 +362,18 @@ class LlamaModel:
         return works
 
     def _branches_work(self) -> bool:
-        """Whether a row of a tree is what a chain gives there; not all caches mask by sequence."""
+        """Whether cells are dropped, and a row of a tree is what a chain gives in its place.
+
+        Not all caches mask by sequence.
+        """
         first, second, other, last = ((7919 * i + 1) % self.n_vocab for i in range(4))
         chain = self.decode([first, second, last], 1)[0].copy()
         self.keep(1)
+        works = self._held == 1
         assert self._branches is not None
         row = self._branches.decode([second, other, last], (0, 0))[2]
         self._branches.take([2])
-        works = bool(np.abs(row - chain).max() <= _ALIKE * np.abs(chain).max())
+        works = works and bool(np.abs(row - chain).max() <= _ALIKE * np.abs(chain).max())
         self.keep(0)
         return works
 
