@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,7 @@ from localspec.speculative.control.loss_budget import LossBudget
 from localspec.speculative.loop import Round
 from localspec.speculative.suffix import SuffixIndex
 from tests.support.answers import text_of, tokens_of
-from tests.support.toys import STOP_TOKEN, FakeClock, ToyEngine
+from tests.support.toys import STOP_TOKEN, FakeClock, ToyEngine, ToyTree
 
 GREEDY = SamplingParams(temperature=0)
 WARM = SamplingParams(temperature=1.0, seed=4)
@@ -389,6 +390,45 @@ def test_a_draft_that_is_right_or_wrong(quirk: float, expected: set[str]) -> Non
 
 
 # -- thoughts ------------------------------------------------------------------------------
+
+
+def treed(engine: ToyEngine, branches: int = 3) -> ToyEngine:
+    """The same engine, whose target verifies trees."""
+    engine.target.tree = ToyTree(engine.target, branches)
+    return engine
+
+
+@given(
+    st.integers(0, 30),
+    st.sampled_from([GREEDY, WARM, replace(WARM, acceptance="match")]),
+    lengths,
+    st.integers(2, 3),
+    stop_strings,
+)
+def test_an_answer_does_not_depend_on_trees(
+    seed: int, params: SamplingParams, length: DraftTokens, branches: int, stop: list[str]
+) -> None:
+    plain = answer(ToyEngine(quirk=None, seed=seed), "abca", params, 0, max_tokens=40, stop=stop)
+    engine = treed(ToyEngine(quirk=1.0, seed=seed), branches)
+    grown = answer(engine, "abca", params, length, max_tokens=40, stop=stop)
+    assert (tokens_of(grown), text_of(grown)) == (tokens_of(plain), text_of(plain))
+    stats = grown[-1].stats
+    assert stats.branched <= stats.accepted <= stats.drafted
+    assert sum(source.accepted for source in stats.sources.values()) == stats.accepted
+
+
+def test_a_token_that_nobody_guessed_at_is_plain_in_trees_too() -> None:
+    """A draft that is the target: its path is accepted whole, and the rivals beside it are not."""
+    engine = treed(ToyEngine(quirk=0.0, n_ctx=200))
+    responses = answer(engine, "abca", GREEDY, 2, max_tokens=30)
+    assert responses[-1].stats.drafted > 2 * responses[-1].stats.accepted
+    assert {p.origin for each in responses for p in each.pieces} == {"draft", "plain"}
+
+
+def test_the_test_by_p_and_q_takes_chains() -> None:
+    engine = treed(ToyEngine(quirk=0.3))
+    answer(engine, "abca", replace(WARM, acceptance="rejection"), 3, max_tokens=30)
+    assert engine.target.tree is not None and engine.target.tree.passes == []
 
 
 def reading(engine: ToyEngine, state: str) -> Prompt:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from localspec.core.sampling_params import SamplingParams
-from localspec.speculative.drafters import MODEL, ModelDrafter
+from localspec.speculative.drafters import MODEL, RUNNERS_UP, ModelDrafter
 from localspec.speculative.sampling.sampler import Sampler
 from tests.support.toys import ToyModel, WatchedList, never_stop
 
@@ -81,6 +81,23 @@ def test_confidence_is_the_lead_over_the_runner_up() -> None:
     second, best = sorted(model.row([1, 2, 3]))[-2:]
     assert first.confidence == pytest.approx(float(best - second))
     assert first.token == int(model.row([1, 2, 3]).argmax()) and first.group == MODEL
+
+
+@pytest.mark.parametrize("sampler", [GREEDY, WARM])
+@pytest.mark.parametrize("branches", [1, 2, 3])
+def test_rivals_are_behind_the_candidate(sampler: Sampler, branches: int) -> None:
+    alone = ModelDrafter(ToyModel(), sampler, 16, never_stop)
+    beside = ModelDrafter(ToyModel(), sampler, 16, never_stop, branches)
+    for one, each in zip(alone.propose([1, 2]), islice(beside.propose([1, 2]), 9), strict=False):
+        assert each._replace(rivals=()) == one
+        confidences = [rival.confidence for rival in each.rivals]
+        assert [rival.group for rival in each.rivals] == list(RUNNERS_UP)[: branches - 1]
+        assert confidences == sorted(confidences, reverse=True)
+        assert all(rival.source == "draft" for rival in each.rivals)
+        assert branches == 1 or confidences[0] == pytest.approx(-each.confidence)
+    assert not any(group.startswith(MODEL) for group in RUNNERS_UP)  # theirs is no usual chance
+    reviewed = beside.review([9, 8, 7, 6, 5, 4], 3)
+    assert [len(each.rivals) for each, _ in reviewed] == [branches - 1] * 3
 
 
 def test_accepted_tokens_stay_in_the_cache() -> None:
