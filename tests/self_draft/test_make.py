@@ -274,3 +274,15 @@ def test_a_draft_that_does_not_load_is_removed_and_the_reason_told(
     with pytest.raises(DraftNotMade, match="does not run it: .*blk.2"):
         make(architecture("llama"), (0, 1), tmp_path / "draft.gguf")
     assert not list(tmp_path.glob("*draft*"))
+
+
+@pytest.mark.parametrize("name", ["glm4moe", "step35", "qwen3next"])
+def test_without_its_first_layers_a_mixture_has_fewer_dense_ones(
+    architecture: Files, tmp_path: Path, name: str
+) -> None:
+    target = architecture(name)
+    group = removable(read_header(target)).group
+    draft = make(target, range(group, 4), tmp_path / "draft.gguf")
+    assert read_header(draft).get("leading_dense_block_count") == 0
+    same = silenced(target, range(group), tmp_path / "silent.gguf")
+    assert np.array_equal(logits(draft), logits(same))
