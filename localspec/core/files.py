@@ -1,4 +1,4 @@
-"""Files written beside their place and renamed when complete; reading up to a bound."""
+"""Files written beside their place and renamed when complete; bounds on reading and writing."""
 
 import os
 import secrets
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from localspec.core.errors import FileProblem
+from localspec.core.errors import FileProblem, LocalspecError
 
 
 def read_at_most(path: Path, most: int) -> bytes:
@@ -31,6 +31,16 @@ def read_text(path: Path, most: int, *, what: str = "", expected: str = "a text 
         raise FileProblem(
             f"{what}{path} cannot be read: {reason}.", f"Give {expected} in UTF-8."
         ) from error
+
+
+def require_room(folder: Path, needed: int, what: str, elsewhere: str) -> None:
+    """Raise LocalspecError where ``needed`` bytes do not fit; ``what`` would be written there."""
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise LocalspecError(
+            f"{what} needs {needed / 1e6:.0f} MB, and {folder} has {free / 1e6:.0f} MB left.",
+            f"Make room there. {elsewhere}",
+        )
 
 
 @contextmanager

@@ -22,13 +22,14 @@ MAX_KEY_BYTES = 64 << 10
 MAX_KEPT_ELEMENTS = 1024
 MAX_TENSOR_NAME = 63
 MAX_DIMENSIONS = 4
+ALIGNMENT = 32  # of tensors, unless a file says otherwise
 
 UPGRADE = "Upgrade localspec, or convert the model again with an older llama.cpp."
 
 Value = str | int | float | bool | tuple[str, ...] | tuple[int | float | bool, ...]
 
 UINT8, INT8, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY = 0, 1, 4, 5, 6, 7, 8, 9
-_SCALARS = {  # GGUF value type -> struct code
+SCALARS = {  # GGUF value type -> struct code
     UINT8: "B", INT8: "b", 2: "H", 3: "h", UINT32: "I", INT32: "i", FLOAT32: "f", BOOL: "?",
     10: "Q", 11: "q", 12: "d",
 }  # fmt: skip
@@ -122,7 +123,8 @@ class PartHeader:
     """One GGUF file, parsed but not yet interpreted.
 
     `announced` holds the number of texts of each list of texts, known before they are read, and
-    `types` the GGUF type of each value; `n_header` is the number of bytes before the weights.
+    `types` the GGUF type of each value, and `spans` where its type and value begin and end in the
+    file; `n_header` is the number of bytes before the weights.
     """
 
     path: Path
@@ -133,7 +135,13 @@ class PartHeader:
     tensors: list[TensorInfo] = field(default_factory=list)
     announced: dict[str, int] = field(default_factory=dict)
     types: dict[str, int] = field(default_factory=dict)
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
     n_header: int = 0
+
+    @property
+    def data_start(self) -> int:
+        """Where the weights begin, in bytes."""
+        return self.n_header + -self.n_header % (self.number("general.alignment") or ALIGNMENT)
 
     def fail(self, sentence: str, hint: str = AGAIN) -> NoReturn:
         raise NotAGGUF(f"{one_line(str(self.path))} {sentence}.", hint)
@@ -231,6 +239,7 @@ class HeaderReader:
         n_keys = reader.count("keys", MAX_KEYS, 14)
         for index in range(n_keys):
             key, type_id = _read_key(reader, part, index)
+            start = reader.offset - 4
             array = _read_array_head(reader) if type_id == ARRAY else None
             if array is not None and array.type_id == STRING:
                 part.announced[key] = array.length
@@ -239,6 +248,7 @@ class HeaderReader:
                 part.values[key] = _read_value(reader, type_id)
             else:
                 _read_elements(reader, part, key, array)
+            part.spans[key] = start, reader.offset
         _read_tensors(reader, part, n_tensors)
         part.n_header = reader.offset
 
@@ -279,7 +289,7 @@ def _read_key(reader: ByteReader, part: PartHeader, index: int) -> tuple[str, in
         reader.fail(f"has {'a second' if key else 'an empty'} key '{one_line(key[:80])}'")
     reader.reading = f"key '{one_line(key[:80])}'"
     type_id = reader.u32()
-    if type_id not in _SCALARS and type_id not in (STRING, ARRAY):
+    if type_id not in SCALARS and type_id not in (STRING, ARRAY):
         reader.fail(f"has the unknown value type {type_id} in {reader.reading}", UPGRADE)
     if key == "general.alignment" and type_id != UINT32:
         reader.fail(f"stores {reader.reading} in another type than u32", _CONVERT)
@@ -288,16 +298,16 @@ def _read_key(reader: ByteReader, part: PartHeader, index: int) -> tuple[str, in
 
 
 def _read_value(reader: ByteReader, type_id: int) -> Value:
-    return _decode(reader.string()) if type_id == STRING else reader.scalar(_SCALARS[type_id])
+    return _decode(reader.string()) if type_id == STRING else reader.scalar(SCALARS[type_id])
 
 
 def _read_array_head(reader: ByteReader) -> Array:
     """Type and length of an array whose elements follow."""
     type_id = reader.u32()
-    if type_id != STRING and type_id not in _SCALARS:
+    if type_id != STRING and type_id not in SCALARS:
         what = "an array of arrays" if type_id == ARRAY else f"the unknown value type {type_id}"
         reader.fail(f"has {what} in {reader.reading}", UPGRADE)
-    width = 8 if type_id == STRING else struct.calcsize(_SCALARS[type_id])
+    width = 8 if type_id == STRING else struct.calcsize(SCALARS[type_id])
     return Array(type_id, reader.count("elements", MAX_ELEMENTS, width), [], b"")
 
 
@@ -310,7 +320,7 @@ def _read_elements(reader: ByteReader, part: PartHeader, key: str, head: Array) 
         strings = reader.strings(head.length) if kept else reader.skip_strings(head.length)
         array = head._replace(strings=strings)
     else:
-        width = struct.calcsize(_SCALARS[head.type_id])
+        width = struct.calcsize(SCALARS[head.type_id])
         packed = reader.take(head.length * width)
         array = head._replace(packed=packed) if kept else head
     if short:
@@ -322,12 +332,12 @@ def _read_elements(reader: ByteReader, part: PartHeader, key: str, head: Array) 
 def _unpack(array: Array) -> Value:
     if array.type_id == STRING:
         return tuple(map(_decode, array.strings))
-    return struct.unpack(f"<{array.length}{_SCALARS[array.type_id]}", array.packed)
+    return struct.unpack(f"<{array.length}{SCALARS[array.type_id]}", array.packed)
 
 
 def _read_tensors(reader: ByteReader, part: PartHeader, n_tensors: int) -> None:
     alignment = part.number("general.alignment")
-    alignment = 32 if alignment is None else alignment
+    alignment = ALIGNMENT if alignment is None else alignment
     if alignment.bit_count() != 1:
         reader.fail(f"gives the alignment {alignment}, which is not a power of two")
     names: set[str] = set()

@@ -217,7 +217,7 @@ def _build_header(parts: Sequence[PartHeader], complete: bool = True) -> ModelHe
         tensors=tensors,
         values=dict(first.values),
         split_count=len(parts),
-        data_start=first.n_header + -first.n_header % (first.number("general.alignment") or 32),
+        data_start=first.data_start,
     )
 
 

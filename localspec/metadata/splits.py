@@ -66,7 +66,7 @@ def _join(parts: list[PartHeader]) -> None:
     index, count = len(others), parts[0].number("split.count")
     if last.number("split.no") != index or last.number("split.count") not in (None, count):
         last.fail(f"does not say that it is part {index + 1} of {count}")
-    for kept in (last.values, last.arrays, last.announced, last.types):
+    for kept in (last.values, last.arrays, last.announced, last.types, last.spans):
         kept.clear()
     if sum(len(part.tensors) for part in parts) > MAX_TENSORS:
         last.fail(f"and the parts before it describe over {MAX_TENSORS:,} tensors")

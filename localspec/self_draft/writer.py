@@ -1,20 +1,29 @@
-"""Writer of a model's copy with other names and another header, its weights as they are."""
+"""Writer of a model's copy with other names and another header, its weights byte for byte."""
 
-from __future__ import annotations
-
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import BinaryIO
 
-import numpy as np
+from localspec.metadata.gguf_file import (
+    ALIGNMENT,
+    ARRAY,
+    BOOL,
+    FLOAT32,
+    SCALARS,
+    STRING,
+    UINT32,
+    PartHeader,
+    TensorInfo,
+    Value,
+)
+from localspec.metadata.splits import read_part
 
-from localspec.bench.gguf_copy import copy_fields, new_gguf, open_gguf, write_start
-from localspec.metadata.gguf_file import Value
-
-if TYPE_CHECKING:
-    from gguf import GGUFWriter, ReaderTensor
-
-_SPLIT = ("split.no", "split.count", "split.tensors.count")
+# A copy is one file, aligned as files are that do not say it.
+_LEFT_OUT = ("split.no", "split.count", "split.tensors.count", "general.alignment")
+_TYPES: dict[type, int] = {bool: BOOL, int: UINT32, float: FLOAT32, str: STRING}
+_INTEGERS = "BbHhIiQq"
+_PIECE = 1 << 20  # bytes in memory
 
 
 def write_copy(
@@ -26,28 +35,89 @@ def write_copy(
 ) -> None:
     """Write one file of the tensors in ``names``, by their new names, of the model in ``parts``.
 
-    The header is that of the first part, with ``values`` in it; None leaves a key out.
-    ``on_tensor`` hears how many tensors are written. Memory: the header; weights are mapped.
-    The file is incomplete while this runs. Raises FileProblem and NotAGGUF for the parts.
+    The header is that of the first part, with ``values`` in it; None leaves a key out. The GGUF
+    library would take 13 seconds and 0.9 GB for the header of a model with 250,000 tokens.
+    ``on_tensor`` hears how many tensors are written. The file is incomplete while this runs.
+
+    Raises FileProblem and NotAGGUF for the parts, OSError for the output.
     """
-    opened = [open_gguf(part) for part in parts]
-    fields = opened[0][1]
-    kept = [each for reader, _ in opened for each in reader.tensors if each.name in names]
-    architecture = fields["general.architecture"].value
-    with new_gguf(output, architecture) as writer:
-        copy_fields(writer, fields, {**dict.fromkeys(_SPLIT), **values})
-        for tensor in kept:
-            _announce(writer, tensor, names[tensor.name])
-        write_start(writer)
-        for done, tensor in enumerate(kept, 1):
-            writer.write_tensor_data(tensor.data)
-            if on_tensor is not None:
-                on_tensor(done)
+    headers = [read_part(part) for part in parts]
+    kept = [[tensor for tensor in part.tensors if tensor.name in names] for part in headers]
+    done = 0
+    with output.open("wb") as file:
+        every = [tensor for tensors in kept for tensor in tensors]
+        _write_header(file, headers[0], every, names, dict.fromkeys(_LEFT_OUT) | dict(values))
+        for header, tensors in zip(headers, kept, strict=True):
+            with header.path.open("rb") as source:
+                for tensor in tensors:
+                    _copy(source, file, header.data_start + tensor.offset, tensor.n_bytes, header)
+                    file.write(bytes(-tensor.n_bytes % ALIGNMENT))
+                    done += 1
+                    if on_tensor is not None:
+                        on_tensor(done)
 
 
-def _announce(writer: GGUFWriter, tensor: ReaderTensor, name: str) -> None:
-    """Describe a tensor; with its type given, the writer takes the shape as it is."""
-    shape = [int(size) for size in reversed(tensor.shape)]
-    writer.add_tensor_info(
-        name, shape, np.dtype(np.float32), int(tensor.n_bytes), tensor.tensor_type
-    )
+def _write_header(
+    file: BinaryIO,
+    part: PartHeader,
+    tensors: Sequence[TensorInfo],
+    names: Mapping[str, str],
+    values: Mapping[str, Value | None],
+) -> None:
+    """Write everything before the weights: keys, changed or as they are, and tensors."""
+    own = [key for key in part.spans if key not in values]
+    ours = [(key, value) for key, value in values.items() if value is not None]
+    file.write(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(own) + len(ours)))
+    with part.path.open("rb") as source:
+        for key in own:
+            start, end = part.spans[key]
+            file.write(_string(key))
+            _copy(source, file, start, end - start, part)
+        for key, value in ours:
+            file.write(_string(key) + _packed(value, _types(source, part, key)))
+    offset = 0
+    for tensor in tensors:
+        sizes = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
+        file.write(_string(names[tensor.name]) + sizes)
+        file.write(struct.pack("<IQ", tensor.type_id, offset))
+        offset += tensor.n_bytes + -tensor.n_bytes % ALIGNMENT
+    file.write(bytes(-file.tell() % ALIGNMENT))
+
+
+def _types(source: BinaryIO, part: PartHeader, key: str) -> tuple[int, ...]:
+    """The type of a key's value in the file, and of an array's elements; none for a new key."""
+    if key not in part.spans:
+        return ()
+    source.seek(part.spans[key][0])
+    return struct.unpack("<II", source.read(8))[: 2 if part.types[key] == ARRAY else 1]
+
+
+def _packed(value: Value, types: tuple[int, ...]) -> bytes:
+    """Type and value as they are stored: in the type they had, if that is of their kind."""
+    if isinstance(value, tuple):
+        each = types[1] if len(types) == 2 else _TYPES[type(value[0])]
+        head = struct.pack("<IIQ", ARRAY, each, len(value))
+        return head + b"".join(_element(item, each) for item in value)
+    fits = len(types) == 1 and type(value) is int and SCALARS.get(types[0], "?") in _INTEGERS
+    kind = types[0] if fits else _TYPES[type(value)]
+    return struct.pack("<I", kind) + _element(value, kind)
+
+
+def _element(value: str | int | float | bool, kind: int) -> bytes:
+    return _string(value) if isinstance(value, str) else struct.pack("<" + SCALARS[kind], value)
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def _copy(source: BinaryIO, file: BinaryIO, start: int, size: int, part: PartHeader) -> None:
+    """Copy so many bytes, a piece at a time."""
+    source.seek(start)
+    while size > 0:
+        piece = source.read(min(size, _PIECE))
+        if not piece:
+            part.fail("became shorter while it was read")
+        file.write(piece)
+        size -= len(piece)

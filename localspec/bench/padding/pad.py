@@ -19,19 +19,19 @@ import glob
 import hashlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from localspec.bench.gguf_copy import copy_fields, new_gguf, refuse_full_disk, write_start
 from localspec.bench.padding.encoder import Quantization, TensorEncoder, place
 from localspec.bench.padding.layout import Forms, PaddedShape, TensorForm
 from localspec.bench.padding.source import PaddingSource, require_paddable
 from localspec.core.errors import FileProblem, LocalspecError
-from localspec.core.files import appearing_when_complete
+from localspec.core.files import appearing_when_complete, require_room
 from localspec.metadata.header import read_header
 
 if TYPE_CHECKING:
@@ -76,10 +76,10 @@ def pad_model(
         if destination.exists() and destination.samefile(source):
             raise LocalspecError(f"{source} cannot be padded onto itself.", "Name another file.")
         needed = padded.num_bytes + padded.source.header_bytes
-        refuse_full_disk(destination.parent, needed, "The padded model", _ELSEWHERE)
+        require_room(destination.parent, needed, "The padded model", _ELSEWHERE)
         with (
             appearing_when_complete(destination) as partial,
-            new_gguf(partial, padded.source.layout.architecture) as writer,
+            _writer(partial, padded.source.layout.architecture) as writer,
         ):
             padded.write_header(writer)
             padded.write_tensors(writer, on_progress)
@@ -141,6 +141,17 @@ def _remove_leftovers(cache_dir: Path, stem: str) -> None:
             continue  # somebody else's, or gone already
 
 
+@contextmanager
+def _writer(path: Path, architecture: str) -> Iterator[GGUFWriter]:
+    from gguf import GGUFWriter
+
+    writer = GGUFWriter(path, architecture)
+    try:
+        yield writer
+    finally:
+        writer.close()
+
+
 @dataclass(frozen=True, slots=True)
 class _PaddedModel:
     """What a padded file holds; ``tensors`` are the forms of all of them, in file order."""
@@ -171,14 +182,33 @@ class _PaddedModel:
         """Everything before the tensor data: the header's fields, and the list of tensors."""
         from gguf import GGMLQuantizationType
 
-        ours = self.source.padded_fields(self.shape, self.encoder.quantization)
-        copy_fields(writer, self.source.fields, ours)
+        self._add_fields(writer)
         for name, form in self.tensors.items():
             kind = self.encoder.type if form.fill is None else GGMLQuantizationType.F32
             # With a raw type given the writer takes shape and bytes as they are, not by the dtype.
             shape, size = form.dimensions, self._size(form)
             writer.add_tensor_info(name, shape, np.dtype(np.float32), size, kind)
-        write_start(writer)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+
+    def _add_fields(self, writer: GGUFWriter) -> None:
+        """The source's, and in the place of those that padding changes ours."""
+        from gguf import GGUFValueType
+
+        ours = self.source.padded_fields(self.shape, self.encoder.quantization)
+        for key, field in self.source.fields.items():
+            # The writer states the architecture and aligns by its default; it cannot write an empty
+            # array, and readers take an absent one for that.
+            if key in ours or key in ("general.architecture", "general.alignment"):
+                continue
+            if field.kinds[0] != GGUFValueType.ARRAY:
+                writer.add_key_value(key, field.value, field.kinds[0])
+            elif field.value:
+                writer.add_key_value(key, field.value, field.kinds[0], field.kinds[-1])
+        kinds = {int: GGUFValueType.UINT32, float: GGUFValueType.FLOAT32, str: GGUFValueType.STRING}
+        for key, replacement in ours.items():
+            writer.add_key_value(key, replacement, kinds[type(replacement)])
 
     def write_tensors(self, writer: GGUFWriter, on_progress: ByteProgress | None) -> None:
         """The tensor data, behind the header; one tensor at a time is in memory."""

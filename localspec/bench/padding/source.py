@@ -9,13 +9,12 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from localspec.bench.gguf_copy import HeaderField, open_gguf
 from localspec.bench.padding.encoder import BLOCK, Quantization
 from localspec.bench.padding.layout import Forms, Layout, PaddedShape
-from localspec.core.errors import LocalspecError
+from localspec.core.errors import FileProblem, LocalspecError, NotAGGUF
 
 if TYPE_CHECKING:
-    from gguf import GGUFReader
+    from gguf import GGUFReader, GGUFValueType
     from numpy.typing import NDArray
 
 _EPSILON = "attention.layer_norm_rms_epsilon"
@@ -25,6 +24,14 @@ _PLAIN = (
     "Only a plain llama or qwen35 model in F16 or F32 can be padded: tied embeddings, no biases, "
     "as many key heads as query heads, and delta nets with as many again."
 )
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderField:
+    """One header value with its GGUF types: its own, and for an array the elements' too."""
+
+    value: Any
+    kinds: list[GGUFValueType]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +48,7 @@ class PaddingSource:
     @classmethod
     def read(cls, path: Path) -> PaddingSource:
         """Raises NotAGGUF or FileProblem for an unreadable file, LocalspecError if not plain."""
-        reader, fields = open_gguf(path)
+        reader, fields = _open(path)
         header = _Header(path, fields)
         header.refuse_foreign(reader)
         layout, shape = header.layout(), header.shape()
@@ -105,6 +112,26 @@ class PaddingSource:
 
         label: str = model_weight_count_rounded_notation(self.layout.parameters(shape))
         return label
+
+
+def _open(path: Path) -> tuple[GGUFReader, dict[str, HeaderField]]:
+    """The mapped file and its header, without the reader's own `GGUF.` entries."""
+    from gguf import GGUFReader
+
+    try:
+        reader = GGUFReader(path)
+        return reader, {
+            key: HeaderField(field.contents(), field.types)
+            for key, field in reader.fields.items()
+            if not key.startswith("GGUF.")
+        }
+    except OSError as problem:
+        raise FileProblem(f"{path}: {problem.strerror}.", "Check the path.") from None
+    except (ValueError, KeyError, IndexError, OverflowError) as problem:
+        # The library's for a wrong magic, unknown types, lengths beyond the end, bad UTF-8.
+        raise NotAGGUF(
+            f"{path} is not a GGUF file, or it is damaged: {problem}.", "Fetch it once more."
+        ) from problem
 
 
 def _not_plain(path: Path, reason: str) -> LocalspecError:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from localspec.core import child
+from localspec.core import child, machine
 from localspec.core.errors import DraftNotMade, UsageError
 from localspec.core.files import appearing_when_complete
 from localspec.core.formatting import one_line
@@ -119,6 +119,7 @@ def _work() -> None:
     without = (ctypes.c_int32 * (len(asked["without"]) + 1))(*asked["without"], -1)
     settings = {
         "ftype": asked["ftype"],
+        "nthread": machine.logical_cores(),
         "allow_requantize": True,
         "max_buf_size": _MOST_ROWS,
         "prune_layers": ctypes.cast(without, ctypes.POINTER(ctypes.c_int32)),

@@ -12,12 +12,18 @@ from pathlib import Path
 import pytest
 
 from localspec.core.config import KeyValue, LoadOptions, Lora, RopeOptions, Shares
-from localspec.core.errors import NotEnoughMemory
+from localspec.core.errors import EngineError, NotEnoughMemory
 from localspec.engine.llama import llama_library
 from localspec.engine.memory import probe as memory_probe
 from localspec.engine.memory.estimate import estimate_memory
 from localspec.engine.memory.plan import FreeMemory
-from localspec.engine.memory.probe import announcement, free_memory, plan_here, would_allocate
+from localspec.engine.memory.probe import (
+    announcement,
+    free_memory,
+    plan_here,
+    require_loadable,
+    would_allocate,
+)
 from localspec.engine.memory.use import MemoryUse
 from localspec.metadata.header import ModelHeader, read_header
 from tests.support.big_files import write_big_model
@@ -232,16 +238,31 @@ def child(code: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
 
 
-def test_the_child_ends_with_the_one_that_asked() -> None:
-    code = (
-        "import threading, time\n"
-        "threading.Thread(target=probe._end_with_parent, daemon=True).start()\n"
-        "time.sleep(600)"
-    )
-    with child(code) as orphan:
-        assert orphan.stdin is not None
-        orphan.stdin.close()
-        assert orphan.wait(60) == 1
+@pytest.mark.llama
+def test_a_model_that_loads_is_taken_and_for_another_the_reason_is_told(
+    tiny: TinyFiles, tmp_path: Path
+) -> None:
+    require_loadable(tiny.target)
+    broken = write_gguf(tmp_path / "m.gguf", {"general.architecture": "llama"})
+    with pytest.raises(EngineError, match="llama.context_length"):
+        require_loadable(broken)
+
+
+def test_a_model_that_crashes_llama_cpp_crashes_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_child(monkeypatch, tmp_path, "import os; os.abort()")
+    with pytest.raises(EngineError, match="crashes on m.gguf"):
+        require_loadable(tmp_path / "m.gguf")
+
+
+def test_without_an_answer_a_model_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_child(monkeypatch, tmp_path, "time.sleep(600)")
+    monkeypatch.setattr(memory_probe, "_PATIENCE", 0.3)
+    with pytest.raises(EngineError, match="did not say"):
+        require_loadable(tmp_path / "m.gguf")
 
 
 @pytest.mark.llama
