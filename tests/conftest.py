@@ -20,6 +20,7 @@ from tests.support.real_pair import (  # noqa: F401  fixtures
     floats,
     tiny,
 )
+from tests.support.self_drafts import silent_target  # noqa: F401  a fixture
 from tests.support.streams import streams  # noqa: F401  a fixture
 
 # A shell makes its background jobs, and their children, ignore Ctrl-C; the tests press it.

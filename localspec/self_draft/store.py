@@ -78,7 +78,7 @@ def find(target: ModelHeader) -> Kept | None:
     """What was kept for a target on this machine; None for nothing, or what is damaged or stale."""
     try:
         return _read(target, _document_path(target))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
 
 
@@ -113,7 +113,7 @@ def keep(target: ModelHeader, recipe: Recipe, draft: Path, verdict: Verdict | No
 
 
 def _read(target: ModelHeader, path: Path) -> Kept:
-    """What a document says; raises ValueError, KeyError or TypeError where that cannot be used."""
+    """What a document says; raises ValueError, LookupError or TypeError where it is unusable."""
     document = json.loads(read_at_most(path, _MAX_BYTES).decode())
     if document["format"] != FORMAT or document["machine"] != _machine():
         raise ValueError("it is of another version or machine")

@@ -7,12 +7,11 @@ from typing import Any, get_args
 
 from localspec.bench.comparison import Comparison
 from localspec.bench.figures import SameText, Side, side_figures
-from localspec.bench.plan import BenchPlan
+from localspec.bench.plan import BenchPlan, PromptIds
 from localspec.bench.spent import FEWEST_PROMPTS, Interval, speedup_interval
 from localspec.bench.ways import Way, compare_ways
 from localspec.engine.engine import Engine
 from localspec.engine.stats import SourceStats
-from localspec.self_draft.questions import Questions
 from localspec.self_draft.trial import ANSWER_TOKENS, GREEDY
 from localspec.speculative.limits import ceiling
 from localspec.speculative.loop import Clock
@@ -81,7 +80,7 @@ class Verdict:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Verdict":
-        """Take up what `as_json` gave; raises ValueError, KeyError or TypeError for others."""
+        """Take up what `as_json` gave; raises ValueError, LookupError or TypeError for others."""
         given = {each.name: document[each.name] for each in fields(cls)}
         for name, value in given.items():
             if name.endswith("_interval"):
@@ -100,7 +99,7 @@ class Verdict:
 
 def judge(
     pair: Engine,
-    asked: Questions,
+    asked: Mapping[str, PromptIds],
     verify: Sequence[float],
     step: float,
     *,
@@ -125,7 +124,9 @@ def judge(
     return _verdict(lookup, drafted, pair.draft.memory.total, most)
 
 
-def _affordable(asked: Questions, verify: Sequence[float], budget: float) -> tuple[Questions, int]:
+def _affordable(
+    asked: Mapping[str, PromptIds], verify: Sequence[float], budget: float
+) -> tuple[dict[str, PromptIds], int]:
     """The first of the prompts, and how often each is answered, as the time allows."""
     row = verify[-1] / len(verify)
     each = [3 * (len(prompt) * row + ANSWER_TOKENS * verify[0]) for prompt in asked.values()]

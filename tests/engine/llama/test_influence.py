@@ -10,14 +10,20 @@ import pytest
 from localspec.core import paths
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.influence import block_influence
+from tests.support.layers import silenced
 from tests.support.real_pair import TinyFiles, load_model, random_ids
-from tests.support.silent_layers import write_with_silent_layers
+from tests.support.tiny_models import write_tiny_model
 
 pytestmark = pytest.mark.llama
 
 
-def test_layers_that_change_nothing_have_no_influence(tmp_path: Path) -> None:
-    model = load_model(write_with_silent_layers(tmp_path / "m.gguf", {2, 4}))
+@pytest.fixture
+def deep(tmp_path: Path) -> Path:
+    return write_tiny_model(tmp_path / "deep.gguf", seed=1, layers=6, matrix_type=np.float32)
+
+
+def test_layers_that_change_nothing_have_no_influence(deep: Path) -> None:
+    model = load_model(silenced(deep, {2, 4}, deep.with_name("silent.gguf")))
     try:
         found = block_influence(model, [random_ids(80), random_ids(10, seed=1)])
     finally:
@@ -27,8 +33,8 @@ def test_layers_that_change_nothing_have_no_influence(tmp_path: Path) -> None:
     assert min(found[1], found[3], found[5]) > 0.01
 
 
-def test_each_token_counts_once_however_texts_are_cut(tmp_path: Path) -> None:
-    model = load_model(write_with_silent_layers(tmp_path / "m.gguf", ()))
+def test_each_token_counts_once_however_texts_are_cut(deep: Path) -> None:
+    model = load_model(deep)
     long, short = random_ids(70), random_ids(7, seed=1)
     try:
         both, first, second = (

@@ -1,0 +1,210 @@
+"""The command draft make and --draft self, with real llama.cpp on a target with silent layers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from localspec.engine.engine import Engine
+from localspec.metadata.header import read_header
+from localspec.self_draft import selection, store, verdict
+from localspec.self_draft.make import make_draft
+from localspec.self_draft.recipe import KEEP, Recipe
+from localspec.self_draft.verdict import Verdict
+from tests.support.command import HELLO, Command
+from tests.support.self_drafts import LOSES, PAYS
+
+pytestmark = pytest.mark.llama
+
+RECIPE = Recipe((0, 1), KEEP)
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verdict, "ANSWER_TOKENS", 8)
+    monkeypatch.setattr(selection, "VERDICT_BUDGET", 0.0)
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> Verdict:
+    """The verdict that is always found, whatever this machine measures."""
+    monkeypatch.setattr(selection, "judge", lambda *arguments, **more: PAYS)
+    return PAYS
+
+
+@pytest.fixture
+def loses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "judge", lambda *arguments, **more: LOSES)
+
+
+def keep(target: Path, found: Verdict | None) -> store.Kept:
+    """Put a draft of a target into the store."""
+    with store.workplace() as folder:
+        draft = folder / "draft.gguf"
+        make_draft(read_header(target), RECIPE, draft)
+        return store.keep(read_header(target), RECIPE, draft, found)
+
+
+def test_json_tells_all_that_was_found(localspec: Command, silent_target: Path) -> None:
+    done = localspec("draft", "make", silent_target, "--layers", "2", "-t", "1", "--json")
+    assert done.code == 0 and done.err.startswith("Searching for a draft")
+    document = json.loads(done.out)
+    assert document["target"] == str(silent_target) and document["output"] is None
+    assert [trial["recipe"]["type"] for trial in document["trials"]] == [
+        *("Q4_0", "Q2_K", "Q3_K_S", "keep")
+    ]
+    best = document["draft"]
+    assert best in document["trials"] and best["recipe"]["layers"] == [0, 1]
+    assert set(best) == {
+        *("recipe", "n_bytes", "agreement", "step_s", "step_cost", "predicted_speedup", "length")
+    }
+    assert document["failed"] == [] and document["stopped"] is False
+    assert set(document["verdict"]) == {
+        *("pays", "speedup", "speedup_interval", "lookup_speedup", "over_lookup", "reason"),
+        *("over_lookup_interval", "acceptance_rate", "mean_accepted_length", "draft_memory"),
+        *("text", "ceiling", "prompts", "looping"),
+    }
+    assert (document["kept"] is not None) == document["verdict"]["pays"]
+    assert document["verdict"]["text"] in ("same", "rounding")
+
+
+def test_a_table_and_the_verdict(
+    localspec: Command, silent_target: Path, tmp_path: Path, judged: Verdict
+) -> None:
+    output = tmp_path / "draft.gguf"
+    flags = ("--layers", "3", "--type", "q4_0", "-t", "1", "-o", output)
+    done = localspec("draft", "make", silent_target, *flags)
+    assert done.code == 0
+    row, said, place = done.out.splitlines()
+    name, size, agrees, step, predicted = row.split("\t")
+    assert name == "the first 3 of 6 layers in Q4_0" and size.endswith("KiB")
+    assert agrees.endswith("%") and float(step) > 0 and predicted.endswith("x")
+    assert said.startswith(
+        "It pays: the first 3 of 6 layers in Q4_0 gives 1.50x plain (1.40 to 1.6"
+    )
+    assert "75% of its tokens" in said and "2.50 tokens" in said and "memory 1 MiB" in said
+    kept = store.find(read_header(silent_target))
+    assert kept is not None and kept.path is not None and kept.verdict == judged
+    assert str(kept.path) in place and str(output) in place
+    assert output.read_bytes() == kept.path.read_bytes()
+    assert read_header(output).block_count == 3
+
+
+@pytest.mark.usefixtures("loses")
+def test_a_no_is_said_plainly_and_remembered(
+    localspec: Command, silent_target: Path, tmp_path: Path
+) -> None:
+    flags = ("draft", "make", silent_target, "--layers", "3", "--type", "keep", "-t", "1")
+    done = localspec(*flags)
+    assert "does NOT pay: the first 3 of 6 layers gives 0.90x" in done.out
+    assert "2.50x would be the most" in done.out and "add --output FILE" in done.out
+    kept = store.find(read_header(silent_target))
+    assert kept is not None and kept.path is None
+    done = localspec(*flags, "-o", tmp_path / "draft.gguf")
+    assert done.code == 0 and (tmp_path / "draft.gguf").exists()
+    assert "not kept" in done.out and "add --output" not in done.out
+
+
+def test_ctrl_c_keeps_what_there_is_and_says_so(
+    localspec: Command, silent_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(*arguments: object, **more: object) -> Verdict:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(selection, "judge", judge)
+    flags = ("draft", "make", silent_target, "--layers", "2", "--type", "keep", "-t", "1")
+    done = localspec(*flags)
+    assert done.code == 130 and "Stopped: whether it pays was not measured" in done.out
+    done = localspec("run", "-m", silent_target, "--draft", "self", "-n", "4", "-t", "1", HELLO)
+    assert done.code == 0 and "made of the target; whether it pays was not measured" in done.err
+    assert json.loads(localspec(*flags, "--json").out)["verdict"] is None
+
+
+def test_bad_wishes_are_told_before_anything_is_loaded(
+    localspec: Command, silent_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Engine, "load", None)
+    other = Path(shutil.copy(silent_target, tmp_path / "other.gguf"))
+    before = other.read_bytes()
+    for flags, words in (
+        (("--layers", "7"), "has 6 layers"),
+        (("--layers", "0"), "no number from 1"),
+        (("--layers", "many"), "or auto"),
+        (("--type", "Q9_9"), "Q9_9"),
+        (("--type", "keep", "--layers", "6"), "the target itself"),
+        (("-o", str(silent_target)), "the target itself"),
+        (("-o", str(other)), "no draft made by localspec"),
+        (("-o", str(tmp_path / "missing" / "x.gguf")), "There is no folder"),
+    ):
+        done = localspec("draft", "make", silent_target, *flags)
+        assert done.code and words in done.sentences, flags
+    assert other.read_bytes() == before
+    assert localspec("draft", "make", tmp_path / "none.gguf").code == 1
+    assert localspec("draft", "make", silent_target.with_name("none"), "--json").out == ""
+
+
+def test_a_draft_that_pays_drafts(localspec: Command, silent_target: Path) -> None:
+    kept = keep(silent_target, PAYS)
+    flags = ("-m", silent_target, "-n", "12", "-t", "1", "--temp", "0", "--json", HELLO)
+    plain = json.loads(localspec("run", *flags, "--draft", "off").out)
+    done = localspec("run", *flags, "--draft", "self", "--draft", "3")
+    assert f"Draft: {kept.path}, made of the target (1.50x plain, prompt lookup" in done.err
+    drafted = json.loads(done.out)
+    assert drafted["drafted"] > 0 == plain["drafted"] and drafted["text"] == plain["text"]
+    assert localspec("run", *flags, "--draft", "self", "--draft", "off").err.count("Draft:") == 0
+
+
+def test_a_draft_that_does_not_pay_is_not_used(localspec: Command, silent_target: Path) -> None:
+    keep(silent_target, LOSES)
+    flags = ("-m", silent_target, "--draft", "self", "-n", "4", "-t", "1", HELLO)
+    done = localspec("run", *flags)
+    assert done.code == 0
+    line = next(line for line in done.err.splitlines() if "does not pay here" in line)
+    assert "0.90x plain, prompt lookup alone 1.10x" in line
+    done = localspec("run", *flags, "--draft", "4", "--json")
+    assert json.loads(done.out)["drafted"] == 0
+
+
+@pytest.mark.usefixtures("judged")
+def test_a_draft_is_made_once(
+    localspec: Command, silent_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selection, "SEARCH_BUDGET", 0.0)
+    flags = (
+        "bench",
+        silent_target,
+        "--draft",
+        "self",
+        "-n",
+        "2",
+        "-r",
+        "1",
+        "-t",
+        "1",
+        "-c",
+        "2048",
+    )
+    first = localspec(*flags, "--draft", "2", "--tasks", "edit")
+    assert first.code == 0 and "No draft was made of this target" in first.err
+    second = localspec(*flags, "--draft", "2", "--tasks", "edit")
+    assert second.code == 0 and "No draft was made" not in second.err
+    assert "made of the target" in second.err and "with the draft" in second.out
+    kept = store.find(read_header(silent_target))
+    assert kept is not None and kept.path is not None
+    kept.path.write_bytes(b"damaged")
+    assert "No draft was made" in localspec(*flags, "--draft", "2", "--tasks", "edit").err
+
+
+def test_other_commands_say_what_self_is(localspec: Command, silent_target: Path) -> None:
+    for arguments in (
+        ("check", silent_target, "self"),
+        ("export", silent_target, "--draft", "self", "--to", "vllm"),
+    ):
+        done = localspec(*arguments)
+        assert done.code == 2 and "draft make" in done.err, done.err
+    done = localspec("pair", "add", "mine", "--target", silent_target, "--draft", "self")
+    assert done.code == 2 and "A pair needs a target and a draft" in done.err
+    assert localspec("pair", "add", "self", "--target", silent_target).code == 2

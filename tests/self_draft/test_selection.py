@@ -1,0 +1,180 @@
+"""The selection of a self-draft, whole, with real llama.cpp on a target with silent layers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from localspec.core.config import LoadOptions
+from localspec.core.errors import DraftNotMade, LocalspecError, UsageError
+from localspec.engine.engine import Engine
+from localspec.metadata.header import read_header
+from localspec.self_draft import selection, store, verdict
+from localspec.self_draft.make import make_draft
+from localspec.self_draft.recipe import KEEP, Recipe
+from localspec.self_draft.selection import Selection, Wish, selected
+from localspec.self_draft.trial import Trial, Trials
+from tests.support.command import interrupt_decode
+from tests.support.real_pair import options
+from tests.support.self_drafts import SILENT
+from tests.support.tiny_models import write_tiny_model
+
+pytestmark = pytest.mark.llama
+
+
+def load(target: Path, draft: Path | None) -> tuple[LoadOptions, LoadOptions | None]:
+    return options(target), None if draft is None else options(draft)
+
+
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers of few tokens, and a verdict on few prompts; the search may take as long as ever."""
+    monkeypatch.setattr(verdict, "ANSWER_TOKENS", 8)
+    monkeypatch.setattr(selection, "VERDICT_BUDGET", 0.0)
+
+
+@pytest.fixture
+def valued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Predictions by agreement and layers, not by what a noisy machine takes."""
+    real = Trials.attempt
+
+    def attempt(trials: Trials, recipe: Recipe, path: Path) -> Trial:
+        trial = real(trials, recipe, path)
+        return replace(trial, predicted_speedup=trial.agreement - len(recipe.layers) / 100)
+
+    monkeypatch.setattr(Trials, "attempt", attempt)
+
+
+def choose(
+    target: Path,
+    wish: Wish = Wish(),  # noqa: B008
+    use: Callable[[Selection], None] = lambda found: None,
+) -> tuple[Selection, list[str], list[tuple[str, int, int]]]:
+    said: list[str] = []
+    shown: list[tuple[str, int, int]] = []
+    with selected(target, wish, load, said.append, lambda *told: shown.append(told)) as found:
+        use(found)
+    return found, said, shown
+
+
+def interrupt_making(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+    """Press Ctrl-C when the nth draft is made."""
+    real, calls = make_draft, itertools.count(1)
+
+    def make(header: object, recipe: Recipe, *more: object) -> None:
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        real(header, recipe, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(selection, "make_draft", make)
+
+
+@pytest.mark.usefixtures("brief", "valued")
+def test_silent_layers_are_left_out(silent_target: Path) -> None:
+    def use(found: Selection) -> None:
+        assert read_header(found.file).block_count == 6 - len(SILENT)
+
+    found, said, shown = choose(silent_target, Wish(type=KEEP), use)
+    assert found.recipe == Recipe((0, 1, 3), KEEP) and found.findings.best.agreement == 1
+    assert found.verdict is not None and found.verdict.text in ("same", "rounding")
+    assert not found.findings.failed and not found.findings.stopped
+    assert "4 minutes" in said[0] and str(store.folder()) in said[0] and "Ctrl-C" in said[0]
+    labels = [label for label, _, _ in shown]
+    assert any(label.startswith("trying the first 3 of 6 layers, at most") for label in labels)
+    assert labels[-1] == "measuring the best" and shown[-1][1] == shown[-1][2]
+    assert list(store.folder().iterdir()) == []  # the caller's to keep
+
+
+def test_a_precise_target_is_tried_in_lower_types(
+    silent_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt_making(monkeypatch, 7)
+    found, _, _ = choose(silent_target)
+    tried = {trial.recipe for trial in found.findings.trials}
+    whole = tuple(range(6))
+    assert {Recipe(whole, kind) for kind in ("Q4_0", "Q2_K", "Q3_K_S")} <= tried
+    assert all(trial.recipe.type != KEEP for trial in found.findings.trials)
+    assert any(len(recipe.layers) == 3 for recipe in tried)
+
+
+@pytest.mark.usefixtures("brief")
+def test_what_is_given_is_made_and_no_more(
+    silent_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, _, _ = choose(silent_target, Wish(2, "Q8_0"))
+    assert [trial.recipe for trial in found.findings.trials] == [Recipe((0, 1), "Q8_0")]
+    found, _, _ = choose(silent_target, Wish(layers=2))
+    kinds = [trial.recipe.type for trial in found.findings.trials]
+    assert kinds == ["Q4_0", "Q2_K", "Q3_K_S", KEEP]
+    monkeypatch.setattr(selection, "SEARCH_BUDGET", 0.0)
+    found, _, _ = choose(silent_target)
+    assert len(found.findings.trials) == 1
+
+
+def test_what_leaves_nothing_to_make_is_refused_at_once(
+    silent_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Engine, "load", None)  # nothing is loaded
+    for layers in (0, 7):
+        with pytest.raises(UsageError, match="has 6 layers"):
+            choose(silent_target, Wish(layers))
+    with pytest.raises(UsageError, match="would be the target itself"):
+        choose(silent_target, Wish(6, KEEP))
+    single = write_tiny_model(tmp_path / "single.gguf", seed=1, layers=1)
+    with pytest.raises(DraftNotMade, match="no layer of it can be left out"):
+        choose(single, Wish(type=KEEP))
+    assert not store.folder().exists()
+
+
+def test_where_every_recipe_fails_the_first_reason_is_told(
+    silent_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise DraftNotMade("It cannot be.")
+
+    monkeypatch.setattr(selection, "make_draft", fail)
+    with pytest.raises(LocalspecError, match="It cannot be"):
+        choose(silent_target, Wish(2, KEEP))
+    assert list(store.folder().iterdir()) == []
+
+
+@pytest.mark.usefixtures("brief")
+def test_ctrl_c_in_the_search_keeps_the_best_without_a_verdict(
+    silent_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt_making(monkeypatch, 3)
+
+    def use(found: Selection) -> None:
+        assert read_header(found.file).block_count == len(found.recipe.layers)
+
+    found, _, _ = choose(silent_target, Wish(type=KEEP), use)
+    assert found.findings.stopped and found.verdict is None and len(found.findings.trials) == 2
+    assert list(store.folder().iterdir()) == []
+
+
+@pytest.mark.usefixtures("brief")
+def test_ctrl_c_in_the_verdict_keeps_the_draft(
+    silent_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(*arguments: object, **more: object) -> object:
+        interrupt_decode(monkeypatch, 30)
+        return verdict.judge(*arguments, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(selection, "judge", judge)
+    found, _, _ = choose(silent_target, Wish(2, KEEP))
+    assert found.verdict is None and len(found.findings.trials) == 1
+
+
+def test_a_target_that_is_low_already_only_loses_layers(
+    tmp_path: Path, silent_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    low = tmp_path / "low.gguf"
+    make_draft(read_header(silent_target), Recipe(tuple(range(6)), "Q4_0"), low)
+    interrupt_making(monkeypatch, 4)
+    found, _, _ = choose(low)
+    assert {trial.recipe.type for trial in found.findings.trials} == {KEEP}
+    assert all(len(trial.recipe.layers) < 6 for trial in found.findings.trials)

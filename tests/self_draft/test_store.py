@@ -1,0 +1,190 @@
+"""The store of self-drafts: found again whole, and made again when anything is amiss."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localspec.core import machine
+from localspec.core.errors import FileProblem
+from localspec.metadata.header import ModelHeader, read_header
+from localspec.self_draft import store
+from localspec.self_draft.recipe import KEEP, Recipe
+from tests.support.real_pair import TinyFiles
+from tests.support.self_drafts import LOSES, PAYS
+
+pytestmark = pytest.mark.llama  # which tells of the machine's devices
+
+RECIPE = Recipe((0,), KEEP)
+
+
+@pytest.fixture
+def target(tiny: TinyFiles) -> ModelHeader:
+    return read_header(tiny.target)
+
+
+@pytest.fixture
+def made(tiny: TinyFiles) -> Callable[[], Path]:
+    """A draft on its way into the store."""
+
+    def make() -> Path:
+        store.folder().mkdir(parents=True, exist_ok=True)
+        return Path(shutil.copy(tiny.draft, store.folder() / "made.gguf"))
+
+    return make
+
+
+def document_of(target: ModelHeader) -> Path:
+    return store._document_path(target)
+
+
+def test_what_pays_is_found_with_its_file(target: ModelHeader, made: Callable[[], Path]) -> None:
+    assert store.find(target) is None
+    draft = made()
+    content = draft.read_bytes()
+    kept = store.keep(target, RECIPE, draft, PAYS)
+    assert not draft.exists()
+    assert kept.path is not None and kept.path.read_bytes() == content
+    assert store.find(target) == kept == store.Kept(kept.path, RECIPE, PAYS)
+
+
+def test_what_does_not_pay_is_known_without_its_file(
+    target: ModelHeader, made: Callable[[], Path]
+) -> None:
+    store.keep(target, RECIPE, made(), PAYS)
+    kept = store.keep(target, RECIPE, made(), LOSES)
+    assert kept == store.find(target) == store.Kept(None, RECIPE, LOSES)
+    assert list(store.folder().glob("*-*.gguf")) == []
+
+
+def test_what_was_not_measured_is_kept(target: ModelHeader, made: Callable[[], Path]) -> None:
+    kept = store.keep(target, RECIPE, made(), None)
+    assert kept.path is not None and store.find(target) == kept
+
+
+def test_only_one_draft_of_a_target_is_kept(target: ModelHeader, made: Callable[[], Path]) -> None:
+    first = store.keep(target, RECIPE, made(), PAYS)
+    second = store.keep(target, Recipe((0, 1), "Q4_0"), made(), PAYS)
+    assert first.path is not None and not first.path.exists()
+    assert second.path is not None and second.path.exists() and store.find(target) == second
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 0},
+        {"machine": {"cpu": "another", "devices": []}},
+        {"recipe": {"layers": [], "type": "keep"}},
+        {"recipe": {"layers": [7], "type": "keep"}},
+        {"recipe": {"layers": ["0"], "type": "keep"}},
+        {"recipe": None},
+        {"verdict": {}},
+        {"verdict": 3},
+        {"file": None},
+        {"file": {"name": "x.gguf", "bytes": 3}},
+        {"file": []},
+    ],
+)
+def test_what_is_stale_or_damaged_counts_as_nothing(
+    target: ModelHeader, made: Callable[[], Path], change: dict[str, Any]
+) -> None:
+    store.keep(target, RECIPE, made(), PAYS)
+    path = document_of(target)
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(document | change))
+    assert store.find(target) is None
+    path.write_text(json.dumps(document))
+    assert store.find(target) is not None
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"[" * 60_000, b"1" * (2**16 + 1)])
+def test_no_json_of_ours_counts_as_nothing(
+    target: ModelHeader, made: Callable[[], Path], content: bytes
+) -> None:
+    store.keep(target, RECIPE, made(), PAYS)
+    document_of(target).write_bytes(content)
+    assert store.find(target) is None
+
+
+def test_a_missing_file_or_another_machine_counts_as_nothing(
+    target: ModelHeader, made: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = store.keep(target, RECIPE, made(), PAYS)
+    assert kept.path is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(machine, "cpu_name", lambda: "another")
+        assert store.find(target) is None
+    assert store.find(target) is not None
+    kept.path.unlink()
+    assert store.find(target) is None
+
+
+@pytest.mark.parametrize("place", [2**20 + 300_000, -5])
+def test_another_model_with_the_same_header_and_size_is_another(
+    tmp_path: Path, tiny: TinyFiles, place: int
+) -> None:
+    """As a fine-tune is: only its weights differ, far behind the beginning."""
+    content = np.frombuffer(tiny.target.read_bytes() + bytes(2**21), np.uint8).copy()
+    paths = [tmp_path / "a.gguf", tmp_path / "b.gguf"]
+    for path in paths:
+        content.tofile(path)
+        content[place - 2**19 if place > 0 else place :] ^= 1
+    a, b = map(read_header, paths)
+    assert document_of(a) != document_of(b)
+    again = Path(shutil.copy(paths[0], tmp_path / "c.gguf"))
+    assert document_of(read_header(again)) == document_of(a)
+
+
+def test_two_processes_may_keep_at_once(target: ModelHeader, tiny: TinyFiles) -> None:
+    store.folder().mkdir(parents=True)
+    begin = threading.Barrier(2)
+
+    def keep(number: int) -> None:
+        for i in range(20):
+            draft = Path(shutil.copy(tiny.draft, store.folder() / f"{number}.gguf"))
+            begin.wait()
+            store.keep(target, Recipe((number,) if i % 2 else (0,), KEEP), draft, PAYS)
+
+    threads = [threading.Thread(target=keep, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = store.find(target)  # of the last round, in which the recipes differ
+    assert found is None or (found.path is not None and found.path.exists())
+
+
+def test_a_workplace_vanishes_with_what_was_abandoned(tmp_path: Path) -> None:
+    with store.workplace() as first, store.workplace() as second:
+        (first / "draft.gguf").write_bytes(b"x")
+        assert first != second
+    assert list(store.folder().iterdir()) == []
+    abandoned = store.folder() / ".making-old"
+    abandoned.mkdir()
+    (abandoned / "draft.gguf").write_bytes(b"x")
+    with store.workplace():
+        assert abandoned.exists()  # it may be another process's
+    os.utime(abandoned, (time.time() - 90_000,) * 2)
+    with store.workplace():
+        assert not abandoned.exists()
+
+
+def test_a_folder_that_cannot_be_made_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: ModelHeader, tiny: TinyFiles
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "file"))
+    with pytest.raises(FileProblem, match="Nothing can be written"), store.workplace():
+        pass
+    with pytest.raises(FileProblem, match="cannot be kept"):
+        store.keep(target, RECIPE, tiny.draft, PAYS)
+    assert store.find(target) is None

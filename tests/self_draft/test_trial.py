@@ -1,0 +1,95 @@
+"""Trials of drafts: agreement with what the target said, costs, and a prediction from both."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from localspec.core.errors import EngineError
+from localspec.engine.engine import Engine
+from localspec.engine.llama.model import LlamaModel
+from localspec.self_draft.recipe import KEEP, Recipe
+from localspec.self_draft.trial import Text, Trials, record
+from tests.support.real_pair import TinyFiles, fresh, options, random_ids
+
+pytestmark = pytest.mark.llama
+
+RECIPE = Recipe((0,), KEEP)
+
+
+@pytest.fixture
+def target(tiny: TinyFiles) -> Iterator[Engine]:
+    with Engine.load(options(tiny.target)) as engine:
+        yield engine
+
+
+def test_answers_are_the_plain_ones(target: Engine) -> None:
+    prompts = {"a": random_ids(20), "b": random_ids(9, seed=1)}
+    texts = record(target, prompts, time.perf_counter, 1e9)
+    assert [text.prompt for text in texts] == list(prompts.values())
+    for text in texts:
+        assert text.answer == fresh(target, text.prompt, max_tokens=48).tokens
+
+
+def test_recording_ends_when_the_time_is_spent(target: Engine) -> None:
+    now = iter(range(10**6))
+    prompts = {str(i): random_ids(9, seed=i) for i in range(5)}
+    texts = record(target, prompts, lambda: float(next(now)), 0.0)
+    assert len(texts) == 1  # in any case
+
+
+def test_the_target_itself_agrees_with_all_and_another_with_few(
+    target: Engine, tiny: TinyFiles
+) -> None:
+    texts = record(target, {"a": random_ids(20), "b": random_ids(99)}, time.perf_counter, 1e9)
+    trials = Trials(target, texts, options, time.perf_counter)
+    itself, twin = trials.attempt(RECIPE, tiny.target), trials.attempt(RECIPE, tiny.draft)
+    assert itself.agreement == 1 > twin.agreement > 0.2
+    assert (itself.n_bytes, itself.recipe) == (tiny.target.stat().st_size, RECIPE)
+    assert itself.step_cost == pytest.approx(itself.step_s / trials.verify[0])
+    assert target.target.tokens == []
+
+
+def test_the_prediction_is_that_of_the_best_length(target: Engine, tiny: TinyFiles) -> None:
+    texts = [Text(random_ids(5), fresh(target, random_ids(5), max_tokens=40).tokens)]
+    trials = Trials(target, texts, options, time.perf_counter)
+    trials.verify = [1.0] * 17  # as on a GPU: as wide as one likes
+    trial = trials.attempt(RECIPE, tiny.target)
+    # All is right: the more the better, and the first round drafts nothing.
+    assert trial.length in range(8, 17) and trial.predicted_speedup > 5
+    trials.verify = [float(width) for width in range(1, 18)]
+    assert trials.attempt(RECIPE, tiny.target).predicted_speedup < 1
+
+
+def test_costs_are_told_by_the_clock(target: Engine, tiny: TinyFiles) -> None:
+    now = 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 0.25
+        return now
+
+    trials = Trials(target, [Text(random_ids(5), random_ids(4))], options, clock)
+    assert trials.verify[0] == 0.25  # from the reading before a pass to that behind it
+    trial = trials.attempt(RECIPE, tiny.draft)
+    assert (trial.step_s, trial.step_cost) == (0.25, 1)
+
+
+def test_a_draft_that_cannot_roll_back_is_refused(
+    target: Engine, tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = Trials(target, [Text(random_ids(5), random_ids(4))], options, time.perf_counter)
+    closed: list[LlamaModel] = []
+    real = LlamaModel.close
+
+    def close(model: LlamaModel) -> None:
+        closed.append(model)
+        real(model)
+
+    monkeypatch.setattr(LlamaModel, "close", close)
+    monkeypatch.setattr(LlamaModel, "can_roll_back", False)
+    with pytest.raises(EngineError, match="cannot take tokens back from draft.gguf"):
+        trials.attempt(RECIPE, tiny.draft)
+    assert [model.header.path for model in closed] == [tiny.draft]
