@@ -69,16 +69,10 @@ def read_trimmed(
     """
     if not any(key.startswith(_PREFIX) for key in part.types):
         return None
-    if n_parts > 1:
-        part.fail("is split, and has a trimmed vocabulary, which cannot be", MAKE_AGAIN)
-    if part.text("tokenizer.ggml.model") != "none":
-        part.fail("has a trimmed vocabulary beside a tokenizer of its own", MAKE_AGAIN)
-    size, ids = _read_size(part), _read_ids(part)
-    if ids[0] < 0 or ids[-1] >= size or np.any(ids[1:] <= ids[:-1]):
-        part.fail(f"does not list ids below {size:,}, ascending, in its key '{IDS}'", MAKE_AGAIN)
-    matrix = _read_matrix(part, len(ids))
-    if part.number(f"{architecture}.vocab_size") != len(ids):
-        part.fail(f"does not give its {len(ids):,} output rows as vocab_size", MAKE_AGAIN)
+    _require_lone(part, n_parts)
+    size = _read_size(part)
+    ids = _read_ids(part, size)
+    matrix = _read_matrix(part, len(ids), architecture)
     row_bytes = matrix.n_bytes // len(ids)
     alignment = part.number("general.alignment") or 32
     offset = embeddings_offset(data_start, part.tensors, alignment)
@@ -99,6 +93,14 @@ def read_trimmed(
     )
 
 
+def _require_lone(part: PartHeader, n_parts: int) -> None:
+    """Neither other parts nor a tokenizer."""
+    if n_parts > 1:
+        part.fail("is split, and has a trimmed vocabulary, which cannot be", MAKE_AGAIN)
+    if part.text("tokenizer.ggml.model") != "none":
+        part.fail("has a trimmed vocabulary beside a tokenizer of its own", MAKE_AGAIN)
+
+
 def _read_size(part: PartHeader) -> int:
     size = part.number(SIZE)
     if size is None or not 1 <= size <= MAX_ELEMENTS:
@@ -106,21 +108,26 @@ def _read_size(part: PartHeader) -> int:
     return size
 
 
-def _read_ids(part: PartHeader) -> NDArray[np.int32]:
-    """Shape (rows,), of at least one row; nothing else about them is checked."""
+def _read_ids(part: PartHeader, size: int) -> NDArray[np.int32]:
+    """Ids of so many tokens, ascending, shape (rows,), of at least one row."""
     array = part.array(IDS, "list of i32", INT32)
     if array is None or not array.length:
         part.fail(f"lists no ids in its key '{IDS}'", MAKE_AGAIN)
-    return np.frombuffer(array.packed, "<i4").astype(np.int32, copy=False)
+    ids = np.frombuffer(array.packed, "<i4").astype(np.int32, copy=False)
+    if ids[0] < 0 or ids[-1] >= size or np.any(ids[1:] <= ids[:-1]):
+        part.fail(f"does not list ids below {size:,}, ascending, in its key '{IDS}'", MAKE_AGAIN)
+    return ids
 
 
-def _read_matrix(part: PartHeader, n_rows: int) -> TensorInfo:
+def _read_matrix(part: PartHeader, n_rows: int, architecture: str) -> TensorInfo:
     """The embeddings of the tokens that can be proposed."""
     found = [tensor for tensor in part.tensors if tensor.name == EMBEDDING]
     if not found or len(found[0].shape) != 2 or found[0].shape[1] != n_rows:
         part.fail(f"has no tensor '{EMBEDDING}' of {n_rows:,} rows, one for each id", MAKE_AGAIN)
     if found[0].type_name in _UNREADABLE or not found[0].shape[0]:
         part.fail(f"has embeddings of type {found[0].type_name}, which are no weights", MAKE_AGAIN)
+    if part.number(f"{architecture}.vocab_size") != n_rows:
+        part.fail(f"does not give its {n_rows:,} output rows as vocab_size", MAKE_AGAIN)
     return found[0]
 
 

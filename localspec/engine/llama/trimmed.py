@@ -10,6 +10,11 @@ from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import Logits
 
 
+def open_draft_model(header: ModelHeader, options: LoadOptions) -> LlamaModel:
+    """A whole model as a draft, of its own vocabulary or of a trimmed one."""
+    return (LlamaModel if header.trimmed is None else TrimmedModel)(header, options)
+
+
 class TrimmedModel(LlamaModel):
     """A TokenModel of all its target's ids; those that it cannot propose have the logit -inf.
 

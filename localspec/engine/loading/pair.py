@@ -15,7 +15,7 @@ from localspec.engine.llama.heads.head import Head
 from localspec.engine.llama.heads.opening import open_head
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.rpc.servers import connect, warning
-from localspec.engine.llama.trimmed import TrimmedModel
+from localspec.engine.llama.trimmed import open_draft_model
 from localspec.engine.loading.chain_only import chain_only, not_branched
 from localspec.engine.loading.notes import missing_gpu, not_overridden, stretched, without_gpu
 from localspec.engine.loading.rollback_choice import load_target
@@ -181,7 +181,7 @@ def _load_draft(
         # What heads borrow of the target can be computed only where the target is.
         options = replace(options, rpc=target.options.rpc)
         return open_head(target, header, options)
-    draft = (LlamaModel if header.trimmed is None else TrimmedModel)(header, options)
+    draft = open_draft_model(header, options)
     if not draft.can_roll_back:
         draft.close()
         notes.append(_CANNOT_ROLL_BACK.format(header.path.name))

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from localspec.bench.padding.encoder import Quantization
 from localspec.bench.padding.pad import pad_model
 from localspec.bench.padding.source import PaddingSource
+from localspec.core.config import MAX_ROWS
 from localspec.core.errors import FileProblem, IncompatiblePair
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
@@ -292,5 +293,9 @@ def test_the_embeddings_behind_the_tensors_take_no_memory(
     estimate = estimate_memory(header, 512, load).use
     assert model.memory.weights == pytest.approx(estimate.weights, rel=0.1)
     assert model.memory.total == pytest.approx(estimate.total, rel=0.2)
+    assert header.trimmed is not None
+    many = replace(header.trimmed, ids=np.arange(10**6, dtype=np.int32))
+    rows = estimate_memory(replace(header, trimmed=many), 512, load).use
+    assert rows.compute > 4 * 10**6 * MAX_ROWS  # of logits
     before = estimate_memory(whole, 512, replace(load, path=whole.path)).use
     assert before.weights - estimate.weights == 2 * 128 * (4096 - 300)  # F16, 128 wide
