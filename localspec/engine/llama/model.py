@@ -371,11 +371,13 @@ class LlamaModel:
         self.keep(1)
         works = self._held == 1
         assert self._branches is not None
-        row = self._branches.decode([second, other, last], (0, 0))[2]
-        self._branches.take([2])
-        works = works and bool(np.abs(row - chain).max() <= _ALIKE * np.abs(chain).max())
-        self.keep(0)
-        return works
+        try:
+            row = self._branches.decode([second, other, last], (0, 0))[2]
+        except EngineError:
+            return False
+        finally:
+            self.keep(0)
+        return works and bool(np.abs(row - chain).max() <= _ALIKE * np.abs(chain).max())
 
     def _make_context(self, way: str) -> Rollback:
         """A new context in place of the present one."""

@@ -400,6 +400,24 @@ def test_a_cache_that_mixes_up_its_paths_gets_a_context_of_chains(
     model.close()
 
 
+def test_a_cache_that_takes_no_trees_gets_a_context_of_chains(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if llama.cpp refused tokens of several sequences."""
+    llama = llama_library.library()
+    decode = llama.llama_decode
+
+    def refusing(context: Any, batch: Any) -> int:
+        return -1 if batch.n_seq_id[0] > 1 else int(decode(context, batch))
+
+    monkeypatch.setattr(llama, "llama_decode", refusing)
+    model, oracle = (load_model(tiny.target, branches=branches) for branches in (3, 1))
+    assert model.tree is None and model.rollback.name == Trim.name
+    assert np.array_equal(model.decode(TEXT, 1), oracle.decode(TEXT, 1))
+    model.close()
+    oracle.close()
+
+
 class Oracle:
     """A controller that knows the text, and hides it among wrong candidates."""
 
