@@ -271,7 +271,7 @@ class Interrupted(Sampler):
 
     asked = 0
 
-    def pick(self, *args: object) -> int:  # type: ignore[override]
+    def pick(self, *args: object) -> int:
         self.asked += 1
         if self.asked == 3:
             raise KeyboardInterrupt
