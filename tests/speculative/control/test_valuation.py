@@ -231,7 +231,7 @@ def test_a_tree_is_never_worth_less_than_its_chain(
         assert worth == pytest.approx(1.0 + sum(tree.chances) - value.rate() * seconds)
 
 
-@given(leads, st.lists(st.floats(0.0, 0.6), min_size=32, max_size=32))
+@given(leads, st.floats(0.05, 0.6).map(lambda rise: [rise] * 32))
 def test_a_trie_that_is_not_built_would_have_held_no_better_tree(
     chain: list[float], rises: list[float]
 ) -> None:

@@ -101,9 +101,9 @@ def test_a_lazy_mask_equals_a_whole_one(params: SamplingParams, share: float) ->
         params = replace(params, seed=round_)
         sampler = ConstrainedSampler(Sampler(params), Only(tokens))
         assert sampler.pick(logits, 20, history) == reference(params, logits, tokens, history)
-        whole = Sampler(params).choose(masked(logits, tokens), 20, history)
+        whole = Sampler(params).choose(masked(logits, tokens), 20, history, 2)
         if Sampler(params).pick(logits, 20, history) not in tokens:
-            assert sampler.choose(logits, 20, history) == whole
+            assert sampler.choose(logits, 20, history, 2) == whole
 
 
 @pytest.mark.parametrize("params", [GREEDY, WARM])

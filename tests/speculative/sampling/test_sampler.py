@@ -508,3 +508,10 @@ def test_runners_up_are_the_next_ones(
         left = [sampler.shortfall(logits, position, history, token) for token in others]
         nearest = min(left, default=math.inf) / (params.temperature or 1.0)
         assert nearest == math.inf if len(short) < count else nearest >= short[-1] - 1e-5
+
+
+def test_a_token_without_noise_of_its_own_is_no_runner_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    share_noise(monkeypatch)
+    logits, sampler = np.zeros(16, np.float32), Sampler(PLAIN)
+    chosen = [sampler.choose(logits, position, [], 3) for position in range(50)]
+    assert all(each.token >= 0 for one in chosen for each in one.runners_up)
