@@ -10,6 +10,7 @@ import pytest
 from gguf import GGUFReader
 
 from localspec.core.errors import NotAGGUF
+from localspec.metadata.gguf_file import Value
 from localspec.metadata.header import read_header
 from localspec.metadata.splits import read_part
 from localspec.self_draft.writer import write_copy
@@ -70,7 +71,11 @@ def test_tensors_keep_their_bytes_under_new_names(model: Path, tmp_path: Path) -
 
 
 def test_values_keep_the_type_they_had(model: Path, tmp_path: Path) -> None:
-    values = {"llama.block_count": 1, "llama.flags": (False,), "llama.sizes": (-4,)}
+    values: dict[str, Value | None] = {
+        "llama.block_count": 1,
+        "llama.flags": (False,),
+        "llama.sizes": (-4,),
+    }
     write_copy([model], tmp_path / "copy.gguf", ALL, values)
     fields = GGUFReader(tmp_path / "copy.gguf").fields
     kinds = {key: [int(kind) for kind in fields[key].types] for key in values}
