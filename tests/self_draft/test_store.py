@@ -106,6 +106,17 @@ def test_what_is_stale_or_damaged_counts_as_nothing(
     assert store.find(target) is not None
 
 
+def test_layers_that_the_target_lacks_count_as_nothing(
+    target: ModelHeader, made: Callable[[], Path]
+) -> None:
+    store.keep(target, RECIPE, made(), LOSES)  # of which no file could tell
+    path = document_of(target)
+    document = json.loads(path.read_text())
+    document["recipe"]["layers"] = [target.block_count]
+    path.write_text(json.dumps(document))
+    assert store.find(target) is None
+
+
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"[" * 60_000, b"1" * (2**16 + 1)])
 def test_no_json_of_ours_counts_as_nothing(
     target: ModelHeader, made: Callable[[], Path], content: bytes
