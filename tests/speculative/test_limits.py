@@ -15,6 +15,7 @@ from localspec.speculative.control.controllers import FixedLength, NoDraft
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.limits import (
     Guess,
+    best_fixed,
     best_seconds,
     causal_seconds,
     ceiling,
@@ -235,3 +236,14 @@ def test_the_ceiling_of_a_block_pays_one_step() -> None:
     flat = [1.0] * 5
     assert ceiling(flat, 1.5) == (1.0, 0)
     assert ceiling(flat, 1.5, block=True) == (2.0, 4)
+
+
+def test_the_best_single_length_serves_all_answers() -> None:
+    answers = [[True] * 9, [False] * 4, [True, False] * 3]
+    verify, step = [1.0, 1.1, 1.2, 1.3, 1.4], 0.1
+    speedup, length = best_fixed(answers, verify, step)
+    each = {
+        k: 19 * 1.0 / sum(fixed_seconds(one, verify, step, k) for one in answers)
+        for k in range(1, 5)
+    }
+    assert speedup == max(each.values()) == each[length]
