@@ -43,15 +43,15 @@ TREES = {"chain": 1, "branches 2": 2, "branches 3": 3}
 
 
 def self_drafts(model: str, quantization: Quantization) -> dict[str, Recipe]:
-    """The three shapes, by name: the first layers, some left out, all at a lower type."""
-    skipped = (0, 1, 2) if model == "hybrid" else (0, 1, 2, 4, 5)  # a hybrid loses whole periods
+    """The three shapes, by name: the first layers, some left out, all at a lower type.
+
+    Of the hybrid whole periods are left out, and a draft needs its full attention in layer 2 or 5;
+    the state after its first 4 layers was trained to be drafted from.
+    """
+    exits, some = ((4,), (0, 1, 2)) if model == "hybrid" else ((2, 4), (0, 1, 2, 4, 5))
     kept = KEEP if quantization == LOW else LOW
-    recipes = [
-        Recipe((0, 1), kept),
-        Recipe((0, 1, 2, 3), kept),
-        Recipe(skipped, kept),
-        Recipe(tuple(range(LAYERS)), LOW),
-    ]
+    recipes = [Recipe(tuple(range(count)), kept) for count in exits]
+    recipes += [Recipe(some, kept), Recipe(tuple(range(LAYERS)), LOW)]
     return {f"self: {recipe.describe(LAYERS)}": recipe for recipe in recipes}
 
 
