@@ -3,18 +3,18 @@
     python benchmarks/drafts.py --model pair --quantization F16
 
 The bundled pair or hybrid, padded in width alone so that every layer is a trained one, answers the
-demo's questions in every way, in turn: plainly, by prompt lookup alone, with the bundled draft as a
-chain and as trees, and with the three kinds of self-drafts. Prints a table in Markdown, and where a
-text is not the plain one and why.
+demo's questions plainly and, in turn, by prompt lookup alone, with the bundled draft as a chain and
+as trees, and with the three kinds of self-drafts. Prints a table; each row is over plain
+decoding with the same things loaded.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from common import CTX_SIZE, GREEDY, Parser, conditions, unheard
 
@@ -24,7 +24,7 @@ from localspec.bench.padding.encoder import Quantization
 from localspec.bench.padding.layout import PaddedShape
 from localspec.bench.padding.pad import DEMO_DRAFT_SHAPE
 from localspec.bench.plan import BenchPlan
-from localspec.bench.ways import Way, compare_ways
+from localspec.bench.run import run_bench
 from localspec.core import paths
 from localspec.core.config import DraftTokens, LoadOptions
 from localspec.core.formatting import size
@@ -38,8 +38,6 @@ PAIR = PaddedShape(embedding=1792, heads=28, feed_forward=4864, layers=LAYERS)  
 HYBRID = PaddedShape(embedding=1536, heads=24, feed_forward=4096, layers=LAYERS)  # 226 M
 LOW = "Q4_0"
 DRAFT = "draft model"
-LENGTHS: tuple[DraftTokens, ...] = ("auto", 4)
-TREES = {"chain": 1, "branches 2": 2, "branches 3": 3}
 
 
 def self_drafts(model: str, quantization: Quantization) -> dict[str, Recipe]:
@@ -62,49 +60,56 @@ def padded(model: str, quantization: Quantization) -> tuple[Path, Path]:
     return demo.padded_pair(quantization, unheard, (PAIR, DEMO_DRAFT_SHAPE))
 
 
-@contextmanager
-def open_ways(
-    target: Path, drafts: dict[str, Path], args: argparse.Namespace
-) -> Iterator[list[Way]]:
-    """Plain first; each way has an engine of its own."""
-    plan = BenchPlan(GREEDY, (0, "auto"), args.repeats, args.tokens)
-    with ExitStack() as stack:
+class Side(NamedTuple):
+    """What drafts, how many candidates it may have at one place, and the draft lengths."""
 
-        def way(
-            name: str, length: DraftTokens, draft: Path | None = None, branches: int = 1
-        ) -> Way:
-            options = LoadOptions(target, ctx_size=CTX_SIZE, threads=args.threads)
-            second = None if draft is None else replace(options, path=draft)
-            engine = Engine.load(replace(options, branches=branches), second)
-            stack.enter_context(engine)
-            return Way(name, engine, replace(plan, lengths=(0, length)))
+    name: str
+    draft: Path | None
+    branches: int
+    lengths: tuple[DraftTokens, ...]
 
-        ways = [way("plain", 0), way("prompt lookup", "auto")]
-        if args.model == "pair":
-            ways += [
-                way(f"draft model, {told}, draft length {length}", length, drafts[DRAFT], branches)
-                for length in LENGTHS
-                for told, branches in TREES.items()
-            ]
-        else:
-            ways.append(way("draft model, chain, draft length auto", "auto", drafts[DRAFT]))
-        ways += [
-            way(f"{name}, draft length auto", "auto", file)
-            for name, file in drafts.items()
-            if name != DRAFT
+
+def sides(model: str, drafts: dict[str, Path]) -> Iterator[Side]:
+    """Each is measured in an engine of its own, against plain decoding in the same one."""
+    yield Side("prompt lookup", None, 1, ("auto",))
+    trees = {"chain": 1, "branches 2": 2, "branches 3": 3} if model == "pair" else {"chain": 1}
+    for name, branches in trees.items():
+        yield Side(f"draft model, {name}", drafts[DRAFT], branches, ("auto", 4))
+    for name, file in drafts.items():
+        if name != DRAFT:
+            yield Side(name, file, 1, ("auto",))
+
+
+def measure(target: Path, side: Side, args: argparse.Namespace) -> tuple[Comparison, int]:
+    """The comparison of its draft lengths, and the bytes of its draft."""
+    options = LoadOptions(target, ctx_size=CTX_SIZE, threads=args.threads)
+    draft = None if side.draft is None else replace(options, path=side.draft)
+    plan = BenchPlan(GREEDY, (0, *side.lengths), args.repeats, args.tokens)
+    questions = hybrid.QUESTIONS if args.model == "hybrid" else demo.QUESTIONS
+    with Engine.load(replace(options, branches=side.branches), draft) as engine:
+        prompts = [engine.encode_chat([{"role": "user", "content": each}]) for each in questions]
+        (found,) = run_bench(engine, {side.name: prompts}, plan)
+        return found, 0 if engine.draft is None else engine.draft.memory.total
+
+
+def lines(found: Comparison, memory: int) -> Iterator[str]:
+    """Its rows of the table in Markdown."""
+    _, *figures = found.figures() or found.figures(loops=True)
+    for ours in figures:
+        low, high = ours.speedup_interval or (ours.speedup, ours.speedup)
+        cells = [
+            found.task,
+            str(ours.draft_tokens),
+            f"{ours.speedup:.2f} ({low:.2f} to {high:.2f})",
+            "" if ours.acceptance_rate is None else f"{ours.acceptance_rate:.0%}",
+            f"{ours.mean_accepted_length:.2f}",
+            size(memory) if memory else "",
+            ours.text,
         ]
-        yield ways
-
-
-def line(one: Comparison, way: Way) -> str:
-    """A row of the table in Markdown."""
-    _, ours = one.figures() or one.figures(loops=True)
-    low, high = ours.speedup_interval or (ours.speedup, ours.speedup)
-    rate = "" if ours.acceptance_rate is None else f"{ours.acceptance_rate:.0%}"
-    memory = "" if way.engine.draft is None else size(way.engine.draft.memory.total)
-    speed = f"{ours.speedup:.2f} ({low:.2f} to {high:.2f})"
-    figures = [speed, rate, f"{ours.mean_accepted_length:.2f}", memory, ours.text]
-    return "|" + "|".join([one.task, *figures]) + "|"
+        yield "|" + "|".join(cells) + "|"
+    for each in found.differences:
+        if each.proven_at is None:
+            yield f"Not proven: {each}"
 
 
 def main() -> None:
@@ -122,20 +127,12 @@ def main() -> None:
         drafts[name] = folder / f"{target.stem}-self-{layers}-{recipe.type}.gguf"
         if not drafts[name].exists():
             make_draft(read_header(target), recipe, drafts[name])
-    questions = hybrid.QUESTIONS if args.model == "hybrid" else demo.QUESTIONS
     print(conditions(args.threads, args.model, args.quantization, size(target.stat().st_size)))
-    print("\n|way|speedup|acceptance|tokens a round|memory of the draft|text|")
-    print("|---|---|---|---|---|---|")
-    with open_ways(target, drafts, args) as ways:
-        prompts = {
-            question: ways[0].engine.encode_chat([{"role": "user", "content": question}])
-            for question in questions
-        }
-        for way, one in zip(ways[1:], compare_ways(ways, prompts), strict=True):
-            print(line(one, way), flush=True)
-            for each in one.differences:
-                if each.proven_at is None:
-                    print(f"not proven: {each}")
+    print("\n|way|draft length|speedup|acceptance|tokens a round|memory of the draft|text|")
+    print("|---|---|---|---|---|---|---|")
+    for side in sides(args.model, drafts):
+        for line in lines(*measure(target, side, args)):
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -90,6 +90,7 @@ class TraceTree:
     """The same target for trees: behind a wrong candidate nothing is ever looked at."""
 
     paths = MAX_PATHS
+    by_value = False
 
     def __init__(self, target: TraceTarget, branches: int) -> None:
         self._target = target

@@ -14,14 +14,14 @@ from localspec.commands.pairs import PANEL
 from localspec.commands.self_draft import make_self_draft
 from localspec.commands.session import download_ui
 from localspec.core.config import Bounds
-from localspec.core.errors import FileProblem
+from localspec.core.errors import FileProblem, UsageError
 from localspec.display import console
 
 if TYPE_CHECKING:
     from localspec.self_draft.selection import Selection, Wish
 
 _AUTO = "auto"
-_LAYERS = Bounds(1, 512)
+_LAYERS, _VOCAB = Bounds(1, 512), Bounds(1, 2**24)
 
 draft_app = typer.Typer(help="Make a draft out of a target itself.", no_args_is_help=True)
 
@@ -48,6 +48,24 @@ def draft_make(
             help="Type of the weights, as llama-quantize calls it; auto tries several.",
         ),
     ] = _AUTO,
+    vocab: Annotated[
+        int | None,
+        typer.Option(
+            "--vocab",
+            parser=whole(_VOCAB, {}),
+            metavar="N",
+            help="Keep output rows of the N tokens that the target uses most; a multiple of 64.",
+        ),
+    ] = None,
+    draft: Annotated[
+        Path | None,
+        typer.Option(
+            "--draft",
+            "-md",
+            metavar="FILE",
+            help="With --vocab: trim this draft of the target, and search nothing.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the draft to this file as well.")
     ] = None,
@@ -62,7 +80,7 @@ def draft_make(
     from localspec.library.acquire import ensure_local
     from localspec.library.resolve import Resolver
 
-    wish = _wish(layers, weights)
+    wish = _wish(layers, weights, vocab, draft, output)
     resolver = Resolver()
     (path,) = ensure_local([resolver.choose(target, None).target], resolver, download_ui())
     if output is not None:
@@ -75,14 +93,22 @@ def draft_make(
     raise typer.Exit(130 if found.verdict is None else 0)
 
 
-def _wish(layers: int | None, weights: str) -> "Wish":
-    """What is not to be searched; raises UsageError for a type that cannot be made."""
+def _wish(
+    layers: int | None, weights: str, vocab: int | None, draft: Path | None, output: Path | None
+) -> "Wish":
+    """What is not to be searched; raises UsageError for what cannot be made."""
     from localspec.engine.llama.quantize import require_type
     from localspec.self_draft.recipe import KEEP
     from localspec.self_draft.selection import Wish
 
     kind = None if weights == _AUTO else weights if weights == KEEP else require_type(weights)
-    return Wish(layers or None, kind)
+    if draft is not None:
+        if vocab is None or output is None or layers is not None or kind is not None:
+            raise UsageError(
+                "--draft names a model that loses output rows, and nothing else of it changes.",
+                "Give --vocab N and --output FILE with it, and no --layers or --type.",
+            )
+    return Wish(layers or None, kind, vocab, draft)
 
 
 def _require_free(output: Path, target: Path) -> None:

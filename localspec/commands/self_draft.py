@@ -27,6 +27,7 @@ def self_draft(target: Path, loading: LoadingFlags) -> Path | None:
     if kept is None:
         console.note("No draft was made of this target here yet, or it is out of date.")
         kept = make_self_draft(target, Wish(), loading)[1]
+        assert kept is not None
     console.note(_said(kept))
     return kept.path
 
@@ -36,15 +37,20 @@ def make_self_draft(
     wish: "Wish",
     loading: LoadingFlags,
     use: "Callable[[Selection], None]" = lambda selection: None,
-) -> "tuple[Selection, Kept]":
-    """Select a draft of a target and keep it for ``--draft self``; ``use`` has its file first."""
+) -> "tuple[Selection, Kept | None]":
+    """Select a draft of a target and keep it for ``--draft self``; ``use`` has its file first.
+
+    What was made of another draft is not kept.
+    """
     from localspec.self_draft import store
     from localspec.self_draft.selection import selected
 
     with progress() as on_progress:
         with selected(target, wish, loading.load_options, console.note, on_progress) as found:
             use(found)
-            kept = store.keep(found.target, found.recipe, found.file, found.verdict)
+            kept = None
+            if wish.draft is None:
+                kept = store.keep(found.target, found.best.recipe, found.file, found.verdict)
     return found, kept
 
 

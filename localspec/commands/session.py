@@ -15,7 +15,7 @@ from localspec.commands.flags.loading import LoadingFlags
 from localspec.commands.flags.models import AUTO_BRANCHES, ModelFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.self_draft import self_draft
-from localspec.core.config import DraftOptions, DraftTokens, parse_draft_tokens
+from localspec.core.config import Branches, DraftOptions, DraftTokens, parse_draft_tokens
 from localspec.core.errors import EngineError, IncompatiblePair, UsageError
 from localspec.core.sampling_choice import choose_sampling
 from localspec.core.sampling_params import SamplingParams, default_length, require_fixed_length
@@ -62,7 +62,7 @@ class Request:
         return self.models.suffix == "on"
 
     @property
-    def branches(self) -> int:
+    def branches(self) -> Branches:
         """Most candidates at one place; 1 where nothing is drafted."""
         return 1 if self.draft.lengths == (0,) else self.models.most_branches
 

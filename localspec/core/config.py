@@ -18,6 +18,7 @@ DEFAULT_BATCH = 512  # tokens
 MAX_THREADS = 512  # GGML_MAX_N_THREADS; llama.cpp aborts beyond it
 
 DraftTokens = int | Literal["auto"]  # 0 is "off"
+Branches = int | Literal["auto"]  # most candidates at one place of a tree; 1 is a chain
 FlashAttention = Literal["auto", "on", "off"]
 CacheType = Literal["f16", "f32", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 CACHE_TYPES: tuple[CacheType, ...] = get_args(CacheType)
@@ -112,7 +113,8 @@ class LoadOptions:
     others. ``load_heads`` also loads the MTP (NextN) heads that the file may have. ``parallel`` is
     how many texts the context holds, each of ``ctx_size``. ``rpc`` are servers that take layers;
     ``trust_rpc_network`` allows any address of theirs. ``branches`` is the most candidates at one
-    place of a tree that the target verifies in one pass; 1 is a chain.
+    place of a tree that the target verifies in one pass: 1 is a chain; "auto" allows as many as
+    there may be, but only where they pay, so that a fixed draft length stays a chain.
     """
 
     path: Path
@@ -141,7 +143,7 @@ class LoadOptions:
     rpc: RpcServers = RpcServers()
     trust_rpc_network: bool = False
     parallel: int = 1
-    branches: int = 1
+    branches: Branches = 1
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "ubatch_size"):
@@ -164,7 +166,7 @@ class LoadOptions:
 
         A tree's tokens may lie in other cells than those of a chain, and round otherwise.
         """
-        has_trees = self.branches > 1 and self.parallel == 1 and not self.exact
+        has_trees = self.branches != 1 and self.parallel == 1 and not self.exact
         return MAX_PATHS if has_trees else self.parallel
 
     @property

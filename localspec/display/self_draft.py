@@ -21,24 +21,25 @@ _TEXT = {
 }
 
 
-def result(found: Selection, kept: Kept, output: Path | None) -> None:
+def result(found: Selection, kept: Kept | None, output: Path | None) -> None:
     """The trials, the best first, and what was measured of it, on stdout."""
-    layers = removable(found.target).n_layers
+    layers = removable(found.source).n_layers
     trials = sorted(found.findings.trials, key=lambda each: -each.predicted_speedup)
     table(_COLUMNS, [_cells(trial, layers) for trial in trials], first_to_go=("size",))
     out = make_console(stderr=False)
-    best = found.recipe.describe(layers)
+    best = found.best.recipe.describe(layers)
     for sentence in (_verdict(best, found.verdict), _place(kept, output)):
         out.print(one_line(sentence), markup=False)
 
 
-def as_json(found: Selection, kept: Kept, output: Path | None) -> dict[str, object]:
+def as_json(found: Selection, kept: Kept | None, output: Path | None) -> dict[str, object]:
     """The same as plain data."""
     return {
         "target": str(found.target.path),
         "output": None if output is None else str(output),
-        "kept": None if kept.path is None else str(kept.path),
-        "draft": found.findings.best.as_json(),
+        "source": str(found.source.path),
+        "kept": None if kept is None or kept.path is None else str(kept.path),
+        "draft": found.best.as_json(),
         "trials": [trial.as_json() for trial in found.findings.trials],
         "failed": [
             {"layers": list(recipe.layers), "type": recipe.type, "reason": problem.message}
@@ -81,8 +82,10 @@ def _span(interval: Interval | None) -> str:
     return "" if interval is None else f" ({interval[0]:.2f} to {interval[1]:.2f})"
 
 
-def _place(kept: Kept, output: Path | None) -> str:
+def _place(kept: Kept | None, output: Path | None) -> str:
     """Where the draft is, and how it is used."""
+    if kept is None:
+        return f"Written to {output}."
     if kept.path is not None:
         said = f"Kept for --draft self: {kept.path}."
     else:

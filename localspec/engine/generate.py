@@ -24,6 +24,7 @@ from localspec.speculative.loop import (
     Prefill,
     Round,
     TokenModel,
+    TreeDecoder,
     generate_rounds,
     prefill,
 )
@@ -139,10 +140,12 @@ def stream_generate(
     recorder = None if logprobs is None else RecordingPicker(sampler, logprobs)
     # Before the prompt is read: a pair that is new here is measured on empty caches.
     index = _prompt_lookup(engine, constraint) if suffix and draft_tokens == "auto" else None
-    drafter = model_drafter(engine, params, constraint)
+    tree = _tree(engine.target, draft_tokens)
+    branches = 1 if tree is None else tree.branches
+    drafter = model_drafter(engine, params, constraint, branches=branches)
     own = _own_clock(engine.target, clock)
     controller = _make_controller(
-        engine, params, drafter, draft_tokens, index, own, constraint is not None
+        engine, params, drafter, draft_tokens, index, own, tree, constraint is not None
     )
     controller.begin_answer()
     stats = GenerationStats()
@@ -272,11 +275,15 @@ def make_sampler(
 
 
 def model_drafter(
-    engine: TextEngine, params: SamplingParams, constraint: Constraint | None = None
+    engine: TextEngine,
+    params: SamplingParams,
+    constraint: Constraint | None = None,
+    *,
+    branches: int = 1,
 ) -> ModelDrafter | None:
     """The draft model as a drafter that chooses as the rule of acceptance wants; None without.
 
-    What it proposes obeys the constraint too.
+    What it proposes, up to ``branches`` candidates for each place, obeys the constraint too.
     """
     if engine.draft is None:
         return None
@@ -285,9 +292,14 @@ def model_drafter(
     sampler = make_sampler(params.draft_greedy if matched else params, rules)
     if constraint is not None:
         sampler = ConstrainedSampler(sampler, constraint, proposes=True)
-    target = engine.target
-    branches = 1 if target.tree is None else target.tree.branches
-    return ModelDrafter(engine.draft, sampler, target.n_vocab, engine.is_stop, branches)
+    n_vocab = engine.target.n_vocab
+    return ModelDrafter(engine.draft, sampler, n_vocab, engine.is_stop, branches)
+
+
+def _tree(target: TokenModel, length: DraftTokens) -> TreeDecoder | None:
+    """How trees are verified, where they are wanted with this draft length."""
+    tree = target.tree
+    return None if tree is not None and tree.by_value and length != "auto" else tree
 
 
 def _make_controller(
@@ -297,17 +309,18 @@ def _make_controller(
     length: DraftTokens,
     index: SuffixIndex | None,
     clock: Clock,
+    tree: TreeDecoder | None,
     constrained: bool,
 ) -> Controller:
     require_fixed_length(length, params)
     if length == "auto" and (drafter is not None or index is not None):
         bucket = "greedy" if params.greedy else f"{params.acceptance} at {params.temperature:.1f}"
         bucket += " in a grammar" * constrained  # another text, and known to the draft
-        known, tree = engine.profile.knowledge(clock), engine.target.tree
+        known = engine.profile.knowledge(clock)
         return Adaptive(known, clock, drafter, index, bucket=bucket, tree=tree)
     if drafter is None or length == 0 or length == "auto":
         return NoDraft()
-    return FixedLength(drafter, length, clock, engine.target.tree)
+    return FixedLength(drafter, length, clock, tree)
 
 
 def _read(

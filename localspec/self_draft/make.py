@@ -102,7 +102,8 @@ def require_free_place(target: ModelHeader, output: Path) -> None:
     if any(output.samefile(part) for part in target.paths):
         raise FileProblem(f"{shown} is the target itself.", "Name another file with --output.")
     try:
-        ours = LAYERS_KEY in read_header(output).values
+        header = read_header(output)
+        ours = LAYERS_KEY in header.values or header.trimmed is not None
     except FileProblem:
         ours = False
     if not ours:

@@ -10,11 +10,13 @@ KEEP = "keep"  # the type that the weights have
 class Recipe:
     """Layers kept, by index and ascending, and the type of their weights.
 
-    ``type`` is a name of llama-quantize (Q4_0, Q2_K, ...), or `KEEP`.
+    ``type`` is a name of llama-quantize (Q4_0, Q2_K, ...), or `KEEP`. ``vocab`` is how many tokens
+    have an output row, None for all.
     """
 
     layers: tuple[int, ...]
     type: str = KEEP
+    vocab: int | None = None
 
     def describe(self, n_layers: int) -> str:
         """In words, of a model with so many layers."""
@@ -25,7 +27,9 @@ class Recipe:
             which = f"the first {kept} of {n_layers} layers"
         else:
             which = f"{kept} of {n_layers} layers, without {_ranges(self.layers, n_layers)}"
-        return which if self.type == KEEP else f"{which} in {self.type}"
+        if self.type != KEEP:
+            which += f" in {self.type}"
+        return which if self.vocab is None else f"{which}, {self.vocab:,} output rows"
 
 
 def _ranges(layers: Sequence[int], n_layers: int) -> str:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.core.config import LoadOptions
@@ -19,11 +19,13 @@ from localspec.self_draft.questions import questions
 from localspec.self_draft.recipe import KEEP, Recipe
 from localspec.self_draft.search import Findings, Space, search
 from localspec.self_draft.trial import ANSWER_TOKENS, Text, Trial, Trials, record
+from localspec.self_draft.trim import require_trimmable, trim_vocabulary
 from localspec.self_draft.verdict import Verdict, judge
+from localspec.self_draft.vocabulary import frequent_ids
 from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.loop import Clock
 
-SEARCH_BUDGET, VERDICT_BUDGET = 240.0, 120.0  # seconds
+SEARCH_BUDGET, VERDICT_BUDGET, COUNT_BUDGET = 240.0, 120.0, 60.0  # seconds
 _RECORD_SHARE = 1 / 6  # of the search, for the target's own answers
 _PRECISE = ("F32", "F16", "BF16", "Q8_0")  # targets that a lower type makes much quicker
 _LOWER = ("Q4_0", "Q2_K", "Q3_K_S")
@@ -38,25 +40,31 @@ Progress = Callable[[str, int, int], None]  # label, done, in all
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What was asked for: so many first layers, the type of the weights; None is searched."""
+    """What was asked for: so many first layers, the type of the weights; None is searched.
+
+    ``vocab`` is how many tokens shall have an output row, None for all. With ``draft``, a model
+    that drafts for the target already, nothing is searched: it loses output rows.
+    """
 
     layers: int | None = None
     type: str | None = None
+    vocab: int | None = None
+    draft: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A self-draft as a file, what the search found, and the verdict, None where Ctrl-C came."""
+    """A draft as a file, what the search found, and the verdict, None where Ctrl-C came.
+
+    It was made of ``source``, the target itself or the draft that was given.
+    """
 
     target: ModelHeader
+    source: ModelHeader
     file: Path
+    best: Trial
     findings: Findings
     verdict: Verdict | None
-
-    @property
-    def recipe(self) -> Recipe:
-        """What the file was made by."""
-        return self.findings.best.recipe
 
 
 @contextmanager
@@ -76,23 +84,29 @@ def selected(
     FileProblem where nothing can be written.
     """
     header = read_header(target)
+    source = header if wish.draft is None else read_header(wish.draft)
     allowed = removable(header)
     types = _types(header, wish)
-    _require_possible(header, allowed, wish, types)
-    _announce(header, types, say)
+    _require_possible(header, source, allowed, wish, types)
+    _announce(source, types, say)
     with store.workplace() as folder:
         with Engine.load(load(target, None)[0], say=say) as engine:
             budget = _Budget(clock, SEARCH_BUDGET, on_progress)
             space, trials = _prepared(engine, wish, types, load, budget)
-            makers = _Candidates(header, trials, folder, budget)
-            findings = search(space, makers.attempt, clock=clock, budget=budget.left)
-        if not findings.trials:
-            raise next(iter(findings.failed.values()), _nothing(header, allowed.reason))
+            makers = _Candidates(source, trials, folder, budget)
+            if wish.draft is None:
+                findings = search(space, makers.attempt, clock=clock, budget=budget.left)
+            else:
+                findings = Findings([makers.given()])
+            if not findings.trials:
+                raise next(iter(findings.failed.values()), _nothing(header, allowed.reason))
+            if wish.vocab is not None and not findings.stopped:
+                findings.trials.append(makers.trim(engine, wish.vocab, on_progress))
         verdict = None
         if not findings.stopped:
             options = load(target, makers.best_file)
-            verdict = _judged(options, trials, findings.best, clock, on_progress)
-        yield Selection(header, makers.best_file, findings, verdict)
+            verdict = _judged(options, trials, makers.best, clock, on_progress)
+        yield Selection(header, source, makers.best_file, makers.best, findings, verdict)
 
 
 class _Budget:
@@ -118,9 +132,10 @@ class _Budget:
 class _Candidates:
     """Files of drafts, made one at a time and removed; only the best so far stays."""
 
+    best: Trial  # from the first one on
+
     def __init__(self, header: ModelHeader, trials: Trials, folder: Path, budget: _Budget) -> None:
         self.best_file = folder / "best.gguf"
-        self._best: Trial | None = None
         self._header = header
         self._trials = trials
         self._file = folder / "candidate.gguf"
@@ -139,12 +154,42 @@ class _Candidates:
             )
             self._budget.show(f"trying {what}")
             trial = self._trials.attempt(recipe, self._file)
-            if self._best is None or trial.predicted_speedup > self._best.predicted_speedup:
+            if not self.best_file.exists() or trial.predicted_speedup > self.best.predicted_speedup:
                 self._file.replace(self.best_file)
-                self._best = trial
+                self.best = trial
             return trial
         finally:
             self._file.unlink(missing_ok=True)
+
+    def given(self) -> Trial:
+        """Try the draft as it is."""
+        self._budget.show(f"trying {self._header.path.name}")
+        whole = Recipe(tuple(range(self._header.block_count or 0)))
+        self.best_file, self.best = (
+            self._header.path,
+            self._trials.attempt(whole, self._header.path),
+        )
+        return self.best
+
+    def trim(self, engine: Engine, vocab: int, on_progress: Progress) -> Trial:
+        """Try the best with so many output rows; it is the best from then on.
+
+        The tokens of the target are counted for `COUNT_BUDGET` seconds at most.
+        """
+        draft = read_header(self.best_file)
+        assert draft.vocab is not None
+        count = _Budget(self._budget.clock, COUNT_BUDGET, on_progress)
+
+        def is_over() -> bool:
+            count.show("counting the tokens that the target says")
+            return not count.left
+
+        ids = frequent_ids(engine, vocab, limit=len(draft.vocab), is_over=is_over)
+        trimmed = self._file.with_name("trimmed.gguf")
+        trim_vocabulary(draft, engine.target.header, ids, trimmed)
+        recipe = replace(self.best.recipe, vocab=len(ids))
+        self.best_file, self.best = trimmed, self._trials.attempt(recipe, trimmed)
+        return self.best
 
 
 def _prepared(
@@ -172,7 +217,7 @@ def _prepared(
         )
     allowed = removable(header)
     influence = {}
-    if wish.layers is None and allowed.may_go == "any":
+    if wish.draft is None and wish.layers is None and allowed.may_go == "any":
         budget.show("measuring the influence of layers")
         influence = block_influence(engine.target, [_all_tokens(text) for text in texts])
 
@@ -219,9 +264,17 @@ def _types(header: ModelHeader, wish: Wish) -> tuple[str, ...]:
 
 
 def _require_possible(
-    header: ModelHeader, allowed: Removable, wish: Wish, types: tuple[str, ...]
+    header: ModelHeader,
+    source: ModelHeader,
+    allowed: Removable,
+    wish: Wish,
+    types: tuple[str, ...],
 ) -> None:
     """Refuse, before anything is loaded, what leaves nothing to be made."""
+    if wish.vocab is not None:
+        require_trimmable(source, header, wish.vocab)
+    if wish.draft is not None:
+        return
     if wish.layers is not None:
         if not 1 <= wish.layers <= allowed.n_layers:
             raise UsageError(

@@ -94,7 +94,7 @@ def keep(target: ModelHeader, recipe: Recipe, draft: Path, verdict: Verdict | No
     content = {
         "format": FORMAT,
         "machine": _machine(),
-        "recipe": {"layers": list(recipe.layers), "type": recipe.type},
+        "recipe": {"layers": list(recipe.layers), "type": recipe.type, "vocab": recipe.vocab},
         "verdict": None if verdict is None else verdict.as_json(),
         "file": None if path is None else {"name": path.name, "bytes": draft.stat().st_size},
     }
@@ -133,7 +133,8 @@ def _recipe(target: ModelHeader, document: Mapping[str, Any]) -> Recipe:
     layers, most = tuple(document["layers"]), target.block_count or 0
     if not layers or not all(type(layer) is int and 0 <= layer < most for layer in layers):
         raise ValueError(f"{layers} are no layers")
-    return Recipe(layers, str(document["type"]))
+    vocab = document["vocab"]
+    return Recipe(layers, str(document["type"]), None if vocab is None else int(vocab))
 
 
 def _document_path(target: ModelHeader) -> Path:
@@ -142,7 +143,7 @@ def _document_path(target: ModelHeader) -> Path:
 
 def _file(document: Path, recipe: Recipe) -> Path:
     """Where the draft of this recipe lies, beside what is known of it."""
-    digest = hashlib.sha256(repr((recipe.layers, recipe.type)).encode()).hexdigest()
+    digest = hashlib.sha256(repr((recipe.layers, recipe.type, recipe.vocab)).encode()).hexdigest()
     return document.with_name(f"{document.stem}-{digest[:_SHOWN_DIGITS]}.gguf")
 
 

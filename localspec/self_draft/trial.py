@@ -12,6 +12,7 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import make_sampler
 from localspec.engine.llama.model import LlamaModel
+from localspec.engine.llama.trimmed import open_draft_model
 from localspec.metadata.header import read_header
 from localspec.self_draft.recipe import Recipe
 from localspec.speculative.control.valuation import LONGEST_AUTO
@@ -103,7 +104,7 @@ class Trials:
 
         Raises EngineError where llama.cpp refuses it, or cannot take its tokens back.
         """
-        model = LlamaModel(read_header(path), self._load(path))
+        model = open_draft_model(read_header(path), self._load(path))
         try:
             if not model.can_roll_back:
                 raise EngineError(f"llama.cpp cannot take tokens back from {path.name}.")

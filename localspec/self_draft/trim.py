@@ -56,7 +56,13 @@ def trim_vocabulary(
     for a draft that is none, or cannot be trimmed, and FileProblem where the disk refuses.
     """
     kept = np.unique(np.asarray(ids, np.int64))
-    _require_trimmable(source, target, kept)
+    require_trimmable(source, target, len(kept))
+    most = min(len(source.vocab or ()), len(target.vocab or ()))
+    if not len(kept) or kept[0] < 0 or kept[-1] >= most:
+        raise IncompatiblePair(
+            f"Ids that are not in both vocabularies cannot be kept of {source.path.name}.",
+            f"Keep ids below {most:,}.",
+        )
     try:
         with appearing_when_complete(output) as partial:
             _write(source, target, kept, partial, on_progress)
@@ -74,8 +80,8 @@ def trim_vocabulary(
         ) from problem
 
 
-def _require_trimmable(source: ModelHeader, target: ModelHeader, ids: NDArray[np.int64]) -> None:
-    """Raise IncompatiblePair, with the reason, for what is no draft or cannot be trimmed."""
+def require_trimmable(source: ModelHeader, target: ModelHeader, n_ids: int) -> None:
+    """Raise IncompatiblePair, with the reason, for a draft that cannot keep just so many ids."""
     report = check_pair(target, source)
     if not report.compatible:
         raise IncompatiblePair(
@@ -88,11 +94,10 @@ def _require_trimmable(source: ModelHeader, target: ModelHeader, ids: NDArray[np
         raise IncompatiblePair(
             f"The vocabulary of {source.path.name} cannot be trimmed: {reason}.", _ORDINARY
         )
-    most = min(size, len(target.vocab))
-    if not len(ids) or ids[0] < 0 or ids[-1] >= most or len(ids) >= size:
+    if n_ids >= size:
         raise IncompatiblePair(
-            f"{len(ids):,} tokens cannot be kept of {source.path.name}, which has {size:,}.",
-            f"Keep fewer, with ids below {most:,}.",
+            f"{n_ids:,} tokens cannot be kept of {source.path.name}, which has {size:,}.",
+            "Keep fewer.",
         )
 
 

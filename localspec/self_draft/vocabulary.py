@@ -11,8 +11,6 @@ from localspec.engine.generate import stream_generate
 ANSWER_TOKENS = 256  # of each prompt
 CONTROL = 3  # a token's type
 
-Progress = Callable[[int, int], None]  # prompts done, prompts in all
-
 
 def frequent_ids(
     engine: Engine,
@@ -20,7 +18,7 @@ def frequent_ids(
     prompts: Sequence[Prompt] = (),
     *,
     limit: int | None = None,
-    on_progress: Progress | None = None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> list[int]:
     """The ``n_ids`` tokens that a draft of this target should propose, ascending.
 
@@ -29,28 +27,29 @@ def frequent_ids(
     prompts; then the lowest ids, which in a BPE vocabulary are its first and so most frequent
     merges. All are below ``limit``, the number of the draft's own tokens. FR-Spec
     (arXiv 2502.14856) counts a corpus; the target's own words need none, and are what a draft is
-    to guess. ``on_progress`` may raise to end it. Raises what `stream_generate` raises.
+    to guess. No further prompt is answered once ``is_over``. Raises what `stream_generate` raises.
     """
     most = min(engine.target.n_vocab, limit or engine.target.n_vocab)
-    counts = count_tokens(engine, prompts or read_prompts(), on_progress)
+    counts = count_tokens(engine, prompts or read_prompts(), is_over)
     always = _marks(engine, counts)
     return choose_ids(counts, always, n_ids, most)
 
 
 def count_tokens(
-    engine: Engine, prompts: Sequence[Prompt], on_progress: Progress | None = None
+    engine: Engine, prompts: Sequence[Prompt], is_over: Callable[[], bool] = lambda: False
 ) -> Counter[int]:
-    """How often each token occurs in these prompts and in the target's greedy answers to them."""
+    """How often each token occurs in these prompts and in the target's greedy answers to them.
+
+    Once ``is_over``, prompts alone are counted.
+    """
     counts: Counter[int] = Counter()
     greedy = SamplingParams(temperature=0)
-    for done, prompt in enumerate(prompts, 1):
+    for prompt in prompts:
         encoded = engine.encode_chat(prompt.messages)
         counts.update(encoded)
-        if len(encoded) < engine.target.n_ctx:
+        if len(encoded) < engine.target.n_ctx and not is_over():
             for response in stream_generate(engine, encoded, greedy, 0, max_tokens=ANSWER_TOKENS):
                 counts.update(response.tokens)
-        if on_progress is not None:
-            on_progress(done, len(prompts))
     return counts
 
 

@@ -49,6 +49,11 @@ class TreeDecoder(Protocol):
         ...
 
     @property
+    def by_value(self) -> bool:
+        """Whether more than one is allowed only where that pays."""
+        ...
+
+    @property
     def paths(self) -> int:
         """Most leaves of a tree."""
         ...

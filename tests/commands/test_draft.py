@@ -108,6 +108,31 @@ def test_a_no_is_said_plainly_and_remembered(
     assert "not kept" in done.out and "add --output" not in done.out
 
 
+@pytest.mark.usefixtures("judged")
+def test_a_draft_with_fewer_output_rows(
+    localspec: Command, silent_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selection, "COUNT_BUDGET", 0.0)
+    small, output = tmp_path / "small.gguf", tmp_path / "trimmed.gguf"
+    made = ("draft", "make", silent_target, "--layers", "2", "--type", "keep", "-t", "1")
+    done = localspec(*made, "--vocab", "64", "-o", small)
+    assert done.code == 0 and "the first 2 of 6 layers, 64 output rows gives 1.50x" in done.out
+    assert "Kept for --draft self" in done.out
+    done = localspec("run", "-m", silent_target, "--draft", "self", "-n", "4", "-t", "1", HELLO)
+    assert done.code == 0 and "made of the target (1.50x plain" in done.err
+    make_draft(read_header(silent_target), RECIPE, small)
+    flags = ("draft", "make", silent_target, "-md", small, "--vocab", "128", "-t", "1")
+    done = localspec(*flags)
+    assert done.code == 2 and "--output FILE" in done.err
+    done = localspec(*flags, "-o", output, "--json")
+    document = json.loads(done.out)
+    assert done.code == 0 and document["kept"] is None and document["source"] == str(small)
+    assert document["draft"]["recipe"] == {"layers": [0, 1], "type": "keep", "vocab": 128}
+    greedy = ("run", "-m", silent_target, "-n", "4", "-t", "1", "--temp", "0", HELLO)
+    done, plain = localspec(*greedy, "-md", output), localspec(*greedy, "--draft", "off")
+    assert done.code == 0 and done.out == plain.out
+
+
 def test_ctrl_c_keeps_what_there_is_and_says_so(
     localspec: Command, silent_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ from localspec.commands.flags.template import TemplateFlags
 from localspec.core.config import (
     ALL_LAYERS,
     MAX_DRAFT_TOKENS,
+    Branches,
     DraftOptions,
     KeyValue,
     LoadOptions,
@@ -321,9 +322,14 @@ def test_a_pair_names_what_it_cannot_keep() -> None:
 
 @pytest.mark.parametrize(
     ("given", "kept", "most"),
-    [((), {}, 3), (("auto",), {}, 3), (("1",), {"branches": 1}, 1), (("2",), {"branches": 2}, 2)],
+    [
+        ((), {}, "auto"),
+        (("auto",), {}, "auto"),
+        (("1",), {"branches": 1}, 1),
+        (("2",), {"branches": 2}, 2),
+    ],
 )
-def test_branches(given: Sequence[str], kept: dict[str, object], most: int) -> None:
+def test_branches(given: Sequence[str], kept: dict[str, object], most: Branches) -> None:
     models, loading, sampling, _ = parsed(*(("--branches", *given) if given else ()))
     groups = FlagGroups(models, loading, sampling)
     assert kept_settings(groups) == kept and models.most_branches == most

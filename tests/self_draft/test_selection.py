@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from localspec.core.config import LoadOptions
-from localspec.core.errors import DraftNotMade, LocalspecError, UsageError
+from localspec.core.errors import DraftNotMade, IncompatiblePair, LocalspecError, UsageError
 from localspec.engine.engine import Engine
 from localspec.metadata.header import read_header
 from localspec.self_draft import selection, store, verdict
@@ -78,7 +78,7 @@ def test_silent_layers_are_left_out(silent_target: Path) -> None:
         assert read_header(found.file).values[LAYERS_KEY] == (0, 1, 3)
 
     found, said, shown = choose(silent_target, Wish(type=KEEP), use)
-    assert found.recipe == Recipe((0, 1, 3), KEEP) and found.findings.best.agreement == 1
+    assert found.best.recipe == Recipe((0, 1, 3), KEEP) and found.best.agreement == 1
     assert found.verdict is not None and found.verdict.text in ("same", "rounding")
     assert not found.findings.failed and not found.findings.stopped
     assert "4 minutes" in said[0] and str(store.folder()) in said[0] and "Ctrl-C" in said[0]
@@ -114,6 +114,35 @@ def test_what_is_given_is_made_and_no_more(
     assert len(found.findings.trials) == 1
 
 
+@pytest.mark.usefixtures("brief")
+def test_the_best_loses_output_rows(silent_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "COUNT_BUDGET", 0.0)  # prompts alone are counted
+
+    def use(found: Selection) -> None:
+        trimmed = read_header(found.file).trimmed
+        assert trimmed is not None and len(trimmed.ids) == 64
+
+    found, _, shown = choose(silent_target, Wish(2, KEEP, vocab=64), use)
+    whole, trimmed = found.findings.trials
+    assert trimmed is found.best and trimmed.recipe == Recipe((0, 1), KEEP, 64)
+    assert whole.recipe == Recipe((0, 1), KEEP) and whole.agreement >= trimmed.agreement
+    assert found.verdict is not None and found.verdict.text in ("same", "rounding")
+    assert any(label.startswith("counting the tokens") for label, _, _ in shown)
+
+
+@pytest.mark.usefixtures("brief")
+def test_a_draft_that_is_given_is_trimmed_and_nothing_is_searched(
+    silent_target: Path, tmp_path: Path
+) -> None:
+    draft = tmp_path / "small.gguf"
+    make_draft(read_header(silent_target), Recipe((0,)), draft)
+    before = draft.read_bytes()
+    found, _, _ = choose(silent_target, Wish(vocab=128, draft=draft))
+    assert [trial.recipe.vocab for trial in found.findings.trials] == [None, 128]
+    assert found.source.path == draft and found.best.recipe == Recipe((0,), KEEP, 128)
+    assert draft.read_bytes() == before
+
+
 def test_what_leaves_nothing_to_make_is_refused_at_once(
     silent_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +152,8 @@ def test_what_leaves_nothing_to_make_is_refused_at_once(
             choose(silent_target, Wish(layers))
     with pytest.raises(UsageError, match="would be the target itself"):
         choose(silent_target, Wish(6, KEEP))
+    with pytest.raises(IncompatiblePair, match="cannot be kept"):
+        choose(silent_target, Wish(vocab=10**6))
     single = write_tiny_model(tmp_path / "single.gguf", seed=1, layers=1)
     with pytest.raises(DraftNotMade, match="no layer of it can be left out"):
         choose(single, Wish(type=KEEP))
@@ -148,7 +179,7 @@ def test_ctrl_c_in_the_search_keeps_the_best_without_a_verdict(
     interrupt_making(monkeypatch, 3)
 
     def use(found: Selection) -> None:
-        assert read_header(found.file).block_count == len(found.recipe.layers)
+        assert read_header(found.file).block_count == len(found.best.recipe.layers)
 
     found, _, _ = choose(silent_target, Wish(type=KEEP), use)
     assert found.findings.stopped and found.verdict is None and len(found.findings.trials) == 2

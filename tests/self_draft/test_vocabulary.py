@@ -50,14 +50,17 @@ def test_as_many_as_there_are(
 @pytest.mark.llama
 def test_what_the_target_says_is_counted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vocabulary, "ANSWER_TOKENS", 12)
-    heard: list[tuple[int, int]] = []
-    counts = count_tokens(engine, PROMPTS, lambda done, total: heard.append((done, total)))
+    counts = count_tokens(engine, PROMPTS)
     expected: Counter[int] = Counter()
     for each in PROMPTS:
         encoded = engine.encode_chat(each.messages)
         expected.update(encoded)
         expected.update(fresh(engine, encoded, GREEDY, 0, 12).tokens)
-    assert counts == expected and heard == [(1, 2), (2, 2)]
+    assert counts == expected
+    over = iter((False, True))
+    fewer = count_tokens(engine, PROMPTS, lambda: next(over))
+    unanswered = fresh(engine, engine.encode_chat(PROMPTS[1].messages), GREEDY, 0, 12).tokens
+    assert fewer == counts - Counter(unanswered)
 
 
 @pytest.mark.llama

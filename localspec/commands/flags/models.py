@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from localspec.commands.flags.groups import choice, whole
-from localspec.core.config import BRANCHES, DraftOptions, choose_draft
+from localspec.core.config import BRANCHES, Branches, DraftOptions, choose_draft
 
 NameArgument = Annotated[
     str | None,
@@ -119,6 +119,6 @@ class ModelFlags(PairFlags):
     ] = False
 
     @property
-    def most_branches(self) -> int:
-        """Candidates at one place, at most; auto decides below that."""
-        return self.branches or BRANCHES.high
+    def most_branches(self) -> Branches:
+        """Candidates at one place, at most."""
+        return self.branches or "auto"

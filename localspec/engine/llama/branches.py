@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from localspec.core.config import MAX_PATHS, MAX_ROWS
+from localspec.core.config import BRANCHES, MAX_PATHS, MAX_ROWS
 from localspec.core.interrupt import held_interrupt
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.batch import TreeBatch
@@ -30,7 +30,9 @@ class Branches:
     paths = MAX_PATHS
 
     def __init__(self, model: "LlamaModel") -> None:
-        self.branches = model.options.branches
+        asked = model.options.branches
+        self.by_value = asked == "auto"
+        self.branches = BRANCHES.high if asked == "auto" else asked
         self._model = model
         self._llama = llama_library.library()
         self._memory: Any = self._llama.llama_get_memory(model.context)
@@ -54,11 +56,18 @@ class Branches:
             return self._model.run(self._batch.native, self._begin)[: len(tokens)]
 
     def take(self, rows: Sequence[int]) -> None:
-        """See `TreeDecoder`."""
+        """See `TreeDecoder`.
+
+        While passes are widened, to tell rounding from mistakes, tokens of a branch are read again:
+        so they lie in the cells that they would have without it.
+        """
         way = [0, *rows]
+        kept = way[: self._tree.shared(LIVE, way)] if self._model.min_width > 1 else way
         with held_interrupt():
-            self._drop(way)
-            self._model.adopt([self._tokens[row] for row in way])
+            self._drop(kept)
+            self._model.adopt([self._tokens[row] for row in kept])
+        if len(kept) < len(way):
+            self._model.decode([self._tokens[row] for row in way[len(kept) :]], 0)
 
     def free(self) -> None:
         """Give back what passes are written into."""

@@ -183,6 +183,35 @@ def test_rows_of_a_tree_are_bit_for_bit_those_of_chains(demo_files: tuple[Path, 
     chains.close()
 
 
+def test_widened_passes_leave_the_cells_in_order(demo_files: tuple[Path, Path]) -> None:
+    """So texts with and without branches can be compared bit by bit."""
+    branched, chains = (load_model(demo_files[0], ctx_size=256, branches=n) for n in (3, 1))
+    text = [*TEXT]
+    for model in (branched, chains):
+        model.min_width = 8
+        model.decode(text, 0)
+    assert branched.tree is not None
+    for i in range(3):
+        tokens = [30 + i, 40, 50, 60, 70]
+        branched.tree.decode(tokens, [0, 0, 2, 2])
+        branched.tree.take([2, 4])
+        chains.decode([tokens[0], tokens[2], tokens[4]], 3)
+        text += [tokens[0], tokens[2], tokens[4]]
+        assert branched.tokens == text
+    assert np.array_equal(branched.decode([9], 1), chains.decode([9], 1))
+    branched.close()
+    chains.close()
+
+
+def test_auto_allows_branches_where_they_pay_alone(tiny: TinyFiles) -> None:
+    model = load_model(tiny.target, branches="auto")
+    assert model.tree is not None and model.tree.by_value and model.tree.branches == 3
+    model.close()
+    model = load_model(tiny.target, branches=2)
+    assert model.tree is not None and not model.tree.by_value and model.tree.branches == 2
+    model.close()
+
+
 def test_the_widest_tree(watched: Watched) -> None:
     """As many paths as there may be, and as many rows."""
     parents = [*[0] * MAX_PATHS, *range(1, MAX_ROWS - MAX_PATHS)]
