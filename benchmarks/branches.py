@@ -82,6 +82,8 @@ def main() -> None:
         if trace.repeated <= REPEATED_TOO_MUCH
         and (args.temperature is None or trace.temperature == args.temperature)
     ]
+    if any(len(trace.rivals) < len(trace.tokens) for trace in traces):
+        parser.error("there are no runners-up in these traces: record them with traces.py again")
     print(f"{len(traces)} traces, {sum(len(trace.tokens) for trace in traces)} tokens")
     heads = ("auto", "auto + suffix", f"fixed {LENGTH}")
     print(f"{'branches':16}" + "  ".join(f"{head:>21}" for head in heads) + "  worst over chain")

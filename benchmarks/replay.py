@@ -119,7 +119,6 @@ class TraceDrafter:
     block = False
     reads_along = False
     company = ALONE
-    tree = None
 
     def unread(self, context: list[int]) -> int:
         return len(context) - min(common_prefix(self._held, context), len(context) - 1)

@@ -220,7 +220,7 @@ def _without_branches(request: Request, engine: "Engine") -> list[str]:
         return []
     if engine.chain_only is not None:
         return [engine.chain_only]
-    return [_ONE_CHAIN] if request.params.acceptance == "rejection" else []
+    return [] if request.params.seed_decides else [_ONE_CHAIN]
 
 
 def _files(request: Request) -> tuple[Path, Path | None]:

@@ -261,6 +261,9 @@ def _unwritable(folder: Path) -> str | None:
 
 
 def _circumstances(model: LlamaModel | Head) -> dict[str, object]:
-    """What costs depend on: not where a file lies, what it is called, how much context there is."""
-    left_out = ("file", "name", "ctx_size")
+    """What costs depend on: not where a file lies, what it is called, how much context there is.
+
+    Nor how many branches there may be: a pass of a tree costs what a chain's does.
+    """
+    left_out = ("file", "name", "ctx_size", "branches")
     return {name: value for name, value in model.settings().items() if name not in left_out}

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.llama
         (("--exact",), ""),
         (("--branches", "3"), ""),
         (("--branches", "3", "--draft", "4", "--acceptance", "rejection"), "judges one chain"),
+        (("--branches", "3", "--draft", "4", "--acceptance", "rejection", "--temp", "0"), ""),
         (("--branches", "4"), "'4' is no number from 1 to 3, or auto"),
     ],
 )
@@ -30,3 +31,9 @@ def test_who_asked_for_branches_is_told_why_there_are_none(
     done = run(HELLO, "-md", tiny.draft, *flags)
     told = [word for word in ("branches", "is no number") if word in done.sentences]
     assert said in done.sentences and bool(told) == bool(said)
+
+
+def test_branches_of_no_draft_are_answered(run: Command, tiny: TinyFiles) -> None:
+    alone = (HELLO, "--suffix", "on")
+    assert "only a draft model has several candidates" in run(*alone, "--branches", "2").sentences
+    assert "branches" not in run(*alone).sentences

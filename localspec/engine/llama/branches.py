@@ -58,11 +58,12 @@ class Branches:
     def take(self, rows: Sequence[int]) -> None:
         """See `TreeDecoder`.
 
-        While passes are widened, to tell rounding from mistakes, tokens of a branch are read again:
-        so they lie in the cells that they would have without it.
+        While passes are widened, to tell rounding from mistakes, tokens behind a row that is left
+        out are read again: so they lie in the cells that they would have without a tree.
         """
         way = [0, *rows]
-        kept = way[: self._tree.shared(LIVE, way)] if self._model.min_width > 1 else way
+        in_order = [row for place, row in enumerate(way) if row == place]  # a beginning of it
+        kept = in_order if self._model.min_width > 1 else way
         with held_interrupt():
             self._drop(kept)
             self._model.adopt([self._tokens[row] for row in kept])

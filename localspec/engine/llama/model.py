@@ -290,7 +290,7 @@ class LlamaModel:
     def settings(self) -> dict[str, object]:
         """What a result obtained with this model depends on, as plain data."""
         settings = self._weights.settings(self.n_ctx, self.threads)
-        return settings | {"rollback": self.rollback.name}
+        return settings | {"rollback": self.rollback.name, "branches": self.options.branches}
 
     def make_batch(self) -> AnyBatch:
         """What takes tokens into a context of this model, at most `LoadOptions.batch_size`."""
@@ -377,7 +377,7 @@ class LlamaModel:
             return False
         finally:
             self.keep(0)
-        return works and bool(np.abs(row - chain).max() <= _ALIKE * np.abs(chain).max())
+        return works and _alike(chain, row)
 
     def _make_context(self, way: str) -> Rollback:
         """A new context in place of the present one."""

@@ -31,7 +31,7 @@ _SAMPLES, _SAMPLE, _BEGINNING = 256, 4096, 2**20  # of each of a model's files
 _FREE = frozenset(
     "file name parameters quantization device gpu_layers cpu_moe_layers override_tensors "
     "tensor_split main_gpu split_mode rpc parallel mmap batch_size ubatch_size ctx_size threads "
-    "threads_batch rollback".split()
+    "threads_batch rollback branches".split()
 )
 
 

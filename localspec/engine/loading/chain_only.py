@@ -24,6 +24,8 @@ def chain_only(target: ModelHeader, draft: ModelHeader | None, options: LoadOpti
         return _CHAIN.format("heads read along with one text")
     if options.exact:
         return _CHAIN.format("--exact demands passes that round as plain decoding does")
+    if draft is None:
+        return _CHAIN.format("only a draft model has several candidates for a place")
     return None
 
 

@@ -3,7 +3,7 @@
 import itertools
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -161,12 +161,11 @@ class Sampler:
             kept = self._survivors(logits, position, history)
             return self._choose_among(kept, position, runners_up)
         logits = self._changed(logits, history)
-        if self._penalises or runners_up:
-            ids, found = self._row(logits, history).largest(max(2, 1 + runners_up))
-            lead = float(found[0]) - float(found[1]) if len(ids) > 1 else math.inf
-            behind = _runners_up(ids, found, runners_up)
-            return ScoredToken(int(ids[0]), lead, runners_up=behind)
-        return _best_and_lead(logits)
+        if not self._penalises:
+            return _best(logits, runners_up)
+        ids, found = self._row(logits, history).largest(max(2, 1 + runners_up))
+        lead = float(found[0]) - float(found[1]) if len(ids) > 1 else math.inf
+        return ScoredToken(int(ids[0]), lead, runners_up=_runners_up(ids, found, runners_up))
 
     def margin(
         self, logits: NDArray[np.float32], position: int, history: Sequence[int]
@@ -233,7 +232,7 @@ class Sampler:
         if self._needs_chain:
             return chain_survivors(self._row(logits, history), params, position)
         if params.min_p > 0 and not self._penalises:
-            best, lead, *_ = _best_and_lead(logits)
+            best, lead, *_ = _best(logits)
             if lead > _BEYOND_ROUNDING - math.log(params.min_p):  # min-p leaves it alone
                 only = logits[[best]].astype(np.float64)
                 return Survivors(np.array([best]), only, params.temperature)
@@ -324,15 +323,32 @@ def _runners_up(
     return tuple(RunnerUp(int(ids[i]), float(scores[best] - scores[i])) for i in named)
 
 
-def _best_and_lead(logits: NDArray[np.float32]) -> ScoredToken:
-    """The lowest id of the largest logit, and by how much it leads the next; reads the row once."""
+def _best(logits: NDArray[np.float32], runners_up: int = 0) -> ScoredToken:
+    """The token of the largest logit, its lead, and the next ones; reads the row once."""
+    largest = _largest_first(logits)
+    token, best, left = next(largest)
+    require_number(best)
+    behind = (RunnerUp(other, best - logit) for other, logit, _ in largest)
+    return ScoredToken(token, best - left, runners_up=tuple(itertools.islice(behind, runners_up)))
+
+
+def _largest_first(logits: NDArray[np.float32]) -> Iterator[tuple[int, float, float]]:
+    """Ids, ties the lower first, with their logits and the largest left behind each.
+
+    Those that are masked come not at all, but for the first.
+    """
     length = -(-len(logits) // _SEGMENTS)
     maxima = np.maximum.reduceat(logits, np.arange(0, len(logits), length))
-    first = int(maxima.argmax())
-    segment = logits[first * length :][:length].copy()
-    best_at = int(segment.argmax())
-    best = float(segment[best_at])
-    require_number(best)
-    segment[best_at] = -np.inf
-    maxima[first] = segment.max()
-    return ScoredToken(first * length + best_at, best - float(maxima.max()))
+    segments: dict[int, NDArray[np.float32]] = {}
+    left = math.inf
+    while left > -math.inf:
+        i = int(maxima.argmax())
+        if i not in segments:
+            segments[i] = logits[i * length :][:length].copy()
+        segment = segments[i]
+        at = int(segment.argmax())
+        largest = float(segment[at])
+        segment[at] = -np.inf
+        maxima[i] = segment.max()
+        left = float(maxima.max())
+        yield i * length + at, largest, left

@@ -183,8 +183,13 @@ def test_rows_of_a_tree_are_bit_for_bit_those_of_chains(demo_files: tuple[Path, 
     chains.close()
 
 
-def test_widened_passes_leave_the_cells_in_order(demo_files: tuple[Path, Path]) -> None:
-    """So texts with and without branches can be compared bit by bit."""
+@pytest.mark.parametrize(
+    ("parents", "way"), [([0, 0, 2, 2], [2, 4]), ([0, 0, 1, 3], [1, 3]), ([0, 1, 1, 0], [1, 3])]
+)
+def test_widened_passes_leave_the_cells_in_order(
+    demo_files: tuple[Path, Path], parents: list[int], way: list[int]
+) -> None:
+    """So texts with and without branches can be compared bit by bit, whichever rows were taken."""
     branched, chains = (load_model(demo_files[0], ctx_size=256, branches=n) for n in (3, 1))
     text = [*TEXT]
     for model in (branched, chains):
@@ -193,14 +198,35 @@ def test_widened_passes_leave_the_cells_in_order(demo_files: tuple[Path, Path]) 
     assert branched.tree is not None
     for i in range(3):
         tokens = [30 + i, 40, 50, 60, 70]
-        branched.tree.decode(tokens, [0, 0, 2, 2])
-        branched.tree.take([2, 4])
-        chains.decode([tokens[0], tokens[2], tokens[4]], 3)
-        text += [tokens[0], tokens[2], tokens[4]]
+        branched.tree.decode(tokens, parents)
+        branched.tree.take(way)
+        taken = [tokens[row] for row in (0, *way)]
+        chains.decode(taken, len(taken))
+        text += taken
         assert branched.tokens == text
     assert np.array_equal(branched.decode([9], 1), chains.decode([9], 1))
     branched.close()
     chains.close()
+
+
+def test_ctrl_c_while_tokens_are_read_again_leaves_a_beginning(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched.model.min_width = 6
+    watched.tree.decode([1, 2, 3, 4], [0, 0, 2])
+    llama = llama_library.library()
+    decode = llama.llama_decode
+
+    def interrupted(*given: Any) -> None:
+        decode(*given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(llama, "llama_decode", interrupted)
+        watched.tree.take([2, 3])
+    watched.model.min_width = 1
+    watched.model.keep(len(TEXT) + 1)
+    watched.assert_holds([*TEXT, 1])
 
 
 def test_auto_allows_branches_where_they_pay_alone(tiny: TinyFiles) -> None:
@@ -426,6 +452,18 @@ def test_a_cache_that_mixes_up_its_paths_gets_a_context_of_chains(
     model = load_model(tiny.target, branches=3)
     assert model.tree is None and model.rollback.name == Trim.name
     assert model.options.branches == 1 and llama.llama_n_seq_max(model.context) == 1
+    model.close()
+
+
+def test_tokens_without_a_logit_are_no_reason_against_trees(
+    tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(model: LlamaModel, rows: Logits) -> Logits:
+        return np.where(np.arange(model.n_vocab) < 5, np.float32(-np.inf), rows)
+
+    monkeypatch.setattr(LlamaModel, "by_id", lacking)
+    model = load_model(tiny.target, branches=3)
+    assert model.tree is not None
     model.close()
 
 
