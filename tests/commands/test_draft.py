@@ -10,7 +10,7 @@ import pytest
 
 from localspec.engine.engine import Engine
 from localspec.metadata.header import read_header
-from localspec.self_draft import selection, store, verdict
+from localspec.self_draft import candidates, selection, store, verdict
 from localspec.self_draft.make import make_draft
 from localspec.self_draft.recipe import KEEP, Recipe
 from localspec.self_draft.verdict import Verdict
@@ -112,7 +112,7 @@ def test_a_no_is_said_plainly_and_remembered(
 def test_a_draft_with_fewer_output_rows(
     localspec: Command, silent_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selection, "COUNT_BUDGET", 0.0)
+    monkeypatch.setattr(candidates, "COUNT_BUDGET", 0.0)
     small, output = tmp_path / "small.gguf", tmp_path / "trimmed.gguf"
     made = ("draft", "make", silent_target, "--layers", "2", "--type", "keep", "-t", "1")
     done = localspec(*made, "--vocab", "64", "-o", small)

@@ -13,7 +13,7 @@ from localspec.core.config import LoadOptions
 from localspec.core.errors import DraftNotMade, IncompatiblePair, LocalspecError, UsageError
 from localspec.engine.engine import Engine
 from localspec.metadata.header import read_header
-from localspec.self_draft import selection, store, verdict
+from localspec.self_draft import candidates, selection, store, verdict
 from localspec.self_draft.make import LAYERS_KEY, make_draft
 from localspec.self_draft.recipe import KEEP, Recipe
 from localspec.self_draft.selection import Selection, Wish, selected
@@ -69,7 +69,7 @@ def interrupt_making(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
             raise KeyboardInterrupt
         real(header, recipe, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(selection, "make_draft", make)
+    monkeypatch.setattr(candidates, "make_draft", make)
 
 
 @pytest.mark.usefixtures("brief", "valued")
@@ -116,7 +116,7 @@ def test_what_is_given_is_made_and_no_more(
 
 @pytest.mark.usefixtures("brief")
 def test_the_best_loses_output_rows(silent_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "COUNT_BUDGET", 0.0)  # prompts alone are counted
+    monkeypatch.setattr(candidates, "COUNT_BUDGET", 0.0)  # prompts alone are counted
 
     def use(found: Selection) -> None:
         trimmed = read_header(found.file).trimmed
@@ -166,7 +166,7 @@ def test_where_every_recipe_fails_the_first_reason_is_told(
     def fail(*arguments: object) -> None:
         raise DraftNotMade("It cannot be.")
 
-    monkeypatch.setattr(selection, "make_draft", fail)
+    monkeypatch.setattr(candidates, "make_draft", fail)
     with pytest.raises(LocalspecError, match="It cannot be"):
         choose(silent_target, Wish(2, KEEP))
     assert list(store.folder().iterdir()) == []
