@@ -2,8 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from localspec.core.interrupt import held_interrupt
 from localspec.engine.engine import Engine
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft.layers import removable
@@ -65,8 +67,9 @@ class Candidates:
             self._budget.show(f"trying {what}")
             trial = self._trials.attempt(recipe, self._file)
             if not self.best_file.exists() or trial.predicted_speedup > self.best.predicted_speedup:
-                self._file.replace(self.best_file)
-                self.best = trial
+                with held_interrupt():  # one belongs to the other
+                    self._file.replace(self.best_file)
+                    self.best = trial
             return trial
         finally:
             self._file.unlink(missing_ok=True)
@@ -74,11 +77,9 @@ class Candidates:
     def given(self) -> Trial:
         """Try the draft as it is."""
         self._budget.show(f"trying {self._header.path.name}")
-        whole = Recipe(tuple(range(self._header.block_count or 0)))
-        self.best_file, self.best = (
-            self._header.path,
-            self._trials.attempt(whole, self._header.path),
-        )
+        whole = Recipe(tuple(range(removable(self._header).n_layers)))
+        self.best = self._trials.attempt(whole, self._header.path)
+        self.best_file = self._header.path
         return self.best
 
     def trim(self, engine: Engine, vocab: int, on_progress: Progress) -> Trial:
@@ -96,7 +97,7 @@ class Candidates:
 
         ids = frequent_ids(engine, vocab, limit=len(draft.vocab), is_over=is_over)
         trimmed = self._file.with_name("trimmed.gguf")
-        trim_vocabulary(draft, engine.target.header, ids, trimmed)
+        trim_vocabulary(draft, engine.target.header, ids, trimmed, partial(on_progress, "trimming"))
         recipe = replace(self.best.recipe, vocab=len(ids))
         self.best_file, self.best = trimmed, self._trials.attempt(recipe, trimmed)
         return self.best

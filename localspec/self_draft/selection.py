@@ -1,19 +1,20 @@
 """The selection of a self-draft for a target: searched, made, judged, and left as a file."""
 
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.core.config import LoadOptions
-from localspec.core.errors import DraftNotMade, IncompatiblePair, UsageError
+from localspec.core.errors import DraftNotMade, IncompatiblePair, LocalspecError, UsageError
 from localspec.core.formatting import size
 from localspec.engine.engine import Engine
 from localspec.engine.llama.influence import block_influence
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import store
-from localspec.self_draft.candidates import Budget, Candidates, Progress
+from localspec.self_draft.candidates import COUNT_BUDGET, Budget, Candidates, Progress
 from localspec.self_draft.layers import Removable, removable, require_removable
 from localspec.self_draft.questions import questions
 from localspec.self_draft.recipe import KEEP
@@ -86,7 +87,7 @@ def selected(
     allowed = removable(header)
     types = _types(header, wish)
     _require_possible(header, source, allowed, wish, types)
-    _announce(source, types, say)
+    _announce(source, types, wish, say)
     with store.workplace() as folder:
         with Engine.load(load(target, None)[0], say=say) as engine:
             budget = Budget(clock, SEARCH_BUDGET, on_progress)
@@ -98,8 +99,8 @@ def selected(
                 findings = Findings([makers.given()])
             if not findings.trials:
                 raise next(iter(findings.failed.values()), _nothing(header, allowed.reason))
-            if wish.vocab is not None and not findings.stopped:
-                findings.trials.append(makers.trim(engine, wish.vocab, on_progress))
+            if not findings.stopped:
+                _trim(engine, makers, wish, findings, on_progress)
         verdict = None
         if not findings.stopped:
             options = load(target, makers.best_file)
@@ -147,6 +148,26 @@ def _prepared(
     return space, trials
 
 
+def _trim(
+    engine: Engine, makers: Candidates, wish: Wish, findings: Findings, on_progress: Progress
+) -> None:
+    """Let the best lose output rows, where that is wished for.
+
+    What was searched for is not lost where that fails, or Ctrl-C comes.
+    """
+    if wish.vocab is None:
+        return
+    try:
+        findings.trials.append(makers.trim(engine, wish.vocab, on_progress))
+    except (KeyboardInterrupt, LocalspecError) as problem:
+        if wish.draft is not None:  # nothing was searched for
+            raise
+        if isinstance(problem, LocalspecError):
+            findings.failed[replace(makers.best.recipe, vocab=wish.vocab)] = problem
+        else:
+            findings.stopped = True
+
+
 def _judged(
     options: tuple[LoadOptions, LoadOptions | None],
     trials: Trials,
@@ -155,6 +176,7 @@ def _judged(
     on_progress: Progress,
 ) -> Verdict | None:
     """The verdict; None where Ctrl-C ended its measurement."""
+    on_progress("measuring the best", 0, 1)
     try:
         with Engine.load(*options) as pair:
             return judge(
@@ -187,7 +209,9 @@ def _require_possible(
 ) -> None:
     """Refuse, before anything is loaded, what leaves nothing to be made."""
     if wish.vocab is not None:
-        require_trimmable(source, header, wish.vocab)
+        # What is made of a split target is one file.
+        whole = source if wish.draft is not None else replace(source, split_count=1)
+        require_trimmable(whole, header, wish.vocab)
     if wish.draft is not None:
         return
     if wish.layers is not None:
@@ -211,20 +235,25 @@ def _nothing(header: ModelHeader, reason: str) -> DraftNotMade:
     why = reason or "no layer of it can be left out"
     return DraftNotMade(
         f"No draft can be made out of {header.path.name}, which is {header.quantization}: {why}.",
-        "Look for a smaller model of its family: localspec suggest TARGET",
+        "Look for a smaller model of its family: "
+        + shlex.join(["localspec", "suggest", str(header.path)]),
     )
 
 
-def _announce(header: ModelHeader, types: tuple[str, ...], say: Say) -> None:
+def _announce(source: ModelHeader, types: tuple[str, ...], wish: Wish, say: Say) -> None:
     """Say what the search takes, of time, and of the disk meanwhile."""
-    largest = header.n_bytes
+    counted = f"counting the target's tokens for {COUNT_BUDGET:.0f} seconds, then "
+    rest = f"then {counted if wish.vocab is not None else ''}measuring it for about "
+    rest += f"{VERDICT_BUDGET / 60:.0f} minutes. Meanwhile {store.folder()} holds "
+    if wish.draft is not None:
+        say(f"Trying the draft, {rest}a copy of it, trimmed.")
+        return
+    largest = source.n_bytes
     if all(each in _LOWER for each in types):
-        largest = min(largest, int(header.parameters * _LOWER_BYTES))
-    minutes, more = SEARCH_BUDGET / 60, VERDICT_BUDGET / 60
+        largest = min(largest, int(source.parameters * _LOWER_BYTES))
     say(
-        f"Searching for a draft for {minutes:.0f} minutes at most, then measuring it for about "
-        f"{more:.0f}. Meanwhile {store.folder()} holds up to three files of {size(largest)} at "
-        "most. Ctrl-C ends the search with the best so far."
+        f"Searching for a draft for {SEARCH_BUDGET / 60:.0f} minutes at most, {rest}up to three "
+        f"files of {size(largest)} at most. Ctrl-C ends the search with the best so far."
     )
 
 
