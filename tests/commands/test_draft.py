@@ -160,12 +160,10 @@ def test_what_cannot_be_copied_is_kept_all_the_same(
 def test_what_failed_is_told_with_its_reason(
     localspec: Command, silent_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = candidates.make_draft
-
     def make(header: ModelHeader, recipe: Recipe, *more: Any) -> None:
         if recipe.type == "Q2_K":
             raise DraftNotMade("Its rows are too short.")
-        real(header, recipe, *more)
+        make_draft(header, recipe, *more)
 
     monkeypatch.setattr(candidates, "make_draft", make)
     flags = ("draft", "make", silent_target, "--layers", "2", "-t", "1")

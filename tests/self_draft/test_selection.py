@@ -129,6 +129,8 @@ def test_the_best_loses_output_rows(silent_target: Path, monkeypatch: pytest.Mon
     assert whole.recipe == Recipe((0, 1), KEEP) and whole.agreement >= trimmed.agreement
     assert found.verdict is not None and found.verdict.text in ("same", "rounding")
     assert any(label.startswith("counting the tokens") for label, _, _ in shown)
+    written = [(done, total) for label, done, total in shown if label == "trimming"]
+    assert written and written[-1][0] == written[-1][1]
 
 
 @pytest.mark.usefixtures("brief")

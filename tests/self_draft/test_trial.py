@@ -12,6 +12,7 @@ from localspec.core.config import LoadOptions
 from localspec.core.errors import EngineError, NotEnoughMemory
 from localspec.engine.engine import Engine
 from localspec.engine.llama.model import LlamaModel
+from localspec.engine.llama.trimmed import open_draft_model
 from localspec.engine.loading.pair import load_pair
 from localspec.engine.memory import probe
 from localspec.engine.memory.plan import FreeMemory
@@ -115,16 +116,15 @@ def test_a_draft_has_the_context_that_it_will_have(
     target: Engine, tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[LoadOptions] = []
-    real = trial.open_draft_model
 
-    def open_draft_model(header: ModelHeader, options: LoadOptions) -> LlamaModel:
+    def open_model(header: ModelHeader, options: LoadOptions) -> LlamaModel:
         opened.append(options)
-        return real(header, options)
+        return open_draft_model(header, options)
 
     def load(path: Path) -> LoadOptions:
         return options(path, ctx_size=None)
 
-    monkeypatch.setattr(trial, "open_draft_model", open_draft_model)
+    monkeypatch.setattr(trial, "open_draft_model", open_model)
     texts = [Text(random_ids(5), random_ids(4))]
     Trials(target, texts, load, time.perf_counter).attempt(RECIPE, tiny.draft)
     pair = load_pair(target.target.options, load(tiny.draft))
