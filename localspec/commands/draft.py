@@ -54,7 +54,8 @@ def draft_make(
             "--vocab",
             parser=whole(_VOCAB, {}),
             metavar="N",
-            help="Keep output rows of the N tokens that the target uses most; a multiple of 64.",
+            help="Keep output rows of the N tokens that the target uses most; best a multiple of "
+            "64.",
         ),
     ] = None,
     draft: Annotated[
@@ -73,8 +74,9 @@ def draft_make(
 ) -> None:
     """Make the draft of a target that promises most, and measure whether it pays.
 
-    Layers are left out, weights get a lower type, or both. The verdict is kept, and the draft if it
-    pays: --draft self uses it. Ctrl-C ends the search with the best so far, and exit code 130.
+    Layers are left out, weights get a lower type, or both. If it pays it is kept, and --draft self
+    uses it; so is the verdict that none pays, if nothing was given to be made. Ctrl-C ends the
+    search with the best so far, and exit code 130.
     """
     from localspec.display import self_draft as shown
     from localspec.library.acquire import ensure_local
@@ -84,7 +86,7 @@ def draft_make(
     resolver = Resolver()
     (path,) = ensure_local([resolver.choose(target, None).target], resolver, download_ui())
     if output is not None:
-        _require_free(output, path)
+        _require_free(output, path, draft)
     found, kept = make_self_draft(path, wish, loading, lambda made: _copy(made, output))
     if as_json:
         console.json_line(shown.as_json(found, kept, output))
@@ -111,13 +113,15 @@ def _wish(
     return Wish(layers or None, kind, vocab, draft)
 
 
-def _require_free(output: Path, target: Path) -> None:
+def _require_free(output: Path, target: Path, draft: Path | None) -> None:
     """Refuse, before minutes are spent, a place that holds something else or takes nothing."""
     from localspec.bench.report import require_writable
     from localspec.metadata.header import read_header
     from localspec.self_draft.make import require_free_place
 
     require_free_place(read_header(target), output)
+    if draft is not None and draft.exists() and output.exists() and output.samefile(draft):
+        raise FileProblem(f"{output} is the draft itself.", "Name another file with --output.")
     require_writable(output)
 
 

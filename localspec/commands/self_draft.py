@@ -40,18 +40,36 @@ def make_self_draft(
 ) -> "tuple[Selection, Kept | None]":
     """Select a draft of a target and keep it for ``--draft self``; ``use`` has its file first.
 
-    What was made of another draft is not kept.
+    Besides the selection, what is kept of it; None where `_tells` says no.
     """
     from localspec.self_draft import store
     from localspec.self_draft.selection import selected
 
     with progress() as on_progress:
         with selected(target, wish, loading.load_options, console.note, on_progress) as found:
-            use(found)
             kept = None
-            if wish.draft is None:
-                kept = store.keep(found.target, found.best.recipe, found.file, found.verdict)
+            try:
+                use(found)
+            finally:  # a file that cannot be written elsewhere is not lost
+                if _tells(found, wish, store.find(found.target)):
+                    kept = store.keep(found.target, found.best.recipe, found.file, found.verdict)
     return found, kept
+
+
+def _tells(found: "Selection", wish: "Wish", before: "Kept | None") -> bool:
+    """Whether what was found is to stand behind ``--draft self`` from now on.
+
+    That none pays is told by a search of everything alone, or of a draft that was kept; and what
+    was not measured replaces nothing. What was made of another draft is none of the target.
+    """
+    from localspec.self_draft.selection import Wish
+
+    if wish.draft is not None:
+        return False
+    if found.verdict is None:
+        return before is None
+    again = before is not None and before.recipe == found.best.recipe
+    return found.verdict.pays or wish == Wish() or again
 
 
 def _said(kept: "Kept") -> str:
@@ -61,5 +79,8 @@ def _said(kept: "Kept") -> str:
         return f"Draft: {kept.path}, made of the target; whether it pays was not measured."
     figure = f"{verdict.speedup:.2f}x plain, prompt lookup alone {verdict.lookup_speedup:.2f}x"
     if kept.path is None:
-        return f"A draft made of this target does not pay here ({figure}): it is not used."
+        return (
+            f"A draft made of this target does not pay here ({figure}): it is not used. With other "
+            "flags it may: localspec draft make measures again."
+        )
     return f"Draft: {kept.path}, made of the target ({figure})."

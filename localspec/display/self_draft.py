@@ -1,5 +1,6 @@
 """What became of the search for a self-draft: its trials as a table, and the verdict in words."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 from localspec.bench.spent import Interval
@@ -28,7 +29,11 @@ def result(found: Selection, kept: Kept | None, output: Path | None) -> None:
     table(_COLUMNS, [_cells(trial, layers) for trial in trials], first_to_go=("size",))
     out = make_console(stderr=False)
     best = found.best.recipe.describe(layers)
-    for sentence in (_verdict(best, found.verdict), _place(kept, output)):
+    failed = [
+        f"Not possible: {recipe.describe(layers)}. {problem.message}"
+        for recipe, problem in found.findings.failed.items()
+    ]
+    for sentence in (*failed, _verdict(best, found.verdict), _place(kept, output)):
         out.print(one_line(sentence), markup=False)
 
 
@@ -42,7 +47,7 @@ def as_json(found: Selection, kept: Kept | None, output: Path | None) -> dict[st
         "draft": found.best.as_json(),
         "trials": [trial.as_json() for trial in found.findings.trials],
         "failed": [
-            {"layers": list(recipe.layers), "type": recipe.type, "reason": problem.message}
+            asdict(recipe) | {"reason": problem.message}
             for recipe, problem in found.findings.failed.items()
         ],
         "stopped": found.findings.stopped,
@@ -85,11 +90,12 @@ def _span(interval: Interval | None) -> str:
 def _place(kept: Kept | None, output: Path | None) -> str:
     """Where the draft is, and how it is used."""
     if kept is None:
-        return f"Written to {output}."
-    if kept.path is not None:
-        said = f"Kept for --draft self: {kept.path}."
-    else:
+        said = "It is not kept: --draft self goes on as before."
+    elif kept.path is None:
         said = "It is not kept: --draft self says so, and runs without it."
-        if output is None:
-            said += " To have the file all the same, add --output FILE."
-    return said if output is None else f"{said} Written to {output}."
+    else:
+        said = f"Kept for --draft self: {kept.path}."
+    if output is not None:
+        return f"{said} Written to {output}."
+    has_file = kept is not None and kept.path is not None
+    return said if has_file else f"{said} To have the file all the same, add --output FILE."

@@ -55,11 +55,6 @@ class Findings:
     late: set[Recipe] = field(default_factory=set)
     stopped: bool = False
 
-    @property
-    def best(self) -> Trial:
-        """The trial with the largest predicted speedup."""
-        return _best(self.trials)
-
     def knows(self, recipe: Recipe) -> bool:
         """Whether it was tried, or turned away."""
         if recipe in self.failed or recipe in self.late:

@@ -1,5 +1,6 @@
 """The selection of a self-draft for a target: searched, made, judged, and left as a file."""
 
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,25 +8,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.core.config import LoadOptions
-from localspec.core.errors import DraftNotMade, IncompatiblePair, UsageError
+from localspec.core.errors import DraftNotMade, IncompatiblePair, LocalspecError, UsageError
 from localspec.core.formatting import size
 from localspec.engine.engine import Engine
 from localspec.engine.llama.influence import block_influence
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import store
+from localspec.self_draft.candidates import COUNT_BUDGET, Budget, Candidates, Progress
 from localspec.self_draft.layers import Removable, removable, require_removable
-from localspec.self_draft.make import make_draft
 from localspec.self_draft.questions import questions
-from localspec.self_draft.recipe import KEEP, Recipe
+from localspec.self_draft.recipe import KEEP
 from localspec.self_draft.search import Findings, Space, search
 from localspec.self_draft.trial import ANSWER_TOKENS, Text, Trial, Trials, record
-from localspec.self_draft.trim import require_trimmable, trim_vocabulary
+from localspec.self_draft.trim import require_trimmable
 from localspec.self_draft.verdict import Verdict, judge
-from localspec.self_draft.vocabulary import frequent_ids
 from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.loop import Clock
 
-SEARCH_BUDGET, VERDICT_BUDGET, COUNT_BUDGET = 240.0, 120.0, 60.0  # seconds
+SEARCH_BUDGET, VERDICT_BUDGET = 240.0, 120.0  # seconds
 _RECORD_SHARE = 1 / 6  # of the search, for the target's own answers
 _PRECISE = ("F32", "F16", "BF16", "Q8_0")  # targets that a lower type makes much quicker
 _LOWER = ("Q4_0", "Q2_K", "Q3_K_S")
@@ -35,7 +35,6 @@ _LOWER_BYTES = 3 / 4  # of a parameter in these, at most: some tensors stay more
 # How a target, and perhaps a draft, is loaded from its file.
 Load = Callable[[Path, Path | None], tuple[LoadOptions, LoadOptions | None]]
 Say = Callable[[str], None]
-Progress = Callable[[str, int, int], None]  # label, done, in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,20 +87,20 @@ def selected(
     allowed = removable(header)
     types = _types(header, wish)
     _require_possible(header, source, allowed, wish, types)
-    _announce(source, types, say)
+    _announce(source, types, wish, say)
     with store.workplace() as folder:
         with Engine.load(load(target, None)[0], say=say) as engine:
-            budget = _Budget(clock, SEARCH_BUDGET, on_progress)
+            budget = Budget(clock, SEARCH_BUDGET, on_progress)
             space, trials = _prepared(engine, wish, types, load, budget)
-            makers = _Candidates(source, trials, folder, budget)
+            makers = Candidates(source, trials, folder, budget)
             if wish.draft is None:
                 findings = search(space, makers.attempt, clock=clock, budget=budget.left)
             else:
                 findings = Findings([makers.given()])
             if not findings.trials:
                 raise next(iter(findings.failed.values()), _nothing(header, allowed.reason))
-            if wish.vocab is not None and not findings.stopped:
-                findings.trials.append(makers.trim(engine, wish.vocab, on_progress))
+            if not findings.stopped:
+                _trim(engine, makers, wish, findings, on_progress)
         verdict = None
         if not findings.stopped:
             options = load(target, makers.best_file)
@@ -109,95 +108,12 @@ def selected(
         yield Selection(header, source, makers.best_file, makers.best, findings, verdict)
 
 
-class _Budget:
-    """The seconds of the search, and the bar that shows how many are left."""
-
-    def __init__(self, clock: Clock, seconds: float, on_progress: Progress) -> None:
-        self.clock = clock
-        self._began, self._seconds = clock(), seconds
-        self._on_progress = on_progress
-
-    @property
-    def left(self) -> float:
-        """Seconds."""
-        return max(0.0, self._began + self._seconds - self.clock())
-
-    def show(self, what: str) -> None:
-        """Tell what is done now, and how long the search still takes at most."""
-        left = self.left
-        label = f"{what}, at most {left:.0f} s left"
-        self._on_progress(label, int(self._seconds - left), int(self._seconds) + 1)
-
-
-class _Candidates:
-    """Files of drafts, made one at a time and removed; only the best so far stays."""
-
-    best: Trial  # from the first one on
-
-    def __init__(self, header: ModelHeader, trials: Trials, folder: Path, budget: _Budget) -> None:
-        self.best_file = folder / "best.gguf"
-        self._header = header
-        self._trials = trials
-        self._file = folder / "candidate.gguf"
-        self._budget = budget
-
-    def attempt(self, recipe: Recipe) -> Trial:
-        """Make the draft and try it; see `make_draft` and `Trials.attempt` for what is raised."""
-        what = recipe.describe(removable(self._header).n_layers)
-        try:
-            self._budget.show(f"making {what}")
-            make_draft(
-                self._header,
-                recipe,
-                self._file,
-                lambda done, total: self._budget.show(f"making {what}"),
-            )
-            self._budget.show(f"trying {what}")
-            trial = self._trials.attempt(recipe, self._file)
-            if not self.best_file.exists() or trial.predicted_speedup > self.best.predicted_speedup:
-                self._file.replace(self.best_file)
-                self.best = trial
-            return trial
-        finally:
-            self._file.unlink(missing_ok=True)
-
-    def given(self) -> Trial:
-        """Try the draft as it is."""
-        self._budget.show(f"trying {self._header.path.name}")
-        whole = Recipe(tuple(range(self._header.block_count or 0)))
-        self.best_file, self.best = (
-            self._header.path,
-            self._trials.attempt(whole, self._header.path),
-        )
-        return self.best
-
-    def trim(self, engine: Engine, vocab: int, on_progress: Progress) -> Trial:
-        """Try the best with so many output rows; it is the best from then on.
-
-        The tokens of the target are counted for `COUNT_BUDGET` seconds at most.
-        """
-        draft = read_header(self.best_file)
-        assert draft.vocab is not None
-        count = _Budget(self._budget.clock, COUNT_BUDGET, on_progress)
-
-        def is_over() -> bool:
-            count.show("counting the tokens that the target says")
-            return not count.left
-
-        ids = frequent_ids(engine, vocab, limit=len(draft.vocab), is_over=is_over)
-        trimmed = self._file.with_name("trimmed.gguf")
-        trim_vocabulary(draft, engine.target.header, ids, trimmed)
-        recipe = replace(self.best.recipe, vocab=len(ids))
-        self.best_file, self.best = trimmed, self._trials.attempt(recipe, trimmed)
-        return self.best
-
-
 def _prepared(
     engine: Engine,
     wish: Wish,
     types: tuple[str, ...],
     load: Load,
-    budget: _Budget,
+    budget: Budget,
 ) -> tuple[Space, Trials]:
     """What is to be searched, and what drafts are tried against."""
     header = engine.target.header
@@ -232,6 +148,26 @@ def _prepared(
     return space, trials
 
 
+def _trim(
+    engine: Engine, makers: Candidates, wish: Wish, findings: Findings, on_progress: Progress
+) -> None:
+    """Let the best lose output rows, where that is wished for.
+
+    What was searched for is not lost where that fails, or Ctrl-C comes.
+    """
+    if wish.vocab is None:
+        return
+    try:
+        findings.trials.append(makers.trim(engine, wish.vocab, on_progress))
+    except (KeyboardInterrupt, LocalspecError) as problem:
+        if wish.draft is not None:  # nothing was searched for
+            raise
+        if isinstance(problem, LocalspecError):
+            findings.failed[replace(makers.best.recipe, vocab=wish.vocab)] = problem
+        else:
+            findings.stopped = True
+
+
 def _judged(
     options: tuple[LoadOptions, LoadOptions | None],
     trials: Trials,
@@ -240,6 +176,7 @@ def _judged(
     on_progress: Progress,
 ) -> Verdict | None:
     """The verdict; None where Ctrl-C ended its measurement."""
+    on_progress("measuring the best", 0, 1)
     try:
         with Engine.load(*options) as pair:
             return judge(
@@ -272,7 +209,9 @@ def _require_possible(
 ) -> None:
     """Refuse, before anything is loaded, what leaves nothing to be made."""
     if wish.vocab is not None:
-        require_trimmable(source, header, wish.vocab)
+        # What is made of a split target is one file.
+        whole = source if wish.draft is not None else replace(source, split_count=1)
+        require_trimmable(whole, header, wish.vocab)
     if wish.draft is not None:
         return
     if wish.layers is not None:
@@ -296,20 +235,25 @@ def _nothing(header: ModelHeader, reason: str) -> DraftNotMade:
     why = reason or "no layer of it can be left out"
     return DraftNotMade(
         f"No draft can be made out of {header.path.name}, which is {header.quantization}: {why}.",
-        "Look for a smaller model of its family: localspec suggest TARGET",
+        "Look for a smaller model of its family: "
+        + shlex.join(["localspec", "suggest", str(header.path)]),
     )
 
 
-def _announce(header: ModelHeader, types: tuple[str, ...], say: Say) -> None:
+def _announce(source: ModelHeader, types: tuple[str, ...], wish: Wish, say: Say) -> None:
     """Say what the search takes, of time, and of the disk meanwhile."""
-    largest = header.n_bytes
+    counted = f"counting the target's tokens for {COUNT_BUDGET:.0f} seconds, then "
+    rest = f"then {counted if wish.vocab is not None else ''}measuring it for about "
+    rest += f"{VERDICT_BUDGET / 60:.0f} minutes. Meanwhile {store.folder()} holds "
+    if wish.draft is not None:
+        say(f"Trying the draft, {rest}a copy of it, trimmed.")
+        return
+    largest = source.n_bytes
     if all(each in _LOWER for each in types):
-        largest = min(largest, int(header.parameters * _LOWER_BYTES))
-    minutes, more = SEARCH_BUDGET / 60, VERDICT_BUDGET / 60
+        largest = min(largest, int(source.parameters * _LOWER_BYTES))
     say(
-        f"Searching for a draft for {minutes:.0f} minutes at most, then measuring it for about "
-        f"{more:.0f}. Meanwhile {store.folder()} holds up to three files of {size(largest)} at "
-        "most. Ctrl-C ends the search with the best so far."
+        f"Searching for a draft for {SEARCH_BUDGET / 60:.0f} minutes at most, {rest}up to three "
+        f"files of {size(largest)} at most. Ctrl-C ends the search with the best so far."
     )
 
 

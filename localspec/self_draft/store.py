@@ -60,8 +60,9 @@ def workplace() -> Iterator[Path]:
     try:
         folder().mkdir(parents=True, exist_ok=True)
         for abandoned in folder().glob(f"{_WORKPLACE}*"):
-            if time.time() - abandoned.stat().st_mtime > _ABANDONED:
-                shutil.rmtree(abandoned, ignore_errors=True)
+            with contextlib.suppress(OSError):  # its process may remove it now
+                if time.time() - abandoned.stat().st_mtime > _ABANDONED:
+                    shutil.rmtree(abandoned, ignore_errors=True)
         made = tempfile.TemporaryDirectory(
             dir=folder(), prefix=_WORKPLACE, ignore_cleanup_errors=True
         )
@@ -78,7 +79,7 @@ def find(target: ModelHeader) -> Kept | None:
     """What was kept for a target on this machine; None for nothing, or what is damaged or stale."""
     try:
         return _read(target, _document_path(target))
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None
 
 
@@ -119,10 +120,8 @@ def _read(target: ModelHeader, path: Path) -> Kept:
         raise ValueError("it is of another version or machine")
     recipe = _recipe(target, document["recipe"])
     verdict = None if document["verdict"] is None else Verdict.from_json(document["verdict"])
-    if document["file"] is None:
-        if verdict is None or verdict.pays:
-            raise ValueError("the draft is missing")
-        return Kept(None, recipe, verdict)
+    if verdict is not None and not verdict.pays:
+        return Kept(None, recipe, verdict)  # whichever file there may be
     draft = _file(path, recipe)
     if draft.stat().st_size != document["file"]["bytes"]:
         raise ValueError("the draft is another one")

@@ -1,7 +1,7 @@
 """A trial of a draft: how often it says what the target said, and what a step of it costs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from localspec.bench.plan import BenchPlan, PromptIds
@@ -13,7 +13,9 @@ from localspec.engine.engine import Engine
 from localspec.engine.generate import make_sampler
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.trimmed import open_draft_model
-from localspec.metadata.header import read_header
+from localspec.engine.memory.plan import draft_ctx_size
+from localspec.engine.memory.probe import plan_here, require_survival
+from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft.recipe import Recipe
 from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.drafters import ModelDrafter
@@ -102,9 +104,11 @@ class Trials:
     def attempt(self, recipe: Recipe, path: Path) -> Trial:
         """Load the draft of this recipe from its file and try it.
 
-        Raises EngineError where llama.cpp refuses it, or cannot take its tokens back.
+        Raises EngineError where llama.cpp refuses it, or cannot take its tokens back, and
+        NotEnoughMemory where it does not fit beside the target.
         """
-        model = open_draft_model(read_header(path), self._load(path))
+        header = read_header(path)
+        model = open_draft_model(header, self._placed(header))
         try:
             if not model.can_roll_back:
                 raise EngineError(f"llama.cpp cannot take tokens back from {path.name}.")
@@ -123,6 +127,14 @@ class Trials:
             predicted_speedup=speedup,
             length=length,
         )
+
+    def _placed(self, header: ModelHeader) -> LoadOptions:
+        """How the draft is loaded where it fits beside the target, which is in memory."""
+        options = self._load(header.path)
+        require_survival(options)
+        ctx_size = options.ctx_size or draft_ctx_size(header, self._engine.target.n_ctx)
+        plan = plan_here(header, replace(options, ctx_size=ctx_size))
+        return replace(options, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
 
     def _agreed(self, model: LlamaModel) -> list[list[bool]]:
         """For each token of each answer, whether the draft says it too."""

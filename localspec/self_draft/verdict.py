@@ -70,7 +70,7 @@ class Verdict:
                 f"right, {self.ceiling:.2f}x would be the most."
             )
         return (
-            "Prompt lookup alone, which takes no memory, is as fast but for the noise: "
+            "Prompt lookup alone, which takes no memory, is at least as fast but for the noise: "
             f"{self.lookup_speedup:.2f}x."
         )
 

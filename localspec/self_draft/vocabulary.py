@@ -27,7 +27,7 @@ def frequent_ids(
     prompts; then the lowest ids, which in a BPE vocabulary are its first and so most frequent
     merges. All are below ``limit``, the number of the draft's own tokens. FR-Spec
     (arXiv 2502.14856) counts a corpus; the target's own words need none, and are what a draft is
-    to guess. No further prompt is answered once ``is_over``. Raises what `stream_generate` raises.
+    to guess. No further token is generated once ``is_over``. Raises what `stream_generate` raises.
     """
     most = min(engine.target.n_vocab, limit or engine.target.n_vocab)
     counts = count_tokens(engine, prompts or read_prompts(), is_over)
@@ -50,6 +50,8 @@ def count_tokens(
         if len(encoded) < engine.target.n_ctx and not is_over():
             for response in stream_generate(engine, encoded, greedy, 0, max_tokens=ANSWER_TOKENS):
                 counts.update(response.tokens)
+                if is_over():
+                    break
     return counts
 
 

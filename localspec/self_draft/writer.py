@@ -69,12 +69,12 @@ def _write_header(
     ours = [(key, value) for key, value in values.items() if value is not None]
     file.write(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(own) + len(ours)))
     with part.path.open("rb") as source:
+        for key, value in ours:  # first: copies of one model are told apart by their beginnings
+            file.write(_string(key) + _packed(value, _types(source, part, key)))
         for key in own:
             start, end = part.spans[key]
             file.write(_string(key))
             _copy(source, file, start, end - start, part)
-        for key, value in ours:
-            file.write(_string(key) + _packed(value, _types(source, part, key)))
     offset = 0
     for tensor in tensors:
         sizes = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from localspec.core.errors import DraftNotMade
 from localspec.engine.engine import Engine
-from localspec.metadata.header import read_header
-from localspec.self_draft import selection, store, verdict
+from localspec.metadata.header import ModelHeader, read_header
+from localspec.self_draft import candidates, selection, store, verdict
 from localspec.self_draft.make import make_draft
 from localspec.self_draft.recipe import KEEP, Recipe
 from localspec.self_draft.verdict import Verdict
@@ -95,11 +98,12 @@ def test_a_table_and_the_verdict(
 
 @pytest.mark.usefixtures("loses")
 def test_a_no_is_said_plainly_and_remembered(
-    localspec: Command, silent_target: Path, tmp_path: Path
+    localspec: Command, silent_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flags = ("draft", "make", silent_target, "--layers", "3", "--type", "keep", "-t", "1")
+    monkeypatch.setattr(selection, "SEARCH_BUDGET", 0.0)
+    flags = ("draft", "make", silent_target, "-t", "1")
     done = localspec(*flags)
-    assert "does NOT pay: the first 3 of 6 layers gives 0.90x" in done.out
+    assert "does NOT pay: all 6 layers in Q4_0 gives 0.90x" in done.out
     assert "2.50x would be the most" in done.out and "add --output FILE" in done.out
     kept = store.find(read_header(silent_target))
     assert kept is not None and kept.path is None
@@ -108,11 +112,73 @@ def test_a_no_is_said_plainly_and_remembered(
     assert "not kept" in done.out and "add --output" not in done.out
 
 
+def test_what_was_kept_stays_unless_more_is_known(
+    localspec: Command, silent_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt at one draft tells nothing of others."""
+    make = ("draft", "make", silent_target, "--type", "keep", "-t", "1", "--layers")
+    found: list[Verdict | None] = [LOSES]
+
+    def judge(*arguments: object, **more: object) -> Verdict:
+        if found[0] is None:
+            raise KeyboardInterrupt
+        return found[0]
+
+    monkeypatch.setattr(selection, "judge", judge)
+    done = localspec(*make, "3")
+    assert "goes on as before" in done.out and "add --output FILE" in done.out
+    assert store.find(read_header(silent_target)) is None
+    kept = keep(silent_target, PAYS)  # of two layers
+    for verdict_now in (LOSES, None):
+        found[0] = verdict_now
+        assert "goes on as before" in localspec(*make, "3").out
+        assert store.find(read_header(silent_target)) == kept
+    found[0] = LOSES  # measured again
+    assert "--draft self says so" in localspec(*make, "2").out
+    assert store.find(read_header(silent_target)) == store.Kept(None, RECIPE, LOSES)
+    found[0] = PAYS
+    assert "Kept for --draft self" in localspec(*make, "3").out
+
+
+@pytest.mark.usefixtures("judged")
+def test_what_cannot_be_copied_is_kept_all_the_same(
+    localspec: Command, silent_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copyfile(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", copyfile)
+    flags = ("--layers", "2", "--type", "keep", "-t", "1", "-o", tmp_path / "draft.gguf")
+    done = localspec("draft", "make", silent_target, *flags)
+    assert done.code == 1 and "No space left" in done.sentences
+    kept = store.find(read_header(silent_target))
+    assert kept is not None and kept.path is not None
+    assert not (tmp_path / "draft.gguf").exists()
+
+
+@pytest.mark.usefixtures("judged")
+def test_what_failed_is_told_with_its_reason(
+    localspec: Command, silent_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(header: ModelHeader, recipe: Recipe, *more: Any) -> None:
+        if recipe.type == "Q2_K":
+            raise DraftNotMade("Its rows are too short.")
+        make_draft(header, recipe, *more)
+
+    monkeypatch.setattr(candidates, "make_draft", make)
+    flags = ("draft", "make", silent_target, "--layers", "2", "-t", "1")
+    said = "Not possible: the first 2 of 6 layers in Q2_K. Its rows are too short."
+    assert said in localspec(*flags).out.splitlines()
+    (failed,) = json.loads(localspec(*flags, "--json").out)["failed"]
+    assert failed["type"] == "Q2_K" and failed["reason"] == "Its rows are too short."
+    assert failed["layers"] == [0, 1] and failed["vocab"] is None
+
+
 @pytest.mark.usefixtures("judged")
 def test_a_draft_with_fewer_output_rows(
     localspec: Command, silent_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selection, "COUNT_BUDGET", 0.0)
+    monkeypatch.setattr(candidates, "COUNT_BUDGET", 0.0)
     small, output = tmp_path / "small.gguf", tmp_path / "trimmed.gguf"
     made = ("draft", "make", silent_target, "--layers", "2", "--type", "keep", "-t", "1")
     done = localspec(*made, "--vocab", "64", "-o", small)
@@ -124,6 +190,8 @@ def test_a_draft_with_fewer_output_rows(
     flags = ("draft", "make", silent_target, "-md", small, "--vocab", "128", "-t", "1")
     done = localspec(*flags)
     assert done.code == 2 and "--output FILE" in done.err
+    done = localspec(*flags, "-o", small)
+    assert done.code == 1 and "is the draft itself" in done.sentences
     done = localspec(*flags, "-o", output, "--json")
     document = json.loads(done.out)
     assert done.code == 0 and document["kept"] is None and document["source"] == str(small)
@@ -188,7 +256,7 @@ def test_a_draft_that_does_not_pay_is_not_used(localspec: Command, silent_target
     done = localspec("run", *flags)
     assert done.code == 0
     line = next(line for line in done.err.splitlines() if "does not pay here" in line)
-    assert "0.90x plain, prompt lookup alone 1.10x" in line
+    assert "0.90x plain, prompt lookup alone 1.10x" in line and "draft make measures again" in line
     done = localspec("run", *flags, "--draft", "4", "--json")
     assert json.loads(done.out)["drafted"] == 0
 

@@ -13,7 +13,8 @@ from localspec.core.config import LoadOptions
 from localspec.core.errors import DraftNotMade, IncompatiblePair, LocalspecError, UsageError
 from localspec.engine.engine import Engine
 from localspec.metadata.header import read_header
-from localspec.self_draft import selection, store, verdict
+from localspec.self_draft import candidates, selection, store, verdict
+from localspec.self_draft.layers import removable
 from localspec.self_draft.make import LAYERS_KEY, make_draft
 from localspec.self_draft.recipe import KEEP, Recipe
 from localspec.self_draft.selection import Selection, Wish, selected
@@ -69,7 +70,7 @@ def interrupt_making(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
             raise KeyboardInterrupt
         real(header, recipe, *more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(selection, "make_draft", make)
+    monkeypatch.setattr(candidates, "make_draft", make)
 
 
 @pytest.mark.usefixtures("brief", "valued")
@@ -116,7 +117,7 @@ def test_what_is_given_is_made_and_no_more(
 
 @pytest.mark.usefixtures("brief")
 def test_the_best_loses_output_rows(silent_target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selection, "COUNT_BUDGET", 0.0)  # prompts alone are counted
+    monkeypatch.setattr(candidates, "COUNT_BUDGET", 0.0)  # prompts alone are counted
 
     def use(found: Selection) -> None:
         trimmed = read_header(found.file).trimmed
@@ -128,6 +129,8 @@ def test_the_best_loses_output_rows(silent_target: Path, monkeypatch: pytest.Mon
     assert whole.recipe == Recipe((0, 1), KEEP) and whole.agreement >= trimmed.agreement
     assert found.verdict is not None and found.verdict.text in ("same", "rounding")
     assert any(label.startswith("counting the tokens") for label, _, _ in shown)
+    written = [(done, total) for label, done, total in shown if label == "trimming"]
+    assert written and written[-1][0] == written[-1][1]
 
 
 @pytest.mark.usefixtures("brief")
@@ -137,7 +140,8 @@ def test_a_draft_that_is_given_is_trimmed_and_nothing_is_searched(
     draft = tmp_path / "small.gguf"
     make_draft(read_header(silent_target), Recipe((0,)), draft)
     before = draft.read_bytes()
-    found, _, _ = choose(silent_target, Wish(vocab=128, draft=draft))
+    found, said, _ = choose(silent_target, Wish(vocab=128, draft=draft))
+    assert said[0].startswith("Trying the draft") and "Search" not in said[0]
     assert [trial.recipe.vocab for trial in found.findings.trials] == [None, 128]
     assert found.source.path == draft and found.best.recipe == Recipe((0,), KEEP, 128)
     assert draft.read_bytes() == before
@@ -166,7 +170,7 @@ def test_where_every_recipe_fails_the_first_reason_is_told(
     def fail(*arguments: object) -> None:
         raise DraftNotMade("It cannot be.")
 
-    monkeypatch.setattr(selection, "make_draft", fail)
+    monkeypatch.setattr(candidates, "make_draft", fail)
     with pytest.raises(LocalspecError, match="It cannot be"):
         choose(silent_target, Wish(2, KEEP))
     assert list(store.folder().iterdir()) == []
@@ -208,3 +212,49 @@ def test_a_target_that_is_low_already_only_loses_layers(
     found, _, _ = choose(low)
     assert {trial.recipe.type for trial in found.findings.trials} == {KEEP}
     assert all(len(trial.recipe.layers) < 6 for trial in found.findings.trials)
+
+
+@pytest.mark.usefixtures("brief")
+def test_a_search_is_not_lost_where_output_rows_cannot_go(
+    silent_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(candidates, "COUNT_BUDGET", 0.0)
+    problem = IncompatiblePair("Its logits differ.")
+
+    def fail(*arguments: object) -> None:
+        raise problem
+
+    monkeypatch.setattr(candidates, "trim_vocabulary", fail)
+    found, said, _ = choose(silent_target, Wish(2, KEEP, vocab=64))
+    assert found.best.recipe == Recipe((0, 1), KEEP) and found.verdict is not None
+    assert found.findings.failed == {Recipe((0, 1), KEEP, 64): problem}
+    assert "counting the target's tokens for 60 seconds" in said[0]
+
+
+@pytest.mark.usefixtures("brief")
+def test_ctrl_c_while_output_rows_go_keeps_the_best_that_was_searched(
+    silent_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press(*arguments: object, **more: object) -> list[int]:
+        raise KeyboardInterrupt
+
+    def use(found: Selection) -> None:
+        assert read_header(found.file).values[LAYERS_KEY] == (0, 1)
+
+    monkeypatch.setattr(candidates, "frequent_ids", press)
+    found, _, _ = choose(silent_target, Wish(2, KEEP, vocab=64), use)
+    assert found.findings.stopped and found.verdict is None
+    draft = tmp_path / "small.gguf"
+    make_draft(read_header(silent_target), Recipe((0,)), draft)
+    with pytest.raises(KeyboardInterrupt):  # that draft is not ours to keep
+        choose(silent_target, Wish(vocab=64, draft=draft))
+    assert draft.exists() and list(store.folder().iterdir()) == []
+
+
+def test_output_rows_of_a_split_target_may_go(silent_target: Path) -> None:
+    parts = replace(read_header(silent_target), split_count=2)
+    allowed = removable(parts)
+    selection._require_possible(parts, parts, allowed, Wish(2, KEEP, vocab=64), (KEEP,))
+    given = Wish(vocab=64, draft=parts.path)
+    with pytest.raises(IncompatiblePair, match="split into several"):
+        selection._require_possible(parts, parts, allowed, given, (KEEP,))

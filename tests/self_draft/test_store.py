@@ -89,6 +89,7 @@ def test_only_one_draft_of_a_target_is_kept(target: ModelHeader, made: Callable[
         {"recipe": None},
         {"verdict": {}},
         {"verdict": 3},
+        {"recipe": {"layers": [0], "type": "keep", "vocab": float("inf")}},
         {"file": None},
         {"file": {"name": "x.gguf", "bytes": 3}},
         {"file": []},
@@ -104,6 +105,16 @@ def test_what_is_stale_or_damaged_counts_as_nothing(
     assert store.find(target) is None
     path.write_text(json.dumps(document))
     assert store.find(target) is not None
+
+
+def test_no_draft_is_found_whose_verdict_is_no(
+    target: ModelHeader, made: Callable[[], Path]
+) -> None:
+    store.keep(target, RECIPE, made(), PAYS)
+    path = document_of(target)
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps(document | {"verdict": LOSES.as_json()}))
+    assert store.find(target) == store.Kept(None, RECIPE, LOSES)
 
 
 def test_layers_that_the_target_lacks_count_as_nothing(
@@ -187,6 +198,16 @@ def test_a_workplace_vanishes_with_what_was_abandoned(tmp_path: Path) -> None:
     os.utime(abandoned, (time.time() - 90_000,) * 2)
     with store.workplace():
         assert not abandoned.exists()
+
+
+def test_another_process_may_remove_its_workplace_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store.folder().mkdir(parents=True)
+    gone = store.folder() / ".making-gone"
+    monkeypatch.setattr(Path, "glob", lambda folder, pattern: [gone])
+    with store.workplace() as place:
+        assert place.is_dir()
 
 
 def test_a_folder_that_cannot_be_made_is_told(

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from localspec.core.errors import EngineError
+from localspec.core.config import LoadOptions
+from localspec.core.errors import EngineError, NotEnoughMemory
 from localspec.engine.engine import Engine
 from localspec.engine.llama.model import LlamaModel
+from localspec.engine.llama.trimmed import open_draft_model
+from localspec.engine.loading.pair import load_pair
+from localspec.engine.memory import probe
+from localspec.engine.memory.plan import FreeMemory
+from localspec.metadata.header import ModelHeader
+from localspec.self_draft import trial
 from localspec.self_draft.recipe import KEEP, Recipe
 from localspec.self_draft.trial import Text, Trials, record
 from tests.support.real_pair import TinyFiles, fresh, options, random_ids
@@ -56,9 +64,9 @@ def test_the_prediction_is_that_of_the_best_length(target: Engine, tiny: TinyFil
     texts = [Text(random_ids(5), fresh(target, random_ids(5), max_tokens=40).tokens)]
     trials = Trials(target, texts, options, time.perf_counter)
     trials.verify = [1.0] * 17  # as on a GPU: as wide as one likes
-    trial = trials.attempt(RECIPE, tiny.target)
+    found = trials.attempt(RECIPE, tiny.target)
     # All is right: the more the better, and the first round drafts nothing.
-    assert trial.length in range(8, 17) and trial.predicted_speedup > 5
+    assert found.length in range(8, 17) and found.predicted_speedup > 5
     trials.verify = [float(width) for width in range(1, 18)]
     assert trials.attempt(RECIPE, tiny.target).predicted_speedup < 1
 
@@ -73,8 +81,8 @@ def test_costs_are_told_by_the_clock(target: Engine, tiny: TinyFiles) -> None:
 
     trials = Trials(target, [Text(random_ids(5), random_ids(4))], options, clock)
     assert trials.verify[0] == 0.25  # from the reading before a pass to that behind it
-    trial = trials.attempt(RECIPE, tiny.draft)
-    assert (trial.step_s, trial.step_cost) == (0.25, 1)
+    found = trials.attempt(RECIPE, tiny.draft)
+    assert (found.step_s, found.step_cost) == (0.25, 1)
 
 
 def test_a_draft_that_cannot_roll_back_is_refused(
@@ -93,3 +101,33 @@ def test_a_draft_that_cannot_roll_back_is_refused(
     with pytest.raises(EngineError, match="cannot take tokens back from draft.gguf"):
         trials.attempt(RECIPE, tiny.draft)
     assert [model.header.path for model in closed] == [tiny.draft]
+
+
+def test_a_draft_that_does_not_fit_beside_the_target_is_refused(
+    target: Engine, tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = Trials(target, [Text(random_ids(5), random_ids(4))], options, time.perf_counter)
+    monkeypatch.setattr(probe, "free_memory", lambda device: FreeMemory(1000))
+    with pytest.raises(NotEnoughMemory, match="draft.gguf"):
+        trials.attempt(RECIPE, tiny.draft)
+
+
+def test_a_draft_has_the_context_that_it_will_have(
+    target: Engine, tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[LoadOptions] = []
+
+    def open_model(header: ModelHeader, options: LoadOptions) -> LlamaModel:
+        opened.append(options)
+        return open_draft_model(header, options)
+
+    def load(path: Path) -> LoadOptions:
+        return options(path, ctx_size=None)
+
+    monkeypatch.setattr(trial, "open_draft_model", open_model)
+    texts = [Text(random_ids(5), random_ids(4))]
+    Trials(target, texts, load, time.perf_counter).attempt(RECIPE, tiny.draft)
+    pair = load_pair(target.target.options, load(tiny.draft))
+    assert pair.draft is not None and opened[0].ctx_size == pair.draft.n_ctx
+    pair.draft.close()
+    pair.target.close()

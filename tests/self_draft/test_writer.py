@@ -57,6 +57,7 @@ def test_what_is_not_changed_is_the_same(model: Path, tmp_path: Path) -> None:
     assert after.arrays == before.arrays
     assert after.types.items() <= before.types.items()
     assert told == [1, 2]
+    assert list(after.spans)[0] == "llama.block_count"  # what differs is at the beginning
 
 
 def test_tensors_keep_their_bytes_under_new_names(model: Path, tmp_path: Path) -> None:
