@@ -164,7 +164,7 @@ class _Candidates:
     def given(self) -> Trial:
         """Try the draft as it is."""
         self._budget.show(f"trying {self._header.path.name}")
-        whole = Recipe(tuple(range(self._header.block_count or 0)))
+        whole = Recipe(tuple(range(removable(self._header).n_layers)))
         self.best_file, self.best = (
             self._header.path,
             self._trials.attempt(whole, self._header.path),
