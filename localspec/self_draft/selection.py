@@ -101,7 +101,7 @@ def selected(
             if not findings.trials:
                 raise next(iter(findings.failed.values()), _nothing(header, allowed.reason))
             if wish.vocab is not None and not findings.stopped:
-                findings.trials.append(makers.trim(engine, wish.vocab, on_progress))
+                _trim_best(makers, engine, wish, findings, on_progress)
         verdict = None
         if not findings.stopped:
             options = load(target, makers.best_file)
@@ -230,6 +230,19 @@ def _prepared(
     usable = _usable(allowed)
     space = Space(allowed.n_layers, types, wish.layers, allowed.group, influence, usable)
     return space, trials
+
+
+def _trim_best(
+    makers: _Candidates, engine: Engine, wish: Wish, findings: Findings, on_progress: Progress
+) -> None:
+    """Try the best with fewer output rows; after Ctrl-C the whole one stays the best."""
+    assert wish.vocab is not None
+    try:
+        findings.trials.append(makers.trim(engine, wish.vocab, on_progress))
+    except KeyboardInterrupt:
+        if wish.draft is not None:
+            raise  # nothing was found that the user does not have
+        findings.stopped = True
 
 
 def _judged(

@@ -144,6 +144,27 @@ def test_a_draft_that_is_given_is_trimmed_and_nothing_is_searched(
     assert draft.read_bytes() == before
 
 
+def test_ctrl_c_while_tokens_are_counted_keeps_what_was_found(
+    silent_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press(*arguments: object, **more: object) -> list[int]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(selection, "frequent_ids", press)
+
+    def use(found: Selection) -> None:
+        assert read_header(found.file).block_count == 2
+
+    found, _, _ = choose(silent_target, Wish(2, KEEP, vocab=64), use)
+    assert found.findings.stopped and found.verdict is None
+    assert found.best.recipe == Recipe((0, 1), KEEP)
+    draft = tmp_path / "small.gguf"
+    make_draft(read_header(silent_target), Recipe((0,)), draft)
+    with pytest.raises(KeyboardInterrupt):
+        choose(silent_target, Wish(vocab=64, draft=draft))
+    assert list(store.folder().iterdir()) == []
+
+
 @pytest.mark.usefixtures("brief")
 def test_prediction_heads_of_a_draft_that_is_given_are_no_layers(
     silent_target: Path, tmp_path: Path
