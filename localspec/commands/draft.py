@@ -54,8 +54,7 @@ def draft_make(
             "--vocab",
             parser=whole(_VOCAB, {}),
             metavar="N",
-            help="Keep output rows of the N tokens that the target uses most; best a multiple of "
-            "64.",
+            help="Keep output rows of the N tokens the target uses most; best a multiple of 64.",
         ),
     ] = None,
     draft: Annotated[

@@ -189,7 +189,7 @@ def _build_header(parts: Sequence[PartHeader], complete: bool = True) -> ModelHe
     pre, n_tokens = _tokens_of(first, vocab, complete)
     file_type = first.number("general.file_type") if complete else None
 
-    trimmed = read_trimmed(first, first.data_start, architecture, len(parts)) if complete else None
+    trimmed = read_trimmed(first, architecture, len(parts)) if complete else None
     if trimmed is not None:
         n_tokens = trimmed.size
 

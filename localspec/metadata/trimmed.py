@@ -7,13 +7,12 @@ tokens than those it can propose must still be read.
 
 import hashlib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.metadata.gguf_file import INT32, MAX_ELEMENTS, PartHeader, TensorInfo
+from localspec.metadata.gguf_file import ALIGNMENT, MAX_ELEMENTS, UINT32, PartHeader, TensorInfo
 from localspec.metadata.vocab import Vocab
 
 _PREFIX = "localspec.vocab."
@@ -54,15 +53,7 @@ def vocabulary_digest(vocab: Vocab) -> str:
     return hashlib.sha256(b"\0".join(vocab.texts())).hexdigest()
 
 
-def embeddings_offset(data_start: int, tensors: Sequence[TensorInfo], alignment: int) -> int:
-    """Where the embeddings begin: behind the last tensor, in bytes of the file, aligned."""
-    end = max((tensor.offset + tensor.n_bytes for tensor in tensors), default=0)
-    return data_start + end + -end % alignment
-
-
-def read_trimmed(
-    part: PartHeader, data_start: int, architecture: str, n_parts: int
-) -> TrimmedVocabulary | None:
+def read_trimmed(part: PartHeader, architecture: str, n_parts: int) -> TrimmedVocabulary | None:
     """The trimmed vocabulary of a file, None where it has its own.
 
     Raises `NotAGGUF` where the keys, the tensors and the size of the file do not agree.
@@ -74,8 +65,7 @@ def read_trimmed(
     ids = _read_ids(part, size)
     matrix = _read_matrix(part, len(ids), architecture)
     row_bytes = matrix.n_bytes // len(ids)
-    alignment = part.number("general.alignment") or 32
-    offset = embeddings_offset(data_start, part.tensors, alignment)
+    offset = _offset(part)
     if offset + size * row_bytes != part.n_bytes:
         part.fail(
             f"has {part.n_bytes - offset:,} bytes behind its tensors, where the embeddings of "
@@ -108,15 +98,21 @@ def _read_size(part: PartHeader) -> int:
     return size
 
 
+def _offset(part: PartHeader) -> int:
+    """Where the embeddings begin: behind the last tensor, in bytes of the file, aligned."""
+    end = max((tensor.offset + tensor.n_bytes for tensor in part.tensors), default=0)
+    return part.data_start + end + -end % (part.number("general.alignment") or ALIGNMENT)
+
+
 def _read_ids(part: PartHeader, size: int) -> NDArray[np.int32]:
     """Ids of so many tokens, ascending, shape (rows,), of at least one row."""
-    array = part.array(IDS, "list of i32", INT32)
+    array = part.array(IDS, "list of u32", UINT32)
     if array is None or not array.length:
         part.fail(f"lists no ids in its key '{IDS}'", MAKE_AGAIN)
-    ids = np.frombuffer(array.packed, "<i4").astype(np.int32, copy=False)
-    if ids[0] < 0 or ids[-1] >= size or np.any(ids[1:] <= ids[:-1]):
+    ids = np.frombuffer(array.packed, "<u4")
+    if ids[-1] >= size or np.any(ids[1:] <= ids[:-1]):
         part.fail(f"does not list ids below {size:,}, ascending, in its key '{IDS}'", MAKE_AGAIN)
-    return ids
+    return ids.astype(np.int32)
 
 
 def _read_matrix(part: PartHeader, n_rows: int, architecture: str) -> TensorInfo:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from localspec.core.interrupt import held_interrupt
@@ -97,7 +96,8 @@ class Candidates:
 
         ids = frequent_ids(engine, vocab, limit=len(draft.vocab), is_over=is_over)
         trimmed = self._file.with_name("trimmed.gguf")
-        trim_vocabulary(draft, engine.target.header, ids, trimmed, partial(on_progress, "trimming"))
+        on_progress("trimming", 0, 1)
+        trim_vocabulary(draft, engine.target.header, ids, trimmed)
         recipe = replace(self.best.recipe, vocab=len(ids))
         self.best_file, self.best = trimmed, self._trials.attempt(recipe, trimmed)
         return self.best

@@ -4,12 +4,9 @@ After FR-Spec (arXiv 2502.14856). Rows are copied as they are, since all types a
 row; what comes out is proved equal to the draft, on the tokens that are kept, by a pass of each.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,43 +14,37 @@ from numpy.typing import NDArray
 from localspec.core.config import LoadOptions
 from localspec.core.errors import FileProblem, IncompatiblePair
 from localspec.core.files import appearing_when_complete
+from localspec.core.formatting import one_line
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.trimmed import TrimmedModel
 from localspec.metadata.draft_kind import draft_kind
+from localspec.metadata.gguf_file import TensorInfo, Value
 from localspec.metadata.header import ModelHeader, read_header
+from localspec.metadata.splits import read_part
 from localspec.metadata.trimmed import DIGEST, EMBEDDING, IDS, SCALE, SIZE, vocabulary_digest
 from localspec.pairing import check_pair
-
-if TYPE_CHECKING:
-    from gguf import GGUFReader, GGUFWriter, ReaderTensor
-
-Progress = Callable[[int, int], None]  # bytes done, bytes in all
+from localspec.self_draft.writer import copy_bytes, write_copy
 
 _TRIMMED = frozenset({EMBEDDING, "output.weight", "output.bias"})
 # Graphs with an assertion against embeddings of tokens; what others make of them is tried.
-_NEED_IDS = frozenset("deepseek4 glm4 glm4moe granite-switch".split())
+_NEED_IDS = frozenset("deepseek4 glm4 glm4moe graniteswitch".split())
 # Graphs that scale the embeddings of tokens, and none that they are given (`sqrtf(n_embd)`).
 _SCALED = frozenset("gemma3 gemma3n gemma4".split())
-_LEFT_OUT = ("GGUF.", "general.architecture", "general.alignment", "tokenizer.", "localspec.")
+_LEFT_OUT = ("tokenizer.", "localspec.")
 _CTX_SIZE = 256  # tokens, for the passes that are compared
 _TRIED = 24  # tokens of the passes that are compared
-_PIECE = 16 << 20  # bytes copied at a time
 _ROUNDING = 0.02  # of the largest logit: kernels may differ with the number of rows
 _ORDINARY = "Use the draft as it is."
 
 
 def trim_vocabulary(
-    source: ModelHeader,
-    target: ModelHeader,
-    ids: Sequence[int],
-    output: Path,
-    on_progress: Progress | None = None,
+    source: ModelHeader, target: ModelHeader, ids: Sequence[int], output: Path
 ) -> None:
     """Write ``source`` with the output rows of ``ids`` alone, to draft for ``target``.
 
     ``source`` may be any draft of the target. The file appears only when it is complete and proved.
-    ``on_progress`` hears bytes written and in all; what it raises ends it. Raises IncompatiblePair
-    for a draft that is none, or cannot be trimmed, and FileProblem where the disk refuses.
+    Raises IncompatiblePair for a draft that is none, or cannot be trimmed, and FileProblem where
+    the disk refuses.
     """
     kept = np.unique(np.asarray(ids, np.int64))
     require_trimmable(source, target, len(kept))
@@ -65,7 +56,7 @@ def trim_vocabulary(
         )
     try:
         with appearing_when_complete(output) as partial:
-            _write(source, target, kept, partial, on_progress)
+            _write(source, target, kept, partial)
             error = _error(source, read_header(partial))
             if not error <= _ROUNDING:  # nor NaN
                 raise IncompatiblePair(
@@ -110,87 +101,46 @@ def _untrimmable(source: ModelHeader, size: int) -> str | None:
         return "it is split into several files"
     if source.architecture in _NEED_IDS:
         return f"llama.cpp runs {source.architecture} with the ids of tokens only"
-    shapes = {tensor.name: tensor.shape for tensor in source.tensors}
-    if EMBEDDING not in shapes:
+    names = {tensor.name for tensor in source.tensors}
+    by_token = {tensor.name for tensor in source.tensors if _has_rows(tensor, size)}
+    if EMBEDDING not in names:
         return "it has no embeddings"
-    others = [name for name in shapes if shapes[name][-1] == size and name not in _TRIMMED]
-    return f"its tensor {others[0]} has a row for each token too" if others else None
+    for name in sorted(by_token - _TRIMMED):
+        return f"its tensor {one_line(name)} has a row for each token too"
+    for name in sorted((names & _TRIMMED) - by_token):
+        return f"its tensor {name} has no row for each token"
+    return None
 
 
-def _write(
-    source: ModelHeader,
-    target: ModelHeader,
-    ids: NDArray[np.int64],
-    path: Path,
-    on_progress: Progress | None,
-) -> None:
+def _has_rows(tensor: TensorInfo, size: int) -> bool:
+    """Whether a tensor has so many rows, each of whole blocks."""
+    return tensor.shape[-1:] == (size,) and tensor.n_bytes % size == 0
+
+
+def _write(source: ModelHeader, target: ModelHeader, ids: NDArray[np.int64], path: Path) -> None:
     """The trimmed file, and all embeddings of the source behind it."""
-    from gguf import GGUFReader, GGUFWriter
-
-    reader = GGUFReader(source.path)
-    tensors = {tensor.name: _rows(tensor, ids) for tensor in reader.tensors}
-    every = next(tensor.data for tensor in reader.tensors if tensor.name == EMBEDDING)
-    total = sum(rows.nbytes for rows in tensors.values()) + every.nbytes
-    written = 0
-    writer = GGUFWriter(path, source.architecture)
-    try:
-        _write_header(writer, reader, tensors, _own_keys(source, target, ids))
-        for rows in tensors.values():
-            writer.write_tensor_data(rows)
-            written += rows.nbytes
-            if on_progress is not None:
-                on_progress(written, total)
-    finally:
-        writer.close()
-    with path.open("ab") as file:  # the writer pads the last tensor
-        for piece in np.array_split(every, max(1, every.nbytes // _PIECE)):
-            piece.tofile(file)
-            written += piece.nbytes
-            if on_progress is not None:
-                on_progress(written, total)
+    part, kept = read_part(source.path), ids.tolist()
+    names = {tensor.name: tensor.name for tensor in part.tensors}
+    left_out = dict.fromkeys(key for key in part.spans if key.startswith(_LEFT_OUT))
+    values = left_out | _own_values(source, target, kept)
+    write_copy([source.path], path, names, values, rows=dict.fromkeys(_TRIMMED, kept))
+    every = next(tensor for tensor in part.tensors if tensor.name == EMBEDDING)
+    with source.path.open("rb") as whole, path.open("ab") as file:  # the last tensor is padded
+        copy_bytes(whole, file, part.data_start + every.offset, every.n_bytes, part)
 
 
-def _rows(tensor: ReaderTensor, ids: NDArray[np.int64]) -> NDArray[Any]:
-    """A tensor as it is written: rows of blocks as bytes."""
-    data: NDArray[Any] = tensor.data
-    return data[ids] if tensor.name in _TRIMMED else data
-
-
-def _write_header(
-    writer: GGUFWriter,
-    reader: GGUFReader,
-    tensors: Mapping[str, NDArray[Any]],
-    own: Mapping[str, tuple[Any, ...]],
-) -> None:
-    """All keys but those of the tokenizer, our own, and the shapes of the tensors."""
-    for key, field in reader.fields.items():
-        if not key.startswith(_LEFT_OUT) and key not in own:
-            kinds = (field.types[0], field.types[-1] if len(field.types) > 1 else None)
-            writer.add_key_value(key, field.contents(), *kinds)
-    for key, (value, *own_kinds) in own.items():
-        writer.add_key_value(key, value, *own_kinds)
-    types = {tensor.name: tensor.tensor_type for tensor in reader.tensors}
-    for name, rows in tensors.items():
-        writer.add_tensor_info(name, rows.shape, rows.dtype, rows.nbytes, types[name])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-
-
-def _own_keys(
-    source: ModelHeader, target: ModelHeader, ids: NDArray[np.int64]
-) -> dict[str, tuple[Any, ...]]:
-    """What a trimmed file says of its vocabulary: values with their GGUF types."""
-    from gguf import GGUFValueType as Type
-
+def _own_values(
+    source: ModelHeader, target: ModelHeader, ids: list[int]
+) -> dict[str, Value | None]:
+    """What a trimmed file says of its vocabulary."""
     assert source.vocab is not None and target.vocab is not None
     return {
-        "tokenizer.ggml.model": ("none", Type.STRING),
-        f"{source.architecture}.vocab_size": (len(ids), Type.UINT32),
-        IDS: (ids.tolist(), Type.ARRAY, Type.INT32),
-        SIZE: (len(source.vocab), Type.UINT32),
-        DIGEST: (vocabulary_digest(target.vocab), Type.STRING),
-        SCALE: (_scale(source), Type.FLOAT32),
+        "tokenizer.ggml.model": "none",
+        f"{source.architecture}.vocab_size": len(ids),
+        IDS: tuple(ids),
+        SIZE: len(source.vocab),
+        DIGEST: vocabulary_digest(target.vocab),
+        SCALE: _scale(source),
     }
 
 

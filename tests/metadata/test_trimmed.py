@@ -13,7 +13,7 @@ from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import read_header
 from localspec.metadata.model_checks import check_file
 from localspec.metadata.trimmed import vocabulary_digest
-from tests.support.gguf_files import ARRAY, I32, I64, STRING, Typed, vocab_keys, write_gguf
+from tests.support.gguf_files import ARRAY, I32, STRING, U32, U64, Typed, vocab_keys, write_gguf
 from tests.support.header_toys import refusal, vocab_of
 from tests.support.trimmed_files import DIGEST, IDS, SIZE, WIDTH, trimmed_keys, write_trimmed
 
@@ -51,18 +51,19 @@ def test_other_files_have_none(tmp_path: Path) -> None:
     assert read_header(path).trimmed is None
 
 
-def ids(*numbers: int, each: int = I32) -> Typed:
+def ids(*numbers: int, each: int = U32) -> Typed:
     return Typed(ARRAY, list(numbers), each)
 
 
 WRONG_KEYS: dict[str, tuple[dict[str, object], str]] = {
     "id out of range": ({"ids": ids(0, 2, 3, SIZE)}, "ids below 40"),
-    "negative id": ({"ids": ids(-1, 2, 3, 4)}, "ids below 40"),
+    "id beyond all": ({"ids": ids(0, 2, 3, 2**32 - 1)}, "ids below 40"),
+    "ids with signs": ({"ids": ids(-1, 2, 3, 4, each=I32)}, "list of u32"),
     "not ascending": ({"ids": ids(0, 3, 2, 39)}, "ascending"),
     "an id twice": ({"ids": ids(0, 2, 2, 39)}, "ascending"),
-    "ids that are wide": ({"ids": ids(*IDS, each=I64)}, "list of i32"),
-    "ids that are texts": ({"ids": Typed(ARRAY, ["a"], STRING)}, "list of i32"),
-    "ids that are a number": ({"ids": 7}, "list of i32"),
+    "ids that are wide": ({"ids": ids(*IDS, each=U64)}, "list of u32"),
+    "ids that are texts": ({"ids": Typed(ARRAY, ["a"], STRING)}, "list of u32"),
+    "ids that are a number": ({"ids": 7}, "list of u32"),
     "no ids": ({"ids": ids()}, "lists no ids"),
     "more ids than rows": ({"ids": ids(0, 2, 3, 4, 39)}, "5 rows"),
     "size 0": ({"size": 0}, "number of 1 to"),
@@ -126,10 +127,10 @@ def test_a_part_of_a_split_model(tmp_path: Path) -> None:
 def test_any_ids_are_taken_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    found = data.draw(st.lists(st.integers(-2, SIZE + 1), min_size=1, max_size=6))
+    found = data.draw(st.lists(st.integers(0, SIZE + 1), min_size=1, max_size=6))
     path = tmp_path_factory.mktemp("ids") / "a.gguf"
     write_trimmed(path, trimmed_keys(ids=found), rows=len(found))
-    sane = found == sorted(set(found)) and min(found) >= 0 and max(found) < SIZE
+    sane = found == sorted(set(found)) and max(found) < SIZE
     if sane:
         trimmed = read_header(path).trimmed
         assert trimmed is not None and trimmed.ids.tolist() == found

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.core.errors import DraftNotMade
+from localspec.engine.llama import llama_library
 from localspec.metadata.header import ModelHeader, read_header
+from localspec.self_draft import kinds, layers, trim
 from localspec.self_draft.layers import MOST_LAYERS, Removable, removable, require_removable
 from tests.support.gguf_files import Tensor, model_keys, words, write_gguf
 
@@ -98,6 +100,16 @@ def test_a_hybrid_needs_layers_of_both_kinds(tmp_path: Path) -> None:
     assert "1 must stay" in str(found.problem([0]))
     assert "0, 2 must stay" in str(found.problem([1]))
     assert found.problem([0, 1]) is None and found.problem([1, 2]) is None
+
+
+@pytest.mark.llama
+def test_llama_cpp_knows_the_architectures_of_the_tables() -> None:
+    """A name that is spelled in another way would let a model through that is to be refused."""
+    by_number = layers._SLIDING.keys() | layers._UNROTATED.keys() | layers._FULL_ATTENTION.keys()
+    whole = layers._VARIANTS.keys() | layers._WHOLE.keys()
+    names = by_number | whole | {*kinds._FROM_FIRST} | trim._NEED_IDS | trim._SCALED
+    texts = Path(llama_library.library()._lib._name).read_bytes()
+    assert [name for name in sorted(names) if name.encode() + b"\0" not in texts] == []
 
 
 @pytest.mark.parametrize("count", [0, MOST_LAYERS + 1, 2**31])

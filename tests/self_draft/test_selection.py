@@ -19,6 +19,7 @@ from localspec.self_draft.make import LAYERS_KEY, make_draft
 from localspec.self_draft.recipe import KEEP, Recipe
 from localspec.self_draft.selection import Selection, Wish, selected
 from localspec.self_draft.trial import Trial, Trials
+from localspec.self_draft.writer import write_copy
 from tests.support.command import interrupt_decode
 from tests.support.real_pair import options
 from tests.support.tiny_models import write_tiny_model
@@ -145,6 +146,38 @@ def test_a_draft_that_is_given_is_trimmed_and_nothing_is_searched(
     assert [trial.recipe.vocab for trial in found.findings.trials] == [None, 128]
     assert found.source.path == draft and found.best.recipe == Recipe((0,), KEEP, 128)
     assert draft.read_bytes() == before
+
+
+def test_ctrl_c_while_tokens_are_counted_keeps_what_was_found(
+    silent_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press(*arguments: object, **more: object) -> list[int]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(selection, "frequent_ids", press)
+
+    def use(found: Selection) -> None:
+        assert read_header(found.file).block_count == 2
+
+    found, _, _ = choose(silent_target, Wish(2, KEEP, vocab=64), use)
+    assert found.findings.stopped and found.verdict is None
+    assert found.best.recipe == Recipe((0, 1), KEEP)
+    draft = tmp_path / "small.gguf"
+    make_draft(read_header(silent_target), Recipe((0,)), draft)
+    with pytest.raises(KeyboardInterrupt):
+        choose(silent_target, Wish(vocab=64, draft=draft))
+    assert list(store.folder().iterdir()) == []
+
+
+@pytest.mark.usefixtures("brief")
+def test_prediction_heads_of_a_draft_that_is_given_are_no_layers(
+    silent_target: Path, tmp_path: Path
+) -> None:
+    whole, draft = read_header(silent_target), tmp_path / "small.gguf"
+    names = {t.name: t.name for t in whole.tensors if not t.name.startswith("blk.5.")}
+    write_copy(whole.paths, draft, names, {"llama.nextn_predict_layers": 1})
+    found, _, _ = choose(silent_target, Wish(vocab=128, draft=draft))
+    assert found.best.recipe.describe(5) == "all 5 layers, 128 output rows"
 
 
 def test_what_leaves_nothing_to_make_is_refused_at_once(

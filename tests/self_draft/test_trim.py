@@ -11,11 +11,12 @@ import pytest
 from gguf import GGUFReader
 
 from localspec.core.errors import FileProblem, IncompatiblePair
+from localspec.metadata.gguf_file import TensorInfo
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.metadata.trimmed import EMBEDDING
 from localspec.metadata.vocab import Vocab
 from localspec.self_draft import trim
-from localspec.self_draft.trim import trim_vocabulary
+from localspec.self_draft.trim import require_trimmable, trim_vocabulary
 from tests.support.architectures.specs import MODELS, N_VOCAB
 from tests.support.real_pair import TinyFiles, retuned
 from tests.support.tiny_models import copy_with
@@ -33,8 +34,8 @@ def pair(tiny: TinyFiles) -> tuple[ModelHeader, ModelHeader]:
 
 
 def test_what_is_written(pair: tuple[ModelHeader, ModelHeader], tmp_path: Path) -> None:
-    path, heard = tmp_path / "trimmed.gguf", list[tuple[int, int]]()
-    trim_vocabulary(*pair, KEPT, path, lambda done, total: heard.append((done, total)))
+    path = tmp_path / "trimmed.gguf"
+    trim_vocabulary(*pair, KEPT, path)
     header = read_header(path)
     assert header.trimmed is not None and header.trimmed.ids.tolist() == list(KEPT)
     assert header.trimmed.size == N_VOCAB and header.vocab is not None
@@ -46,8 +47,6 @@ def test_what_is_written(pair: tuple[ModelHeader, ModelHeader], tmp_path: Path) 
     assert old.keys() == new.keys()
     assert all(old[name].tobytes() == new[name].tobytes() for name in old)
     assert path.read_bytes()[header.trimmed.offset :] == table.tobytes()
-    done = [each for each, _ in heard]
-    assert done == sorted(done) and done[-1] == heard[-1][1]
 
 
 @pytest.mark.parametrize("name", TRIMMABLE)
@@ -72,13 +71,14 @@ def test_what_differs_is_refused_and_not_kept(
 
 
 def test_interrupted_it_leaves_nothing(
-    pair: tuple[ModelHeader, ModelHeader], tmp_path: Path
+    pair: tuple[ModelHeader, ModelHeader], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def press(done: int, total: int) -> None:
+    def press(source: ModelHeader, trimmed: ModelHeader) -> float:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(trim, "_error", press)
     with pytest.raises(KeyboardInterrupt):
-        trim_vocabulary(*pair, KEPT, tmp_path / "a.gguf", press)
+        trim_vocabulary(*pair, KEPT, tmp_path / "a.gguf")
     assert not list(tmp_path.glob("*.gguf")) and not list(tmp_path.glob(".a*"))
 
 
@@ -116,6 +116,17 @@ def test_the_ids_are_below_both_vocabularies(
         trim_vocabulary(draft, fewer, [1, N_VOCAB - 1], tmp_path / "a.gguf")
 
 
+def with_tensor(
+    header: ModelHeader, name: str, shape: tuple[int, ...], n_bytes: int = 4
+) -> ModelHeader:
+    """The header with another tensor in it."""
+    return replace(header, tensors=(*header.tensors, TensorInfo(name, shape, 0, "F32", 0, n_bytes)))
+
+
+def test_a_number_in_a_tensor_is_no_row(pair: tuple[ModelHeader, ModelHeader]) -> None:
+    require_trimmable(with_tensor(pair[0], "scale", ()), pair[1], 5)
+
+
 def test_what_has_no_trimmable_vocabulary(
     pair: tuple[ModelHeader, ModelHeader],
     architecture: Callable[[str], Path],
@@ -135,6 +146,9 @@ def test_what_has_no_trimmable_vocabulary(
     cases = [
         (once, target, "draft with a trimmed vocabulary"),
         (glm, glm, "ids of tokens only"),
+        (replace(draft, architecture="graniteswitch"), target, "ids of tokens only"),
+        (with_tensor(draft, "output.weight", (64, 5)), target, "output.weight has no row for each"),
+        (with_tensor(draft, "output.bias", (N_VOCAB,), 1), target, "output.bias has no row"),
         (replace(draft, split_count=2), target, "split into several"),
         (read_header(copied), target, "per_layer_token_embd.weight has a row for each"),
     ]

@@ -71,6 +71,19 @@ def test_tensors_keep_their_bytes_under_new_names(model: Path, tmp_path: Path) -
         assert tensor.shape.tolist() == source[old].shape.tolist()
 
 
+def test_of_some_tensors_only_rows_are_written(model: Path, tmp_path: Path) -> None:
+    source = {tensor.name: tensor for tensor in GGUFReader(model).tensors}
+    rows = {"token_embd.weight": [2, 0], "not.there": [1]}
+    write_copy([model], tmp_path / "copy.gguf", ALL, {}, rows=rows)
+    table, other = GGUFReader(tmp_path / "copy.gguf").tensors
+    assert table.shape.tolist() == [7, 2]
+    np.testing.assert_array_equal(table.data, source["token_embd.weight"].data[[2, 0]])
+    assert other.data.tobytes() == source["blk.1.ffn.weight"].data.tobytes()
+    write_copy([model], tmp_path / "all.gguf", ALL, {}, rows={"token_embd.weight": range(3)})
+    write_copy([model], tmp_path / "same.gguf", ALL, {})
+    assert (tmp_path / "all.gguf").read_bytes() == (tmp_path / "same.gguf").read_bytes()
+
+
 def test_values_keep_the_type_they_had(model: Path, tmp_path: Path) -> None:
     values: dict[str, Value | None] = {
         "llama.block_count": 1,

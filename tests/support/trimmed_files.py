@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.support.gguf_files import ARRAY, I32, Tensor, Typed, gguf_bytes
+from tests.support.gguf_files import ARRAY, U32, Tensor, Typed, gguf_bytes
 
 WIDTH, SIZE, IDS = 8, 40, (0, 2, 3, 39)
 DIGEST = "0" * 64
@@ -22,7 +22,7 @@ def trimmed_keys(
         "llama.context_length": 4096,
         "llama.vocab_size": len(ids),
         "tokenizer.ggml.model": "none",
-        "localspec.vocab.ids": Typed(ARRAY, list(ids), I32),
+        "localspec.vocab.ids": Typed(ARRAY, list(ids), U32),
         "localspec.vocab.size": size,
         "localspec.vocab.sha256": digest,
         "localspec.vocab.scale": 1.0,

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.core.errors import EngineError
 from localspec.engine.llama import llama_library
 from localspec.metadata.header import ModelHeader
-from localspec.metadata.trimmed import TrimmedVocabulary
+from localspec.metadata.trimmed import MAKE_AGAIN, TrimmedVocabulary
 
 _MROPE, _IMROPE = 8, 40  # llama_rope_type
 _PLANES = 4  # numbers of a position where rotary embedding has sections (GGML_MROPE_SECTIONS)
@@ -35,18 +36,30 @@ class _TypeTraits(ctypes.Structure):
 class EmbeddingRows:
     """The embeddings of all tokens as the weights have them, mapped: only rows in use are read.
 
-    As floats they are what llama.cpp itself makes of them (`ggml_compute_forward_get_rows`).
+    As floats they are what llama.cpp itself makes of them (`ggml_compute_forward_get_rows`). Raises
+    EngineError for a file that is no longer as its header said.
     """
 
     def __init__(self, header: ModelHeader, trimmed: TrimmedVocabulary) -> None:
         self._trimmed = trimmed
         shape = trimmed.size, trimmed.row_bytes
-        self._rows = np.asarray(np.memmap(header.path, np.uint8, "r", trimmed.offset, shape))
+        try:
+            mapped = np.memmap(header.path, np.uint8, "r", trimmed.offset, shape)
+        except (OSError, ValueError) as problem:
+            raise EngineError(
+                f"The embeddings of {header.path} cannot be read: {problem}.", MAKE_AGAIN
+            ) from problem
+        self._rows = np.asarray(mapped)
+
+    @property
+    def width(self) -> int:
+        """Numbers of an embedding."""
+        return self._trimmed.width
 
     def write(self, tokens: Sequence[int], out: NDArray[np.float32]) -> None:
         """The embeddings of these tokens into ``out``, of shape (len(tokens), width or more)."""
         trimmed, width = self._trimmed, self._trimmed.width
-        stored = np.ascontiguousarray(self._rows[tokens])
+        stored = self._rows[np.asarray(tokens, np.intp)]
         if trimmed.type_id == _F32:
             out[:, :width] = stored.view(np.float32)
         else:
@@ -61,14 +74,21 @@ class EmbeddingBatch:
     """A llama_batch of embeddings, each of one sequence, with numpy's arrays behind it.
 
     Where rotary embedding has sections llama.cpp makes their positions of a token's by itself, and
-    of an embedding's it expects them (`llm_graph_input_pos`).
+    of an embedding's it expects them (`llm_graph_input_pos`). Raises EngineError for rows that are
+    wider than the model's.
     """
 
     def __init__(self, llama: Any, model: Any, rows: EmbeddingRows, size: int) -> None:
         self._rows, most = rows, size + 1
         sections = llama.llama_model_rope_type(model) in (_MROPE, _IMROPE)
         self._planes = _PLANES if sections else 1
-        self._embeddings = np.zeros((most, llama.llama_model_n_embd_inp(model)), np.float32)
+        width = llama.llama_model_n_embd_inp(model)
+        if width < rows.width:  # ggml writes a row without asking how long it may be
+            raise EngineError(
+                f"llama.cpp takes embeddings {width:,} wide, and they are {rows.width:,}.",
+                MAKE_AGAIN,
+            )
+        self._embeddings = np.zeros((most, width), np.float32)
         self._position = np.zeros(most, np.int32)
         self._all_positions = np.zeros(self._planes * most, np.int32)
         self._wanted = np.zeros(most, np.int8)
