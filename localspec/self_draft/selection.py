@@ -88,7 +88,7 @@ def selected(
     allowed = removable(header)
     types = _types(header, wish)
     _require_possible(header, source, allowed, wish, types)
-    _announce(source, types, say)
+    say(_announcement(source, wish, types))
     with store.workplace() as folder:
         with Engine.load(load(target, None)[0], say=say) as engine:
             budget = _Budget(clock, SEARCH_BUDGET, on_progress)
@@ -313,15 +313,23 @@ def _nothing(header: ModelHeader, reason: str) -> DraftNotMade:
     )
 
 
-def _announce(header: ModelHeader, types: tuple[str, ...], say: Say) -> None:
-    """Say what the search takes, of time, and of the disk meanwhile."""
-    largest = header.n_bytes
+def _announcement(source: ModelHeader, wish: Wish, types: tuple[str, ...]) -> str:
+    """What the search takes, of time, and of the disk meanwhile."""
+    search, count, verdict = (
+        f"{seconds / 60:.0f}" for seconds in (SEARCH_BUDGET, COUNT_BUDGET, VERDICT_BUDGET)
+    )
+    if wish.draft is not None:
+        return (
+            f"Counting the target's tokens for {count} minute at most, then measuring for about "
+            f"{verdict}. Meanwhile {store.folder()} holds a file of about {size(source.n_bytes)}."
+        )
+    largest = source.n_bytes
     if all(each in _LOWER for each in types):
-        largest = min(largest, int(header.parameters * _LOWER_BYTES))
-    minutes, more = SEARCH_BUDGET / 60, VERDICT_BUDGET / 60
-    say(
-        f"Searching for a draft for {minutes:.0f} minutes at most, then measuring it for about "
-        f"{more:.0f}. Meanwhile {store.folder()} holds up to three files of {size(largest)} at "
+        largest = min(largest, int(source.parameters * _LOWER_BYTES))
+    more = "" if wish.vocab is None else f"counting its tokens for {count}, "
+    return (
+        f"Searching for a draft for {search} minutes at most, {more}then measuring it for about "
+        f"{verdict}. Meanwhile {store.folder()} holds up to three files of {size(largest)} at "
         "most. Ctrl-C ends the search with the best so far."
     )
 

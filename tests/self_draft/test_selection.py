@@ -123,7 +123,8 @@ def test_the_best_loses_output_rows(silent_target: Path, monkeypatch: pytest.Mon
         trimmed = read_header(found.file).trimmed
         assert trimmed is not None and len(trimmed.ids) == 64
 
-    found, _, shown = choose(silent_target, Wish(2, KEEP, vocab=64), use)
+    found, said, shown = choose(silent_target, Wish(2, KEEP, vocab=64), use)
+    assert "4 minutes at most, counting its tokens for 0, then" in said[0]
     whole, trimmed = found.findings.trials
     assert trimmed is found.best and trimmed.recipe == Recipe((0, 1), KEEP, 64)
     assert whole.recipe == Recipe((0, 1), KEEP) and whole.agreement >= trimmed.agreement
@@ -138,7 +139,8 @@ def test_a_draft_that_is_given_is_trimmed_and_nothing_is_searched(
     draft = tmp_path / "small.gguf"
     make_draft(read_header(silent_target), Recipe((0,)), draft)
     before = draft.read_bytes()
-    found, _, _ = choose(silent_target, Wish(vocab=128, draft=draft))
+    found, said, _ = choose(silent_target, Wish(vocab=128, draft=draft))
+    assert said[0].startswith("Counting the target's tokens for 1 minute at most, then")
     assert [trial.recipe.vocab for trial in found.findings.trials] == [None, 128]
     assert found.source.path == draft and found.best.recipe == Recipe((0,), KEEP, 128)
     assert draft.read_bytes() == before
