@@ -43,8 +43,8 @@ def trim_vocabulary(
     """Write ``source`` with the output rows of ``ids`` alone, to draft for ``target``.
 
     ``source`` may be any draft of the target. The file appears only when it is complete and proved.
-    Raises IncompatiblePair for a draft that is none, or cannot be trimmed, and FileProblem where
-    the disk refuses.
+    Raises IncompatiblePair for a draft that is none, or cannot be trimmed, EngineError where
+    llama.cpp does not load it, and FileProblem where the disk refuses.
     """
     kept = np.unique(np.asarray(ids, np.int64))
     require_trimmable(source, target, len(kept))
