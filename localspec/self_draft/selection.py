@@ -251,9 +251,13 @@ def _announce(source: ModelHeader, types: tuple[str, ...], wish: Wish, say: Say)
     largest = source.n_bytes
     if all(each in _LOWER for each in types):
         largest = min(largest, int(source.parameters * _LOWER_BYTES))
+    rest += f"up to three files of {size(largest)} at most."
+    if wish.layers is not None and wish.type is not None:
+        say(f"Making the draft, {rest}")
+        return
     say(
-        f"Searching for a draft for {SEARCH_BUDGET / 60:.0f} minutes at most, {rest}up to three "
-        f"files of {size(largest)} at most. Ctrl-C ends the search with the best so far."
+        f"Searching for a draft for {SEARCH_BUDGET / 60:.0f} minutes at most, {rest} Ctrl-C ends "
+        "the search with the best so far."
     )
 
 

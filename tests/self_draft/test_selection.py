@@ -106,7 +106,8 @@ def test_a_precise_target_is_tried_in_lower_types(
 def test_what_is_given_is_made_and_no_more(
     silent_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, _, _ = choose(silent_target, Wish(2, "Q8_0"))
+    found, said, _ = choose(silent_target, Wish(2, "Q8_0"))
+    assert said[0].startswith("Making the draft, then measuring it")
     assert [trial.recipe for trial in found.findings.trials] == [Recipe((0, 1), "Q8_0")]
     found, _, _ = choose(silent_target, Wish(layers=2))
     kinds = [trial.recipe.type for trial in found.findings.trials]
