@@ -8,17 +8,14 @@ table of a machine says of its width, whether that is a chain or a tree.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from common import Parser, printed
+from common import printed
 from cost_tables import COST_TABLES, CostTable
 from replay import SHORT, Make, auto, fixed, plain, play
-from traces import Trace, read_traces
+from traces import Trace, chosen_traces, traces_parser
 
-from localspec.bench.comparison import REPEATED_TOO_MUCH
 from localspec.speculative.suffix import SuffixIndex
 
 BRANCHES = (1, 2, 3)
@@ -71,17 +68,8 @@ def measure(costs: CostTable, traces: Sequence[Trace]) -> Row:
 
 def main() -> None:
     """Print a table: plain is 1, by machine."""
-    parser = Parser(__doc__)
-    parser.add_argument("traces", type=Path, nargs="+")
-    parser.add_argument("--temperature", type=float)
-    args = parser.parse_args()
-    found = itertools.chain.from_iterable(map(read_traces, args.traces))
-    traces = [
-        trace
-        for trace in found
-        if trace.repeated <= REPEATED_TOO_MUCH
-        and (args.temperature is None or trace.temperature == args.temperature)
-    ]
+    parser = traces_parser(__doc__)
+    traces = chosen_traces(parser.parse_args())
     if any(len(trace.rivals) < len(trace.tokens) for trace in traces):
         parser.error("there are no runners-up in these traces: record them with traces.py again")
     print(f"{len(traces)} traces, {sum(len(trace.tokens) for trace in traces)} tokens")

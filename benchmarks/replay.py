@@ -9,18 +9,15 @@ repeatable.
 
 from __future__ import annotations
 
-import itertools
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-from common import GREEDY, Parser, printed
+from common import GREEDY, printed
 from cost_tables import COST_TABLES, CostTable
-from traces import Trace, read_traces
+from traces import Trace, chosen_traces, traces_parser
 
-from localspec.bench.comparison import REPEATED_TOO_MUCH
 from localspec.core.config import MAX_PATHS
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.knowledge import Knowledge
@@ -296,14 +293,7 @@ def measure(costs: CostTable, traces: Sequence[Trace]) -> Row:
 
 def main() -> None:
     """Print a table: plain is 1, by machine."""
-    parser = Parser(__doc__)
-    parser.add_argument("traces", type=Path, nargs="+")
-    parser.add_argument("--temperature", type=float)
-    args = parser.parse_args()
-    found = itertools.chain.from_iterable(map(read_traces, args.traces))
-    traces = [trace for trace in found if trace.repeated <= REPEATED_TOO_MUCH]
-    if args.temperature is not None:
-        traces = [trace for trace in traces if trace.temperature == args.temperature]
+    traces = chosen_traces(traces_parser(__doc__).parse_args())
     print(f"{len(traces)} traces, {sum(len(trace.tokens) for trace in traces)} tokens")
     print(
         f"{'machine':16}"

@@ -10,22 +10,19 @@ chances in place of the leads, by machine.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-from common import Parser, printed
+from common import printed
 from cost_tables import COST_TABLES, CostTable
 from numpy.typing import NDArray
 from replay import verify
-from traces import Trace, read_traces
+from traces import Trace, chosen_traces, traces_parser
 
-from localspec.bench.comparison import REPEATED_TOO_MUCH
 from localspec.speculative.limits import Guess, causal_seconds
 from localspec.speculative.suffix import SuffixIndex
 
@@ -210,24 +207,9 @@ def calibration_error(p: Floats, right: NDArray[np.bool_]) -> float:
     return float(sum(len(b) * abs(p[b].mean() - right[b].mean()) for b in order) / len(p))
 
 
-def parse() -> argparse.Namespace:
-    """The options."""
-    parser = Parser(__doc__)
-    parser.add_argument("traces", type=Path, nargs="+")
-    parser.add_argument("--temperature", type=float)
-    return parser.parse_args()
-
-
 def main() -> None:
     """Print a table: plain is 1, by machine."""
-    args = parse()
-    found = itertools.chain.from_iterable(map(read_traces, args.traces))
-    traces = [
-        trace
-        for trace in found
-        if trace.repeated <= REPEATED_TOO_MUCH
-        and (args.temperature is None or trace.temperature == args.temperature)
-    ]
+    traces = chosen_traces(traces_parser(__doc__).parse_args())
     data = sample(traces)
     print(f"{len(traces)} texts, {len(data.right):,} drafted tokens, {data.right.mean():.0%} right")
     names = "".join(f"{table.name:>16}" for table in COST_TABLES)

@@ -10,6 +10,7 @@ of so many logits is added to its own. `benchmarks/replay.py` plays controllers 
 
 from __future__ import annotations
 
+import argparse
 import json
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from common import Parser, empty_caches, load
 
-from localspec.bench.comparison import repeated_share
+from localspec.bench.comparison import REPEATED_TOO_MUCH, repeated_share
 from localspec.bench.prompts import Prompt, read_prompts
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
@@ -61,6 +62,25 @@ def read_traces(path: Path) -> Iterator[Trace]:
     """The traces of a file that this script wrote."""
     for line in path.read_text().splitlines():
         yield Trace(**json.loads(line))
+
+
+def traces_parser(doc: str) -> Parser:
+    """A parser of scripts that read traces: the files, and one temperature of theirs."""
+    parser = Parser(doc)
+    parser.add_argument("traces", type=Path, nargs="+")
+    parser.add_argument("--temperature", type=float)
+    return parser
+
+
+def chosen_traces(args: argparse.Namespace) -> list[Trace]:
+    """The traces that the options name, without texts that repeat themselves too much."""
+    return [
+        trace
+        for path in args.traces
+        for trace in read_traces(path)
+        if trace.repeated <= REPEATED_TOO_MUCH
+        and (args.temperature is None or trace.temperature == args.temperature)
+    ]
 
 
 class LeadRecorder(Sampler):

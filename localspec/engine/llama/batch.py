@@ -1,50 +1,19 @@
 """Tokens on their way into llama.cpp: cut into batches, and written into its arrays."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 
-class AnyBatch(Protocol):
-    """Tokens as a context takes them."""
+class AnyBatch(ABC):
+    """A llama_batch, ``native``, of tokens of one sequence each, as it is filled."""
 
-    @property
-    def native(self) -> Any:
-        """The llama_batch."""
-        ...
-
-    def fill(self, tokens: Sequence[int], position: int, rows: int) -> None:
-        """Tokens from ``position`` on alone; logits wanted of the last ``rows``."""
-        ...
-
-    def clear(self) -> None:
-        """Hold nothing."""
-        ...
-
-    def add(self, tokens: Sequence[int], position: int, rows: int, sequence: int) -> None:
-        """Tokens of a sequence from ``position`` on; logits wanted of the last ``rows``."""
-        ...
-
-    def free(self) -> None:
-        """Give the arrays back."""
-        ...
-
-
-class Batch:
-    """A llama_batch, each token of one sequence, with numpy views on its arrays."""
-
-    def __init__(self, llama: Any, size: int) -> None:
-        self._llama = llama
-        self.native = llama.llama_batch_init(size + 1, 0, 1)
-        view = np.ctypeslib.as_array
-        self._token = view(self.native.token, (size + 1,))
-        self._position = view(self.native.pos, (size + 1,))
-        self._wanted = view(self.native.logits, (size + 1,))
-        view(self.native.n_seq_id, (size + 1,))[:] = 1
-        self._sequence = np.zeros(size + 1, np.int32)  # as written: each is an array in C
-        for i in range(size + 1):
-            self.native.seq_id[i][0] = 0
+    native: Any
+    _position: NDArray[np.int32]
+    _wanted: NDArray[np.int8]
 
     def fill(self, tokens: Sequence[int], position: int, rows: int) -> None:
         """Tokens from ``position`` on alone; logits wanted of the last ``rows``."""
@@ -59,10 +28,37 @@ class Batch:
         """Tokens of a sequence from ``position`` on; logits wanted of the last ``rows``."""
         begin, end = self.native.n_tokens, self.native.n_tokens + len(tokens)
         self.native.n_tokens = end
-        self._token[begin:end] = tokens
         self._position[begin:end] = np.arange(position, position + len(tokens))
         self._wanted[begin : end - rows] = 0
         self._wanted[end - rows : end] = 1
+        self._write(tokens, begin, end, sequence)
+
+    @abstractmethod
+    def _write(self, tokens: Sequence[int], begin: int, end: int, sequence: int) -> None:
+        """The tokens themselves, and their sequence, into these places."""
+
+    @abstractmethod
+    def free(self) -> None:
+        """Give the arrays back."""
+
+
+class Batch(AnyBatch):
+    """One of ids of tokens, with numpy views on llama.cpp's arrays."""
+
+    def __init__(self, llama: Any, size: int) -> None:
+        self._llama = llama
+        self.native = llama.llama_batch_init(size + 1, 0, 1)
+        view = np.ctypeslib.as_array
+        self._token = view(self.native.token, (size + 1,))
+        self._position = view(self.native.pos, (size + 1,))
+        self._wanted = view(self.native.logits, (size + 1,))
+        view(self.native.n_seq_id, (size + 1,))[:] = 1
+        self._sequence = np.zeros(size + 1, np.int32)  # as written: each is an array in C
+        for i in range(size + 1):
+            self.native.seq_id[i][0] = 0
+
+    def _write(self, tokens: Sequence[int], begin: int, end: int, sequence: int) -> None:
+        self._token[begin:end] = tokens
         for i in np.flatnonzero(self._sequence[begin:end] != sequence).tolist():
             self.native.seq_id[begin + i][0] = sequence
         self._sequence[begin:end] = sequence

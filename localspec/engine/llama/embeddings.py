@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from localspec.core.errors import EngineError
 from localspec.engine.llama import llama_library
+from localspec.engine.llama.batch import AnyBatch
 from localspec.metadata.header import ModelHeader
 from localspec.metadata.trimmed import MAKE_AGAIN, TrimmedVocabulary
 
@@ -70,8 +71,8 @@ class EmbeddingRows:
             out[:, :width] *= np.float32(trimmed.scale)
 
 
-class EmbeddingBatch:
-    """A llama_batch of embeddings, each of one sequence, with numpy's arrays behind it.
+class EmbeddingBatch(AnyBatch):
+    """One of embeddings, with numpy's arrays behind it.
 
     Where rotary embedding has sections llama.cpp makes their positions of a token's by itself, and
     of an embedding's it expects them (`llm_graph_input_pos`). Raises EngineError for rows that are
@@ -107,26 +108,11 @@ class EmbeddingBatch:
             logits=_array(self._wanted, ctypes.c_int8),
         )
 
-    def fill(self, tokens: Sequence[int], position: int, rows: int) -> None:
-        """Tokens from ``position`` on alone; logits wanted of the last ``rows``."""
-        self.clear()
-        self.add(tokens, position, rows, 0)
-
-    def clear(self) -> None:
-        """Hold nothing."""
-        self.native.n_tokens = 0
-
-    def add(self, tokens: Sequence[int], position: int, rows: int, sequence: int) -> None:
-        """Tokens of a sequence from ``position`` on; logits wanted of the last ``rows``."""
-        begin, end = self.native.n_tokens, self.native.n_tokens + len(tokens)
-        self.native.n_tokens = end
+    def _write(self, tokens: Sequence[int], begin: int, end: int, sequence: int) -> None:
         self._rows.write(tokens, self._embeddings[begin:end])
-        self._position[begin:end] = np.arange(position, position + len(tokens))
         planes = self._all_positions[: self._planes * end].reshape(self._planes, end)
         planes[:_TIME_AND_PLACE] = self._position[:end]
         planes[_TIME_AND_PLACE:] = 0
-        self._wanted[begin : end - rows] = 0
-        self._wanted[end - rows : end] = 1
         self._sequence[begin:end] = sequence
 
     def free(self) -> None:
