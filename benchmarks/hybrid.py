@@ -37,8 +37,8 @@ from localspec.core import machine
 from localspec.core.config import LoadOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.answer import Answer
+from localspec.engine.llama.cache.rollback import Fork, Rollback, Snapshots
 from localspec.engine.llama.model import LlamaModel
-from localspec.engine.llama.rollback import Fork, Rollback, Snapshots
 from localspec.metadata.header import read_header
 from localspec.speculative.loop import Clock
 

@@ -7,11 +7,11 @@ from localspec.bench.spent import Interval
 from localspec.core.formatting import one_line, percent, size
 from localspec.display.console import make_console
 from localspec.display.models import table
-from localspec.self_draft.layers import removable
 from localspec.self_draft.selection import Selection
 from localspec.self_draft.store import Kept
 from localspec.self_draft.trial import Trial
 from localspec.self_draft.verdict import Verdict
+from localspec.self_draft.writing.layers import removable
 
 _COLUMNS = ("draft", "size", "agrees", "step", "predicted")
 _TEXT = {

@@ -15,11 +15,11 @@ from localspec.engine.chat.template import CHATML, ChatTemplate
 from localspec.engine.chat.tools.grammar import tool_grammar
 from localspec.engine.chat.tools.tool import ToolChoice, forced_tools, read_tools
 from localspec.engine.generate import TextEngine
+from localspec.engine.llama.cache.rollback import Trim
 from localspec.engine.llama.grammar import GrammarConstraint, GrammarState
 from localspec.engine.llama.heads.head import Head
 from localspec.engine.llama.model import LlamaModel
-from localspec.engine.llama.rollback import Trim
-from localspec.engine.llama.token_rules import require_known, token_rules
+from localspec.engine.llama.vocabulary.token_rules import require_known, token_rules
 from localspec.engine.loading.pair import load_pair
 from localspec.engine.profile_store import PairProfile
 from localspec.engine.slots.llama_context import SharedContext

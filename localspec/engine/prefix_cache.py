@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from localspec.engine.generate import TextEngine
-from localspec.engine.llama.copies import Copy, Reach
+from localspec.engine.llama.cache.copies import Copy, Reach
 from localspec.speculative.prefix import common_prefix
 
 if TYPE_CHECKING:

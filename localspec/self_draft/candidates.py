@@ -7,12 +7,12 @@ from pathlib import Path
 from localspec.core.interrupt import held_interrupt
 from localspec.engine.engine import Engine
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.self_draft.layers import removable
-from localspec.self_draft.make import make_draft
 from localspec.self_draft.recipe import Recipe
 from localspec.self_draft.trial import Trial, Trials
-from localspec.self_draft.trim import trim_vocabulary
 from localspec.self_draft.vocabulary import frequent_ids
+from localspec.self_draft.writing.layers import removable
+from localspec.self_draft.writing.make import make_draft
+from localspec.self_draft.writing.trim import trim_vocabulary
 from localspec.speculative.loop import Clock
 
 COUNT_BUDGET = 60.0  # seconds

@@ -15,13 +15,13 @@ from localspec.engine.llama.influence import block_influence
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import store
 from localspec.self_draft.candidates import COUNT_BUDGET, Budget, Candidates, Progress
-from localspec.self_draft.layers import Removable, removable, require_removable
 from localspec.self_draft.questions import questions
 from localspec.self_draft.recipe import KEEP
 from localspec.self_draft.search import Findings, Space, search
 from localspec.self_draft.trial import ANSWER_TOKENS, Text, Trial, Trials, record
-from localspec.self_draft.trim import require_trimmable
 from localspec.self_draft.verdict import Verdict, judge
+from localspec.self_draft.writing.layers import Removable, removable, require_removable
+from localspec.self_draft.writing.trim import require_trimmable
 from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.loop import Clock
 

@@ -12,7 +12,7 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import make_sampler
 from localspec.engine.llama.model import LlamaModel
-from localspec.engine.llama.trimmed import open_draft_model
+from localspec.engine.llama.vocabulary.trimmed import open_draft_model
 from localspec.engine.memory.plan import draft_ctx_size
 from localspec.engine.memory.probe import plan_here, require_survival
 from localspec.metadata.header import ModelHeader, read_header

@@ -14,9 +14,9 @@ from localspec.core.errors import DraftNotMade
 from localspec.engine.engine import Engine
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import candidates, selection, store, verdict
-from localspec.self_draft.make import make_draft
 from localspec.self_draft.recipe import KEEP, Recipe
 from localspec.self_draft.verdict import Verdict
+from localspec.self_draft.writing.make import make_draft
 from tests.support.command import HELLO, Command
 from tests.support.self_drafts import LOSES, PAYS
 

@@ -20,7 +20,7 @@ from localspec.engine.answer import collect
 from localspec.engine.chat.message import Message
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
-from localspec.engine.llama.copies import Copy, Reach
+from localspec.engine.llama.cache.copies import Copy, Reach
 from localspec.engine.llama.heads.opening import open_head
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.loading.rollback_choice import WAYS

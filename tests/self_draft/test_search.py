@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.core.errors import EngineError
-from localspec.self_draft.layers import Removable
 from localspec.self_draft.recipe import KEEP, Recipe
 from localspec.self_draft.search import Findings, Space, search
 from localspec.self_draft.trial import Trial
+from localspec.self_draft.writing.layers import Removable
 
 LOWER = ("Q4_0", "Q2_K")
 

@@ -14,12 +14,12 @@ from localspec.core.errors import DraftNotMade, IncompatiblePair, LocalspecError
 from localspec.engine.engine import Engine
 from localspec.metadata.header import read_header
 from localspec.self_draft import candidates, selection, store, verdict
-from localspec.self_draft.layers import removable
-from localspec.self_draft.make import LAYERS_KEY, make_draft
 from localspec.self_draft.recipe import KEEP, Recipe
 from localspec.self_draft.selection import Selection, Wish, selected
 from localspec.self_draft.trial import Trial, Trials
-from localspec.self_draft.writer import write_copy
+from localspec.self_draft.writing.layers import removable
+from localspec.self_draft.writing.make import LAYERS_KEY, make_draft
+from localspec.self_draft.writing.writer import write_copy
 from tests.support.command import interrupt_decode
 from tests.support.real_pair import options
 from tests.support.tiny_models import write_tiny_model

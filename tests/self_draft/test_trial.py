@@ -12,7 +12,7 @@ from localspec.core.config import LoadOptions
 from localspec.core.errors import EngineError, NotEnoughMemory
 from localspec.engine.engine import Engine
 from localspec.engine.llama.model import LlamaModel
-from localspec.engine.llama.trimmed import open_draft_model
+from localspec.engine.llama.vocabulary.trimmed import open_draft_model
 from localspec.engine.loading.pair import load_pair
 from localspec.engine.memory import probe
 from localspec.engine.memory.plan import FreeMemory

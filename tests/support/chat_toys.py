@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.chat.message import Message
-from localspec.engine.llama.token_rules import require_known
+from localspec.engine.llama.vocabulary.token_rules import require_known
 from localspec.speculative.loop import ALONE
 from localspec.speculative.sampling.logit_changes import NO_RULES, TokenRules
 from localspec.speculative.suffix import SuffixIndex

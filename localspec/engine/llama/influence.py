@@ -11,9 +11,9 @@ from localspec.core.errors import EngineError
 from localspec.core.interrupt import held_interrupt
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.batch import Batch
+from localspec.engine.llama.cache.rollback import Trim
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.parameters import context_parameters
-from localspec.engine.llama.rollback import Trim
 
 _STATE = b"l_out-"  # what llama.cpp calls a layer's hidden state, with its number behind
 _AT_ONCE = 32  # tokens of a pass; all want logits, or the last layer would tell of one row only

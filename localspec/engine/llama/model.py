@@ -15,11 +15,11 @@ from localspec.core.errors import EngineError
 from localspec.core.interrupt import held_interrupt
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.batch import AnyBatch, Batch, chunks
-from localspec.engine.llama.branches import Branches
-from localspec.engine.llama.copies import EVERY, LIVE, Copy, Reach, pointer
+from localspec.engine.llama.cache.branches import Branches
+from localspec.engine.llama.cache.copies import EVERY, LIVE, Copy, Reach, pointer
+from localspec.engine.llama.cache.rollback import Fork, Reread, Rollback, Trim, make_rollback
 from localspec.engine.llama.parameters import context_parameters, has_branches
-from localspec.engine.llama.rollback import Fork, Reread, Rollback, Trim, make_rollback
-from localspec.engine.llama.tokenizer import SHORT, require_fitting, tokenize
+from localspec.engine.llama.vocabulary.tokenizer import SHORT, require_fitting, tokenize
 from localspec.engine.llama.weights import Weights
 from localspec.engine.memory.plan import asked_ctx_size, default_ctx_size
 from localspec.metadata.header import ModelHeader

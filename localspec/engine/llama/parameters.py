@@ -9,7 +9,8 @@ from typing import Any
 
 from localspec.core.config import MAX_ROWS, KeyValue, LoadOptions
 from localspec.core.errors import UsageError
-from localspec.engine.llama import llama_library, rollback
+from localspec.engine.llama import llama_library
+from localspec.engine.llama.cache import rollback
 from localspec.engine.llama.rpc.servers import devices_of
 from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME
 from localspec.metadata.model_checks import MAX_LAYERS

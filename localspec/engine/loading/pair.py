@@ -15,7 +15,7 @@ from localspec.engine.llama.heads.head import Head
 from localspec.engine.llama.heads.opening import open_head
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.rpc.servers import connect, warning
-from localspec.engine.llama.trimmed import open_draft_model
+from localspec.engine.llama.vocabulary.trimmed import open_draft_model
 from localspec.engine.loading.chain_only import chain_only, not_branched
 from localspec.engine.loading.notes import missing_gpu, not_overridden, stretched, without_gpu
 from localspec.engine.loading.rollback_choice import load_target

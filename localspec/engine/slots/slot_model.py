@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from localspec.core.errors import EngineError
 from localspec.core.interrupt import require_wanted
 from localspec.engine.llama.batch import chunks
-from localspec.engine.llama.copies import Copy, Reach
+from localspec.engine.llama.cache.copies import Copy, Reach
 from localspec.engine.slots.shared_passes import CHUNK, Context, Part, Seat
 from localspec.speculative.loop import Company, Logits
 

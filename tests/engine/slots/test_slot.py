@@ -20,8 +20,8 @@ from localspec.engine.answer import Answer, collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.llama import llama_library
+from localspec.engine.llama.cache.rollback import Fork
 from localspec.engine.llama.model import LlamaModel
-from localspec.engine.llama.rollback import Fork
 from localspec.engine.slots.slot import Slot, one_at_a_time
 from localspec.metadata.header import read_header
 from localspec.speculative.loop import TokenModel

@@ -11,11 +11,11 @@ import numpy as np
 from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.core.errors import EngineError
 from localspec.engine.llama import llama_library
+from localspec.engine.llama.cache.rollback import Trim
 from localspec.engine.llama.heads.states import States
 from localspec.engine.llama.heads.unstable import unstable
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.parameters import context_parameters
-from localspec.engine.llama.rollback import Trim
 from localspec.engine.llama.weights import Weights
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import Logits

@@ -15,8 +15,8 @@ from localspec.metadata.gguf_file import TensorInfo
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.metadata.trimmed import EMBEDDING
 from localspec.metadata.vocab import Vocab
-from localspec.self_draft import trim
-from localspec.self_draft.trim import require_trimmable, trim_vocabulary
+from localspec.self_draft.writing import trim
+from localspec.self_draft.writing.trim import require_trimmable, trim_vocabulary
 from tests.support.architectures.specs import MODELS, N_VOCAB
 from tests.support.real_pair import TinyFiles, retuned
 from tests.support.tiny_models import copy_with

@@ -13,7 +13,7 @@ from localspec.core.errors import NotAGGUF
 from localspec.metadata.gguf_file import Value
 from localspec.metadata.header import read_header
 from localspec.metadata.splits import read_part
-from localspec.self_draft.writer import write_copy
+from localspec.self_draft.writing.writer import write_copy
 from tests.support.gguf_files import ARRAY, BOOL, I32, STRING, U8, U64, Tensor, Typed, write_gguf
 
 ALL = {"token_embd.weight": "token_embd.weight", "blk.1.ffn.weight": "blk.0.ffn.weight"}
@@ -117,7 +117,7 @@ def test_a_source_that_shrinks_is_noticed(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = read_part(model)
-    monkeypatch.setattr("localspec.self_draft.writer.read_part", lambda path: whole)
+    monkeypatch.setattr("localspec.self_draft.writing.writer.read_part", lambda path: whole)
     os.truncate(model, model.stat().st_size - 80)
     with pytest.raises(NotAGGUF, match="became shorter"):
         write_copy([model], tmp_path / "copy.gguf", ALL, {})

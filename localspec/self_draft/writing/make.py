@@ -9,10 +9,10 @@ from localspec.core.files import appearing_when_complete, require_room
 from localspec.core.formatting import one_line
 from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME, Value
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.self_draft.layers import removable, require_removable
 from localspec.self_draft.recipe import KEEP, Recipe
-from localspec.self_draft.renumbering import new_names, new_values
-from localspec.self_draft.writer import write_copy
+from localspec.self_draft.writing.layers import removable, require_removable
+from localspec.self_draft.writing.renumbering import new_names, new_values
+from localspec.self_draft.writing.writer import write_copy
 
 Progress = Callable[[int, int], None]  # tensors done, in all
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from localspec.core.errors import EngineError, PromptTooLong
-from localspec.engine.llama import tokenizer
+from localspec.engine.llama.vocabulary import tokenizer
 from tests.support.real_pair import TinyFiles, load_model
 from tests.support.tiny_models import write_tiny_model
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from localspec.core.config import MAX_PATHS, MAX_ROWS
 from localspec.core.errors import EngineError
 from localspec.engine.llama import llama_library
-from localspec.engine.llama.branches import Branches
+from localspec.engine.llama.cache.branches import Branches
+from localspec.engine.llama.cache.rollback import Trim
+from localspec.engine.llama.cache.tree import Tree
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.parameters import context_parameters
-from localspec.engine.llama.rollback import Trim
-from localspec.engine.llama.tree import Tree
 from localspec.speculative.loop import DraftStatus, Logits, Proposal, Round, generate_rounds
 from tests.support.real_pair import TinyFiles, load_model, options, random_ids
 from tests.support.tiny_models import write_tiny_model

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.engine.llama.tree import Tree
+from localspec.engine.llama.cache.tree import Tree
 
 
 @st.composite

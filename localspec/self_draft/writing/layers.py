@@ -9,7 +9,7 @@ from localspec.core.errors import DraftNotMade
 from localspec.core.formatting import one_line
 from localspec.metadata.draft_kind import claimed_heads, draft_kind, n_layers, whole_number
 from localspec.metadata.header import ModelHeader
-from localspec.self_draft.kinds import needed_layers
+from localspec.self_draft.writing.kinds import needed_layers
 
 MOST_LAYERS = 512  # LLAMA_MAX_LAYERS
 

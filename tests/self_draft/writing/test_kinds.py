@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec.metadata.header import read_header
-from localspec.self_draft.kinds import needed_layers
+from localspec.self_draft.writing.kinds import needed_layers
 from tests.support.gguf_files import Tensor, model_keys, words, write_gguf
 
 CASES: list[tuple[str, dict[str, object], Sequence[str], list[set[int]]]] = [

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from localspec.core.errors import DraftNotMade
 from localspec.engine.llama import llama_library
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.self_draft import kinds, layers, trim
-from localspec.self_draft.layers import MOST_LAYERS, Removable, removable, require_removable
+from localspec.self_draft.writing import kinds, layers, trim
+from localspec.self_draft.writing.layers import MOST_LAYERS, Removable, removable, require_removable
 from tests.support.gguf_files import Tensor, model_keys, words, write_gguf
 
 

@@ -15,7 +15,7 @@ from localspec.core.errors import UsageError
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.llama.model import LlamaModel
-from localspec.engine.llama.token_rules import token_rules
+from localspec.engine.llama.vocabulary.token_rules import token_rules
 from localspec.speculative.sampling.dry import Dry
 from tests.support.llama_chain import llama_chain
 from tests.support.real_pair import fresh, load_model

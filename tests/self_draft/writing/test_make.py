@@ -14,10 +14,10 @@ from gguf import GGUFReader, GGUFWriter
 from localspec.core.errors import DraftNotMade, FileProblem, LocalspecError
 from localspec.metadata.header import read_header
 from localspec.pairing import check_pair
-from localspec.self_draft.layers import Removable, removable
-from localspec.self_draft.make import LAYERS_KEY, SOURCE_KEY, make_draft
 from localspec.self_draft.recipe import KEEP, Recipe
-from localspec.self_draft.writer import write_copy
+from localspec.self_draft.writing.layers import Removable, removable
+from localspec.self_draft.writing.make import LAYERS_KEY, SOURCE_KEY, make_draft
+from localspec.self_draft.writing.writer import write_copy
 from tests.support.architectures.specs import MODELS, NUMBERED
 from tests.support.layers import logits, silenced
 from tests.support.real_pair import TinyFiles
@@ -127,7 +127,7 @@ def test_layers_that_may_not_go_would_have_changed_the_others(
     architecture: Files, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So no architecture is in the tables without need."""
-    monkeypatch.setattr("localspec.self_draft.make.require_removable", lambda *_: None)
+    monkeypatch.setattr("localspec.self_draft.writing.make.require_removable", lambda *_: None)
     target = architecture(name)
     count = removable(read_header(target)).n_layers
     kept = list(range(4)) if name in WHOLE else [0, *range(2, count)]
@@ -270,7 +270,7 @@ def test_a_damaged_target_gives_an_error_and_no_file(
 def test_a_draft_that_does_not_load_is_removed_and_the_reason_told(
     architecture: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("localspec.self_draft.make.new_values", lambda header, layers: {})
+    monkeypatch.setattr("localspec.self_draft.writing.make.new_values", lambda header, layers: {})
     with pytest.raises(DraftNotMade, match="does not run it: .*blk.2"):
         make(architecture("llama"), (0, 1), tmp_path / "draft.gguf")
     assert not list(tmp_path.glob("*draft*"))

@@ -7,7 +7,7 @@ copy that was made before, and what follows the copy is read again.
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
-from localspec.engine.llama.copies import EVERY, LIVE, Anchors, Copy, Reach, cut
+from localspec.engine.llama.cache.copies import EVERY, LIVE, Anchors, Copy, Reach, cut
 from localspec.engine.memory.recurrent import ANCHORS, SNAPSHOTS
 
 _COPY = 1  # id of a sequence

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.self_draft.renumbering import new_names, new_values
+from localspec.self_draft.writing.renumbering import new_names, new_values
 from tests.support.gguf_files import Tensor, model_keys, words, write_gguf
 
 KEPT = (0, 2, 3)  # of four layers

@@ -4,8 +4,8 @@ import numpy as np
 
 from localspec.core.config import LoadOptions
 from localspec.engine.llama.batch import AnyBatch
-from localspec.engine.llama.embeddings import EmbeddingBatch, EmbeddingRows
 from localspec.engine.llama.model import LlamaModel
+from localspec.engine.llama.vocabulary.embeddings import EmbeddingBatch, EmbeddingRows
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import Logits
 

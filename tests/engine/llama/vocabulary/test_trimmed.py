@@ -22,11 +22,11 @@ from localspec.core.errors import FileProblem, IncompatiblePair
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.llama.model import LlamaModel
-from localspec.engine.llama.trimmed import TrimmedModel
+from localspec.engine.llama.vocabulary.trimmed import TrimmedModel
 from localspec.engine.memory.estimate import estimate_memory
 from localspec.metadata.header import read_header
-from localspec.self_draft.trim import trim_vocabulary
 from localspec.self_draft.vocabulary import choose_ids
+from localspec.self_draft.writing.trim import trim_vocabulary
 from localspec.speculative.loop import Logits
 from tests.support.architectures.specs import MODELS, N_VOCAB, WIDTH
 from tests.support.architectures.writer import weights, write_model

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from localspec.core.config import Lora
 from localspec.core.errors import EngineError, FileProblem
-from localspec.engine.llama import state_file
+from localspec.engine.llama.cache import state_file
+from localspec.engine.llama.cache.state_file import read_state, require_state_file, write_state
 from localspec.engine.llama.model import LlamaModel
-from localspec.engine.llama.state_file import read_state, require_state_file, write_state
 from tests.support.lora_files import write_lora
 from tests.support.real_pair import TinyFiles, load_model, random_ids
 from tests.support.tiny_models import write_tiny_model

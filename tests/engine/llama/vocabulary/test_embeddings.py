@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from localspec.core.errors import EngineError
-from localspec.engine.llama.embeddings import _F32, _to_float
-from localspec.engine.llama.trimmed import TrimmedModel
+from localspec.engine.llama.vocabulary.embeddings import _F32, _to_float
+from localspec.engine.llama.vocabulary.trimmed import TrimmedModel
 from localspec.metadata.gguf_file import GGML_TYPES
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.metadata.trimmed import _UNREADABLE
-from localspec.self_draft.trim import trim_vocabulary
+from localspec.self_draft.writing.trim import trim_vocabulary
 from tests.support.real_pair import TinyFiles, options
 
 pytestmark = pytest.mark.llama

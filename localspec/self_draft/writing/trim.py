@@ -16,14 +16,14 @@ from localspec.core.errors import FileProblem, IncompatiblePair
 from localspec.core.files import appearing_when_complete
 from localspec.core.formatting import one_line
 from localspec.engine.llama.model import LlamaModel
-from localspec.engine.llama.trimmed import TrimmedModel
+from localspec.engine.llama.vocabulary.trimmed import TrimmedModel
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.gguf_file import TensorInfo, Value
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.metadata.splits import read_part
 from localspec.metadata.trimmed import DIGEST, EMBEDDING, IDS, SCALE, SIZE, vocabulary_digest
 from localspec.pairing import check_pair
-from localspec.self_draft.writer import copy_bytes, write_copy
+from localspec.self_draft.writing.writer import copy_bytes, write_copy
 
 _TRIMMED = frozenset({EMBEDDING, "output.weight", "output.bias"})
 # Graphs with an assertion against embeddings of tokens; what others make of them is tried.

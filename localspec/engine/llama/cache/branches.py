@@ -7,8 +7,8 @@ from localspec.core.config import BRANCHES, MAX_PATHS, MAX_ROWS
 from localspec.core.interrupt import held_interrupt
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.batch import TreeBatch
-from localspec.engine.llama.copies import EVERY, LIVE
-from localspec.engine.llama.tree import Tree
+from localspec.engine.llama.cache.copies import EVERY, LIVE
+from localspec.engine.llama.cache.tree import Tree
 from localspec.speculative.loop import Logits
 
 if TYPE_CHECKING:

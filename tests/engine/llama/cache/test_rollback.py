@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from localspec.core.config import LoadOptions
 from localspec.engine.llama import llama_library
+from localspec.engine.llama.cache.rollback import Fork, Snapshots
 from localspec.engine.llama.model import LlamaModel
-from localspec.engine.llama.rollback import Fork, Snapshots
 from localspec.engine.memory.recurrent import ANCHORS, SNAPSHOTS
 from localspec.metadata.header import read_header
 from tests.support.real_pair import options

@@ -1,0 +1,1 @@
+"""Tokens of a vocabulary: text to ids, rules of sampling, trimmed output rows."""

@@ -1,0 +1,1 @@
+"""A draft's file written out of its target: layers, types, output rows."""
