@@ -49,6 +49,7 @@ from tests.support.real_pair import (
     options,
     random_ids,
     retuned,
+    unfinished_passes,
 )
 from tests.support.tiny_models import write_tiny_model
 
@@ -393,6 +394,16 @@ def test_logits_are_one_row_per_token_asked_for(floats: LlamaModel) -> None:
     assert floats.decode(random_ids(9), 2).shape == (2, floats.n_vocab)
     most = MAX_DRAFT_TOKENS + 1
     assert floats.decode(random_ids(most), most).shape == (most, floats.n_vocab)
+
+
+def test_a_pass_that_only_reads_is_over_when_it_returns(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else on a GPU its seconds would be counted as those of the next round."""
+    unfinished = unfinished_passes(monkeypatch)
+    for model in filter(None, (engine.target, engine.draft)):
+        model.decode(random_ids(200), 0)
+        assert not unfinished
 
 
 @pytest.mark.parametrize("bad", [[300], [*range(10), -1]])

@@ -5,7 +5,7 @@ Shared fixtures and helpers. Everything runs on one thread unless a test is abou
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine.answer import Answer, collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
+from localspec.engine.llama import llama_library
 from localspec.engine.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from tests.support.tiny_models import CHATML, _add_tokenizer, vocabulary, write_tiny_model
@@ -108,6 +109,27 @@ def fresh(
     if engine.draft is not None:
         engine.draft.keep(0)
     return generate(engine, prompt, params, length, max_tokens)
+
+
+def unfinished_passes(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """The contexts whose last pass nothing has waited for: a GPU would still be computing it."""
+    llama, contexts = llama_library.library(), set[int]()
+    for name, note in (
+        ("llama_decode", contexts.add),
+        ("llama_process", contexts.add),
+        ("llama_synchronize", contexts.discard),
+        ("llama_get_logits", contexts.discard),
+    ):
+        monkeypatch.setattr(llama, name, _noting(getattr(llama, name), note))
+    return contexts
+
+
+def _noting(function: Callable[..., object], note: Callable[[int], None]) -> Callable[..., object]:
+    def noting(context: int, *arguments: object) -> object:
+        note(context)
+        return function(context, *arguments)
+
+    return noting
 
 
 def random_ids(count: int, seed: int = 0) -> list[int]:

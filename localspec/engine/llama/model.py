@@ -118,8 +118,10 @@ class LlamaModel:
             self._torn = True
             del self._tokens[before:]
             raise
-        if rows == 0 and not self.pending:
-            self.rollback.anchor(self._held)
+        if rows == 0:
+            if not self.pending:
+                self.rollback.anchor(self._held)
+            self._llama.llama_synchronize(self._context)  # a GPU may be at work; logits wait for it
         return self._logits(rows)
 
     def mark(self) -> None:

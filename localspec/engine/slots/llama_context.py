@@ -102,6 +102,7 @@ class SharedContext:
         """Views of the last pass's logits, as many rows for each as are named."""
         every = sum(rows)
         if not every:
+            self._llama.llama_synchronize(self._context)  # a GPU may be at work; logits wait for it
             return [np.empty((0, self.n_vocab), np.float32) for _ in rows]
         first = self._llama.llama_get_logits(self._context)
         columns = self._model.weights.n_vocab  # rows of the output matrix

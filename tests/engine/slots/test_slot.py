@@ -32,6 +32,7 @@ from tests.support.real_pair import (
     load_model,
     options,
     random_ids,
+    unfinished_passes,
 )
 from tests.support.shared_toys import in_threads
 from tests.support.tiny_models import write_tiny_model
@@ -244,6 +245,17 @@ def test_a_pass_that_fails_halfway_leaves_the_caches_as_they_were(
             model.decode([8, 9], 1)
     model.keep(20)
     assert np.abs(model.decode([7], 1)[0] - expected).max() < 0.05
+
+
+def test_passes_that_only_read_are_over_when_they_return(
+    slots: list[Slot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else on a GPU their seconds would be counted as those of the next round."""
+    unfinished = unfinished_passes(monkeypatch)
+    for model in filter(None, (slots[0].target, slots[0].draft)):
+        model.keep(0)
+        model.decode(random_ids(200), 0)
+        assert not unfinished
 
 
 def test_a_state_goes_from_one_slot_to_another(slots: list[Slot]) -> None:

@@ -116,6 +116,10 @@ class HeadContext:
         row = unstable().llama_get_embeddings_nextn_ith(self._context, index)
         return np.ctypeslib.as_array(row, (self.width,)).copy()
 
+    def synchronize(self) -> None:
+        """Wait until all passes are computed, as reading logits or states does."""
+        self._llama.llama_synchronize(self._context)
+
     def forget(self, position: int) -> None:
         """Forget what is at ``position`` and beyond."""
         if not self._llama.llama_memory_seq_rm(self._memory, 0, position, -1):

@@ -165,6 +165,8 @@ class Head:
             if self._true == begin:
                 self._true = max(begin, min(len(self._tokens), self._states.end + 1))
             self._torn = False
+        if rows == 0:
+            self._context.synchronize()
 
     def _pass(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
         """Read tokens from position ``begin`` on, each with the target's state before it."""

@@ -24,7 +24,7 @@ from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import Controller, generate_rounds, prefill
 from localspec.speculative.sampling.sampler import Sampler
 from tests.support.heads import PAIRS, HeadPair, head_pair
-from tests.support.real_pair import random_ids
+from tests.support.real_pair import random_ids, unfinished_passes
 from tests.support.today import HalfRight
 
 pytestmark = pytest.mark.llama
@@ -92,6 +92,16 @@ def test_a_review_compares_what_is_unread_and_never_looks_through_a_window(
             assert len(reviewed) == min(longest, unread - 1)
             assert [token for _, token in reviewed] == context[len(context) - len(reviewed) :]
             assert pair.head.tokens == context[:-1]
+
+
+def test_what_a_head_only_reads_is_over_when_the_target_returns(
+    pair: HeadPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else on a GPU its seconds would be counted as those of the next round."""
+    pair.restart()
+    unfinished = unfinished_passes(monkeypatch)
+    pair.target.decode(random_ids(300), 0)
+    assert not unfinished
 
 
 def test_drafting_leaves_the_target_as_it_is(pair: HeadPair) -> None:
