@@ -1,5 +1,6 @@
 """What this computer has: cores, memory, an NVIDIA card. llama.cpp is not asked."""
 
+import ctypes
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
 _CPUS = Path("/sys/devices/system/cpu")
+_FAST = Path("/sys/devices/cpu_core/cpus")  # P-cores; Linux has it on hybrid Intel processors only
 
 
 def logical_cores() -> int:
@@ -23,14 +25,47 @@ def logical_cores() -> int:
 def physical_cores() -> int:
     """Physical cores this process may use: hyper-threads share the unit that multiplies.
 
-    On Apple silicon only performance cores count, as in llama.cpp's ``common_cpu_get_num_math``.
+    Apple's and Intel's efficiency cores do not count, as in llama.cpp's
+    ``common_cpu_get_num_math``: all threads would wait for them after every operation.
     """
     if sys.platform == "darwin":
         return _sysctl("hw.perflevel0.physicalcpu") or _sysctl("hw.physicalcpu") or logical_cores()
-    if not hasattr(os, "sched_getaffinity"):
-        return logical_cores()
-    groups = {_siblings(cpu) for cpu in os.sched_getaffinity(0)}
-    return max(1, min(len(groups), logical_cores()))
+    if hasattr(os, "sched_getaffinity"):
+        allowed = os.sched_getaffinity(0)
+        cores = len({_siblings(cpu) for cpu in allowed & _fast_cpus() or allowed})
+    else:
+        cores = _windows_cores(_windows_core_records()) or logical_cores()
+    return max(1, min(cores, logical_cores()))
+
+
+def _fast_cpus() -> set[int]:
+    """The CPUs of P-cores, from a list such as ``0-7,9``; none where Linux tells none apart."""
+    try:
+        spans = [span.split("-") for span in _FAST.read_text().split(",")]
+        return {cpu for span in spans for cpu in range(int(span[0]), int(span[-1]) + 1)}
+    except (OSError, ValueError):
+        return set()
+
+
+def _windows_core_records() -> bytes:
+    """A SYSTEM_LOGICAL_PROCESSOR_INFORMATION_EX for each physical core, none elsewhere."""
+    if sys.platform != "win32":
+        return b""
+    size = ctypes.c_ulong()
+    ask = ctypes.windll.kernel32.GetLogicalProcessorInformationEx
+    ask(0, None, ctypes.byref(size))  # RelationProcessorCore
+    records = ctypes.create_string_buffer(size.value)
+    return records.raw if ask(0, records, ctypes.byref(size)) else b""
+
+
+def _windows_cores(records: bytes) -> int:
+    """How many cores the records describe; on Intel's processors, of the fastest kind only."""
+    kinds = []
+    while records:
+        kinds.append(records[9])  # EfficiencyClass: greater is faster
+        records = records[int.from_bytes(records[4:8], "little") :]
+    hybrid = "GenuineIntel" in os.environ.get("PROCESSOR_IDENTIFIER", "")
+    return kinds.count(max(kinds)) if kinds and hybrid else len(kinds)
 
 
 def _siblings(cpu: int) -> str:

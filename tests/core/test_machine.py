@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root.mkdir()
     monkeypatch.setattr(machine, "Path", lambda path: root / str(path).lstrip("/"))
     monkeypatch.setattr(machine, "_CPUS", root / "sys/devices/system/cpu")
+    monkeypatch.setattr(machine, "_FAST", root / "sys/devices/cpu_core/cpus")
     monkeypatch.setattr(machine, "_CGROUP", root / "sys/fs/cgroup")
     monkeypatch.setattr(machine, "_sysctl", lambda name: None)
     monkeypatch.setenv("PATH", str(root))
@@ -99,6 +101,55 @@ def test_physical_cores_obey_the_container_too(
     allow(monkeypatch, set(range(16)))
     write(system, {"sys/fs/cgroup/cpu.max": "200000 100000\n"})
     assert machine.physical_cores() == 2
+
+
+@pytest.mark.parametrize(
+    ("fast", "allowed", "cores"),
+    [
+        ("0-3\n", set(range(8)), 2),  # two P-cores of two threads, four E-cores
+        ("0-1,2-3\n", set(range(8)), 2),
+        ("0,2\n", set(range(8)), 2),
+        ("0-3\n", {0, 1, 4, 5}, 1),
+        ("0-3\n", {5, 6, 7}, 3),  # only E-cores may be used
+        (None, set(range(8)), 6),
+        ("\n", set(range(8)), 6),
+    ],
+)
+def test_efficiency_cores_of_intel_do_not_count(
+    fast: str | None,
+    allowed: set[int],
+    cores: int,
+    system: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    allow(monkeypatch, allowed)
+    threads = ["0-1", "0-1", "2-3", "2-3", "4", "5", "6", "7"]
+    folder = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    write(system, {folder.format(cpu): text + "\n" for cpu, text in enumerate(threads)})
+    if fast is not None:
+        write(system, {"sys/devices/cpu_core/cpus": fast})
+    assert machine.physical_cores() == cores
+
+
+@pytest.mark.parametrize(
+    ("kinds", "processor", "cores"),
+    [
+        ([1, 1, 0, 0, 0, 0], "Intel64 Family 6 Model 151 Stepping 2, GenuineIntel", 2),
+        ([0, 0, 0, 0], "Intel64 Family 6 Model 79 Stepping 1, GenuineIntel", 4),
+        ([1, 1, 0, 0], "AMD64 Family 26 Model 36 Stepping 0, AuthenticAMD", 4),
+        ([], "", 12),  # Windows does not say
+    ],
+)
+def test_windows_counts_its_records_of_cores(
+    kinds: list[int], processor: str, cores: int, system: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 12)
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setenv("PROCESSOR_IDENTIFIER", processor)
+    records = [struct.pack("<IIBB38x", 0, 48, 1, kind) for kind in kinds]
+    monkeypatch.setattr(machine, "_windows_core_records", lambda: b"".join(records))
+    assert machine.physical_cores() == cores
 
 
 @pytest.mark.parametrize(
