@@ -22,6 +22,7 @@ from localspec.commands.session import (
     usable_length,
     use_template,
 )
+from localspec.core import machine
 from localspec.core.config import DraftTokens
 from localspec.core.errors import LocalspecError
 from localspec.display import console
@@ -90,8 +91,25 @@ def _service(
     for sentence in engine.notes:
         if sentence not in said:  # why there is but one
             console.note(sentence)
-    scheduler = Scheduler(slots, serving.limits(), PrefixCache(serving.cache_ram * 2**20))
+    say = None if serving.cache_ram == 0 else console.note
+    prefixes = PrefixCache(_cache_bytes(engine, serving.cache_ram), say)
+    scheduler = Scheduler(slots, serving.limits(), prefixes)
     return Service(engine, scheduler, defaults, names, _about(engine))
+
+
+def _cache_bytes(engine: "Engine", asked: int | None) -> int:
+    """The bound on what is kept of earlier prompts: MiB that were asked for, or a share of the RAM.
+
+    Mapped weights must stay in RAM, but the system counts their pages as available.
+    """
+    from localspec.engine.prefix_cache import default_limit
+
+    if asked is not None:
+        return asked * 2**20
+    memory = machine.memory()
+    models = [model for model in (engine.target, engine.draft) if model is not None]
+    mapped = 0 if engine.target.options.mlock else sum(model.memory.mapped for model in models)
+    return default_limit(None if memory is None else max(0, memory[0] - mapped))
 
 
 def _about(engine: "Engine") -> dict[str, Any]:

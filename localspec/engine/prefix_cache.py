@@ -3,10 +3,11 @@
 As `server_prompt_cache` of llama.cpp's server (`--cache-ram`), for target and draft each.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from localspec.core.formatting import size
 from localspec.engine.generate import TextEngine
 from localspec.engine.llama.cache.copies import Copy, Reach
 from localspec.speculative.prefix import common_prefix
@@ -20,6 +21,14 @@ WORTH_KEEPING = 64  # tokens: fewer are read again as soon as a state is copied
 # 128 KiB for each, 0.1 ms at a few GB/s; a GPU reads one in a fraction of a millisecond, a CPU in
 # ten. Of the bundled target, which reads at 2,000 a second on one core, 68 are copied.
 _COPIED = 16
+_MOST = 2**33  # bytes: llama-server's default
+_UNKNOWN = 2**30  # bytes: where the system does not say what is free
+_SHARE = 4  # one in so many bytes that are free
+
+
+def default_limit(free: int | None) -> int:
+    """The bytes that a `PrefixCache` may take of the RAM that is free beside the models."""
+    return _UNKNOWN if free is None else min(_MOST, free // _SHARE)
 
 
 @runtime_checkable
@@ -79,11 +88,12 @@ class PrefixCache:
 
     What a model holds stays the first choice. The states used longest ago are dropped first; while
     two are exchanged, the one that is taken up is no longer counted. Serves any number of slots of
-    the same models, one at a time.
+    the same models, one at a time. ``say`` hears once of states that are too large to be kept.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, say: Callable[[str], None] | None = None) -> None:
         self._limit = limit_bytes
+        self._say = say
         self._kept: list[_Kept] = []  # the one that was used longest ago comes first
 
     @property
@@ -102,12 +112,18 @@ class PrefixCache:
         To be called before an answer, in the thread of the slot. Raises EngineError and Cancelled
         as a pass does: a state may have to be read again before it can be kept.
         """
+        models = list[tuple[str, Restorable]]()
         for role, model in (("target", engine.target), ("draft", engine.draft)):
             # A draft whose context is shorter sees a window of the prompt, and no prefix.
             if isinstance(model, Restorable) and len(prompt) <= model.n_ctx:
-                self._take_up(role, model, prompt[:-1])  # the last token is always read
+                models.append((role, model))
+        while models:
+            self._take_up(models, prompt[:-1])  # the last token is always read
+            del models[0]
 
-    def _take_up(self, role: str, model: Restorable, wanted: list[int]) -> None:
+    def _take_up(self, models: Sequence[tuple[str, Restorable]], wanted: list[int]) -> None:
+        """Let the first of the models hold what is known of ``wanted``."""
+        role, model = models[0]
         stays = model.returns_to(common_prefix(model.tokens, wanted))
         best = max(self._of(role), key=lambda kept: kept.serves(wanted), default=None)
         if best is not None and not _pays(best.serves(wanted) - stays, len(best.tokens)):
@@ -116,7 +132,7 @@ class PrefixCache:
             self._kept.remove(best)
         try:
             if _pays(len(model.tokens) - stays, len(model.tokens)):
-                self._keep(role, model)
+                self._keep(models)
         except BaseException:
             self._add(best)
             raise
@@ -126,10 +142,15 @@ class PrefixCache:
         if taken and best.serves(wanted) < len(best.tokens):  # another conversation's too
             self._add(best)
 
-    def _keep(self, role: str, model: Restorable) -> None:
-        """Copy what the model holds, unless that is kept already, or too large."""
+    def _keep(self, models: Sequence[tuple[str, Restorable]]) -> None:
+        """Copy what the first of the models holds, unless that is kept already, or too large."""
+        sizes = [model.state_bytes() + model.reach().n_bytes for _, model in models]
+        role, model = models[0]
+        if sum(sizes) > self._limit:
+            self._tell(len(model.tokens), sum(sizes))
+        if sizes[0] > self._limit:
+            return
         reach = model.reach()
-        n_bytes = model.state_bytes() + reach.n_bytes
         for kept in self._of(role):
             if kept.serves(model.tokens) == len(model.tokens):
                 self._kept.remove(kept)
@@ -137,11 +158,21 @@ class PrefixCache:
                 return
             if _serves(model.tokens, reach, kept.tokens) == len(kept.tokens):
                 self._kept.remove(kept)  # the new one serves as well
-        if n_bytes > self._limit:
-            return
-        self._make_room(n_bytes)
+        self._make_room(sizes[0])
         state = model.state()  # which may read tokens that a rollback left to be read again
         self._add(_Kept(role, list(model.tokens), state, model.reach()))
+
+    def _tell(self, tokens: int, n_bytes: int) -> None:
+        """Say once that a conversation is larger than the limit."""
+        if self._say is None:
+            return
+        say, self._say = self._say, None
+        say(
+            f"A conversation of {tokens:,} tokens takes {size(n_bytes)} of memory, which exceeds "
+            f"--cache-ram {self._limit >> 20}: when it is continued after another one, its prompt "
+            f"is read again. To avoid this, restart with --cache-ram {-(-n_bytes >> 20)} or more, "
+            "a smaller --ctx-size, or smaller cache types (--cache-type-k, --cache-type-v)."
+        )
 
     def _add(self, kept: _Kept | None) -> None:
         if kept is not None:

@@ -17,6 +17,8 @@ import httpx2
 import pytest
 
 from localspec.commands import serve as serve_command
+from localspec.core import machine
+from localspec.display import console
 from localspec.server.listen import Server, bind
 from localspec.server.queue.limits import Limits
 from localspec.server.queue.scheduler import Scheduler
@@ -94,7 +96,7 @@ def test_bounds_reach_what_they_bound(
 
     class Told(Scheduler):
         def __init__(self, slots: Any, limits: Any, prefixes: Any) -> None:
-            made.update(limits=limits, cache=prefixes._limit)
+            made.update(limits=limits, cache=prefixes._limit, say=prefixes._say)
             super().__init__(slots, limits, prefixes)
 
     def app(service: Service, access: object, *, max_body: int, say: object) -> None:
@@ -108,8 +110,33 @@ def test_bounds_reach_what_they_bound(
     assert done.code == 0, done.err
     assert made == {
         "limits": Limits(waiting=6, queue_seconds=7, answer_seconds=8),
-        "cache": 9 * 2**20, "body": 10 * 2**20, "tokens": 5,
+        "cache": 9 * 2**20, "body": 10 * 2**20, "tokens": 5, "say": console.note,
     }  # fmt: skip
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize(
+    ("flags", "mapped"), [((), True), (("--mlock",), False), (("--no-mmap",), False)]
+)
+def test_the_default_cache_is_a_quarter_of_what_the_models_leave(
+    tiny: TinyFiles,
+    localspec: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: tuple[str, ...],
+    mapped: bool,
+) -> None:
+    made = list[int]()
+
+    def app(service: Service, access: object, **_: object) -> None:
+        made.append(service.scheduler._workers[0]._prefixes._limit)
+
+    monkeypatch.setattr(machine, "memory", lambda: (2**30, 2**31))
+    monkeypatch.setattr("localspec.server.app.make_app", app)
+    monkeypatch.setattr(Server, "run", lambda server, sockets: None)
+    done = localspec("serve", "-m", tiny.target, "-t", "1", "--port", "0", *flags)
+    assert done.code == 0, done.err
+    weights = tiny.target.stat().st_size if mapped else 0  # their pages count as available
+    assert made == [pytest.approx((2**30 - weights) // 4, abs=2**14)]
 
 
 @contextmanager

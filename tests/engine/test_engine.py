@@ -401,7 +401,8 @@ def test_a_pass_that_only_reads_is_over_when_it_returns(
 ) -> None:
     """Else on a GPU its seconds would be counted as those of the next round."""
     unfinished = unfinished_passes(monkeypatch)
-    for model in filter(None, (engine.target, engine.draft)):
+    for model in (engine.target, engine.draft):
+        assert isinstance(model, LlamaModel)
         model.decode(random_ids(200), 0)
         assert not unfinished
 

@@ -24,7 +24,7 @@ from localspec.engine.llama.cache.copies import Copy, Reach
 from localspec.engine.llama.heads.opening import open_head
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.loading.rollback_choice import WAYS
-from localspec.engine.prefix_cache import WORTH_KEEPING, PrefixCache
+from localspec.engine.prefix_cache import WORTH_KEEPING, PrefixCache, default_limit
 from localspec.metadata.header import read_header
 from tests.support.real_pair import GREEDY, TinyFiles, fresh, generate, options, random_ids
 from tests.support.tiny_models import write_tiny_model
@@ -156,12 +156,40 @@ def test_the_one_used_longest_ago_is_dropped() -> None:
     assert say(cache, engine, text("a", 300))[1] == 0
 
 
-def test_what_is_larger_than_the_bound_is_never_copied() -> None:
-    engine, cache = toy_engine(draft=False), PrefixCache(4 * 300)
+def test_what_is_larger_than_the_bound_is_never_copied_which_is_said_once() -> None:
+    heard = list[str]()
+    engine, cache = toy_engine(draft=False), PrefixCache(4 * 300, heard.append)
     for kind in "abab":
         assert say(cache, engine, text(kind, 400))[1] == 0
     assert isinstance(engine.target, KeepingToy)
     assert (engine.target.copied, cache.n_states, cache.n_bytes) == (0, 0, 0)
+    assert len(heard) == 1 and heard[0].startswith("A conversation of 407 tokens takes 2 KiB of")
+    assert "exceeds --cache-ram 0:" in heard[0] and "restart with --cache-ram 1 or" in heard[0]
+
+
+def test_nor_is_a_shorter_state_dropped_for_it() -> None:
+    engine, cache = toy_engine(draft=False), PrefixCache(4 * 350)
+    for kind, length in (("a", 300), ("b", 300), ("a", 400), ("b", 300)):
+        say(cache, engine, text(kind, length))
+    assert say(cache, engine, text("a", 300))[1] == 299
+
+
+@pytest.mark.parametrize(("limit", "sentences"), [(0, 1), (4 * 450, 1), (4 * 900, 0)])
+def test_target_and_draft_must_fit_together(limit: int, sentences: int) -> None:
+    """Else the state of one would take the room of the other's."""
+    heard = list[str]()
+    engine, cache = toy_engine(), PrefixCache(limit, heard.append)
+    for kind in "abab":
+        say(cache, engine, text(kind, 400))
+    assert len(heard) == sentences
+
+
+@pytest.mark.parametrize(
+    ("free", "limit"),
+    [(None, 2**30), (0, 0), (2**32, 2**30), (2**35, 2**33), (2**40, 2**33)],
+)
+def test_the_default_is_a_share_of_what_is_free(free: int | None, limit: int) -> None:
+    assert default_limit(free) == limit
 
 
 def test_a_prefix_serves_several_and_is_not_kept_twice() -> None:

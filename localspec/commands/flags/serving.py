@@ -135,7 +135,7 @@ class ServingFlags:
         ),
     ] = 3600.0
     cache_ram: Annotated[
-        int,
+        int | None,
         typer.Option(
             "--cache-ram",
             "-cram",
@@ -143,10 +143,11 @@ class ServingFlags:
             min=0,
             max=2**24,
             help="Most memory for what was read of earlier prompts, so that a conversation taken "
-            "up again is not read again; 0: none.",
+            "up again is not read again; 0: none. Default: a quarter of the memory that is free "
+            "once the models are loaded, at most 8192.",
             rich_help_panel=_PANEL,
         ),
-    ] = 1024
+    ] = None
     max_body: Annotated[
         int,
         typer.Option(

@@ -16,11 +16,15 @@ _REPORT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Bytes, over all devices. ``kv`` includes the state of recurrent layers."""
+    """Bytes, over all devices. ``kv`` includes the state of recurrent layers.
+
+    ``mapped`` are the weights that stay pages of their file: the system counts these as available.
+    """
 
     weights: int = 0
     kv: int = 0
     compute: int = 0
+    mapped: int = 0
 
     @property
     def total(self) -> int:
@@ -38,7 +42,10 @@ class MemoryUse:
 
     def __add__(self, other: "MemoryUse") -> "MemoryUse":
         return MemoryUse(
-            self.weights + other.weights, self.kv + other.kv, self.compute + other.compute
+            self.weights + other.weights,
+            self.kv + other.kv,
+            self.compute + other.compute,
+            self.mapped + other.mapped,
         )
 
     def as_json(self) -> dict[str, int]:
@@ -60,7 +67,7 @@ def read_buffers(log: Iterable[str]) -> MemoryUse:
     """
     sums = {"model": 0, "LoRA": 0, "KV": 0, "RS": 0, "output": 0}
     compute: dict[str, int] = {}
-    planned = 0
+    planned = mapped = 0
     for line in log:
         planned += sum(round(float(found["size"]) * _MIB) for found in _CACHE.finditer(line))
         for found in _REPORT.finditer(line):
@@ -69,8 +76,11 @@ def read_buffers(log: Iterable[str]) -> MemoryUse:
                 compute[found["device"]] = size
             else:
                 sums[found["kind"]] += size
+            if found["kind"] == "model" and found["device"].endswith("_Mapped"):
+                mapped += size
     return MemoryUse(
         weights=sums["model"] + sums["LoRA"],
         kv=max(planned, sums["KV"] + sums["RS"]),
         compute=sums["output"] + sum(compute.values()),
+        mapped=mapped,
     )

@@ -28,6 +28,7 @@ def test_buffers_are_summed_over_devices_and_kinds() -> None:
     assert use.weights == 4150.5 * MIB
     assert use.kv == 328 * MIB
     assert use.compute == (0.5 + 280 + 20) * MIB  # laid out anew: the last size counts
+    assert use.mapped == 100 * MIB
     assert use.total == use.weights + use.kv + use.compute
 
 
@@ -36,7 +37,8 @@ def test_a_silent_log_is_nothing() -> None:
 
 
 def test_uses_add_up() -> None:
-    use = MemoryUse(1, 2, 3) + MemoryUse(10, 20, 30)
+    use = MemoryUse(1, 2, 3, 1) + MemoryUse(10, 20, 30, 4)
+    assert use.mapped == 5
     assert use.as_json() == {"weights": 11, "kv": 22, "compute": 33, "total": 66}
 
 
