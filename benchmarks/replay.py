@@ -153,7 +153,8 @@ class TraceDrafter:
         count = self.to_review(context, longest)
         unread = self.unread(context) - 1
         self._clock.now += self._costs.read(count - 1)
-        self._held = context[:-1] if count > unread else []
+        if count > unread:
+            self._held = context[:-1]
         start = len(self._trace.prompt)
         found = []
         for i in range(max(start, len(context) - min(unread, longest)), len(context)):

@@ -16,6 +16,7 @@ from localspec.engine.answer import GenerationResponse, Origin, TextPiece
 from localspec.engine.stats import GenerationStats
 from localspec.engine.text_stream import Prompt, Reading, TextStream
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
+from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import (
@@ -76,6 +77,11 @@ class TextEngine(Protocol):
     @property
     def suffix_index(self) -> SuffixIndex:
         """For prompt lookup; kept from answer to answer, so that a chat's text is added once."""
+        ...
+
+    @property
+    def conversations(self) -> Conversations:
+        """What earlier answers missed where the draft had not read their prompt."""
         ...
 
     def answering(self) -> AbstractContextManager[None]:
@@ -317,7 +323,15 @@ def _make_controller(
         bucket = "greedy" if params.greedy else f"{params.acceptance} at {params.temperature:.1f}"
         bucket += " in a grammar" * constrained  # another text, and known to the draft
         known = engine.profile.knowledge(clock)
-        return Adaptive(known, clock, drafter, index, bucket=bucket, tree=tree)
+        return Adaptive(
+            known,
+            clock,
+            drafter,
+            index,
+            bucket=bucket,
+            tree=tree,
+            conversations=engine.conversations,
+        )
     if drafter is None or length == 0 or length == "auto":
         return NoDraft()
     return FixedLength(drafter, length, clock, tree)
