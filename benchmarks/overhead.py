@@ -86,6 +86,7 @@ class InstantModel:
     pending = 0
     block: int | None = None
     reads_along = False
+    gives_prompt_row = True
     company = ALONE
     tree = None
 

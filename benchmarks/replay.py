@@ -74,6 +74,7 @@ class TraceTarget:
     pending = 0
     block: int | None = None
     reads_along = False
+    gives_prompt_row = False
     company = ALONE
 
     def mark(self) -> None:

@@ -126,11 +126,11 @@ def stream_generate(
     answer alone.
 
     ``suffix`` lets "auto" also draft by prompt lookup, with a draft model or without. ``on_prompt``
-    is called when the target has read the prompt but its last token. ``grammar`` is GBNF, which the
-    answer obeys from its first token on, as far as it gets. The answer may fill the context where
-    ``max_tokens`` is None, or -1 or -2 as in llama.cpp; 0 only reads the prompt, and the one
-    response is empty. With ``logprobs``, each response tells how likely its tokens were, and the so
-    many likeliest in the place of each (see `TokenLogprob`).
+    is called when the target has read the prompt, or all but its last token. ``grammar`` is GBNF,
+    which the answer obeys from its first token on, as far as it gets. The answer may fill the
+    context where ``max_tokens`` is None, or -1 or -2 as in llama.cpp; 0 only reads the prompt, and
+    the one response is empty. With ``logprobs``, each response tells how likely its tokens were,
+    and the so many likeliest in the place of each (see `TokenLogprob`).
 
     The text for a seed does not depend on ``draft_tokens`` or on the draft (up to the rounding of
     llama.cpp's kernels; see `LoadOptions.exact`), but with the rule "rejection". Raises
@@ -155,7 +155,8 @@ def stream_generate(
     )
     controller.begin_answer()
     stats = GenerationStats()
-    stats.start(_read_prompt(engine.target, index, prompt, clock))
+    read = _read_prompt(engine.target, index, prompt, clock)
+    stats.start(read)
     if on_prompt is not None:
         on_prompt()
     rounds = generate_rounds(
@@ -166,6 +167,7 @@ def stream_generate(
         max_tokens=most,
         is_stop=engine.is_stop,
         clock=own,
+        row=read.row,
     )
     yield from _responses(rounds, controller, reading, stop, stats, clock, recorder)
 

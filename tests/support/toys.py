@@ -118,6 +118,7 @@ class ToyModel:
     pending = 0
     block: int | None = None
     reads_along = False
+    gives_prompt_row = False
     company = ALONE
     tree: ToyTree | None = None
 

@@ -8,10 +8,12 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
+from localspec.core.config import MAX_ROWS
 from localspec.core.interrupt import held_interrupt
 from localspec.speculative.loop import ALONE, Clock, Company, Logits
 
 CHUNK = 128  # tokens: the most of a prompt that is read between two rounds of others
+_WIDEST = MAX_ROWS  # tokens of a round: what is longer is the end of a prompt
 
 
 class Context(Protocol):
@@ -44,6 +46,11 @@ class Part:
     tokens: Sequence[int]
     position: int
     rows: int
+
+    @property
+    def is_round(self) -> bool:
+        """Whether it belongs to a round; else it reads a prompt, perhaps with a row at its end."""
+        return 0 < self.rows and len(self.tokens) <= _WIDEST
 
 
 class Seat:
@@ -171,7 +178,7 @@ class SharedPasses:
 
     def _choose(self) -> list[Seat]:
         """Those whose turn it is: all that take a round on one context, or some that read."""
-        rounds = [seat for seat in self._waiting if seat.wanted and seat.wanted.rows]
+        rounds = [seat for seat in self._waiting if seat.wanted and seat.wanted.is_round]
         reads = [seat for seat in self._waiting if seat not in rounds]
         for context in self._contexts:
             of_context = [seat for seat in rounds if _context(seat) is context]
@@ -182,7 +189,7 @@ class SharedPasses:
         self._reads_next = False
         context = _context(reads[0])
         of_context = [seat for seat in reads if _context(seat) is context]
-        return _fitting(of_context, min(CHUNK, context.most_tokens), 0)
+        return _fitting(of_context, min(CHUNK, context.most_tokens), context.most_rows)
 
     def _read(self, chosen: Sequence[Seat]) -> None:
         """Give each what it wants; where the pass fails, each in one of its own."""
@@ -227,7 +234,7 @@ def _account(chosen: Sequence[Seat], seconds: float) -> None:
     for seat in chosen:
         assert seat.wanted is not None
         own, waited = len(seat.wanted.tokens), seat.company.waited
-        if seat.wanted.rows:
+        if seat.wanted.is_round:
             seat.company, seat.spent = Company(len(chosen), width - own, waited), seconds
         else:
             seat.company, seat.spent = Company(1, 0, waited), seconds * own / width
