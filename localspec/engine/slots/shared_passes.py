@@ -8,12 +8,11 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
-from localspec.core.config import MAX_ROWS
 from localspec.core.interrupt import held_interrupt
+from localspec.speculative.control.probing import FAR_BEHIND
 from localspec.speculative.loop import ALONE, Clock, Company, Logits
 
 CHUNK = 128  # tokens: the most of a prompt that is read between two rounds of others
-_WIDEST = MAX_ROWS  # tokens of a round: what is longer is the end of a prompt
 
 
 class Context(Protocol):
@@ -49,8 +48,11 @@ class Part:
 
     @property
     def is_round(self) -> bool:
-        """Whether it belongs to a round; else it reads a prompt, perhaps with a row at its end."""
-        return 0 < self.rows and len(self.tokens) <= _WIDEST
+        """Whether it is a verification or a draft step; else it reads a prompt, perhaps to its end.
+
+        A draft reads no more within a step than the tokens that it fell behind by.
+        """
+        return self.rows > 0 and len(self.tokens) - self.rows < FAR_BEHIND
 
 
 class Seat:

@@ -405,5 +405,6 @@ def test_the_rate_is_that_of_all_answers_together(count: int) -> None:
         plain.append(each.stats.plain_seconds)
 
     together(slots, passes, work)
-    assert rates[0][0] == pytest.approx(rates[0][1], rel=0.25)
+    of_late, of_all = rates[0]  # which began with a plain round
+    assert of_all / 1.1 < of_late < 1.7 * of_all
     assert plain == pytest.approx([63 * 10.0] * count)  # the first token comes with the prompt
