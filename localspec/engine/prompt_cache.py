@@ -46,6 +46,7 @@ class PromptCache:
             self._keep(self._target, self._paths[0])
 
     def __enter__(self) -> "PromptCache":
+        self._target.keeps_prompts = True
         for model, path in self._models():
             self._take_up(model, path)
         return self
@@ -56,6 +57,7 @@ class PromptCache:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._target.keeps_prompts = False
         length = None if self._answers else self._prompt_length
         for model, path in self._models():
             if model is self._draft or length is None:  # else written before the answer

@@ -58,6 +58,7 @@ class LlamaModel:
         self._first_row = 0  # of the logits that were asked for, among those of the last pass
         self.listener: Callable[[Sequence[int], int], None] | None = None
         self.min_width = 2 if options.exact else 1
+        self.keeps_prompts = False
         self._weightless = weightless
         self._context: Any = None
         self._batch: AnyBatch | None = None
@@ -96,8 +97,13 @@ class LlamaModel:
 
     @property
     def gives_prompt_row(self) -> bool:
-        """Where tokens are forgotten at no cost, unless rounding must not depend on the width."""
-        return self.rollback.name == Trim.name and self.min_width == 1
+        """Where tokens are forgotten at no cost, unless rounding must not depend on the width.
+
+        Nor where a file keeps the state (``keeps_prompts``): a sliding window that ends behind the
+        prompt's last token cannot return to it.
+        """
+        trims = self.rollback.name == Trim.name
+        return trims and self.min_width == 1 and not self.keeps_prompts
 
     @property
     def pending(self) -> int:
