@@ -300,7 +300,8 @@ class Adaptive:
         drafting -= self._plan.reading_seconds
         known.loss_budget.add(value.counted_seconds(outcome, drafting), tokens, value.plain)
         self.plain_seconds += tokens * value.plain * outcome.sequences
-        known.recent.add(tokens, outcome.seconds / outcome.sequences)
+        if not outcome.mixed:
+            known.recent.add(tokens, outcome.seconds / outcome.sequences)
         if self._probe is not None:
             self._probe.count(tokens)
         self._acceptance.observe_all(self._plan.candidates, outcome.tokens)

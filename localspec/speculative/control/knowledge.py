@@ -68,7 +68,8 @@ class Knowledge:
 
     def observe_pass(self, outcome: Round) -> None:
         """Learn what the target's pass cost."""
-        self.verify.observe(outcome.width, outcome.past, outcome.verify_seconds)
+        if not outcome.mixed:
+            self.verify.observe(outcome.width, outcome.past, outcome.verify_seconds)
         self._observe_replay(outcome)
         tokens = len(outcome.tokens)
         self.since_wide = self.since_wide + tokens if outcome.is_plain else 0

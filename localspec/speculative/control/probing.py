@@ -60,10 +60,11 @@ class TimedDrafter:
             if candidate is None:
                 return
             seconds = self._clock() - began
-            self.sequences, others, _ = self._drafter.company
+            company = self._drafter.company
+            self.sequences = company.sequences
             self._spent += seconds / self.sequences
-            if width:
-                self._known.draft.observe(width + others, past, seconds)
+            if width and not company.mixed:
+                self._known.draft.observe(width + company.others, past, seconds)
             width = 0 if self._drafter.block else 1  # what was paid with the first step costs none
             yield candidate
 

@@ -146,12 +146,14 @@ class Valuation:
 
         ``drafting`` is what the draft model took; the controller's own time is not counted. A plain
         pass counts as what it costs usually, be it quick or slow: a quick one is no gain of
-        drafting. A wide one that took far longer than usual was held up by something else. Of a
-        shared pass, each answer counts the same share.
+        drafting. A wide one that took far longer than usual was held up by something else, and what
+        one cost that read a prompt too is not known. Of a shared pass, each answer counts the same
+        share.
         """
         usual = self._verify[min(outcome.width, len(self._verify)) - 1]
         held = min(outcome.verify_seconds, _HELD_UP * usual)
-        verify = usual if outcome.width == outcome.sequences + outcome.replayed else held
+        is_plain = outcome.width == outcome.sequences + outcome.replayed
+        verify = usual if is_plain or outcome.mixed else held
         return drafting + verify / outcome.sequences
 
     def expect(self, outcome: Round, drafting: int = 0) -> None:
