@@ -19,6 +19,7 @@ _RESUMED = "suffix resumed"
 GROUPS = (*(name for _, name in _GROUPS), _RESUMED)
 _LEAST_COPY = 8  # tokens of a copy from which it is looked for again behind an edit
 _LONGEST_EDIT = 64  # tokens that an edit may insert
+_DOUBT = 1.0  # log-odds by which a copy is less sure to go on behind an edit
 _SKIPPED = (8, 32, 128)  # tokens that an edit may leave out where 1, 2, 3 tokens behind it match
 
 
@@ -90,10 +91,10 @@ def _find(text: list[int], tokens: list[int], start: int, stop: int) -> int:
 def _candidate(token: int, share: float, match: int, resumed: bool) -> Candidate:
     """A token that has this share of the votes behind a match, in the group of such matches.
 
-    A copy ends anywhere: that one of n tokens goes on has odds that grow as n does.
+    A copy may end anywhere: the odds that one of n tokens goes on are in proportion to n.
     """
     if resumed and match < _LONG:
-        return Candidate(token, math.log(1 + match), _RESUMED)
+        return Candidate(token, math.log(1 + match) - _DOUBT, _RESUMED)
     odds = share / (1.0 - share) * max(1.0, match / _LONG)
     return Candidate(token, math.log(odds), _GROUP[min(match, _LONG)])
 
