@@ -8,7 +8,7 @@ from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.loop import Clock, TokenModel
 
 BUDGET = 2.0  # seconds
-_VERIFY_WIDTHS = (1, 4, 2, 8, 3, 6, 16, 5, 12, 9, 7, 33)  # those that decide most come first
+_VERIFY_WIDTHS = (1, 4, 2, 8, 3, 6, 16, 5, 12, 9, 7, 33, 63)  # those that decide most come first
 _DRAFT_WIDTHS = (1, 2, 4)
 _READING_WIDTH = 32
 _SPOT = 4  # tokens of the pass that tells whether costs have changed

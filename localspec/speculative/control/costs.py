@@ -68,6 +68,11 @@ class PassCosts:
         """Whether a pass of this width was seen."""
         return width in self._widths
 
+    @property
+    def widest(self) -> int:
+        """The widest pass that was seen; 0 before the first."""
+        return self._known[-1] if self._known else 0
+
     def seconds(self, width: int, past: int) -> float:
         """Expected seconds; raises LookupError before the first pass."""
         if self._stale:

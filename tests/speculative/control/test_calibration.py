@@ -33,7 +33,16 @@ def test_every_width_is_measured_where_there_is_time() -> None:
     clock = FakeClock()
     target, draft = Staircase(clock, STAIRS), Staircase(clock, {1: 0.1, 2: 0.2, 32: 0.64})
     known = calibrate(target, draft, clock, budget=1000)
-    for width, seconds in {1: 1.0, 2: 1.1, 3: 1.1, 4: 1.2, 8: 2.0, 16: 3.0, 33: 4.0}.items():
+    for width, seconds in {
+        1: 1.0,
+        2: 1.1,
+        3: 1.1,
+        4: 1.2,
+        8: 2.0,
+        16: 3.0,
+        33: 4.0,
+        63: 4.0,
+    }.items():
         assert known.verify.knows(width)
         assert known.verify.seconds(width, 0) == pytest.approx(seconds)  # without the set-up
     assert known.draft.seconds(1, 0) == pytest.approx(0.1)
