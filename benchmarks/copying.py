@@ -186,7 +186,7 @@ def theirs(port: int, file: File) -> float:
     with urllib.request.urlopen(request) as response:
         said = json.load(response)
     assert said["tokens"] == file.answer
-    return 1000 * (len(file.answer) - 1) / said["timings"]["predicted_ms"]
+    return 1000 * (len(file.answer) - 1) / float(said["timings"]["predicted_ms"])
 
 
 @contextmanager
@@ -198,8 +198,8 @@ def serving(args: argparse.Namespace, model: Path, context: int, kind: str) -> I
     command = [str(args.bin / "llama-server"), "-m", str(model), "--host", "127.0.0.1"]
     command += ["--port", str(port), "-c", str(context), "-t", str(args.threads), "-np", "1"]
     command += ["-fa", args.flash_attention, "--cache-ram", "0", "--spec-type", kind]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    server = subprocess.Popen(command, **quiet)
+    quiet = subprocess.DEVNULL
+    server = subprocess.Popen(command, stdout=quiet, stderr=quiet)
     try:
         _await(server, port)
         yield partial(theirs, port)

@@ -79,7 +79,8 @@ class _Chat:
 def _edits(rng: random.Random) -> Session:
     """A file that is rewritten with one small change after the other."""
     chat = _Chat(_SYSTEM)
-    file = "".join(map(inspect.getsource, (shutil.copyfileobj, shutil.copymode, shutil.copy)))
+    functions = (shutil.copyfileobj, shutil.copymode, shutil.copy)
+    file = "".join(inspect.getsource(function) for function in functions)
     for turn in range(TURNS):
         if turn == COMPACTED:
             chat.compact(f"names were changed one by one. The file now:\n{_fenced(file)}")
@@ -118,8 +119,8 @@ def _extractions(rng: random.Random) -> Session:
 def _extraction(rng: random.Random, system: str) -> Session:
     names, cities = ("Miller", "Okafor", "Tanaka", "Rossi", "Larsen"), ("Leeds", "Turin", "Bergen")
     goods = ("copper wire", "steel bolts", "paper rolls", "glass panes", "oak boards")
-    items = [
-        {"name": name, "count": rng.randint(1, 40), "price": rng.randint(100, 9999) / 100}
+    sold = [
+        (name, rng.randint(1, 40), rng.randint(100, 9999) / 100)
         for name in rng.sample(goods, rng.randint(1, 3))
     ]
     found = {
@@ -127,11 +128,11 @@ def _extraction(rng: random.Random, system: str) -> Session:
         "city": rng.choice(cities),
         "invoice": f"{rng.choice('ABC')}-{rng.randint(10000, 99999)}",
         "date": f"2026-{rng.randint(1, 12):02}-{rng.randint(1, 28):02}",
-        "items": items,
-        "total": round(sum(item["count"] * item["price"] for item in items), 2),
+        "items": [{"name": name, "count": count, "price": price} for name, count, price in sold],
+        "total": round(sum(count * price for _, count, price in sold), 2),
         "paid": rng.random() < 0.5,
     }
-    listed = "; ".join(f"{item['count']} x {item['name']} at {item['price']}" for item in items)
+    listed = "; ".join(f"{count} x {name} at {price}" for name, count, price in sold)
     letter = (
         f"Dear {found['customer']}, we have sent the goods to our branch in {found['city']} on "
         f"{found['date']}: {listed}. The sum of {found['total']} for invoice {found['invoice']} "
