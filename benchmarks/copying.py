@@ -238,12 +238,13 @@ def measure(args: argparse.Namespace, size: int, encoder: TensorEncoder) -> dict
         engine = stack.enter_context(Engine.load(options))
         ways: dict[str, Way] = {"plain": partial(ours, engine, 0)}
         ways["auto"] = partial(ours, engine, "auto")
-        for kind in PEERS:
+        for kind in args.peers:
             ways[f"llama-server {kind}"] = stack.enter_context(serving(args, model, context, kind))
         speeds: dict[str, list[float]] = {name: [] for name in ways}
         for file in todo:
             for name, way in ways.items():
                 speeds[name].append(way(file))
+                print(f"{size:6}  {name:26} {speeds[name][-1]:7.1f} tok/s", flush=True)
     return speeds
 
 
@@ -264,6 +265,7 @@ def main() -> None:
     parser.add_argument("--bin", type=Path, required=True, help="folder with llama-server")
     parser.add_argument("--sizes", type=int, nargs="+", default=[500, 2000, 8000])
     parser.add_argument("--flash-attention", choices=("auto", "on", "off"), default="auto")
+    parser.add_argument("--peers", nargs="+", default=PEERS, help="ways of llama-server")
     parser.quantization("Q4_0")
     parser.integers(files=2, tokens=1000, threads=machine.physical_cores())
     parser.output()
