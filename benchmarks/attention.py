@@ -27,9 +27,9 @@ from localspec.core.config import FlashAttention, LoadOptions
 from localspec.engine.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 
-GEOMETRIES = "14/2/64,16/4/128,32/8/64,32/8/128,64/8/128,8/1/256,8/8/64,20/20/32,32/32/32,32/32/128"
+GEOMETRIES = "14/2/64,16/4/128,32/8/64,32/8/128,20/20/64,8/1/256"
 WIDTH, LAYERS, VOCABULARY = 64, 4, 64
-PASTS = (20, 100, 200, 300, 500, 900, 1900, 3900)
+PASTS = (20, 200, 400, 900, 1900, 3900)
 WIDTHS = (1, 2, 4, 8, 16, 32)
 CHUNK = 512
 KINDS: tuple[FlashAttention, ...] = ("on", "off")
