@@ -16,6 +16,7 @@ from localspec.speculative.loop import Round, TreeDecoder
 
 LONGEST_AUTO = 16  # most tokens that auto drafts from the model
 WIDEST = MAX_DRAFT_TOKENS + 1  # tokens of the widest pass that auto makes
+_WIDEST_SHARED = 33  # its own tokens in a pass that others share: more would leave them no rows
 _WIDER = 1.5  # times the widest pass seen: costs of wider ones are a guess
 _UNLIKELY = 0.05  # the chance of a chain behind which nothing is looked up
 _LOOKED_AT = 8  # candidates that are looked up in any case: they teach, verified or not
@@ -217,6 +218,8 @@ class Valuation:
         widest = WIDEST + (self._sequences - 1) * (1 + LONGEST_AUTO)
         self._verify = [self._known.verify.seconds(n, past) for n in range(1, widest + 1)]
         tried = max(1 + LONGEST_AUTO, int(_WIDER * self._known.verify.widest))
+        if self._sequences > 1:
+            tried = _WIDEST_SHARED
         self._rises = _least_rises(self._beside()[:tried])
         if self._has_draft:
             chances = self._acceptance.of(MODEL).chances()
