@@ -52,7 +52,7 @@ def ours(engine: Engine, prompt: str, tokens: int, suffix: bool) -> float:
     ids = engine.encode_text(prompt)
     responses = stream_generate(engine, ids, GREEDY, "auto", suffix=suffix, max_tokens=tokens)
     stats = collect(responses).stats
-    return stats.tokens / (stats.seconds + stats.draft_prompt_seconds)
+    return stats.timed_tokens / (stats.seconds + stats.draft_prompt_seconds)
 
 
 def ways(args: argparse.Namespace, pair: tuple[Path, Path], engine: Engine) -> dict[str, Way]:

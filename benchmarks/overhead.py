@@ -27,6 +27,7 @@ from localspec.core.config import DraftTokens
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.answer import GenerationResponse, collect
 from localspec.engine.generate import stream_generate
+from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.loop import ALONE, Clock
 from localspec.speculative.sampling.constrained import Constraint
@@ -85,6 +86,7 @@ class InstantModel:
     pending = 0
     block: int | None = None
     reads_along = False
+    gives_prompt_row = True
     company = ALONE
     tree = None
 
@@ -128,6 +130,7 @@ class InstantEngine:
         self.draft = InstantModel(n_vocab, agreeing, seed=2, seconds=1e-3, share=0.0)
         self.profile = InstantProfile(self.target, self.draft)
         self.suffix_index = SuffixIndex()
+        self.conversations = Conversations()
         self.loops = text == LOOP
 
     def clock(self) -> float:
@@ -184,6 +187,7 @@ def measure(
     """One run of ``n`` tokens behind a prompt of ``prompt`` tokens."""
     empty_caches(engine.target, engine.draft)
     engine.suffix_index.update([])
+    engine.conversations.clear()
     times, tokens = [time.perf_counter()], [0]
 
     def tick(response: GenerationResponse) -> None:

@@ -128,6 +128,7 @@ class Server:
 def empty(slot: TextEngine) -> None:
     """Let a slot forget all that it has read."""
     slot.suffix_index.update([])
+    slot.conversations.clear()
     for model in (slot.target, slot.draft):
         if model is not None:
             model.keep(0)

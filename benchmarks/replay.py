@@ -74,6 +74,7 @@ class TraceTarget:
     pending = 0
     block: int | None = None
     reads_along = False
+    gives_prompt_row = False
     company = ALONE
 
     def mark(self) -> None:
@@ -153,7 +154,8 @@ class TraceDrafter:
         count = self.to_review(context, longest)
         unread = self.unread(context) - 1
         self._clock.now += self._costs.read(count - 1)
-        self.held = context[:-1] if count > unread else []
+        if count > unread:
+            self.held = context[:-1]
         start = len(self._trace.prompt)
         found = []
         for i in range(max(start, len(context) - min(unread, longest)), len(context)):

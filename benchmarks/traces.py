@@ -138,10 +138,10 @@ def record(
     empty_caches(engine.target, engine.draft)
     ids = list(engine.encode_chat(prompt.messages))
     sampler, clock = LeadRecorder(params), time.perf_counter
-    prefill(engine.target, ids, clock)
+    read = prefill(engine.target, ids, clock)
     rounds = generate_rounds(
         engine.target, NoDraft(), sampler, ids,
-        max_tokens=max_tokens, is_stop=engine.is_stop, clock=clock,
+        max_tokens=max_tokens, is_stop=engine.is_stop, clock=clock, row=read.row,
     )  # fmt: skip
     tokens = [token for each in rounds for token in each.tokens]
     drafts, rivals = proposals(engine, ids, tokens, params, depth, noise)

@@ -5,6 +5,7 @@ one width: if they are equal then, nothing but rounding told them apart.
 """
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ import numpy as np
 from localspec.bench.plan import BenchEngine, BenchPlan, PromptIds, widest_pass
 from localspec.core.config import DraftTokens
 from localspec.engine.answer import Answer
-from localspec.speculative.loop import catch_up
+from localspec.speculative.loop import Logits, TokenModel, prefill
 from localspec.speculative.prefix import common_prefix
 from localspec.speculative.sampling.sampler import Sampler
 
@@ -127,8 +128,7 @@ class DifferenceFinder:
         """The lead of the plain pick behind these tokens, on logits computed as plain does."""
         context, target = list(self._prompt), self._engine.target
         target.keep(0)
-        catch_up(target, context)
-        row = target.decode(context[-1:], 1)[0]
+        row = _first_row(target, context)
         for token in tokens:
             context.append(token)
             row = target.decode([token], 1)[0]
@@ -170,15 +170,20 @@ def rounding(engine: BenchEngine, prompt: PromptIds, text: Sequence[int]) -> flo
     return worst
 
 
+def _first_row(target: TokenModel, prompt: Sequence[int]) -> Logits:
+    """What the first token of an answer is picked from."""
+    row = prefill(target, prompt, time.perf_counter).row
+    return target.decode(prompt[-1:], 1)[0] if row is None else row
+
+
 def _misses(
     engine: BenchEngine, prompt: PromptIds, plan: BenchPlan, text: Sequence[int]
 ) -> Iterator[Miss]:
     """Where plain decoding, given the text so far, would have said another token."""
     context, sampler = list(prompt), Sampler(plan.params, engine.token_rules(plan.params))
     engine.target.keep(0)
-    catch_up(engine.target, context)
     for i, token in enumerate(text):
-        row = engine.target.decode(context[-1:], 1)[0]
+        row = engine.target.decode(context[-1:], 1)[0] if i else _first_row(engine.target, context)
         short = sampler.shortfall(row, len(context), context, token)
         if short > 0:
             yield i, short if math.isfinite(short) else None

@@ -48,11 +48,11 @@ class Side:
         )
 
     def spent(self, prompts: Sequence[int]) -> Spent:
-        """Seconds and tokens of the same answers; the draft's reading of the prompt counts."""
+        """Seconds and tokens of rounds; the draft's reading of the prompt counts."""
         stats = self.stats(prompts)
         return Spent(
             np.array([[s.seconds + s.draft_prompt_seconds for s in row] for row in stats]),
-            np.array([[float(s.tokens) for s in row] for row in stats]),
+            np.array([[float(max(1, s.timed_tokens)) for s in row] for row in stats]),
         )
 
 

@@ -69,6 +69,7 @@ def answer(engine: BenchEngine, prompt: PromptIds, plan: BenchPlan, length: Draf
     if engine.draft is not None:
         engine.draft.keep(0)
     engine.suffix_index.update([])
+    engine.conversations.clear()
     result = collect(
         stream_generate(
             engine,

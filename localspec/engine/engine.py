@@ -26,6 +26,7 @@ from localspec.engine.slots.llama_context import SharedContext
 from localspec.engine.slots.shared_passes import SharedPasses
 from localspec.engine.slots.slot import NOT_TRIMMED, make_slots
 from localspec.engine.text_stream import Prompt, Reading
+from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.loop import Clock
 from localspec.speculative.sampling.logit_changes import TokenRules
 from localspec.speculative.suffix import SuffixIndex
@@ -59,6 +60,7 @@ class Engine:
         self.chain_only = chain_only
         self.profile = PairProfile(target, draft)
         self.suffix_index = SuffixIndex()
+        self.conversations = Conversations()
         self.template = _own_template(target)
         self._pieces: dict[int, bytes] = {}
         self._rules: dict[object, TokenRules] = {}

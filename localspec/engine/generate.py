@@ -16,6 +16,7 @@ from localspec.engine.answer import GenerationResponse, Origin, TextPiece
 from localspec.engine.stats import GenerationStats
 from localspec.engine.text_stream import Prompt, Reading, TextStream
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
+from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import (
@@ -78,6 +79,11 @@ class TextEngine(Protocol):
         """For prompt lookup; kept from answer to answer, so that a chat's text is added once."""
         ...
 
+    @property
+    def conversations(self) -> Conversations:
+        """What earlier answers missed where the draft had not read their prompt."""
+        ...
+
     def answering(self) -> AbstractContextManager[None]:
         """Entered around an answer by the thread that wants it, where several share a model."""
         ...
@@ -120,11 +126,11 @@ def stream_generate(
     answer alone.
 
     ``suffix`` lets "auto" also draft by prompt lookup, with a draft model or without. ``on_prompt``
-    is called when the target has read the prompt but its last token. ``grammar`` is GBNF, which the
-    answer obeys from its first token on, as far as it gets. The answer may fill the context where
-    ``max_tokens`` is None, or -1 or -2 as in llama.cpp; 0 only reads the prompt, and the one
-    response is empty. With ``logprobs``, each response tells how likely its tokens were, and the so
-    many likeliest in the place of each (see `TokenLogprob`).
+    is called when the target has read the prompt, or all but its last token. ``grammar`` is GBNF,
+    which the answer obeys from its first token on, as far as it gets. The answer may fill the
+    context where ``max_tokens`` is None, or -1 or -2 as in llama.cpp; 0 only reads the prompt, and
+    the one response is empty. With ``logprobs``, each response tells how likely its tokens were,
+    and the so many likeliest in the place of each (see `TokenLogprob`).
 
     The text for a seed does not depend on ``draft_tokens`` or on the draft (up to the rounding of
     llama.cpp's kernels; see `LoadOptions.exact`), but with the rule "rejection". Raises
@@ -149,7 +155,8 @@ def stream_generate(
     )
     controller.begin_answer()
     stats = GenerationStats()
-    stats.start(_read_prompt(engine.target, index, prompt, clock))
+    read = _read_prompt(engine.target, index, prompt, clock)
+    stats.start(read)
     if on_prompt is not None:
         on_prompt()
     rounds = generate_rounds(
@@ -160,6 +167,7 @@ def stream_generate(
         max_tokens=most,
         is_stop=engine.is_stop,
         clock=own,
+        row=read.row,
     )
     yield from _responses(rounds, controller, reading, stop, stats, clock, recorder)
 
@@ -317,7 +325,15 @@ def _make_controller(
         bucket = "greedy" if params.greedy else f"{params.acceptance} at {params.temperature:.1f}"
         bucket += " in a grammar" * constrained  # another text, and known to the draft
         known = engine.profile.knowledge(clock)
-        return Adaptive(known, clock, drafter, index, bucket=bucket, tree=tree)
+        return Adaptive(
+            known,
+            clock,
+            drafter,
+            index,
+            bucket=bucket,
+            tree=tree,
+            conversations=engine.conversations,
+        )
     if drafter is None or length == 0 or length == "auto":
         return NoDraft()
     return FixedLength(drafter, length, clock, tree)

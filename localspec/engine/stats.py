@@ -8,7 +8,7 @@ from localspec.speculative.loop import Prefill, Round
 # Fields of GenerationStats that are sums over answers.
 _SUMS = (
     *("answers", "prompt_tokens", "cached_tokens", "prompt_seconds", "draft_prompt_seconds"),
-    *("tokens", "rounds", "drafted", "accepted", "branched"),
+    *("tokens", "first_tokens", "rounds", "drafted", "accepted", "branched"),
     *("seconds", "draft_seconds", "verify_seconds", "plain_seconds"),
 )
 
@@ -50,8 +50,9 @@ class GenerationStats:
     between two responses and the reading of the prompt by target and suffix index
     (``prompt_seconds``) and draft (``draft_prompt_seconds``). ``draft_seconds`` and
     ``verify_seconds`` are the rounds' own. ``branched`` counts accepted tokens that were not the
-    first candidate of their place: what trees gave. Tokens per second are all generated tokens over
-    ``seconds``. The first token belongs to the first round. ``plain_seconds`` is what plain
+    first candidate of their place: what trees gave. ``first_tokens`` counts tokens picked behind
+    the last chunk of a prompt: ``prompt_seconds`` paid for them, so that tokens per second are all
+    other tokens over ``seconds``. Each has a round of its own. ``plain_seconds`` is what plain
     decoding would have taken, 0 where costs are not known. ``slowest_round`` is in seconds.
     """
 
@@ -61,6 +62,7 @@ class GenerationStats:
     prompt_seconds: float = 0.0
     draft_prompt_seconds: float = 0.0
     tokens: int = 0
+    first_tokens: int = 0
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -76,7 +78,7 @@ class GenerationStats:
     passes: dict[int, PassStats] = field(default_factory=dict)
 
     def start(self, prefill: Prefill) -> None:
-        """Count the reading of the prompt; the token left pending is counted as read."""
+        """Count the reading of the prompt, of all tokens that were not found in the cache."""
         self.answers += 1
         self.prompt_tokens += prefill.tokens + 1
         self.cached_tokens += prefill.cached
@@ -100,7 +102,10 @@ class GenerationStats:
             missing = outcome.accepted + 1 - len(self.accepted_at)
             self.accepted_at.extend([0] * missing)
             self.accepted_at[outcome.accepted] += 1
-        self.passes.setdefault(outcome.width, PassStats()).add(1, outcome.verify_seconds)
+        if outcome.width:
+            self.passes.setdefault(outcome.width, PassStats()).add(1, outcome.verify_seconds)
+        else:
+            self.first_tokens += len(outcome.tokens)
         for source in set(outcome.sources):
             self.sources.setdefault(source, SourceStats()).rounds += 1
         for i, source in enumerate(outcome.sources):
@@ -132,13 +137,18 @@ class GenerationStats:
             self.passes.setdefault(width, PassStats()).add(passes.count, passes.seconds)
 
     @property
+    def timed_tokens(self) -> int:
+        """Generated tokens that ``seconds`` paid for."""
+        return self.tokens - self.first_tokens
+
+    @property
     def generation_tps(self) -> float | None:
-        """Generated tokens per second of rounds; None before the first."""
-        return self.tokens / self.seconds if self.seconds > 0 else None
+        """Generated tokens per second of rounds; None before the first pass of one."""
+        return self.timed_tokens / self.seconds if self.timed_tokens and self.seconds > 0 else None
 
     @property
     def prompt_tps(self) -> float | None:
-        """Prompt tokens decoded per second, the pending one left out; None when none were."""
+        """Prompt tokens decoded per second, the last one left out; None when none were."""
         decoded = self.prompt_tokens - self.answers
         return decoded / self.prompt_seconds if decoded > 0 and self.prompt_seconds > 0 else None
 
@@ -155,5 +165,5 @@ class GenerationStats:
 
     @property
     def mean_accepted_length(self) -> float | None:
-        """Tokens per pass of the target, the bonus token included; None before the first."""
+        """Tokens per round, the bonus token included; None before the first."""
         return self.tokens / self.rounds if self.rounds else None

@@ -176,9 +176,13 @@ class ModelDrafter:
         was hardly read yet only the end, so that a look at a draft does not cost a long prompt.
         """
         end = len(context)
-        misses_most = self._misses_most(self.unread(context), context, longest)
-        shift = end - TAIL - longest if misses_most else self._shift(end)
-        unread = self._unread(context, shift)
+        if self._misses_most(self.unread(context), context, longest):
+            # Behind what is held, which stays: the next reading goes on from there.
+            tail = context[1 + end - TAIL - longest :]
+            unread = tail if self._model.tokens else [context[0], *tail]
+            self._model.mark()
+        else:
+            unread = self._unread(context, self._shift(end))
         rows_wanted = min(longest, len(unread) - 1)
         if rows_wanted <= 0 or not self._knows(unread):
             return []

@@ -112,6 +112,14 @@ class TokenModel(Protocol):
         ...
 
     @property
+    def gives_prompt_row(self) -> bool:
+        """Whether a prompt is read to its end at once, with the logits behind its last token.
+
+        False where that token could not be forgotten without reading others again.
+        """
+        ...
+
+    @property
     def company(self) -> Company:
         """With whom the last pass was shared; `ALONE` where passes are never shared."""
         ...
@@ -239,7 +247,8 @@ class Round:
     ``branched`` counts the accepted ones that are not the first candidate of their place.
     ``corrected`` tells that the last token was none of the candidates for its place. ``past`` is
     the number of tokens before the pass, ``width`` that in it, ``replayed`` of which were read
-    before. ``pending`` will be read again by the next one. Of a pass that was shared, ``width`` and
+    before; a width of 0 tells that there was none, as the token was picked behind the prompt's last
+    chunk. ``pending`` will be read again by the next one. Of a pass that was shared, ``width`` and
     ``verify_seconds`` are those of the whole, with ``others`` tokens of others. Seconds:
     ``draft_prompt_seconds`` is the draft's first reading of the prompt and is no part of
     ``seconds``; ``draft_seconds`` and ``verify_seconds`` are. Of a ``mixed`` pass, which read
@@ -273,33 +282,34 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Prefill:
-    """The target's reading of the prompt: tokens decoded, tokens found in the cache, seconds."""
+    """The target's reading of the prompt: tokens decoded, tokens found in the cache, seconds.
+
+    The prompt's last token counts as neither. ``row`` holds the logits behind it, valid until the
+    target's next pass; None where it is left to the first round.
+    """
 
     tokens: int
     cached: int
     seconds: float
-
-
-def catch_up(model: TokenModel, context: list[int]) -> int:
-    """Make the model's cache hold all of ``context`` but its last token; return the tokens decoded.
-
-    What the cache already shares with the context is not decoded again, but for tokens that a
-    rollback left to be read again (`TokenModel.pending`). The last token is left out, because its
-    logits are wanted together with those of a draft.
-    """
-    shared = min(common_prefix(model.tokens, context), len(context) - 1)
-    model.keep(shared)
-    missing, again = context[shared:-1], model.pending
-    if missing or again:
-        model.decode(missing, 0)
-    return again + len(missing)
+    row: "Logits | None" = None
 
 
 def prefill(target: TokenModel, prompt: Sequence[int], clock: Clock) -> Prefill:
-    """Bring the target up to the prompt's last token, which stays pending."""
-    began = clock()
-    decoded = catch_up(target, list(prompt))
-    return Prefill(decoded, len(prompt) - 1 - decoded, clock() - began)
+    """Let the target read what its cache does not share with the prompt.
+
+    Tokens that a rollback left to be read again count too (`TokenModel.pending`). The last token is
+    read with the last chunk where the target gives the logits behind it. Where no other is unread,
+    it is left to the first round, which may draft besides.
+    """
+    began, context, row = clock(), list(prompt), None
+    shared = min(common_prefix(target.tokens, context), len(context) - 1)
+    target.keep(shared)
+    decoded = target.pending + len(context) - 1 - shared
+    if decoded and target.gives_prompt_row:
+        row = target.decode(context[shared:], 1)[0]
+    elif decoded:
+        target.decode(context[shared:-1], 0)
+    return Prefill(decoded, len(context) - 1 - decoded, clock() - began, row)
 
 
 def generate_rounds(
@@ -311,11 +321,13 @@ def generate_rounds(
     max_tokens: int,
     is_stop: Callable[[int], bool],
     clock: Clock,
+    row: "Logits | None" = None,
 ) -> Iterator[Round]:
     """Emit tokens after ``prompt``, one Round at a time, on a target that `prefill` prepared.
 
     Plain decoding is the same loop with `NoDraft`, so the two cannot be measured differently.
-    The first round drafts nothing where the first token would wait for the draft's prompt.
+    ``row`` is that of `Prefill`: with it, the first token costs no pass. Without, the first round
+    drafts nothing where the first token would wait for the draft's prompt.
     A drafted token counts if the sampler, shown it, says the same. `Sampler` says what it would
     have said anyway: sample-and-match, which leaves the target's distribution untouched for any
     proposal (arXiv 2211.17192 and 2302.01318 with a deterministic proposal, coupled as in
@@ -324,19 +336,42 @@ def generate_rounds(
     emitted token but the last.
     """
     context = list(prompt)
+    if row is None:
+        target.keep(len(prompt) - 1)  # which a prefill whose row is not used left behind
     room = target.n_ctx - len(prompt)
     ends: FinishReason = "length" if max_tokens <= room else "context"
     end = len(prompt) + min(max_tokens, room)
     while len(context) < end:
-        waits = len(context) == len(prompt) and not controller.drafts_at_once
-        limit = 0 if waits else end - len(context) - 1
-        outcome = _one_round(target, controller, sampler, context, limit, is_stop, clock)
+        is_first = len(context) == len(prompt)
+        if is_first and row is not None:
+            outcome = _first_token(sampler, row, context, is_stop, clock)
+        else:
+            limit = end - len(context) - 1
+            if is_first and not controller.drafts_at_once:
+                limit = 0
+            outcome = _one_round(target, controller, sampler, context, limit, is_stop, clock)
         if outcome.finish_reason is None and len(context) >= end:
             outcome = replace(outcome, finish_reason=ends)
-        controller.observe(outcome)
+        if outcome.width:
+            controller.observe(outcome)
         yield outcome
         if outcome.finish_reason is not None:
             return
+
+
+def _first_token(
+    sampler: Picker,
+    row: Logits,
+    context: list[int],
+    is_stop: Callable[[int], bool],
+    clock: Clock,
+) -> Round:
+    """Extend the prompt by a token picked from the logits behind it."""
+    began, past = clock(), len(context)
+    context.append(sampler.pick(row, past, context))
+    reason: FinishReason | None = "stop" if is_stop(context[-1]) else None
+    seconds = clock() - began
+    return Round((context[-1],), 0, 0, seconds, finish_reason=reason, past=past, width=0)
 
 
 def _one_round(

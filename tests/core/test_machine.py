@@ -289,7 +289,7 @@ def test_a_busy_machine_works_for_others(
 
     monkeypatch.setattr(machine, "_PROC", tmp_path)
     monkeypatch.setattr("os.sysconf", lambda name: 100)
-    monkeypatch.setattr(machine.time, "sleep", lambda seconds: write(10 + worked))
+    monkeypatch.setattr("time.sleep", lambda seconds: write(10 + worked))
     assert machine.is_busy()  # nobody says
     write(10)
     assert machine.is_busy(0.05) is busy

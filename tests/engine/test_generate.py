@@ -494,3 +494,20 @@ def test_a_prompt_brings_stop_strings_of_its_own() -> None:
     ended = answer(engine, prompt, length=0, stop=["never said"])
     assert text_of(ended) == whole[: whole.index(whole[5:7])]
     assert ended[-1].finish_reason == "stop"
+
+
+def test_a_conversation_of_short_answers_comes_to_draft() -> None:
+    clock = FakeClock()
+    engine = ToyEngine(quirk=0.05, n_ctx=2048, clock=clock)
+    known = engine.profile.knowledge(clock)
+    known.reading = 1.0  # seconds: 500 for the prompt, 10 for a token by plain decoding
+    prompt, drafted = engine.encode("abc de" * 83), []
+    for _ in range(8):
+        responses = list(
+            stream_generate(
+                engine, prompt, GREEDY, "auto", suffix=False, max_tokens=20, clock=clock
+            )  # fmt: skip
+        )
+        prompt = [*prompt, *tokens_of(responses), *b"abc"]
+        drafted.append(responses[-1].stats.drafted > 0)
+    assert drafted[0] is False and drafted[-1] is True

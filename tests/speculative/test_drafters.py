@@ -172,6 +172,7 @@ def test_a_look_at_a_draft_does_not_cost_a_long_prompt(known: int, reads: int) -
     assert reads < controller.to_review(context, 6) <= reads + 2
     reviewed = controller.review(context, 6)
     assert model.calls == [(reads, min(6, reads))]
+    assert list(model.tokens[: known - 1]) == context[: known - 1]  # what was read is kept
     for i, (candidate, came) in enumerate(reversed(reviewed), start=1):
         assert came == context[-i]
         assert [candidate.token] == continuation(model, context[:-i], 1, GREEDY, 16)

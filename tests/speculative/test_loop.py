@@ -22,7 +22,6 @@ from localspec.speculative.loop import (
     DraftStatus,
     Proposal,
     Round,
-    catch_up,
     generate_rounds,
     prefill,
 )
@@ -128,6 +127,7 @@ class Scene:
 
     def target(self) -> ToyModel:
         target = ToyModel(n_vocab=self.n_vocab, n_ctx=self.n_ctx, seed=self.seed)
+        target.gives_prompt_row = self.seed % 2 == 1
         if self.branches > 1:
             target.tree = ToyTree(target, self.branches, self.paths)
         return target
@@ -164,10 +164,10 @@ class Scene:
         """Prefill and rounds on a target that may hold anything."""
         prompt = list(self.prompt if prompt is None else prompt)
         drafter.begin_answer()
-        prefill(target, prompt, float)
+        row = prefill(target, prompt, float).row
         return generate_rounds(
             target, drafter, Sampler(self.params), prompt,
-            max_tokens=self.max_tokens, is_stop=self.is_stop, clock=float,
+            max_tokens=self.max_tokens, is_stop=self.is_stop, clock=float, row=row,
         )  # fmt: skip
 
     def expected(self, prompt: Sequence[int] | None = None) -> tuple[list[int], str | None]:
@@ -486,15 +486,52 @@ def test_no_round_walks_over_the_text(
     assert sum(each > 300 for each in touched) <= {"plain": 0, "fixed": 2}.get(kind, 4)
 
 
-def test_catch_up_decodes_only_what_is_missing() -> None:
+def read(model: ToyModel, prompt: list[int]) -> int:
+    """How many tokens a prefill decodes, the last one left out."""
+    return prefill(model, prompt, float).tokens
+
+
+def test_only_what_is_missing_is_read() -> None:
     model = ToyModel()
-    assert catch_up(model, [1, 2, 3, 4]) == 3
-    assert catch_up(model, [1, 2, 3, 4]) == 0
-    assert catch_up(model, [1, 2, 9, 9, 9]) == 2
+    assert read(model, [1, 2, 3, 4]) == 3
+    assert read(model, [1, 2, 3, 4]) == 0
+    assert read(model, [1, 2, 9, 9, 9]) == 2
     assert list(model.tokens) == [1, 2, 9, 9]
-    assert catch_up(model, [1, 2]) == 0
+    assert read(model, [1, 2]) == 0
     assert list(model.tokens) == [1]
-    assert [rows for _, rows in model.calls] == [0, 0]
+    assert model.calls == [(3, 0), (2, 0)]
+
+
+def test_the_first_token_is_picked_behind_the_last_chunk_of_the_prompt() -> None:
+    clock = FakeClock()
+    model = ToyModel(clock=clock, seconds=100)
+    model.gives_prompt_row = True
+    report = prefill(model, [1, 2, 3, 4], clock)
+    assert (report.seconds, report.tokens, report.cached) == (100, 3, 0)
+    observed: list[Round] = []
+    controller = Guesser(lambda i: 0, 2)
+    controller.observe = observed.append  # type: ignore[method-assign, assignment]
+    rounds = generate_rounds(
+        model, controller, GREEDY, [1, 2, 3, 4], max_tokens=3, is_stop=never_stop, clock=clock,
+        row=report.row,
+    )  # fmt: skip
+    first = next(rounds)
+    assert first.tokens == (int(model.row([1, 2, 3, 4]).argmax()),)
+    assert (first.width, first.seconds, first.past, observed) == (0, 0, 4, [])
+    assert list(model.tokens) == [1, 2, 3, 4]
+    second = next(rounds)
+    assert (second.drafted, second.width, observed) == (1, 2, [second])
+    assert model.calls == [(4, 1), (2, 2)]
+
+
+def test_a_prompt_of_which_only_the_last_token_is_unread_leaves_it_to_the_first_round() -> None:
+    model = ToyModel()
+    model.gives_prompt_row = True
+    for _ in range(2):
+        row = prefill(model, [1, 2, 3, 4], float).row
+    assert row is None and list(model.tokens) == [1, 2, 3]
+    assert prefill(model, [7], float).row is None
+    assert model.calls == [(4, 1)]
 
 
 # -- targets whose state goes back further than asked ----------------------------------------
@@ -527,7 +564,7 @@ def test_a_prompt_is_whole_before_its_answer() -> None:
     target.decode([1, 2, 3, 4, 5], 5)
     target.keep(4)
     assert target.pending == 4
-    assert catch_up(target, [1, 2, 3, 4, 9]) == 4
+    assert read(target, [1, 2, 3, 4, 9]) == 4
     assert target.pending == 0 and target.tokens == [1, 2, 3, 4]
 
 

@@ -94,10 +94,11 @@ def told(
 ) -> list[Round]:
     """The rounds of an answer, after each of which the cache holds all but the last token."""
     controller.begin_answer()
-    prefill(target, prompt, float)
+    row = prefill(target, prompt, float).row
     text, rounds = list(prompt), list[Round]()
     for each in generate_rounds(
-        target, controller, sampler, prompt, max_tokens=max_tokens, is_stop=is_stop, clock=clock
+        target, controller, sampler, prompt, max_tokens=max_tokens, is_stop=is_stop, clock=clock,
+        row=row,
     ):  # fmt: skip
         rounds.append(each)
         text += each.tokens

@@ -33,6 +33,7 @@ class RoundingTarget:
     pending = 0
     block: int | None = None
     reads_along = False
+    gives_prompt_row = False
     company = ALONE
     tree = None
 

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.chat.message import Message
 from localspec.engine.llama.vocabulary.token_rules import require_known
+from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.loop import ALONE
 from localspec.speculative.sampling.logit_changes import NO_RULES, TokenRules
 from localspec.speculative.suffix import SuffixIndex
@@ -36,6 +37,7 @@ class ChatToy:
 
         self.profile = ToyProfile()
         self.suffix_index = SuffixIndex()
+        self.conversations = Conversations()
         self.target = model(0.0)
         self.draft = None if quirk is None else model(quirk)
         self.asked: list[list[Message]] = []

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.core.sampling_params import SamplingParams
+from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.loop import ALONE, Clock
 from localspec.speculative.sampling.logit_changes import TokenRules
@@ -117,6 +118,7 @@ class ToyModel:
     pending = 0
     block: int | None = None
     reads_along = False
+    gives_prompt_row = False
     company = ALONE
     tree: ToyTree | None = None
 
@@ -317,6 +319,7 @@ class ToyEngine:
 
         self.profile = ToyProfile()
         self.suffix_index = SuffixIndex()
+        self.conversations = Conversations()
         self.target = model(0.0, n_ctx, 10.0)
         self.draft = None if quirk is None else model(quirk, draft_n_ctx or n_ctx, 1.0)
 

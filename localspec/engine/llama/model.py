@@ -97,6 +97,11 @@ class LlamaModel:
         return self.rollback.name != Reread.name
 
     @property
+    def gives_prompt_row(self) -> bool:
+        """Where tokens are forgotten at no cost, unless rounding must not depend on the width."""
+        return self.rollback.name == Trim.name and self.min_width == 1
+
+    @property
     def pending(self) -> int:
         """How many of the tokens the next pass reads again, because a rollback undid them."""
         return len(self._tokens) - self._held

@@ -10,6 +10,7 @@ from localspec.engine.slots.shared_passes import Seat, SharedPasses
 from localspec.engine.slots.slot_model import SequenceContext, SlotModel
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader
+from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.sampling.constrained import Constraint
 from localspec.speculative.sampling.logit_changes import TokenRules
 from localspec.speculative.suffix import SuffixIndex
@@ -39,6 +40,7 @@ class Slot:
         self.target = target
         self.draft = draft
         self.suffix_index = SuffixIndex()
+        self.conversations = Conversations()
 
     def answering(self) -> AbstractContextManager[None]:
         """To be entered around an answer: passes wait for all slots that answer.

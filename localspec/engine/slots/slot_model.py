@@ -56,6 +56,7 @@ class SlotModel:
 
     block: int | None = None
     reads_along = False
+    gives_prompt_row = True
 
     def __init__(self, context: SequenceContext, sequence: int, seat: Seat) -> None:
         self._context = context

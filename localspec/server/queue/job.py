@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -98,7 +98,7 @@ Arrival = tuple[Job, GenerationResponse | BaseException | None]
 
 async def received(
     jobs: Sequence[Job],
-) -> AsyncIterator[tuple[Job, GenerationResponse | None]]:
+) -> AsyncGenerator[tuple[Job, GenerationResponse | None], None]:
     """The responses of jobs as they come, each with its job; None at the end of a job.
 
     To be iterated once for each job. Raises the error of the first job that fails; who leaves the

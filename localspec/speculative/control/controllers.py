@@ -6,6 +6,7 @@ from itertools import islice
 
 from localspec.core.config import MAX_DRAFT_TOKENS, DraftTokens
 from localspec.speculative.control.branching import Tree
+from localspec.speculative.control.conversations import Conversation, Conversations
 from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge
 from localspec.speculative.control.probing import (
     FAR_BEHIND,
@@ -21,6 +22,7 @@ from localspec.speculative.suffix import SuffixIndex
 
 _FEW = 6  # candidates judged: too few to draft far
 _GUESSED = 0.25  # tokens: the most that a round may gain by candidates of which few were judged
+_SURE = 1.5  # times what reading costs: what is only expected must gain so much
 _SHORT_ANSWER = 64  # tokens: what an answer is expected to have at least
 
 
@@ -124,9 +126,12 @@ class Adaptive:
         *,
         bucket: str = "greedy",
         tree: TreeDecoder | None = None,
+        conversations: Conversations | None = None,
     ) -> None:
         self._known = knowledge
         self._index = index
+        self._conversations = conversations or Conversations()
+        self._conversation: Conversation | None = None
         self._tree = None if tree is None or tree.branches == 1 else tree
         self._acceptance = GroupAcceptance(knowledge, bucket)
         has_draft = drafter is not None
@@ -225,16 +230,21 @@ class Adaptive:
     ) -> DraftStatus:
         """Draft, unless that must read too much first; not far while little is known of it."""
         value = self._value
-        if not self._worth_reading(value.gain, probe, unread, limit):
+        if self._conversation is None:
+            self._conversation = self._conversations.resume(context)
+        before = self._conversation.missed_before
+        if not self._worth_reading(value.gain, probe, unread, limit, before):
             # The draft may be better than it seems; no look where not even a good one would do.
-            if probe.is_due and self._worth_reading(value.ideal_gain, probe, unread, limit):
+            if probe.is_due and self._worth_reading(value.ideal_gain, probe, unread, limit, before):
                 probe.watch(context)
+            self._conversation.missed += 1
             return DraftStatus.ANSWER_TOO_SHORT
         known = self._is_known(MODEL)
         if not known and probe.is_cheaper(context, unread):
             probe.watch(context)
             return DraftStatus.DRAFTING
         probe.restart()
+        self._conversation.draft_has_read()
         plan.reading_seconds = probe.read(context, unread)
         candidates = probe.drafter.candidates(context, unread)
         chain = self._draft(candidates, min(limit, LONGEST_AUTO if known else TRIAL))
@@ -254,17 +264,21 @@ class Adaptive:
         else:
             plan.verified, plan.candidates, plan.others = verified, chain, plan.candidates
 
-    def _worth_reading(self, gain: float, probe: DraftProbe, unread: int, limit: int) -> bool:
-        """Whether what drafting gains is well above what reading the prompt costs.
+    def _worth_reading(
+        self, gain: float, probe: DraftProbe, unread: int, limit: int, missed: int
+    ) -> bool:
+        """Whether drafting gains well above what reading the prompt costs, or would have gained it.
 
-        How long the answer will be is unknown: as long again as it is, and 64 tokens at least.
+        How long the answer will be is unknown: as long again as it is, and 64 tokens at least. What
+        ``missed`` plain rounds of earlier answers lost counts in full, as rent does for who may buy
+        (ski rental): at most twice what is best in hindsight is lost.
         """
         if unread <= FAR_BEHIND:
             return True
-        tokens = min(limit, max(_SHORT_ANSWER, probe.emitted))
-        rounds = tokens / 2  # a round gives about two tokens
+        tokens = min(limit, max(_SHORT_ANSWER, probe.emitted)) / _SURE + missed
+        rounds = tokens / max(2.0, 1.0 + gain)  # a round gives about two tokens, or what it gains
         seconds = gain / self._value.rate() * rounds
-        return seconds >= 1.5 * self._known.reading_seconds(unread)
+        return seconds >= self._known.reading_seconds(unread)
 
     def _look_up(self, context: list[int], limit: int) -> list[Candidate]:
         """Prompt-lookup candidates for the current context, as far as they may pay."""

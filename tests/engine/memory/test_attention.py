@@ -61,8 +61,8 @@ def test_the_rule(
 def test_values_of_different_widths_keep_it_on(
     header: ModelHeader, keys: dict[str, object]
 ) -> None:
-    values = header.values | {f"{header.architecture}.{key}": v for key, v in keys.items()}
-    changed = replace(header, values=values)
+    values = {**header.values, **{f"{header.architecture}.{key}": v for key, v in keys.items()}}
+    changed = replace(header, values=values)  # type: ignore[arg-type]
     assert choose_attention(changed, ANY, 8192, on_device=False).flash
 
 

@@ -174,8 +174,8 @@ def test_a_long_prompt_is_read_in_the_passes_of_others(length: DraftTokens) -> N
 
     together(slots, passes, work)
     for context in [target, draft] if length else [target]:
-        mixed = [each for each in context.passes if len(each) == 2 and each[1][2] == 0]
-        assert len(mixed) == 6 and [sequence for sequence, *_ in mixed[1]] == [0, 1]
+        mixed = [each for each in context.passes if len(each) == 2 and each[1][1] > 20]
+        assert len(mixed) in (5, 6) and [sequence for sequence, *_ in mixed[1]] == [0, 1]
         assert sum(width for _, (_, width, _) in mixed) in (len(long) - 1, len(long))
         assert {own + width for (_, own, _), (_, width, _) in mixed[:-1]} == {WIDE}
 
@@ -268,7 +268,7 @@ def test_who_asks_for_what_fails_is_alone_with_the_error() -> None:
             with pytest.raises(EngineError) as caught:
                 said_by(slot, Request(b"abx"))
             failed.append(str(caught.value))
-            assert slot.target.tokens == list(b"ab")
+            assert slot.target.tokens == []
         assert said_by(slot, Request(b"abc")) == expected
 
     together(slots, passes, work)
@@ -451,7 +451,7 @@ def test_costs_are_learnt_of_passes_not_of_waiting() -> None:
 
     together(slots, passes, work)
     known = slots[1].profile.knowledge(clock)
-    rounds = [each for each in target.passes if each[0][2]]
+    rounds = target.passes[1:]  # the first one reads both prompts
     for number in (0, 1):
         own = [each for each in rounds if number in {sequence for sequence, _, _ in each}]
         assert told[number] == {sum(width for _, width, _ in each) for each in own}
@@ -465,14 +465,18 @@ def test_costs_are_learnt_of_passes_not_of_waiting() -> None:
 def test_the_rate_is_that_of_all_answers_together(count: int) -> None:
     clock = FakeClock()
     slots, passes, _, _ = shared(count, quirk=0.0, clock=clock, seconds=(10.0, 1.0))
-    plain: list[float] = []
+    known, plain, said = slots[0].profile.knowledge(clock), list[float](), dict[int, int]()
+    rates: list[tuple[float, float]] = []
 
     def work(slot: Slot, number: int) -> None:
-        responses = stream_generate(slot, list(b"abc"), GREEDY, "auto", max_tokens=60, clock=clock)
-        *_, last = responses
-        plain.append(last.stats.plain_seconds)
+        responses = stream_generate(slot, list(b"abc"), GREEDY, "auto", max_tokens=64, clock=clock)
+        for each in responses:
+            said[number] = each.stats.tokens
+            if min(said.values()) > 32:  # nobody is done
+                rates.append((known.recent.per_second(), sum(said.values()) / clock.now))
+        plain.append(each.stats.plain_seconds)
 
     together(slots, passes, work)
-    rate = slots[0].profile.knowledge(clock).recent.per_second()
-    assert rate == pytest.approx(count * 60 / clock.now, rel=0.25)
-    assert plain == pytest.approx([60 * 10.0] * count)
+    of_late, of_all = rates[0]  # which began with a plain round
+    assert of_all / 1.1 < of_late < 1.7 * of_all
+    assert plain == pytest.approx([63 * 10.0] * count)  # the first token comes with the prompt

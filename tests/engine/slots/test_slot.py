@@ -107,7 +107,7 @@ def test_texts_are_those_of_the_pair_alone(
 
 def test_slots_share_passes(slots: list[Slot], alone: Engine) -> None:
     """Figures of an answer tell how wide the passes were."""
-    prompts = [random_ids(5, seed) for seed in range(3)]
+    prompts = [random_ids(20, seed) for seed in range(3)]
     answers = at_once(slots, prompts, SamplingParams(temperature=0, ignore_eos=True), 0)
     assert max(width for answer in answers for width in answer.stats.passes) == 3
     assert all(len(answer.tokens) == 80 for answer in answers)

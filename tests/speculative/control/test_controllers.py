@@ -9,6 +9,7 @@ import pytest
 
 from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft, longest
+from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge, RecentRate
 from localspec.speculative.control.valuation import Valuation
@@ -200,6 +201,84 @@ def test_a_useless_draft_is_found_out_without_a_long_prompt() -> None:
     assert known.of(f"{MODEL}, greedy").observations > 5
     assert not any(each.draft_prompt_seconds for each in rounds)
     assert seconds <= answer(lambda clock: NoDraft(), FLAT, prompt, 300)[0] * 1.01 + 4 * sum(FLAT)
+
+
+class Eager(Adaptive):
+    """Reads every prompt with the draft at once."""
+
+    def _worth_reading(self, *asked: object) -> bool:
+        return True
+
+
+class Chat:
+    """Short answers on a prompt that grows, with caches that are kept, on one clock."""
+
+    def __init__(
+        self, draft: tuple[float, float], quirk: float = 0.05, kind: type[Adaptive] = Adaptive
+    ) -> None:
+        self._kind = kind
+        self.clock = FakeClock()
+        self.target = Costly(self.clock, FLAT)
+        self.known = calibrated(FLAT, draft)
+        for _ in range(60):  # a draft that is known from elsewhere
+            self.known.of(f"{MODEL}, greedy").observe(2.0, True)
+        self.conversations = Conversations()
+        self._draft = Costly(self.clock, draft, quirk=quirk)
+
+    def answer(
+        self, prompt: list[int], tokens: int = 40, *, plain: bool = False
+    ) -> tuple[float, list[Round]]:
+        """Seconds behind the prompt, and rounds; the status is kept."""
+        drafter = ModelDrafter(self._draft, GREEDY, 16, never_stop)
+        auto = self._kind(self.known, self.clock, drafter, conversations=self.conversations)
+        self.controller: Controller = NoDraft() if plain else auto
+        self.controller.begin_answer()
+        prefill(self.target, prompt, self.clock)
+        began = self.clock()
+        rounds = list(
+            generate_rounds(
+                self.target, self.controller, GREEDY, prompt,
+                max_tokens=tokens, is_stop=never_stop, clock=self.clock,
+            )
+        )  # fmt: skip
+        return self.clock() - began, rounds
+
+    def turns(self, prompt: int, count: int, *, plain: bool = False) -> list[tuple[float, bool]]:
+        """Of each turn the seconds, and whether anything was drafted."""
+        text, found = [i * i % 16 for i in range(prompt)], []
+        for i in range(count):
+            seconds, rounds = self.answer(text, plain=plain)
+            found.append((seconds, drafted(rounds) > 0))
+            text += [*(token for each in rounds for token in each.tokens), *[i % 16] * 15]
+        return found
+
+
+@pytest.mark.parametrize("prompt", [500, 1000, 2000])
+def test_a_prompt_is_read_once_its_short_answers_have_missed_what_that_costs(prompt: int) -> None:
+    draft = (0.05, 0.05)
+    found = Chat(draft).turns(prompt, 20)
+    drafts = [drafted for _, drafted in found]
+    first = drafts.index(True)
+    assert 0 < first < 15 and all(drafts[first:])
+    never = sum(seconds for seconds, _ in Chat(draft).turns(prompt, 20, plain=True))
+    at_once = sum(seconds for seconds, _ in Chat(draft, kind=Eager).turns(prompt, 20))
+    assert sum(seconds for seconds, _ in found) < 1.5 * min(never, at_once)
+
+
+def test_an_answer_behind_which_nothing_comes_costs_no_more_than_plain() -> None:
+    chat = Chat((0.05, 0.05))
+    for start in range(1, 9):  # each time another text
+        seconds, rounds = chat.answer([i * i * start % 16 for i in range(start, start + 1000)])
+        assert drafted(rounds) == 0
+        assert seconds == pytest.approx(plain_seconds(FLAT, 40))
+        assert chat.controller.status == DraftStatus.ANSWER_TOO_SHORT
+
+
+def test_a_long_conversation_with_a_bad_draft_costs_one_reading_at_most() -> None:
+    draft = (0.05, 0.05)
+    found = sum(seconds for seconds, _ in Chat(draft, quirk=9).turns(1000, 20))
+    plain = sum(seconds for seconds, _ in Chat(draft).turns(1000, 20, plain=True))
+    assert found <= plain * 1.01 + 0.05 * 2200 + 6 * sum(FLAT)
 
 
 @pytest.mark.parametrize("dear", ["verify", "draft"])

@@ -36,6 +36,7 @@ class Head:
     """
 
     reads_along = True
+    gives_prompt_row = False  # it reads no prompts by itself
     company = ALONE
     tree = None
     pending = 0  # rows to be read again

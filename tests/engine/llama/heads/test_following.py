@@ -47,7 +47,7 @@ def text(pair: HeadPair, controller: Controller, params: SamplingParams) -> tupl
     """A prompt, and 48 tokens behind it; and how many drafted tokens were accepted."""
     pair.target.keep(0)
     tokens, accepted = random_ids(45), 0
-    prefill(pair.target, tokens, tick)
+    row = prefill(pair.target, tokens, tick).row
     for outcome in generate_rounds(
         pair.target,
         controller,
@@ -56,6 +56,7 @@ def text(pair: HeadPair, controller: Controller, params: SamplingParams) -> tupl
         max_tokens=48,
         is_stop=lambda token: False,
         clock=tick,
+        row=row,
     ):
         tokens, accepted = [*tokens, *outcome.tokens], accepted + outcome.accepted
         assert pair.head.tokens[: len(tokens) - LAG - 8] == tokens[: -LAG - 8]
