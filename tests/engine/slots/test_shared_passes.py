@@ -176,7 +176,8 @@ def test_a_long_prompt_is_read_in_the_passes_of_others(length: DraftTokens) -> N
     for context in [target, draft] if length else [target]:
         mixed = [each for each in context.passes if len(each) == 2 and each[1][1] > 20]
         assert len(mixed) in (5, 6) and [sequence for sequence, *_ in mixed[1]] == [0, 1]
-        assert sum(width for _, (_, width, _) in mixed) in (len(long) - 1, len(long))
+        read = sum(width for _, (_, width, _) in mixed)
+        assert len(long) - WIDE <= read <= len(long)  # at most one chunk alone
         assert {own + width for (_, own, _), (_, width, _) in mixed[:-1]} == {WIDE}
 
 
