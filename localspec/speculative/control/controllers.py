@@ -22,6 +22,7 @@ from localspec.speculative.suffix import SuffixIndex
 
 _FEW = 6  # candidates judged: too few to draft far
 _GUESSED = 0.25  # tokens: the most that a round may gain by candidates of which few were judged
+_RENT = 0.5  # weight of a missed round: conversations end, or are compacted, before it pays
 _SURE = 1.5  # times what reading costs: what is only expected must gain so much
 _SHORT_ANSWER = 64  # tokens: what an answer is expected to have at least
 
@@ -270,12 +271,12 @@ class Adaptive:
         """Whether drafting gains well above what reading the prompt costs, or would have gained it.
 
         How long the answer will be is unknown: as long again as it is, and 64 tokens at least. What
-        ``missed`` plain rounds of earlier answers lost counts in full, as rent does for who may buy
-        (ski rental): at most twice what is best in hindsight is lost.
+        ``missed`` plain rounds of earlier answers lost counts half, as rent does for who may buy
+        (ski rental).
         """
         if unread <= FAR_BEHIND:
             return True
-        tokens = min(limit, max(_SHORT_ANSWER, probe.emitted)) / _SURE + missed
+        tokens = min(limit, max(_SHORT_ANSWER, probe.emitted)) / _SURE + _RENT * missed
         rounds = tokens / max(2.0, 1.0 + gain)  # a round gives about two tokens, or what it gains
         seconds = gain / self._value.rate() * rounds
         return seconds >= self._known.reading_seconds(unread)
