@@ -253,7 +253,7 @@ class Chat:
         return found
 
 
-@pytest.mark.parametrize("prompt", [250, 500, 1000])
+@pytest.mark.parametrize("prompt", [500, 700, 1000])
 def test_a_prompt_is_read_once_its_short_answers_have_missed_what_that_costs(prompt: int) -> None:
     draft = (0.05, 0.05)
     found = Chat(draft).turns(prompt, 20)
