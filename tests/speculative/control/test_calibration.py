@@ -50,6 +50,20 @@ def test_every_width_is_measured_where_there_is_time() -> None:
     assert target.tokens == [] and draft.tokens == []
 
 
+def test_a_busy_moment_does_not_decide() -> None:
+    clock = FakeClock()
+
+    class HeldUp(Staircase):
+        def decode(self, tokens: Sequence[int], rows: int):  # type: ignore[no-untyped-def]
+            if 4 < clock() < 10:
+                clock.advance(2.0)
+            return super().decode(tokens, rows)
+
+    known = calibrate(HeldUp(clock, STAIRS), None, clock, budget=1000)
+    for width in (1, 2, 4):
+        assert known.verify.seconds(width, 0) == pytest.approx(STAIRS[width])
+
+
 @pytest.mark.parametrize("budget", [0.0, 5.0, 12.0])
 def test_the_budget_is_kept(budget: float) -> None:
     clock = FakeClock()
