@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -100,7 +100,7 @@ def alone(wanted: Ask, **options: Any) -> list[int]:
     return collect(responses).tokens
 
 
-async def responses_of(job: Job) -> AsyncIterator[GenerationResponse]:
+async def responses_of(job: Job) -> AsyncGenerator[GenerationResponse]:
     async with aclosing(received([job])) as arrivals:
         async for _, response in arrivals:
             if response is not None:
