@@ -39,7 +39,7 @@ class CostTable:
     def calibrated(self) -> Knowledge:
         """What a short calibration would have found."""
         known = Knowledge(reading=self.reading * UNIT)
-        for width in (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 33):
+        for width in (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 33, 63):
             for _ in range(2):
                 known.verify.observe(width, 0, self.verify(width))
         for width in (1, 2, 4, 8):

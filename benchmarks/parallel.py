@@ -9,6 +9,10 @@ Prints a table in Markdown for each quantization, with the least and the largest
 batches of questions, and where a text is not that of a single slot, by how much it falls short of
 what plain decoding picks behind the same tokens, beside what kernels round. With --cpu-time, for a
 busy machine, seconds are those of the processor.
+
+With --prompt, a prompt of so many tokens comes in while three clients have answers under way:
+tokens per second of the three until its first token, the longest pause of one of them, and the
+seconds to that first token.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import math
 import os
 import statistics
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -49,7 +54,11 @@ COLUMNS = (
     *("first token, s, one slot", "shared", "text"),
 )
 WAYS: tuple[DraftTokens, ...] = (0, 4, "auto")
+_WAY_NAMES: dict[DraftTokens, str] = {0: "plain", "auto": "auto"}
+INTERRUPTED = ("way", "tok/s of the three", "longest pause, s", "first token, s")
 _WARM_UP_TOKENS = 16
+_DECODERS = 3
+_UNDER_WAY = 8  # tokens of each decoder before the long prompt comes in
 
 
 @dataclass(slots=True)
@@ -156,7 +165,7 @@ class Row:
         accepted = sum(each.accepted for each in stats)
         cells = [
             str(self.clients),
-            {0: "plain", "auto": "auto"}.get(self.length, f"draft {self.length}"),
+            _WAY_NAMES.get(self.length, f"draft {self.length}"),
             f"{pace(self.single):.1f}",
             f"{pace(self.shared):.1f}",
             f"{pace(self.shared) / pace(self.single):.2f} ({span(ratios, 2)})",
@@ -255,13 +264,95 @@ def differences(
             yield Difference(short, 2 * rounding(engine, prompt, text))
 
 
+@dataclass(slots=True)
+class Interrupted:
+    """Three answers under way while a long prompt is read."""
+
+    prompt: Prompt
+    clock: Clock
+    said: list[float] = field(default_factory=list)  # when each token of the three came
+    gaps: list[float] = field(default_factory=list)  # between rounds of one of the three
+    asked: float = 0.0
+    first: float = 0.0
+    _under_way: list[int] = field(default_factory=lambda: [0] * _DECODERS)
+
+    def run(
+        self, slots: Sequence[TextEngine], prompts: Sequence[Prompt], length: DraftTokens
+    ) -> None:
+        """Start the decoders, then the prompt, and end all with its first token."""
+        work = [partial(self._decode, i, slots[i], prompts[i], length) for i in range(_DECODERS)]
+        threads = [threading.Thread(target=each) for each in work]
+        threads.append(threading.Thread(target=self._read, args=(slots[_DECODERS], length)))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    @property
+    def pace(self) -> float:
+        """Tokens per second of the three while the prompt was read."""
+        return sum(self.asked <= at < self.first for at in self.said) / self.seconds
+
+    @property
+    def seconds(self) -> float:
+        """From the prompt to its first token."""
+        return self.first - self.asked
+
+    def _decode(self, number: int, slot: TextEngine, prompt: Prompt, length: DraftTokens) -> None:
+        empty(slot)
+        with slot.answering():
+            before = 0.0
+            for response in stream_generate(slot, prompt, PARAMS, length, clock=self.clock):
+                now = self.clock()
+                self._under_way[number] += len(response.tokens)
+                self.said += [now] * len(response.tokens)
+                if self.first:
+                    return
+                if self.asked and before:
+                    self.gaps.append(now - before)
+                before = now
+
+    def _read(self, slot: TextEngine, length: DraftTokens) -> None:
+        empty(slot)
+        while min(self._under_way) < _UNDER_WAY:
+            time.sleep(0.001)
+        self.asked = self.clock()
+        with slot.answering():
+            next(stream_generate(slot, self.prompt, PARAMS, length, clock=self.clock))
+            self.first = self.clock()
+
+
+def interrupt(args: argparse.Namespace, files: Sequence[Path]) -> Iterator[str]:
+    """A line for each way to draft, about a long prompt among answers under way."""
+    size = args.prompt + 2 * CTX_SIZE
+    options = [LoadOptions(path, ctx_size=size, threads=args.threads) for path in files]
+    with Engine.load(replace(options[0], parallel=_DECODERS + 1), options[1]) as engine:
+        slots = engine.open_slots(args.clock)
+        prompts = [engine.encode_chat([{"role": "user", "content": q}]) for q in QUESTIONS_HERE]
+        text = " ".join(QUESTIONS_HERE) * (1 + args.prompt // 32)
+        long = engine.encode_chat([{"role": "user", "content": text}])
+        del long[args.prompt :]
+        for length in WAYS:
+            found = [Interrupted(long, args.clock) for _ in range(args.repeats)]
+            for each in found:
+                each.run(slots, prompts, length)
+            paces, gaps = [each.pace for each in found], [max(each.gaps) for each in found]
+            cells = [
+                _WAY_NAMES.get(length, f"draft {length}"),
+                f"{statistics.median(paces):.1f} ({span(paces, 1)})",
+                f"{statistics.median(gaps):.2f}",
+                f"{statistics.median(each.seconds for each in found):.2f}",
+            ]
+            yield "|" + "|".join(cells) + "|"
+
+
 def main() -> None:
     """Print the tables."""
     parser = Parser(__doc__)
     parser.add_argument("--quantizations", nargs="+", default=list(QUANTIZATIONS))
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--files", type=Path, nargs=2, help="a target and a draft, in place")
-    parser.integers(repeats=2, asks=2, tokens=64, threads=machine.physical_cores())
+    parser.integers(repeats=2, asks=2, tokens=64, prompt=0, threads=machine.physical_cores())
     parser.cpu_time()
     args = parser.parse_args()
     args.clock, args.threads = timing(args)
@@ -273,9 +364,11 @@ def main() -> None:
         else {name: partial(padded_pair, name) for name in args.quantizations}
     )
     for name, files in sources.items():
-        print(f"\n{name}:\n\n|" + "|".join(COLUMNS) + "|\n|" + "---|" * len(COLUMNS), flush=True)
-        for row in measure(args, files()):
-            print(row.line(), flush=True)
+        columns = INTERRUPTED if args.prompt else COLUMNS
+        print(f"\n{name}:\n\n|" + "|".join(columns) + "|\n|" + "---|" * len(columns), flush=True)
+        rows = (row.line() for row in measure(args, files()))
+        for line in interrupt(args, files()) if args.prompt else rows:
+            print(line, flush=True)
     print(f"\nload average {os.getloadavg()[0]:.1f} after")
 
 

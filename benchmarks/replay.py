@@ -4,7 +4,7 @@
 
 `benchmarks/traces.py` records the traces. The loop is the real one; target and draft answer from
 the trace, and the clock moves by what the table says a pass costs, so that every figure is exactly
-repeatable.
+repeatable. Sessions are played turn by turn: caches, suffix index and what was learnt stay.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from localspec.speculative.control.controllers import Adaptive, FixedLength, NoD
 from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.drafters import MODEL, RUNNERS_UP, TAIL, Candidate
 from localspec.speculative.limits import Chain, Guess, best_seconds, causal_seconds
-from localspec.speculative.loop import ALONE, Controller, Logits, generate_rounds
+from localspec.speculative.loop import ALONE, Controller, Logits, generate_rounds, prefill
 from localspec.speculative.prefix import common_prefix
 from localspec.speculative.sampling.sampler import Sampler
 from localspec.speculative.suffix import SuffixIndex
@@ -112,25 +112,25 @@ class TraceDrafter:
     def __init__(self, trace: Trace, costs: CostTable, clock: Clock, branches: int = 1) -> None:
         self._trace, self._costs, self._clock = trace, costs, clock
         self._n_rivals = branches - 1
-        self._held: list[int] = []
+        self.held: list[int] = []
 
     block = False
     reads_along = False
     company = ALONE
 
     def unread(self, context: list[int]) -> int:
-        return len(context) - min(common_prefix(self._held, context), len(context) - 1)
+        return len(context) - min(common_prefix(self.held, context), len(context) - 1)
 
     def read(self, context: list[int]) -> None:
         self._clock.now += self._costs.read(self.unread(context) - 1)
-        self._held = context[:-1]
+        self.held = context[:-1]
 
     def propose(self, context: list[int]) -> Iterator[Candidate]:
         width, held = self.unread(context), list(context)
         place = len(context) - len(self._trace.prompt)
         for depth in range(len(self._trace.drafts[place])):
             self._clock.now += self._costs.draft(width)
-            self._held = list(held)
+            self.held = list(held)
             width = 1
             candidate = self._candidate(place, depth)
             held.append(candidate.token)
@@ -155,7 +155,7 @@ class TraceDrafter:
         unread = self.unread(context) - 1
         self._clock.now += self._costs.read(count - 1)
         if count > unread:
-            self._held = context[:-1]
+            self.held = context[:-1]
         start = len(self._trace.prompt)
         found = []
         for i in range(max(start, len(context) - min(unread, longest)), len(context)):
@@ -171,6 +171,30 @@ def play(trace: Trace, costs: CostTable, make: Make, branches: int = 1) -> float
     clock = Clock()
     target = TraceTarget(trace, costs, clock, branches)
     controller = make(TraceDrafter(trace, costs, clock, branches), clock, target.tree)
+    answer(trace, target, controller, clock)
+    return clock.now
+
+
+def play_session(turns: Sequence[Trace], costs: CostTable, make: Make) -> float:
+    """Seconds of all answers, the target's reading of their prompts left out.
+
+    Both caches hold from turn to turn what the texts have in common.
+    """
+    clock, spent = Clock(), 0.0
+    read: list[int] = []
+    drafted: list[int] = []
+    for trace in turns:
+        target, drafter = TraceTarget(trace, costs, clock), TraceDrafter(trace, costs, clock)
+        target.tokens, drafter.held = read, drafted
+        controller = make(drafter, clock, None)
+        spent -= prefill(target, trace.prompt, clock).seconds
+        answer(trace, target, controller, clock)
+        read, drafted = target.tokens, drafter.held
+    return spent + clock.now
+
+
+def answer(trace: Trace, target: TraceTarget, controller: Controller, clock: Clock) -> None:
+    """Generate the recorded answer."""
     controller.begin_answer()
     rounds = generate_rounds(
         target,
@@ -182,7 +206,6 @@ def play(trace: Trace, costs: CostTable, make: Make, branches: int = 1) -> float
         clock=clock,
     )
     assert [token for each in rounds for token in each.tokens] == trace.tokens
-    return clock.now
 
 
 def plain(drafter: TraceDrafter, clock: Clock, tree: TraceTree | None) -> Controller:
@@ -198,6 +221,12 @@ def fixed(length: int) -> Make:
 def auto(known: Knowledge, index: SuffixIndex | None = None) -> Make:
     """The controller of automatic draft lengths, perhaps with a suffix index."""
     return lambda drafter, clock, tree: Adaptive(known, clock, drafter, index, tree=tree)
+
+
+def lookup(known: Knowledge) -> Make:
+    """The same without a draft model."""
+    index = SuffixIndex()
+    return lambda drafter, clock, tree: Adaptive(known, clock, None, index)
 
 
 def oracle(trace: Trace, costs: CostTable) -> float:
@@ -293,9 +322,61 @@ def measure(costs: CostTable, traces: Sequence[Trace]) -> Row:
     )
 
 
+@dataclass
+class SessionRow:
+    """Speedups over plain in the sessions of a kind, with one table of costs."""
+
+    kind: str
+    name: str
+    fixed: float
+    lookup: float
+    draft: float
+    both: float
+
+    def line(self) -> str:
+        """This row of the table."""
+        return (
+            f"{self.kind:10}{self.name:16}{self.fixed:7.2f}{self.lookup:9.2f}{self.draft:8.2f}"
+            f"{self.both:8.2f}{self.both / max(1.0, self.fixed):10.2f}"
+        )
+
+
+def measure_session(kind: str, costs: CostTable, turns: Sequence[Trace]) -> SessionRow:
+    """The best fixed length, and auto with prompt lookup, with the draft model and with both."""
+    usual = play_session(turns, costs, plain)
+
+    def speedup(make: Make) -> float:
+        return usual / play_session(turns, costs, make)
+
+    return SessionRow(
+        kind,
+        costs.name,
+        max(speedup(fixed(length)) for length in LENGTHS),
+        speedup(lookup(costs.calibrated())),
+        speedup(auto(costs.calibrated())),
+        speedup(auto(costs.calibrated(), SuffixIndex())),
+    )
+
+
+def show_sessions(traces: Sequence[Trace]) -> None:
+    """Print a table of the sessions, by kind and machine."""
+    print("kind      machine           fixed   lookup   draft    both  over best fixed")
+    for kind in dict.fromkeys(trace.task for trace in traces):
+        turns = [trace for trace in traces if trace.task == kind]
+        printed(measure_session(kind, costs, turns) for costs in COST_TABLES)
+
+
 def main() -> None:
-    """Print a table: plain is 1, by machine."""
-    traces = chosen_traces(traces_parser(__doc__).parse_args())
+    """Print tables in which plain is 1: of single answers by machine, and of sessions."""
+    chosen = chosen_traces(traces_parser(__doc__).parse_args())
+    if turns := [trace for trace in chosen if trace.session]:
+        show_sessions(turns)
+    if traces := [trace for trace in chosen if not trace.session]:
+        show_answers(traces)
+
+
+def show_answers(traces: Sequence[Trace]) -> None:
+    """Print a table of single answers, by machine."""
     print(f"{len(traces)} traces, {sum(len(trace.tokens) for trace in traces)} tokens")
     print(
         f"{'machine':16}"

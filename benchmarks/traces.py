@@ -5,7 +5,9 @@
 For each prompt it records the target's own answer, how far each of its tokens led the runner-up,
 and at each position what the draft would propose, several tokens deep, with its lead over the
 runner-up and the next ones behind it. With `--noise` the draft is made a weaker one: normal noise
-of so many logits is added to its own. `benchmarks/replay.py` plays controllers on them.
+of so many logits is added to its own. With `--sessions` in place of prompts, it records what the
+draft would propose along the sessions of `benchmarks/sessions.py`. `benchmarks/replay.py` plays
+controllers on them.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from common import Parser, empty_caches, load
+from common import GREEDY, Parser, empty_caches, load
+from sessions import Turn, sessions
 
 from localspec.bench.comparison import REPEATED_TOO_MUCH, repeated_share
 from localspec.bench.prompts import Prompt, read_prompts
@@ -41,6 +44,8 @@ class Trace:
     ``leads`` are those of the target's tokens, in units of the noise; ``drafts`` holds the draft's
     candidates, with their leads, behind each of the answer's prefixes, ``rivals`` the runners-up in
     the place of each, with their leads below 0; ``repeated`` is the share of repeated 8-grams.
+    A turn of a ``session`` stands in the file behind the turns before it; its text was scripted, so
+    that there are no leads of the target.
     """
 
     task: str
@@ -51,6 +56,7 @@ class Trace:
     repeated: float
     temperature: float
     rivals: list[list[list[tuple[int, float]]]] = field(default_factory=list)
+    session: bool = False
 
     @property
     def text(self) -> list[int]:
@@ -73,12 +79,15 @@ def traces_parser(doc: str) -> Parser:
 
 
 def chosen_traces(args: argparse.Namespace) -> list[Trace]:
-    """The traces that the options name, without texts that repeat themselves too much."""
+    """The traces that the options name, without texts that repeat themselves too much.
+
+    Turns of sessions are all there, as later ones go on behind them.
+    """
     return [
         trace
         for path in args.traces
         for trace in read_traces(path)
-        if trace.repeated <= REPEATED_TOO_MUCH
+        if (trace.session or trace.repeated <= REPEATED_TOO_MUCH)
         and (args.temperature is None or trace.temperature == args.temperature)
     ]
 
@@ -135,16 +144,7 @@ def record(
         max_tokens=max_tokens, is_stop=engine.is_stop, clock=clock, row=read.row,
     )  # fmt: skip
     tokens = [token for each in rounds for token in each.tokens]
-    chooser = NoisySampler(params, noise) if noise else Sampler(params)
-    drafter = ModelDrafter(
-        engine.draft, chooser, engine.target.n_vocab, engine.is_stop, branches=1 + RIVALS
-    )
-    context, drafts, rivals = list(ids), [], []
-    for token in tokens:
-        found = list(islice(drafter.propose(context), depth))
-        drafts.append(recorded(found))
-        rivals.append([recorded(each.rivals) for each in found])
-        context.append(token)
+    drafts, rivals = proposals(engine, ids, tokens, params, depth, noise)
     return Trace(
         task=prompt.task,
         prompt=ids,
@@ -157,28 +157,71 @@ def record(
     )
 
 
+def record_turn(engine: Engine, kind: str, turn: Turn, depth: int, noise: float) -> Trace:
+    """The draft's candidates along a scripted answer; its cache is kept from turn to turn."""
+    ids = list(engine.encode_chat(turn.messages))
+    tokens = engine.target.tokenize(turn.answer, add_special=False, parse_special=False)
+    drafts, rivals = proposals(engine, ids, tokens, GREEDY, depth, noise)
+    repeated = round(repeated_share(tokens), 3)
+    return Trace(kind, ids, tokens, [], drafts, repeated, 0.0, rivals, session=True)
+
+
+def proposals(
+    engine: Engine,
+    prompt: list[int],
+    tokens: list[int],
+    params: SamplingParams,
+    depth: int,
+    noise: float,
+) -> tuple[list[list[tuple[int, float]]], list[list[list[tuple[int, float]]]]]:
+    """The draft's candidates behind each prefix of an answer, and their rivals."""
+    assert engine.draft is not None
+    chooser = NoisySampler(params, noise) if noise else Sampler(params)
+    drafter = ModelDrafter(
+        engine.draft, chooser, engine.target.n_vocab, engine.is_stop, branches=1 + RIVALS
+    )
+    context, drafts, rivals = list(prompt), [], []
+    for token in tokens:
+        found = list(islice(drafter.propose(context), depth))
+        drafts.append(recorded(found))
+        rivals.append([recorded(each.rivals) for each in found])
+        context.append(token)
+    return drafts, rivals
+
+
 def recorded(candidates: Sequence[Candidate]) -> list[tuple[int, float]]:
     """Tokens with their leads."""
     return [(each.token, rounded(each.confidence)) for each in candidates]
 
 
 def main() -> None:
-    """Record every prompt at both temperatures."""
+    """Record what the options ask for."""
     parser = Parser(__doc__)
     parser.add_argument("target", type=Path)
     parser.add_argument("draft", type=Path)
-    parser.add_argument("--prompts", type=Path, required=True)
+    wanted = parser.add_mutually_exclusive_group(required=True)
+    wanted.add_argument("--prompts", type=Path)
+    wanted.add_argument("--sessions", action="store_true")
     parser.add_argument("--output", type=Path, required=True)
     parser.integers(max_tokens=128, depth=16, threads=1)
     parser.add_argument("--noise", type=float, default=0.0)
     args = parser.parse_args()
     files = [args.target, args.draft]
     with load(files, args.threads, ctx_size=None) as engine, args.output.open("w") as out:
-        for prompt in read_prompts(args.prompts):
-            for temperature in (0.0, 0.8):
-                params = SamplingParams(temperature=temperature, seed=1)
-                trace = record(engine, prompt, params, args.max_tokens, args.depth, args.noise)
-                out.write(json.dumps(asdict(trace)) + "\n")
+        for trace in recordings(engine, args):
+            out.write(json.dumps(asdict(trace)) + "\n")
+
+
+def recordings(engine: Engine, args: argparse.Namespace) -> Iterator[Trace]:
+    """Every turn of the sessions, or every prompt at both temperatures."""
+    if args.sessions:
+        for kind, session in sessions():
+            yield from (record_turn(engine, kind, turn, args.depth, args.noise) for turn in session)
+        return
+    for prompt in read_prompts(args.prompts):
+        for temperature in (0.0, 0.8):
+            params = SamplingParams(temperature=temperature, seed=1)
+            yield record(engine, prompt, params, args.max_tokens, args.depth, args.noise)
 
 
 if __name__ == "__main__":

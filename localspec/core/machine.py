@@ -6,10 +6,12 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
 _CPUS = Path("/sys/devices/system/cpu")
+_PROC = Path("/proc")
 _FAST = Path("/sys/devices/cpu_core/cpus")  # P-cores; Linux has it on hybrid Intel processors only
 
 
@@ -130,6 +132,23 @@ def _mac_available() -> int | None:
         return int(size[1]) * sum(map(int, pages)) if size and pages else None
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+def is_busy(seconds: float = 0.05) -> bool:
+    """Whether other processes keep half a core or more busy; True where the system does not say."""
+    try:
+        before = _working_ticks()
+        time.sleep(seconds)
+        worked = _working_ticks() - before
+        return worked / os.sysconf("SC_CLK_TCK") >= 0.5 * seconds
+    except (OSError, ValueError, IndexError, AttributeError):
+        return True
+
+
+def _working_ticks() -> int:
+    """Clock ticks that all cores spent working since the start (`/proc/stat`)."""
+    user, nice, system = (_PROC / "stat").read_text().split(maxsplit=4)[1:4]
+    return int(user) + int(nice) + int(system)
 
 
 def has_nvidia_gpu() -> bool:

@@ -1,6 +1,6 @@
 """Figures of answers: tokens per second, acceptance, time to the first token, from rounds."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from localspec.speculative.loop import Prefill, Round
@@ -111,6 +111,10 @@ class GenerationStats:
         for i, source in enumerate(outcome.sources):
             self.sources[source].drafted += 1
             self.sources[source].accepted += i < outcome.accepted
+
+    def sums(self) -> "GenerationStats":
+        """A copy that later rounds do not change, without the tables by place, source and width."""
+        return replace(self, accepted_at=[], sources={}, passes={})
 
     def merge(self, other: "GenerationStats") -> None:
         """Add the sums of another answer; the time to the first token stays the first one's.

@@ -7,6 +7,7 @@ from itertools import starmap
 from localspec.core.config import LoadOptions
 from localspec.core.formatting import count, one_line, size
 from localspec.core.sampling_choice import recommendation
+from localspec.engine.memory.attention import choose_attention
 from localspec.engine.memory.estimate import estimate_run
 from localspec.engine.memory.plan import default_ctx_size
 from localspec.engine.memory.use import MemoryUse
@@ -61,7 +62,7 @@ def model_info(header: ModelHeader, free: int | None = None) -> ModelInfo:
     ctx_size = default_ctx_size(header)
     use = estimate_run(header, ctx_size, LoadOptions(header.path)).use
     facts = [*_model(header), *_text(header), *_memory(use, ctx_size, free)]
-    facts += [*_heads(header, ctx_size, use), *_use(header, usable)]
+    facts += [*_attention(header, ctx_size), *_heads(header, ctx_size, use), *_use(header, usable)]
     shown = tuple((label, one_line(words)) for label, words in facts)
     return ModelInfo(header, shown, use, findings)
 
@@ -122,6 +123,12 @@ def _memory(use: MemoryUse, ctx_size: int, free: int | None) -> Iterator[tuple[s
             "memory",
             f"about {size(use.total)} for {ctx_size:,} tokens of context: {use.parts}{here}",
         )
+
+
+def _attention(header: ModelHeader, ctx_size: int) -> Iterator[tuple[str, str]]:
+    if header.get("attention.head_count"):
+        chosen = choose_attention(header, LoadOptions(header.path), ctx_size, on_device=False)
+        yield "flash attention", f"{chosen}; with layers on a GPU it is on"
 
 
 def _text(header: ModelHeader) -> Iterator[tuple[str, str]]:

@@ -23,14 +23,16 @@ FinishReason = Literal["stop", "length", "context"]
 
 
 class Company(NamedTuple):
-    """With whom a pass was shared: sequences in it, the others' tokens.
+    """How a pass was batched: sequences with a round in it, the others' tokens.
 
-    ``waited`` are the seconds that this sequence spent so far on waiting for others.
+    ``waited`` are the seconds that this sequence spent so far on waiting for others. ``mixed`` says
+    that the pass read a prompt too: its seconds say nothing of what rounds cost.
     """
 
     sequences: int = 1
     others: int = 0
     waited: float = 0.0
+    mixed: bool = False
 
 
 ALONE = Company()
@@ -249,7 +251,8 @@ class Round:
     chunk. ``pending`` will be read again by the next one. Of a pass that was shared, ``width`` and
     ``verify_seconds`` are those of the whole, with ``others`` tokens of others. Seconds:
     ``draft_prompt_seconds`` is the draft's first reading of the prompt and is no part of
-    ``seconds``; ``draft_seconds`` and ``verify_seconds`` are.
+    ``seconds``; ``draft_seconds`` and ``verify_seconds`` are. Of a ``mixed`` pass, which read
+    another's prompt too, seconds are a share by tokens that teaches no costs.
     """
 
     tokens: tuple[int, ...]
@@ -269,6 +272,7 @@ class Round:
     pending: int = 0
     sequences: int = 1
     others: int = 0
+    mixed: bool = False
 
     @property
     def is_plain(self) -> bool:
@@ -408,6 +412,7 @@ def _one_round(
         corrected=found.corrected,
         sequences=company.sequences,
         others=company.others,
+        mixed=company.mixed,
     )
 
 

@@ -2,17 +2,101 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
+from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.speculative.drafters import Candidate
 from localspec.speculative.prefix import SharedPrefix
 
 _KEY = 3  # tokens of context that must have occurred before
-_LONGEST_MATCH = 32
+_LONGEST_MATCH = 32  # tokens that are compared; the match of a copy may be longer
 _MOST_PLACES = 8  # of a key's occurrences, the latest: older ones hardly change what is proposed
-_LEAST_LIKELY = 0.1  # of the whole continuation, where a walk ends
 _SMOOTHING = 0.3  # of an occurrence: one that was seen once is not certain
-_GROUPS = ((16, "suffix 16+"), (8, "suffix 8+"), (5, "suffix 5+"), (0, "suffix 3+"))
-GROUPS = tuple(name for _, name in _GROUPS)
+_LONG = 16  # tokens of a match
+_GROUPS = ((_LONG, "suffix 16+"), (8, "suffix 8+"), (5, "suffix 5+"), (0, "suffix 3+"))
+_GROUP = [next(name for least, name in _GROUPS if n >= least) for n in range(_LONG + 1)]
+_RESUMED = "suffix resumed"
+GROUPS = (*(name for _, name in _GROUPS), _RESUMED)
+_LEAST_COPY = 8  # tokens of a copy from which it is looked for again behind an edit
+_LONGEST_EDIT = 64  # tokens that an edit may insert
+_DOUBT = 1.0  # log-odds by which a copy is less sure to go on behind an edit
+_SKIPPED = (8, 32, 128)  # tokens that an edit may leave out where 1, 2, 3 tokens behind it match
+
+
+@dataclass(slots=True)
+class _Copy:
+    """The place in a text that its end is a copy of, followed while the text grows.
+
+    A place is the position of the token to come; ``match`` is how many tokens before it agree with
+    the end of the text, and 0 where there is no place.
+    """
+
+    place: int = 0
+    match: int = 0
+    resumed: bool = False  # behind an edit, and not confirmed yet
+    found: dict[int, int] = field(default_factory=dict)  # places of the last look-up, with matches
+    lost: int = 0  # the token of the original that the text departed from, 0 for none
+    lost_at: int = 0  # and the one that the text has there
+
+    def follow(self, text: list[int], before: int) -> None:
+        """Go on with the place that foretold what the text has behind ``before``."""
+        found, self.found = self.found, {}
+        if self.place and not found:
+            found[self.place] = self.match
+        if found:
+            self._go_on(found, text, text[before:])
+        if not self.match and self.lost and len(text) - self.lost_at <= _LONGEST_EDIT:
+            self._resume(text)
+
+    def _go_on(self, found: dict[int, int], text: list[int], new: list[int]) -> None:
+        """Take the best of the places that foretold the new tokens; without one, the copy ends."""
+        going = [place for place in found if text[place : place + len(new)] == new]
+        best = max(going or found, key=found.__getitem__)
+        match, self.resumed = found[best], self.resumed and best == self.place
+        if going:
+            self.place, self.match = best + len(new), match + len(new)
+            if self.resumed and self.match >= _KEY:  # the match before the edit counts again
+                self.match, self.resumed = self.match + _LONG, False
+            return
+        self.place, self.match, self.resumed = 0, 0, False
+        agreed = next(i for i, token in enumerate(new) if text[best + i] != token)
+        if match + agreed >= _LEAST_COPY:
+            self.lost, self.lost_at = best + agreed, len(text) - len(new) + agreed
+
+    def _resume(self, text: list[int]) -> None:
+        """Look for the place where a lost copy goes on: the nearest that the last tokens fit."""
+        inserted = len(text) - self.lost_at
+        for length in range(min(_KEY, inserted), 0, -1):
+            place = _find(text, text[-length:], self.lost, self.lost + _SKIPPED[length - 1])
+            if place:
+                self.place, self.match, self.resumed = place, length, True
+                return
+        self.place, self.match, self.resumed = self.lost + inserted, 0, True
+
+
+def _find(text: list[int], tokens: list[int], start: int, stop: int) -> int:
+    """The first position behind these tokens, which begin from ``start`` to ``stop``; or 0."""
+    stop = min(stop, len(text) - len(tokens))
+    while start < stop:
+        try:
+            start = text.index(tokens[0], start, stop)
+        except ValueError:
+            return 0
+        if text[start : start + len(tokens)] == tokens:
+            return start + len(tokens)
+        start += 1
+    return 0
+
+
+def _candidate(token: int, share: float, match: int, resumed: bool) -> Candidate:
+    """A token that has this share of the votes behind a match, in the group of such matches.
+
+    A copy may end anywhere: the odds that one of n tokens goes on are in proportion to n.
+    """
+    if resumed and match < _LONG:
+        return Candidate(token, math.log(1 + match) - _DOUBT, _RESUMED)
+    odds = share / (1.0 - share) * max(1.0, match / _LONG)
+    return Candidate(token, math.log(odds), _GROUP[min(match, _LONG)])
 
 
 class SuffixIndex:
@@ -21,7 +105,10 @@ class SuffixIndex:
     After SuffixDecoding (arXiv 2411.04975), on a table of n-grams of three tokens in place of a
     suffix tree; the occurrences of an n-gram are chained from the latest on, as those of a string
     are in zlib's deflate. It needs no model and costs microseconds: a look-up compares at most 8
-    places over 32 tokens, and a proposed token counts the votes of 8 places.
+    places over 32 tokens, and a proposed token counts the votes of 9 places.
+
+    The place that a copy continues from is followed from look-up to look-up, so that a long copy is
+    neither lost at a common n-gram nor compared again. Behind an edit it is looked for nearby.
 
     An index can serve many answers: only what differs from the text before is removed and added.
     """
@@ -33,6 +120,7 @@ class SuffixIndex:
 
     def _clear(self) -> None:
         self._text: list[int] = []
+        self._copy = _Copy()
         # A place is a position behind an n-gram that occurred: by n-gram the latest place, and by
         # place the one before it of the same n-gram, 0 where there is none.
         self._latest: dict[tuple[int, ...], int] = {}
@@ -44,11 +132,16 @@ class SuffixIndex:
             self._clear()
         shared = self._prefix.measure(self._text, context)
         self._torn = True
+        if shared < len(self._text):  # another text
+            self._copy = _Copy()
         if len(self._text) - shared > shared:  # adding is quicker than removing
             self._clear()
         while len(self._text) > shared:
             self._remove_last()
-        self._append(context[len(self._text) :])
+        before = len(self._text)
+        if len(context) > before:
+            self._append(context[before:])
+            self._copy.follow(self._text, before)
         self._torn = False
 
     def _append(self, tokens: list[int]) -> None:
@@ -75,23 +168,20 @@ class SuffixIndex:
 
         Walks from the places whose preceding tokens match the end longest; where they part, the
         most frequent token wins. A place that reaches the end of the text goes on in what was
-        proposed behind it. Ends where the whole is unlikely.
+        proposed behind it. Each token is computed when it is asked for.
         """
+        beyond = [*context[len(self._text) :], *ahead]
         end = [*context[-_LONGEST_MATCH:], *ahead][-_LONGEST_MATCH:]
-        places, match = self._longest_matches(end)
-        group = next(name for least, name in _GROUPS if match >= least)
-        beyond, likelihood = [*context[len(self._text) :], *ahead], 1.0
-        while places:
+        places, match, resumed = self._places(end, beyond)
+        for length in range(match, match + MAX_DRAFT_TOKENS):
+            if not places:
+                return
             said = self._said(places, beyond)
             token, count = said[0], said.count(said[0])
             if count < len(said):
                 token = max(said, key=said.count)  # of equally frequent ones the latest
                 count = said.count(token)
-            share = count / (len(said) + _SMOOTHING)
-            likelihood *= share
-            if likelihood < _LEAST_LIKELY:
-                return
-            yield Candidate(token, math.log(share / (1.0 - share)), group)
+            yield _candidate(token, count / (len(said) + _SMOOTHING), length, resumed)
             beyond.append(token)
             places = [p + 1 for p, each in zip(places, said, strict=True) if each == token]
 
@@ -102,17 +192,40 @@ class SuffixIndex:
             return [text[p] for p in places]
         return [text[p] if p < n else beyond[p - n] for p in places]
 
-    def _longest_matches(self, end: list[int]) -> tuple[list[int], int]:
-        """Places behind the longest matches with ``end``, the latest first, and their length."""
-        lengths = dict[int, int]()
-        place = self._latest.get(tuple(end[-_KEY:]), 0)
-        while place and len(lengths) < _MOST_PLACES:
-            lengths[place] = self._match(place, end)
-            place = self._earlier[place]
+    def _places(self, end: list[int], beyond: list[int]) -> tuple[list[int], int, bool]:
+        """Places to continue from, the latest first, their match, and whether a copy resumes.
+
+        ``end`` is the end of the text, and ``beyond`` what of it is not indexed.
+        """
+        copy, lengths = self._copy, dict[int, int]()
+        place, match = copy.place, copy.match
+        if place and beyond:
+            agrees = self._text[place : place + len(beyond)] == beyond
+            place, match = (place + len(beyond), match + len(beyond)) if agrees else (0, 0)
+        if place:
+            lengths[place] = match
+        if match < 2 * _LONGEST_MATCH:  # else no other match is half as long
+            self._look_up(end, lengths)
         longest = max(lengths.values(), default=0)
+        resumes = copy.resumed and match == longest
+        if resumes:
+            lengths = {place: match} if place else {}
         # Long matches decide together; a short one does not outvote a long one.
         enough = min(longest, max(_KEY, longest // 2 + 1))
-        return [place for place, length in lengths.items() if length >= enough], longest
+        found = {p: lengths[p] for p in sorted(lengths, reverse=True) if lengths[p] >= enough}
+        if not beyond:
+            copy.found = found
+        return list(found), longest, resumes
+
+    def _look_up(self, end: list[int], lengths: dict[int, int]) -> None:
+        """Add the latest places of the last n-gram, with how long they match the end."""
+        place = self._latest.get(tuple(end[-_KEY:]), 0)
+        for _ in range(_MOST_PLACES):
+            if not place:
+                return
+            if place not in lengths:
+                lengths[place] = self._match(place, end)
+            place = self._earlier[place]
 
     def _match(self, place: int, end: list[int]) -> int:
         text, last = self._text, len(end)

@@ -13,7 +13,7 @@ def test_answers_are_counted_beforehand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lengths", "width"), [((0,), 2), ((0, 1), 2), ((0, 4, 2), 5), ((0, "auto"), 33), ((0, 62), 63)]
+    ("lengths", "width"), [((0,), 2), ((0, 1), 2), ((0, 4, 2), 5), ((0, "auto"), 63), ((0, 62), 63)]
 )
 def test_the_widest_pass(lengths: tuple[DraftTokens, ...], width: int) -> None:
     assert plan(*lengths).width == width

@@ -278,3 +278,18 @@ def test_the_memory_of_a_mac(system: Path, monkeypatch: pytest.MonkeyPatch) -> N
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{system}:/bin:/usr/bin")
     assert machine.memory() == (36 * 16384, 8 << 30)
+
+
+@pytest.mark.parametrize(("worked", "busy"), [(0, False), (1, False), (3, True), (10, True)])
+def test_a_busy_machine_works_for_others(
+    worked: int, busy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(ticks: int) -> None:
+        (tmp_path / "stat").write_text(f"cpu  {ticks} 20 30 4000 50 0 0 0 0 0\ncpu0 1 2 3 4\n")
+
+    monkeypatch.setattr(machine, "_PROC", tmp_path)
+    monkeypatch.setattr("os.sysconf", lambda name: 100)
+    monkeypatch.setattr("time.sleep", lambda seconds: write(10 + worked))
+    assert machine.is_busy()  # nobody says
+    write(10)
+    assert machine.is_busy(0.05) is busy

@@ -803,7 +803,7 @@ def test_a_draft_that_fails_frees_the_target(
 
     monkeypatch.setattr(Weights, "close", noted_close)
     with pytest.raises(UsageError):
-        Engine.load(options(tiny.target), options(tiny.draft, device="nonesuch"))
+        Engine.load(options(tiny.target), options(tiny.draft, override_tensors=("blk=nowhere",)))
     assert {*freed} == {tiny.target, tiny.draft}
 
 

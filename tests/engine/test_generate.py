@@ -502,7 +502,7 @@ def test_a_conversation_of_short_answers_comes_to_draft() -> None:
     known = engine.profile.knowledge(clock)
     known.reading = 1.0  # seconds: 500 for the prompt, 10 for a token by plain decoding
     prompt, drafted = engine.encode("abc de" * 83), []
-    for _ in range(8):
+    for _ in range(16):
         responses = list(
             stream_generate(
                 engine, prompt, GREEDY, "auto", suffix=False, max_tokens=20, clock=clock

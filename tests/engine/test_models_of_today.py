@@ -90,7 +90,8 @@ class Truth:
 
 def loading(path: Path, **more: object) -> Any:
     """Options under which only a tie could be decided by rounding."""
-    return options(path, ctx_size=128, cache_type_k="f32", cache_type_v="f32", **more)
+    precise = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attention": "off"}
+    return options(path, ctx_size=128, **(precise | more))
 
 
 @pytest.fixture(scope="module")

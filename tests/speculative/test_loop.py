@@ -510,7 +510,7 @@ def test_the_first_token_is_picked_behind_the_last_chunk_of_the_prompt() -> None
     assert (report.seconds, report.tokens, report.cached) == (100, 3, 0)
     observed: list[Round] = []
     controller = Guesser(lambda i: 0, 2)
-    controller.observe = observed.append  # type: ignore[method-assign]
+    controller.observe = observed.append  # type: ignore[method-assign, assignment]
     rounds = generate_rounds(
         model, controller, GREEDY, [1, 2, 3, 4], max_tokens=3, is_stop=never_stop, clock=clock,
         row=report.row,

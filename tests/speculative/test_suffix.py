@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.speculative import suffix
 from localspec.speculative.suffix import GROUPS, SuffixIndex
 from tests.support.toys import WatchedList
@@ -116,9 +117,9 @@ def test_an_index_of_one_growing_list_is_as_one_made_anew(
             index.update(context)
         context += more
         index.update(context)
-        fresh = SuffixIndex()
-        fresh.update(list(context))
-        assert list(index.continuation(context)) == list(fresh.continuation(context))
+    fresh = SuffixIndex()
+    fresh.update(list(context))
+    assert list(index.continuation(context)) == list(fresh.continuation(context))
 
 
 class Interrupt:
@@ -190,6 +191,68 @@ def test_a_growing_list_is_compared_once() -> None:
     assert max(touched[2:]) < 50
 
 
+# -- copies --------------------------------------------------------------------------------
+
+ORIGINAL = [100 + i for i in range(600)]
+# The trigram (1, 2, 3) occurs behind each 20th token, more often than places are looked up.
+COMMON = [token for i in range(0, 600, 20) for token in (*ORIGINAL[i : i + 17], 1, 2, 3)]
+
+
+def test_a_long_copy_goes_on_at_what_occurs_everywhere() -> None:
+    assert rounds([*COMMON, 7, *COMMON], 600 + 4) < 600 / 32 + 2
+    index, context = SuffixIndex(), [*COMMON, 7, *COMMON[:3]]
+    for end in range(3, 200, 17):
+        context += COMMON[len(context) - 601 : end]
+        index.update(context)
+        found = [each.token for each in islice(index.continuation(context), 40)]
+        assert found == COMMON[end : end + 40]
+
+
+@pytest.mark.parametrize(
+    ("edited", "most"),
+    [
+        ([*ORIGINAL[:300], 9, *ORIGINAL[301:]], 2),  # another token
+        ([*ORIGINAL[:300], 9, 8, *ORIGINAL[301:]], 2),  # two for one
+        ([*ORIGINAL[:300], *range(9), *ORIGINAL[300:]], 10),  # an insertion
+        ([*ORIGINAL[:300], *ORIGINAL[305:]], 1),  # a deletion
+    ],
+)
+def test_behind_an_edit_a_copy_goes_on_at_once(edited: list[int], most: int) -> None:
+    whole = rounds([*ORIGINAL, 7, *ORIGINAL], 604)
+    assert rounds([*ORIGINAL, 7, *edited], 604) <= whole + 1 + most
+
+
+def test_the_copy_nearest_behind_an_edit_is_taken() -> None:
+    text = [*COMMON, 7, *COMMON[:217], 9, *COMMON[218:220]]  # then (1, 2) became (9, 2)
+    index = SuffixIndex()
+    for end in (500, 700, 800, 818, 821):
+        index.update(context := text[:end])
+        found = [each.token for each in islice(index.continuation(context), 3)]
+    assert found == COMMON[220:223]
+
+
+def test_the_longer_a_copy_the_surer_it_is() -> None:
+    index, confidences = SuffixIndex(), list[float]()
+    for end in (16, 32, 100, 400):
+        index.update(context := [*ORIGINAL, 7, *ORIGINAL[:end]])
+        confidences.append(next(index.continuation(context)).confidence)
+    assert confidences == sorted(set(confidences)) and confidences[-1] > confidences[0] + 3
+
+
+@given(st.lists(st.integers(0, 3), max_size=60), st.lists(st.integers(0, 9), max_size=40))
+def test_what_is_followed_is_always_in_the_text(text: list[int], ends: list[int]) -> None:
+    """However far each round follows what is proposed; and the text stays as it was."""
+    index, context = SuffixIndex(), list(text)
+    for accepted in ends:
+        index.update(context)
+        before = list(context)
+        found = [each.token for each in index.continuation(context)]
+        assert context == before and len(found) <= MAX_DRAFT_TOKENS
+        assert set(found) <= set(context)
+        assert index._copy.place < max(1, len(context))
+        context += [*found[:accepted], accepted % 4]
+
+
 # -- the work of a look-up -----------------------------------------------------------------
 
 
@@ -228,9 +291,9 @@ def test_a_look_up_takes_a_bounded_number_of_steps(text: list[int], times: int) 
     assert count <= 3 + 8 * 32 + (8 + 64 + 64) * (tokens + 1)  # a vote where 8 places differ
 
 
-def rounds(text: list[int]) -> int:
-    """Passes that it takes to say a text, where all that is proposed is verified."""
-    index, context, passes = SuffixIndex(), text[:1], 0
+def rounds(text: list[int], start: int = 1) -> int:
+    """Passes that it takes to say a text behind its start, where all proposed is verified."""
+    index, context, passes = SuffixIndex(), text[:start], 0
     while len(context) < len(text):
         index.update(context)
         for each in islice(index.continuation(context), 32):

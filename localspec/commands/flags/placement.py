@@ -284,7 +284,8 @@ class PlacementFlags:
             "-fa",
             metavar="auto|on|off",
             parser=choice(*get_args(FlashAttention)),
-            help="Flash attention; alone it means on. Default: auto.",
+            help="Flash attention; alone it means on. Default: auto, off on a CPU but for short "
+            "contexts.",
             rich_help_panel=_LOADING,
         ),
     ] = None

@@ -14,7 +14,11 @@ from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.heads.unstable import unstable
+from localspec.engine.llama.parameters import uses_devices
 from localspec.engine.loading.notes import missing_gpu
+from localspec.engine.memory.attention import choose_attention
+from localspec.engine.memory.plan import default_ctx_size
+from localspec.metadata.header import read_header
 
 
 @dataclass(slots=True)
@@ -75,7 +79,19 @@ def _examine_build(result: DoctorReport) -> None:
          "total": d.total}
         for d in llama_library.devices()
     ]  # fmt: skip
+    result.facts["flash_attention"] = _flash_attention()
     result.advice += missing_gpu()
+
+
+def _flash_attention() -> str:
+    """What `--flash-attn auto` means here, for the bundled target in its default context."""
+    header = read_header(paths.demo_pair()[0])
+    on_device = uses_devices(LoadOptions(header.path))
+    return str(
+        choose_attention(
+            header, LoadOptions(header.path), default_ctx_size(header), on_device=on_device
+        )
+    )
 
 
 def _heads(result: DoctorReport) -> bool:

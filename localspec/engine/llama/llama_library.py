@@ -10,13 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from localspec.core import machine
 from localspec.core.errors import EngineError, UsageError
 from localspec.core.formatting import printable
 from localspec.core.interrupt import held_interrupt, is_unwanted, require_wanted
 
-# Iterations an idle libgomp thread spins before it sleeps. Unbounded spinning, libgomp's default,
-# stalls a token for up to a second beside another busy process; see docs/threads.md.
-SPIN_COUNT = "1000"
+# Iterations an idle libgomp thread spins before it sleeps, on a quiet machine and on a busy one.
+# Unbounded spinning, libgomp's default, stalls a token for up to a second beside another busy
+# process, and sleeping early costs up to 7 % where there is none; see docs/threads.md.
+SPIN_COUNT, SPIN_COUNT_BUSY = "10000", "1000"
 
 _LOG_LINES = 50_000  # a model of many layers tells thousands about making a context
 _LEVEL_ERROR, _LEVEL_CONTINUES = 4, 5  # ggml_log_level; the bindings' own comments are out of date
@@ -94,7 +96,8 @@ def library() -> Any:
     """The low-level bindings, imported and initialised on first use."""
     os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # an abort would start a debugger
     if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)  # read when libgomp is loaded
+        if "GOMP_SPINCOUNT" not in os.environ:  # read when libgomp is loaded
+            os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT_BUSY if machine.is_busy() else SPIN_COUNT
     try:
         import llama_cpp.llama_cpp as llama
     except (ImportError, OSError, RuntimeError) as error:

@@ -18,9 +18,10 @@ from localspec.engine.llama.batch import AnyBatch, Batch, chunks
 from localspec.engine.llama.cache.branches import Branches
 from localspec.engine.llama.cache.copies import EVERY, LIVE, Copy, Reach, pointer
 from localspec.engine.llama.cache.rollback import Fork, Reread, Rollback, Trim, make_rollback
-from localspec.engine.llama.parameters import context_parameters, has_branches
+from localspec.engine.llama.parameters import context_parameters, has_branches, uses_devices
 from localspec.engine.llama.vocabulary.tokenizer import SHORT, require_fitting, tokenize
 from localspec.engine.llama.weights import Weights
+from localspec.engine.memory.attention import with_attention
 from localspec.engine.memory.plan import asked_ctx_size, default_ctx_size
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import ALONE, Logits
@@ -50,7 +51,9 @@ class LlamaModel:
     ) -> None:
         self._llama = llama_library.library()
         self.header = header
-        self.options = options
+        self.n_ctx = asked_ctx_size(header, options.ctx_size) or default_ctx_size(header)
+        on_device = uses_devices(options)
+        self.options = with_attention(header, options, self.n_ctx, on_device=on_device)
         self.threads = options.threads or machine.physical_cores()
         self._tokens: list[int] = []
         self._held = 0  # so many of the tokens are in llama.cpp's cache
@@ -63,11 +66,10 @@ class LlamaModel:
         self._context: Any = None
         self._batch: AnyBatch | None = None
         self._branches: Branches | None = None
-        self._weights = Weights(header, options, weightless=weightless)
+        self._weights = Weights(header, self.options, weightless=weightless)
         self.memory = self._weights.memory
         self.n_vocab = self._weights.n_vocab
         try:
-            self.n_ctx = asked_ctx_size(header, options.ctx_size) or default_ctx_size(header)
             self._batch = self.make_batch()
             self.rollback: Rollback = self._choose_rollback(ways)
         except BaseException:

@@ -112,6 +112,16 @@ def _kv_overrides(given: tuple[KeyValue, ...]) -> Any:
     return array
 
 
+def uses_devices(options: LoadOptions) -> bool:
+    """Whether any layer may be computed elsewhere than on the CPU."""
+    if options.gpu_layers == 0:
+        return False
+    chosen = _devices(options)
+    if chosen is not None:
+        return bool(chosen)
+    return any(device.kind not in ("CPU", "accelerator") for device in llama_library.devices())
+
+
 def _devices(options: LoadOptions) -> list[int] | None:
     """Handles of the devices that take layers; None where that is left to llama.cpp.
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from localspec.core.config import MAX_DRAFT_TOKENS, MAX_ROWS, LoadOptions
+from localspec.engine.memory.attention import score_bytes, token_bytes, with_attention
 from localspec.engine.memory.recurrent import (
     ANCHORS,
     SNAPSHOTS,
@@ -19,7 +20,7 @@ from localspec.metadata.draft_kind import (
     n_layers,
     output_width,
 )
-from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME, TensorInfo
+from localspec.metadata.gguf_file import TensorInfo
 from localspec.metadata.header import ModelHeader
 
 MAX_LAYERS = 1024  # that are looked at; llama.cpp allows half as many
@@ -34,7 +35,6 @@ _FULL_EVERY = {
     "gpt-oss": 2, "llama4": 4, "mellum": 4, "olmo2": 4, "plamo3": 8,
 }  # fmt: skip
 _FULL_FIRST = {"cohere2moe": 4, "laguna": 4, "smallthinker": 4}
-_BOTH = frozenset({"falcon-h1"})  # attention and a recurrent state in each layer
 _UNWINDOWED = frozenset({"phi3"})  # llama.cpp ignores the window its files state
 
 
@@ -138,6 +138,7 @@ def estimate_memory(
     Repeats llama.cpp's arithmetic for weights and caches; the compute buffers follow a formula that
     was fitted to what it logs. Recurrent layers have what they convolve twice in addition.
     """
+    options = with_attention(header, options, ctx_size, on_device=bool(options.gpu_layers))
     alone = not draft_kind(header).is_model  # a file of heads holds nothing else
     with_heads = alone or (heads and has_heads(header))
     blocks, embedding, output, copied = _by_place(header, with_heads)
@@ -153,16 +154,19 @@ def estimate_memory(
     of_heads = _padded(asked + MAX_DRAFT_TOKENS + 2)  # `heads.head.ROOM`
     kv = tuple(
         (windowed if slides[i] else cells if i < own else of_heads)
-        * _token_bytes(header, i, block, options)
+        * token_bytes(header, i, _names(block), options)
         + states * _state_bytes(header, block)
         for i, block in enumerate(blocks)
     )
     at_once = batch + -batch % options.sequences  # as `graph_reserve` rounds
-    compute = _compute(header, at_once, cells + (windowed if any(slides) else 0))
+    scores = score_bytes(header, at_once, cells) if options.flash_attention == "off" else 0
+    compute = _compute(header, at_once, cells + (windowed if any(slides) else 0), scores)
     compute += _FLOAT * options.sequences * (len(header.vocab) if header.vocab else 0)
     compute += 2 * _FLOAT * batch * convolved(header) * (not alone)
     if with_heads and not alone:  # whose context has buffers too, and both hand over hidden states
-        compute += _compute(header, batch, cells) + 2 * _FLOAT * batch * (output_width(header) or 0)
+        compute += _compute(header, batch, cells, scores) + 2 * _FLOAT * batch * (
+            output_width(header) or 0
+        )
     return MemoryEstimate(
         embedding=embedding,
         layers=tuple(sum(tensor.n_bytes for tensor in block) for block in blocks),
@@ -213,47 +217,6 @@ def sliding_layers(header: ModelHeader, count: int) -> list[bool]:
     return [i % every != full for i in range(count)]
 
 
-def _token_bytes(
-    header: ModelHeader, index: int, block: Sequence[TensorInfo], options: LoadOptions
-) -> int:
-    """Bytes of cached keys and values of one token in one layer."""
-    shared = header.get("attention.shared_kv_layers")
-    if isinstance(shared, int) and index >= (header.block_count or 0) - shared:
-        return 0
-    keys, values = _kv_widths(header, index, block)
-    return _packed(keys, options.cache_type_k) + _packed(values, options.cache_type_v)
-
-
-def _packed(width: int, type_name: str) -> int:
-    stored = GGML_TYPES_BY_NAME[type_name]
-    return width * stored.block_bytes // stored.block_elements
-
-
-def _kv_widths(header: ModelHeader, index: int, block: Sequence[TensorInfo]) -> tuple[int, int]:
-    """Elements of a token's key and value: as wide as the layer's projections make them."""
-    shapes = _names(block)
-    if is_recurrent(header, shapes) and header.architecture not in _BOTH:
-        return 0, 0
-    rank = header.get("attention.kv_lora_rank")
-    if isinstance(rank, int) and header.get("attention.key_length_mla") is not None:
-        turned = header.get("rope.dimension_count")
-        return rank + (turned if isinstance(turned, int) else 0), 0
-    rows = [shapes.get(f"attn_{name}.weight", ()) for name in ("k", "v")]
-    if len(rows[0]) == 2:  # where values are the keys again, there is no projection of their own
-        return rows[0][1], rows[1][1] if len(rows[1]) == 2 else rows[0][1]
-    if not {"attn_qkv.weight", "attn_kv_b.weight"} & set(shapes):
-        return 0, 0
-    heads = header.head_count or 1
-    given = header.get("attention.head_count_kv")
-    if isinstance(given, tuple) and index < len(given):
-        given = given[index]
-    n_kv = given if isinstance(given, int) and "attn_qkv.weight" in shapes else heads
-    usual = (header.embedding_length or 0) // heads
-    lengths = [header.get(f"attention.{name}_length") for name in ("key", "value")]
-    key, value = (length if isinstance(length, int) else usual for length in lengths)
-    return n_kv * key, n_kv * value
-
-
 def _state_bytes(header: ModelHeader, block: Sequence[TensorInfo]) -> int:
     """Bytes of a layer's recurrent state for one sequence."""
     return state_bytes(header) if is_recurrent(header, _names(block)) else 0
@@ -264,12 +227,14 @@ def _names(block: Sequence[TensorInfo]) -> dict[str, tuple[int, ...]]:
     return {tensor.name.split(".", 2)[2]: tensor.shape for tensor in block}
 
 
-def _compute(header: ModelHeader, batch: int, cells: int) -> int:
-    """Bytes of intermediate results: of a layer with its attention masks, or of the last logits.
+def _compute(header: ModelHeader, batch: int, cells: int, scores: int) -> int:
+    """Bytes of intermediate results: of feed-forward, of attention, or of the last logits.
 
-    Fitted to what llama.cpp logged on CPUs with flash attention for five models of half a million
-    to 283 million parameters: of each token four rows as wide as the model and three as its
-    feed-forward part. Found again within 3 % for headers of five models of 0.6 to 27 billion.
+    Fitted to what llama.cpp logged on CPUs for five models of half a million to 283 million
+    parameters: of each token four rows as wide as the model and three as its feed-forward part;
+    without flash attention also the ``scores``, beside seven rows, and masks twice as large. Found
+    again within 3 % for headers of five models of 0.6 to 27 billion with flash attention, and
+    within 9 % for two of 8 and 27 billion without.
     """
     forward = header.get("feed_forward_length")
     wide = max(forward) if isinstance(forward, tuple) and forward else forward
@@ -279,9 +244,10 @@ def _compute(header: ModelHeader, batch: int, cells: int) -> int:
         widths.append(expert * used)
     width = header.embedding_length or 0
     steps = _FLOAT * batch * (4 * width + 3 * max(widths, default=0))
-    masks = 2 * batch * cells
+    masks = (_FLOAT if scores else 2) * batch * cells
+    attention = scores + 7 * _FLOAT * batch * width if scores else 0
     n_vocab = len(header.vocab) if header.vocab else 0
     if header.trimmed is not None:
         n_vocab = len(header.trimmed.ids)
     last = _FLOAT * (MAX_ROWS * n_vocab + batch * width)
-    return max(steps + masks, last)
+    return max(max(steps, attention) + masks, last)

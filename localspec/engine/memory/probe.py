@@ -18,6 +18,7 @@ from localspec.core.config import KeyValue, LoadOptions, Lora, RopeOptions, RpcS
 from localspec.core.errors import EngineError, UsageError
 from localspec.core.formatting import size
 from localspec.engine.llama import llama_library
+from localspec.engine.llama.parameters import uses_devices
 from localspec.engine.memory.estimate import MemoryEstimate, estimate_memory, estimate_run
 from localspec.engine.memory.plan import (
     LEAST_CTX,
@@ -135,6 +136,8 @@ def plan_here(
     """
     free = free or free_memory(target_options.device)
     free = _placeable(free, target_options, draft_options)
+    target_options = _with_flash(target_options)
+    draft_options = draft_options and _with_flash(draft_options)
     request = MemoryRequest(
         asked_ctx_size(target, target_options.ctx_size),
         draft_options.ctx_size if draft_options else None,
@@ -156,13 +159,18 @@ def plan_here(
     ctx_size = request.ctx_size or default_ctx_size(target)
     draft_ctx = draft_context(ctx_size)
     least = request.ctx_size or min(ctx_size, LEAST_CTX)
-    flash = target_options.flash_attention  # without it, buffers grow beyond the estimate
-    wanted = flash == "off" or _is_tight(estimate(ctx_size, draft_ctx), free)
+    wanted = _is_tight(estimate(ctx_size, draft_ctx), free)
     if wanted and not _is_hopeless(estimate(least, draft_context(least)), free):
         correct[0] = _correction(target, ctx_size, target_options)
         if draft is not None and draft_options is not None:
             correct[1] = _correction(draft, draft_ctx, draft_options)
     return plan(target, draft, request, free, estimate)
+
+
+def _with_flash(options: LoadOptions) -> LoadOptions:
+    """The options of a model; flash attention stays on where layers may be on a device."""
+    auto = options.flash_attention == "auto"
+    return replace(options, flash_attention="on") if auto and uses_devices(options) else options
 
 
 def _placeable(free: FreeMemory, target: LoadOptions, draft: LoadOptions | None) -> FreeMemory:

@@ -5,14 +5,16 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from localspec.core.interrupt import held_interrupt
-from localspec.speculative.control.probing import FAR_BEHIND
 from localspec.speculative.loop import ALONE, Clock, Company, Logits
 
-CHUNK = 128  # tokens: the most of a prompt that is read between two rounds of others
+WIDE = 128  # tokens of a pass that reads a prompt while others wait for it
+_SLOW = 0.25  # seconds: a pass that takes longer is made half as wide, for twice as many rounds
+_LEAST = 32  # prompt tokens beside rounds, however wide these are
+_STEP = 8  # tokens that a round reads at most besides those whose logits it wants
 
 
 class Context(Protocol):
@@ -38,7 +40,7 @@ class Context(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one slot wants of a pass: tokens from ``position`` on, logits of the last ``rows``."""
+    """What a slot wants to read: tokens from ``position`` on, with logits of the last ``rows``."""
 
     context: Context
     sequence: int
@@ -47,12 +49,15 @@ class Part:
     rows: int
 
     @property
-    def is_round(self) -> bool:
-        """Whether it is a verification or a draft step; else it reads a prompt, perhaps to its end.
+    def is_prompt(self) -> bool:
+        """Whether it may be read in several passes, beside the rounds of others."""
+        return not self.rows or len(self.tokens) - self.rows > _STEP
 
-        A draft reads no more within a step than the tokens that it fell behind by.
-        """
-        return self.rows > 0 and len(self.tokens) - self.rows < FAR_BEHIND
+    def beginning(self, count: int) -> "Part":
+        """Its first ``count`` tokens or fewer, without logits where that is not all of it."""
+        if count >= len(self.tokens):
+            return self
+        return replace(self, tokens=self.tokens[: min(count, len(self.tokens) - self.rows)], rows=0)
 
 
 class Seat:
@@ -70,11 +75,6 @@ class Seat:
         self.found: Logits | Exception | None = None
         self.spent = 0.0  # seconds of the pass that are this slot's own
         self._answering = False
-
-    @property
-    def in_company(self) -> bool:
-        """Whether others answer too."""
-        return self._passes.answering > 1
 
     @contextmanager
     def answering(self) -> Iterator[None]:
@@ -94,13 +94,17 @@ class Seat:
         with nullcontext() if self._answering else self.answering():
             yield
 
-    def read(self, part: Part) -> Logits:
-        """The logits of a part, from a pass that others may share; raises what the pass raised."""
+    def read(self, part: Part) -> tuple[int, Logits]:
+        """How many tokens of a part one pass has read, and their logits; others may share it.
+
+        A prompt may be read in part, without logits then. Raises what the pass raised.
+        """
         with self.at_turn(), held_interrupt():
             found = self._passes.wait_for(self, part)
         if isinstance(found, Exception):
             raise found
-        return found
+        assert self.wanted is not None
+        return len(self.wanted.tokens), found
 
 
 class SharedPasses:
@@ -109,7 +113,8 @@ class SharedPasses:
     One thread at a time has the turn: it alone runs Python, so what slots share needs no locks. Who
     has to wait for a pass passes the turn on to one that can go on; the last one makes the pass.
     Passes for rounds come first on ``contexts[0]``, the draft's if there is one, so that all draft
-    in step, then on the target's; what is only read, as prompts are, takes turns with rounds.
+    in step, then on the target's. Prompts are read in the same passes, a chunk in each; where they
+    cannot be, as on the draft's context while nobody drafts, they take turns with rounds.
     """
 
     def __init__(self, contexts: Sequence[Context], clock: Clock = time.perf_counter) -> None:
@@ -119,7 +124,8 @@ class SharedPasses:
         self._running: Seat | None = None  # who has the turn
         self._ready: deque[Seat] = deque()  # can go on, but have not the turn
         self._waiting: list[Seat] = []  # for a pass, in the order in which they came
-        self._reads_next = False
+        self._prompt_next = False
+        self._token_seconds = dict.fromkeys(map(id, contexts), 0.0)  # of a pass with a prompt
         self.answering = 0
 
     def join(self, seat: Seat) -> None:
@@ -174,24 +180,69 @@ class SharedPasses:
         self._read(chosen)
         seconds = self._clock() - began
         _account(chosen, seconds)
+        if chosen[0].company.mixed:
+            context = _part(chosen[0]).context
+            self._token_seconds[id(context)] = seconds / _width(chosen)
         self._waiting = [seat for seat in self._waiting if seat not in chosen]
         with self._lock:
             self._ready.extendleft(seat for seat in reversed(chosen) if seat is not own)
 
     def _choose(self) -> list[Seat]:
-        """Those whose turn it is: all that take a round on one context, or some that read."""
-        rounds = [seat for seat in self._waiting if seat.wanted and seat.wanted.is_round]
-        reads = [seat for seat in self._waiting if seat not in rounds]
+        """Those whose turn it is: the rounds of one context and prompts, or prompts alone.
+
+        All rounds of the target carry prompts, but only the first draft step before each does.
+        """
+        prompts = [seat for seat in self._waiting if _part(seat).is_prompt]
+        rounds = [seat for seat in self._waiting if not _part(seat).is_prompt]
         for context in self._contexts:
-            of_context = [seat for seat in rounds if _context(seat) is context]
-            is_last = context is self._contexts[-1]
-            if of_context and not (is_last and reads and self._reads_next):
-                self._reads_next = self._reads_next or is_last
-                return _fitting(of_context, context.most_tokens, context.most_rows)
-        self._reads_next = False
-        context = _context(reads[0])
-        of_context = [seat for seat in reads if _context(seat) is context]
-        return _fitting(of_context, min(CHUNK, context.most_tokens), context.most_rows)
+            of_context = [seat for seat in rounds if _part(seat).context is context]
+            if not of_context:
+                continue
+            is_target = context is self._contexts[-1]
+            reads = prompts if is_target or self._prompt_next else []
+            chosen = self._fitting(context, of_context, reads)
+            if is_target and self._prompt_next and prompts and prompts[0] not in chosen:
+                break
+            self._prompt_next = is_target or (self._prompt_next and len(chosen) <= len(of_context))
+            return chosen
+        self._prompt_next = False
+        return self._fitting(_part(prompts[0]).context, [], prompts)
+
+    def _fitting(
+        self, context: Context, rounds: Sequence[Seat], prompts: Sequence[Seat]
+    ) -> list[Seat]:
+        """As many as fit into a pass, at least the first; prompts are cut to what fits."""
+        tokens, rows = context.most_tokens, context.most_rows
+        chosen: list[Seat] = []
+        for seat in rounds:
+            part = _part(seat)
+            tokens, rows = tokens - len(part.tokens), rows - part.rows
+            if chosen and min(tokens, rows) < 0:
+                return chosen
+            chosen.append(seat)
+        tokens = min(tokens, self._chunk(context, _width(chosen)))
+        for seat in prompts:
+            part = _part(seat)
+            if part.context is not context:
+                continue
+            part = part.beginning(tokens)
+            if not part.tokens or part.rows > rows:
+                break
+            seat.wanted = part
+            tokens, rows = tokens - len(part.tokens), rows - part.rows
+            chosen.append(seat)
+        return chosen
+
+    def _chunk(self, context: Context, width: int) -> int:
+        """Most prompt tokens in a pass with rounds of this width.
+
+        Half of `WIDE` is as narrow as costs little more for each token: llama.cpp's attention on
+        processors computes 64 tokens at once, and fewer one by one.
+        """
+        if self.answering == 1:
+            return context.most_tokens
+        is_slow = width and self._token_seconds[id(context)] * WIDE > _SLOW
+        return max(_LEAST, (WIDE // 2 if is_slow else WIDE) - width)
 
     def _read(self, chosen: Sequence[Seat]) -> None:
         """Give each what it wants; where the pass fails, each in one of its own."""
@@ -209,34 +260,28 @@ class SharedPasses:
                     seat.found = seat.found.copy()  # before the next one's pass
 
 
-def _context(seat: Seat) -> Context:
+def _part(seat: Seat) -> Part:
     assert seat.wanted is not None
-    return seat.wanted.context
+    return seat.wanted
 
 
-def _fitting(seats: Sequence[Seat], tokens: int, rows: int) -> list[Seat]:
-    """As many as fit into a pass, at least the first."""
-    chosen: list[Seat] = []
-    for seat in seats:
-        assert seat.wanted is not None
-        tokens -= len(seat.wanted.tokens)
-        rows -= seat.wanted.rows
-        if chosen and (tokens < 0 or rows < 0):
-            break
-        chosen.append(seat)
-    return chosen
+def _width(seats: Sequence[Seat]) -> int:
+    return sum(len(_part(seat).tokens) for seat in seats)
 
 
 def _account(chosen: Sequence[Seat], seconds: float) -> None:
-    """Tell each with whom it shared the pass; of what was only read, a share by tokens is its own.
+    """Tell each seat how its pass was batched, and which of its seconds are its own.
 
-    A round's seconds are those of the whole pass: what is learnt of passes is by their width.
+    A round's seconds are those of all rounds of the pass: costs are learnt by their width. Prompts
+    and rounds share a pass by their tokens; such a pass says nothing of what rounds cost.
     """
-    width = sum(len(seat.wanted.tokens) for seat in chosen if seat.wanted)
+    rounds = [seat for seat in chosen if not _part(seat).is_prompt]
+    width, every = _width(rounds), _width(chosen)
+    mixed = 0 < len(rounds) < len(chosen)
     for seat in chosen:
-        assert seat.wanted is not None
-        own, waited = len(seat.wanted.tokens), seat.company.waited
-        if seat.wanted.is_round:
-            seat.company, seat.spent = Company(len(chosen), width - own, waited), seconds
+        own, waited = len(_part(seat).tokens), seat.company.waited
+        if _part(seat).is_prompt:
+            seat.company, seat.spent = Company(1, 0, waited, mixed), seconds * own / every
         else:
-            seat.company, seat.spent = Company(1, 0, waited), seconds * own / width
+            seat.company = Company(len(rounds), width - own, waited, mixed)
+            seat.spent = seconds * width / every

@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 
 from localspec.core.errors import EngineError
 from localspec.core.interrupt import require_wanted
-from localspec.engine.llama.batch import chunks
 from localspec.engine.llama.cache.copies import Copy, Reach
-from localspec.engine.slots.shared_passes import CHUNK, Context, Part, Seat
+from localspec.engine.slots.shared_passes import Context, Part, Seat
 from localspec.speculative.loop import Company, Logits
 
 
@@ -88,7 +87,7 @@ class SlotModel:
     def decode(self, tokens: Sequence[int], rows: int) -> Logits:
         """Append ``tokens``; logits after the last ``rows``, valid until the next call.
 
-        What is long is read in chunks, between which others have rounds. Raises EngineError when
+        What is long is read in chunks, in passes of others' rounds. Raises EngineError when
         llama.cpp refuses; the cache then holds what it held before. Raises Cancelled between two
         chunks where `stopped_when` ends it: a pass is of others too.
         """
@@ -96,12 +95,13 @@ class SlotModel:
         unread = [*self._tokens[self._held :], *tokens]
         logits: Logits = np.empty((0, self.n_vocab), np.float32)
         try:
-            for chunk, outputs in chunks(unread, rows, self._chunk):
+            while unread:
                 require_wanted()
-                part = Part(self._context, self._sequence, chunk, self._held, outputs)
-                logits = self._seat.read(part)
-                self._held += len(chunk)
-                self._tokens += chunk[len(chunk) - max(0, self._held - len(self._tokens)) :]
+                part = Part(self._context, self._sequence, unread, self._held, rows)
+                count, logits = self._seat.read(part)
+                self._held += count
+                self._tokens += unread[count - max(0, self._held - len(self._tokens)) : count]
+                unread = unread[count:]
         except EngineError:
             del self._tokens[before:]
             self._rewind(min(before, self._held))  # which may leave less
@@ -154,9 +154,3 @@ class SlotModel:
     def _rewind(self, length: int) -> None:
         with self._seat.at_turn():
             self._held = self._context.rewind(self._sequence, length)
-
-    @property
-    def _chunk(self) -> int:
-        """Tokens of a prompt that are read at once: others wait for no more than a few."""
-        most = self._context.most_tokens
-        return min(CHUNK, most) if self._seat.in_company else most

@@ -1,6 +1,5 @@
 """The answers to one request, on their way: merged as they come, and what became of each."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +8,7 @@ from localspec.engine.answer import GenerationResponse
 from localspec.engine.chat.tools.tool import ToolCall
 from localspec.engine.stats import GenerationStats
 from localspec.server.metrics import Metrics
-from localspec.server.queue.job import Job
+from localspec.server.queue.job import Job, received
 from localspec.server.queue.limits import Closing
 from localspec.speculative.sampling.logprobs import TokenLogprob
 
@@ -106,24 +105,14 @@ class Answers:
 
     async def _merge(self) -> AsyncIterator[tuple[Choice, GenerationResponse]]:
         """Each response as it comes, added to its choice."""
-        streams = [(choice, aiter(choice.job)) for choice in self.choices]
-        pending = {asyncio.ensure_future(anext(stream)): (c, stream) for c, stream in streams}
-        try:
-            while pending:
-                done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    choice, stream = pending.pop(task)
-                    try:
-                        response = task.result()
-                    except StopAsyncIteration:
-                        self._end(choice)
-                        continue
-                    self._add(choice, response)
-                    pending[asyncio.ensure_future(anext(stream))] = choice, stream
-                    yield choice, response
-        finally:
-            for task in pending:
-                task.cancel()
+        choices = {choice.job: choice for choice in self.choices}
+        async for job, response in received(list(choices)):
+            choice = choices[job]
+            if response is None:
+                self._end(choice)
+            else:
+                self._add(choice, response)
+                yield choice, response
 
     def _add(self, choice: Choice, response: GenerationResponse) -> None:
         if not choice.responses:

@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 from localspec.core.config import DraftTokens
@@ -32,8 +31,7 @@ class Ask:
 class Job:
     """An answer that waits for a slot, or is under way in one.
 
-    To be iterated once, in the event loop in which it was made: the responses as they come, or the
-    error that ended them. Whoever leaves the iteration early cancels it. ``asked_at`` and
+    Its responses come from `received`, in the event loop in which it was made. ``asked_at`` and
     ``begun_at``, when a slot took it, are of `time.monotonic`.
     """
 
@@ -44,9 +42,7 @@ class Job:
     cancelled: bool = False
     reason: LocalspecError | None = None
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
-    _responses: asyncio.Queue[GenerationResponse | BaseException | None] = field(
-        default_factory=asyncio.Queue
-    )
+    _arrivals: "asyncio.Queue[Arrival]" = field(default_factory=asyncio.Queue)
     _patience: asyncio.TimerHandle | None = None
 
     def cancel(self, reason: LocalspecError | None = None) -> None:
@@ -59,14 +55,11 @@ class Job:
             self.cancelled = True
             self.withdraw(self)
 
-    async def __aiter__(self) -> AsyncIterator[GenerationResponse]:
-        try:
-            while (item := await self._responses.get()) is not None:
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
-        finally:
-            self.cancel()
+    def deliver(self, arrivals: "asyncio.Queue[Arrival]") -> None:
+        """Put all that has come, and all that comes, into this queue."""
+        while not self._arrivals.empty():
+            arrivals.put_nowait(self._arrivals.get_nowait())
+        self._arrivals = arrivals
 
     # -- for the scheduler and the slot's thread ---------------------------------------------
 
@@ -81,7 +74,7 @@ class Job:
 
     def put(self, response: GenerationResponse) -> None:
         """Pass a response on; its figures are those of now, for the stream's are live."""
-        self._put(replace(response, stats=deepcopy(response.stats)))
+        self._put(replace(response, stats=response.stats.sums()))
 
     def end(self, error: BaseException | None = None) -> None:
         """Nothing more comes, as the answer is complete, or because of an error."""
@@ -93,8 +86,35 @@ class Job:
             self._in_loop(self._patience.cancel)
 
     def _put(self, item: GenerationResponse | BaseException | None) -> None:
-        self._in_loop(lambda: self._responses.put_nowait(item))
+        self._in_loop(lambda: self._arrivals.put_nowait((self, item)))
 
     def _in_loop(self, act: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop is closed, and nobody there to be told
             self._loop.call_soon_threadsafe(act)
+
+
+Arrival = tuple[Job, GenerationResponse | BaseException | None]
+
+
+async def received(
+    jobs: Sequence[Job],
+) -> AsyncGenerator[tuple[Job, GenerationResponse | None], None]:
+    """The responses of jobs as they come, each with its job; None at the end of a job.
+
+    To be iterated once for each job. Raises the error of the first job that fails; who leaves the
+    iteration early cancels all.
+    """
+    arrivals = asyncio.Queue[Arrival]()
+    for job in jobs:
+        job.deliver(arrivals)
+    left = len(jobs)
+    try:
+        while left:
+            job, item = await arrivals.get()
+            if isinstance(item, BaseException):
+                raise item
+            left -= item is None
+            yield job, item
+    finally:
+        for job in jobs:
+            job.cancel()

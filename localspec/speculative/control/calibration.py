@@ -8,8 +8,9 @@ from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.loop import Clock, TokenModel
 
 BUDGET = 2.0  # seconds
-_VERIFY_WIDTHS = (1, 4, 2, 8, 3, 6, 16, 5, 12, 9, 7, 33)  # those that decide most come first
-_DRAFT_WIDTHS = (1, 2, 4)
+# Those that decide most come first, and once more later: the machine may have been busy.
+_VERIFY_WIDTHS = (1, 4, 2, 8, 3, 6, 1, 4, 2, 3, 16, 5, 12, 9, 7, 33, 63)
+_DRAFT_WIDTHS = (1, 2, 4, 1)
 _READING_WIDTH = 32
 _SPOT = 4  # tokens of the pass that tells whether costs have changed
 _TRIES = 2  # the first pass of a width sets things up
@@ -63,13 +64,17 @@ def _best(model: TokenModel, width: int, clock: Clock) -> float:
 def _measure(
     model: TokenModel, costs: PassCosts, widths: tuple[int, ...], clock: Clock, end: float
 ) -> None:
+    found, guess = dict[int, float](), PassCosts()
     for i, width in enumerate(width for width in widths if width <= model.n_ctx):
         # Without a second width nothing can be said of any; later a narrower one may still fit.
-        if i >= 2 and clock() + costs.seconds(width, 0) > end:
+        if i >= 2 and clock() + guess.seconds(width, 0) > end:
             continue
         best = _seconds(model, width, clock)
         if clock() + best <= end:  # the first pass of a width also sets things up
             best = min(best, _seconds(model, width, clock))
+        found[width] = min(best, found.get(width, best))
+        guess.observe(width, 0, best)
+    for width, best in found.items():
         costs.observe(width, 0, best)
     model.keep(0)
 

@@ -22,6 +22,7 @@ from localspec.speculative.suffix import SuffixIndex
 
 _FEW = 6  # candidates judged: too few to draft far
 _GUESSED = 0.25  # tokens: the most that a round may gain by candidates of which few were judged
+_RENT = 0.5  # weight of a missed round: conversations end, or are compacted, before it pays
 _SURE = 1.5  # times what reading costs: what is only expected must gain so much
 _SHORT_ANSWER = 64  # tokens: what an answer is expected to have at least
 
@@ -164,7 +165,7 @@ class Adaptive:
     def propose(self, context: list[int], limit: int) -> Proposal:
         """The candidates worth verifying, after as many draft steps as are worth taking."""
         self._value.refresh(len(context) - 1, drafting=self._length > 0)
-        plan = self._plan = _RoundPlan(self._look_up(context, min(limit, WIDEST - 1)))
+        plan = self._plan = _RoundPlan(self._look_up(context, limit))
         if self._known.since_plain < LONGEST_INTERVAL:  # what a plain pass costs must be known too
             self.status = self._choose(plan, context, limit)
         self._length = plan.width
@@ -248,7 +249,7 @@ class Adaptive:
         plan.reading_seconds = probe.read(context, unread)
         candidates = probe.drafter.candidates(context, unread)
         chain = self._draft(candidates, min(limit, LONGEST_AUTO if known else TRIAL))
-        self._extend(context, chain, min(limit, WIDEST - 1))
+        self._extend(context, chain, limit)
         self._prefer(plan, chain)
         if self._tree is not None:
             most = min(limit, WIDEST - 1)
@@ -270,22 +271,24 @@ class Adaptive:
         """Whether drafting gains well above what reading the prompt costs, or would have gained it.
 
         How long the answer will be is unknown: as long again as it is, and 64 tokens at least. What
-        ``missed`` plain rounds of earlier answers lost counts in full, as rent does for who may buy
-        (ski rental): at most twice what is best in hindsight is lost.
+        ``missed`` plain rounds of earlier answers lost counts half, as rent does for who may buy
+        (ski rental).
         """
         if unread <= FAR_BEHIND:
             return True
-        tokens = min(limit, max(_SHORT_ANSWER, probe.emitted)) / _SURE + missed
+        tokens = min(limit, max(_SHORT_ANSWER, probe.emitted)) / _SURE + _RENT * missed
         rounds = tokens / max(2.0, 1.0 + gain)  # a round gives about two tokens, or what it gains
         seconds = gain / self._value.rate() * rounds
         return seconds >= self._known.reading_seconds(unread)
 
     def _look_up(self, context: list[int], limit: int) -> list[Candidate]:
-        """Prompt-lookup candidates for the current context."""
+        """Prompt-lookup candidates for the current context, as far as they may pay."""
         if self._index is None:
             return []
         self._index.update(context)
-        return list(islice(self._index.continuation(context), limit))
+        chain: list[Candidate] = []
+        self._value.lengthen(chain, self._index.continuation(context), limit)
+        return chain
 
     def _draft(self, candidates: Iterator[Candidate], limit: int) -> list[Candidate]:
         """Candidates of the model, one step at a time while the next ones are worth it."""
@@ -302,7 +305,7 @@ class Adaptive:
         """Let the index continue where the model ended."""
         if self._index is not None and chain:
             drafted = [each.token for each in chain]
-            chain += islice(self._index.continuation(context, drafted), limit - len(chain))
+            self._value.lengthen(chain, self._index.continuation(context, drafted), limit)
 
     def observe(self, outcome: Round) -> None:
         """Learn what the pass cost and who was right."""
@@ -314,7 +317,9 @@ class Adaptive:
         drafting -= self._plan.reading_seconds
         known.loss_budget.add(value.counted_seconds(outcome, drafting), tokens, value.plain)
         self.plain_seconds += tokens * value.plain * outcome.sequences
-        known.recent.add(tokens, outcome.seconds / outcome.sequences)
+        # A long copy tells nothing of the speed behind it, nor a pass that reads another prompt.
+        if tokens <= 1 + LONGEST_AUTO and not outcome.mixed:
+            known.recent.add(tokens, outcome.seconds / outcome.sequences)
         if self._probe is not None:
             self._probe.count(tokens)
         self._acceptance.observe_all(self._plan.candidates, outcome.tokens)

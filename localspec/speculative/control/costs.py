@@ -9,6 +9,7 @@ _FARTHEST = 3.0  # a pass this many times slower than expected counts as this mu
 _QUICKER, _FORGIVEN = 1.5, 0.25  # times as quick as expected; what was seen then still weighs
 _SHORTEST = 1e-9  # seconds: a clock may be too coarse to see a pass
 _LEAST = 0.05  # of the mean of a width: what a far shorter context costs at least
+_SELDOM = 0.1  # of the weight of both neighbours; a width seen so seldom may have been held up
 _RIDGE = 1e4  # squared tokens: holds the slopes until contexts of different length were seen
 
 
@@ -67,21 +68,44 @@ class PassCosts:
         """Whether a pass of this width was seen."""
         return width in self._widths
 
+    @property
+    def widest(self) -> int:
+        """The widest pass that was seen; 0 before the first."""
+        return self._known[-1] if self._known else 0
+
     def seconds(self, width: int, past: int) -> float:
         """Expected seconds; raises LookupError before the first pass."""
         if self._stale:
             self._slopes, self._stale = self._fit(), False
         i = bisect_left(self._known, width)
         if i < len(self._known) and self._known[i] == width:
-            return self._at(width, past)
+            return self._seen(i, past)
         if not self._known:
             raise LookupError("no pass was seen yet")
         if i == 0:
             return self._at(self._known[0], past)
-        below = self._known[i - 1]
         if i == len(self._known):
             return self._beyond(width, past)
-        above = self._known[i]
+        return self._between(self._known[i - 1], self._known[i], width, past)
+
+    def _seen(self, i: int, past: int) -> float:
+        """Seconds of the i-th known width.
+
+        Where it was hardly ever seen and both neighbours often, no more than theirs suggest: a try
+        will tell.
+        """
+        width = self._known[i]
+        own = self._at(width, past)
+        if not 0 < i < len(self._known) - 1:
+            return own
+        below, above = self._known[i - 1], self._known[i + 1]
+        often = min(self._widths[below].weight, self._widths[above].weight)
+        if self._widths[width].weight > _SELDOM * often:
+            return own
+        return min(own, self._between(below, above, width, past))
+
+    def _between(self, below: int, above: int, width: int, past: int) -> float:
+        """Seconds of a width between two that were seen, by interpolation."""
         share = (width - below) / (above - below)
         return (1 - share) * self._at(below, past) + share * self._at(above, past)
 

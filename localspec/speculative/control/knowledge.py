@@ -14,6 +14,7 @@ _FADE = 0.9  # of what other answers taught, when a group is first judged in one
 _RECENT = 1 - 1 / 64  # of earlier rounds, at each new one
 _CARRIED = 0.05  # of the weight of earlier answers' speed, in the next
 _NEW = 0.1  # weight of a round in the mean cost of reading again
+_MOST_COUNTED = 8  # tokens of a round, lest a plain one take a large share of a long copy
 _ENOUGH_SEEN = 50.0  # candidates from which a usual acceptance may be told
 
 
@@ -68,12 +69,13 @@ class Knowledge:
 
     def observe_pass(self, outcome: Round) -> None:
         """Learn what the target's pass cost."""
-        self.verify.observe(outcome.width, outcome.past, outcome.verify_seconds)
+        if not outcome.mixed:
+            self.verify.observe(outcome.width, outcome.past, outcome.verify_seconds)
         self._observe_replay(outcome)
         tokens = len(outcome.tokens)
         self.since_wide = self.since_wide + tokens if outcome.is_plain else 0
         nobody = outcome.width == outcome.sequences  # drafted: what plain decoding costs
-        self.since_plain = 0 if nobody else self.since_plain + tokens
+        self.since_plain = 0 if nobody else self.since_plain + min(tokens, _MOST_COUNTED)
 
     def _observe_replay(self, outcome: Round) -> None:
         """Learn what tokens that are read again cost, the pass before having had a draft."""

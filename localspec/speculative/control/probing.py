@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge
-from localspec.speculative.control.valuation import WIDEST, Valuation
+from localspec.speculative.control.valuation import Valuation
 from localspec.speculative.drafters import Candidate, Drafter
 from localspec.speculative.loop import Clock
 
@@ -12,6 +12,7 @@ FAR_BEHIND = 8  # unread tokens from which reading them is an investment, not pa
 TRIAL = 3  # tokens drafted only to see what that costs
 LONGEST_INTERVAL = 256  # tokens between two looks at what is not used
 _FIRST_INTERVAL = 12
+_MOST_COMPARED = 33  # tokens in a look
 _ENOUGH = 8  # tokens of an answer from which a look tells something
 
 
@@ -60,10 +61,11 @@ class TimedDrafter:
             if candidate is None:
                 return
             seconds = self._clock() - began
-            self.sequences, others, _ = self._drafter.company
+            company = self._drafter.company
+            self.sequences = company.sequences
             self._spent += seconds / self.sequences
-            if width:
-                self._known.draft.observe(width + others, past, seconds)
+            if width and not company.mixed:
+                self._known.draft.observe(width + company.others, past, seconds)
             width = 0 if self._drafter.block else 1  # what was paid with the first step costs none
             yield candidate
 
@@ -157,7 +159,7 @@ class DraftProbe:
     @property
     def _longest(self) -> int:
         """Tokens that a look compares: at most those of this answer."""
-        return min(self.emitted, WIDEST)
+        return min(self.emitted, _MOST_COMPARED)
 
     def _to_review(self, context: list[int]) -> int:
         return self.drafter.to_review(context, self._longest)

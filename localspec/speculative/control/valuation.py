@@ -1,10 +1,13 @@
 """Value of a round in tokens, from measured pass costs, calibrated acceptance and present speed."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from operator import mul
 
+import numpy as np
+
+from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.speculative.control.branching import Tree, Trie
 from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge
 from localspec.speculative.control.policy import Policy, solve
@@ -12,7 +15,11 @@ from localspec.speculative.drafters import MODEL, Candidate
 from localspec.speculative.loop import Round, TreeDecoder
 
 LONGEST_AUTO = 16  # most tokens that auto drafts from the model
-WIDEST = 33  # tokens of the widest pass that auto makes
+WIDEST = MAX_DRAFT_TOKENS + 1  # tokens of the widest pass that auto makes
+_WIDEST_SHARED = 33  # its own tokens in a pass that others share: more would leave them no rows
+_WIDER = 1.5  # times the widest pass seen: costs of wider ones are a guess
+_UNLIKELY = 0.05  # the chance of a chain behind which nothing is looked up
+_LOOKED_AT = 8  # candidates that are looked up in any case: they teach, verified or not
 _REFRESH = 8  # rounds between two looks at costs and policy
 _CALM = 4  # times as many while drafting does not pay: a look costs a quarter of a small pass
 _HOPE = 1.0  # standard deviations
@@ -44,6 +51,7 @@ class Valuation:
         self._has_draft = has_draft
         self._block = block
         self._verify: list[float] = []  # seconds by width, for contexts of about this length
+        self._rises: list[float] = []  # the least seconds for each token more, by width
         self._pending = 0  # tokens that the next pass reads again
         self._others = 0.0  # tokens that others have in it
         self._sequences = 1  # that share it
@@ -87,6 +95,21 @@ class Valuation:
         """How many of the candidates to verify, and the worth of that; none is an answer."""
         return self._best(self._survivals(candidates))
 
+    def lengthen(
+        self, chain: list[Candidate], continuation: Iterator[Candidate], limit: int
+    ) -> None:
+        """Take candidates behind a chain for as long as more of them may pay, at any width."""
+        survival = self._survivals(chain)[-1] if chain else 1.0
+        rate, rises = self.rate(), self._rises[self._pending :]
+        for rise in rises[len(chain) : limit]:
+            if survival < max(_UNLIKELY, rate * rise) and len(chain) >= _LOOKED_AT:
+                return
+            candidate = next(continuation, None)
+            if candidate is None:
+                return
+            chain.append(candidate)
+            survival *= self._acceptance.probability(candidate)
+
     def best_tree(
         self,
         chain: Sequence[Candidate],
@@ -115,8 +138,17 @@ class Valuation:
 
     def _best(self, chances: Sequence[float]) -> tuple[int, float]:
         """How many tokens with these chances to verify, the first ones first, and its worth."""
-        rate, verify = self.rate(), self._beside()[self._pending :]
-        count, most, expected = 0, self.plain_worth, 0.0
+        count, worth = self._best_at(self.rate(), chances)
+        verify, longer = self._beside()[self._pending :], len(chances) + 1
+        while LONGEST_AUTO < count < longer:  # a long copy: rounds at the rate of this one follow
+            rate = (1.0 + sum(chances[:count])) / (verify[count] + self._known.replay)
+            longer, (count, _) = count, self._best_at(rate, chances[:count])
+        return count, worth
+
+    def _best_at(self, rate: float, chances: Sequence[float]) -> tuple[int, float]:
+        """The same, where a second is worth ``rate`` tokens."""
+        verify = self._beside()[self._pending :]
+        count, most, expected = 0, 1.0 - rate * verify[0], 0.0
         for i, chance in enumerate(chances[: len(verify) - 1], start=1):
             expected += chance
             worth = 1.0 + expected - rate * (verify[i] + self._known.replay)
@@ -146,12 +178,14 @@ class Valuation:
 
         ``drafting`` is what the draft model took; the controller's own time is not counted. A plain
         pass counts as what it costs usually, be it quick or slow: a quick one is no gain of
-        drafting. A wide one that took far longer than usual was held up by something else. Of a
-        shared pass, each answer counts the same share.
+        drafting. A wide one that took far longer than usual was held up by something else, and what
+        one cost that read a prompt too is not known. Of a shared pass, each answer counts the same
+        share.
         """
         usual = self._verify[min(outcome.width, len(self._verify)) - 1]
         held = min(outcome.verify_seconds, _HELD_UP * usual)
-        verify = usual if outcome.width == outcome.sequences + outcome.replayed else held
+        is_plain = outcome.width == outcome.sequences + outcome.replayed
+        verify = usual if is_plain or outcome.mixed else held
         return drafting + verify / outcome.sequences
 
     def expect(self, outcome: Round, drafting: int = 0) -> None:
@@ -183,6 +217,10 @@ class Valuation:
             return
         widest = WIDEST + (self._sequences - 1) * (1 + LONGEST_AUTO)
         self._verify = [self._known.verify.seconds(n, past) for n in range(1, widest + 1)]
+        tried = max(1 + LONGEST_AUTO, int(_WIDER * self._known.verify.widest))
+        if self._sequences > 1:
+            tried = _WIDEST_SHARED
+        self._rises = _least_rises(self._beside()[:tried])
         if self._has_draft:
             chances = self._acceptance.of(MODEL).chances()
             self._policy, self._hopeful = self._solve(chances, past), None
@@ -224,3 +262,12 @@ class Valuation:
         """
         together = min(self._drafting or self._sequences, self._sequences)
         return self._known.draft.seconds(together, past) / together
+
+
+def _least_rises(verify: Sequence[float]) -> list[float]:
+    """By width, the least seconds for each token more of any wider pass."""
+    seconds, n = np.array(verify), np.arange(len(verify))
+    wider = np.maximum(n - n[:, None], 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rises = np.where(wider, (seconds - seconds[:, None]) / wider, np.inf)
+    return [float(rise) for rise in rises.min(axis=1)[:-1]]

@@ -69,6 +69,18 @@ def test_a_model_says_many_different_tokens(architecture: Callable[[str], Path],
 
 
 @pytest.mark.parametrize("name", MODELS)
+def test_flash_attention_changes_logits_by_rounding_only(
+    architecture: Callable[[str], Path], name: str
+) -> None:
+    rows = []
+    for flash in ("on", "off"):
+        model = load_model(architecture(name), flash_attention=flash)
+        rows.append(model.decode(random_ids(24), 4).copy())
+        model.close()
+    assert np.abs(rows[0] - rows[1]).max() <= 0.05 * np.abs(rows[0]).max()
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_llama_cpp_finds_the_heads(architecture: Callable[[str], Path], name: str) -> None:
     assert heads(architecture(name)) == HEADS[name]
 

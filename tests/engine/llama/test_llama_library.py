@@ -83,18 +83,20 @@ def test_warnings_are_not_taken_for_the_reason(tiny: TinyFiles) -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "expected"),
+    ("environment", "busy", "expected"),
     [
-        ({}, llama_library.SPIN_COUNT),
-        ({"GOMP_SPINCOUNT": "7"}, "7"),
-        ({"OMP_WAIT_POLICY": "active"}, "None"),
+        ({}, False, llama_library.SPIN_COUNT),
+        ({}, True, llama_library.SPIN_COUNT_BUSY),
+        ({"GOMP_SPINCOUNT": "7"}, True, "7"),
+        ({"OMP_WAIT_POLICY": "active"}, True, "None"),
     ],
 )
 def test_idle_threads_spin_briefly_unless_the_user_chose(
-    environment: dict[str, str], expected: str
+    environment: dict[str, str], busy: bool, expected: str
 ) -> None:
     code = (
         "import os; from localspec.engine.llama import llama_library as backend; "
+        f"backend.machine.is_busy = lambda: {busy}; "
         "assert 'GOMP_SPINCOUNT' not in os.environ or "
         "os.environ['GOMP_SPINCOUNT'] == '7'; backend.library(); "
         "print(os.environ.get('GOMP_SPINCOUNT'))"

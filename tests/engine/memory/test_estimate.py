@@ -66,6 +66,18 @@ def test_the_demo_pair_takes_what_is_estimated(
 
 
 @pytest.mark.llama
+@pytest.mark.parametrize("ctx_size", [1024, 2048, 8192])
+@pytest.mark.parametrize("flash", ["auto", "on", "off"])
+def test_scores_count_without_flash_attention(
+    demo_files: tuple[Path, Path], flash: str, ctx_size: int
+) -> None:
+    load = options(demo_files[0], ctx_size=ctx_size, flash_attention=flash)
+    asked = would_allocate(demo_files[0], load)
+    use = estimate_memory(read_header(demo_files[0]), ctx_size, load).use
+    assert asked is not None and use.compute == pytest.approx(asked.compute, rel=0.03)
+
+
+@pytest.mark.llama
 @pytest.mark.parametrize("cache_type", ["f32", "q8_0"])
 def test_cache_types_count(demo_files: tuple[Path, Path], cache_type: str) -> None:
     changes = {"ctx_size": 1024, "cache_type_k": cache_type, "cache_type_v": cache_type}

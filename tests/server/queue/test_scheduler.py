@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +28,7 @@ from localspec.engine.text_stream import Prompt, Reading
 from localspec.server.queue import job as job_module
 from localspec.server.queue import scheduler as scheduler_module
 from localspec.server.queue import worker as worker_module
-from localspec.server.queue.job import Ask, Job
+from localspec.server.queue.job import Ask, Job, received
 from localspec.server.queue.limits import AnswerTimeout, Closing, Limits, QueueFull, QueueTimeout
 from localspec.server.queue.scheduler import Scheduler
 from tests.support.real_pair import TinyFiles, fresh, options, random_ids
@@ -100,8 +100,15 @@ def alone(wanted: Ask, **options: Any) -> list[int]:
     return collect(responses).tokens
 
 
+async def responses_of(job: Job) -> AsyncGenerator[GenerationResponse]:
+    async with aclosing(received([job])) as arrivals:
+        async for _, response in arrivals:
+            if response is not None:
+                yield response
+
+
 async def tokens_of(job: Job) -> list[int]:
-    return [token async for response in job for token in response.tokens]
+    return [token async for response in responses_of(job) for token in response.tokens]
 
 
 @contextmanager
@@ -140,10 +147,30 @@ def test_the_answers_are_those_of_run_and_come_in_order() -> None:
 def test_the_figures_of_a_response_are_those_of_its_time() -> None:
     async def main() -> list[GenerationResponse]:
         with scheduler(ToyEngine()) as queue:
-            return [response async for response in queue.submit(ask())]
+            return [response async for response in responses_of(queue.submit(ask()))]
 
     responses = asyncio.run(main())
     assert [response.stats.rounds for response in responses] == list(range(1, len(responses) + 1))
+
+
+def test_the_jobs_of_a_request_arrive_in_one_queue_without_a_task_for_each_response() -> None:
+    found: dict[Job, list[int]] = {}
+    ended = list[Job]()
+
+    async def main() -> list[Job]:
+        with scheduler(ToyEngine(), ToyEngine()) as queue:
+            jobs = queue.submit_all([ask(seed=1), ask(seed=2), ask(seed=3)])
+            async for job, response in received(jobs):
+                assert len(asyncio.all_tasks()) == 1
+                if response is None:
+                    ended.append(job)
+                else:
+                    found.setdefault(job, []).extend(response.tokens)
+            return jobs
+
+    jobs = asyncio.run(main())
+    assert [found[job] for job in jobs] == [alone(job.ask) for job in jobs]
+    assert sorted(ended, key=jobs.index) == jobs
 
 
 def test_an_error_reaches_its_own_asker_and_the_slot_goes_on() -> None:
@@ -252,7 +279,7 @@ def test_an_answer_that_takes_too_long_ends_with_what_there_is(
             job = queue.submit(wanted)
             gated.allow(3)  # the prompt, and two rounds
             responses = []
-            async for response in job:
+            async for response in responses_of(job):
                 responses.append(response)
                 if len(responses) == 2:
                     for _ in range(4):
@@ -308,7 +335,7 @@ def test_a_cancelled_answer_frees_its_slot_within_a_round() -> None:
             gated.begun()
             gated.allow(2)
             rounds = 0
-            async for response in job:
+            async for response in responses_of(job):
                 rounds = response.stats.rounds
                 job.cancel()
                 gated.allow()  # the round that is under way
@@ -397,7 +424,7 @@ def test_closing_ends_what_would_not_end() -> None:
         with scheduler(gated.engine) as queue:
             running = queue.submit(ask("abc", 50))
             gated.allow(2)
-            answer = aiter(running)
+            answer = responses_of(running)
             assert (await anext(answer)).finish_reason is None
             closing = asyncio.create_task(asyncio.to_thread(queue.close, 0.0))
             while not running.cancelled:
@@ -495,7 +522,7 @@ class Visit:
     async def _read(self, index: int, job: Job) -> None:
         tokens, last = list[int](), None
         try:
-            async for response in job:
+            async for response in responses_of(job):
                 tokens += response.tokens
                 last = response.finish_reason
         except MemoryError:
@@ -563,7 +590,7 @@ def test_a_real_pair_whose_clients_come_and_go(engine: Engine, length: DraftToke
             for _ in range(dice.randrange(50)):
                 await asyncio.sleep(0)
             job.cancel()
-        async for response in job:
+        async for response in responses_of(job):
             tokens += response.tokens
             if len(tokens) >= (leaves or 99):
                 return None
@@ -600,7 +627,7 @@ def test_slots_that_share_passes_share_the_prefixes_too(
                 asyncio.get_running_loop().call_later(0.002 * turn, leaving.cancel)
                 await tokens_of(leaving)
             tokens, stats = list[int](), GenerationStats()
-            async for response in queue.submit(asked):
+            async for response in responses_of(queue.submit(asked)):
                 tokens += response.tokens
                 stats = response.stats
             said.append((prompt, tokens))

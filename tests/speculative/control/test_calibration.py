@@ -33,12 +33,35 @@ def test_every_width_is_measured_where_there_is_time() -> None:
     clock = FakeClock()
     target, draft = Staircase(clock, STAIRS), Staircase(clock, {1: 0.1, 2: 0.2, 32: 0.64})
     known = calibrate(target, draft, clock, budget=1000)
-    for width, seconds in {1: 1.0, 2: 1.1, 3: 1.1, 4: 1.2, 8: 2.0, 16: 3.0, 33: 4.0}.items():
+    for width, seconds in {
+        1: 1.0,
+        2: 1.1,
+        3: 1.1,
+        4: 1.2,
+        8: 2.0,
+        16: 3.0,
+        33: 4.0,
+        63: 4.0,
+    }.items():
         assert known.verify.knows(width)
         assert known.verify.seconds(width, 0) == pytest.approx(seconds)  # without the set-up
     assert known.draft.seconds(1, 0) == pytest.approx(0.1)
     assert known.reading == pytest.approx(0.64 / 32)
     assert target.tokens == [] and draft.tokens == []
+
+
+def test_a_busy_moment_does_not_decide() -> None:
+    clock = FakeClock()
+
+    class HeldUp(Staircase):
+        def decode(self, tokens: Sequence[int], rows: int):  # type: ignore[no-untyped-def]
+            if 4 < clock() < 10:
+                clock.advance(2.0)
+            return super().decode(tokens, rows)
+
+    known = calibrate(HeldUp(clock, STAIRS), None, clock, budget=1000)
+    for width in (1, 2, 4):
+        assert known.verify.seconds(width, 0) == pytest.approx(STAIRS[width])
 
 
 @pytest.mark.parametrize("budget", [0.0, 5.0, 12.0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from random import Random
 
 import pytest
 
@@ -252,7 +253,7 @@ class Chat:
         return found
 
 
-@pytest.mark.parametrize("prompt", [500, 1000, 2000])
+@pytest.mark.parametrize("prompt", [500, 700, 1000])
 def test_a_prompt_is_read_once_its_short_answers_have_missed_what_that_costs(prompt: int) -> None:
     draft = (0.05, 0.05)
     found = Chat(draft).turns(prompt, 20)
@@ -558,6 +559,52 @@ def test_text_that_repeats_needs_no_draft_model() -> None:
     )  # fmt: skip
     assert 320 * 1.05 / seconds > 3
     assert {source for each in rounds for source in each.sources} == {"suffix"}
+
+
+def test_a_copy_of_600_tokens_takes_few_rounds() -> None:
+    """On costs like those of a GPU; 8 tokens a round were the most before."""
+
+    class Rewriter(Costly):
+        """Says again what stands 700 tokens before."""
+
+        def row(self, context: Sequence[int]):  # type: ignore[no-untyped-def]
+            row = super().row(context) * 0
+            row[context[-700]] = 1.0
+            return row
+
+    dice = Random(1)
+    prompt = [dice.randrange(16) for _ in range(700)]
+    known = calibrated(FLAT, FLAT)
+    seconds, rounds = answer(
+        lambda clock: Adaptive(known, clock, None, SuffixIndex()), FLAT, prompt, 600, Rewriter
+    )
+    assert max(len(each.tokens) for each in rounds) > 32
+    assert len(rounds) < 600 / 16
+    assert seconds < plain_seconds(FLAT, 600) / 7
+
+
+@pytest.mark.parametrize("step", [34, 50])
+def test_a_width_that_was_never_tried_costs_little_where_it_is_dear(step: int) -> None:
+    """Passes from ``step`` tokens on take 20 times as long, and nobody knows."""
+
+    class Cliff(Costly):
+        def decode(self, tokens: Sequence[int], rows: int):  # type: ignore[no-untyped-def]
+            wide = step <= len(tokens) < 100
+            self._own_clock.advance(20.0 if wide else 0.0)
+            return super().decode(tokens, rows)
+
+        def row(self, context: Sequence[int]):  # type: ignore[no-untyped-def]
+            row = super().row(context) * 0
+            row[context[-700]] = 1.0
+            return row
+
+    dice = Random(1)
+    prompt = [dice.randrange(16) for _ in range(700)]
+    known = calibrated(FLAT, FLAT)
+    _, rounds = answer(
+        lambda clock: Adaptive(known, clock, None, SuffixIndex()), FLAT, prompt, 2000, Cliff
+    )
+    assert len([each for each in rounds if each.width >= step]) <= 8
 
 
 def test_prose_loses_nothing_to_the_index() -> None:

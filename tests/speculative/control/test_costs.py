@@ -38,6 +38,16 @@ def test_a_staircase_stays_one() -> None:
     assert not costs.knows(3)
 
 
+def test_a_width_seen_once_does_not_outvote_its_neighbours() -> None:
+    costs = learnt({1: 1.0, 3: 1.4}, times=40)
+    costs.observe(2, 100, 5.0)  # perhaps held up
+    assert costs.seconds(2, 100) == pytest.approx(1.2)
+    for _ in range(5):  # it is as dear as that
+        costs.observe(2, 100, 5.0)
+    assert costs.seconds(2, 100) == pytest.approx(5.0)
+    assert costs.seconds(3, 100) == pytest.approx(1.4)
+
+
 def test_beyond_the_widest_by_the_last_step() -> None:
     assert learnt({1: 1.0, 2: 1.5}).seconds(4, 100) == pytest.approx(2.5)
     assert learnt({2: 1.0}).seconds(6, 100) == pytest.approx(3.0)  # one width alone: in proportion

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -143,6 +143,58 @@ def test_what_a_token_adds_is_charged_where_costs_rise_ever_faster() -> None:
     value.expect(outcome(sequences=2, others=9))
     value.refresh(0, drafting=True)
     assert value.loss_of_trial(1, 0) == pytest.approx(11**2 - 10**2 + 0.1 / 2, abs=0.06)
+
+
+# -- how far prompt lookup goes ----------------------------------------------------------------
+
+
+def lengthened(value: Valuation, confidence: float, limit: int = 99, done: int = 0) -> int:
+    """How many candidates of this confidence are taken, behind so many others."""
+    asked = list[int]()
+
+    def endless() -> Iterator[Candidate]:
+        while True:
+            asked.append(len(asked))
+            yield Candidate(0, confidence, "suffix 16+")
+
+    chain = [Candidate(0, confidence, "suffix 16+")] * done
+    value.lengthen(chain, endless(), limit)
+    assert len(asked) == len(chain) - done  # no token is looked up for nothing
+    return len(chain)
+
+
+def test_prompt_lookup_goes_on_while_a_token_may_pay() -> None:
+    value = valuation()
+    assert lengthened(value, 30.0) == int(1.5 * 33) - 1  # wider passes were never seen
+    assert lengthened(value, 30.0, limit=20) == 20
+    assert 8 < lengthened(value, 2.0) < 24
+    assert lengthened(value, -3.0) == 8  # which teach
+    assert lengthened(value, -3.0, done=9) == 9
+
+
+@given(st.lists(st.floats(0, 2), min_size=1, max_size=62), st.floats(-1, 6))
+def test_what_is_not_looked_up_would_not_be_verified(rises: list[float], odds: float) -> None:
+    costs = [1.0, *(1.0 + sum(rises[: i + 1]) for i in range(len(rises)))]
+    known = Knowledge()
+    for width, seconds in enumerate(costs, start=1):
+        known.verify.observe(width, 0, seconds)
+    value = Valuation(known, GroupAcceptance(known, "greedy"), has_draft=False)
+    value.prepare(0)
+    all_of_them = [Candidate(0, odds, "suffix 16+")] * (len(costs) - 1)
+    taken = lengthened(value, odds, limit=len(costs) - 1)
+    count, worth = value.best(all_of_them[:taken])
+    # Behind what is unlikely as a whole at most a twentieth of a token for each place is lost.
+    assert value.best(all_of_them)[1] <= worth + 0.05 * 62
+
+
+def test_in_a_long_copy_time_is_worth_what_its_rounds_give() -> None:
+    """At the rate of plain decoding 62 pay; 32 give more in a second, and others will follow."""
+    known = Knowledge()
+    for width in range(1, 64):
+        known.verify.observe(width, 0, 1.0 + 0.01 * min(width, 33) + 0.5 * max(0, width - 33))
+    value = Valuation(known, GroupAcceptance(known, "greedy"), has_draft=False)
+    value.prepare(0)
+    assert value.best([Candidate(0, 30.0, MODEL)] * 62)[0] == 32
 
 
 # -- trees -----------------------------------------------------------------------------------

@@ -41,7 +41,10 @@ class HeadContext:
         n_ctx: int,
     ) -> None:
         self._llama = llama_library.library()
-        self._options = replace(options, exact=False, load_heads=mtp)
+        flash = options.flash_attention
+        if flash == "auto":  # a cache that is shared with the target has one layout
+            flash = target.options.flash_attention
+        self._options = replace(options, exact=False, load_heads=mtp, flash_attention=flash)
         self._threads = options.threads or target.threads
         self.size = min(options.batch_size, options.ubatch_size)
         self._loaded = None if header is None else Weights(header, self._options)
