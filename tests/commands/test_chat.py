@@ -126,7 +126,7 @@ def test_ctrl_c_ends_an_answer_and_not_the_chat(
         done = chat("--temp", "0", "-n", "40", stdin=script)
     assert done.code == 0
     first, _, rest = done.err.partition("\n")
-    assert first.startswith("17 tokens") and first.endswith(" · cancelled")
+    assert first.startswith("18 tokens") and first.endswith(" · cancelled")
     assert "cancelled" not in rest
     assert done.out.endswith(whole.out) and done.out != whole.out
     assert whole.out.startswith(done.out.removesuffix(whole.out).removesuffix("\n"))
