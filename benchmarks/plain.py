@@ -29,7 +29,7 @@ from localspec.engine.engine import Engine
 
 PROMPTS = ("def copyfile(src, dst):\n", "class Lock:\n", "import os\n\n\ndef walk(top):\n")
 
-_TRIES = 5  # llama-speculative-simple at times ends before its log is written
+_TRIES = 5  # programs of llama.cpp at times end before their log is written
 _EVAL = re.compile(r"\beval time =\s+([\d.]+) ms /\s+(\d+) runs")
 _SPEED = re.compile(r"decoded\s+(\d+) tokens in\s+([\d.]+) seconds")
 _SAMPLING = re.compile(r"\bsampling time =\s+([\d.]+) ms")
@@ -65,10 +65,13 @@ def theirs(folder: Path, model: Path, prompt: str, tokens: int, threads: int) ->
     """The text llama-completion prints and its tokens per second, by its own clocks."""
     program = folder / "llama-completion"
     more = ("--no-display-prompt", "-no-cnv", "--perf")
-    text, log = run_program(program, model, prompt, tokens, threads, *more)
-    milliseconds, runs = _EVAL.findall(log)[-1]
-    spent = float(milliseconds) + float(_SAMPLING.findall(log)[-1])
-    return text, 1000 * int(runs) / spent
+    for _ in range(_TRIES):
+        text, log = run_program(program, model, prompt, tokens, threads, *more)
+        evaluated, sampled = _EVAL.findall(log), _SAMPLING.findall(log)
+        if evaluated and sampled:
+            milliseconds, runs = evaluated[-1]
+            return text, 1000 * int(runs) / (float(milliseconds) + float(sampled[-1]))
+    raise SystemExit(f"{program} told no times, in {_TRIES} runs; its log ends so:\n{log[-500:]}")
 
 
 def ours(engine: Engine, prompt: str, tokens: int) -> tuple[str, float]:
