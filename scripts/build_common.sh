@@ -1,4 +1,4 @@
-# What build_cuda.sh and build_rpc.sh share; they set ROOT and ADVICE, and source this.
+# What the build scripts share; they set ROOT, FLAGS, VALUES and ADVICE, and source this.
 SELF=${0##*/} SELF=${SELF%.sh}
 
 fail() { # what is wrong, what to do next
@@ -23,8 +23,30 @@ command_line() { # its words, quoted only where a shell needs it
   printf '%s\n' "${line# }"
 }
 
-require_jobs() {
+variable() { tr a-z- A-Z_ <<<"${1#--}"; } # the one that holds a flag: WHEEL_DIR for --wheel-dir
+
+read_options() { # FLAGS set their variable to yes, VALUES to the next word
+  local flag
+  for flag in $FLAGS $VALUES; do printf -v "$(variable "$flag")" ""; done
+  while [ $# -gt 0 ]; do
+    case " $FLAGS  |  $VALUES " in
+      *" $1 "*" | "*) printf -v "$(variable "$1")" yes ;;
+      *" | "*" $1 "*)
+        [ -n "${2:-}" ] || misused "$1 needs a value."
+        printf -v "$(variable "$1")" %s "$2"
+        shift
+        ;;
+      *) misused "There is no option $1." ;;
+    esac
+    shift
+    [ -z "$HELP" ] || { usage; exit; }
+  done
   case $JOBS in *[!0-9]* | 0*) misused "--jobs takes a number from 1 on, not $JOBS." ;; esac
+}
+
+find_compiler() {
+  COMPILER=$(type -P "${CXX:-c++}") || fail "No C++ compiler ${CXX:-c++} was found." \
+    "Install one (Debian: apt-get install g++), or name it: CXX=g++-12"
 }
 
 find_python() {

@@ -3,6 +3,7 @@
 set -euo pipefail
 ROOT=$(cd "$(dirname "$0")/.." && pwd)
 . "$ROOT/scripts/build_common.sh"
+FLAGS="--dry-run --help" VALUES="--python --arch --jobs --wheel-dir"
 CARDS_BY_NUMBER="75 Turing, 80 A100, 86 RTX 30, 89 RTX 40, 90 H100 and H200, 120 RTX 50"
 
 usage() {
@@ -31,25 +32,8 @@ built with. Nothing has to be set or preloaded.
 EOF
 }
 
-read_options() {
+require_arch() {
   local list='^[0-9.]+(;[0-9.]+)*$'
-  PYTHON="" ARCH="" JOBS="" WHEEL_DIR="" DRY_RUN=""
-  while [ $# -gt 0 ]; do
-    case $1 in
-      --help) usage; exit ;;
-      --dry-run) DRY_RUN=yes; shift; continue ;;
-      --python | --arch | --jobs | --wheel-dir) [ -n "${2:-}" ] || misused "$1 needs a value." ;;
-      *) misused "There is no option $1." ;;
-    esac
-    case $1 in
-      --python) PYTHON=$2 ;;
-      --arch) ARCH=$2 ;;
-      --jobs) JOBS=$2 ;;
-      --wheel-dir) WHEEL_DIR=$2 ;;
-    esac
-    shift 2
-  done
-  require_jobs
   [[ ${ARCH:-0} =~ $list ]] || misused "--arch takes numbers like 86 or \"80;90\", not $ARCH."
 }
 
@@ -168,6 +152,7 @@ print(llama_cpp.llama_supports_gpu_offload())' 2>&1 | tail -n 1) || true
 }
 
 read_options "$@"
+require_arch
 ADVICE="If nvcc refused g++, name an older one: CUDAHOSTCXX=g++-12. If memory ran out: --jobs 1"
 find_python
 read_version

@@ -4,6 +4,7 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "$0")/.." && pwd)
 . "$ROOT/scripts/build_common.sh"
 SERVER=ggml-rpc-server
+FLAGS="--server-only --dry-run --help" VALUES="--python --jobs --wheel-dir"
 
 usage() {
   cat <<EOF
@@ -29,33 +30,6 @@ For RPC and CUDA in one build:
 
 All machines need the same version of llama.cpp: run this script on each.
 EOF
-}
-
-read_options() {
-  PYTHON="" JOBS="" WHEEL_DIR="" SERVER_ONLY="" DRY_RUN=""
-  while [ $# -gt 0 ]; do
-    case $1 in
-      --help) usage; exit ;;
-      --dry-run) DRY_RUN=yes; shift; continue ;;
-      --server-only) SERVER_ONLY=yes; shift; continue ;;
-      --python | --jobs | --wheel-dir) [ -n "${2:-}" ] || misused "$1 needs a value." ;;
-      *) misused "There is no option $1." ;;
-    esac
-    case $1 in
-      --python) PYTHON=$2 ;;
-      --jobs) JOBS=$2 ;;
-      --wheel-dir) WHEEL_DIR=$2 ;;
-    esac
-    shift 2
-  done
-  require_jobs
-  [ -z "$SERVER_ONLY" ] || [ -z "$WHEEL_DIR" ] ||
-    misused "--wheel-dir and --server-only exclude each other."
-}
-
-find_compiler() {
-  COMPILER=$(type -P "${CXX:-c++}") || fail "No C++ compiler ${CXX:-c++} was found." \
-    "Install one (Debian: apt-get install g++), or name it: CXX=g++-12"
 }
 
 find_folders() {
@@ -93,6 +67,8 @@ check_server() {
 }
 
 read_options "$@"
+[ -z "$SERVER_ONLY" ] || [ -z "$WHEEL_DIR" ] ||
+  misused "--wheel-dir and --server-only exclude each other."
 ADVICE="If memory ran out: --jobs 1"
 ARGS="-DGGML_RPC=ON${CMAKE_ARGS:+ $CMAKE_ARGS}"
 find_python
