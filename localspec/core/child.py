@@ -1,8 +1,34 @@
 """Child processes: modules of this program for what may crash, ended with whoever started them."""
 
+import json
 import os
+import subprocess
 import sys
 import threading
+
+
+def ask(module: str, question: object, patience: float) -> tuple[int, str]:
+    """Exit code of a child, and what it prints, when asked a question in JSON on its stdin.
+
+    Raises SubprocessError where it takes longer than ``patience`` seconds, OSError where it cannot
+    be started.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command(module), stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(question, default=str) + "\n")
+            process.stdin.flush()  # and left open: its end tells the child that we are gone
+            return process.wait(patience), process.stdout.read()
+        finally:
+            process.kill()
+
+
+def crashed(code: int) -> bool:
+    """Whether an exit code is of a process that did not end by itself: Python's errors give 1."""
+    return code not in (0, 1)
 
 
 def command(module: str) -> list[str]:

@@ -1,9 +1,10 @@
 """Options of loading and drafting: defaults, bounds, how they are read from text."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from localspec.core.errors import UsageError
 
@@ -173,6 +174,20 @@ class LoadOptions:
     def resident(self) -> bool:
         """Whether the weights must stay in memory, since they cannot be read again when needed."""
         return self.mlock or not self.mmap
+
+
+def load_options(document: Mapping[str, Any]) -> LoadOptions:
+    """The options that `dataclasses.asdict` and JSON made this of, without RPC servers."""
+    typed = {
+        "path": Path(document["path"]),
+        "override_tensors": tuple(document["override_tensors"]),
+        "tensor_split": tuple(document["tensor_split"]),
+        "rope": RopeOptions(**document["rope"]),
+        "loras": tuple(Lora(Path(path), scale) for path, scale in document["loras"]),
+        "override_kv": tuple(KeyValue(*each) for each in document["override_kv"]),
+        "rpc": RpcServers(),
+    }
+    return LoadOptions(**{**document, **typed})
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,17 +82,20 @@ class Engine:
         *,
         lenient: bool = False,
         say: Callable[[str], None] | None = None,
+        trial: bool = True,
     ) -> "Engine":
         """Check the files' headers and what fits, then load them.
 
         The draft's context holds as many texts as the target's (`LoadOptions.parallel`), both one
         where passes cannot be shared. ``lenient`` is that of `pairing.check_pair`; ``say`` hears
-        what should be known before the weights are read, which can take minutes. Raises FileProblem
+        what should be known before the weights are read, which can take minutes. What is new on a
+        device is tried in a child process first, unless there is to be no ``trial``: a driver that
+        crashes there costs drafting, or the device, but not the answer. Raises FileProblem
         or NotAGGUF for a bad file, IncompatiblePair for a pair that must not run, NotEnoughMemory
         for what cannot fit, UsageError for options that the files or this build cannot have,
         EngineError when llama.cpp refuses.
         """
-        return cls(*load_pair(target, draft, lenient=lenient, say=say))
+        return cls(*load_pair(target, draft, lenient=lenient, say=say, trial=trial))
 
     def answering(self) -> AbstractContextManager[None]:
         """Nothing to wait for: a whole engine gives one answer at a time."""

@@ -19,6 +19,7 @@ from localspec.engine.llama.vocabulary.trimmed import open_draft_model
 from localspec.engine.loading.chain_only import chain_only, not_branched
 from localspec.engine.loading.notes import missing_gpu, not_overridden, stretched, without_gpu
 from localspec.engine.loading.rollback_choice import load_target
+from localspec.engine.loading.trial import survivable
 from localspec.engine.memory.plan import MemoryPlan
 from localspec.engine.memory.probe import (
     announcement,
@@ -54,7 +55,12 @@ class LoadedPair(NamedTuple):
 
 
 def load_pair(
-    target: LoadOptions, draft: LoadOptions | None, *, lenient: bool = False, say: Say = None
+    target: LoadOptions,
+    draft: LoadOptions | None,
+    *,
+    lenient: bool = False,
+    say: Say = None,
+    trial: bool = True,
 ) -> LoadedPair:
     """Check the files' headers and what fits, then load them; see `Engine.load`."""
     target = replace(target, load_heads=_is_own(draft, target))
@@ -63,6 +69,13 @@ def load_pair(
     if draft is not None and not target.load_heads:
         draft_header = read_header(draft.path, draft.override_kv)
     notes = _require(header, draft_header, target, lenient)
+    require_survival(target)
+    if draft is not None:
+        require_survival(draft)
+    if trial:
+        headers = [each for each in (header, draft_header) if each is not None]
+        target, draft = survivable(target, draft, headers, say or notes.append)
+        draft_header = None if draft is None else draft_header
     target = _connected(target, notes, say)
     if target.parallel > 1 and (reason := one_at_a_time(header, draft_header, target)):
         target = replace(target, parallel=1)
@@ -75,7 +88,6 @@ def load_pair(
     target = replace(target, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
     if draft is not None and draft_header is not None:
         draft = replace(draft, ctx_size=plan.draft_ctx_size, gpu_layers=plan.draft_gpu_layers)
-    require_survival(target)
     model = load_target(header, target, say, drafted=draft is not None)
     notes += stretched(model)
     try:
@@ -173,7 +185,6 @@ def _load_draft(
     """
     if options is None:
         return None
-    require_survival(options)
     if not target.can_roll_back:
         notes.append(_CANNOT_ROLL_BACK.format(target.header.path.name))
         return None

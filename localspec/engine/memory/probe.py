@@ -8,13 +8,12 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from localspec.core import child, machine
-from localspec.core.config import KeyValue, LoadOptions, Lora, RopeOptions, RpcServers
+from localspec.core.config import LoadOptions, RpcServers, load_options
 from localspec.core.errors import EngineError, UsageError
 from localspec.core.formatting import size
 from localspec.engine.llama import llama_library
@@ -82,7 +81,7 @@ def require_loadable(path: Path) -> None:
         code = _ask(path, options)[0]
     except (OSError, subprocess.SubprocessError) as error:
         raise EngineError(f"llama.cpp did not say whether it loads {path.name}: {error}.") from None
-    if code < 0:  # a signal
+    if child.crashed(code):
         raise EngineError(f"llama.cpp crashes on {path.name}.")
     if code > 0:
         from localspec.engine.llama.model import LlamaModel
@@ -98,7 +97,7 @@ def require_survival(options: LoadOptions) -> None:
     if not options.override_kv:
         return
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        if _ask(options.path, options)[0] < 0:  # a signal
+        if child.crashed(_ask(options.path, options)[0]):
             raise UsageError(
                 f"With the values of --override-kv, llama.cpp crashes on {options.path}.",
                 "Leave them out one by one: one does not go with the rest of the file.",
@@ -109,18 +108,7 @@ def _ask(path: Path, options: LoadOptions) -> tuple[int, str]:
     """Exit code of the child, and its answer; raises SubprocessError where it takes too long."""
     # A server answers one connection at a time, and that is ours.
     alone = replace(options, path=path, rpc=RpcServers())
-    asked = json.dumps(asdict(alone), default=str)
-    command, pipe = child.command("localspec.engine.memory.probe"), subprocess.PIPE
-    with subprocess.Popen(
-        command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
-    ) as probe:
-        assert probe.stdin is not None and probe.stdout is not None
-        try:
-            probe.stdin.write(asked + "\n")
-            probe.stdin.flush()  # and left open: its end tells the child that we are gone
-            return probe.wait(_PATIENCE), probe.stdout.read()
-        finally:
-            probe.kill()
+    return child.ask("localspec.engine.memory.probe", asdict(alone), _PATIENCE)
 
 
 def plan_here(
@@ -236,23 +224,10 @@ def _answer() -> None:
     asked = json.loads(sys.stdin.readline())
     child.end_with_parent()
     _bound_memory()
-    options = LoadOptions(**asked | _typed(asked))
+    options = load_options(asked)
     planned = LlamaModel(read_header(options.path, options.override_kv), options, weightless=True)
     print(json.dumps(asdict(planned.memory)))
     planned.close()
-
-
-def _typed(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that JSON does not hold as they were."""
-    return {
-        "path": Path(asked["path"]),
-        "override_tensors": tuple(asked["override_tensors"]),
-        "tensor_split": tuple(asked["tensor_split"]),
-        "rope": RopeOptions(**asked["rope"]),
-        "loras": tuple(Lora(Path(path), scale) for path, scale in asked["loras"]),
-        "override_kv": tuple(KeyValue(*each) for each in asked["override_kv"]),
-        "rpc": RpcServers(),
-    }
 
 
 def _bound_memory() -> None:

@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from localspec.core.config import KeyValue, LoadOptions, Lora, RopeOptions, Shares
+from localspec.core.config import (
+    KeyValue,
+    LoadOptions,
+    Lora,
+    RopeOptions,
+    Shares,
+    load_options,
+)
 from localspec.core.errors import EngineError, NotEnoughMemory
 from localspec.engine.llama import llama_library
 from localspec.engine.memory import probe as memory_probe
@@ -201,7 +208,7 @@ def test_every_option_reaches_the_child(tiny: TinyFiles, tmp_path: Path) -> None
         override_kv=(KeyValue("llama.context_length", 512), KeyValue("tokenizer.ggml.pre", "x")),
     )  # fmt: skip
     asked = json.loads(json.dumps(asdict(load), default=str))
-    assert LoadOptions(**asked | memory_probe._typed(asked)) == load
+    assert load_options(asked) == load
     small = would_allocate(tiny.target, replace(load, override_kv=()))
     large = would_allocate(tiny.target, options(tiny.target, ctx_size=1024))
     assert small is not None and large is not None and 0 < small.compute < large.compute

@@ -1,0 +1,163 @@
+"""First use of a pair on a device, tried in a child process because a driver may crash there."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from localspec.core import child
+from localspec.core.config import DraftTokens, LoadOptions, load_options
+from localspec.core.files import appearing_when_complete, read_at_most
+from localspec.core.sampling_params import SamplingParams
+from localspec.engine.llama import llama_library
+from localspec.engine.llama.parameters import uses_devices
+from localspec.engine.profile_store import profile_path
+from localspec.metadata.header import ModelHeader
+
+_PATIENCE = 900  # seconds for the child, which loads, measures and answers
+# Mesa's software driver 22.3 dies when one process compiles many shaders: it frees some that it still
+# runs. It keeps the compiled ones on disk, so that the next process lives.
+_TRIES = 2
+_MAX_BYTES = 2**12
+_TOKENS = 24  # of each of its answers
+_LENGTHS: tuple[DraftTokens, ...] = (0, 4, "auto")
+_PROMPT = 40  # tokens: wider than any verification is that of a draft of 4
+
+
+class Way(NamedTuple):
+    """A way to run a pair, and what it does without, as the rest of a sentence."""
+
+    name: str
+    target: LoadOptions
+    draft: LoadOptions | None
+    without: str
+
+
+def survivable(
+    target: LoadOptions,
+    draft: LoadOptions | None,
+    headers: list[ModelHeader],
+    say: Callable[[str], None],
+) -> tuple[LoadOptions, LoadOptions | None]:
+    """The options of the first way that survives, which is as asked where nothing crashes.
+
+    What was found is kept, so that a pair is tried once in its circumstances. ``say`` hears what is
+    tried, what crashed and what is done about it.
+    """
+    models = [target, *([] if draft is None else [draft])]
+    if target.rpc or not any(map(uses_devices, models)):
+        return target, draft
+    ways = list(_ways(target, draft))
+    path = _path(models, headers)
+    codes = _read(path)
+    if codes is None:
+        say("New on this device: trying it in a process of its own first, as drivers may crash.")
+        codes = _try(ways)
+        _write(path, codes)
+    crashed = [way for way in ways if child.crashed(codes.get(way.name, 0))]
+    if not crashed:
+        return target, draft
+    chosen = next((way for way in ways if way not in crashed), ways[-1])
+    say(
+        f"llama.cpp crashed (exit code {codes[crashed[0].name]}) in a trial of this pair on "
+        f"{_devices()}: {chosen.without}. To try again, for instance after an update of the "
+        f"driver, remove {path}."
+    )
+    return chosen.target, chosen.draft
+
+
+def _ways(target: LoadOptions, draft: LoadOptions | None) -> Iterator[Way]:
+    """Ways to run a pair, from what was asked for to what needs no device."""
+    yield Way("as asked", target, draft, "")
+    chain = replace(target, branches=1)
+    if draft is not None and target.branches != 1:
+        yield Way("chains", chain, draft, "the target verifies chains, without branches")
+    if draft is not None:
+        alone = replace(chain, load_heads=False)
+        yield Way("plain", alone, None, "decoding plainly, the draft is not used")
+    on_cpu = replace(chain, gpu_layers=0, device="none")
+    draft = draft and replace(draft, gpu_layers=0, device="none")
+    yield Way("cpu", on_cpu, draft, "the CPU is used instead")
+
+
+def _try(ways: list[Way]) -> dict[str, int]:
+    """Exit codes of the child for the ways, up to the first that does not crash.
+
+    The last way is not tried: without a device, it is what every pair runs on.
+    """
+    codes: dict[str, int] = {}
+    for way in ways[:-1]:
+        for _ in range(_TRIES):
+            codes[way.name] = _exit_code(way)
+            if not child.crashed(codes[way.name]):
+                return codes
+    return codes
+
+
+def _exit_code(way: Way) -> int:
+    options = [asdict(each) for each in (way.target, way.draft) if each is not None]
+    try:
+        return child.ask(__name__, options, _PATIENCE)[0]
+    except subprocess.TimeoutExpired:
+        return -1
+
+
+def _devices() -> str:
+    found = [device.description for device in llama_library.devices() if device.is_gpu]
+    return ", ".join(found) or "the device"
+
+
+def _path(models: list[LoadOptions], headers: list[ModelHeader]) -> Path:
+    circumstances = {
+        "models": [{**asdict(each), "path": None} for each in models],
+        "devices": [device.description for device in llama_library.devices()],
+        "llama_cpp_python": llama_library.build().bindings,
+    }
+    return profile_path(headers, circumstances).with_suffix(".trial")
+
+
+def _read(path: Path) -> dict[str, int] | None:
+    """Exit codes by the names of ways; None where nothing, or nonsense, was kept."""
+    try:
+        codes = json.loads(read_at_most(path, _MAX_BYTES).decode())
+        return {str(name): int(code) for name, code in codes.items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _write(path: Path, codes: dict[str, int]) -> None:
+    """Keep it; where the folder cannot be written, the next start tries again."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with appearing_when_complete(path) as partial:
+            partial.write_text(json.dumps(codes) + "\n")
+
+
+def _answer() -> None:
+    """Load the pair of a line of JSON on stdin as it will be, and use it in every way."""
+    from localspec.engine.engine import Engine
+    from localspec.engine.generate import stream_generate
+
+    models = [load_options(each) for each in json.loads(sys.stdin.readline())]
+    child.end_with_parent()
+    draft = models[1] if len(models) > 1 else None
+    with Engine.load(models[0], draft, lenient=True, trial=False) as engine:
+        prompt = [(7919 * i + 1) % engine.target.n_vocab for i in range(_PROMPT)]
+        engine.profile.introduce(lambda sentence: None)  # which is kept, so it need not be again
+        for slot in engine.open_slots():
+            for length in _LENGTHS if engine.can_roll_back else (0,):
+                drafted = length if engine.draft is not None else 0
+                greedy = SamplingParams(temperature=0, ignore_eos=True)
+                for _ in stream_generate(slot, prompt, greedy, drafted, max_tokens=_TOKENS):
+                    pass
+        if engine.target.options.parallel == 1:
+            tokens, state = list(engine.target.tokens), engine.target.state()
+            engine.target.restore(tokens, state)
+
+
+if __name__ == "__main__":
+    _answer()

@@ -1,0 +1,135 @@
+"""First use on a device: what crashes in a child is left out, told, remembered; answers come."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from localspec.core import child, paths
+from localspec.core.config import LoadOptions, load_options
+from localspec.engine.engine import Engine
+from localspec.engine.loading import trial
+from tests.support.real_pair import TinyFiles, options
+
+pytestmark = pytest.mark.llama
+SEGFAULT = -11
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[list[LoadOptions]]:
+    """What the child was asked to try, on a machine that seems to have a device."""
+    asked: list[list[LoadOptions]] = []
+    monkeypatch.setattr(trial, "uses_devices", lambda options: options.device != "none")
+    return asked
+
+
+def child_that(
+    asked: list[list[LoadOptions]], code: Callable[[list[LoadOptions]], int]
+) -> Callable[..., tuple[int, str]]:
+    def ask(module: str, question: object, patience: float) -> tuple[int, str]:
+        assert module == trial.__name__ and isinstance(question, list)
+        asked.append([load_options(each) for each in question])
+        return code(asked[-1]), ""
+
+    return ask
+
+
+def branched(models: list[LoadOptions]) -> int:
+    return SEGFAULT if models[0].branches != 1 else 0
+
+
+def drafted(models: list[LoadOptions]) -> int:
+    return SEGFAULT if len(models) > 1 else 0
+
+
+@pytest.mark.parametrize(
+    ("code", "tries", "told", "left"),
+    [
+        (lambda models: 0, 1, None, ("auto", True, None)),
+        (lambda models: 1, 1, None, ("auto", True, None)),  # refused: it will be here, too
+        (branched, 3, "without branches", (1, True, None)),
+        (drafted, 5, "the draft is not used", (1, False, None)),
+        (lambda models: SEGFAULT, 6, "the CPU is used", (1, True, "none")),
+    ],
+)
+def test_the_first_way_that_survives_is_used(
+    tiny: TinyFiles,
+    tried: list[list[LoadOptions]],
+    monkeypatch: pytest.MonkeyPatch,
+    code: Callable[[list[LoadOptions]], int],
+    tries: int,
+    told: str | None,
+    left: tuple[object, bool, str | None],
+) -> None:
+    monkeypatch.setattr(child, "ask", child_that(tried, code))
+    pair = options(tiny.target, branches="auto"), options(tiny.draft)
+    for times in range(2):
+        said: list[str] = []
+        with Engine.load(*pair, say=said.append) as engine:
+            loaded = engine.target.options
+            assert (loaded.branches, engine.draft is not None, loaded.device) == left
+        assert len(tried) == tries  # the second time nothing is tried
+        assert ("trying it in a process of its own" in said[0]) == (times == 0) if said else True
+        crashed = [sentence for sentence in said if "crashed" in sentence]
+        assert [told in sentence for sentence in crashed if told] == ([True] if told else [])
+    (file,) = (paths.cache_folder() / "profiles").glob("*.trial")
+    if told:
+        assert "exit code -11" in crashed[0] and str(file) in crashed[0]
+        file.unlink()
+        monkeypatch.setattr(child, "ask", child_that(tried, lambda models: 0))
+        with Engine.load(*pair) as engine:  # the driver was mended
+            assert engine.target.options.branches == "auto"
+
+
+def test_a_crash_that_does_not_come_again_is_none(
+    tiny: TinyFiles, tried: list[list[LoadOptions]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        child, "ask", child_that(tried, lambda models: SEGFAULT if len(tried) == 1 else 0)
+    )
+    with Engine.load(options(tiny.target, branches="auto"), options(tiny.draft)) as engine:
+        assert engine.target.options.branches == "auto" and len(tried) == 2
+
+
+def test_a_child_that_hangs_is_one_that_crashed(
+    tiny: TinyFiles, tried: list[list[LoadOptions]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ask(module: str, question: object, patience: float) -> tuple[int, str]:
+        raise subprocess.TimeoutExpired("child", patience)
+
+    monkeypatch.setattr(child, "ask", ask)
+    with Engine.load(options(tiny.target)) as engine:
+        assert engine.target.options.device == "none"
+        assert any("the CPU is used instead" in note for note in engine.notes)
+
+
+def test_what_is_kept_may_be_nonsense(
+    tiny: TinyFiles, tried: list[list[LoadOptions]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "ask", child_that(tried, lambda models: 0))
+    Engine.load(options(tiny.target)).close()
+    (file,) = (paths.cache_folder() / "profiles").glob("*.trial")
+    for nonsense in ("", "[1]", '{"as asked": "x"}', "[" * 4000):
+        file.write_text(nonsense)
+        Engine.load(options(tiny.target)).close()
+    assert len(tried) == 5
+
+
+def test_the_child_answers_with_the_pair(tiny: TinyFiles) -> None:
+    for parallel in (1, 2):
+        pair = options(tiny.target, branches="auto", parallel=parallel), options(tiny.draft)
+        code, _ = child.ask(trial.__name__, [asdict(each) for each in pair], 120)
+        assert code == 0
+    assert [*(paths.cache_folder() / "profiles").glob("*.json")]  # measured, for the parent too
+
+
+def test_the_child_refuses_as_the_parent_does(tmp_path: Path) -> None:
+    missing = tmp_path / "none.gguf"
+    assert child.ask(trial.__name__, [asdict(options(missing))], 120)[0] == 1
+    assert [child.crashed(code) for code in (0, 1, SEGFAULT, 3, 3221225477)] == [
+        False, False, True, True, True,
+    ]  # fmt: skip
