@@ -12,6 +12,7 @@ _REPORT = re.compile(
     r"(?P<device>\S+)\s+(?P<kind>model|LoRA|KV|RS|output|compute) "
     r"buffer size = +(?P<size>\d+\.\d+) MiB"
 )
+_IN_RAM = re.compile(r"^CPU|_Host$")  # buffers of the CPU, and those that a device can reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +20,14 @@ class MemoryUse:
     """Bytes, over all devices. ``kv`` includes the state of recurrent layers.
 
     ``mapped`` are the weights that stay pages of their file: the system counts these as available.
+    ``on_devices`` is the part that lies elsewhere than in RAM.
     """
 
     weights: int = 0
     kv: int = 0
     compute: int = 0
     mapped: int = 0
+    on_devices: int = 0
 
     @property
     def total(self) -> int:
@@ -46,6 +49,7 @@ class MemoryUse:
             self.kv + other.kv,
             self.compute + other.compute,
             self.mapped + other.mapped,
+            self.on_devices + other.on_devices,
         )
 
     def as_json(self) -> dict[str, int]:
@@ -67,7 +71,7 @@ def read_buffers(log: Iterable[str]) -> MemoryUse:
     """
     sums = {"model": 0, "LoRA": 0, "KV": 0, "RS": 0, "output": 0}
     compute: dict[str, int] = {}
-    planned = mapped = 0
+    planned = mapped = on_devices = 0
     for line in log:
         planned += sum(round(float(found["size"]) * _MIB) for found in _CACHE.finditer(line))
         for found in _REPORT.finditer(line):
@@ -78,9 +82,13 @@ def read_buffers(log: Iterable[str]) -> MemoryUse:
                 sums[found["kind"]] += size
             if found["kind"] == "model" and found["device"].endswith("_Mapped"):
                 mapped += size
+            if found["kind"] != "compute" and not _IN_RAM.search(found["device"]):
+                on_devices += size
     return MemoryUse(
         weights=sums["model"] + sums["LoRA"],
         kv=max(planned, sums["KV"] + sums["RS"]),
         compute=sums["output"] + sum(compute.values()),
         mapped=mapped,
+        on_devices=on_devices
+        + sum(size for device, size in compute.items() if not _IN_RAM.search(device)),
     )
