@@ -7,8 +7,7 @@ with a fixed length and with auto. Told is whether its plain text is that of the
 leaves it and whether rounding explains that: whether the logits of both, behind the same text, are
 farther apart than the CPU's pick leads. Drafted texts are held to the placement's own plain one, as
 `localspec bench` does. Memory is what was estimated from the header and what llama.cpp says it took,
-on the device and in all. A placement is a process, so that one that crashes is a row too; it is
-tried once more, because drivers that compile shaders may live with what they compiled before.
+on the device and in all. A placement is a process, so that one that crashes is a row too.
 """
 
 from __future__ import annotations
@@ -172,9 +171,7 @@ def main() -> None:
     print("|---|---|---|---|---|", flush=True)
     for name in [args.only] if args.only else PLACEMENTS:
         command = [sys.executable, __file__, "--child", "--only", name, "--tokens", str(args.tokens)]
-        for _ in range(2):
-            if (code := subprocess.run(command).returncode) == 0:
-                break
+        if code := subprocess.run(command).returncode:
             print(f"|{name}|ended with {code}||||", flush=True)
 
 

@@ -20,6 +20,10 @@ from localspec.core.interrupt import held_interrupt, is_unwanted, require_wanted
 # process, and sleeping early costs up to 7 % where there is none; see docs/threads.md.
 SPIN_COUNT, SPIN_COUNT_BUSY = "10000", "1000"
 
+# Mesa's Vulkan device in software. In version 22.3 shaders that llama.cpp fuses of several operations
+# crash it, though Vulkan's validation layer objects to nothing; see docs/gpu.md.
+_SOFTWARE = b"llvmpipe"
+
 _LOG_LINES = 50_000  # a model of many layers tells thousands about making a context
 _LEVEL_ERROR, _LEVEL_CONTINUES = 4, 5  # ggml_log_level; the bindings' own comments are out of date
 RPC_SERVER = "RPC server"  # a kind of our own: llama.cpp calls them GPUs
@@ -172,6 +176,10 @@ def ggml() -> Any:
     ):
         function = getattr(libggml, name)
         function.restype, function.argtypes = result, arguments
+    for i in range(libggml.ggml_backend_dev_count()):
+        device = libggml.ggml_backend_dev_get(i)
+        if libggml.ggml_backend_dev_description(device).startswith(_SOFTWARE):
+            os.environ.setdefault("GGML_VK_DISABLE_FUSION", "1")  # read at the device's first use
     return libggml
 
 

@@ -19,9 +19,6 @@ from localspec.engine.profile_store import profile_path
 from localspec.metadata.header import ModelHeader
 
 _PATIENCE = 900  # seconds for the child, which loads, measures and answers
-# Mesa's software driver 22.3 dies when one process compiles many shaders: it frees some that it still
-# runs. It keeps the compiled ones on disk, so that the next process lives.
-_TRIES = 2
 _MAX_BYTES = 2**12
 _TOKENS = 24  # of each of its answers
 _LENGTHS: tuple[DraftTokens, ...] = (0, 4, "auto")
@@ -91,19 +88,14 @@ def _try(ways: list[Way]) -> dict[str, int]:
     """
     codes: dict[str, int] = {}
     for way in ways[:-1]:
-        for _ in range(_TRIES):
-            codes[way.name] = _exit_code(way)
-            if not child.crashed(codes[way.name]):
-                return codes
+        options = [asdict(each) for each in (way.target, way.draft) if each is not None]
+        try:
+            codes[way.name], _ = child.ask(__name__, options, _PATIENCE)
+        except subprocess.TimeoutExpired:
+            codes[way.name] = -1
+        if not child.crashed(codes[way.name]):
+            break
     return codes
-
-
-def _exit_code(way: Way) -> int:
-    options = [asdict(each) for each in (way.target, way.draft) if each is not None]
-    try:
-        return child.ask(__name__, options, _PATIENCE)[0]
-    except subprocess.TimeoutExpired:
-        return -1
 
 
 def _devices() -> str:
