@@ -2,12 +2,13 @@
 
     python benchmarks/devices.py [--only NAME] [--tokens 48]
 
-Each placement of the bundled pair, or of the bundled hybrid, answers two questions greedily: plainly,
-with a fixed length and with auto. Told is whether its plain text is that of the CPU, or where it
-leaves it and whether rounding explains that: whether the logits of both, behind the same text, are
-farther apart than the CPU's pick leads. Drafted texts are held to the placement's own plain one, as
-`localspec bench` does. Memory is what was estimated from the header and what llama.cpp says it took,
-on the device and in all. A placement is a process, so that one that crashes is a row too.
+Each placement of the bundled pair, or of the bundled hybrid, answers two questions greedily:
+plainly, with a fixed length and with auto. Told is whether its plain text is that of the CPU, or
+where it leaves it and whether rounding explains that: whether the logits of both, behind the same
+text, are farther apart than the CPU's pick leads. Drafted texts are held to the placement's own
+plain one, as `localspec bench` does. Memory is what was estimated from the header and what
+llama.cpp says it took, on the device and in all. A placement is a process, so that one that crashes
+is a row too.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ from localspec.engine.engine import Engine
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.memory.estimate import estimate_run
-from localspec.metadata.header import read_header
 
 QUESTIONS = ("How is random.choice implemented?", "What arguments does subprocess.run() take?")
 CTX_SIZE = 1024
@@ -133,7 +133,9 @@ def drafted(comparison: Comparison) -> str:
     """What was accepted, and whether drafted texts are the plain one."""
     told = []
     for figures in comparison.figures(loops=True)[1:]:
-        told.append(f"{figures.draft_tokens}: {figures.accepted} of {figures.drafted} {figures.text}")
+        told.append(
+            f"{figures.draft_tokens}: {figures.accepted} of {figures.drafted} {figures.text}"
+        )
     return ", ".join(told)
 
 
@@ -151,7 +153,7 @@ def measure(name: str, tokens: int) -> None:
             "; ".join(memory(each) for each in both),
             beside_cpu(engine, cpu, prompts, comparison),
             drafted(comparison),
-            " ".join(note for note in engine.notes if "crash" in note),
+            " ".join(note for note in engine.notes if "crashed" in note),
         ]
     print("|" + "|".join(cells) + "|", flush=True)
 
@@ -170,7 +172,15 @@ def main() -> None:
     print("|on the device|MiB predicted / taken: there, in all|beside the CPU|drafted|notes|")
     print("|---|---|---|---|---|", flush=True)
     for name in [args.only] if args.only else PLACEMENTS:
-        command = [sys.executable, __file__, "--child", "--only", name, "--tokens", str(args.tokens)]
+        command = [
+            sys.executable,
+            __file__,
+            "--child",
+            "--only",
+            name,
+            "--tokens",
+            str(args.tokens),
+        ]
         if code := subprocess.run(command).returncode:
             print(f"|{name}|ended with {code}||||", flush=True)
 

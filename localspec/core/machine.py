@@ -7,11 +7,14 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
 _CPUS = Path("/sys/devices/system/cpu")
 _PROC = Path("/proc")
+_GRAPHICS = Path("/sys/class/drm")
+_MAKERS = {"0x1002": "AMD", "0x8086": "Intel"}  # by PCI's number
 _FAST = Path("/sys/devices/cpu_core/cpus")  # P-cores; Linux has it on hybrid Intel processors only
 
 
@@ -154,6 +157,15 @@ def _working_ticks() -> int:
 def has_nvidia_gpu() -> bool:
     """True when the NVIDIA driver or its tool is present, whatever llama.cpp was built with."""
     return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
+
+
+def gpu_makers() -> list[str]:
+    """Who made the GPUs that Linux has a driver for, of those that Vulkan may reach."""
+    found = set[str]()
+    for file in _GRAPHICS.glob("card*/device/vendor"):
+        with suppress(OSError, KeyError):
+            found.add(_MAKERS[file.read_text().strip()])
+    return sorted(found)
 
 
 def cpu_name() -> str:

@@ -26,6 +26,7 @@ def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(machine, "_CPUS", root / "sys/devices/system/cpu")
     monkeypatch.setattr(machine, "_FAST", root / "sys/devices/cpu_core/cpus")
     monkeypatch.setattr(machine, "_CGROUP", root / "sys/fs/cgroup")
+    monkeypatch.setattr(machine, "_GRAPHICS", root / "sys/class/drm")
     monkeypatch.setattr(machine, "_sysctl", lambda name: None)
     monkeypatch.setenv("PATH", str(root))
     return root
@@ -293,3 +294,10 @@ def test_a_busy_machine_works_for_others(
     assert machine.is_busy()  # nobody says
     write(10)
     assert machine.is_busy(0.05) is busy
+
+
+def test_makers_of_gpus(system: Path) -> None:
+    assert machine.gpu_makers() == []
+    cards = {"card0": "0x8086\n", "card1": "0x1002\n", "card2": "0x1af4\n", "card3": "0x8086\n"}
+    write(system, {f"sys/class/drm/{card}/device/vendor": made for card, made in cards.items()})
+    assert machine.gpu_makers() == ["AMD", "Intel"]

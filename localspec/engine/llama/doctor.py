@@ -45,7 +45,7 @@ def examine() -> DoctorReport:
         facts["models_folder"] = str(paths.models_folder())
         facts["cache_folder"] = str(paths.cache_folder())
         _examine_build(result)
-        facts["demo"] = _try_demo()
+        facts["demo"] = _try_demo(result)
     except LocalspecError as error:
         result.healthy = False
         facts["demo"] = f"fails: {error.message}"
@@ -80,7 +80,7 @@ def _examine_build(result: DoctorReport) -> None:
         for d in llama_library.devices()
     ]  # fmt: skip
     result.facts["flash_attention"] = _flash_attention()
-    result.advice += missing_gpu()
+    result.advice += missing_gpu(any_maker=True)
 
 
 def _flash_attention() -> str:
@@ -104,10 +104,11 @@ def _heads(result: DoctorReport) -> bool:
     return True
 
 
-def _try_demo() -> str:
+def _try_demo(result: DoctorReport) -> str:
     """Load the bundled pair and let it say eight tokens."""
     options = [LoadOptions(path, ctx_size=128, threads=1) for path in paths.demo_pair()]
     with Engine.load(*options) as engine:
+        result.advice += [note for note in engine.notes if note not in result.advice]
         models = [model for model in (engine.target, engine.draft) if model is not None]
         taken = size(sum(model.memory.total for model in models))
         prompt = engine.encode_chat([{"role": "user", "content": "What does json.dumps do?"}])

@@ -20,8 +20,8 @@ from localspec.core.interrupt import held_interrupt, is_unwanted, require_wanted
 # process, and sleeping early costs up to 7 % where there is none; see docs/threads.md.
 SPIN_COUNT, SPIN_COUNT_BUSY = "10000", "1000"
 
-# Mesa's Vulkan device in software. In version 22.3 shaders that llama.cpp fuses of several operations
-# crash it, though Vulkan's validation layer objects to nothing; see docs/gpu.md.
+# Mesa's Vulkan device in software. Shaders that llama.cpp fuses of several operations crash its
+# version 22.3, though Vulkan's validation layer objects to nothing; see docs/gpu.md.
 _SOFTWARE = b"llvmpipe"
 
 _LOG_LINES = 50_000  # a model of many layers tells thousands about making a context

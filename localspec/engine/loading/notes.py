@@ -47,11 +47,18 @@ def without_gpu(options: LoadOptions, draft: LoadOptions | None) -> list[str]:
     return [f"No effect without a GPU that llama.cpp can use: {', '.join(flags)}."]
 
 
-def missing_gpu() -> list[str]:
-    """One line when the machine has an NVIDIA card that this build cannot use."""
-    if not machine.has_nvidia_gpu() or llama_library.build().gpu_offload:
+def missing_gpu(*, any_maker: bool = False) -> list[str]:
+    """One line when the machine has an NVIDIA card that this build cannot use.
+
+    Of ``any_maker`` also others, which may be little faster than the processor they are a part of.
+    """
+    makers = machine.gpu_makers() if any_maker else []
+    nvidia = machine.has_nvidia_gpu()
+    if not (nvidia or makers) or llama_library.build().gpu_offload:
         return []
+    maker, api = ("NVIDIA", "cuda") if nvidia else (" and ".join(makers), "vulkan")
     return [
-        "This build of llama.cpp has no GPU support, but the machine has an NVIDIA GPU. Mend it in "
-        "localspec's own folder: bash scripts/build_cuda.sh --python " + shlex.quote(sys.executable)
+        f"This build of llama.cpp has no GPU support, but the machine has a GPU by {maker}. Mend "
+        f"it in localspec's own folder: bash scripts/build_{api}.sh --python "
+        + shlex.quote(sys.executable)
     ]

@@ -74,7 +74,7 @@ def load_pair(
         require_survival(draft)
     if trial:
         headers = [each for each in (header, draft_header) if each is not None]
-        target, draft = survivable(target, draft, headers, say or notes.append)
+        target, draft = survivable(target, draft, headers, notes, say)
         draft_header = None if draft is None else draft_header
     target = _connected(target, notes, say)
     if target.parallel > 1 and (reason := one_at_a_time(header, draft_header, target)):

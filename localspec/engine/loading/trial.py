@@ -38,12 +38,13 @@ def survivable(
     target: LoadOptions,
     draft: LoadOptions | None,
     headers: list[ModelHeader],
-    say: Callable[[str], None],
+    notes: list[str],
+    say: Callable[[str], None] | None = None,
 ) -> tuple[LoadOptions, LoadOptions | None]:
     """The options of the first way that survives, which is as asked where nothing crashes.
 
     What was found is kept, so that a pair is tried once in its circumstances. ``say`` hears what is
-    tried, what crashed and what is done about it.
+    tried, what crashed and what is done about it; without it the latter is noted.
     """
     models = [target, *([] if draft is None else [draft])]
     if target.rpc or not any(map(uses_devices, models)):
@@ -52,14 +53,15 @@ def survivable(
     path = _path(models, headers)
     codes = _read(path)
     if codes is None:
-        say("New on this device: trying it in a process of its own first, as drivers may crash.")
+        if say is not None:
+            say("New on this device: tried in a process of its own first, as drivers may crash.")
         codes = _try(ways)
         _write(path, codes)
     crashed = [way for way in ways if child.crashed(codes.get(way.name, 0))]
     if not crashed:
         return target, draft
     chosen = next((way for way in ways if way not in crashed), ways[-1])
-    say(
+    (say or notes.append)(
         f"llama.cpp crashed (exit code {codes[crashed[0].name]}) in a trial of this pair on "
         f"{_devices()}: {chosen.without}. To try again, for instance after an update of the "
         f"driver, remove {path}."

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from localspec import __version__
-from localspec.core import machine, paths
+from localspec.core import child, machine, paths
 from localspec.core.errors import EngineError
 from localspec.engine.llama import doctor, llama_library
 from localspec.engine.llama.doctor import examine
+from localspec.engine.loading import trial
 from tests.support.real_pair import TinyFiles
 
 pytestmark = pytest.mark.llama
@@ -68,10 +69,18 @@ def test_a_library_that_cannot_be_loaded_becomes_advice(monkeypatch: pytest.Monk
     assert "llama_cpp" not in result.facts
 
 
+def test_a_crash_on_a_device_becomes_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "uses_devices", lambda options: options.device != "none")
+    monkeypatch.setattr(child, "ask", lambda module, question, patience: (-11, ""))
+    result = examine()
+    assert result.healthy and str(result.facts["demo"]).startswith("runs: ")
+    assert any("crashed (exit code -11)" in sentence for sentence in result.advice)
+
+
 def test_little_memory_and_an_unused_gpu_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_try_demo", lambda: "runs")
+    monkeypatch.setattr(doctor, "_try_demo", lambda result: "runs")
     monkeypatch.setattr(machine, "memory", lambda: (2**30, 2**34))
-    monkeypatch.setattr(doctor, "missing_gpu", lambda: ["Build it for the GPU."])
+    monkeypatch.setattr(doctor, "missing_gpu", lambda any_maker: ["Build it for the GPU."])
     result = examine()
     assert result.healthy
     assert "Less than 2 GiB" in result.advice[0]

@@ -24,5 +24,11 @@ def test_an_unused_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     script, option, python = shlex.split(command)[1:]
     assert Path(__file__).parents[3].joinpath(script).is_file()
     assert (option, python) == ("--python", sys.executable)
+    assert script.endswith("build_cuda.sh") and "by NVIDIA" in note
     monkeypatch.setattr(machine, "has_nvidia_gpu", lambda: False)
-    assert missing_gpu() == []
+    monkeypatch.setattr(machine, "gpu_makers", lambda: ["AMD", "Intel"])
+    assert missing_gpu() == []  # an integrated one may be little faster: doctor alone tells
+    (note,) = missing_gpu(any_maker=True)
+    assert "by AMD and Intel" in note and "build_vulkan.sh" in note
+    monkeypatch.setattr(machine, "gpu_makers", lambda: [])
+    assert missing_gpu(any_maker=True) == []
