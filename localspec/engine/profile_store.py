@@ -31,7 +31,7 @@ from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.limits import ceiling
 from localspec.speculative.loop import Clock
 
-FORMAT = 6
+FORMAT = 5
 _HEADER_BYTES = 2**20
 _MAX_BYTES = 2**20
 _CHECK_EVERY = 24 * 3600  # seconds
@@ -91,7 +91,6 @@ def save(path: Path, known: Knowledge) -> None:
         "draft": known.draft.as_json(),
         "reading": known.reading,
         "replay": known.replay,
-        "width_change": known.width_change,
         "checked": known.checked,
         "recent": [known.recent.tokens, known.recent.seconds],
         "acceptance": {group: each.as_json() for group, each in known.acceptance.items()},
@@ -106,18 +105,13 @@ def save(path: Path, known: Knowledge) -> None:
 
 def _knowledge(document: dict[str, Any]) -> Knowledge:
     reading, replay = float(document["reading"]), float(document["replay"])
-    change = float(document["width_change"])
-    if not (0 <= reading < 1e3 and 0 <= replay < 1e5 and 0 <= change < 1e5):
-        raise ValueError(
-            f"{reading} seconds to read a token, {replay} to read some again, {change} to change "
-            "the width of a pass"
-        )
+    if not (0 <= reading < 1e3 and 0 <= replay < 1e5):
+        raise ValueError(f"{reading} seconds to read a token, {replay} to read some again")
     known = Knowledge(
         verify=PassCosts.from_json(document["verify"]),
         draft=PassCosts.from_json(document["draft"]),
         reading=reading,
         replay=replay,
-        changing=change,
         checked=float(document.get("checked", 0)),
         acceptance={
             str(group): Acceptance.from_json(each) for group, each in document["acceptance"].items()

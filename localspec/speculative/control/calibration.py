@@ -3,8 +3,6 @@
 What is not measured here is learnt from the answers themselves.
 """
 
-import statistics
-
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.control.knowledge import Knowledge
 from localspec.speculative.loop import Clock, TokenModel
@@ -34,8 +32,7 @@ def calibrate(
         reading, width = PassCosts(), min(_READING_WIDTH, draft.n_ctx)
         _measure(draft, reading, (width,), clock, draft_end)
         known.reading = reading.seconds(width, 0) / width
-    changes = _measure(target, known.verify, _VERIFY_WIDTHS, clock, end)
-    known.changing = max(0.0, statistics.median(changes)) if changes else 0.0
+    _measure(target, known.verify, _VERIFY_WIDTHS, clock, end)
     return known
 
 
@@ -66,25 +63,20 @@ def _best(model: TokenModel, width: int, clock: Clock) -> float:
 
 def _measure(
     model: TokenModel, costs: PassCosts, widths: tuple[int, ...], clock: Clock, end: float
-) -> list[float]:
-    """Measure these widths; how much longer a pass took that was the first of its width again."""
-    found, guess, changes = dict[int, float](), PassCosts(), list[float]()
+) -> None:
+    found, guess = dict[int, float](), PassCosts()
     for i, width in enumerate(width for width in widths if width <= model.n_ctx):
         # Without a second width nothing can be said of any; later a narrower one may still fit.
         if i >= 2 and clock() + guess.seconds(width, 0) > end:
             continue
         best = _seconds(model, width, clock)
         if clock() + best <= end:  # the first pass of a width also sets things up
-            again = _seconds(model, width, clock)
-            if width in found:
-                changes.append(best - again)
-            best = min(best, again)
+            best = min(best, _seconds(model, width, clock))
         found[width] = min(best, found.get(width, best))
         guess.observe(width, 0, best)
     for width, best in found.items():
         costs.observe(width, 0, best)
     model.keep(0)
-    return changes
 
 
 def _seconds(model: TokenModel, width: int, clock: Clock) -> float:

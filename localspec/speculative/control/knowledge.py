@@ -14,7 +14,6 @@ _FADE = 0.9  # of what other answers taught, when a group is first judged in one
 _RECENT = 1 - 1 / 64  # of earlier rounds, at each new one
 _CARRIED = 0.05  # of the weight of earlier answers' speed, in the next
 _NEW = 0.1  # weight of a round in the mean cost of reading again
-_NEW_PASS = 1 / 32  # weight of a pass in what a change of width costs
 _MOST_COUNTED = 8  # tokens of a round, lest a plain one take a large share of a long copy
 _ENOUGH_SEEN = 50.0  # candidates from which a usual acceptance may be told
 
@@ -49,18 +48,12 @@ class Knowledge:
     """Costs of passes, acceptance by group of candidates, speed of late, and the loss budget.
 
     ``checked`` is when the costs were last found to hold, in seconds since 1970; 0 for never.
-    ``verify`` is of passes as wide as the last one, for which llama.cpp reuses its graph; others
-    take ``changing`` seconds longer than expected, where passes of the same width take ``staying``.
     """
 
     verify: PassCosts = field(default_factory=PassCosts)
     draft: PassCosts = field(default_factory=PassCosts)
     reading: float = 0.0  # seconds of the draft for each token of a prompt
     replay: float = 0.0  # seconds by which a draft makes the next pass longer: tokens read again
-    changing: float = 0.0
-    staying: float = 0.0
-    last_width: int = 0  # of the last pass of this answer; 0 before any
-    changed: bool = False  # whether it was of another width than the one before
     acceptance: dict[str, Acceptance] = field(default_factory=dict)
     since_wide: int = 0  # tokens said since a pass of the target was wider than one
     since_plain: int = 0  # tokens said since nobody drafted in one
@@ -69,42 +62,20 @@ class Knowledge:
     checked: float = 0.0
     _after_draft: bool = False
 
-    @property
-    def width_change(self) -> float:
-        """Seconds by which a pass takes longer for being of another width than the last."""
-        return max(0.0, self.changing - self.staying)
-
     def begin_answer(self) -> None:
         """Carry over what was lost, and how quick decoding was."""
-        self.last_width = 0
         self.loss_budget.begin_answer()
         self.recent.begin_answer()
 
     def observe_pass(self, outcome: Round) -> None:
         """Learn what the target's pass cost."""
         if not outcome.mixed:
-            self._observe_width(outcome)
+            self.verify.observe(outcome.width, outcome.past, outcome.verify_seconds)
         self._observe_replay(outcome)
         tokens = len(outcome.tokens)
         self.since_wide = self.since_wide + tokens if outcome.is_plain else 0
         nobody = outcome.width == outcome.sequences  # drafted: what plain decoding costs
         self.since_plain = 0 if nobody else self.since_plain + min(tokens, _MOST_COUNTED)
-
-    def _observe_width(self, outcome: Round) -> None:
-        """Learn what a pass of this width costs, and what a change of the width does."""
-        width, seconds = outcome.width, outcome.verify_seconds
-        alone = outcome.sequences == 1  # others see the same pass again: nobody knows the last
-        self.changed = alone and width != self.last_width
-        self.last_width = width if alone else 0
-        if alone and self.verify.knows(width):
-            expected = self.verify.seconds(width, outcome.past)
-            excess = min(seconds - expected, expected)
-            if self.changed:
-                self.changing += (excess - self.changing) * _NEW_PASS
-            else:
-                self.staying += (excess - self.staying) * _NEW_PASS
-        change = self.width_change if self.changed else 0.0
-        self.verify.observe(width, outcome.past, seconds - change)
 
     def _observe_replay(self, outcome: Round) -> None:
         """Learn what tokens that are read again cost, the pass before having had a draft."""

@@ -51,8 +51,6 @@ class Valuation:
         self._has_draft = has_draft
         self._block = block
         self._verify: list[float] = []  # seconds by width, for contexts of about this length
-        self._next: list[float] = []  # the same of the next pass, which may change the width
-        self._changing = 1.0  # the share of drafted passes that were of another width than the last
         self._rises: list[float] = []  # the least seconds for each token more, by width
         self._pending = 0  # tokens that the next pass reads again
         self._others = 0.0  # tokens that others have in it
@@ -185,7 +183,6 @@ class Valuation:
         share.
         """
         usual = self._verify[min(outcome.width, len(self._verify)) - 1]
-        usual += self._known.width_change if self._known.changed else 0.0
         held = min(outcome.verify_seconds, _HELD_UP * usual)
         is_plain = outcome.width == outcome.sequences + outcome.replayed
         verify = usual if is_plain or outcome.mixed else held
@@ -203,18 +200,6 @@ class Valuation:
             self._sequences, self._others = outcome.sequences, float(outcome.others)
             self._known.recent.begin_answer()  # the rate was another one
             self.expire()
-        if not outcome.is_plain:
-            self._changing += _NEWEST * (self._known.changed - self._changing)
-        self._charge_change()
-
-    def _charge_change(self) -> None:
-        """Count what a change of the width costs; nothing where every width is as good."""
-        change, last = self._known.width_change, self._known.last_width
-        self._next = self._verify
-        if change and last:
-            self._next = [seconds + change for seconds in self._verify]
-            if last <= len(self._next):
-                self._next[last - 1] -= change
 
     def prepare(self, past: int) -> None:
         """Take up costs and policy, if that was never done."""
@@ -232,12 +217,10 @@ class Valuation:
             return
         widest = WIDEST + (self._sequences - 1) * (1 + LONGEST_AUTO)
         self._verify = [self._known.verify.seconds(n, past) for n in range(1, widest + 1)]
-        self._charge_change()
         tried = max(1 + LONGEST_AUTO, int(_WIDER * self._known.verify.widest))
-        if self._sequences == 1:
-            self._rises = _least_rises(self._verify[:tried])
-        else:
-            self._rises = _least_rises(self._beside()[:_WIDEST_SHARED])
+        if self._sequences > 1:
+            tried = _WIDEST_SHARED
+        self._rises = _least_rises(self._beside()[:tried])
         if self._has_draft:
             chances = self._acceptance.of(MODEL).chances()
             self._policy, self._hopeful = self._solve(chances, past), None
@@ -249,10 +232,8 @@ class Valuation:
 
     def _solve(self, chances: Sequence[tuple[float, float]], past: int) -> Policy:
         """The best policy at present costs, for candidates with these chances."""
-        alone = self._sequences == 1
-        plain, *wider = self._verify if alone else self._beside()
-        extra = self._known.replay + (self._changing * self._known.width_change if alone else 0.0)
-        verify = [plain, *(seconds + extra for seconds in wider)]
+        plain, *wider = self._beside()
+        verify = [plain, *(seconds + self._known.replay for seconds in wider)]
         step = self._step(past)
         return solve(verify, step, self.rate(), chances, LONGEST_AUTO, block=self._block)
 
@@ -265,7 +246,7 @@ class Valuation:
         seem free to each, though together they climb the step.
         """
         if self._sequences == 1:
-            return self._next
+            return self._verify
         others = min(round(self._others), len(self._verify) - WIDEST)
         verify, plain = self._verify[others:], self._verify[self._sequences - 1]
         drafted = max(0, others + 1 - self._sequences)

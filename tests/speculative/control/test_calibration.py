@@ -50,23 +50,6 @@ def test_every_width_is_measured_where_there_is_time() -> None:
     assert target.tokens == [] and draft.tokens == []
 
 
-@pytest.mark.parametrize("change", [0.0, 0.25])
-def test_a_change_of_the_width_is_measured(change: float) -> None:
-    clock, last = FakeClock(), [0]
-
-    class Changing(Staircase):
-        def decode(self, tokens: Sequence[int], rows: int):  # type: ignore[no-untyped-def]
-            clock.advance(change if len(tokens) != last[0] else 0.0)
-            last[0] = len(tokens)
-            return super().decode(tokens, rows)
-
-    known = calibrate(Changing(clock, STAIRS), None, clock, budget=1000)
-    assert known.width_change == pytest.approx(change)
-    assert known.verify.seconds(4, 0) == pytest.approx(1.2)
-    hurried = calibrate(Changing(clock, STAIRS), None, clock, budget=5)
-    assert hurried.width_change == 0.0  # no width was measured again
-
-
 def test_a_busy_moment_does_not_decide() -> None:
     clock = FakeClock()
 

@@ -633,3 +633,36 @@ def test_many_short_answers_do_not_lose_many_beginnings() -> None:
     plain = answers * plain_seconds(verify, tokens)
     # One allowance for all of them; an allowance for each came to 25 plain tokens.
     assert seconds <= plain * 1.01 + 6 * sum(verify)
+
+
+class Changing(Costly):
+    """Another width than that of the last pass costs a quarter of a plain pass more, as on GPUs."""
+
+    width = 0
+
+    def decode(self, tokens: Sequence[int], rows: int):  # type: ignore[no-untyped-def]
+        self._own_clock.advance(0.25 * (len(tokens) != self.width))
+        self.width = len(tokens)
+        return super().decode(tokens, rows)
+
+
+@pytest.mark.parametrize("quirk", [0.15, 0.3, 0.6])
+def test_a_change_of_the_width_is_charged_where_it_costs(quirk: float) -> None:
+    """The mean cost of a width holds what changing to it cost: one that is kept becomes cheap."""
+    draft, verify, tokens = (0.08, 0.0), (0.9, 0.1), 1200
+
+    def fixed(length: int) -> Callable[[FakeClock], Controller]:
+        def make(clock: FakeClock) -> Controller:
+            model = Costly(clock, draft, quirk=quirk)
+            drafter = ModelDrafter(model, GREEDY, 16, never_stop)
+            return FixedLength(drafter, length, clock)
+
+        return make
+
+    def seconds(make: Callable[[FakeClock], Controller]) -> float:
+        return answer(make, verify, [1, 2, 3], tokens, Changing)[0]
+
+    best = min(seconds(fixed(length)) for length in (1, 2, 3, 4, 6))
+    ours = seconds(auto(quirk, draft, calibrated(verify, draft)))
+    assert ours <= best / 0.82
+    assert ours <= plain_seconds(verify, tokens) * 1.01

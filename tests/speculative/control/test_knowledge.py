@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge
 from localspec.speculative.drafters import MODEL, Candidate
 from localspec.speculative.loop import Round
@@ -66,31 +64,3 @@ def test_what_plain_decoding_costs_is_known_where_nobody_drafts() -> None:
     assert (known.since_plain, known.since_wide) == (3, 0)
     known.observe_pass(Round((1,), 0, 0, 1.0, verify_seconds=1.0, width=4, sequences=4, others=3))
     assert (known.since_plain, known.since_wide) == (0, 1)
-
-
-@pytest.mark.parametrize("change", [0.0, 0.3])
-def test_what_a_change_of_the_width_costs(change: float) -> None:
-    known = toy_knowledge()
-    for width in (1, 4):
-        known.verify.observe(width, 0, 1.0)
-    last = 0
-    for i in range(600):
-        width = 4 if i % 3 == 0 else 1
-        seconds = 1.0 + (change if width != last else 0.0) + 0.02 * (i % 2)
-        known.observe_pass(Round((1,), 0, 0, seconds, verify_seconds=seconds, width=width))
-        assert known.changed == (width != last)
-        last = width
-    assert known.width_change == pytest.approx(change, abs=0.02)
-    for width in (1, 4):  # where it is nothing, passes cost what they did
-        assert known.verify.seconds(width, 0) == pytest.approx(1.01, abs=0.03)
-
-
-def test_a_slower_machine_is_no_change_of_the_width() -> None:
-    known = toy_knowledge()
-    for width in (1, 4):
-        known.verify.observe(width, 0, 1.0)
-    for width in (1, 1, 4, 4) * 20:
-        known.observe_pass(Round((1,), 0, 0, 2.0, verify_seconds=2.0, width=width))
-    assert known.width_change < 0.1
-    known.observe_pass(Round((1,), 0, 0, 2.0, verify_seconds=2.0, width=9, sequences=3, others=6))
-    assert not known.changed and known.last_width == 0  # others may have had passes between

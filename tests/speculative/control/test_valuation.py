@@ -55,34 +55,6 @@ def test_what_is_pending_is_read_by_a_plain_pass_too() -> None:
     assert value.best(CANDIDATES)[0] == 0
 
 
-def test_a_change_of_the_width_is_charged_to_the_next_pass() -> None:
-    known = Knowledge()
-    value = valuation(known=known)
-    free = value.best(CANDIDATES)
-    known.changing = 0.05
-    assert value.best(CANDIDATES) == free  # no pass was made yet
-    for width, count in ((5, 4), (4, 3), (1, 4)):
-        known.last_width = width
-        value.expect(outcome(width=width))
-        expected = 0.05 * value.rate() * (width != count + 1)
-        assert value.best(CANDIDATES[:count])[1] == pytest.approx(
-            worth_of(count, value.rate()) - expected
-        )
-    known.changing = 2.0  # dearer than what the last token of four brings
-    known.last_width = 4
-    value.expect(outcome(width=4))
-    assert value.best(CANDIDATES)[0] == 3
-    known.last_width = 1
-    value.expect(outcome(width=1))
-    assert value.best(CANDIDATES)[0] == 0
-
-
-def worth_of(count: int, rate: float) -> float:
-    """What so many candidates are worth in passes of `valuation`, by a chance of a half each."""
-    acceptance = GroupAcceptance(Knowledge(), "greedy").probability(CANDIDATES[0])
-    return 1.0 + sum(acceptance**i for i in range(1, count + 1)) - rate * (1.0 + 0.1 * count)
-
-
 def shared(sequences: int, others: int, drafting: int = 0) -> Valuation:
     """The same costs beside others, whose last pass had so many tokens."""
     known = Knowledge()
