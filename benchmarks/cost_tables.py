@@ -13,12 +13,16 @@ UNIT = 0.05  # seconds of a plain token
 
 @dataclass
 class CostTable:
-    """Costs of a machine and pair, in plain tokens: verify by width, a draft step, a token read."""
+    """Costs of a machine and pair, in plain tokens: verify by width, a draft step, a token read.
+
+    ``change`` is what a pass of another width than the last takes longer.
+    """
 
     name: str
     widths: dict[int, float]
     step: float
     reading: float = 0.0
+    change: float = 0.0
 
     def verify(self, width: int) -> float:
         """Seconds of a pass of the target."""
@@ -58,6 +62,13 @@ COST_TABLES = (
         curve("1 1.12 1.20 1.33 1.54 1.74 1.96 2.15") | {16: 2.15, 33: 3.0},
         0.06,
         0.01,
+    ),
+    CostTable(
+        "3090, graphs",
+        curve("1 1.12 1.20 1.33 1.54 1.74 1.96 2.15") | {16: 2.15, 33: 3.0},
+        0.06,
+        0.01,
+        0.15,
     ),
     CostTable(
         "V100 8B Q2_K",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from common import GREEDY, printed
-from cost_tables import COST_TABLES, CostTable
+from cost_tables import COST_TABLES, UNIT, CostTable
 from traces import Trace, chosen_traces, traces_parser
 
 from localspec.core.config import MAX_PATHS
@@ -55,6 +55,7 @@ class TraceTarget:
             drafted = (token for draft in drafts for token, _ in draft)
             self.n_vocab = max(self.n_vocab, 1 + max(drafted, default=0))
         self._costs, self._clock = costs, clock
+        self._width = 0  # of the last pass
         self.tree = TraceTree(self, branches) if branches > 1 else None
 
     def decode(self, tokens: Sequence[int], rows: int) -> Logits:
@@ -64,7 +65,8 @@ class TraceTarget:
 
     def read(self, width: int, positions: Sequence[int]) -> Logits:
         """A pass of ``width`` tokens: what follows the tokens at these positions."""
-        self._clock.now += self._costs.verify(width)
+        changed, self._width = width != self._width, width
+        self._clock.now += self._costs.verify(width) + UNIT * self._costs.change * changed
         out = np.zeros((len(positions), self.n_vocab), np.float32)
         for row, position in zip(out, positions, strict=True):
             if position + 1 < len(self._text):
