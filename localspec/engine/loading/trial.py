@@ -22,7 +22,15 @@ _PATIENCE = 900  # seconds for the child, which loads, measures and answers
 _MAX_BYTES = 2**12
 _TOKENS = 24  # of each of its answers
 _LENGTHS: tuple[DraftTokens, ...] = (0, 4, "auto")
-_PROMPT = 40  # tokens: wider than any verification is that of a draft of 4
+_PROMPT = 40  # tokens
+_FREE = (
+    "path",
+    "ctx_size",
+    "threads",
+    "threads_batch",
+    "mmap",
+    "mlock",
+)  # of which no driver knows
 
 
 class Way(NamedTuple):
@@ -107,7 +115,10 @@ def _devices() -> str:
 
 def _path(models: list[LoadOptions], headers: list[ModelHeader]) -> Path:
     circumstances = {
-        "models": [{**asdict(each), "path": None} for each in models],
+        "models": [
+            {name: value for name, value in asdict(each).items() if name not in _FREE}
+            for each in models
+        ],
         "devices": [device.description for device in llama_library.devices()],
         "llama_cpp_python": llama_library.build().bindings,
     }
