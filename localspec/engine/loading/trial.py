@@ -23,14 +23,8 @@ _MAX_BYTES = 2**12
 _TOKENS = 24  # of each of its answers
 _LENGTHS: tuple[DraftTokens, ...] = (0, 4, "auto")
 _PROMPT = 40  # tokens
-_FREE = (
-    "path",
-    "ctx_size",
-    "threads",
-    "threads_batch",
-    "mmap",
-    "mlock",
-)  # of which no driver knows
+# Of which no driver knows.
+_FREE = ("path", "ctx_size", "threads", "threads_batch", "mmap", "mlock")
 
 
 class Way(NamedTuple):
