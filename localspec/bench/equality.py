@@ -110,11 +110,22 @@ class DifferenceFinder:
         Two suffices on a CPU, where all wider passes round alike; GPU kernels change again at
         larger widths, so there both sides are brought to the same one.
         """
-        for width in sorted({2, widest_pass(length)}):
-            if width > self._engine.min_width:
+        for width in sorted({2, widest_pass(length), self._widest_tree(length)}):
+            if width > self._engine.min_width and self._has_room(width):
                 if self._replay(0, width) == self._replay(length, width):
                     return width
         return None
+
+    def _widest_tree(self, length: DraftTokens) -> int:
+        """Tokens in the widest pass of a side whose target verifies trees."""
+        tree = self._engine.target.tree
+        if tree is None or length == "auto":
+            return widest_pass(length)
+        return widest_pass(length) + min(tree.paths - 1, length * (tree.branches - 1))
+
+    def _has_room(self, width: int) -> bool:
+        needed = len(self._prompt) + self._plan.max_tokens - 2 + width
+        return needed <= self._engine.target.n_ctx
 
     def _replay(self, length: DraftTokens, width: int) -> list[int]:
         """The tokens of a side with passes of at least this width."""
