@@ -70,6 +70,7 @@ PLACEMENTS = {
     "hybrid": Placement(ON_DEVICE, ON_DEVICE, "hybrid"),
     "hybrid, half the layers": Placement({"gpu_layers": 3}, ON_DEVICE, "hybrid"),
     "hybrid, MTP head": Placement(ON_DEVICE, ON_DEVICE, "heads"),
+    "hybrid, half the layers, MTP head": Placement({"gpu_layers": 3}, None, "heads"),
 }
 
 
@@ -79,10 +80,10 @@ def options(placement: Placement) -> tuple[LoadOptions, LoadOptions | None]:
     path = target if placement.model == "pair" else paths.demo_hybrid()
     asked: Options = {"ctx_size": CTX_SIZE, "branches": "auto"}
     first = LoadOptions(path, **(asked | placement.target))  # type: ignore[arg-type]
-    if placement.draft is None:
-        return first, None
     if placement.model == "heads":
         return first, replace(first, load_heads=True)
+    if placement.draft is None:
+        return first, None
     return first, LoadOptions(draft, **({"ctx_size": CTX_SIZE} | placement.draft))  # type: ignore[arg-type]
 
 

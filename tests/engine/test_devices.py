@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -34,6 +36,11 @@ def text(target: LoadOptions, draft: LoadOptions | None, length: int) -> list[in
     with Engine.load(target, draft, trial=False) as engine:
         greedy = SamplingParams(temperature=0, ignore_eos=True)
         return collect(stream_generate(engine, PROMPT, greedy, length, max_tokens=24)).tokens
+
+
+def test_software_devices_run_without_fused_shaders(device: llama_library.Device) -> None:
+    if device.description.startswith("llvmpipe"):
+        assert os.environ["GGML_VK_DISABLE_FUSION"] == "1"
 
 
 @pytest.mark.parametrize("width", [1, 2, 5, 9, 16])
