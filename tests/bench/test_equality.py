@@ -18,6 +18,7 @@ from localspec.core.config import DraftTokens
 from localspec.engine.answer import Answer
 from tests.support.answers import VARIED, made_answer
 from tests.support.bench_toys import BenchToy, compare, drafted, plan
+from tests.support.toys import ToyModel, ToyTree
 
 
 def test_one_text_has_no_difference() -> None:
@@ -52,6 +53,27 @@ def test_kernels_that_change_later_are_brought_to_one_width() -> None:
     _, found = rounded([0.05, 0.1, 0.15, 0.2, 0.0])
     assert found.differences
     assert {each.proven_at for each in found.differences} == {5}
+
+
+def test_trees_are_brought_to_the_width_of_the_widest() -> None:
+    """Where kernels round otherwise up to a width that only a tree reaches: 4 and 8 rivals."""
+    engine, tried = BenchToy(n_ctx=256), []
+
+    def regenerate(length: DraftTokens) -> Answer:
+        tried.append((length, engine.min_width))
+        equal = length == 0 or engine.min_width >= 13
+        return made_answer(1.0, VARIED if equal else [9, *VARIED[1:]])
+
+    engine.target.tree = ToyTree(ToyModel())  # type: ignore[assignment]
+    finder = DifferenceFinder(engine, "x", engine.encode("abc"), plan(0, 4), regenerate)
+    plain, other = made_answer(1.0), made_answer(1.0, [9, *VARIED[1:]])
+    (difference,) = finder.among([[plain], [other]])
+    assert difference.proven_at == 13
+    assert [width for length, width in tried if length == 4] == [1, 2, 5, 13]
+    engine.target.n_ctx = 8  # too short for any of them
+    short = DifferenceFinder(engine, "x", engine.encode("abc"), plan(0, 4), regenerate)
+    (difference,) = short.among([[plain], [other]])
+    assert difference.proven_at is None
 
 
 @pytest.mark.parametrize(
