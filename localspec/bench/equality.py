@@ -124,8 +124,7 @@ class DifferenceFinder:
         return widest_pass(length) + min(tree.paths - 1, length * (tree.branches - 1))
 
     def _has_room(self, width: int) -> bool:
-        needed = len(self._prompt) + self._plan.max_tokens - 2 + width
-        return needed <= self._engine.target.n_ctx
+        return self._plan.needed_ctx(len(self._prompt), width) <= self._engine.target.n_ctx
 
     def _replay(self, length: DraftTokens, width: int) -> list[int]:
         """The tokens of a side with passes of at least this width."""

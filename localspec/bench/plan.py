@@ -52,6 +52,13 @@ class BenchPlan:
         """Tokens in the widest pass of any side, at least two."""
         return max(map(widest_pass, self.lengths))
 
+    def needed_ctx(self, prompt: int, width: int) -> int:
+        """Tokens of context for a prompt of so many, its answer and passes of this width.
+
+        The last token of an answer is never decoded; the pass before it may be filled up.
+        """
+        return prompt + self.max_tokens - 2 + width
+
     def answers(self, prompts: int) -> int:
         """Measured answers to this many prompts."""
         return prompts * self.repeats * len(self.lengths)
@@ -67,8 +74,7 @@ def require_room(
 ) -> None:
     """Raise PromptTooLong when a prompt, its answer and a widened pass exceed the context."""
     longest_prompt = max(len(prompt) for group in tasks.values() for prompt in group)
-    # The last token of an answer is never decoded; the pass before it may be filled up.
-    needed = longest_prompt + plan.max_tokens - 2 + plan.width
+    needed = plan.needed_ctx(longest_prompt, plan.width)
     if needed > engine.target.n_ctx:
         raise PromptTooLong(
             f"The longest prompt has {longest_prompt} tokens; with an answer of {plan.max_tokens} "

@@ -8,7 +8,7 @@ import threading
 
 
 def ask(module: str, question: object, patience: float) -> tuple[int, str]:
-    """Exit code of a child, and what it prints, when asked a question in JSON on its stdin.
+    """Run a module as a child, send it a question as JSON; its exit code and its output.
 
     Raises SubprocessError where it takes longer than ``patience`` seconds, OSError where it cannot
     be started.

@@ -23,12 +23,12 @@ _MAX_BYTES = 2**12
 _TOKENS = 24  # of each of its answers
 _LENGTHS: tuple[DraftTokens, ...] = (0, 4, "auto")
 _PROMPT = 40  # tokens
-# Of which no driver knows.
+# Options that do not reach the driver.
 _FREE = ("path", "ctx_size", "threads", "threads_batch", "mmap", "mlock")
 
 
 class Way(NamedTuple):
-    """A way to run a pair, and what it does without, as the rest of a sentence."""
+    """A way to run a pair; ``without`` says what is left out, as the end of a sentence."""
 
     name: str
     target: LoadOptions
@@ -72,7 +72,7 @@ def survivable(
 
 
 def _ways(target: LoadOptions, draft: LoadOptions | None) -> Iterator[Way]:
-    """Ways to run a pair, from what was asked for to what needs no device."""
+    """Ways to run a pair: as asked, then with fewer features, at last on the CPU."""
     yield Way("as asked", target, draft, "")
     chain = replace(target, branches=1)
     if draft is not None and target.branches != 1:
@@ -80,9 +80,12 @@ def _ways(target: LoadOptions, draft: LoadOptions | None) -> Iterator[Way]:
     if draft is not None:
         alone = replace(chain, load_heads=False)
         yield Way("plain", alone, None, "decoding plainly, the draft is not used")
-    on_cpu = replace(chain, gpu_layers=0, device="none")
-    draft = draft and replace(draft, gpu_layers=0, device="none")
-    yield Way("cpu", on_cpu, draft, "the CPU is used instead")
+    yield Way("cpu", _on_cpu(chain), draft and _on_cpu(draft), "the CPU is used instead")
+
+
+def _on_cpu(options: LoadOptions) -> LoadOptions:
+    """The same model without any device; tensors placed by hand may name one."""
+    return replace(options, gpu_layers=0, device="none", override_tensors=())
 
 
 def _try(ways: list[Way]) -> dict[str, int]:
