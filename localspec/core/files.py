@@ -1,10 +1,11 @@
 """Files written beside their place and renamed when complete; bounds on reading and writing."""
 
+import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from localspec.core.errors import FileProblem, LocalspecError
@@ -66,3 +67,11 @@ def appearing_when_complete(destination: Path) -> Iterator[Path]:
         partial.replace(destination)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def keep_json(path: Path, document: object) -> None:
+    """Keep what may be found out again; a folder that cannot be written is no reason to fail."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with appearing_when_complete(path) as partial:
+            partial.write_text(json.dumps(document) + "\n")

@@ -18,7 +18,7 @@ from typing import Any
 from localspec import __version__
 from localspec.core import machine, paths
 from localspec.core.config import MAX_ROWS
-from localspec.core.files import appearing_when_complete, read_at_most
+from localspec.core.files import keep_json, read_at_most
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.heads.head import Head
 from localspec.engine.llama.model import LlamaModel
@@ -85,7 +85,7 @@ def load(path: Path) -> Knowledge | None:
 
 
 def save(path: Path, known: Knowledge) -> None:
-    """Keep it; a folder that cannot be written is no reason to fail an answer."""
+    """Keep it where the folder can be written."""
     document = {
         "verify": known.verify.as_json(),
         "draft": known.draft.as_json(),
@@ -95,12 +95,7 @@ def save(path: Path, known: Knowledge) -> None:
         "recent": [known.recent.tokens, known.recent.seconds],
         "acceptance": {group: each.as_json() for group, each in known.acceptance.items()},
     }
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with appearing_when_complete(path) as partial:
-            partial.write_text(json.dumps(document) + "\n")
-    except OSError:
-        return
+    keep_json(path, document)
 
 
 def _knowledge(document: dict[str, Any]) -> Knowledge:

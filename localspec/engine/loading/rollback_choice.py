@@ -7,7 +7,7 @@ from pathlib import Path
 
 from localspec.core import machine
 from localspec.core.config import LoadOptions
-from localspec.core.files import appearing_when_complete, read_at_most
+from localspec.core.files import keep_json, read_at_most
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.cache.rollback import Fork, Snapshots
 from localspec.engine.llama.model import LlamaModel
@@ -43,7 +43,7 @@ def load_target(
         if say is not None:
             say("New on this machine: measuring two ways to take rejected tokens back.")
         try:
-            _write(path, _choose(model, clock))
+            keep_json(path, _choose(model, clock))
         except BaseException:
             model.close()
             raise
@@ -96,13 +96,3 @@ def _read(path: Path) -> str | None:
         return min((way for way in WAYS if way in seconds), key=lambda way: float(seconds[way]))
     except (OSError, ValueError, TypeError, RecursionError):
         return None
-
-
-def _write(path: Path, seconds: dict[str, float]) -> None:
-    """Keep it; a folder that cannot be written is no reason to fail."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with appearing_when_complete(path) as partial:
-            partial.write_text(json.dumps(seconds) + "\n")
-    except OSError:
-        return

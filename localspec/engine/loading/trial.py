@@ -4,14 +4,13 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from localspec.core import child
 from localspec.core.config import DraftTokens, LoadOptions, load_options
-from localspec.core.files import appearing_when_complete, read_at_most
+from localspec.core.files import keep_json, read_at_most
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.llama import llama_library
 from localspec.engine.llama.parameters import uses_devices
@@ -58,7 +57,7 @@ def survivable(
         if say is not None:
             say("New on this device: tried in a process of its own first, as drivers may crash.")
         codes = _try(ways)
-        _write(path, codes)
+        keep_json(path, codes)
     crashed = [way for way in ways if child.crashed(codes.get(way.name, 0))]
     if not crashed:
         return target, draft
@@ -129,14 +128,6 @@ def _read(path: Path) -> dict[str, int] | None:
         return {str(name): int(code) for name, code in codes.items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return None
-
-
-def _write(path: Path, codes: dict[str, int]) -> None:
-    """Keep it; where the folder cannot be written, the next start tries again."""
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with appearing_when_complete(path) as partial:
-            partial.write_text(json.dumps(codes) + "\n")
 
 
 def _answer() -> None:
