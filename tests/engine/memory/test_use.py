@@ -29,6 +29,8 @@ def test_buffers_are_summed_over_devices_and_kinds() -> None:
     assert use.kv == 328 * MIB
     assert use.compute == (0.5 + 280 + 20) * MIB  # laid out anew: the last size counts
     assert use.mapped == 100 * MIB
+    assert use.on_devices == (4000.5 + 256 + 64 + 280) * MIB
+    assert read_buffers(["x: Vulkan_Host output buffer size = 2.00 MiB"]).on_devices == 0
     assert use.total == use.weights + use.kv + use.compute
 
 
@@ -37,8 +39,8 @@ def test_a_silent_log_is_nothing() -> None:
 
 
 def test_uses_add_up() -> None:
-    use = MemoryUse(1, 2, 3, 1) + MemoryUse(10, 20, 30, 4)
-    assert use.mapped == 5
+    use = MemoryUse(1, 2, 3, 1, 2) + MemoryUse(10, 20, 30, 4, 5)
+    assert (use.mapped, use.on_devices) == (5, 7)
     assert use.as_json() == {"weights": 11, "kv": 22, "compute": 33, "total": 66}
 
 
