@@ -1,17 +1,21 @@
-"""Measures what a grammar costs a token, and how often drafted tokens are accepted within one.
+"""Measures what grammars cost a token, and what their forced tokens gain.
 
     python benchmarks/grammar.py --prompts benchmarks/python.jsonl [--quantization F16]
     PYTHONPATH=. python benchmarks/grammar.py --words 152000
+    python benchmarks/grammar.py --forced [--quantization F16]
 
 Picks with and without the grammar take turns over the same rows of logits. Drafted answers are
 generated with a draft that obeys and with one that does not; with ``--exact`` each text is the
 plain one, else rounding may tell some apart. It measures the bundled pair, or that pair padded.
-With ``--words`` a random model with so many made-up words measures the picks alone.
+With ``--words`` a random model with so many made-up words measures the picks alone. With
+``--forced`` the target alone answers by schemas that agents use: free, constrained, constrained
+with forced tokens drafted, taking turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import tempfile
 import time
@@ -22,29 +26,57 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
-from common import CTX_SIZE, GREEDY, Parser, conditions, empty_caches, load, padded_pair
+from common import CTX_SIZE, GREEDY, Parser, conditions, empty_caches, load, padded_pair, span
 
 from localspec.bench import demo
 from localspec.bench.prompts import read_prompts
 from localspec.core import paths
-from localspec.core.config import LoadOptions
+from localspec.core.config import DraftTokens, LoadOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine import generate
 from localspec.engine.answer import Answer, collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
-from localspec.engine.grammar.json_schema import schema_grammar
+from localspec.engine.grammar.source import read_grammar, read_schema
 from localspec.engine.stats import GenerationStats
 
 WARM = SamplingParams(temperature=0.8)
+_TEXT, _SHORT = {"type": "string", "maxLength": 24}, {"type": "string", "maxLength": 8}
+_COMPACT = {"x-guidance": {"whitespace_pattern": None, "whitespace_flexible": False}}
 GRAMMARS = {
-    "any JSON": schema_grammar('{"type": "object"}').grammar,
-    "schema": schema_grammar(
+    "any JSON": read_schema('{"type": "object"}').grammar,
+    "schema": read_schema(
         '{"type": "object", "required": ["name", "arguments", "text"], "properties": {'
         '"name": {"type": "string", "maxLength": 30}, "text": {"type": "string"}, '
         '"arguments": {"type": "array", "items": {"type": "string"}, "maxItems": 5}}}'
     ).grammar,
-    "code block": 'root ::= "```python\\n" [^`]+ "```\\n"?',
+    "code block": read_grammar('root ::= "```python\\n" [^`]+ "```\\n"?'),
+}
+
+
+def _object(**properties: object) -> dict[str, object]:
+    return {"type": "object", "properties": properties, "required": [*properties]}
+
+
+# As tools and extractions have them: from mostly text to mostly keys and constants.
+SCHEMAS: dict[str, dict[str, object]] = {
+    "one text": _object(text={"type": "string", "maxLength": 120}),
+    "weather tool": _object(
+        name={"const": "get_current_weather"},
+        arguments=_object(location=_SHORT, temperature_unit={"enum": ["celsius", "fahrenheit"]}),
+    ),
+    "calendar entry": _object(
+        event_title=_SHORT,
+        start_date={"type": "string", "format": "date"},
+        all_day={"type": "boolean"},
+        visibility={"enum": ["public", "private"]},
+    ),
+    "invoice": _object(
+        invoice_number={"type": "integer", "minimum": 1, "maximum": 9999},
+        billing_address=_object(street_and_number=_SHORT, postal_code=_SHORT, country=_SHORT),
+        payment_is_due={"type": "boolean"},
+        currency={"const": "EUR"},
+    ),
 }
 
 
@@ -142,6 +174,36 @@ def print_acceptance(engine: Engine, prompts: Sequence[list[int]], length: int) 
                 )
 
 
+def print_forced(engine: Engine, prompts: Sequence[list[int]]) -> None:
+    """Tokens per second by schema, spaced and compact, and what forced tokens gain."""
+    print(f"{'schema':20}spacing      free  constrained   forced  gain (span)  forced tokens")
+    for name, schema in SCHEMAS.items():
+        for spacing, options in (("free", {}), ("compact", _COMPACT)):
+            grammar = read_schema(json.dumps({**schema, **options})).grammar
+            speeds: list[list[float]] = [[], [], []]
+            drafted = tokens = 0
+            for seed, prompt in enumerate(prompts):
+                params = replace(GREEDY, seed=seed)
+                ways: list[tuple[DraftTokens, str | None]]
+                ways = [(0, None), (0, grammar), ("auto", grammar)]
+                for (length, text), found in zip(ways, speeds, strict=True):
+                    empty_caches(engine.target)
+                    stream = stream_generate(
+                        engine, prompt, params, length, suffix=False, max_tokens=96, grammar=text
+                    )
+                    answer = collect(stream)
+                    found.append(answer.stats.generation_tps or 0.0)
+                tokens += answer.stats.tokens
+                drafted += answer.stats.accepted
+            free, plain, forced = map(statistics.harmonic_mean, speeds)
+            gains = [new / old for new, old in zip(speeds[2], speeds[1], strict=True)]
+            print(
+                f"{name:20}{spacing:8} {free:8.1f} {plain:12.1f} {forced:8.1f} "
+                f"{forced / plain:6.2f} ({span(gains, 2)}) {drafted / tokens:10.0%}",
+                flush=True,
+            )
+
+
 def wordy_model(folder: Path, words: int) -> Path:
     """A random model over the tiny vocabulary and made-up words of two to nine letters."""
     from tests.support.tiny_models import vocabulary, write_tiny_model
@@ -162,6 +224,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=Path)
     parser.add_argument("--quantization", choices=demo.QUANTIZATIONS)
     parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--forced", action="store_true")
     parser.integers(draft=4, tokens=96, words=None, threads=1)
     args: argparse.Namespace = parser.parse_args()
     print(conditions(args.threads))
@@ -177,8 +240,13 @@ def main() -> None:
         LoadOptions(path, ctx_size=CTX_SIZE, threads=args.threads, exact=args.exact)
         for path in files
     ]
+    if args.forced:
+        options = options[:1]
     with Engine.load(*options) as engine:
         prompts = [engine.encode_chat(p.messages) for p in read_prompts(args.prompts)]
+        if args.forced:
+            print_forced(engine, prompts)
+            return
         print_picks(engine, prompts, args.tokens)
         print_acceptance(engine, prompts, args.draft)
 

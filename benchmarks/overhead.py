@@ -29,6 +29,7 @@ from localspec.engine.answer import GenerationResponse, collect
 from localspec.engine.generate import stream_generate
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.control.knowledge import Knowledge
+from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import ALONE, Clock
 from localspec.speculative.sampling.constrained import Constraint
 from localspec.speculative.sampling.logit_changes import NO_RULES, TokenRules
@@ -130,6 +131,7 @@ class InstantEngine:
         self.draft = InstantModel(n_vocab, agreeing, seed=2, seconds=1e-3, share=0.0)
         self.profile = InstantProfile(self.target, self.draft)
         self.suffix_index = SuffixIndex()
+        self.history: AnswerHistory | None = None
         self.conversations = Conversations()
         self.loops = text == LOOP
 
@@ -143,7 +145,7 @@ class InstantEngine:
     def is_stop(self, token: int) -> bool:
         return token == 0
 
-    def constraint(self, grammar: str, start: int) -> Constraint:
+    def constraint(self, grammar: str, start: int, *, endless: bool = False) -> Constraint:
         raise NotImplementedError
 
     def piece(self, token: int) -> bytes:

@@ -21,7 +21,8 @@ from traces import Trace, chosen_traces, traces_parser
 from localspec.core.config import MAX_PATHS
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.knowledge import Knowledge
-from localspec.speculative.drafters import MODEL, RUNNERS_UP, TAIL, Candidate
+from localspec.speculative.drafters import MODEL, RUNNERS_UP, TAIL, Candidate, Lookup
+from localspec.speculative.history import KEY, AnswerHistory
 from localspec.speculative.limits import Chain, Guess, best_seconds, causal_seconds
 from localspec.speculative.loop import ALONE, Controller, Logits, generate_rounds, prefill
 from localspec.speculative.prefix import common_prefix
@@ -127,7 +128,7 @@ class TraceDrafter:
         self._clock.now += self._costs.read(self.unread(context) - 1)
         self.held = context[:-1]
 
-    def propose(self, context: list[int]) -> Iterator[Candidate]:
+    def propose(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
         width, held = self.unread(context), list(context)
         place = len(context) - len(self._trace.prompt)
         for depth in range(len(self._trace.drafts[place])):
@@ -168,16 +169,31 @@ class TraceDrafter:
 Make = Callable[[TraceDrafter, Clock, TraceTree | None], Controller]
 
 
-def play(trace: Trace, costs: CostTable, make: Make, branches: int = 1) -> float:
-    """Seconds of one answer."""
+def play(
+    trace: Trace,
+    costs: CostTable,
+    make: Make,
+    branches: int = 1,
+    history: AnswerHistory | None = None,
+) -> float:
+    """Seconds of one answer, which the history holds from then on."""
     clock = Clock()
     target = TraceTarget(trace, costs, clock, branches)
     controller = make(TraceDrafter(trace, costs, clock, branches), clock, target.tree)
     answer(trace, target, controller, clock)
+    remember(history, trace)
     return clock.now
 
 
-def play_session(turns: Sequence[Trace], costs: CostTable, make: Make) -> float:
+def remember(history: AnswerHistory | None, trace: Trace) -> None:
+    """Hold an answer as `stream_generate` does."""
+    if history is not None:
+        history.add([*trace.prompt[-KEY:], *trace.tokens])
+
+
+def play_session(
+    turns: Sequence[Trace], costs: CostTable, make: Make, history: AnswerHistory | None = None
+) -> float:
     """Seconds of all answers, the target's reading of their prompts left out.
 
     Both caches hold from turn to turn what the texts have in common.
@@ -191,6 +207,7 @@ def play_session(turns: Sequence[Trace], costs: CostTable, make: Make) -> float:
         controller = make(drafter, clock, None)
         spent -= prefill(target, trace.prompt, clock).seconds
         answer(trace, target, controller, clock)
+        remember(history, trace)
         read, drafted = target.tokens, drafter.held
     return spent + clock.now
 
@@ -220,9 +237,9 @@ def fixed(length: int) -> Make:
     return lambda drafter, clock, tree: FixedLength(drafter, length, clock, tree)
 
 
-def auto(known: Knowledge, index: SuffixIndex | None = None) -> Make:
-    """The controller of automatic draft lengths, perhaps with a suffix index."""
-    return lambda drafter, clock, tree: Adaptive(known, clock, drafter, index, tree=tree)
+def auto(known: Knowledge, *lookups: Lookup) -> Make:
+    """The controller of automatic draft lengths, perhaps with lookups."""
+    return lambda drafter, clock, tree: Adaptive(known, clock, drafter, *lookups, tree=tree)
 
 
 def lookup(known: Knowledge) -> Make:
@@ -265,8 +282,9 @@ class Row:
     """Speedups over plain with one table of costs.
 
     ``cold`` is auto after a calibration, ``warm`` auto that learns from answer to answer,
-    ``suffix`` the same with a suffix index, ``worst`` the least of all answers, cold and with the
-    suffix index. ``oracle`` and ``causal`` know the draft, not the index.
+    ``suffix`` the same with a suffix index, ``history`` with earlier answers too, ``worst`` the
+    least of all answers, cold and with the suffix index. ``oracle`` and ``causal`` know the draft,
+    not the index.
     """
 
     name: str
@@ -274,6 +292,7 @@ class Row:
     cold: float
     warm: float
     suffix: float
+    history: float
     worst: tuple[float, float]
     oracle: float
     causal: float
@@ -288,7 +307,8 @@ class Row:
         return (
             f"{self.name:16}"
             + "".join(f"{speedup:7.2f}" for speedup in self.fixed)
-            + f"{self.best:7.2f}{self.cold:8.2f}{self.warm:7.2f}{self.suffix:8.2f}"
+            + f"{self.best:7.2f}{self.cold:8.2f}{self.warm:7.2f}"
+            + f"{self.suffix:8.3f}{self.history:9.3f}"
             + f"{self.worst[0]:12.3f}{self.worst[1]:8.3f}{self.oracle:9.2f}"
             + f"{self.warm / self.oracle:6.0%}{self.causal:9.2f}{self.warm / self.causal:6.0%}"
         )
@@ -312,12 +332,17 @@ def measure(costs: CostTable, traces: Sequence[Trace]) -> Row:
     both = costs.calibrated()
     cold = [play(trace, costs, auto(costs.calibrated())) for trace in traces]
     suffix = [play(trace, costs, auto(both, SuffixIndex())) for trace in traces]
+    held, whole = AnswerHistory(), costs.calibrated()
+    history = [
+        play(trace, costs, auto(whole, SuffixIndex(), held), history=held) for trace in traces
+    ]
     return Row(
         name=costs.name,
         fixed=[speedup(seconds(fixed(length))) for length in LENGTHS],
         cold=speedup(cold),
         warm=speedup(seconds(auto(costs.calibrated()))),
         suffix=speedup(suffix),
+        history=speedup(history),
         worst=(worst(cold), worst(suffix)),
         oracle=speedup(oracle(trace, costs) for trace in traces),
         causal=total / causal(traces, costs),
@@ -334,18 +359,19 @@ class SessionRow:
     lookup: float
     draft: float
     both: float
+    history: float
 
     def line(self) -> str:
         """This row of the table."""
         return (
             f"{self.kind:10}{self.name:16}{self.fixed:7.2f}{self.lookup:9.2f}{self.draft:8.2f}"
-            f"{self.both:8.2f}{self.both / max(1.0, self.fixed):10.2f}"
+            f"{self.both:8.2f}{self.history:9.2f}{self.history / max(1.0, self.fixed):10.2f}"
         )
 
 
 def measure_session(kind: str, costs: CostTable, turns: Sequence[Trace]) -> SessionRow:
-    """The best fixed length, and auto with prompt lookup, with the draft model and with both."""
-    usual = play_session(turns, costs, plain)
+    """The best fixed length, and auto with prompt lookup, the draft model, both, and history."""
+    usual, held = play_session(turns, costs, plain), AnswerHistory()
 
     def speedup(make: Make) -> float:
         return usual / play_session(turns, costs, make)
@@ -357,12 +383,13 @@ def measure_session(kind: str, costs: CostTable, turns: Sequence[Trace]) -> Sess
         speedup(lookup(costs.calibrated())),
         speedup(auto(costs.calibrated())),
         speedup(auto(costs.calibrated(), SuffixIndex())),
+        usual / play_session(turns, costs, auto(costs.calibrated(), SuffixIndex(), held), held),
     )
 
 
 def show_sessions(traces: Sequence[Trace]) -> None:
     """Print a table of the sessions, by kind and machine."""
-    print("kind      machine           fixed   lookup   draft    both  over best fixed")
+    print("kind      machine           fixed   lookup   draft    both +history  over best fixed")
     for kind in dict.fromkeys(trace.task for trace in traces):
         turns = [trace for trace in traces if trace.task == kind]
         printed(measure_session(kind, costs, turns) for costs in COST_TABLES)
@@ -383,7 +410,8 @@ def show_answers(traces: Sequence[Trace]) -> None:
     print(
         f"{'machine':16}"
         + "".join(f"{length:>7}" for length in LENGTHS)
-        + "   best    cold   warm  +suffix  worst(cold) (suffix)  oracle     %   causal     %"
+        + "   best    cold   warm  +suffix +history"
+        + "  worst(cold) (suffix)  oracle     %   causal     %"
     )
     rows = printed(measure(costs, traces) for costs in COST_TABLES)
     mean = statistics.geometric_mean(row.warm / row.best for row in rows)

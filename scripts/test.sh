@@ -15,10 +15,10 @@ installed=.venv/installed
 [ -x .venv/bin/python ] || "${PYTHON:-python3}" -m venv .venv
 if [ ! "$installed" -nt pyproject.toml ] || [ ! "$installed" -nt constraints.txt ]; then
   .venv/bin/python -m pip show --quiet llama-cpp-python 2>/dev/null ||
-    echo "Installing; llama.cpp is compiled first, which takes 2 to 10 minutes once." >&2
+    echo "Installing; llama.cpp is compiled first, which takes 1 to 6 minutes once." >&2
   SECONDS=0
-  # Without llama.cpp's image and audio part, of which nothing is used here.
-  CMAKE_ARGS="${CMAKE_ARGS--DLLAVA_BUILD=OFF}" .venv/bin/python -m pip install --quiet \
+  llama_only="-DCMAKE_PROJECT_INCLUDE='$PWD/scripts/llama_only.cmake'"
+  CMAKE_ARGS="${CMAKE_ARGS-$llama_only}" .venv/bin/python -m pip install --quiet \
     --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
   touch "$installed"
   echo "Installed in $SECONDS s." >&2

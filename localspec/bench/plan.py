@@ -53,7 +53,7 @@ class BenchPlan:
         return max(map(widest_pass, self.lengths))
 
     def needed_ctx(self, prompt: int, width: int) -> int:
-        """Tokens of context for a prompt of so many, its answer and passes of this width.
+        """Context size for a prompt of so many tokens, its answer and passes of this width.
 
         The last token of an answer is never decoded; the pass before it may be filled up.
         """

@@ -86,6 +86,11 @@ def bench(
     from localspec.bench.prompts import SHIPPED, by_task, read_prompts
     from localspec.bench.report import require_writable
 
+    if models.lookup_cache is not None or models.lookup_files:
+        raise UsageError(
+            "bench asks each prompt several times: earlier answers would only be copied.",
+            "Leave out --lookup-cache and --lookup-files.",
+        )
     groups = by_task(read_prompts(prompts or SHIPPED), tasks)
     request = make_request(name, FlagGroups(models, loading, sampling), _SAMPLING)
     _sides(request, drafts=True)  # bad flags are told before anything is loaded

@@ -12,6 +12,7 @@ from localspec.commands.flags.sampling import SamplingFlags
 from localspec.commands.flags.spellings import LlamaCommand
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import (
+    lookup_cache,
     make_request,
     open_engine,
     prompt_cache,
@@ -57,7 +58,10 @@ def chat(
             stop=tuple(answering.stop),
             grammar=grammar,
         )
-        with prompt_cache(engine, answering, answers=True):
+        with (
+            lookup_cache(engine, request, default=True),
+            prompt_cache(engine, answering, answers=True),
+        ):
             failed = run(conversation)
     if failed and not screen.interactive:
         raise typer.Exit(1)  # a person has read what failed, a script has not

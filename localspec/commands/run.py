@@ -19,6 +19,7 @@ from localspec.commands.flags.sampling import SamplingFlags
 from localspec.commands.flags.spellings import LlamaCommand
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import (
+    lookup_cache,
     make_request,
     open_engine,
     prompt_cache,
@@ -80,7 +81,10 @@ def run(
         ask = partial(_ask, engine, ids, params, request.suffix, answering, grammar)
         writer = AnswerWriter(Look.asked(answering.hide_reasoning, answering.show_draft))
         try:
-            with prompt_cache(engine, answering) as keep_prompt:
+            with (
+                lookup_cache(engine, request, default=False),
+                prompt_cache(engine, answering) as keep_prompt,
+            ):
                 answer = ask(length, _quiet if as_json else writer.write, keep_prompt)
         finally:
             writer.end()

@@ -16,6 +16,7 @@ from localspec.commands.flags.spellings import LlamaCommand
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import (
     Request,
+    lookup_cache,
     make_request,
     open_engine,
     sampling_for,
@@ -55,6 +56,8 @@ def serve(
     with (
         closing(bind(serving.host, serving.port)) as socket,
         open_engine(request, serving.parallel) as engine,
+        # With a key, clients may be strangers to each other: see docs/serving.md.
+        lookup_cache(engine, request, default=not access.keys),
     ):
         use_template(engine, templating)
         service = _service(engine, request, length, serving)

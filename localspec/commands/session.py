@@ -118,6 +118,10 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
 
     With ``parallel`` it can answer so many at the same time, see `Engine.open_slots`.
     """
+    if request.models.lookup_cache is not None:
+        from localspec.engine.lookup_cache import require_lookup_cache
+
+        require_lookup_cache(request.models.lookup_cache)
     target_file, draft_file = _files(request)
     target, draft = request.loading.load_options(target_file, draft_file)
     if draft is not None and draft_file == target_file and request.draft.model in _WORDS:
@@ -152,6 +156,23 @@ def prompt_cache(
         answering.prompt_cache, engine, console.note, read_only=read_only, answers=answers
     ) as cache:
         yield cache.keep_prompt
+
+
+@contextmanager
+def lookup_cache(engine: "Engine", request: Request, *, default: bool) -> Iterator[None]:
+    """Let auto draft from earlier answers while the block runs, where that is wanted.
+
+    By ``default`` those of this process, and those of the files that were named.
+    """
+    models = request.models
+    asked = models.lookup_cache is not None or models.lookup_files
+    if not request.suffix or not (asked or default):
+        yield
+        return
+    from localspec.engine.lookup_cache import LookupCache
+
+    with LookupCache(engine, console.note, models.lookup_cache, models.lookup_files or ()):
+        yield
 
 
 def require_prompt_cache(answering: AnswerFlags) -> None:

@@ -80,6 +80,14 @@ def _siblings(cpu: int) -> str:
         return str(cpu)
 
 
+def has_avx512() -> bool:
+    """Whether the processor has AVX-512's vectors; False where the system does not tell (Linux)."""
+    try:
+        return re.search(r"^flags.*\bavx512f\b", (_PROC / "cpuinfo").read_text(), re.M) is not None
+    except OSError:
+        return False
+
+
 def _cgroup_cores() -> int | None:
     """The whole cores of a container's CPU quota (cgroup v2), None without one."""
     try:

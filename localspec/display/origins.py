@@ -17,14 +17,25 @@ Origins = Literal["hidden", "colours", "marks"]
 STYLES: "dict[Origin, str]" = {
     "draft": "#56b4e9",
     "suffix": "italic #c850b0",
+    "history": "italic #0072b2",
+    "forced": "#2ca02c",
     "corrected": "underline #d55e00",
     "plain": "",
 }
-_MARKS: "dict[Origin, str]" = {"draft": "[]", "suffix": "{}", "corrected": "<>", "plain": ""}
+_MARKS: "dict[Origin, str]" = {
+    "draft": "[]",
+    "suffix": "{}",
+    "history": "()",
+    "forced": "||",
+    "corrected": "<>",
+    "plain": "",
+}
 _WORDS: "dict[Origin, str]" = {
-    "draft": "drafted, accepted",
-    "suffix": "from prompt lookup",
-    "corrected": "corrected by the target",
+    "draft": "drafted",
+    "suffix": "prompt lookup",
+    "history": "earlier answer",
+    "forced": "forced",
+    "corrected": "corrected",
     "plain": "plain",
 }
 

@@ -12,15 +12,16 @@ from localspec.speculative.loop import DraftStatus, FinishReason
 if TYPE_CHECKING:  # `--help` imports this file, and need not wait for numpy
     from localspec.speculative.sampling.logprobs import TokenLogprob
 
-Origin = Literal["draft", "suffix", "corrected", "plain"]
+Origin = Literal["draft", "suffix", "history", "forced", "corrected", "plain"]
 
 
 class TextPiece(NamedTuple):
     """Text of one token, and where the token came from.
 
-    "draft" and "suffix": drafted by the draft model or by prompt lookup, and accepted; "corrected":
-    the target's own, where a drafted token was rejected; "plain": the target's own, where nothing
-    was drafted. Text that was held back belongs to the token that released it.
+    "draft", "suffix", "history" and "forced": drafted by the draft model, by prompt lookup, out of
+    an earlier answer or as the only token that a grammar allows, and accepted; "corrected": the
+    target's own, where a drafted token was rejected; "plain": the target's own, where nothing was
+    drafted. Text that was held back belongs to the token that released it.
     """
 
     text: str

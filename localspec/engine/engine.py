@@ -5,7 +5,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from localspec.core.config import LoadOptions
 from localspec.core.sampling_params import SamplingParams
@@ -15,8 +17,8 @@ from localspec.engine.chat.template import CHATML, ChatTemplate
 from localspec.engine.chat.tools.grammar import tool_grammar
 from localspec.engine.chat.tools.tool import ToolChoice, forced_tools, read_tools
 from localspec.engine.generate import TextEngine
+from localspec.engine.grammar.matcher import CompiledGrammar, GrammarConstraint, TokenTexts
 from localspec.engine.llama.cache.rollback import Trim
-from localspec.engine.llama.grammar import GrammarConstraint, GrammarState
 from localspec.engine.llama.heads.head import Head
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.vocabulary.token_rules import require_known, token_rules
@@ -27,9 +29,13 @@ from localspec.engine.slots.shared_passes import SharedPasses
 from localspec.engine.slots.slot import NOT_TRIMMED, make_slots
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.speculative.control.conversations import Conversations
+from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import Clock
 from localspec.speculative.sampling.logit_changes import TokenRules
 from localspec.speculative.suffix import SuffixIndex
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
 
 _GRAMMARS = 8  # kept compiled: as many as a server may have requests at once
 
@@ -60,11 +66,12 @@ class Engine:
         self.chain_only = chain_only
         self.profile = PairProfile(target, draft)
         self.suffix_index = SuffixIndex()
+        self.history: AnswerHistory | None = None
         self.conversations = Conversations()
         self.template = _own_template(target)
         self._pieces: dict[int, bytes] = {}
         self._rules: dict[object, TokenRules] = {}
-        self._grammars: OrderedDict[str, GrammarState] = OrderedDict()
+        self._grammars: OrderedDict[str, CompiledGrammar] = OrderedDict()
         self._compiling = threading.Lock()
         self._notes = list(notes)
         self._shared: list[SharedContext] = []
@@ -132,19 +139,31 @@ class Engine:
             self._pieces[token] = self.target.piece(token)
         return self._pieces[token]
 
-    def constraint(self, grammar: str, start: int) -> GrammarConstraint:
-        """What a GBNF grammar allows from position ``start`` on; the last few are kept compiled.
+    def constraint(self, grammar: str, start: int, *, endless: bool = False) -> GrammarConstraint:
+        """What a grammar allows from position ``start`` on; the last few are kept compiled.
 
-        Raises GrammarError for one that is malformed, or that llama.cpp could not bear.
+        See `source.read_grammar` for the notations. An ``endless`` answer goes on while the grammar
+        allows anything but its end. Raises GrammarError for one that cannot be obeyed.
         """
-        with self._compiling:  # which reads the reason of a failure from the process's own stderr
-            state = self._grammars.pop(grammar, None)
-            if state is None:
-                state = GrammarState.beginning(grammar, self.target.vocab)
-            self._grammars[grammar] = state
+        with self._compiling:
+            compiled = self._grammars.pop(grammar, None)
+            if compiled is None:
+                compiled = CompiledGrammar(grammar, self._grammar_tokenizer)
+            self._grammars[grammar] = compiled
             while len(self._grammars) > _GRAMMARS:
                 self._grammars.popitem(last=False)
-        return GrammarConstraint(state, start)
+        return GrammarConstraint(compiled, start, endless=endless)
+
+    @cached_property
+    def _grammar_tokenizer(self) -> "LLTokenizer":
+        """The vocabulary as llguidance wants it: made once, at the first grammar."""
+        target, ids = self.target, range(self.target.n_vocab)
+        texts = TokenTexts(
+            [target.piece(i, special=True) for i in ids],
+            [i for i in ids if target.is_stop(i)],
+            lambda text: target.tokenize(text, add_special=False, parse_special=True),
+        )
+        return texts.tokenizer()
 
     def token_rules(self, params: SamplingParams) -> TokenRules:
         """What these parameters mean in ids of the target's vocabulary, which is asked once.

@@ -4,7 +4,7 @@ What it needs of an engine is a Protocol; it knows neither llama.cpp nor the ter
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Protocol
@@ -18,7 +18,8 @@ from localspec.engine.text_stream import Prompt, Reading, TextStream
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.control.knowledge import Knowledge
-from localspec.speculative.drafters import ModelDrafter
+from localspec.speculative.drafters import Lookup, ModelDrafter
+from localspec.speculative.history import KEY, AnswerHistory
 from localspec.speculative.loop import (
     Clock,
     Controller,
@@ -30,7 +31,7 @@ from localspec.speculative.loop import (
     prefill,
 )
 from localspec.speculative.sampling.constrained import (
-    ConstrainedIndex,
+    ConstrainedLookup,
     ConstrainedSampler,
     Constraint,
 )
@@ -80,6 +81,11 @@ class TextEngine(Protocol):
         ...
 
     @property
+    def history(self) -> AnswerHistory | None:
+        """Earlier answers, which "auto" drafts from too; None where they are not to be."""
+        ...
+
+    @property
     def conversations(self) -> Conversations:
         """What earlier answers missed where the draft had not read their prompt."""
         ...
@@ -92,7 +98,7 @@ class TextEngine(Protocol):
         """True for tokens that end an answer."""
         ...
 
-    def constraint(self, grammar: str, start: int) -> Constraint:
+    def constraint(self, grammar: str, start: int, *, endless: bool = False) -> Constraint:
         """What a grammar allows in the answer that begins at this position."""
         ...
 
@@ -126,11 +132,12 @@ def stream_generate(
     answer alone.
 
     ``suffix`` lets "auto" also draft by prompt lookup, with a draft model or without. ``on_prompt``
-    is called when the target has read the prompt, or all but its last token. ``grammar`` is GBNF,
-    which the answer obeys from its first token on, as far as it gets. The answer may fill the
-    context where ``max_tokens`` is None, or -1 or -2 as in llama.cpp; 0 only reads the prompt, and
-    the one response is empty. With ``logprobs``, each response tells how likely its tokens were,
-    and the so many likeliest in the place of each (see `TokenLogprob`).
+    is called when the target has read the prompt, or all but its last token. ``grammar`` is GBNF or
+    another notation (`grammar.source`), which the answer obeys from its first token on, as far as
+    it gets. The answer may fill the context where ``max_tokens`` is None, or -1 or -2 as in
+    llama.cpp; 0 only reads the prompt, and the one response is empty. With ``logprobs``, each
+    response tells how likely its tokens were, and the so many likeliest in the place of each (see
+    `TokenLogprob`).
 
     The text for a seed does not depend on ``draft_tokens`` or on the draft (up to the rounding of
     llama.cpp's kernels; see `LoadOptions.exact`), but with the rule "rejection". Raises
@@ -141,21 +148,24 @@ def stream_generate(
     require_room(len(prompt), engine.target.n_ctx)
     most = _most_tokens(max_tokens, engine.target.n_ctx)
     reading, grammar = _reading(engine, prompt, grammar)
-    constraint = None if grammar is None else engine.constraint(grammar, len(prompt))
+    constraint = None
+    if grammar is not None:
+        constraint = engine.constraint(grammar, len(prompt), endless=params.ignore_eos)
+        params = replace(params, ignore_eos=False)  # the end of the grammar ends the answer
     sampler = make_sampler(params, engine.token_rules(params), constraint)
     recorder = None if logprobs is None else RecordingPicker(sampler, logprobs)
     # Before the prompt is read: a pair that is new here is measured on empty caches.
-    index = _prompt_lookup(engine, constraint) if suffix and draft_tokens == "auto" else None
+    lookups = _lookups(engine, constraint, draft_tokens, suffix)
     tree = _tree(engine.target, draft_tokens)
     branches = 1 if tree is None else tree.branches
     drafter = model_drafter(engine, params, constraint, branches=branches)
     own = _own_clock(engine.target, clock)
     controller = _make_controller(
-        engine, params, drafter, draft_tokens, index, own, tree, constraint is not None
+        engine, params, drafter, draft_tokens, lookups, own, tree, constraint is not None
     )
     controller.begin_answer()
     stats = GenerationStats()
-    read = _read_prompt(engine.target, index, prompt, clock)
+    read = _read_prompt(engine.target, lookups, prompt, clock)
     stats.start(read)
     if on_prompt is not None:
         on_prompt()
@@ -169,7 +179,14 @@ def stream_generate(
         clock=own,
         row=read.row,
     )
-    yield from _responses(rounds, controller, reading, stop, stats, clock, recorder)
+    emitted = list(prompt[-KEY:])
+    try:
+        for response in _responses(rounds, controller, reading, stop, stats, clock, recorder):
+            emitted += response.tokens
+            yield response
+    finally:
+        if suffix and engine.history is not None:
+            engine.history.add(emitted)
 
 
 def _reading(
@@ -193,12 +210,22 @@ def _own_clock(target: TokenModel, clock: Clock) -> Clock:
     return lambda: clock() - target.company.waited
 
 
-def _prompt_lookup(engine: TextEngine, constraint: Constraint | None) -> SuffixIndex | None:
-    """The engine's index for prompt lookup, within a constraint; None where drafts cannot end."""
-    if not engine.can_roll_back:
-        return None
-    index = engine.suffix_index
-    return index if constraint is None else ConstrainedIndex(index, constraint)
+def _lookups(
+    engine: TextEngine, constraint: Constraint | None, length: DraftTokens, suffix: bool
+) -> list[Lookup]:
+    """What drafts without a model: texts if "auto" may look them up, and what a grammar forces.
+
+    Nothing where drafts are off, or the target's tokens cannot be forgotten.
+    """
+    if length == 0 or not engine.can_roll_back:
+        return []
+    texts = [engine.suffix_index, engine.history] if suffix and length == "auto" else []
+    found: list[Lookup] = [each for each in texts if each is not None]
+    if constraint is None:
+        return found
+    return [ConstrainedLookup(each, constraint) for each in found] or [
+        ConstrainedLookup(None, constraint)
+    ]
 
 
 def _responses(
@@ -262,12 +289,12 @@ def require_room(n_prompt: int, n_ctx: int) -> None:
 
 
 def _read_prompt(
-    target: TokenModel, index: SuffixIndex | None, prompt: Sequence[int], clock: Clock
+    target: TokenModel, lookups: Sequence[Lookup], prompt: Sequence[int], clock: Clock
 ) -> Prefill:
-    """Let the target and the suffix index read the prompt."""
+    """Let the lookups and the target read the prompt."""
     began = clock()
-    if index is not None:
-        index.update(list(prompt))
+    for lookup in lookups:
+        lookup.update(list(prompt))
     indexed = clock() - began
     read = prefill(target, prompt, clock)
     return replace(read, seconds=indexed + read.seconds)
@@ -315,13 +342,13 @@ def _make_controller(
     params: SamplingParams,
     drafter: ModelDrafter | None,
     length: DraftTokens,
-    index: SuffixIndex | None,
+    lookups: Sequence[Lookup],
     clock: Clock,
     tree: TreeDecoder | None,
     constrained: bool,
 ) -> Controller:
     require_fixed_length(length, params)
-    if length == "auto" and (drafter is not None or index is not None):
+    if length == "auto" and (drafter is not None or lookups):
         bucket = "greedy" if params.greedy else f"{params.acceptance} at {params.temperature:.1f}"
         bucket += " in a grammar" * constrained  # another text, and known to the draft
         known = engine.profile.knowledge(clock)
@@ -329,14 +356,16 @@ def _make_controller(
             known,
             clock,
             drafter,
-            index,
+            *lookups,
             bucket=bucket,
             tree=tree,
             conversations=engine.conversations,
         )
     if drafter is None or length == 0 or length == "auto":
         return NoDraft()
-    return FixedLength(drafter, length, clock, tree)
+    # The rule "rejection" tests distributions, which nothing but a model has.
+    forced = lookups[0] if lookups and params.acceptance != "rejection" else None
+    return FixedLength(drafter, length, clock, tree, forced)
 
 
 def _read(
@@ -367,10 +396,13 @@ def _held(stream: TextStream) -> tuple[TextPiece, ...]:
     return tuple([TextPiece(text, "plain", reasoning) for text, reasoning in stream.held])
 
 
+_ORIGINS: Mapping[str, Origin] = {each: each for each in ("suffix", "history", "forced")}
+
+
 def _origin(outcome: Round, i: int) -> Origin:
     """Where the token at this place of the round came from."""
     if i < outcome.accepted:
-        return "suffix" if outcome.sources[i] == "suffix" else "draft"
+        return _ORIGINS.get(outcome.sources[i], "draft")
     return "corrected" if outcome.corrected else "plain"
 
 

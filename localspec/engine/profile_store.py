@@ -31,7 +31,7 @@ from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.limits import ceiling
 from localspec.speculative.loop import Clock
 
-FORMAT = 5
+FORMAT = 6
 _HEADER_BYTES = 2**20
 _MAX_BYTES = 2**20
 _CHECK_EVERY = 24 * 3600  # seconds
@@ -90,6 +90,7 @@ def save(path: Path, known: Knowledge) -> None:
         "verify": known.verify.as_json(),
         "draft": known.draft.as_json(),
         "reading": known.reading,
+        "longer_reading": known.longer_reading,
         "replay": known.replay,
         "checked": known.checked,
         "recent": [known.recent.tokens, known.recent.seconds],
@@ -100,12 +101,14 @@ def save(path: Path, known: Knowledge) -> None:
 
 def _knowledge(document: dict[str, Any]) -> Knowledge:
     reading, replay = float(document["reading"]), float(document["replay"])
-    if not (0 <= reading < 1e3 and 0 <= replay < 1e5):
+    longer = float(document["longer_reading"])
+    if not (0 <= reading < 1e3 and 0 <= longer < 1 and 0 <= replay < 1e5):
         raise ValueError(f"{reading} seconds to read a token, {replay} to read some again")
     known = Knowledge(
         verify=PassCosts.from_json(document["verify"]),
         draft=PassCosts.from_json(document["draft"]),
         reading=reading,
+        longer_reading=longer,
         replay=replay,
         checked=float(document.get("checked", 0)),
         acceptance={

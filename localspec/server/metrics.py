@@ -27,6 +27,12 @@ class Metrics:
         self._rounds = counter("rounds", "Passes of the target that generated tokens.")
         self._drafted = counter("spec_decode_num_draft_tokens", "Tokens drafted.")
         self._accepted = counter("spec_decode_num_accepted_tokens", "Drafted tokens accepted.")
+        self._by_source = Counter(
+            "localspec_accepted_tokens",
+            "Drafted tokens accepted, by what drafted them.",
+            ["source"],
+            registry=registry,
+        )
         self._requests = Counter(
             "localspec_requests", "Requests answered.", ["path", "status"], registry=registry
         )
@@ -58,6 +64,8 @@ class Metrics:
         self._rounds.inc(stats.rounds)
         self._drafted.inc(stats.drafted)
         self._accepted.inc(stats.accepted)
+        for source, found in stats.sources.items():
+            self._by_source.labels(source).inc(found.accepted)
 
     def count_request(self, path: str, status: int, seconds: float) -> None:
         """Add a request; ``path`` is one of the server's own, or "other"."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
 
 MODEL = "draft model"  # the group of a model's candidates
+FORCED = "forced"  # and of what a grammar leaves no choice about
 # And of its second and third choices for the same places: so far behind the first, the third is
 # right half as often as the second.
 RUNNERS_UP = ("draft runner-up", "draft third choice")
@@ -38,7 +39,7 @@ class Candidate(NamedTuple):
 
     @property
     def source(self) -> str:
-        """Who proposed it, in a word: draft or suffix."""
+        """Who proposed it, in a word: draft, suffix, history or forced."""
         return self.group.partition(" ")[0]
 
 
@@ -73,8 +74,8 @@ class Drafter(Protocol):
         """Read all of ``context`` but its last token, which is pending."""
         ...
 
-    def propose(self, context: list[int]) -> Iterator[Candidate]:
-        """Candidates one after the other, each computed when it is asked for."""
+    def propose(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
+        """Candidates behind ``context`` and ``ahead``, each computed when it is asked for."""
         ...
 
     def to_review(self, context: list[int], longest: int) -> int:
@@ -83,6 +84,18 @@ class Drafter(Protocol):
 
     def review(self, context: list[int], longest: int) -> list[tuple[Candidate, int]]:
         """What would have been proposed for the last ``longest`` tokens, beside what came."""
+        ...
+
+
+class Lookup(Protocol):
+    """What finds candidates in texts, without a model."""
+
+    def update(self, context: list[int]) -> None:
+        """Take up this text, which may only grow for as long as it is the same list."""
+        ...
+
+    def continuation(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
+        """Candidates behind ``context`` and ``ahead``, each computed when it is asked for."""
         ...
 
 
@@ -140,13 +153,16 @@ class ModelDrafter:
         if len(unread) > 1 and self._knows(unread):
             self._model.decode(unread[:-1], 0)
 
-    def propose(self, context: list[int]) -> Iterator[Candidate]:
-        """Candidates one after the other, each computed when it is asked for.
+    def propose(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
+        """Candidates behind ``context`` and ``ahead``, each computed when it is asked for.
 
-        Ends where the draft's window or vocabulary ends, or the text would.
+        Ends where the draft's window or vocabulary ends, or the text would. Heads say nothing
+        behind tokens ``ahead``, of which the target has no states yet.
         """
-        position = len(context)
-        unread = self._unread(context, self._shift(position))
+        if ahead and self.reads_along:
+            return
+        position = len(context) + len(ahead)
+        unread = [*self._unread(context, self._shift(position)), *ahead]
         if not self._knows(unread):
             return
         rows = self._model.decode(unread, 1)

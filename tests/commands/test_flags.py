@@ -47,6 +47,7 @@ PANELS = (
     "Thinking and chat template",
     "Grammar",
     "Drafting",
+    "Lookup",
     "Sampling",
     "Penalties and biases",
     "Loading",

@@ -35,7 +35,7 @@ def test_marks_keep_the_text(pieces: list[TextPiece]) -> None:
     for thought in (False, True):
         shown = "".join(piece.text for piece in marked(pieces) if piece.reasoning == thought)
         text = "".join(piece.text for piece in pieces if piece.reasoning == thought)
-        assert "".join(c for c in shown if c not in "[]{}<>") == text
+        assert "".join(c for c in shown if c not in "[]{}<>()|") == text
 
 
 def test_runs_of_one_origin_share_their_marks() -> None:
@@ -62,12 +62,12 @@ def test_each_origin_has_a_colour_of_its_own(system: ColorSystem) -> None:
 
 def test_the_legend_names_every_origin() -> None:
     assert legend("marks").plain == (
-        "[drafted, accepted] · {from prompt lookup} · <corrected by the target> · plain"
+        "[drafted] · {prompt lookup} · (earlier answer) · |forced| · <corrected> · plain"
     )
     assert len(legend("marks").plain) <= 80
     coloured = legend("colours")
     assert len({str(span.style) for span in coloured.spans}) == len(ORIGINS) - 1  # plain has none
-    assert not any(mark in coloured.plain for mark in "[]{}<>")
+    assert not any(mark in coloured.plain for mark in "[]{}<>|")
 
 
 def test_marks_where_there_is_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_marks_where_there_is_no_colour(monkeypatch: pytest.MonkeyPatch) -> None
 # -- run and chat, through pipes -----------------------------------------------------------
 
 SAID = templates.SPOKEN[templates.HARMONY]
-LEGEND = "drafted, accepted"
+LEGEND = "prompt lookup"
 
 
 def flags(command: str, model: Path) -> list[str]:

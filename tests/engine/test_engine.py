@@ -32,8 +32,8 @@ from localspec.core.interrupt import Cancelled, stopped_when
 from localspec.core.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
+from localspec.engine.grammar.matcher import CompiledGrammar
 from localspec.engine.llama import llama_library
-from localspec.engine.llama.grammar import GrammarState
 from localspec.engine.llama.model import LlamaModel
 from localspec.engine.llama.weights import Weights
 from localspec.engine.loading import pair as loading
@@ -347,13 +347,13 @@ def test_the_grammars_used_last_stay_compiled(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled: list[str] = []
-    beginning = GrammarState.beginning
+    real = CompiledGrammar.__init__
 
-    def counted(text: str, vocab: Any) -> GrammarState:
+    def counted(self: CompiledGrammar, text: str, tokenizer: Any) -> None:
         compiled.append(text)
-        return beginning(text, vocab)
+        real(self, text, tokenizer)
 
-    monkeypatch.setattr(GrammarState, "beginning", counted)
+    monkeypatch.setattr(CompiledGrammar, "__init__", counted)
     texts = [f'root ::= "grammar {i}"' for i in range(9)]
     for text in (*texts[:8], texts[0], texts[8], texts[0], texts[1]):
         engine.constraint(text, 0)

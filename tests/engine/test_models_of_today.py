@@ -21,6 +21,7 @@ import localspec
 from localspec.core.config import DraftTokens
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine import generate
+from localspec.engine.answer import collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.loading import rollback_choice
@@ -257,3 +258,33 @@ def test_the_text_is_that_of_plain_decoding(
 
         history()
         assert 0 < talk.accepted < talk.drafted
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [WITH_MODEL[0], WITH_MTP[0], WITH_EAGLE3[0], WITH_DFLASH[0]],
+    ids=lambda pair: f"{pair.target} {pair.draft}",
+)
+def test_a_grammar_and_its_forced_tokens(architecture: Files, twin: Files, pair: Pair) -> None:
+    """Heads have no states of the target for what is forced: they do not go on behind it."""
+    name, draft = pair
+    file = architecture(draft or name) if draft != TWIN else twin(name)
+    grammar = 'root ::= "{\\"name\\": \\"" [a-c]{3,6} "\\", \\"and a longer name\\": " [0-9]{2} "}"'
+    with Engine.load(
+        loading(architecture(name)), loading(file, load_heads=draft is None)
+    ) as engine:
+        texts, forced = set(), 0
+        for length in (0, 1, 4, "auto"):
+            engine.target.keep(0)
+            stream = stream_generate(
+                engine,
+                random_ids(30),
+                PARAMS["warm"],
+                length,
+                max_tokens=60,
+                grammar=grammar,
+            )
+            answer = collect(stream)
+            texts.add(tuple(answer.tokens))
+            forced += "forced" in answer.stats.sources
+        assert len(texts) == 1 and answer.finish_reason == "stop" and forced >= 2

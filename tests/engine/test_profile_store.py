@@ -53,7 +53,7 @@ def test_a_damaged_file_is_told(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("reading", -1), ("reading", "x"), ("verify", {}),
+    [("reading", -1), ("longer_reading", 2), ("reading", "x"), ("verify", {}),
      ("verify", {"widths": {"1": [1, -1, 0]}, "slopes": [0, 0]}), ("draft", []),
      ("acceptance", {"x": {}}), ("acceptance", 3), ("recent", []), ("recent", [-1.0, 1.0]),
      ("recent", [1e9, 1e9]), ("recent", [500.0, 1.0]), ("recent", [5.0, 1e-300]),

@@ -73,7 +73,7 @@ def test_a_client_that_goes_away_frees_the_engine(
     gate.let(10**6)
     assert site.ask(max_tokens=3)["usage"]["completion_tokens"] == 3
     assert gate.passes - before <= 1 + 4  # the one under way, and those of the second answer
-    assert any("cut off" in line or " 499" in line for line in site.lines[:1]), site.lines
+    assert site.line_with("cut off", " 499")
 
 
 def test_a_client_that_goes_away_leaves_the_queue(
@@ -154,6 +154,7 @@ def test_metrics_count_what_was_answered() -> None:
         ("prompt_tokens_cached_total", "cache_n"),
         ("spec_decode_num_draft_tokens_total", "draft_n"),
         ("spec_decode_num_accepted_tokens_total", "draft_n_accepted"),
+        ('accepted_tokens_total{source="draft"}', "draft_n_accepted"),
     ):
         assert float(metrics[name]) == sum(each[key] for each in told) > 0
     assert metrics['requests_total{path="/v1/chat/completions",status="200"}'] == "2.0"

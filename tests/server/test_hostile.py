@@ -17,33 +17,16 @@ def deep(levels: int) -> dict[str, Any]:
     return schema
 
 
-def doubling(levels: int) -> dict[str, Any]:
-    """A schema that is 2**levels large where references are written out."""
-    parts: dict[str, Any] = {"a0": {"type": "string"}}
-    for i in range(1, levels):
-        below = {"$ref": f"#/$defs/a{i - 1}"}
-        parts[f"a{i}"] = {"type": "object", "properties": {"x": below, "y": below}}
-    return {"$defs": parts, "$ref": f"#/$defs/a{levels - 1}"}
-
-
 SCHEMAS: dict[str, dict[str, Any]] = {
-    "itself": {"$ref": "#"},
-    "each other": {
-        "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a",
-    },
-    "doubling": doubling(40),
     "deep": deep(150),
     "a file": {"$ref": "file:///etc/passwd"},
     "a site": {"$ref": "http://127.0.0.1/schema.json"},
-    "long": {"type": "string", "minLength": 10**9},
-    "many": {"type": "array", "minItems": 10**6, "items": {"type": "array", "minItems": 10**6}},
-    "a pattern": {"type": "string", "pattern": "^((a{1,1000}){1,1000}){1,1000}$"},
     "wide": {"type": "object", "properties": {f"p{i}": {"type": "null"} for i in range(20_000)}},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
-def test_schemas_that_never_end(toy_server: Site, name: str) -> None:
+def test_schemas_that_no_grammar_holds(toy_server: Site, name: str) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMAS[name]}}
     status, error = toy_server.refused(response_format=form)
     assert status == 400 and error["message"]
@@ -53,11 +36,10 @@ def test_schemas_that_never_end(toy_server: Site, name: str) -> None:
 @pytest.mark.parametrize(
     "grammar",
     [
-        'root ::= root "a" | "a"', 'root ::= a{10000}\na ::= "x"{10000}',
         "root ::= " + "(" * 5000 + '"a"' + ")" * 5000, 'root ::= "a', 'other ::= "a"',
     ],
 )  # fmt: skip
-def test_grammars_that_never_end(toy_server: Site, grammar: str) -> None:
+def test_grammars_that_cannot_be_read(toy_server: Site, grammar: str) -> None:
     status, error = toy_server.refused(grammar=grammar)
     assert status == 400 and "grammar" in error["message"]
 
@@ -114,8 +96,7 @@ def test_a_path_ends_no_line_of_the_log_and_no_header(toy_server: Site) -> None:
     reply = toy_server.get("/v1/models/a%0d%0aset-cookie:%20b%0aGET%20/%20200%1b%5b31m")
     assert reply.status_code == 404 and "set-cookie" not in reply.headers
     assert error_of(reply)["type"] == "not_found_error"
-    (line,) = [line for line in toy_server.lines if "set-cookie" in line]
-    assert line.isprintable()
+    assert toy_server.line_with("set-cookie").isprintable()
 
 
 def test_a_head_without_end(toy_server: Site) -> None:

@@ -488,7 +488,8 @@ def test_it_fits_and_can_be_read(page: Page, scheme: str) -> None:
             assert outside == []
             contrasts = page.run(CONTRASTS)
             assert contrasts.keys() >= {
-                "LI  draft", "LI  suffix", "LI  corrected", "P notice ", "INPUT seed ",
+                "LI  draft", "LI  suffix", "LI  history", "LI  forced", "LI  corrected",
+                "P notice ", "INPUT seed ",
             } - ({"INPUT seed "} if not dialog else set())  # fmt: skip
             assert {name: c for name, c in contrasts.items() if c < 4.5} == {}
         page.all("#settings button.main")[0].click()

@@ -75,6 +75,22 @@ def test_a_candidate_is_computed_when_it_is_asked_for() -> None:
     assert model.calls == [(3, 1), (1, 1)]
 
 
+def test_tokens_ahead_are_read_in_the_same_pass() -> None:
+    model, behind = ToyModel(), ToyModel()
+    ahead = drafter(model).propose([1, 2, 3], [4, 5])
+    expected = drafter(behind).propose([1, 2, 3, 4, 5])
+    assert [next(ahead) for _ in range(3)] == [next(expected) for _ in range(3)]
+    assert model.calls == [(5, 1), (1, 1), (1, 1)]
+    proposing = drafter(model)
+    assert proposing.unread([1, 2, 3, 4]) == 1  # what was ahead stays where it came true
+
+
+def test_heads_do_not_go_on_behind_tokens_ahead() -> None:
+    model = ToyModel()
+    model.reads_along = True
+    assert list(drafter(model).propose([1, 2, 3], [4])) == [] and model.calls == []
+
+
 def test_confidence_is_the_lead_over_the_runner_up() -> None:
     model = ToyModel()
     first = next(drafter(model).propose([1, 2, 3]))

@@ -14,6 +14,7 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine.chat.message import Message
 from localspec.engine.llama.vocabulary.token_rules import require_known
 from localspec.speculative.control.conversations import Conversations
+from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import ALONE
 from localspec.speculative.sampling.logit_changes import NO_RULES, TokenRules
 from localspec.speculative.suffix import SuffixIndex
@@ -37,6 +38,7 @@ class ChatToy:
 
         self.profile = ToyProfile()
         self.suffix_index = SuffixIndex()
+        self.history: AnswerHistory | None = None
         self.conversations = Conversations()
         self.target = model(0.0)
         self.draft = None if quirk is None else model(quirk)
@@ -50,7 +52,7 @@ class ChatToy:
     def is_stop(self, token: int) -> bool:
         return token == STOP
 
-    def constraint(self, grammar: str, start: int) -> SlotConstraint:
+    def constraint(self, grammar: str, start: int, *, endless: bool = False) -> SlotConstraint:
         return SlotConstraint(grammar.encode().split(b"|"), start, STOP)
 
     def piece(self, token: int) -> bytes:
@@ -74,6 +76,7 @@ class Reciter:
 
     n_ctx = 100_000
     draft = None
+    history = None
 
     def __init__(self, answers: Sequence[Sequence[str]], seconds: float = 0.0) -> None:
         pieces = sorted({piece for answer in answers for piece in answer})

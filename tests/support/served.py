@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -115,6 +116,16 @@ class Site:
         """Status and error of a request that must fail."""
         reply = self.post(path, _asked(path) | fields)
         return reply.status_code, error_of(reply)
+
+    def line_with(self, *texts: str) -> str:
+        """The log's first line with one of these texts; it may be written after its reply."""
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            for line in tuple(self.lines):
+                if any(text in line for text in texts):
+                    return line
+            time.sleep(0.01)
+        raise AssertionError(f"no line with {texts} in {self.lines}")
 
     def stream(self, path: str = CHAT, /, **fields: object) -> list[dict[str, Any]]:
         """The events of a stream that must be complete."""

@@ -99,9 +99,9 @@ class HalfRight(ModelDrafter):
 
     coming: Sequence[int] = ()
 
-    def propose(self, context: list[int]) -> Iterator[Candidate]:
+    def propose(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
         """As the model does, with other tokens."""
-        dice = Random(len(context))
-        for i, candidate in enumerate(super().propose(context), len(context)):
+        dice, place = Random(len(context)), len(context) + len(ahead)
+        for i, candidate in enumerate(super().propose(context, ahead), place):
             told = i < len(self.coming) and dice.random() < 0.7
             yield candidate._replace(token=self.coming[i]) if told else candidate

@@ -19,6 +19,7 @@ from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.control.knowledge import Knowledge
+from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import ALONE, Clock
 from localspec.speculative.sampling.logit_changes import TokenRules
 from localspec.speculative.suffix import SuffixIndex
@@ -267,11 +268,11 @@ class SlotConstraint:
     so nothing can be left over from a text that was taken back.
     """
 
-    def __init__(self, slots: Sequence[bytes], start: int, stop: int) -> None:
+    def __init__(self, slots: Sequence[bytes], start: int, stop: int, n_vocab: int = 257) -> None:
         self._slots = slots
         self._start = start
         self._stop = stop
-        self.asked = 0  # tokens
+        self._ids = range(n_vocab)
 
     def may(self, token: int, place: int) -> bool:
         """Whether the token may be the one at this place of an answer."""
@@ -279,16 +280,25 @@ class SlotConstraint:
         inside = self._slots[place % len(self._slots)]
         return (at_end and token == self._stop) or (token < 256 and token in inside)
 
-    def allowed(
-        self, ids: NDArray[np.int64], position: int, history: Sequence[int]
-    ) -> NDArray[np.bool]:
-        self.asked += len(ids)
+    def mask(self, position: int, history: Sequence[int]) -> NDArray[np.bool]:
         length = position - self._start
         if length < 0:
-            return np.ones(len(ids), np.bool)
+            return np.ones(len(self._ids), np.bool)
         answer = list(history[len(history) - length :]) if length else []
         alive = all(self.may(token, place) for place, token in enumerate(answer))
-        return np.array([alive and self.may(token, length) for token in ids.tolist()])
+        return np.array([alive and self.may(token, length) for token in self._ids])
+
+    def allows(self, token: int, position: int, history: Sequence[int]) -> bool:
+        return bool(self.mask(position, history)[token])
+
+    def forced(self, position: int, history: Sequence[int]) -> list[int]:
+        found: list[int] = []
+        while len(found) < 8:
+            mask = self.mask(position + len(found), [*history, *found])
+            if np.count_nonzero(mask) != 1:
+                break
+            found.append(int(mask.argmax()))
+        return found
 
 
 STOP_TOKEN = 256
@@ -319,6 +329,7 @@ class ToyEngine:
 
         self.profile = ToyProfile()
         self.suffix_index = SuffixIndex()
+        self.history: AnswerHistory | None = None
         self.conversations = Conversations()
         self.target = model(0.0, n_ctx, 10.0)
         self.draft = None if quirk is None else model(quirk, draft_n_ctx or n_ctx, 1.0)
@@ -331,7 +342,7 @@ class ToyEngine:
     def is_stop(self, token: int) -> bool:
         return token == STOP_TOKEN
 
-    def constraint(self, grammar: str, start: int) -> SlotConstraint:
+    def constraint(self, grammar: str, start: int, *, endless: bool = False) -> SlotConstraint:
         """Of a grammar such as ``ab|c``: slots between bars."""
         return SlotConstraint(grammar.encode().split(b"|"), start, STOP_TOKEN)
 

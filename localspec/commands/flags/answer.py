@@ -47,8 +47,9 @@ class AnswerFlags:
         bool,
         typer.Option(
             "--show-draft",
-            help="Colour each token by where it came from: accepted from the draft, from prompt "
-            "lookup, corrected by the target. Marks where there is no colour.",
+            help="Colour each token by where it came from: the draft, prompt lookup, an earlier "
+            "answer, a grammar's only choice, the target's correction. Marks where there is no "
+            "colour.",
             rich_help_panel=PANEL,
         ),
     ] = False

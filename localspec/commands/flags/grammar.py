@@ -11,6 +11,7 @@ from localspec.core.files import read_text
 from localspec.display import console
 
 _PANEL = "Grammar"
+_MOST_WARNINGS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,9 @@ class GrammarFlags:
     grammar: Annotated[
         str | None,
         typer.Option(
-            "--grammar", help="A GBNF grammar that the answer obeys.", rich_help_panel=_PANEL
+            "--grammar",
+            help="A grammar that the answer obeys: GBNF or Lark.",
+            rich_help_panel=_PANEL,
         ),
     ] = None
     grammar_file: Annotated[
@@ -48,38 +51,47 @@ class GrammarFlags:
         ),
     ] = None
 
+    regex: Annotated[
+        str | None,
+        typer.Option(
+            "--regex",
+            help="A regular expression that the whole answer matches.",
+            rich_help_panel=_PANEL,
+        ),
+    ] = None
+
     def read(self) -> str | None:
-        """The grammar that was given, as GBNF, checked; what it leaves out of a schema is noted.
+        """Return the grammar given, validated; print a note for schema keywords not enforced.
 
         Raises UsageError for more than one, FileProblem for an unreadable file, GrammarError for
         what is none.
         """
-        from localspec.engine.grammar.bounds import check_grammar
-        from localspec.engine.grammar.json_schema import schema_grammar
+        from localspec.engine.grammar.source import read_grammar, read_regex, read_schema
 
         grammar = _given("--grammar", self.grammar, self.grammar_file)
         schema = _given("--json-schema", self.json_schema, self.json_schema_file)
-        if grammar is not None and schema is not None:
-            raise UsageError("A grammar and a JSON schema were given.", "Give one.")
+        if sum(each is not None for each in (grammar, schema, self.regex)) > 1:
+            raise UsageError(
+                "More than one of grammar, JSON schema and regex was given.", "Give one."
+            )
         if schema is not None:
-            grammar, unenforced = schema_grammar(schema)
-            if unenforced:
-                console.note(f"The answer need not obey these of the schema: {_named(unenforced)}.")
+            read = read_schema(schema)
+            for warning in read.warnings[:_MOST_WARNINGS]:
+                console.note(f"Not enforced: {warning}")
+            return read.grammar
+        if self.regex is not None:
+            return read_regex(self.regex)
         if grammar is not None:
-            check_grammar(grammar)
+            read_grammar(grammar)
         return grammar
 
 
 def _given(flag: str, text: str | None, path: Path | None) -> str | None:
     """The value of a flag, or what is in the file that its sibling names."""
-    from localspec.engine.grammar.bounds import MAX_CHARACTERS
+    from localspec.engine.grammar.source import MAX_CHARACTERS
 
     if path is None:
         return text
     if text is not None:
         raise UsageError(f"{flag} and {flag}-file were given.", "Give one.")
     return read_text(path, 4 * MAX_CHARACTERS)
-
-
-def _named(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:9]) + ", ..." * (len(names) > 9)

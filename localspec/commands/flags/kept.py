@@ -74,6 +74,8 @@ def unkept_flags(models: ModelFlags, loading: LoadingFlags) -> list[str]:
     others = {
         "--ctx-size 0": loading.ctx_size == TRAINED_CTX_SIZE,
         "--suffix": models.suffix == "off",
+        "--lookup-cache": models.lookup_cache is not None,
+        "--lookup-files": bool(models.lookup_files),
         "--recalibrate": models.recalibrate,
     }
     return unkept + [flag for flag, given in others.items() if given]

@@ -1,6 +1,7 @@
 """Flags for which models, and how far to draft."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +15,7 @@ NameArgument = Annotated[
 ]
 AUTO_BRANCHES = 0  # as many as pay
 _DRAFTING = "Drafting"
+_LOOKUP = "Lookup"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +93,26 @@ class ModelFlags(PairFlags):
             metavar="on|off",
             help="Let auto use prompt lookup: tokens that followed the same n-gram earlier in the "
             "text, with a draft model or without.",
-            rich_help_panel=_DRAFTING,
+            rich_help_panel=_LOOKUP,
         ),
     ] = "on"
+    lookup_cache: Annotated[
+        Path | None,
+        typer.Option(
+            "--lookup-cache",
+            help="Save answers to this file, and draft from the answers saved in it.",
+            rich_help_panel=_LOOKUP,
+        ),
+    ] = None
+    lookup_files: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--lookup-files",
+            help="Draft from these files or folders of text too, such as a repository; may be "
+            "repeated.",
+            rich_help_panel=_LOOKUP,
+        ),
+    ] = None
     branches: Annotated[
         int | None,
         typer.Option(

@@ -1,1 +1,1 @@
-"""Grammars of answers: GBNF, read with bounds, and JSON schemas turned into it."""
+"""Grammars, JSON schemas and regular expressions that an answer obeys, by llguidance."""

@@ -1,191 +1,156 @@
-"""GBNF, llama.cpp's notation of grammars: read into rules, and texts written in it."""
+"""GBNF, llama.cpp's notation of grammars, as llguidance's Lark."""
 
-import re
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, NoReturn
+import json
+from collections.abc import Mapping
+
+from llguidance.gbnf_to_lark import (
+    AlternativeNode,
+    ASTNode,
+    GbnfToLarkError,
+    GrammarParser,
+    LiteralNode,
+    Position,
+    RegexNode,
+    RepetitionNode,
+    RuleNode,
+    RuleRefNode,
+    SequenceNode,
+)
 
 from localspec.core.errors import GrammarError
 
-MAX_REPEATS = 2000  # llama.cpp drops a larger upper bound without a word
-MAX_NESTING = 50  # of parentheses: llama.cpp's parser calls itself, and so do we
-
-_ESCAPE = r'\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[trn\\"\[\]-])'
-_CHARACTER = re.compile(rf"{_ESCAPE}|[^\\]", re.DOTALL)
-_LITERAL = re.compile(rf'"((?:{_ESCAPE}|[^"\\])*)"')
-_CLASS = re.compile(rf"\[\^?((?:{_ESCAPE}|[^\]\\])*)\]")
-_NAME = re.compile(r"[a-zA-Z0-9-]+")
-_REPEAT = re.compile(r"\{\s*(\d{1,9})\s*(,\s*(\d{1,9})?\s*)?\}")
-_BLANK = re.compile(r"(?:[ \t]+|#[^\r\n]*)*")
-_BLANK_LINES = re.compile(r"(?:[ \t\r\n]+|#[^\r\n]*)*")
-SYNTAX = "The syntax is that of llama.cpp's grammars/README.md."
+_SYNTAX = "The syntax is that of llama.cpp's grammars/README.md."
+_SIMPLE = {"t": "\t", "r": "\r", "n": "\n", "\\": "\\", '"': '"', "[": "[", "]": "]", "-": "-"}
+_HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
+_NOTHING = '""'
 
 
-class Item(NamedTuple):
-    """Part of a sequence: ``size`` characters, a rule or a group, repeated; ``most`` None: open."""
+def gbnf_as_lark(text: str) -> str:
+    """Convert GBNF to llguidance's Lark; raises GrammarError for invalid GBNF.
 
-    size: int = 0
-    rule: str = ""
-    group: tuple[Sequence["Item"], ...] = ()
-    least: int = 1
-    most: int | None = 1
-
-
-Rules = dict[str, tuple[Sequence[Item], ...]]
-
-
-def read_rules(text: str) -> Rules:
-    """Every rule, as llama.cpp's `llama_grammar_parser` reads them; of two of a name the last.
-
-    Raises GrammarError with the line for what it cannot read, or not safely: parentheses in many
-    others, repetitions that end before they begin or after MAX_REPEATS, references to tokens, which
-    `llama_grammar_apply_impl` can allow where `llama_grammar_accept_impl` throws.
+    llguidance's own converter makes lexemes of whole rules. Its lexer takes the longest one, where
+    GBNF tries all: an identifier before ``"x"`` would swallow the x. Here a grammar without
+    recursion becomes one regular expression, and any other one has lexemes of one character, which
+    mean the same.
     """
-    return _Reader(text).read()
+    try:
+        rules = _Parser().parse(text)
+        recursive = _is_recursive(rules)
+    except GbnfToLarkError as error:
+        raise GrammarError(f"The grammar cannot be read: {error}.", _SYNTAX) from error
+    except RecursionError as error:
+        raise GrammarError("The grammar is nested too deeply.", _SYNTAX) from error
+    lines = [f"{_name(name, recursive)}: {_lark(rule, recursive)}" for name, rule in rules.items()]
+    return "\n".join([f"start: {_name('root', recursive)}", *lines])
 
 
-def mentioned(alternatives: Sequence[Sequence[Item]]) -> Iterator[str]:
-    """Names of the rules in these alternatives."""
-    for item in (item for sequence in alternatives for item in sequence):
-        if item.rule:
-            yield item.rule
-        yield from mentioned(item.group)
+class _Parser(GrammarParser):
+    """llguidance's parser, which keeps escapes as they are written; here they are resolved."""
+
+    def _parse_char(self, pos: Position) -> tuple[str, Position]:
+        """One character: a longer result would be an escape, which no end of a text is."""
+        if not pos.current():
+            raise GbnfToLarkError(pos, "unexpected end")
+        if pos.current() != "\\":
+            return pos.current(), pos.advance()
+        kind = pos.advance().current()
+        if kind in _SIMPLE and kind:
+            return _SIMPLE[kind], pos.advance(2)
+        digits = _HEX_DIGITS.get(kind, 0)
+        try:
+            code = int(pos.advance(2).peek(digits), 16)
+            return chr(code), pos.advance(2 + digits)
+        except (ValueError, OverflowError) as error:
+            raise GbnfToLarkError(pos, "no such escape") from error
+
+    def _parse_literal(self, pos: Position) -> tuple[ASTNode, Position]:
+        pos, found = pos.advance(), ""
+        while pos.current() != '"':
+            character, pos = self._parse_char(pos)
+            found += character
+        return LiteralNode(found), pos.advance()
+
+    def _parse_char_class(self, pos: Position) -> tuple[ASTNode, Position]:
+        pos = pos.advance()
+        negated = pos.current() == "^"
+        pos, members = pos.advance(int(negated)), ""
+        while pos.current() != "]":
+            first, pos = self._parse_char(pos)
+            last = first
+            if pos.current() == "-" and pos.advance().current() != "]":
+                last, pos = self._parse_char(pos.advance())
+            if last < first:
+                raise GbnfToLarkError(pos, "the range falls")
+            members += f"{_escaped(first)}-{_escaped(last)}"
+        if not members:
+            raise GbnfToLarkError(pos, "no character between [ and ]")
+        return RegexNode(f"[{'^' * negated}{members}]"), pos.advance()
 
 
-def quoted(text: str) -> str:
-    """A text as GBNF: between quotes, what is not printable escaped."""
-    return f'"{escaped(text)}"'
+def _escaped(character: str) -> str:
+    return f"\\x{{{ord(character):X}}}"
 
 
-def escaped(text: str) -> str:
-    """A text as it stands between quotes or brackets."""
-    return "".join(map(_escape, text))
+def _name(name: str, recursive: bool) -> str:
+    """The name of a rule, or of a part of a regular expression, which is written in capitals."""
+    plain = "".join(c if c.islower() or c.isdigit() else f"_{ord(c)}_" for c in name)
+    return f"r_{plain}" if recursive else f"R_{plain.upper()}"
 
 
-def _escape(character: str) -> str:
-    if character in '"\\[]-':
-        return f"\\{character}"
-    if character.isprintable():
-        return character
-    return f"\\U{ord(character):08X}"
-
-
-class _Reader:
-    """A text, and the place up to which it was read."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._at = 0
-
-    def read(self) -> Rules:
-        """Every rule."""
-        rules: Rules = {}
-        self._skip(lines=True)
-        while self._at < len(self._text):
-            name = self._expect(_NAME, "the name of a rule").group()
-            self._skip(lines=False)
-            self._expect(re.compile("::="), "::=")
-            self._skip(lines=True)
-            rules[name] = self._alternatives(0)
-            if self._next not in "\r\n":
-                self._fail("the end of the rule")
-            self._skip(lines=True)
-        return rules
-
-    @property
-    def _next(self) -> str:
-        return self._text[self._at : self._at + 1]
-
-    def _alternatives(self, depth: int) -> tuple[Sequence[Item], ...]:
-        found = [self._sequence(depth)]
-        while self._next == "|":
-            self._at += 1
-            self._skip(lines=True)
-            found.append(self._sequence(depth))
-        return tuple(found)
-
-    def _sequence(self, depth: int) -> list[Item]:
-        items: list[Item] = []
-        while self._next and self._next not in "|)\r\n":
-            if self._next in "*+?{":
-                if not items:
-                    self._fail("something to repeat")
-                items[-1] = self._repeated(items[-1])
-            else:
-                items.append(self._item(depth))
-            self._skip(lines=depth > 0)
-        return items
-
-    def _item(self, depth: int) -> Item:
-        if self._next == '"':
-            text = self._expect(_LITERAL, 'a text between quotes, with escapes such as \\n or \\"')
-            return Item(size=len(_CHARACTER.findall(text.group(1))))
-        if self._next == "[":
-            text = self._expect(_CLASS, "characters between [ and ], with escapes such as \\]")
-            return Item(size=len(_CHARACTER.findall(text.group(1))))
-        if self._next == ".":
-            self._at += 1
-            return Item(size=1)
-        if self._next == "(":
-            return self._group(depth)
-        if self._next in "<!":
-            raise GrammarError(
-                f"Line {self._line} of the grammar refers to a token: llama.cpp can abort there.",
-                "Write its text between quotes.",
-            )
-        return Item(rule=self._expect(_NAME, "a rule, a text or the end of the rule").group())
-
-    def _group(self, depth: int) -> Item:
-        if depth == MAX_NESTING:
-            raise GrammarError(
-                f"Line {self._line} of the grammar nests more than {MAX_NESTING} parentheses.",
-                "Give what is inside a rule of its own.",
-            )
-        self._at += 1
-        self._skip(lines=True)
-        group = self._alternatives(depth + 1)
-        self._expect(re.compile(r"\)"), "a closing parenthesis")
-        return Item(group=group)
-
-    def _repeated(self, item: Item) -> Item:
-        least, most = self._times()
-        if max(least, most or 0) > MAX_REPEATS or (most is not None and most < least):
-            raise GrammarError(
-                f"Line {self._line} of the grammar repeats from {least} to {most} times.",
-                f"Expected rising numbers up to {MAX_REPEATS}, or * for any number of times.",
-            )
-        whole = item if (item.least, item.most) == (1, 1) else Item(group=([item],))
-        return whole._replace(least=least, most=most)
-
-    def _times(self) -> tuple[int, int | None]:
-        if self._next != "{":
-            sign = self._next
-            self._at += 1
-            return (1 if sign == "+" else 0), (1 if sign == "?" else None)
-        found = self._expect(_REPEAT, "a repetition such as {2}, {2,} or {2,5}")
-        least = int(found.group(1))
-        if found.group(2) is None:
-            return least, least
-        return least, int(found.group(3)) if found.group(3) else None
-
-    def _skip(self, lines: bool) -> None:
-        blank = (_BLANK_LINES if lines else _BLANK).match(self._text, self._at)
-        assert blank is not None  # it matches nothing too
-        self._at = blank.end()
-
-    def _expect(self, pattern: re.Pattern[str], what: str) -> re.Match[str]:
-        found = pattern.match(self._text, self._at)
-        if found is None:
-            self._fail(what)
-        self._at = found.end()
-        return found
-
-    @property
-    def _line(self) -> int:
-        return self._text.count("\n", 0, self._at) + 1
-
-    def _fail(self, what: str) -> NoReturn:
-        there = self._text[self._at : self._at + 20].split("\n")[0]
-        found = repr(there) if there else "the end of the line"
+def _is_recursive(rules: Mapping[str, RuleNode]) -> bool:
+    """Whether a rule contains itself; raises GrammarError where one is missing."""
+    if "root" not in rules:
         raise GrammarError(
-            f"Line {self._line} of the grammar: expected {what}, not {found}.", SYNTAX
+            "The grammar has no rule named root, where an answer begins.", "Add: root ::= ..."
         )
+    done: set[str] = set()
+    found = False
+
+    def visit(name: str, inside: tuple[str, ...]) -> None:
+        nonlocal found
+        found |= name in inside
+        if name in done or name in inside:
+            return
+        for other in _mentioned(rules[name]):
+            if other not in rules:
+                raise GrammarError(
+                    f"The rule {name} of the grammar mentions {other}, which is not defined.",
+                    f"Add: {other} ::= ...",
+                )
+            visit(other, (*inside, name))
+        done.add(name)
+
+    for name in rules:
+        visit(name, ())
+    return found
+
+
+def _mentioned(node: ASTNode) -> list[str]:
+    if isinstance(node, RuleRefNode):
+        return [node.name]
+    return [name for child in node.children() for name in _mentioned(child)]
+
+
+def _lark(node: ASTNode, recursive: bool) -> str:
+    """A part of a rule; texts are single lexemes each character where rules are recursive."""
+    match node:
+        case RuleNode():
+            return _lark(node.alternatives, recursive)
+        case RuleRefNode():
+            return _name(node.name, recursive)
+        case RegexNode():
+            return "/(?s:.)/" if node.rx == "." else f"/{node.rx}/"
+        case LiteralNode():
+            parts = list(node.value) if recursive else [node.value]
+            return f"( {' '.join(map(json.dumps, parts)) or _NOTHING} )"
+        case RepetitionNode(max_times=0):
+            return _NOTHING
+        case RepetitionNode():
+            most = "" if node.max_times is None else node.max_times
+            return f"( {_lark(node.node, recursive)} ){{{node.min_times},{most}}}"
+        case SequenceNode():
+            return " ".join(_lark(each, recursive) for each in node.nodes) or _NOTHING
+        case AlternativeNode():
+            return f"( {' | '.join(_lark(each, recursive) for each in node.alternatives)} )"
+        case _:
+            raise TypeError(node)

@@ -27,7 +27,7 @@ _FREE = ("path", "ctx_size", "threads", "threads_batch", "mmap", "mlock")
 
 
 class Way(NamedTuple):
-    """A way to run a pair; ``without`` says what is left out, as the end of a sentence."""
+    """A configuration to try a pair with; ``without`` names what it leaves out."""
 
     name: str
     target: LoadOptions

@@ -40,6 +40,7 @@ class Slot:
         self.target = target
         self.draft = draft
         self.suffix_index = SuffixIndex()
+        self.history = engine.history
         self.conversations = Conversations()
 
     def answering(self) -> AbstractContextManager[None]:
@@ -58,9 +59,9 @@ class Slot:
         """See `TextEngine`."""
         return self._engine.is_stop(token)
 
-    def constraint(self, grammar: str, start: int) -> Constraint:
+    def constraint(self, grammar: str, start: int, *, endless: bool = False) -> Constraint:
         """See `TextEngine`."""
-        return self._engine.constraint(grammar, start)
+        return self._engine.constraint(grammar, start, endless=endless)
 
     def piece(self, token: int) -> bytes:
         """See `TextEngine`."""

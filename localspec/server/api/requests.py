@@ -1,6 +1,5 @@
 """What requests for chats and completions share: where an answer ends, how it is sampled."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,8 +18,7 @@ from localspec.core.config import MAX_DRAFT_TOKENS, DraftTokens
 from localspec.core.errors import UsageError
 from localspec.core.sampling_params import MAX_SEED, SamplingParams, require_fixed_length
 from localspec.engine.generate import require_room
-from localspec.engine.grammar.bounds import MAX_CHARACTERS, check_grammar
-from localspec.engine.grammar.json_schema import schema_grammar
+from localspec.engine.grammar.source import MAX_CHARACTERS, read_grammar, read_regex, schema_grammar
 from localspec.engine.text_stream import Prompt
 from localspec.server.errors import BadRequest
 from localspec.server.queue.job import Ask
@@ -149,6 +147,7 @@ class AnswerRequest(Part):
     response_format: ResponseFormat | None = None
     grammar: Annotated[str, StringConstraints(max_length=MAX_CHARACTERS)] | None = None
     json_schema: dict[str, Any] | None = None
+    regex: Annotated[str, StringConstraints(max_length=MAX_CHARACTERS)] | None = None
     # localspec's and llama-server's own.
     draft_tokens: (
         Annotated[int, Field(ge=0, le=MAX_DRAFT_TOKENS), WHOLE] | Literal["auto", "off"] | None
@@ -232,30 +231,30 @@ class AnswerRequest(Part):
         return replace(defaults, **changes)
 
     def read_grammar(self) -> tuple[str | None, list[str]]:
-        """What the answer obeys, as GBNF, and what it need not obey of a schema, in sentences.
+        """The grammar of the answer, and a warning for each schema keyword it does not enforce.
 
         Raises BadRequest for more than one, and for a strict schema of which something cannot be
         enforced; GrammarError for what is none.
         """
-        given = [self.grammar, self.json_schema, _described(self.response_format)]
-        found = [each for each in given if each is not None]
+        given = {
+            "grammar": self.grammar,
+            "regex": self.regex,
+            "json_schema": self.json_schema,
+            "response_format": _described(self.response_format),
+        }
+        found = {name: each for name, each in given.items() if each is not None}
         if len(found) > 1:
-            raise BadRequest(
-                "More than one of grammar, json_schema and response_format was given.", "Give one."
-            )
-        if not found:
-            return None, []
-        if isinstance(found[0], str):
-            check_grammar(found[0])
-            return found[0], []
-        grammar, unenforced = schema_grammar(json.dumps(found[0]))
-        check_grammar(grammar)
-        if not unenforced:
-            return grammar, []
-        sentence = f"The answer need not obey these of the schema: {', '.join(unenforced[:9])}."
-        if _is_strict(self.response_format):
-            raise BadRequest(sentence, "Leave them out, or strict.", param="response_format")
-        return grammar, [sentence]
+            raise BadRequest(f"More than one of {', '.join(given)} was given.", "Give one.")
+        for name, each in found.items():
+            if isinstance(each, str):
+                return (read_regex if name == "regex" else read_grammar)(each), []
+            grammar, warnings = schema_grammar(each)
+            if warnings and _is_strict(self.response_format):
+                raise BadRequest(
+                    f"Not enforced: {warnings[0]}", "Leave it out, or strict.", param=name
+                )
+            return grammar, [f"Not enforced: {warning}" for warning in warnings]
+        return None, []
 
 
 _SAMPLING = (

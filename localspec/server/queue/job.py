@@ -74,7 +74,9 @@ class Job:
 
     def put(self, response: GenerationResponse) -> None:
         """Pass a response on; its figures are those of now, for the stream's are live."""
-        self._put(replace(response, stats=response.stats.sums()))
+        if response.finish_reason is None:  # else its figures change no more
+            response = replace(response, stats=response.stats.sums())
+        self._put(response)
 
     def end(self, error: BaseException | None = None) -> None:
         """Nothing more comes, as the answer is complete, or because of an error."""

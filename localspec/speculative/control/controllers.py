@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 
 from localspec.core.config import MAX_DRAFT_TOKENS, DraftTokens
 from localspec.speculative.control.branching import Tree
@@ -16,9 +16,8 @@ from localspec.speculative.control.probing import (
     TimedDrafter,
 )
 from localspec.speculative.control.valuation import LONGEST_AUTO, WIDEST, Valuation
-from localspec.speculative.drafters import MODEL, Candidate, Drafter
+from localspec.speculative.drafters import FORCED, MODEL, Candidate, Drafter, Lookup
 from localspec.speculative.loop import Clock, DraftStatus, Proposal, Round, TreeDecoder
-from localspec.speculative.suffix import SuffixIndex
 
 _FEW = 6  # candidates judged: too few to draft far
 _GUESSED = 0.25  # tokens: the most that a round may gain by candidates of which few were judged
@@ -55,16 +54,22 @@ class FixedLength:
     """A chain of the same number of drafted tokens in every round.
 
     Where the target verifies trees, their rivals stand beside them: as many as there may be leaves,
-    those of the first places first.
+    those of the first places first. What a grammar forces (``forced``) comes before them.
     """
 
     status = DraftStatus.DRAFTING
     plain_seconds = 0.0
 
     def __init__(
-        self, drafter: Drafter, length: int, clock: Clock, tree: TreeDecoder | None = None
+        self,
+        drafter: Drafter,
+        length: int,
+        clock: Clock,
+        tree: TreeDecoder | None = None,
+        forced: Lookup | None = None,
     ) -> None:
         self._drafter = drafter
+        self._forced = forced
         self.length = length
         self._clock = clock
         self._tree = tree
@@ -87,7 +92,9 @@ class FixedLength:
             self._has_prompt = True
         reading = self._clock() - began
         limit = min(limit, MAX_DRAFT_TOKENS)
-        chain = list(islice(self._drafter.propose(context), min(limit, self.length)))
+        chain = [] if self._forced is None else [*islice(self._forced.continuation(context), limit)]
+        drafted = self._drafter.propose(context, [each.token for each in chain])
+        chain += islice(drafted, min(limit - len(chain), self.length))
         rivals = self._rivals(chain, limit - len(chain))
         found = [*chain, *(rival for rival, _ in rivals)]
         return Proposal(
@@ -113,9 +120,9 @@ class FixedLength:
 class Adaptive:
     """Drafts from each source exactly as far as that pays, by what passes cost and texts accept.
 
-    What the text itself repeats is looked up in every round, as that costs nothing; the draft model
-    is asked where a `Valuation` says that it is worth more, and probed now and then where not. One
-    object serves one answer; what it learns goes into ``knowledge``, which serves many.
+    What texts repeat is looked up in every round, as that costs nothing; the draft model is asked
+    where a `Valuation` says that it is worth more, and probed now and then where not. One object
+    serves one answer; what it learns goes into ``knowledge``, which serves many.
     """
 
     def __init__(
@@ -123,14 +130,13 @@ class Adaptive:
         knowledge: Knowledge,
         clock: Clock,
         drafter: Drafter | None = None,
-        index: SuffixIndex | None = None,
-        *,
+        *lookups: Lookup | None,
         bucket: str = "greedy",
         tree: TreeDecoder | None = None,
         conversations: Conversations | None = None,
     ) -> None:
         self._known = knowledge
-        self._index = index
+        self._lookups = [lookup for lookup in lookups if lookup is not None]
         self._conversations = conversations or Conversations()
         self._conversation: Conversation | None = None
         self._tree = None if tree is None or tree.branches == 1 else tree
@@ -165,7 +171,7 @@ class Adaptive:
     def propose(self, context: list[int], limit: int) -> Proposal:
         """The candidates worth verifying, after as many draft steps as are worth taking."""
         self._value.refresh(len(context) - 1, drafting=self._length > 0)
-        plan = self._plan = _RoundPlan(self._look_up(context, limit))
+        plan = self._plan = self._look_up(context, limit)
         if self._known.since_plain < LONGEST_INTERVAL:  # what a plain pass costs must be known too
             self.status = self._choose(plan, context, limit)
         self._length = plan.width
@@ -206,6 +212,8 @@ class Adaptive:
         unread = probe.drafter.unread(context)
         # The policy counts its first step as any other; what it must read besides costs more.
         extra = probe.drafter.extra_seconds(unread, past)
+        if forced := plan.forced:  # the model goes on behind it
+            worth -= value.best(forced)[1] - value.plain_worth
         better = worth - value.plain_worth + value.rate() * extra
         if value.gain > better:
             return self._use_model(probe, plan, context, limit, unread)
@@ -247,8 +255,9 @@ class Adaptive:
         probe.restart()
         self._conversation.draft_has_read()
         plan.reading_seconds = probe.read(context, unread)
-        candidates = probe.drafter.candidates(context, unread)
-        chain = self._draft(candidates, min(limit, LONGEST_AUTO if known else TRIAL))
+        chain = plan.forced
+        candidates = probe.drafter.candidates(context, unread, [each.token for each in chain])
+        chain += self._draft(candidates, min(limit - len(chain), LONGEST_AUTO if known else TRIAL))
         self._extend(context, chain, limit)
         self._prefer(plan, chain)
         if self._tree is not None:
@@ -281,14 +290,14 @@ class Adaptive:
         seconds = gain / self._value.rate() * rounds
         return seconds >= self._known.reading_seconds(unread)
 
-    def _look_up(self, context: list[int], limit: int) -> list[Candidate]:
-        """Prompt-lookup candidates for the current context, as far as they may pay."""
-        if self._index is None:
-            return []
-        self._index.update(context)
-        chain: list[Candidate] = []
-        self._value.lengthen(chain, self._index.continuation(context), limit)
-        return chain
+    def _look_up(self, context: list[int], limit: int) -> "_RoundPlan":
+        """The lookup's candidates that are worth most, and those of the others."""
+        chains: list[list[Candidate]] = [[] for _ in self._lookups]
+        for lookup, chain in zip(self._lookups, chains, strict=True):
+            lookup.update(context)
+            self._value.lengthen(chain, lookup.continuation(context), limit)
+        chains.sort(key=lambda chain: self._value.best(chain)[1], reverse=True)
+        return _RoundPlan(chains[0], unused=chains[1:]) if chains else _RoundPlan()
 
     def _draft(self, candidates: Iterator[Candidate], limit: int) -> list[Candidate]:
         """Candidates of the model, one step at a time while the next ones are worth it."""
@@ -302,10 +311,11 @@ class Adaptive:
         return chain
 
     def _extend(self, context: list[int], chain: list[Candidate], limit: int) -> None:
-        """Let the index continue where the model ended."""
-        if self._index is not None and chain:
-            drafted = [each.token for each in chain]
-            self._value.lengthen(chain, self._index.continuation(context, drafted), limit)
+        """Let the first lookup that can continue where the model ended."""
+        drafted = [each.token for each in chain]
+        for lookup in self._lookups:
+            if len(chain) == len(drafted) > 0:
+                self._value.lengthen(chain, lookup.continuation(context, drafted), limit)
 
     def observe(self, outcome: Round) -> None:
         """Learn what the pass cost and who was right."""
@@ -323,7 +333,8 @@ class Adaptive:
         if self._probe is not None:
             self._probe.count(tokens)
         self._acceptance.observe_all(self._plan.candidates, outcome.tokens)
-        self._acceptance.observe_all(self._plan.others, outcome.tokens)
+        for chain in (self._plan.others, *self._plan.unused):
+            self._acceptance.observe_all(chain, outcome.tokens)
         self._plan = _RoundPlan()
 
 
@@ -331,14 +342,21 @@ class Adaptive:
 class _RoundPlan:
     """What was considered for one round: how many of the candidates are verified, what else was.
 
-    A ``tree`` with anything in it is verified in their place.
+    ``others`` may stand beside them in a tree, what is ``unused`` only teaches. A ``tree`` with
+    anything in it is verified in their place.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
     others: list[Candidate] = field(default_factory=list)
+    unused: list[list[Candidate]] = field(default_factory=list)
     verified: int = 0
     tree: Tree = field(default_factory=Tree)
     reading_seconds: float = 0.0
+
+    @property
+    def forced(self) -> list[Candidate]:
+        """Those of the candidates that a grammar forces, with which they begin."""
+        return list(takewhile(lambda each: each.group == FORCED, self.candidates))
 
     @property
     def width(self) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _DECAY = 0.98  # of what a width has seen, at each new pass of that width
+_SPREAD_DECAY = 0.999  # of the spread: an answer's few hundred tokens alone give no slope
 _FARTHEST = 3.0  # a pass this many times slower than expected counts as this much only
 _QUICKER, _FORGIVEN = 1.5, 0.25  # times as quick as expected; what was seen then still weighs
 _SHORTEST = 1e-9  # seconds: a clock may be too coarse to see a pass
@@ -29,8 +30,8 @@ class _Width:
         step = past - self.past
         self.past += step / self.weight
         self.seconds += (seconds - self.seconds) / self.weight
-        self.var = self.var * _DECAY + step * (past - self.past)
-        self.cov = self.cov * _DECAY + step * (seconds - self.seconds)
+        self.var = self.var * _SPREAD_DECAY + step * (past - self.past)
+        self.cov = self.cov * _SPREAD_DECAY + step * (seconds - self.seconds)
 
 
 @dataclass(slots=True)
@@ -69,14 +70,19 @@ class PassCosts:
         return width in self._widths
 
     @property
+    def knows_slopes(self) -> bool:
+        """Whether passes behind texts of different length were seen."""
+        self._refit()
+        return self._slopes != (0.0, 0.0)
+
+    @property
     def widest(self) -> int:
         """The widest pass that was seen; 0 before the first."""
         return self._known[-1] if self._known else 0
 
     def seconds(self, width: int, past: int) -> float:
         """Expected seconds; raises LookupError before the first pass."""
-        if self._stale:
-            self._slopes, self._stale = self._fit(), False
+        self._refit()
         i = bisect_left(self._known, width)
         if i < len(self._known) and self._known[i] == width:
             return self._seen(i, past)
@@ -108,6 +114,10 @@ class PassCosts:
         """Seconds of a width between two that were seen, by interpolation."""
         share = (width - below) / (above - below)
         return (1 - share) * self._at(below, past) + share * self._at(above, past)
+
+    def _refit(self) -> None:
+        if self._stale:
+            self._slopes, self._stale = self._fit(), False
 
     def _fit(self) -> tuple[float, float]:
         """The two slopes, none below 0, that explain the spread within the widths best.

@@ -14,6 +14,7 @@ _FADE = 0.9  # of what other answers taught, when a group is first judged in one
 _RECENT = 1 - 1 / 64  # of earlier rounds, at each new one
 _CARRIED = 0.05  # of the weight of earlier answers' speed, in the next
 _NEW = 0.1  # weight of a round in the mean cost of reading again
+_LONG_READING = 256  # tokens
 _MOST_COUNTED = 8  # tokens of a round, lest a plain one take a large share of a long copy
 _ENOUGH_SEEN = 50.0  # candidates from which a usual acceptance may be told
 
@@ -52,7 +53,8 @@ class Knowledge:
 
     verify: PassCosts = field(default_factory=PassCosts)
     draft: PassCosts = field(default_factory=PassCosts)
-    reading: float = 0.0  # seconds of the draft for each token of a prompt
+    reading: float = 0.0  # seconds of the draft for each token of a short prompt
+    longer_reading: float = 0.0  # and more for each token before it; 0 before a long one was read
     replay: float = 0.0  # seconds by which a draft makes the next pass longer: tokens read again
     acceptance: dict[str, Acceptance] = field(default_factory=dict)
     since_wide: int = 0  # tokens said since a pass of the target was wider than one
@@ -89,13 +91,29 @@ class Knowledge:
     def observe_reading(self, tokens: int, seconds: float) -> None:
         """Learn from a reading: a short one says little, a disturbed one is bounded."""
         found = seconds / tokens
+        if self.reading and tokens >= _LONG_READING:
+            more = max(0.0, found - self.reading) * 2 / tokens
+            weight = 0.5 if self.longer_reading else 1.0
+            self.longer_reading += (more - self.longer_reading) * weight
+            return
         if self.reading:
             found = min(found, 3 * self.reading)
         self.reading += (found - self.reading) * (min(1.0, tokens / 32) if self.reading else 1.0)
 
     def reading_seconds(self, tokens: int) -> float:
         """Seconds of the draft to read so many: many at once are cheaper than one by one."""
-        return self.reading * tokens
+        if self.longer_reading:
+            return (self.reading + self.longer_reading * tokens / 2) * tokens
+        return self.reading * tokens * self._growth(tokens // 2)
+
+    def draft_seconds(self, width: int, past: int) -> float:
+        """Seconds of the draft's pass; it grows with the text as the target's until it was seen."""
+        seconds = self.draft.seconds(width, past)
+        return seconds if self.draft.knows_slopes else seconds * self._growth(past)
+
+    def _growth(self, past: int) -> float:
+        """Times as long as on an empty cache that a plain pass of the target takes."""
+        return self.verify.seconds(1, past) / self.verify.seconds(1, 0) if self.verify.widest else 1
 
     def of(self, group: str) -> Acceptance:
         """What is known of a group of candidates."""

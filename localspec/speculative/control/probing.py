@@ -1,6 +1,6 @@
 """Probing of a draft model that is not used, on timed steps and readings."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge
@@ -49,12 +49,14 @@ class TimedDrafter:
         """By how much a step that reads so many tokens exceeds a usual one; far behind, by 0."""
         if not 1 < unread <= FAR_BEHIND:
             return 0.0
-        return self._known.draft.seconds(unread, past) - self._known.draft.seconds(1, past)
+        return self._known.draft_seconds(unread, past) - self._known.draft_seconds(1, past)
 
-    def candidates(self, context: list[int], unread: int) -> Iterator[Candidate]:
+    def candidates(
+        self, context: list[int], unread: int, ahead: Sequence[int] = ()
+    ) -> Iterator[Candidate]:
         """The drafter's candidates, each step timed; what is far behind was read before."""
-        proposals = self._drafter.propose(context)
-        width, past = unread if unread <= FAR_BEHIND else 1, len(context) - 1
+        proposals = self._drafter.propose(context, ahead)
+        width, past = (unread if unread <= FAR_BEHIND else 1) + len(ahead), len(context) - 1
         while True:
             began = self._clock()
             candidate = next(proposals, None)

@@ -261,7 +261,7 @@ class Valuation:
         All are expected to draft together, as they weigh the same costs, until a step shows who do.
         """
         together = min(self._drafting or self._sequences, self._sequences)
-        return self._known.draft.seconds(together, past) / together
+        return self._known.draft_seconds(together, past) / together
 
 
 def _least_rises(verify: Sequence[float]) -> list[float]:

@@ -2,41 +2,44 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from itertools import compress
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.errors import EngineError, GrammarError
-from localspec.core.sampling_params import SamplingParams
-from localspec.speculative.drafters import Candidate
-from localspec.speculative.sampling.row import Row
+from localspec.speculative.drafters import FORCED, Candidate, Lookup
 from localspec.speculative.sampling.sampler import Sampler, ScoredToken, TokenDistribution
-from localspec.speculative.suffix import SuffixIndex
 
 if TYPE_CHECKING:
     from localspec.speculative.loop import Logits
 
 _T = TypeVar("_T")
 
+_CERTAIN = 5.0  # log-odds
 RECALL = 64  # tokens, more than are ever drafted: how far back a history may change its mind
-_LOOKS = (256, 4096)  # of the largest logits, before all are looked at
 
 
 class Constraint(Protocol):
-    """Which tokens may follow which, in one answer."""
+    """Which tokens may follow which, in one answer.
 
-    def allowed(
-        self, ids: NDArray[np.int64], position: int, history: Sequence[int]
-    ) -> NDArray[np.bool]:
-        """Which of these tokens may stand at ``position``; shape (len(ids),).
+    ``history`` holds the tokens before ``position``, or at least the last RECALL of them. From one
+    call to the next it may go back by fewer than that, and on by any number.
+    """
 
-        ``history`` holds the tokens before it, or at least the last RECALL of them. From one call
-        to the next it may go back by fewer than that, and on by any number. In the prompt any token
-        may stand; behind one that may not, none.
+    def mask(self, position: int, history: Sequence[int]) -> NDArray[np.bool]:
+        """Which tokens may stand at ``position``; shape (n_vocab,), not to be changed.
+
+        In the prompt any token may stand; behind one that may not, none.
         """
+        ...
+
+    def allows(self, token: int, position: int, history: Sequence[int]) -> bool:
+        """Whether this one may."""
+        ...
+
+    def forced(self, position: int, history: Sequence[int]) -> list[int]:
+        """Tokens of which each alone may stand in its place, from ``position`` on."""
         ...
 
 
@@ -58,7 +61,6 @@ class ConstrainedSampler(Sampler):
         self._sampler = sampler
         self._constraint = constraint
         self._proposes = proposes
-        self._deciding = deciding_logits(sampler.params)
 
     @property
     def memory(self) -> int:
@@ -110,7 +112,6 @@ class ConstrainedSampler(Sampler):
             position,
             history,
             lambda row: choose(row, position, history, runners_up),
-            at_least=max(2, 1 + runners_up),  # a lead is over a second
         )
 
     def shortfall(
@@ -126,8 +127,7 @@ class ConstrainedSampler(Sampler):
             return float("inf")
         picked = self._sampler.pick(logits, position, history)
         if not self._allows(picked, position, history):
-            ids = np.arange(len(logits))
-            logits = self._without(logits, ids, self._constraint.allowed(ids, position, history))
+            logits = self._masked(logits, position, history)
         return self._sampler.shortfall(logits, position, history, token)
 
     def distribution(
@@ -145,12 +145,11 @@ class ConstrainedSampler(Sampler):
         """The same token, with those runners-up that are allowed."""
         if not chosen.runners_up:
             return chosen
-        ids = np.array([each.token for each in chosen.runners_up])
-        allowed = self._constraint.allowed(ids, position, history)
-        return chosen._replace(runners_up=tuple(compress(chosen.runners_up, allowed)))
+        allowed = (r for r in chosen.runners_up if self._allows(r.token, position, history))
+        return chosen._replace(runners_up=tuple(allowed))
 
     def _allows(self, token: int, position: int, history: Sequence[int]) -> bool:
-        return bool(self._constraint.allowed(np.array([token]), position, history)[0])
+        return self._constraint.allows(token, position, history)
 
     def _again(
         self,
@@ -158,93 +157,52 @@ class ConstrainedSampler(Sampler):
         position: int,
         history: Sequence[int],
         use: Callable[["Logits"], _T],
-        at_least: int = 1,
     ) -> _T:
         """What the other sampler makes of the row without what is refused."""
-        masked = self._masked(logits, position, history, at_least)
-        if masked is not None:
+        masked = self._masked(logits, position, history)
+        if np.any(masked > -np.inf):
             with suppress(EngineError):  # the sampler may refuse all that is left
                 return use(masked)
         if self._proposes:
             return use(logits)
         raise GrammarError(
             f"The grammar allows none of the tokens that can follow at position {position}.",
-            "Allow what this model can say there, or an end of the answer"
-            + (", which --ignore-eos forbids." if self.params.ignore_eos else "."),
+            "Allow what this model can say there, or an end of the answer.",
         )
 
-    def _masked(
-        self, logits: "Logits", position: int, history: Sequence[int], at_least: int
-    ) -> "Logits | None":
-        """A row that the other sampler treats as one without all that is refused; None: all is.
-
-        A constraint takes its time for each token it is asked about. Where the sampler looks at
-        the largest allowed logits alone, the largest of the row are asked about first: whatever
-        is smaller than enough allowed ones cannot matter.
-        """
-        enough = max(at_least, self._deciding)
-        for look in (look for look in _LOOKS if enough <= look < len(logits)):
-            ids, _ = Row(logits).largest(look)
-            allowed = self._constraint.allowed(ids, position, history)
-            if np.count_nonzero(allowed) >= enough:
-                return self._without(logits, ids, allowed)
-        ids = np.arange(len(logits))
-        allowed = self._constraint.allowed(ids, position, history) & (logits > -np.inf)
-        return self._without(logits, ids, allowed) if allowed.any() else None
-
-    def _without(
-        self, logits: "Logits", ids: NDArray[np.int64], allowed: NDArray[np.bool]
-    ) -> "Logits":
-        """The row with nothing but the allowed ones of these ids."""
-        row = np.full_like(logits, -np.inf)
-        kept = ids[allowed]
-        row[kept] = logits[kept]
-        return row
+    def _masked(self, logits: "Logits", position: int, history: Sequence[int]) -> "Logits":
+        """The row without what is refused; a draft's may be shorter than the vocabulary."""
+        mask = self._constraint.mask(position, history)[: len(logits)]
+        return np.where(mask, logits, np.float32(-np.inf))
 
 
-class ConstrainedIndex(SuffixIndex):
-    """Prompt lookup in another index, which ends where the constraint would refuse a token.
+class ConstrainedLookup:
+    """What a constraint forces, then another lookup's candidates as far as they obey.
 
-    What is refused is never accepted, so the pass that verifies it would only be wider.
+    What is forced needs no model. What is refused is never accepted, so the pass that verifies it
+    would only be wider. Without another lookup there is nothing behind it.
     """
 
-    def __init__(self, index: SuffixIndex, constraint: Constraint) -> None:
-        super().__init__()
-        self._index = index
+    def __init__(self, lookup: Lookup | None, constraint: Constraint) -> None:
+        self._lookup = lookup
         self._constraint = constraint
 
     def update(self, context: list[int]) -> None:
-        """Let the other index hold this text."""
-        self._index.update(context)
+        """Let the other lookup take up this text."""
+        if self._lookup is not None:
+            self._lookup.update(context)
 
     def continuation(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
-        """The other index's continuation, as far as it obeys."""
+        """Forced tokens, then the other lookup's continuation behind them."""
         position, history = len(context) + len(ahead), [*context[-RECALL:], *ahead]
-        for candidate in self._index.continuation(context, ahead):
-            if not self._constraint.allowed(np.array([candidate.token]), position, history)[0]:
+        forced = self._constraint.forced(position, history)
+        yield from (Candidate(token, _CERTAIN, FORCED) for token in forced)
+        if self._lookup is None:
+            return
+        position, history = position + len(forced), [*history, *forced]
+        for candidate in self._lookup.continuation(context, [*ahead, *forced]):
+            if not self._constraint.allows(candidate.token, position, history):
                 return
             yield candidate
             position += 1
             history.append(candidate.token)
-
-
-def deciding_logits(params: SamplingParams) -> int:
-    """How many of a row's largest logits decide `Sampler`'s pick; a huge number if all may.
-
-    Only steps that are known here to look at no others are trusted: any parameter besides these,
-    unless it has its default, may.
-    """
-    known = replace(
-        SamplingParams(),
-        temperature=params.temperature,
-        top_k=params.top_k,
-        top_p=params.top_p,
-        min_p=params.min_p,
-        seed=params.seed,
-        acceptance=params.acceptance,
-    )
-    if params != known:
-        return 2**31
-    if params.greedy:
-        return 1
-    return params.top_k if params.top_k > 0 else 2**31

@@ -110,3 +110,12 @@ def test_nonsense_slopes_are_not_taken_up(slopes: list[float]) -> None:
     assert PassCosts.from_json({"widths": good, "slopes": [0, 0]}).knows(1)
     with pytest.raises(ValueError):
         PassCosts.from_json({"widths": good, "slopes": slopes})
+
+
+def test_noise_within_an_answer_does_not_replace_the_slope() -> None:
+    """A long answer spans few lengths: a machine that slows down a little is no slope."""
+    costs = learnt({1: 6.0}, past=0)
+    for i in range(200):
+        costs.observe(1, 4000 + i, 25.0 if i < 120 else 28.0)
+    assert costs.seconds(1, 0) == pytest.approx(6.0, rel=0.35)
+    assert costs.seconds(1, 4200) == pytest.approx(28.0, rel=0.1)

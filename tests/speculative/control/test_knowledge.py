@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge
 from localspec.speculative.drafters import MODEL, Candidate
 from localspec.speculative.loop import Round
@@ -64,3 +66,24 @@ def test_what_plain_decoding_costs_is_known_where_nobody_drafts() -> None:
     assert (known.since_plain, known.since_wide) == (3, 0)
     known.observe_pass(Round((1,), 0, 0, 1.0, verify_seconds=1.0, width=4, sequences=4, others=3))
     assert (known.since_plain, known.since_wide) == (0, 1)
+
+
+def test_a_draft_that_saw_no_long_text_grows_with_it_as_the_target_does() -> None:
+    known = Knowledge(reading=1.0)
+    for past, seconds in ((0, 10.0), (1000, 20.0), (0, 10.0), (1000, 20.0)):
+        known.verify.observe(1, past, seconds)
+    known.draft.observe(1, 0, 2.0)
+    assert known.draft_seconds(1, 1000) == pytest.approx(4.0, rel=0.02)
+    assert known.reading_seconds(1000) == pytest.approx(1500, rel=0.02)
+    known.observe_reading(1000, 3000.0)
+    assert known.reading_seconds(1000) == pytest.approx(3000)
+    assert known.reading_seconds(100) == pytest.approx(120)  # 1 for each, and more behind others
+    for _ in range(50):  # whatever becomes of the target's costs
+        known.verify.observe(1, 2000, 90.0)
+    assert known.reading_seconds(1000) == pytest.approx(3000)
+    known.draft.observe(1, 1000, 3.0)  # now it is seen
+    assert known.draft_seconds(1, 1000) == pytest.approx(3.0, rel=0.2)
+
+
+def test_without_costs_of_the_target_nothing_grows() -> None:
+    assert Knowledge(reading=2.0).reading_seconds(100) == 200

@@ -18,7 +18,7 @@ from localspec.core.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine.answer import collect
 from localspec.engine.generate import make_sampler, stream_generate
 from localspec.speculative.loop import Logits
-from localspec.speculative.sampling.constrained import ConstrainedIndex, ConstrainedSampler
+from localspec.speculative.sampling.constrained import ConstrainedLookup, ConstrainedSampler
 from localspec.speculative.sampling.logit_changes import NO_RULES
 from localspec.speculative.sampling.rejection import RejectionSampler
 from localspec.speculative.sampling.sampler import Sampler
@@ -33,17 +33,20 @@ PARAMS = (GREEDY, WARM, WIDE, REPEATS, replace(REPEATS, temperature=0))
 
 
 class Only:
-    """A Constraint that always allows the same tokens, and counts what it is asked about."""
+    """A Constraint that always allows the same tokens, and forces what is left."""
 
-    def __init__(self, tokens: Sequence[int]) -> None:
+    def __init__(self, tokens: Sequence[int], forced: Sequence[int] = ()) -> None:
         self._tokens = list(tokens)
-        self.asked = 0
+        self._forced = list(forced)
 
-    def allowed(
-        self, ids: NDArray[np.int64], position: int, history: Sequence[int]
-    ) -> NDArray[np.bool]:
-        self.asked += len(ids)
-        return np.isin(ids, self._tokens)
+    def mask(self, position: int, history: Sequence[int]) -> NDArray[np.bool]:
+        return np.isin(np.arange(9000), self._tokens)
+
+    def allows(self, token: int, position: int, history: Sequence[int]) -> bool:
+        return token in self._tokens
+
+    def forced(self, position: int, history: Sequence[int]) -> list[int]:
+        return self._forced
 
 
 def masked(logits: Logits, tokens: Sequence[int]) -> Logits:
@@ -88,35 +91,6 @@ def test_a_pick_is_that_of_llama_cpp(
         assert short >= 0 and (token in tokens or short == math.inf)
 
 
-@pytest.mark.parametrize("params", PARAMS)
-@pytest.mark.parametrize("share", [0.5, 0.01, 0.0005])
-def test_a_lazy_mask_equals_a_whole_one(params: SamplingParams, share: float) -> None:
-    rng = np.random.default_rng(3)
-    for round_ in range(40):
-        # Halves of whole numbers: many ties, at the ends of what is looked at too.
-        logits = np.round(rng.standard_normal(9000) * 6).astype(np.float32)
-        logits /= np.float32(2)
-        tokens = np.flatnonzero(rng.random(9000) < share).tolist() or [int(rng.integers(9000))]
-        history = rng.integers(0, 9000, 20).tolist()
-        params = replace(params, seed=round_)
-        sampler = ConstrainedSampler(Sampler(params), Only(tokens))
-        assert sampler.pick(logits, 20, history) == reference(params, logits, tokens, history)
-        whole = Sampler(params).choose(masked(logits, tokens), 20, history, 2)
-        if Sampler(params).pick(logits, 20, history) not in tokens:
-            assert sampler.choose(logits, 20, history, 2) == whole
-
-
-@pytest.mark.parametrize("params", [GREEDY, WARM])
-def test_few_tokens_are_asked_about(params: SamplingParams) -> None:
-    logits = np.random.default_rng(0).standard_normal(100_000).astype(np.float32)
-    best = int(logits.argmax())
-    obeying, halved = Only([best]), Only([i for i in range(100_000) if i % 2 != best % 2])
-    ConstrainedSampler(Sampler(replace(params, top_k=1)), obeying).pick(logits, 0, [])
-    assert obeying.asked == 1
-    ConstrainedSampler(Sampler(replace(params, min_p=0.9)), halved).pick(logits, 0, [])
-    assert halved.asked in (1, 257)
-
-
 @pytest.mark.parametrize("params", [GREEDY, WARM, replace(WARM, acceptance="rejection")])
 def test_a_dead_end_is_told(params: SamplingParams) -> None:
     logits = np.zeros(300, np.float32)
@@ -126,13 +100,6 @@ def test_a_dead_end_is_told(params: SamplingParams) -> None:
             ConstrainedSampler(Sampler(params), Only(nothing)).pick(logits, 3, [])
     proposing = ConstrainedSampler(Sampler(params), Only([]), proposes=True)
     assert proposing.choose(logits, 3, []).token == Sampler(params).pick(logits, 3, [])
-
-
-def test_a_dead_end_of_an_endless_answer_names_the_flag() -> None:
-    sampler = Sampler(replace(GREEDY, ignore_eos=True))
-    with pytest.raises(GrammarError) as caught:
-        ConstrainedSampler(sampler, Only([])).pick(np.zeros(9, np.float32), 3, [])
-    assert "--ignore-eos" in caught.value.hint
 
 
 class Banning(Sampler):
@@ -172,13 +139,25 @@ def test_rejection_tests_masked_distributions(
 def test_prompt_lookup_ends_at_what_is_refused() -> None:
     text = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3]
     for tokens, expected in (([4, 5, 6], [4, 5, 6]), ([4, 6], [4]), ([5], [])):
-        index = ConstrainedIndex(SuffixIndex(), Only(tokens))
+        index = ConstrainedLookup(SuffixIndex(), Only(tokens))
         index.update(text)
         assert [candidate.token for candidate in index.continuation(text)] == expected
-    index = ConstrainedIndex(SuffixIndex(), SlotConstraint([b"\4", b"\5", b"\7"], len(text), 0))
+    index = ConstrainedLookup(SuffixIndex(), SlotConstraint([b"\4\1", b"\5\1", b"\7\1"], 11, 0))
     index.update(text)
     assert [candidate.token for candidate in index.continuation(text)] == [4, 5]
     assert [candidate.token for candidate in index.continuation(text, [4])] == [5]
+
+
+def test_what_is_forced_comes_before_prompt_lookup() -> None:
+    text = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3]
+    index = ConstrainedLookup(SuffixIndex(), Only([4, 5, 6], forced=[4, 5]))
+    index.update(text)
+    found = list(index.continuation(text))
+    assert [each.token for each in found] == [4, 5, 6]
+    assert [each.source for each in found] == ["forced", "forced", "suffix"]
+    alone = ConstrainedLookup(None, Only([4, 5, 6], forced=[4, 5]))
+    alone.update(text)
+    assert [each.token for each in alone.continuation(text)] == [4, 5]
 
 
 # -- texts of toy models ---------------------------------------------------------------------

@@ -245,7 +245,8 @@ _KNOWN: Mapping[tuple[str, ...], CallForm] = {
     ("<function=",): FUNCTIONARY,
     ("<|start_header_id|>", '{"name": ', '"parameters": '): LLAMA,
 }
-FAMILIES = tuple(dict.fromkeys(form.family for form in _KNOWN.values()))
+FORMS = tuple(_KNOWN.values())
+FAMILIES = tuple(dict.fromkeys(form.family for form in FORMS))
 
 
 def call_form(template: str) -> CallForm | None:

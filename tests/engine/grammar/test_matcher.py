@@ -1,13 +1,10 @@
-"""Grammars on llama.cpp: states that go back, answers that obey, the same text with any draft."""
+"""Matcher: places that go back, answers that obey, the same text with any draft."""
 
 from __future__ import annotations
 
-import ast
 import json
 import random
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +17,9 @@ from localspec.core.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine.answer import Answer, collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
-from localspec.engine.grammar.json_schema import schema_grammar
-from localspec.engine.llama.grammar import GrammarConstraint, GrammarState
+from localspec.engine.grammar import matcher
+from localspec.engine.grammar.matcher import CompiledGrammar, GrammarConstraint, TokenTexts
+from localspec.engine.grammar.source import read_schema
 from localspec.speculative.sampling.constrained import RECALL
 from tests.support.real_pair import GREEDY, LENGTHS, TinyFiles, options, random_ids
 
@@ -31,6 +29,7 @@ WARM = SamplingParams(temperature=0.8, seed=1)
 LIST = r'root ::= ("- " [a-zé€]{1,9} "\n"){2,3}'
 LISTED = re.compile(r"(- [a-zé€]{1,9}\n){2,3}")
 WORDS = 'root ::= word ("," word)*\nword ::= [a-z]+ | "(" root ")"'
+SPELT = 'root ::= "{\\"name\\": \\"" [a-z]+ "\\", \\"and a longer name\\": true}"'
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -75,82 +74,108 @@ def obeying(
 # -- states --------------------------------------------------------------------------------
 
 
-def test_states_go_back_and_on(engine: Engine) -> None:
+@pytest.mark.parametrize("grammar", [WORDS, LIST, SPELT, read_schema(json.dumps(SCHEMA)).grammar])
+def test_places_go_back_and_on(engine: Engine, grammar: str) -> None:
     """Whatever was shown before, a constraint allows what one allows that saw this text alone."""
-    rng, ids = random.Random(0), np.arange(engine.target.n_vocab)
-    constraint = engine.constraint(WORDS, 5)
-    prompt, answer, longest = random_ids(5), list[int](), 0
+    rng, n_vocab = random.Random(0), engine.target.n_vocab
+    constraint = engine.constraint(grammar, 5)
+    prompt, answer = random_ids(5), list[int]()
     for _ in range(150):
         del answer[max(0, len(answer) - rng.choice([0, 0, 0, 0, 1, 3, 30])) :]
         for _ in range(rng.randint(0, 14)):
             history = [*prompt, *answer]
-            allowed = constraint.allowed(ids, len(history), history)
-            picked = rng.choice(np.flatnonzero(allowed).tolist())
+            picked = rng.choice(np.flatnonzero(constraint.mask(len(history), history)).tolist())
             if not engine.is_stop(picked):
                 answer.append(picked)
-        history, longest = [*prompt, *answer], max(longest, len(answer))
-        fresh = engine.constraint(WORDS, 5).allowed(ids, len(history), history)
+        history = [*prompt, *answer]
+        fresh = engine.constraint(grammar, 5)
+        mask, forced = fresh.mask(len(history), history), fresh.forced(len(history), history)
         recent = history[-max(1, rng.randint(RECALL, 200)) :]
-        assert (constraint.allowed(ids, len(history), recent) == fresh).all()
-        one = rng.randrange(len(ids))
-        assert constraint.allowed(ids[[one]], len(history), recent)[0] == fresh[one]
-    assert longest > 2 * RECALL
+        for token in rng.sample(range(n_vocab), 20) + np.flatnonzero(mask)[:20].tolist():
+            assert constraint.allows(token, len(history), recent) == mask[token]
+        assert (constraint.mask(len(history), recent) == mask).all()
+        assert constraint.forced(len(history), recent) == forced
+        for i, token in enumerate(forced):
+            assert np.flatnonzero(fresh.mask(len(history) + i, history + forced[:i])) == [token]
 
 
 def test_a_window_of_a_draft_is_understood(engine: Engine) -> None:
     """A draft's history may be the first token of all and the last few."""
-    ids, constraint = np.arange(engine.target.n_vocab), engine.constraint(WORDS, 5)
+    constraint = engine.constraint(WORDS, 5)
     answer = engine.target.tokenize("ab,(cd,ef", add_special=False, parse_special=False)
     history = [*random_ids(5), *answer]
     for end in range(5, len(history) + 1):
-        whole = constraint.allowed(ids, end, history[:end])
+        whole = constraint.mask(end, history[:end])
         if end > 8:
             window = [history[0], *history[end - 3 : end]]
-            assert (constraint.allowed(ids, end, window) == whole).all()
+            assert (constraint.mask(end, window) == whole).all()
 
 
 def test_in_the_prompt_any_token_may_stand(engine: Engine) -> None:
-    ids = np.arange(engine.target.n_vocab)
-    assert engine.constraint("root ::= [a]", 5).allowed(ids, 4, random_ids(4)).all()
+    constraint = engine.constraint("root ::= [a]", 5)
+    assert constraint.mask(4, random_ids(4)).all() and constraint.allows(7, 4, random_ids(4))
+    assert constraint.forced(4, random_ids(4)) == []
 
 
 def test_nothing_follows_what_is_refused(engine: Engine) -> None:
-    ids = np.arange(engine.target.n_vocab)
     constraint = engine.constraint("root ::= [a]*", 1)
-    refused = next(i for i in ids.tolist() if not constraint.allowed(ids[[i]], 1, [0])[0])
-    assert not constraint.allowed(ids, 3, [0, refused, refused]).any()
-    assert constraint.allowed(ids, 1, [0]).any()
+    refused = int(np.flatnonzero(~constraint.mask(1, [0]))[0])
+    assert not constraint.mask(3, [0, refused, refused]).any()
+    assert not constraint.allows(refused, 3, [0, refused, refused])
+    assert constraint.mask(1, [0]).any()
 
 
-def test_a_grammar_is_compiled_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiled = list[str]()
-    beginning = GrammarState.beginning
+def test_control_tokens_count_as_their_text(engine: Engine) -> None:
+    """As in llama.cpp; what is forced is written as the model writes it, with such a token."""
+    n_vocab, piece = engine.target.n_vocab, engine.target.piece
+    control = next(
+        i for i in range(n_vocab) if not piece(i) and piece(i, True) and not engine.is_stop(i)
+    )
+    text = piece(control, True).decode()
+    constraint = engine.constraint(f"root ::= {json.dumps(text)}", 1)
+    assert constraint.forced(1, [0]) == [control]
+    free = engine.constraint("root ::= [^x]*", 1)
+    assert free.allows(control, 1, [0])
+    stop = next(i for i in range(n_vocab) if engine.is_stop(i))
+    assert not engine.constraint("root ::= [^x]+", 1).allows(stop, 1, [0])
 
-    def counted(text: str, vocab: object) -> GrammarState:
-        compiled.append(text)
-        return beginning(text, vocab)
 
-    monkeypatch.setattr(GrammarState, "beginning", counted)
-    grammar = 'root ::= "once"'
-    for _ in range(3):
-        assert isinstance(engine.constraint(grammar, 0), GrammarConstraint)
-    assert compiled == [grammar]
-
-
-def test_what_llama_cpp_refuses_is_a_sentence(
-    engine: Engine, capfd: pytest.CaptureFixture[str]
+def test_a_bound_that_is_exceeded_is_a_sentence(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(GrammarError, match="llama.cpp refuses the grammar: number of rules"):
-        engine.constraint('root ::= ("a" ("b" | "c"){0,50}){0,60}', 0)
-    assert capfd.readouterr().err == ""
+    from llguidance import LLParserLimits
+
+    low = LLParserLimits(step_max_items=20, verbose_errors=False)
+    monkeypatch.setattr(matcher, "limits", lambda: low)
+    with pytest.raises(GrammarError, match="cannot be obeyed"):
+        answer = engine.constraint('root ::= s\ns ::= s s s | s s | "a"', 1)
+        history = [0]
+        for length in range(9):
+            history.append(int(answer.mask(1 + length, history).argmax()))
 
 
-def test_no_grammar_ends_the_process(tiny: TinyFiles) -> None:
-    command = [sys.executable, "-m", "tests.support.random_grammars", str(tiny.target), "0", "250"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3])
-    assert done.returncode == 0, done.stderr[-999:]
-    counts = ast.literal_eval(done.stdout)
-    assert counts["walked"] > 50 and counts["ours"] > 20
+@pytest.mark.parametrize(
+    ("grammar", "text"),
+    [
+        ('root ::= "abaZc"', b"abaZc"),  # written by the longest tokens
+        ('root ::= "abZc"', b"ab"),
+        ('root ::= "Z"', b""),
+    ],
+)
+def test_a_vocabulary_that_lacks_a_byte(grammar: str, text: bytes) -> None:
+    """Its own tokenizer loses it; what no token can write is a dead end."""
+    tokens = [*(bytes([i]) for i in range(256) if i != ord("Z")), b"aZ", b"<stop>"]
+    ids = {each: i for i, each in enumerate(tokens)}
+    stop = len(tokens) - 1
+
+    def lossy(text: str) -> list[int]:
+        return [ids[bytes([byte])] for byte in text.encode() if bytes([byte]) in ids]
+
+    compiled = CompiledGrammar(grammar, TokenTexts(tokens, [stop], lossy).tokenizer())
+    constraint, history = GrammarConstraint(compiled, 1), [0]
+    while (mask := constraint.mask(len(history), history)).any() and not mask[stop]:
+        history.append(int(np.flatnonzero(mask)[-1]))
+    assert b"".join(tokens[i] for i in history[1:]) == text
 
 
 # -- answers -------------------------------------------------------------------------------
@@ -173,7 +198,7 @@ def test_an_answer_obeys_with_any_draft(engine: Engine, params: SamplingParams) 
 
 @pytest.mark.parametrize("params", [GREEDY, WARM])
 def test_a_schema_of_the_demo_pair(demo: Engine, params: SamplingParams) -> None:
-    grammar = schema_grammar(json.dumps(SCHEMA)).grammar
+    grammar = read_schema(json.dumps(SCHEMA)).grammar
     for seed, question in enumerate(("Who are you?", "Describe a lock.", "Count.")):
         prompt = demo.encode_chat([{"role": "user", "content": question}])
         params = replace(params, seed=seed)
@@ -213,15 +238,22 @@ def test_an_obeying_draft_is_accepted_more(engine: Engine) -> None:
     assert answer.stats.accepted == answer.stats.drafted > 20
 
 
+def without(engine: Engine, byte: bytes, params: SamplingParams) -> SamplingParams:
+    """Parameters by which no token with this byte is ever picked."""
+    tokens = [i for i in range(engine.target.n_vocab) if byte in engine.piece(i)]
+    return replace(params, logit_bias=tuple(f"{token}-inf" for token in tokens))
+
+
 def test_a_dead_end_is_an_error(engine: Engine) -> None:
     with pytest.raises(GrammarError, match="that can follow at position 8"):
-        obeying(engine, r'root ::= "\x00"')
+        obeying(engine, 'root ::= "Z"', without(engine, b"Z", GREEDY))
 
 
 def before_the_dead_end(engine: Engine, params: SamplingParams, length: object) -> str:
     """What is shown of an answer that can go on nowhere."""
     engine.target.keep(0)
-    grammar, parts = r'root ::= "one" [a-c]{20} "\x00"', list[str]()
+    grammar, parts = 'root ::= "one" [a-c]{20} "Z"', list[str]()
+    params = without(engine, b"Z", params)
     stream = stream_generate(engine, random_ids(8), params, length, grammar=grammar)  # type: ignore[arg-type]
     with pytest.raises(GrammarError, match="position"):
         collect(stream, lambda response: parts.append(response.text))
@@ -232,6 +264,22 @@ def before_the_dead_end(engine: Engine, params: SamplingParams, length: object) 
 def test_what_comes_before_a_dead_end_is_the_same(engine: Engine, params: SamplingParams) -> None:
     (text,) = {before_the_dead_end(engine, params, length) for length in LENGTHS}
     assert re.fullmatch("one[abc]{20}", text)
+
+
+def test_an_endless_answer_ends_where_the_grammar_leaves_nothing_else(engine: Engine) -> None:
+    endless = replace(GREEDY, ignore_eos=True)
+    for length in LENGTHS:
+        answer = obeying(engine, 'root ::= "a"{3,9}', endless, length)
+        assert (answer.text, answer.finish_reason) == ("a" * 9, "stop")
+
+
+def test_forced_tokens_are_drafted_without_a_draft_model(tiny: TinyFiles) -> None:
+    with Engine.load(options(tiny.target)) as engine:
+        plain, forced = (obeying(engine, SPELT, WARM, length) for length in (0, "auto"))
+    assert forced.tokens == plain.tokens and plain.stats.drafted == 0
+    source = forced.stats.sources["forced"]
+    assert source.accepted == source.drafted > 5
+    assert forced.stats.rounds < plain.stats.rounds
 
 
 def test_an_answer_may_be_cut_before_the_grammar_ends(engine: Engine) -> None:

@@ -1,0 +1,157 @@
+"""Earlier answers and files to look up, kept in a file from one start to the next."""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from localspec.core.errors import FileProblem
+from localspec.core.files import appearing_when_complete, read_at_most
+from localspec.engine.engine import Engine
+from localspec.speculative.history import CAPACITY, AnswerHistory
+
+_MAGIC = b"localspec lookup 1\n"
+_DIGEST = hashlib.sha256().digest_size
+_MOST_BYTES = len(_MAGIC) + 2 * _DIGEST + 4 * CAPACITY
+_LARGEST = 2**20  # bytes of a file that is read as text
+_PIECE = 4000  # characters that are tokenized at once
+_MOST_FILES = 20_000
+
+
+class LookupCache:
+    """Lets an engine look up earlier answers, those of ``path`` and ``files`` included.
+
+    When it is left, what is held is written to ``path``, which only its owner may read. The file
+    is made for one vocabulary; one that must not be used is told to ``say`` and written anew. Of
+    ``files``, folders stand for all text in them; raises FileProblem for what cannot be read.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        say: Callable[[str], None],
+        path: Path | None = None,
+        files: Sequence[Path] = (),
+    ) -> None:
+        self._engine = engine
+        self._say = say
+        self._path = path
+        self._files = files
+        self._history = AnswerHistory()
+
+    def __enter__(self) -> "LookupCache":
+        if self._path is not None:
+            self._read(self._path)
+        before = len(self._history)
+        for path in self._files:
+            for text in _texts(path):
+                self._history.add(self._tokens(text))
+        if self._files:
+            self._say(f"Files to look up: {len(self._history) - before:,} tokens.")
+        self._engine.history = self._history
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._path is not None:
+            try:
+                self._write(self._path)
+            except OSError as problem:
+                self._say(f"The lookup cache {self._path} cannot be written: {problem.strerror}.")
+
+    def _tokens(self, text: str) -> list[int]:
+        """Token ids, cut at line ends, as no context need hold all of it."""
+        found: list[int] = []
+        piece = ""
+        for line in text.splitlines(keepends=True):
+            if piece and len(piece) + len(line) > _PIECE:
+                found += self._tokenize(piece)
+                piece = ""
+            piece += line
+        return found + self._tokenize(piece)
+
+    def _tokenize(self, text: str) -> list[int]:
+        parts = (text[i : i + _PIECE] for i in range(0, len(text), _PIECE))
+        tokenize = self._engine.target.tokenize
+        return [t for part in parts for t in tokenize(part, add_special=False, parse_special=False)]
+
+    def _vocabulary(self) -> bytes:
+        vocab = self._engine.target.header.vocab
+        return hashlib.sha256(b"\0".join(vocab.tokens if vocab is not None else ())).digest()
+
+    def _read(self, path: Path) -> None:
+        try:
+            self._take_up(read_at_most(path, _MOST_BYTES))
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            self._say(f"The lookup cache {path} cannot be used: {reason}; it is written anew.")
+
+    def _take_up(self, data: bytes) -> None:
+        """Hold what a file holds; raises ValueError for one that is damaged, or another's."""
+        start = len(_MAGIC)
+        vocabulary, digest = data[start : start + _DIGEST], data[start + _DIGEST :][:_DIGEST]
+        body = data[start + 2 * _DIGEST :]
+        if not data.startswith(_MAGIC) or hashlib.sha256(body).digest() != digest or len(body) % 4:
+            raise ValueError("it is no lookup cache, or damaged")
+        if vocabulary != self._vocabulary():
+            raise ValueError("it was made for another vocabulary")
+        tokens = np.frombuffer(body, "<i4")
+        ends = np.flatnonzero(tokens < 0)
+        for answer in np.split(tokens, ends + 1):
+            if len(answer):
+                self._history.add(answer[answer >= 0].tolist())
+
+    def _write(self, path: Path) -> None:
+        body = self._history.tokens().astype("<i4").tobytes()
+        with appearing_when_complete(path) as partial:
+            with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(_MAGIC + self._vocabulary() + hashlib.sha256(body).digest() + body)
+
+
+def require_lookup_cache(path: Path) -> None:
+    """Refuse, before anything is loaded, a lookup cache that would destroy another file."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_MAGIC))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise FileProblem(f"{path} cannot be read: {error.strerror}.", "Name another.") from error
+    if start not in (_MAGIC, b""):
+        raise FileProblem(
+            f"{path} is another file than a lookup cache.", "Name one, or a new file."
+        )
+
+
+def _texts(path: Path) -> Iterator[str]:
+    """The text of a file, or of all files of a folder but hidden, large and binary ones."""
+    if not path.is_dir():
+        try:
+            yield read_at_most(path, 4 * CAPACITY).decode("utf-8-sig")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise FileProblem(
+                f"{path} cannot be read: {reason}.", "Give text in UTF-8, or a folder."
+            ) from error
+        return
+    found = sorted(each for each in path.rglob("*") if _is_shown(each.relative_to(path)))
+    for file in filter(Path.is_file, found[:_MOST_FILES]):  # a pipe would never end
+        try:
+            text = read_at_most(file, _LARGEST).decode()
+        except (OSError, ValueError):
+            continue
+        if "\0" not in text:
+            yield text
+
+
+def _is_shown(path: Path) -> bool:
+    return not any(part.startswith(".") for part in path.parts)
