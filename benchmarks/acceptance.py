@@ -19,10 +19,10 @@ from common import Parser, load
 from localspec.bench.prompts import read_prompts
 from localspec.core import paths
 from localspec.core.sampling_params import ACCEPTANCE_RULES, SamplingParams
-from localspec.engine.answer import collect
+from localspec.chat.answer import collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
-from localspec.engine.stats import GenerationStats
+from localspec.chat.stats import GenerationStats
 
 
 def measure(

@@ -25,7 +25,7 @@ from plain import theirs as theirs_plain
 
 from localspec.bench.padding.encoder import Quantization
 from localspec.core import machine
-from localspec.engine.answer import collect
+from localspec.chat.answer import collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 

@@ -4,7 +4,7 @@
 
 A geometry is heads / KV heads / elements of a head. The models are random and nearly empty but for
 attention; contexts with and without flash attention take turns. Printed are microseconds of a layer
-in a pass, the median of --repeats. `localspec/engine/memory/attention.py` holds the rule that was
+in a pass, the median of --repeats. `localspec/llama/memory/attention.py` holds the rule that was
 derived from these tables.
 """
 
@@ -24,7 +24,7 @@ import numpy as np
 from common import Parser, conditions, printed
 
 from localspec.core.config import FlashAttention, LoadOptions
-from localspec.engine.llama.model import LlamaModel
+from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 
 GEOMETRIES = "14/2/64,16/4/128,32/8/64,32/8/128,20/20/64,8/1/256"

@@ -20,7 +20,7 @@ from localspec.bench.padding.encoder import Quantization
 from localspec.core import machine
 from localspec.core.config import LoadOptions
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.answer import collect
+from localspec.chat.answer import collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.speculative.loop import Clock, TokenModel

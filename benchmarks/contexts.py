@@ -15,7 +15,7 @@ import time
 
 from common import Parser, conditions, load, padded_pair, span
 
-from localspec.engine.llama.model import LlamaModel
+from localspec.llama.model import LlamaModel
 from localspec.speculative.control.costs import PassCosts
 
 PASTS = (0, 512, 2048, 6144)

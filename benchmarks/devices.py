@@ -29,9 +29,9 @@ from localspec.bench.run import run_bench
 from localspec.core import paths
 from localspec.core.config import ALL_LAYERS, LoadOptions
 from localspec.engine.engine import Engine
-from localspec.engine.llama import llama_library
-from localspec.engine.llama.model import LlamaModel
-from localspec.engine.memory.estimate import estimate_run
+from localspec.llama import llama_library
+from localspec.llama.model import LlamaModel
+from localspec.llama.memory.estimate import estimate_run
 
 QUESTIONS = ("How is random.choice implemented?", "What arguments does subprocess.run() take?")
 CTX_SIZE = 1024

@@ -34,11 +34,11 @@ from localspec.core import paths
 from localspec.core.config import DraftTokens, LoadOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine import generate
-from localspec.engine.answer import Answer, collect
+from localspec.chat.answer import Answer, collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.grammar.source import read_grammar, read_schema
-from localspec.engine.stats import GenerationStats
+from localspec.chat.stats import GenerationStats
 
 WARM = SamplingParams(temperature=0.8)
 _TEXT, _SHORT = {"type": "string", "maxLength": 24}, {"type": "string", "maxLength": 8}

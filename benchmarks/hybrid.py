@@ -36,9 +36,9 @@ from localspec.bench.ways import Way
 from localspec.core import machine
 from localspec.core.config import LoadOptions
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.answer import Answer
-from localspec.engine.llama.cache.rollback import Fork, Rollback, Snapshots
-from localspec.engine.llama.model import LlamaModel
+from localspec.chat.answer import Answer
+from localspec.llama.cache.rollback import Fork, Rollback, Snapshots
+from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from localspec.speculative.loop import Clock
 

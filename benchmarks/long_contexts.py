@@ -20,7 +20,7 @@ from common import GREEDY, Parser, conditions, empty_caches, padded_pair, span
 
 from localspec.core import machine
 from localspec.core.config import DraftTokens, FlashAttention, LoadOptions
-from localspec.engine.answer import collect
+from localspec.chat.answer import collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 

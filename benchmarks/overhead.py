@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from localspec.core.config import DraftTokens
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.answer import GenerationResponse, collect
+from localspec.chat.answer import GenerationResponse, collect
 from localspec.engine.generate import stream_generate
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.control.knowledge import Knowledge

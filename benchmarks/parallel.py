@@ -37,7 +37,7 @@ from localspec.bench.plan import BenchPlan
 from localspec.core import machine
 from localspec.core.config import DraftTokens, LoadOptions
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.answer import Answer, GenerationResponse, collect
+from localspec.chat.answer import Answer, GenerationResponse, collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
 from localspec.engine.text_stream import Prompt

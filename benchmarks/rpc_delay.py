@@ -35,7 +35,7 @@ from localspec.bench.run import run_bench
 from localspec.core.config import LoadOptions, RpcServer, RpcServers
 from localspec.core.errors import EngineError
 from localspec.engine.engine import Engine
-from localspec.engine.llama.rpc.handshake import device_count
+from localspec.llama.rpc.handshake import device_count
 
 _HEAD = """
 |one way|plain tok/s|auto tok/s|speedup|90 % interval|tokens drafted a round|turns a plain token|

@@ -17,7 +17,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from localspec.engine.chat.message import Message
+from localspec.chat.message import Message
 
 TURNS = 20
 EXTRACTIONS = 50

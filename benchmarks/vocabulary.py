@@ -21,8 +21,8 @@ from common import GREEDY, Parser, conditions, span, timing
 
 from localspec.bench.padding.encoder import TensorEncoder
 from localspec.core.config import LoadOptions
-from localspec.engine.llama.model import LlamaModel
-from localspec.engine.llama.vocabulary.trimmed import TrimmedModel
+from localspec.llama.model import LlamaModel
+from localspec.llama.vocabulary.trimmed import TrimmedModel
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft.writing.trim import trim_vocabulary
 from localspec.speculative.loop import Clock

@@ -17,7 +17,7 @@ from localspec.bench.figures import (
     hindsight_limits,
     side_figures,
 )
-from localspec.engine.answer import Answer
+from localspec.chat.answer import Answer
 from localspec.speculative.limits import Guess
 
 REPEATED_TOO_MUCH = 0.30  # share of repeated 8-grams from which a text counts as a loop

@@ -13,7 +13,7 @@ import numpy as np
 
 from localspec.bench.plan import BenchEngine, BenchPlan, PromptIds, widest_pass
 from localspec.core.config import DraftTokens
-from localspec.engine.answer import Answer
+from localspec.chat.answer import Answer
 from localspec.speculative.loop import Logits, TokenModel, prefill
 from localspec.speculative.prefix import common_prefix
 from localspec.speculative.sampling.sampler import Sampler

@@ -11,8 +11,8 @@ import numpy as np
 
 from localspec.bench.spent import Interval, Spent, best_by_other_repeats, speedup_interval
 from localspec.core.config import DraftTokens
-from localspec.engine.answer import Answer
-from localspec.engine.stats import GenerationStats
+from localspec.chat.answer import Answer
+from localspec.chat.stats import GenerationStats
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.limits import (

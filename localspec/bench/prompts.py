@@ -11,7 +11,7 @@ from pathlib import Path
 
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import read_at_most
-from localspec.engine.chat.message import Message, parse_message
+from localspec.chat.message import Message, parse_message
 
 SHIPPED = Path(__file__).with_name("prompts.jsonl")
 MAX_BYTES = 64 * 2**20

@@ -17,7 +17,7 @@ from localspec.bench.prompts import Prompt
 from localspec.core import machine
 from localspec.core.errors import FileProblem
 from localspec.core.files import appearing_when_complete
-from localspec.engine.llama import llama_library
+from localspec.llama import llama_library
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine

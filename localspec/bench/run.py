@@ -15,9 +15,9 @@ from localspec.bench.figures import Side
 from localspec.bench.plan import BenchEngine, BenchPlan, PromptIds, require_room
 from localspec.core.config import DraftTokens
 from localspec.core.errors import LocalspecError
-from localspec.engine.answer import Answer, collect
+from localspec.chat.answer import Answer, collect
 from localspec.engine.generate import model_drafter, stream_generate
-from localspec.engine.llama.heads.head import Head
+from localspec.llama.heads.head import Head
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.limits import Guess
 

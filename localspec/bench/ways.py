@@ -11,7 +11,7 @@ from localspec.bench.figures import Side
 from localspec.bench.plan import BenchPlan, PromptIds
 from localspec.bench.run import answer, take_turns, warm_up
 from localspec.core.config import DraftTokens
-from localspec.engine.answer import Answer
+from localspec.chat.answer import Answer
 from localspec.engine.engine import Engine
 
 

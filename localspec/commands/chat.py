@@ -36,8 +36,8 @@ def chat(
     """Talk with a model, turn by turn; /help lists the commands."""
     from localspec.display.chat import open_screen
     from localspec.display.pieces import Look
-    from localspec.engine.chat.conversation import Chat
-    from localspec.engine.chat.input_loop import run
+    from localspec.chat.conversation import Chat
+    from localspec.chat.input_loop import run
 
     grammar = constraining.read()
     request = make_request(name, FlagGroups(models, loading, sampling))

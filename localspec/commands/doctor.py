@@ -10,7 +10,7 @@ from localspec.display import console, reports
 
 def doctor(as_json: JsonFlag = False) -> None:
     """Look at build, devices, cores, memory and folders, and run the demo pair once."""
-    from localspec.engine.llama.doctor import examine
+    from localspec.engine.doctor import examine
 
     result = examine()
     if as_json:

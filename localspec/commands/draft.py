@@ -98,7 +98,7 @@ def _wish(
     layers: int | None, weights: str, vocab: int | None, draft: Path | None, output: Path | None
 ) -> "Wish":
     """What is not to be searched; raises UsageError for what cannot be made."""
-    from localspec.engine.llama.quantize import require_type
+    from localspec.llama.quantize import require_type
     from localspec.self_draft.recipe import KEEP
     from localspec.self_draft.selection import Wish
 

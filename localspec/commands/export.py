@@ -152,7 +152,7 @@ def _facts(
     cluster: ClusterFlags,
 ) -> "PairFacts":
     """Everything that an engine is told of the pair."""
-    from localspec.engine.memory.plan import asked_ctx_size, default_ctx_size
+    from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
     from localspec.export.facts import Cluster, PairFacts
 
     target = verdict.target

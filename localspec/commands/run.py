@@ -36,8 +36,8 @@ from localspec.display import console
 from localspec.display.pieces import AnswerWriter, Look
 
 if TYPE_CHECKING:
-    from localspec.engine.answer import Answer, GenerationResponse
-    from localspec.engine.chat.message import Message
+    from localspec.chat.answer import Answer, GenerationResponse
+    from localspec.chat.message import Message
     from localspec.engine.engine import Engine
 
 
@@ -114,7 +114,7 @@ def _ask(
     on_prompt: Callable[[], None] | None = None,
 ) -> "Answer":
     """One answer, with this draft length."""
-    from localspec.engine.answer import collect
+    from localspec.chat.answer import collect
     from localspec.engine.generate import stream_generate
 
     responses = stream_generate(
@@ -138,7 +138,7 @@ def _quiet(response: "GenerationResponse") -> None:
 def _show_figures(answer: "Answer", params: SamplingParams, engine: "Engine") -> None:
     """The figures below an answer, and advice where they give a reason for it."""
     from localspec.engine.advice import advise
-    from localspec.engine.llama.heads.head import Head
+    from localspec.llama.heads.head import Head
 
     seed = None if params.greedy else params.seed
     answers.figures(answer.stats, answer.finish_reason, seed, answer.status)

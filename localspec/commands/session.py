@@ -127,7 +127,7 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
     if draft is not None and draft_file == target_file and request.draft.model in _WORDS:
         draft = replace(draft, load_heads=True)  # the heads in it, not the whole model again
     from localspec.engine.engine import Engine
-    from localspec.engine.llama import llama_library
+    from localspec.llama import llama_library
 
     llama_library.log.verbose = request.models.verbose
     target = replace(target, parallel=parallel, branches=request.branches)
@@ -277,7 +277,7 @@ def _heads(target: Path, loading: LoadingFlags) -> Path | None:
 
     None, with the reason if there are some, where they cannot be used: nobody asked for them.
     """
-    from localspec.engine.llama.heads.unstable import unstable
+    from localspec.llama.heads.unstable import unstable
     from localspec.library.sidecars import is_named_for, mtp_beside, mtp_files
     from localspec.metadata.draft_kind import has_heads
     from localspec.metadata.header import read_header

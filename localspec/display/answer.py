@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 
 from localspec.core.formatting import number, percent
 from localspec.display.console import make_console, note
-from localspec.engine.stats import GenerationStats
+from localspec.chat.stats import GenerationStats
 from localspec.speculative.loop import DraftStatus
 
 if TYPE_CHECKING:
-    from localspec.engine.answer import Answer
+    from localspec.chat.answer import Answer
 
 _STATUS_WORDS = {
     DraftStatus.DRAFTING: "",

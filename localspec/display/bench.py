@@ -13,7 +13,7 @@ from localspec.bench.spent import FEWEST_PROMPTS, Interval
 from localspec.core.config import DraftTokens
 from localspec.core.formatting import count, number, one_line, percent
 from localspec.display.console import make_console, note
-from localspec.engine.memory.use import MemoryUse
+from localspec.llama.memory.use import MemoryUse
 
 if TYPE_CHECKING:
     from rich.console import Console

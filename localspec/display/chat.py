@@ -16,10 +16,10 @@ from localspec.display import console
 from localspec.display.answer import figures, meter, only_thoughts
 from localspec.display.line_editor import Echo, LineEditor
 from localspec.display.pieces import PLAIN, AnswerWriter, Look, ShownPieces, append
-from localspec.engine.answer import Answer, GenerationResponse
-from localspec.engine.chat.input_loop import read_message
-from localspec.engine.chat.slash_commands import ALIASES, COMMANDS
-from localspec.engine.stats import GenerationStats
+from localspec.chat.answer import Answer, GenerationResponse
+from localspec.chat.input_loop import read_message
+from localspec.chat.slash_commands import ALIASES, COMMANDS
+from localspec.chat.stats import GenerationStats
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from localspec.engine.answer import Origin, TextPiece
+    from localspec.chat.answer import Origin, TextPiece
 
 Origins = Literal["hidden", "colours", "marks"]
 

@@ -11,7 +11,7 @@ from localspec.display.origins import STYLES, Origins, legend, marked, visible_o
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from localspec.engine.answer import GenerationResponse, TextPiece
+    from localspec.chat.answer import GenerationResponse, TextPiece
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from localspec.display.console import labelled, make_console
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from localspec.engine.llama.doctor import DoctorReport
+    from localspec.engine.doctor import DoctorReport
     from localspec.library.model_info import ModelInfo
     from localspec.metadata.header import ModelHeader
     from localspec.pairing import Finding, PairReport

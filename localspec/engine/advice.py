@@ -1,7 +1,7 @@
 """What to change when the figures of an answer say that drafting could do better."""
 
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.stats import GenerationStats
+from localspec.chat.stats import GenerationStats
 from localspec.speculative.drafters import MODEL
 
 _ENOUGH_DRAFTED = 40  # tokens of the draft model; below, a share says little

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 
 from localspec.core.config import LoadOptions
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.chat.message import read_messages
-from localspec.engine.chat.reasoning import closing_mark, marks_of
-from localspec.engine.chat.template import CHATML, ChatTemplate
-from localspec.engine.chat.tools.grammar import tool_grammar
-from localspec.engine.chat.tools.tool import ToolChoice, forced_tools, read_tools
+from localspec.chat.message import read_messages
+from localspec.chat.reasoning import closing_mark, marks_of
+from localspec.chat.template import CHATML, ChatTemplate
+from localspec.engine.grammar.tool_calls import tool_grammar
+from localspec.chat.tools.tool import ToolChoice, forced_tools, read_tools
 from localspec.engine.generate import TextEngine
 from localspec.engine.grammar.matcher import CompiledGrammar, GrammarConstraint, TokenTexts
-from localspec.engine.llama.cache.rollback import Trim
-from localspec.engine.llama.heads.head import Head
-from localspec.engine.llama.model import LlamaModel
-from localspec.engine.llama.vocabulary.token_rules import require_known, token_rules
+from localspec.llama.cache.rollback import Trim
+from localspec.llama.heads.head import Head
+from localspec.llama.model import LlamaModel
+from localspec.llama.vocabulary.token_rules import require_known, token_rules
 from localspec.engine.loading.pair import load_pair
 from localspec.engine.profile_store import PairProfile
 from localspec.engine.slots.llama_context import SharedContext

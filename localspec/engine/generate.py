@@ -12,8 +12,8 @@ from typing import Protocol
 from localspec.core.config import DraftTokens
 from localspec.core.errors import PromptTooLong, UsageError
 from localspec.core.sampling_params import SamplingParams, require_fixed_length
-from localspec.engine.answer import GenerationResponse, Origin, TextPiece
-from localspec.engine.stats import GenerationStats
+from localspec.chat.answer import GenerationResponse, Origin, TextPiece
+from localspec.chat.stats import GenerationStats
 from localspec.engine.text_stream import Prompt, Reading, TextStream
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.conversations import Conversations

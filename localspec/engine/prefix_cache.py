@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from localspec.core.formatting import size
 from localspec.engine.generate import TextEngine
-from localspec.engine.llama.cache.copies import Copy, Reach
+from localspec.llama.cache.copies import Copy, Reach
 from localspec.speculative.prefix import common_prefix
 
 if TYPE_CHECKING:

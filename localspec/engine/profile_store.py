@@ -19,9 +19,9 @@ from localspec import __version__
 from localspec.core import machine, paths
 from localspec.core.config import MAX_ROWS
 from localspec.core.files import keep_json, read_at_most
-from localspec.engine.llama import llama_library
-from localspec.engine.llama.heads.head import Head
-from localspec.engine.llama.model import LlamaModel
+from localspec.llama import llama_library
+from localspec.llama.heads.head import Head
+from localspec.llama.model import LlamaModel
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.control.acceptance import Acceptance
 from localspec.speculative.control.calibration import calibrate, still_holds

@@ -7,8 +7,8 @@ from types import TracebackType
 from localspec.core.formatting import size
 from localspec.core.interrupt import held_interrupt
 from localspec.engine.engine import Engine
-from localspec.engine.llama.cache.state_file import read_state, require_state_file, write_state
-from localspec.engine.llama.model import LlamaModel
+from localspec.llama.cache.state_file import read_state, require_state_file, write_state
+from localspec.llama.model import LlamaModel
 
 
 class PromptCache:

@@ -5,10 +5,10 @@ import copy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from localspec.engine.chat.reasoning import Format, Splitter, overlap
-from localspec.engine.chat.tools.finder import CallFinder
-from localspec.engine.chat.tools.forms import CallForm
-from localspec.engine.chat.tools.tool import Tool, ToolCall
+from localspec.chat.reasoning import Format, Splitter, overlap
+from localspec.chat.tools.finder import CallFinder
+from localspec.chat.tools.forms import CallForm
+from localspec.chat.tools.tool import Tool, ToolCall
 
 
 @dataclass(frozen=True, slots=True)

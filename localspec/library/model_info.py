@@ -7,10 +7,10 @@ from itertools import starmap
 from localspec.core.config import LoadOptions
 from localspec.core.formatting import count, one_line, size
 from localspec.core.sampling_choice import recommendation
-from localspec.engine.memory.attention import choose_attention
-from localspec.engine.memory.estimate import estimate_run
-from localspec.engine.memory.plan import default_ctx_size
-from localspec.engine.memory.use import MemoryUse
+from localspec.llama.memory.attention import choose_attention
+from localspec.llama.memory.estimate import estimate_run
+from localspec.llama.memory.plan import default_ctx_size
+from localspec.llama.memory.use import MemoryUse
 from localspec.metadata.draft_kind import claimed_heads, draft_kind, has_heads
 from localspec.metadata.findings import counted
 from localspec.metadata.header import ModelHeader, Vocab

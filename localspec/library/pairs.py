@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from localspec.core.errors import UnknownPair
-from localspec.engine.memory.probe import memory_for_models
+from localspec.llama.memory.probe import memory_for_models
 from localspec.hub.reference import parse_reference
 from localspec.library import user_pairs
 from localspec.library.catalog import MTP, Gain, PairSpec, load_catalog, of_family

@@ -11,7 +11,7 @@ from localspec.core.config import LoadOptions
 from localspec.core.errors import DraftNotMade, IncompatiblePair, LocalspecError, UsageError
 from localspec.core.formatting import size
 from localspec.engine.engine import Engine
-from localspec.engine.llama.influence import block_influence
+from localspec.llama.influence import block_influence
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import store
 from localspec.self_draft.candidates import COUNT_BUDGET, Budget, Candidates, Progress

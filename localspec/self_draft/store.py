@@ -22,7 +22,7 @@ from typing import Any
 from localspec.core import machine, paths
 from localspec.core.errors import FileProblem
 from localspec.core.files import appearing_when_complete, read_at_most
-from localspec.engine.llama import llama_library
+from localspec.llama import llama_library
 from localspec.metadata.header import ModelHeader
 from localspec.self_draft.recipe import Recipe
 from localspec.self_draft.verdict import Verdict

@@ -11,10 +11,10 @@ from localspec.core.errors import EngineError
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import make_sampler
-from localspec.engine.llama.model import LlamaModel
-from localspec.engine.llama.vocabulary.trimmed import open_draft_model
-from localspec.engine.memory.plan import draft_ctx_size
-from localspec.engine.memory.probe import plan_here, require_survival
+from localspec.llama.model import LlamaModel
+from localspec.llama.vocabulary.trimmed import open_draft_model
+from localspec.llama.memory.plan import draft_ctx_size
+from localspec.llama.memory.probe import plan_here, require_survival
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft.recipe import Recipe
 from localspec.speculative.control.valuation import LONGEST_AUTO

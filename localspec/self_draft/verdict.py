@@ -11,7 +11,7 @@ from localspec.bench.plan import BenchPlan, PromptIds
 from localspec.bench.spent import FEWEST_PROMPTS, Interval, speedup_interval
 from localspec.bench.ways import Way, compare_ways
 from localspec.engine.engine import Engine
-from localspec.engine.stats import SourceStats
+from localspec.chat.stats import SourceStats
 from localspec.self_draft.trial import ANSWER_TOKENS, GREEDY
 from localspec.speculative.limits import ceiling
 from localspec.speculative.loop import Clock

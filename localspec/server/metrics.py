@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from localspec.engine.stats import GenerationStats
+from localspec.chat.stats import GenerationStats
 from localspec.server.queue.scheduler import Scheduler
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST

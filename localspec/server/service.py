@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from localspec.core.config import DraftTokens
 from localspec.core.errors import UsageError
 from localspec.core.sampling_params import MAX_SEED, SamplingParams
-from localspec.engine.chat.template import ChatTemplate
-from localspec.engine.chat.tools.tool import ToolChoice
+from localspec.chat.template import ChatTemplate
+from localspec.chat.tools.tool import ToolChoice
 from localspec.engine.generate import TextEngine
 from localspec.engine.text_stream import Prompt
 from localspec.server.errors import BadRequest

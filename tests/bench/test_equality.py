@@ -15,7 +15,7 @@ from localspec.bench.comparison import Comparison
 from localspec.bench.equality import DifferenceFinder
 from localspec.bench.plan import BenchPlan
 from localspec.core.config import DraftTokens
-from localspec.engine.answer import Answer
+from localspec.chat.answer import Answer
 from tests.support.answers import VARIED, made_answer
 from tests.support.bench_toys import BenchToy, compare, drafted, plan
 from tests.support.toys import ToyModel, ToyTree

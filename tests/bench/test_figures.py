@@ -7,8 +7,8 @@ import pytest
 from localspec.bench.comparison import Comparison
 from localspec.bench.figures import Side
 from localspec.core.config import DraftTokens
-from localspec.engine.answer import Answer
-from localspec.engine.stats import PassStats, SourceStats
+from localspec.chat.answer import Answer
+from localspec.chat.stats import PassStats, SourceStats
 from localspec.speculative.limits import Guess
 from tests.support.answers import VARIED, compared, made_answer, side
 from tests.support.bench_toys import BenchToy, compare, drafted, plan

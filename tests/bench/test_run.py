@@ -15,9 +15,9 @@ from localspec.bench.run import run_bench
 from localspec.core.config import DraftTokens
 from localspec.core.errors import EngineError, PromptTooLong
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.answer import Answer
+from localspec.chat.answer import Answer
 from localspec.engine.engine import Engine
-from localspec.engine.llama import llama_library
+from localspec.llama import llama_library
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.limits import Guess
 from localspec.speculative.suffix import SuffixIndex

@@ -247,7 +247,7 @@ RUN = ("--raw", "hello", "-n", "4", "-t", "1", "--temp", "0", "--suffix", "off")
 def test_heads_that_nobody_asked_for_end_no_command(
     localspec: Command, architecture: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from localspec.engine.llama.heads import unstable as door
+    from localspec.llama.heads import unstable as door
 
     target = architecture("qwen35-mtp")
     plain = localspec("run", "-m", target, "--draft", "off", *RUN)

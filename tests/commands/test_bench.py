@@ -130,7 +130,7 @@ def test_bench_of_a_recurrent_target(bench: Command, tiny: TinyFiles) -> None:
 def test_an_unexplained_difference_is_a_failure(
     bench: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from localspec.engine.llama.model import LlamaModel
+    from localspec.llama.model import LlamaModel
 
     honest = LlamaModel.decode
 

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from localspec import __version__
-from localspec.engine.llama import doctor
-from localspec.engine.llama.doctor import DoctorReport
+from localspec.llama import doctor
+from localspec.engine.doctor import DoctorReport
 from tests.support.command import Command
 
 pytestmark = pytest.mark.llama

@@ -135,7 +135,7 @@ def test_no_template_means_chatml(localspec: Command, model: Model) -> None:
 def test_a_spelled_out_end_stops_an_answer_in_chatml(
     localspec: Command, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from localspec.engine.llama.model import LlamaModel
+    from localspec.llama.model import LlamaModel
 
     piece = LlamaModel.piece
     monkeypatch.setattr(

@@ -13,8 +13,8 @@ import pytest
 
 from localspec import __version__
 from localspec.commands import run as run_command
-from localspec.engine.llama import llama_library
-from localspec.engine.llama.rpc import servers
+from localspec.llama import llama_library
+from localspec.llama.rpc import servers
 from tests.support.command import HELLO, Command, endless, interrupt_decode
 from tests.support.real_pair import TinyFiles
 from tests.support.rpc_workers import free_port

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from localspec.display.answer import compared, figures, meter, only_thoughts, status_words
-from localspec.engine.answer import Answer
-from localspec.engine.stats import GenerationStats
+from localspec.chat.answer import Answer
+from localspec.chat.stats import GenerationStats
 from localspec.speculative.loop import DraftStatus, FinishReason
 from tests.support.answers import made_answer, made_stats
 from tests.support.streams import Streams

@@ -19,7 +19,7 @@ from localspec.core.config import DraftTokens
 from localspec.display import bench as bench_display
 from localspec.display import console
 from localspec.display.bench import Scoreboard
-from localspec.engine.memory.use import MemoryUse
+from localspec.llama.memory.use import MemoryUse
 from localspec.metadata.header import read_header
 from tests.support.answers import (
     LOOP,

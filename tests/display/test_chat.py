@@ -19,9 +19,9 @@ from localspec.core import paths
 from localspec.core.errors import FileProblem
 from localspec.core.sampling_params import SamplingParams
 from localspec.display import chat as screen
-from localspec.engine.chat.conversation import Chat
-from localspec.engine.chat.input_loop import run
-from localspec.engine.chat.slash_commands import COMMANDS
+from localspec.chat.conversation import Chat
+from localspec.chat.input_loop import run
+from localspec.chat.slash_commands import COMMANDS
 from tests.support.chat_toys import Reciter
 from tests.support.real_pair import TinyFiles
 
@@ -33,8 +33,8 @@ RECITE = """
 import json, sys
 from tests.support.chat_toys import Reciter
 from localspec.display import console
-from localspec.engine.chat.conversation import Chat
-from localspec.engine.chat.input_loop import run
+from localspec.chat.conversation import Chat
+from localspec.chat.input_loop import run
 from localspec.core.sampling_params import SamplingParams
 console.prepare_streams()
 engine = Reciter(json.loads(sys.argv[1]), float(sys.argv[2]))

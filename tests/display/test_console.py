@@ -13,7 +13,7 @@ from localspec.core.errors import LocalspecError
 from localspec.display import bench as bench_display
 from localspec.display import console, reports
 from localspec.display.answer import figures
-from localspec.engine.llama.doctor import DoctorReport
+from localspec.engine.doctor import DoctorReport
 from localspec.metadata.header import read_header
 from localspec.pairing import check_pair
 from tests.support.answers import made_comparison, made_stats

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.style import Style
 
 from localspec.display.origins import STYLES, legend, marked, visible_origins
-from localspec.engine.answer import Origin, TextPiece
+from localspec.chat.answer import Origin, TextPiece
 from tests.support import templates
 from tests.support.command import Command
 from tests.support.reciting import reciting, write_reciter

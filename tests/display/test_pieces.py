@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from localspec.display.pieces import AnswerWriter, Look, ShownPieces
-from localspec.engine.answer import GenerationResponse, TextPiece
-from localspec.engine.stats import GenerationStats
+from localspec.chat.answer import GenerationResponse, TextPiece
+from localspec.chat.stats import GenerationStats
 from tests.support import templates
 from tests.support.reciting import write_reciter
 

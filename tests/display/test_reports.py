@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from localspec.display import reports
-from localspec.engine.llama.doctor import DoctorReport
+from localspec.engine.doctor import DoctorReport
 from localspec.metadata.header import read_header
 from localspec.pairing import check_pair
 from tests.support.real_pair import TinyFiles

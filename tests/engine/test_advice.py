@@ -6,7 +6,7 @@ import pytest
 
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.advice import advise
-from localspec.engine.stats import GenerationStats, PassStats, SourceStats
+from localspec.chat.stats import GenerationStats, PassStats, SourceStats
 
 GREEDY = SamplingParams(temperature=0)
 

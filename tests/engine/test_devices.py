@@ -9,11 +9,11 @@ import pytest
 
 from localspec.core.config import ALL_LAYERS, LoadOptions
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.answer import collect
+from localspec.chat.answer import collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
-from localspec.engine.llama import llama_library
-from localspec.engine.memory.estimate import estimate_run
+from localspec.llama import llama_library
+from localspec.llama.memory.estimate import estimate_run
 from tests.support.real_pair import TinyFiles, load_model, options
 
 pytestmark = [pytest.mark.llama, pytest.mark.device]

@@ -33,11 +33,11 @@ from localspec.core.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.grammar.matcher import CompiledGrammar
-from localspec.engine.llama import llama_library
-from localspec.engine.llama.model import LlamaModel
-from localspec.engine.llama.weights import Weights
+from localspec.llama import llama_library
+from localspec.llama.model import LlamaModel
+from localspec.llama.weights import Weights
 from localspec.engine.loading import pair as loading
-from localspec.engine.memory.plan import draft_ctx_size
+from localspec.llama.memory.plan import draft_ctx_size
 from localspec.metadata.header import read_header
 from tests.support.real_pair import (
     GREEDY,

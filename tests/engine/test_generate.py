@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from localspec.core.config import DraftTokens
 from localspec.core.errors import GrammarError, PromptTooLong, UsageError
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.answer import GenerationResponse, collect
-from localspec.engine.chat.formats import tagged
+from localspec.chat.answer import GenerationResponse, collect
+from localspec.chat.formats import tagged
 from localspec.engine.generate import stream_generate
-from localspec.engine.stats import GenerationStats
+from localspec.chat.stats import GenerationStats
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.loss_budget import LossBudget

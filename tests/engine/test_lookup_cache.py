@@ -12,7 +12,7 @@ import pytest
 
 from localspec.core.errors import FileProblem
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.answer import Answer, collect
+from localspec.chat.answer import Answer, collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.lookup_cache import LookupCache, require_lookup_cache

@@ -21,7 +21,7 @@ import localspec
 from localspec.core.config import DraftTokens
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine import generate
-from localspec.engine.answer import collect
+from localspec.chat.answer import collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.loading import rollback_choice
@@ -126,7 +126,7 @@ class HalfRightIndex(SuffixIndex):
 def ctrl_c(line: int) -> Iterator[None]:
     """Interrupt what the block does at a line of this program that computes: 0 for none."""
     folder, left = str(Path(localspec.__file__).parent), [line]
-    watched = tuple(f"{folder}/{each}" for each in ("engine/llama/", "speculative/"))
+    watched = tuple(f"{folder}/{each}" for each in ("llama/", "speculative/"))
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         if not frame.f_code.co_filename.startswith(watched):

@@ -16,13 +16,13 @@ from localspec.core import paths
 from localspec.core.config import DraftTokens
 from localspec.core.interrupt import Cancelled
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.answer import collect
-from localspec.engine.chat.message import Message
+from localspec.chat.answer import collect
+from localspec.chat.message import Message
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
-from localspec.engine.llama.cache.copies import Copy, Reach
-from localspec.engine.llama.heads.opening import open_head
-from localspec.engine.llama.model import LlamaModel
+from localspec.llama.cache.copies import Copy, Reach
+from localspec.llama.heads.opening import open_head
+from localspec.llama.model import LlamaModel
 from localspec.engine.loading.rollback_choice import WAYS
 from localspec.engine.prefix_cache import WORTH_KEEPING, PrefixCache, default_limit
 from localspec.metadata.header import read_header

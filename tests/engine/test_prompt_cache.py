@@ -11,11 +11,11 @@ import pytest
 from localspec.core.config import DraftTokens
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine import prompt_cache
-from localspec.engine.answer import Answer, collect
+from localspec.chat.answer import Answer, collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
-from localspec.engine.llama.heads.opening import open_head
-from localspec.engine.llama.model import LlamaModel
+from localspec.llama.heads.opening import open_head
+from localspec.llama.model import LlamaModel
 from localspec.engine.loading.rollback_choice import WAYS
 from localspec.engine.prompt_cache import PromptCache
 from localspec.metadata.header import read_header

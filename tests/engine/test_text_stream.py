@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.engine.chat.formats import known_format, tagged
-from localspec.engine.chat.reasoning import Splitter
-from localspec.engine.chat.tools.finder import CallFinder
-from localspec.engine.chat.tools.forms import HERMES
-from localspec.engine.chat.tools.tool import Tool, ToolCall
+from localspec.chat.formats import known_format, tagged
+from localspec.chat.reasoning import Splitter
+from localspec.chat.tools.finder import CallFinder
+from localspec.chat.tools.forms import HERMES
+from localspec.chat.tools.tool import Tool, ToolCall
 from localspec.engine.text_stream import TextStream
 
 # Stop strings over a small alphabet meet the text often, and each other: "b", "ab", "abb".

@@ -18,7 +18,7 @@ import pytest
 
 from localspec.core.config import LoadOptions
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.answer import collect
+from localspec.chat.answer import collect
 from localspec.engine.generate import stream_generate
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.server.queue.limits import Limits

@@ -18,8 +18,8 @@ from selenium.webdriver.common.keys import Keys
 from localspec.core.sampling_params import SamplingParams
 from localspec.display.answer import meter, status_words
 from localspec.display.origins import _WORDS
-from localspec.engine.answer import Origin
-from localspec.engine.stats import GenerationStats
+from localspec.chat.answer import Origin
+from localspec.chat.stats import GenerationStats
 from localspec.server import app
 from localspec.server.api.replies import timings
 from localspec.server.guard import Access

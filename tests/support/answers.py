@@ -10,8 +10,8 @@ from localspec.bench.comparison import Comparison
 from localspec.bench.equality import Difference
 from localspec.bench.figures import Side
 from localspec.core.config import DraftTokens
-from localspec.engine.answer import Answer, GenerationResponse
-from localspec.engine.stats import GenerationStats
+from localspec.chat.answer import Answer, GenerationResponse
+from localspec.chat.stats import GenerationStats
 from localspec.speculative.loop import Prefill, Round
 
 VARIED = list(range(40))

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.chat.message import Message
-from localspec.engine.llama.vocabulary.token_rules import require_known
+from localspec.chat.message import Message
+from localspec.llama.vocabulary.token_rules import require_known
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import ALONE

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from localspec import cli
-from localspec.engine.llama import llama_library
+from localspec.llama import llama_library
 from tests.support.real_pair import TinyFiles
 from tests.support.tiny_models import write_tiny_model
 

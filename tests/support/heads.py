@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.llama.heads.head import Head
-from localspec.engine.llama.heads.opening import open_head
-from localspec.engine.llama.model import LlamaModel
+from localspec.llama.heads.head import Head
+from localspec.llama.heads.opening import open_head
+from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from localspec.speculative.prefix import common_prefix
 from tests.support.real_pair import options

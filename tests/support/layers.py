@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.llama.model import LlamaModel
+from localspec.llama.model import LlamaModel
 from tests.support.real_pair import load_model, random_ids
 
 # What a layer adds to its input goes through one of these last.

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.sampling_params import SamplingParams, parse_logit_bias
-from localspec.engine.llama import llama_library
+from localspec.llama import llama_library
 
 
 @contextmanager

@@ -15,11 +15,11 @@ import pytest
 from localspec.core import paths
 from localspec.core.config import DraftTokens, LoadOptions
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.answer import Answer, collect
+from localspec.chat.answer import Answer, collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
-from localspec.engine.llama import llama_library
-from localspec.engine.llama.model import LlamaModel
+from localspec.llama import llama_library
+from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from tests.support.tiny_models import CHATML, _add_tokenizer, vocabulary, write_tiny_model
 

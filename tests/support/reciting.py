@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.engine.engine import Engine
-from localspec.engine.llama.model import LlamaModel
+from localspec.llama.model import LlamaModel
 from localspec.engine.text_stream import Prompt
 from tests.support.tiny_models import write_tiny_model
 

@@ -14,7 +14,7 @@ import pytest
 
 from localspec.core.config import RpcServer
 from localspec.core.errors import EngineError
-from localspec.engine.llama.rpc.handshake import device_count
+from localspec.llama.rpc.handshake import device_count
 
 _ATTEMPTS = 600
 _PAUSE = 0.05  # seconds
@@ -22,7 +22,7 @@ _PAUSE = 0.05  # seconds
 
 def rpc_program() -> str:
     """llama.cpp's server; skips the test where it, or the RPC backend, was not built."""
-    from localspec.engine.llama.rpc.servers import is_available
+    from localspec.llama.rpc.servers import is_available
 
     program = shutil.which("ggml-rpc-server")
     if program is None or not is_available():

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.chat.message import read_messages
-from localspec.engine.chat.template import CHATML, ChatTemplate
-from localspec.engine.chat.tools.tool import ToolChoice
+from localspec.chat.message import read_messages
+from localspec.chat.template import CHATML, ChatTemplate
+from localspec.chat.tools.tool import ToolChoice
 from localspec.engine.generate import TextEngine
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.text_stream import Prompt, Reading

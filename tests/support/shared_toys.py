@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.errors import EngineError
-from localspec.engine.llama.cache.copies import Reach
+from localspec.llama.cache.copies import Reach
 from localspec.engine.slots.shared_passes import Part, SharedPasses
 from localspec.engine.slots.slot import Slot, make_slots
 from localspec.speculative.loop import Logits

@@ -79,7 +79,7 @@ class TemplateFlags:
 
     def check(self) -> None:
         """Raise UsageError, FileProblem or TemplateError for what no model could use."""
-        from localspec.engine.chat.sandbox import names_read
+        from localspec.chat.sandbox import names_read
 
         self.variables()
         if (source := self.source()) is not None:
@@ -87,7 +87,7 @@ class TemplateFlags:
 
     def source(self) -> str | None:
         """The template to use in place of the model's own; raises UsageError, FileProblem."""
-        from localspec.engine.chat.template import NAMED
+        from localspec.chat.template import NAMED
 
         text, file = self.chat_template, self.chat_template_file
         if text is not None and file is not None:

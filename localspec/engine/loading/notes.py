@@ -5,9 +5,9 @@ import sys
 
 from localspec.core import machine
 from localspec.core.config import LoadOptions, RopeOptions
-from localspec.engine.llama import llama_library
-from localspec.engine.llama.heads.head import Head
-from localspec.engine.llama.model import LlamaModel
+from localspec.llama import llama_library
+from localspec.llama.heads.head import Head
+from localspec.llama.model import LlamaModel
 
 
 def stretched(model: LlamaModel) -> list[str]:

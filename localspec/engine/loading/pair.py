@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 from localspec.core.config import LoadOptions
 from localspec.core.errors import FileProblem, IncompatiblePair
-from localspec.engine.llama.heads.head import Head
-from localspec.engine.llama.heads.opening import open_head
-from localspec.engine.llama.model import LlamaModel
-from localspec.engine.llama.rpc.servers import connect, warning
-from localspec.engine.llama.vocabulary.trimmed import open_draft_model
+from localspec.llama.heads.head import Head
+from localspec.llama.heads.opening import open_head
+from localspec.llama.model import LlamaModel
+from localspec.llama.rpc.servers import connect, warning
+from localspec.llama.vocabulary.trimmed import open_draft_model
 from localspec.engine.loading.chain_only import chain_only, not_branched
 from localspec.engine.loading.notes import missing_gpu, not_overridden, stretched, without_gpu
 from localspec.engine.loading.rollback_choice import load_target
 from localspec.engine.loading.trial import survivable
-from localspec.engine.memory.plan import MemoryPlan
-from localspec.engine.memory.probe import (
+from localspec.llama.memory.plan import MemoryPlan
+from localspec.llama.memory.probe import (
     announcement,
     free_memory,
     plan_here,

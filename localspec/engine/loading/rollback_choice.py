@@ -8,9 +8,9 @@ from pathlib import Path
 from localspec.core import machine
 from localspec.core.config import LoadOptions
 from localspec.core.files import keep_json, read_at_most
-from localspec.engine.llama import llama_library
-from localspec.engine.llama.cache.rollback import Fork, Snapshots
-from localspec.engine.llama.model import LlamaModel
+from localspec.llama import llama_library
+from localspec.llama.cache.rollback import Fork, Snapshots
+from localspec.llama.model import LlamaModel
 from localspec.engine.profile_store import profile_path
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import Clock

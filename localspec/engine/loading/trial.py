@@ -12,8 +12,8 @@ from localspec.core import child
 from localspec.core.config import DraftTokens, LoadOptions, load_options
 from localspec.core.files import keep_json, read_at_most
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.llama import llama_library
-from localspec.engine.llama.parameters import uses_devices
+from localspec.llama import llama_library
+from localspec.llama.parameters import uses_devices
 from localspec.engine.profile_store import profile_path
 from localspec.metadata.header import ModelHeader
 

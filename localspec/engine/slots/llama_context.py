@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from localspec.core.config import MAX_ROWS
 from localspec.core.errors import EngineError
-from localspec.engine.llama import llama_library
-from localspec.engine.llama.cache.copies import Reach, pointer
-from localspec.engine.llama.cache.rollback import Trim
-from localspec.engine.llama.model import LlamaModel
+from localspec.llama import llama_library
+from localspec.llama.cache.copies import Reach, pointer
+from localspec.llama.cache.rollback import Trim
+from localspec.llama.model import LlamaModel
 from localspec.engine.slots.shared_passes import Part
 from localspec.speculative.loop import Logits
 

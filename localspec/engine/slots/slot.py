@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager
 from localspec.core.config import LoadOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import Profile, TextEngine
-from localspec.engine.memory.estimate import keeps_state
+from localspec.llama.memory.estimate import keeps_state
 from localspec.engine.slots.shared_passes import Seat, SharedPasses
 from localspec.engine.slots.slot_model import SequenceContext, SlotModel
 from localspec.metadata.draft_kind import draft_kind

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from localspec.core.errors import EngineError
 from localspec.core.interrupt import require_wanted
-from localspec.engine.llama.cache.copies import Copy, Reach
+from localspec.llama.cache.copies import Copy, Reach
 from localspec.engine.slots.shared_passes import Context, Part, Seat
 from localspec.speculative.loop import Company, Logits
 

@@ -69,7 +69,7 @@ def _requantized(
 
     Its header still has the target's arrays by layer, so llama.cpp might not load it.
     """
-    from localspec.engine.llama.quantize import quantize
+    from localspec.llama.quantize import quantize
 
     between = partial.with_name(f"{partial.name}.{recipe.type}")
     without = sorted(set(range(target.block_count or 0)) - set(recipe.layers))
@@ -118,7 +118,7 @@ def _require_room(target: ModelHeader, recipe: Recipe, names: dict[str, str], ou
     kept = [tensor for tensor in target.tensors if tensor.name in names]
     needed = sum(tensor.n_bytes for tensor in kept)
     if recipe.type != KEEP:
-        from localspec.engine.llama.quantize import require_type
+        from localspec.llama.quantize import require_type
 
         stem = "_".join(require_type(recipe.type).lower().split("_")[:2])
         stored = GGML_TYPES_BY_NAME.get(stem, GGML_TYPES_BY_NAME["q8_0"])
@@ -129,7 +129,7 @@ def _require_room(target: ModelHeader, recipe: Recipe, names: dict[str, str], ou
 
 
 def _require_loadable(partial: Path, output: Path) -> None:
-    from localspec.engine.memory.probe import require_loadable
+    from localspec.llama.memory.probe import require_loadable
 
     try:
         require_loadable(partial)

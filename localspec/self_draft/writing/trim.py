@@ -15,8 +15,8 @@ from localspec.core.config import LoadOptions
 from localspec.core.errors import FileProblem, IncompatiblePair
 from localspec.core.files import appearing_when_complete
 from localspec.core.formatting import one_line
-from localspec.engine.llama.model import LlamaModel
-from localspec.engine.llama.vocabulary.trimmed import TrimmedModel
+from localspec.llama.model import LlamaModel
+from localspec.llama.vocabulary.trimmed import TrimmedModel
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.gguf_file import TensorInfo, Value
 from localspec.metadata.header import ModelHeader, read_header

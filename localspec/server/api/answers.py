@@ -4,9 +4,9 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from localspec.engine.answer import GenerationResponse
-from localspec.engine.chat.tools.tool import ToolCall
-from localspec.engine.stats import GenerationStats
+from localspec.chat.answer import GenerationResponse
+from localspec.chat.tools.tool import ToolCall
+from localspec.chat.stats import GenerationStats
 from localspec.server.metrics import Metrics
 from localspec.server.queue.job import Job, received
 from localspec.server.queue.limits import Closing

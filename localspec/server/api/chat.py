@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from localspec.core.errors import UsageError
-from localspec.engine.answer import GenerationResponse
-from localspec.engine.chat.tools.tool import ToolCall
+from localspec.chat.answer import GenerationResponse
+from localspec.chat.tools.tool import ToolCall
 from localspec.engine.text_stream import Prompt
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.messages import Message, NamedTool, ToolChoice, Tools

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from localspec.engine.answer import GenerationResponse
+from localspec.chat.answer import GenerationResponse
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.replies import Json, Reply, finite, origins, text_of

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from localspec.engine.chat.tools.tool import MAX_TOOLS
+from localspec.chat.tools.tool import MAX_TOOLS
 from localspec.server.api.requests import WHOLE, Name, Part, Text
 
 _MOST_CALLS = 128

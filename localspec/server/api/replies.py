@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from fastapi.sse import format_sse_event
 
 from localspec import __version__
-from localspec.engine.answer import GenerationResponse, TextPiece
-from localspec.engine.stats import GenerationStats
+from localspec.chat.answer import GenerationResponse, TextPiece
+from localspec.chat.stats import GenerationStats
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.documents import Timings, Usage
 from localspec.server.api.requests import AnswerRequest

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from localspec.core.config import DraftTokens
 from localspec.core.errors import LocalspecError
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.answer import GenerationResponse
+from localspec.chat.answer import GenerationResponse
 from localspec.engine.text_stream import Prompt
 
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from queue import SimpleQueue
 
 from localspec.core.interrupt import Cancelled, require_wanted, stopped_when
-from localspec.engine.answer import GenerationResponse
+from localspec.chat.answer import GenerationResponse
 from localspec.engine.generate import TextEngine, stream_generate
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.server.queue.job import Job

@@ -10,7 +10,7 @@ import numpy as np
 from llama_cpp import llama_cpp_ext
 from numpy.typing import NDArray
 
-from localspec.engine.llama.llama_library import library
+from localspec.llama.llama_library import library
 
 Rows = NDArray[np.float32]
 

@@ -20,7 +20,7 @@ from localspec.bench.padding.layout import Layout, PaddedShape
 from localspec.bench.padding.pad import DEMO_DRAFT_SHAPE, DEMO_TARGET_SHAPE, pad_model, padded_copy
 from localspec.bench.padding.source import PaddingSource
 from localspec.core.errors import FileProblem, LocalspecError, NotAGGUF
-from localspec.engine.llama.llama_library import library
+from localspec.llama.llama_library import library
 from tests.support.tiny_models import write_tiny_model
 
 pytestmark = pytest.mark.llama

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from localspec.core.errors import GrammarError
 from localspec.engine.grammar.gbnf import gbnf_as_lark
-from localspec.engine.llama import llama_library
-from localspec.engine.llama.model import LlamaModel
+from localspec.llama import llama_library
+from localspec.llama.model import LlamaModel
 from tests.support.grammars import accepts
 from tests.support.real_pair import load_model
 

@@ -14,7 +14,7 @@ import pytest
 
 from localspec.core.errors import GrammarError, UsageError
 from localspec.core.sampling_params import AcceptanceRule, SamplingParams
-from localspec.engine.answer import Answer, collect
+from localspec.chat.answer import Answer, collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.grammar import matcher

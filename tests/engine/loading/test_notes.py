@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localspec.core import machine
-from localspec.engine.llama import llama_library
+from localspec.llama import llama_library
 from localspec.engine.loading.notes import missing_gpu
 
 pytestmark = pytest.mark.llama

@@ -16,12 +16,12 @@ from localspec.bench.plan import BenchPlan
 from localspec.core.config import DraftTokens
 from localspec.core.errors import EngineError
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.answer import Answer, collect
+from localspec.chat.answer import Answer, collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
-from localspec.engine.llama import llama_library
-from localspec.engine.llama.cache.rollback import Fork
-from localspec.engine.llama.model import LlamaModel
+from localspec.llama import llama_library
+from localspec.llama.cache.rollback import Fork
+from localspec.llama.model import LlamaModel
 from localspec.engine.slots.slot import Slot, one_at_a_time
 from localspec.metadata.header import read_header
 from localspec.speculative.loop import TokenModel

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.core.errors import DraftNotMade
-from localspec.engine.llama import llama_library
+from localspec.llama import llama_library
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft.writing import kinds, layers, trim
 from localspec.self_draft.writing.layers import MOST_LAYERS, Removable, removable, require_removable

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.answer import collect
-from localspec.engine.chat.formats import tagged
+from localspec.chat.answer import collect
+from localspec.chat.formats import tagged
 from localspec.engine.generate import stream_generate
 from localspec.engine.text_stream import Prompt, Reading
 from tests.support.served import HELLO, ServedToy, Site, serving, text_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 
-from localspec.engine.stats import GenerationStats
+from localspec.chat.stats import GenerationStats
 from localspec.server.api.replies import finite, text_of, timings
 from localspec.speculative.loop import Prefill
 from tests.support.served import Site

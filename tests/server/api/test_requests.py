@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.answer import collect
+from localspec.chat.answer import collect
 from localspec.engine.generate import stream_generate
 from localspec.server.api.chat import ChatRequest
 from localspec.server.api.completions import CompletionRequest

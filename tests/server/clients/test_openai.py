@@ -18,7 +18,7 @@ from pydantic import BaseModel
 
 from localspec.core.config import LoadOptions
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.answer import collect
+from localspec.chat.answer import collect
 from localspec.engine.generate import stream_generate
 from localspec.server.guard import Access
 from localspec.server.queue.limits import Limits
@@ -258,7 +258,7 @@ def test_answers_in_json(real: OpenAI) -> None:
 @pytest.fixture(scope="module")
 def tool_user(demo_files: tuple[Path, Path]) -> Iterator[Site]:
     """The bundled pair with a template that tells of tools: it cannot choose them by itself."""
-    from localspec.engine.chat.template import ChatTemplate
+    from localspec.chat.template import ChatTemplate
     from localspec.engine.engine import Engine
 
     target, draft = (LoadOptions(path, threads=1) for path in demo_files)

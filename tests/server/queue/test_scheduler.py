@@ -19,11 +19,11 @@ from localspec.core.config import DraftTokens
 from localspec.core.errors import LocalspecError, PromptTooLong, UsageError
 from localspec.core.interrupt import is_unwanted, require_wanted
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.answer import GenerationResponse, collect
+from localspec.chat.answer import GenerationResponse, collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
 from localspec.engine.prefix_cache import PrefixCache
-from localspec.engine.stats import GenerationStats
+from localspec.chat.stats import GenerationStats
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server.queue import job as job_module
 from localspec.server.queue import scheduler as scheduler_module

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from localspec.core.config import DraftTokens
 from localspec.core.errors import GrammarError
 from localspec.core.sampling_params import AcceptanceRule, SamplingParams
-from localspec.engine.answer import collect
+from localspec.chat.answer import collect
 from localspec.engine.generate import make_sampler, stream_generate
 from localspec.speculative.loop import Logits
 from localspec.speculative.sampling.constrained import ConstrainedLookup, ConstrainedSampler

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from localspec.core.config import DraftTokens
 from localspec.core.errors import EngineError, UsageError
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.answer import GenerationResponse
+from localspec.chat.answer import GenerationResponse
 from localspec.engine.generate import stream_generate
 from localspec.speculative.loop import Logits
 from localspec.speculative.sampling.logprobs import RecordingPicker, TokenLogprob

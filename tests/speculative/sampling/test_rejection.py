@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from localspec.core.errors import UsageError
 from localspec.core.sampling_params import AcceptanceRule, SamplingParams
-from localspec.engine.answer import collect
+from localspec.chat.answer import collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.speculative.control.controllers import FixedLength

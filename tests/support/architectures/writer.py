@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.engine.llama import llama_library
+from localspec.llama import llama_library
 from tests.support.tiny_models import CHATML, CONTROL_TOKENS, _add_tokenizer, vocabulary
 
 # What llama.cpp can do without: its own scales of quantization, factors of long contexts, and

@@ -1,0 +1,151 @@
+"""Messages: one turn of a conversation, from a file of ours or from a request in OpenAI's form."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn, NotRequired, TypedDict
+
+from localspec.core.errors import UsageError
+from localspec.chat.tools.tool import MAX_DEPTH, is_shallow, parsed
+
+ROLES = ("system", "user", "assistant")
+MAX_CALLS = 128  # in one message
+
+
+class Message(TypedDict):
+    """One turn of a conversation; ``role`` is system, user, assistant or tool.
+
+    ``reasoning_content`` are the assistant's thoughts before its answer, ``tool_calls`` its calls
+    in OpenAI's form but with an object for ``arguments``. A tool's result names its call.
+    """
+
+    role: str
+    content: str
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[dict[str, Any]]]
+    tool_call_id: NotRequired[str]
+    name: NotRequired[str]
+
+
+def parse_message(entry: object) -> Message:
+    """A message from what a JSON file holds; raises ValueError for anything else."""
+    if (
+        not isinstance(entry, dict)
+        or entry.get("role") not in ROLES
+        or not isinstance(entry.get("content"), str)
+        or not isinstance(entry.get("reasoning_content", ""), str)
+    ):
+        raise ValueError(f"a message needs a role ({', '.join(ROLES)}) and a content, a text.")
+    message: Message = {"role": entry["role"], "content": entry["content"]}
+    if entry.get("reasoning_content"):
+        message["reasoning_content"] = entry["reasoning_content"]
+    return message
+
+
+def assistant_turn(text: str, reasoning: str = "") -> Message:
+    """An answer as a message: what was said, and apart from it what was thought."""
+    message: Message = {"role": "assistant", "content": text}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    return message
+
+
+def read_messages(entries: Sequence[Mapping[str, object]]) -> list[Message]:
+    """Messages in OpenAI's form, their parts joined; raises UsageError for what is none.
+
+    A developer's message is the system's, as in llama.cpp for all models but gpt-oss, whose
+    template makes no difference. Its parts are joined by new lines, as there too.
+    """
+    return [_read(entry, f"messages[{i}]") for i, entry in enumerate(entries)]
+
+
+def one_call_each(messages: Sequence[Message]) -> list[Message]:
+    """The same with one call in a message, each with its result behind it."""
+    told: list[Message] = []
+    rest = list(messages)
+    while rest:
+        message = rest.pop(0)
+        calls = message.get("tool_calls", [])
+        if len(calls) < 2:
+            told.append(message)
+            continue
+        count = next((i for i, each in enumerate(rest) if each["role"] != "tool"), len(rest))
+        results, rest = rest[:count], rest[count:]
+        for i, call in enumerate(calls):
+            first = message if i == 0 else assistant_turn("")
+            told.append({**first, "tool_calls": [call]})
+            told += [each for each in results if each.get("tool_call_id") == call["id"]]
+            results = [each for each in results if each.get("tool_call_id") != call["id"]]
+        told += results
+    return told
+
+
+def _read(entry: Mapping[str, object], place: str) -> Message:
+    role = "system" if entry.get("role") == "developer" else entry.get("role")
+    if not isinstance(role, str) or role not in (*ROLES, "tool"):
+        _refuse(f"{place} has no role that is known.", "system, user, assistant or tool")
+    message: Message = {"role": role, "content": _text(entry.get("content"), role, place)}
+    if reasoning := entry.get("reasoning_content"):
+        message["reasoning_content"] = _require_text(reasoning, f"{place}.reasoning_content")
+    if role == "tool":
+        call_id = entry.get("tool_call_id") or ""
+        message["tool_call_id"] = _require_text(call_id, f"{place}.tool_call_id")
+    if name := entry.get("name"):
+        message["name"] = _require_text(name, f"{place}.name")
+    if calls := entry.get("tool_calls"):
+        if role != "assistant" or not isinstance(calls, list) or len(calls) > MAX_CALLS:
+            _refuse(f"{place}.tool_calls is no list of calls.", f"at most {MAX_CALLS}, in answers")
+        message["tool_calls"] = [
+            _read_call(call, f"{place}.tool_calls[{i}]") for i, call in enumerate(calls)
+        ]
+    return message
+
+
+def _text(content: object, role: str, place: str) -> str:
+    """The text of a message; an answer may have none, and parts are joined."""
+    if content is None and role == "assistant":
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        _refuse(f"{place} has no content.", "a text, or a list of parts of type text")
+    return "\n".join(_part(part, f"{place}.content[{i}]") for i, part in enumerate(content))
+
+
+def _part(part: object, place: str) -> str:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    text = part.get("text") if isinstance(part, Mapping) else None
+    if kind != "text" or not isinstance(text, str):
+        what = f"of type {kind[:40]}" if isinstance(kind, str) and kind != "text" else "no text"
+        _refuse(f"{place} is {what}, and models are given text alone here.", "parts of type text")
+    return text
+
+
+def _read_call(call: object, place: str) -> dict[str, Any]:
+    """A call with its arguments as an object: requests hold the text of one."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(call, Mapping) or not isinstance(function, Mapping):
+        _refuse(f"{place} is no call of a function.", '{"id": …, "function": {…}}')
+    arguments = function.get("arguments") or {}
+    if isinstance(arguments, str):
+        try:
+            arguments = parsed(arguments)
+        except ValueError:
+            arguments = None
+    if not isinstance(arguments, dict) or not is_shallow(arguments):
+        _refuse(
+            f"{place}.function.arguments is not the text of a JSON object.",
+            f'one such as "{{}}", of up to {MAX_DEPTH} levels',
+        )
+    name = _require_text(function.get("name"), f"{place}.function.name")
+    call_id = _require_text(call.get("id") or "", f"{place}.id")
+    told = {"name": name, "arguments": arguments}
+    return {"id": call_id, "type": "function", "function": told}
+
+
+def _require_text(value: object, place: str) -> str:
+    if not isinstance(value, str):
+        _refuse(f"{place} is no text.", "one")
+    return value
+
+
+def _refuse(message: str, expected: str) -> NoReturn:
+    raise UsageError(message, f"Expected {expected}.")

@@ -1,0 +1,237 @@
+"""Slash commands of a chat: their names, what they do, the help."""
+
+import json
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from localspec.core.config import parse_draft_tokens
+from localspec.core.errors import FileProblem, UsageError
+from localspec.core.files import appearing_when_complete, read_at_most
+from localspec.core.formatting import percent
+from localspec.core.sampling_choice import change_sampling, written
+from localspec.core.sampling_params import MAX_SEED, require_fixed_length, sampling_fields
+from localspec.chat.conversation import Chat, unseen
+from localspec.chat.message import Message, parse_message
+
+MAX_SAVED_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A slash command: what follows its name, what it does, and the function that does it."""
+
+    usage: str
+    help: str
+    run: Callable[[Chat, str], None]
+
+
+def _help(chat: Chat, rest: str) -> None:
+    width = max(len(f"{name} {command.usage}") for name, command in COMMANDS.items())
+    for name, command in COMMANDS.items():
+        chat.ui.say(f"{f'{name} {command.usage}':<{width}}  {command.help}")
+    chat.ui.say(
+        'Several lines: paste them, begin and end with """, or end a line with a backslash.'
+    )
+    chat.ui.say("A message that begins with a slash: type two of them.")
+
+
+def _exit(chat: Chat, rest: str) -> None:
+    """Ending is the caller's part."""
+
+
+def _clear(chat: Chat, rest: str) -> None:
+    chat.turns, chat.oldest, chat.file = [], 0, None
+    chat.ui.say("The conversation is forgotten.")
+
+
+def _regenerate(chat: Chat, rest: str) -> None:
+    turns = list(chat.turns)
+    if turns and turns[-1]["role"] == "assistant":
+        turns.pop()
+    if not turns:
+        raise UsageError("There is nothing to answer again.", "Ask something first.")
+    if chat.params.greedy:
+        chat.ui.say(
+            "At temperature 0 the same question gets the same answer. For another one: "
+            "/set temperature 0.8, then /regen."
+        )
+    # The same seed would give the same answer.
+    chat.params = replace(chat.params, seed=secrets.randbelow(MAX_SEED + 1))
+    chat.answer(turns)
+
+
+def _undo(chat: Chat, rest: str) -> None:
+    asked = [i for i, turn in enumerate(chat.turns) if turn["role"] == "user"]
+    if not asked:
+        raise UsageError("There is nothing to undo.", "Ask something first.")
+    chat.turns = chat.turns[: asked[-1]]
+    if chat.oldest >= len(chat.turns):
+        chat.oldest = 0  # what made the older turns be left out is gone
+    chat.ui.say("The last question and its answer are forgotten.")
+
+
+def _stats(chat: Chat, rest: str) -> None:
+    if chat.total.rounds == 0:
+        chat.ui.say("There are no answers yet.")
+        return
+    chat.ui.show_stats(chat.total)
+
+
+def _context(chat: Chat, rest: str) -> None:
+    turns = chat.turns
+    if not turns or turns[-1]["role"] != "user":
+        turns = [*turns, {"role": "user", "content": ""}]  # as templates want it
+    used = len(chat.encode(turns, chat.oldest))
+    system = 0
+    if chat.system is not None:
+        # Beside one of a letter: where there is none, many templates write their own.
+        letter = len(replace(chat, system="a").encode(turns, chat.oldest))
+        system = max(0, used - letter + 1)
+    n_ctx = chat.engine.target.n_ctx
+    free = max(0, n_ctx - used)
+    chat.ui.say(
+        f"Context of {n_ctx} tokens: system message {system}, turns and template {used - system}, "
+        f"free {free} ({percent(free / n_ctx)})."
+    )
+    if left_out := unseen(chat.turns[: chat.oldest]):
+        chat.ui.say(left_out)
+
+
+def _draft(chat: Chat, rest: str) -> None:
+    lengths = parse_draft_tokens(rest) if rest else ()
+    if lengths is None or len(lengths) > 1:
+        raise UsageError(
+            f"{rest!r} is no draft length.", "Type /draft N, /draft auto or /draft off."
+        )
+    if lengths and lengths[0] not in (0, "auto") and chat.engine.draft is None:
+        raise UsageError("No draft model is loaded.", "Start chat with --draft FILE.gguf.")
+    if lengths:
+        require_fixed_length(lengths[0], chat.params)
+        chat.draft_tokens = lengths[0]
+    if chat.draft_tokens == "auto" and (
+        chat.engine.draft or (chat.suffix and chat.engine.can_roll_back)
+    ):
+        chat.engine.profile.introduce(chat.ui.say)
+    chat.ui.say(f"Draft length: {chat.draft_tokens or 'off'}.")
+
+
+def _system(chat: Chat, rest: str) -> None:
+    if rest:
+        chat.system = None if rest == "off" else rest
+    chat.ui.say(f"System message: {chat.system or 'none'}")
+    if rest:
+        _say_ignored(chat)
+
+
+def _say_ignored(chat: Chat) -> None:
+    """Say what a system message that is new changes for the template, as it is at the start."""
+    for sentence in () if chat.system is None else chat.engine.system_notes(chat.system):
+        chat.ui.say(sentence)
+
+
+def _set(chat: Chat, rest: str) -> None:
+    if not rest:
+        for name in sampling_fields():
+            chat.ui.say(f"{name} {written(chat.params, name)}")
+        return
+    name, _, value = rest.partition(" ")
+    params = change_sampling(chat.params, name, value.strip())
+    require_fixed_length(chat.draft_tokens, params)
+    chat.engine.token_rules(params)  # refuses a bias of no token
+    chat.params = params
+    name = name.replace("-", "_")
+    chat.ui.say(f"{name} {written(chat.params, name)}")
+
+
+def _save(chat: Chat, rest: str) -> None:
+    path = _named(rest, "/save")
+    document = {"system": chat.system, "messages": chat.turns}
+    try:
+        if path.is_file() and path != chat.file:
+            raise FileProblem(f"{path} exists already.", "Choose another name, or remove it first.")
+        text = json.dumps(document, ensure_ascii=False, indent=1) + "\n"
+        with appearing_when_complete(path) as partial:
+            partial.write_text(text, encoding="utf-8")
+    except (OSError, ValueError) as error:  # ValueError: half a surrogate pair, a NUL in the name
+        raise FileProblem(f"{path} cannot be written: {error}.", "Try another name.") from error
+    chat.file = path
+    chat.ui.say(f"{len(chat.turns)} messages saved to {path}.")
+
+
+def _load(chat: Chat, rest: str) -> None:
+    path = _named(rest, "/load")
+    try:
+        document = json.loads(read_at_most(path, MAX_SAVED_BYTES).decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise FileProblem(
+            f"{path} cannot be read: {error}.", "Give a file that /save wrote."
+        ) from error
+    chat.system, chat.turns = _parse_saved(document, path)
+    chat.oldest, chat.file = 0, path
+    chat.ui.say(f"{len(chat.turns)} messages loaded from {path}.")
+    _say_ignored(chat)
+
+
+def _named(rest: str, command: str) -> Path:
+    if not rest:
+        raise UsageError(f"{command} needs a file name.", f"Type {command} FILE.")
+    try:
+        return Path(rest).expanduser()
+    except RuntimeError as error:  # ~ and a name that is nobody's
+        raise FileProblem(f"{rest} cannot be found: {error}", "Try another name.") from error
+
+
+def _parse_saved(document: Any, path: Path) -> tuple[str | None, list[Message]]:
+    """Check what a file says before it replaces the conversation."""
+    problem = FileProblem(f"{path} holds no saved conversation.", "Give a file that /save wrote.")
+    if not isinstance(document, dict) or not isinstance(document.get("messages"), list):
+        raise problem
+    try:
+        turns = [parse_message(entry) for entry in document["messages"]]
+    except ValueError as error:
+        raise problem from error
+    system = document.get("system")
+    if system is not None and not isinstance(system, str):
+        raise problem
+    return system, turns
+
+
+COMMANDS = {
+    "/help": Command("", "show this", _help),
+    "/exit": Command("", "leave, as Ctrl-D does", _exit),
+    "/clear": Command("", "forget the conversation", _clear),
+    "/regen": Command("", "answer the last question again, with another seed", _regenerate),
+    "/undo": Command("", "forget the last question and its answer", _undo),
+    "/stats": Command("", "figures of the whole conversation", _stats),
+    "/context": Command("", "how full the context is", _context),
+    "/draft": Command("N|auto|off", "change the draft length", _draft),
+    "/system": Command("TEXT|off", "change the system message", _system),
+    "/set": Command("NAME VALUE", "change sampling, such as: /set temperature 0.7", _set),
+    "/save": Command("FILE", "write the conversation to a file", _save),
+    "/load": Command("FILE", "continue a saved conversation", _load),
+}
+ALIASES = {"/?": "/help", "/bye": "/exit", "/quit": "/exit", "/regenerate": "/regen"}
+
+
+def names_command(text: str) -> bool:
+    """Whether the first word is a command."""
+    return _split(text)[0] in {*COMMANDS, *ALIASES}
+
+
+def obey(chat: Chat, line: str) -> bool:
+    """Run the command in ``line``; False when the conversation is to end."""
+    name, rest = _split(line)
+    command = COMMANDS.get(ALIASES.get(name, name))
+    if command is None:
+        raise UsageError(f"There is no command {name}.", "Type /help for the commands.")
+    command.run(chat, rest)
+    return command.run is not _exit
+
+
+def _split(line: str) -> tuple[str, str]:
+    """The first word, and what follows it."""
+    name, *rest = line.split(maxsplit=1) or [""]
+    return name, "".join(rest).strip()

@@ -1,0 +1,256 @@
+"""Chat templates: a conversation as the prompt its model was trained on."""
+
+import datetime
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from os.path import commonprefix
+from typing import Any
+
+from localspec.core.errors import TemplateError
+from localspec.chat.formats import format_between, known_format
+from localspec.chat.message import Message
+from localspec.chat.reasoning import Format, state_behind
+from localspec.chat.sandbox import fill, names_read
+from localspec.chat.tools.capabilities import ToolCapabilities
+from localspec.chat.tools.tool import Tool
+
+_CHATML_END = "<|im_end|>"
+CHATML = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+NAMED = {"chatml": CHATML}
+
+_THINKING = {"enable_thinking", "thinking"}  # the names of the switch in templates
+# Names under which templates are told how much to think, besides those that ``thinking`` sets.
+_SWITCHES = (
+    "reasoning_effort", "reasoning_strength", "thinking_budget", "thinking_effort", "thinking_mode",
+    "thinking_option", "skip_thinking",
+)  # fmt: skip
+
+_TOOLS = ("tools", "available_tools")  # as most templates call them, and Granite's
+
+_SYSTEM, _QUESTION, _ANSWER, _THOUGHTS = "System text", "Question", "Answer", "Thoughts of a model"
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A Jinja template with what it is told besides the messages.
+
+    ``bos`` and ``eos`` are the texts of those tokens, which some templates print. Templates of
+    thinking models read ``thinking`` as ``enable_thinking`` or ``thinking``; None leaves it to
+    them. ``variables`` are whatever else they read, and have the last word.
+    """
+
+    source: str
+    bos: str = ""
+    eos: str = ""
+    thinking: bool | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool | None = None,
+        generation: bool = True,
+        now: datetime.datetime | None = None,
+        tools: Sequence[Tool] = (),
+        variables: Mapping[str, object] | None = None,
+    ) -> str:
+        """The conversation as text; with ``generation``, up to the assistant's next turn.
+
+        ``thinking`` replaces the template's own setting, and each of ``variables`` its own. A
+        system message that the template has no place for goes in front of the next one. Raises
+        TemplateError when the template fails, UsageError for calls that it has no place for.
+        """
+        told = [self._told(message) for message in self.tools.placed(messages)]
+        if told and told[0]["role"] == "system" and not self.has_system_role:
+            told = _merged(told)
+        thinking = self.thinking if thinking is None else thinking
+        now = now or datetime.datetime.now()
+        return self._fill(told, generation, now, thinking, tools, variables or {})
+
+    def begin(
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool | None = None,
+        tools: Sequence[Tool] = (),
+        variables: Mapping[str, object] | None = None,
+    ) -> tuple[str, str]:
+        """The prompt, and the state of `format` in which the answer to it begins.
+
+        As in llama.cpp's `common_chat_template_generation_prompt`, what opens the assistant's turn
+        is what the template adds for it: some open the thoughts, or close them at once.
+        """
+        now = datetime.datetime.now()
+        render = partial(
+            self.render, messages, thinking=thinking, now=now, tools=tools, variables=variables
+        )
+        text = render()
+        if self.format is None:
+            return text, "start"
+        try:
+            without = render(generation=False)
+        except TemplateError:
+            return text, "start"
+        return text, state_behind(self.format, text[len(commonprefix([text, without])) :])
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Texts that end an answer: a model that ChatML was not made for may spell its end out."""
+        return (_CHATML_END,) if self.source == CHATML else ()
+
+    @cached_property
+    def format(self) -> Format | None:
+        """The marks around the model's thoughts; None where the template tells of none."""
+        return known_format(self.source) or self._shown_format()
+
+    @cached_property
+    def format_with_calls(self) -> Format | None:
+        """`format` where tools are offered: calls of them are in the answer."""
+        return known_format(self.source, calls=True) or self.format
+
+    @cached_property
+    def tools(self) -> ToolCapabilities:
+        """What the template makes of tools and their calls."""
+        return ToolCapabilities(self.source, self._try)
+
+    @cached_property
+    def has_system_role(self) -> bool:
+        """Whether the template writes a system message down; llama.cpp: `caps_get`."""
+        question: Message = {"role": "user", "content": _QUESTION}
+        try:
+            return _SYSTEM in self._try([{"role": "system", "content": _SYSTEM}, question])
+        except TemplateError:
+            pass
+        try:
+            self._try([question])
+        except TemplateError:
+            return True  # it fails without one as well
+        return False
+
+    def settings(self) -> dict[str, object]:
+        """What a prompt depends on besides the messages, as plain data."""
+        return {
+            "sha256": hashlib.sha256(self.source.encode("utf-8", "surrogatepass")).hexdigest(),
+            "thinking": self.thinking,
+            "variables": dict(self.variables),
+        }
+
+    def notes(self, system: str | None = None) -> list[str]:
+        """What of all that it is told this template makes nothing of, in sentences."""
+        notes = []
+        if self.thinking is not None and not self._switches_thinking(system):
+            notes.append(self._no_switch("--think" if self.thinking else "--no-think", system))
+        if unread := [name for name in self.variables if name not in self._names]:
+            notes.append(f"The chat template does not read {', '.join(unread)}.")
+        if system is not None and not self.has_system_role:
+            notes.append(
+                "The chat template has no place for a system message: it goes in front of the "
+                "first question."
+            )
+        return notes
+
+    def _switches_thinking(self, system: str | None) -> bool:
+        """Whether it makes a difference to this template if the model is to think."""
+        messages: list[Message] = [{"role": "user", "content": _QUESTION}]
+        if system is not None:
+            messages.insert(0, {"role": "system", "content": system})
+        now = datetime.datetime.now()
+        on, off = (self.render(messages, thinking=each, now=now) for each in (True, False))
+        return on != off
+
+    def _no_switch(self, flag: str, system: str | None) -> str:
+        if system is not None and self._switches_thinking(None):
+            return f"Beside a system message, this chat template ignores {flag}."
+        if fixed := _THINKING & self.variables.keys():
+            return f"--chat-template-kwargs sets {min(fixed)}: {flag} changes nothing."
+        others = [name for name in _SWITCHES if name in self._names]
+        flags = ["--reasoning-effort"] * ("reasoning_effort" in others)
+        flags += ["--chat-template-kwargs"] * (len(others) > len(flags))
+        more = f" It reads {', '.join(others)}: see {' and '.join(flags)}." if others else ""
+        return f"The chat template has no switch for thinking: {flag} changes nothing.{more}"
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return names_read(self.source)
+
+    @cached_property
+    def _takes_empty_answers(self) -> bool:
+        question: Message = {"role": "user", "content": _QUESTION}
+        try:
+            self._try([question, {"role": "assistant", "content": ""}, question])
+        except TemplateError:
+            return False
+        return True
+
+    def _told(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A message under the names that templates read; thoughts have three of them.
+
+        Which thoughts are written again, those of the last turn or none, is the template's choice.
+        """
+        told = dict(message)
+        if reasoning := message.get("reasoning_content"):
+            told |= {"thinking": reasoning, "reasoning": reasoning}
+        is_empty = not message["content"] and "tool_calls" not in message
+        if is_empty and message["role"] == "assistant":
+            told["content"] = "" if self._takes_empty_answers else " "  # cut inside its thoughts
+        return told
+
+    def _try(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        generation: bool = True,
+        tools: Sequence[Tool] = (),
+    ) -> str:
+        """A rendering of a conversation that is made up."""
+        return self._fill(messages, generation, datetime.datetime.now(), tools=tools)
+
+    def _fill(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        generation: bool,
+        now: datetime.datetime,
+        thinking: bool | None = None,
+        tools: Sequence[Tool] = (),
+        variables: Mapping[str, object] | None = None,
+    ) -> str:
+        told = [tool.told for tool in tools]
+        switch = {} if thinking is None else dict.fromkeys(sorted(_THINKING), thinking)
+        given = {
+            "messages": messages,
+            "add_generation_prompt": generation,
+            "bos_token": self.bos,
+            "eos_token": self.eos,
+            **(dict.fromkeys(_TOOLS, told) if told else {}),
+            **switch,
+            **self.variables,
+            **(variables or {}),
+        }
+        return fill(self.source, given, now)
+
+    def _shown_format(self) -> Format | None:
+        """The tags that the template itself writes around thoughts, if it writes any."""
+        answer = {"role": "assistant", "content": _ANSWER}
+        thoughts = dict.fromkeys(("reasoning_content", "thinking", "reasoning"), _THOUGHTS)
+        talk = [{"role": "user", "content": _QUESTION}, answer | thoughts]
+        try:
+            shown = self._try(talk, generation=False)
+        except TemplateError:
+            return None
+        return format_between(shown, _THOUGHTS, _ANSWER)
+
+
+def _merged(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The system message in front of the next one; llama.cpp: `system_message_not_supported`."""
+    system, *others = told
+    if not others:
+        return []
+    first = others[0] | {"content": f"{system['content']}\n{others[0]['content']}"}
+    return [first, *others[1:]]

@@ -1,0 +1,256 @@
+"""How families of models write calls of tools, found by what their chat templates say."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from localspec.chat.tools.gemma import gemma_object
+from localspec.chat.tools.readers import (
+    Reader,
+    first_of,
+    json_calls,
+    named_calls,
+    tagged_calls,
+)
+
+_NAME = r"(?P<name>[A-Za-z0-9_.:/-]{1,128})"
+
+
+@dataclass(frozen=True, slots=True)
+class CallForm:
+    """The marks of a family's calls.
+
+    ``openings`` are where a call may begin, ``first`` are the same at the beginning of an answer
+    alone; ``read`` reads one there. ``closings`` may stand behind a call, ``inner`` inside; no mark
+    of a form begins another one's text. A call is written as ``begin``, the arguments, ``end``,
+    with NAME for the name; the arguments are a JSON object, or else each ``parameter``, with KEY,
+    and with IS_TEXT where it says whether its value is text. Without ``begin`` none can be forced.
+    """
+
+    family: str
+    read: Reader
+    openings: tuple[str, ...]
+    begin: str
+    end: str
+    closings: tuple[str, ...] = ()
+    inner: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()
+    parameter: tuple[str, str] | None = None
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All texts that may be control tokens."""
+        return (*self.openings, *self.closings, *self.inner)
+
+
+HERMES = CallForm(
+    "Hermes",
+    json_calls("<tool_call>"),
+    ("<tool_call>",),
+    '<tool_call>\n{"name": "NAME", "arguments": ',
+    "}\n</tool_call>",
+    ("</tool_call>",),
+)
+QWEN_XML = CallForm(
+    "Qwen3-Coder",
+    tagged_calls(
+        rf"(?:<(?:seed:)?tool_call>\s*)?<function={_NAME}>",
+        r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>",
+        "<parameter=",
+        "</function>",
+    ),
+    ("<tool_call>", "<function=", "<seed:tool_call>"),
+    "<tool_call>\n<function=NAME>\n",
+    "</function>\n</tool_call>",
+    ("</tool_call>", "</seed:tool_call>"),
+    parameter=("<parameter=KEY>\n", "\n</parameter>\n"),
+)
+GLM = CallForm(
+    "GLM",
+    tagged_calls(
+        rf"<tool_call>\s*{_NAME}\s*(?=<arg_key>|</tool_call>)",
+        r"<arg_key>(?P<key>[^<]+)</arg_key>\s*<arg_value>(?P<value>.*?)</arg_value>",
+        "<arg_key>",
+        "</tool_call>",
+    ),
+    ("<tool_call>",),
+    "<tool_call>NAME\n",
+    "</tool_call>",
+    inner=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "</tool_call>"),
+    parameter=("<arg_key>KEY</arg_key>\n<arg_value>", "</arg_value>\n"),
+)
+MINIMAX = CallForm(
+    "MiniMax",
+    tagged_calls(
+        rf'(?:<minimax:tool_call>\s*)?<invoke name="{_NAME}">',
+        r'<parameter name="(?P<key>[^"\n]+)">(?P<value>.*?)</parameter>',
+        "<parameter name=",
+        "</invoke>",
+    ),
+    ("<minimax:tool_call>", "<invoke name="),
+    '<minimax:tool_call>\n<invoke name="NAME">\n',
+    "</invoke>\n</minimax:tool_call>",
+    ("</minimax:tool_call>",),
+    parameter=('<parameter name="KEY">', "</parameter>\n"),
+)
+_mistral = first_of(
+    json_calls(r"\[TOOL_CALLS\]"),
+    named_calls(rf"\[TOOL_CALLS\]\s*{_NAME}(?:\[CALL_ID\](?P<id>[\w-]{{1,64}}))?(?:\[ARGS\])?"),
+)
+MISTRAL_LIST = CallForm(
+    "Mistral",
+    _mistral,
+    ("[TOOL_CALLS]",),
+    '[TOOL_CALLS][{"name": "NAME", "arguments": ',
+    "}]",
+    inner=("[ARGS]", "[CALL_ID]"),
+)
+MISTRAL_NAMED = CallForm(
+    "Mistral",
+    _mistral,
+    ("[TOOL_CALLS]",),
+    "[TOOL_CALLS]NAME[ARGS]",
+    "",
+    inner=("[ARGS]", "[CALL_ID]"),
+)
+LLAMA = CallForm(
+    "Llama 3",
+    # Bare JSON may be an answer that was asked for: what does not begin as a call is none.
+    json_calls(r'<\|python_tag\|>|(?=\{\s*"(?:name|type|function|parameters)"\s*:)'),
+    ("<|python_tag|>",),
+    '{"name": "NAME", "parameters": ',
+    "}",
+    closings=(";",),
+    first=("{",),
+)
+HARMONY = CallForm(
+    "gpt-oss",
+    named_calls(rf"to=functions\.{_NAME}(?:[^\w.:/-][^{{]*?)?<\|message\|>"),
+    ("to=functions.",),
+    " to=functions.NAME<|channel|>commentary json<|message|>",
+    "",
+    inner=("<|channel|>", "<|message|>"),
+)
+_deepseek = named_calls(
+    r"(?:<｜tool▁calls▁begin｜>\s*)?<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?"
+    rf"{_NAME}(?:<｜tool▁sep｜>|\s*```(?:json)?)"
+)
+_DEEPSEEK = (
+    ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),
+    ("```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
+    ("<｜tool▁sep｜>",),
+)
+DEEPSEEK = CallForm(
+    "DeepSeek",
+    _deepseek,
+    _DEEPSEEK[0],
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\n",
+    "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    *_DEEPSEEK[1:],
+)
+DEEPSEEK_V31 = CallForm(
+    "DeepSeek",
+    _deepseek,
+    _DEEPSEEK[0],
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>NAME<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    *_DEEPSEEK[1:],
+)
+KIMI = CallForm(
+    "Kimi K2",
+    named_calls(
+        r"(?:<\|tool_calls_section_begin\|>\s*)?<\|tool_call_begin\|>\s*"
+        r"(?P<id>(?:functions\.)?(?P<name>[A-Za-z0-9_./-]{1,128})(?::\d{1,6})?)\s*"
+        r"<\|tool_call_argument_begin\|>"
+    ),
+    ("<|tool_calls_section_begin|>", "<|tool_call_begin|>"),
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>",
+    "<|tool_call_end|><|tool_calls_section_end|>",
+    ("<|tool_call_end|>", "<|tool_calls_section_end|>"),
+    ("<|tool_call_argument_begin|>",),
+)
+FUNCTIONARY = CallForm(
+    "Functionary",
+    named_calls(rf"<function={_NAME}>"),
+    ("<function=",),
+    "<function=NAME>",
+    "</function>",
+    ("</function>",),
+)
+
+
+GEMMA = CallForm(
+    "Gemma 4",
+    named_calls(rf"<\|tool_call>\s*call:{_NAME}", gemma_object),
+    ("<|tool_call>",),
+    "",
+    "",
+    ("<tool_call|>",),
+    inner=('<|"|>',),
+)
+
+
+def _dsml(wrapper: str) -> CallForm:
+    """DeepSeek's own marks, around the calls the ``wrapper``."""
+    opening, invoke = f"<｜DSML｜{wrapper}>", "<｜DSML｜invoke name="
+    return CallForm(
+        "DeepSeek DSML",
+        tagged_calls(
+            rf'(?:{opening}\s*)?{invoke}"{_NAME}">',
+            r'<｜DSML｜parameter name="(?P<key>[^"\n]+)"[^>\n]{0,40}>(?P<value>.*?)'
+            "</｜DSML｜parameter>",
+            "<｜DSML｜parameter name=",
+            "</｜DSML｜invoke>",
+        ),
+        (opening, invoke),
+        f'{opening}\n{invoke}"NAME">\n',
+        f"</｜DSML｜invoke>\n</｜DSML｜{wrapper}>",
+        (f"</｜DSML｜{wrapper}>",),
+        ("｜DSML｜",),
+        parameter=('<｜DSML｜parameter name="KEY" string="IS_TEXT">', "</｜DSML｜parameter>\n"),
+    )
+
+
+def _listed(family: str, opening: str, closing: str, keys: tuple[str, str]) -> CallForm:
+    """A list of objects behind a mark."""
+    begin = f'{opening}[{{"{keys[0]}": "NAME", "{keys[1]}": '
+    header = "".join(f"\\{c}" if c in "|[]" else c for c in opening)
+    closings = (closing,) if closing else ()
+    return CallForm(family, json_calls(header), (opening,), begin, "}]" + closing, closings)
+
+
+GRANITE = _listed("Granite 3", "<|tool_call|>", "", ("name", "arguments"))
+NEMOTRON = _listed("Nemotron Nano 2", "<TOOLCALL>", "</TOOLCALL>", ("name", "arguments"))
+COMMAND = _listed("Command R7B", "<|START_ACTION|>", "<|END_ACTION|>", ("tool_name", "parameters"))
+APRIEL = _listed("Apriel", "<tool_calls>", "</tool_calls>", ("name", "arguments"))
+
+# By what a template must mention, all of it; the first that fits counts.
+_KNOWN: Mapping[tuple[str, ...], CallForm] = {
+    ("｜DSML｜", "function_calls>"): _dsml("function_calls"),  # V3.2
+    ("｜DSML｜", "tool_calls>"): _dsml("tool_calls"),  # V4
+    ("<|tool_call>", '<|"|>'): GEMMA,
+    ("<|channel|>",): HARMONY,
+    ("[TOOL_CALLS]", "[ARGS]"): MISTRAL_NAMED,
+    ("[TOOL_CALLS]",): MISTRAL_LIST,
+    ("<｜tool▁calls▁begin｜>", "```json"): DEEPSEEK,
+    ("<｜tool▁calls▁begin｜>",): DEEPSEEK_V31,
+    ("<|tool_call_argument_begin|>",): KIMI,
+    ("<|START_ACTION|>", "tool_name"): COMMAND,
+    ("minimax:tool_call", "<invoke name="): MINIMAX,
+    ("<function=", "<parameter="): QWEN_XML,
+    ("<arg_key>", "<tool_call>"): GLM,
+    ("<tool_calls>[",): APRIEL,
+    ("<TOOLCALL>[",): NEMOTRON,
+    ("<tool_call>", '"arguments"'): HERMES,
+    ("<|tool_call|>",): GRANITE,
+    ("<function=",): FUNCTIONARY,
+    ("<|start_header_id|>", '{"name": ', '"parameters": '): LLAMA,
+}
+FORMS = tuple(_KNOWN.values())
+FAMILIES = tuple(dict.fromkeys(form.family for form in FORMS))
+
+
+def call_form(template: str) -> CallForm | None:
+    """The form of calls that a template's text tells of; None where it tells of none known."""
+    return next(
+        (form for marks, form in _KNOWN.items() if all(mark in template for mark in marks)), None
+    )

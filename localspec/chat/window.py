@@ -1,0 +1,47 @@
+"""Which turns of a conversation the model is shown: the newest that leave room for an answer."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+from localspec.chat.message import Message
+
+
+def visible(turns: Sequence[Message], oldest: int) -> list[Message]:
+    """The turns from index ``oldest`` on, and system messages from before it."""
+    system = [turn for turn in turns[:oldest] if turn["role"] == "system"]
+    return [*system, *turns[oldest:]]
+
+
+def fit(
+    turns: Sequence[Message],
+    oldest: int,
+    count: Callable[[int], int],
+    n_ctx: int,
+    max_tokens: int | None,
+) -> int:
+    """Index of the oldest turn to show, ``oldest`` or later; the last question always is.
+
+    ``count`` tells how many tokens the prompt has from an index on. An answer is left a quarter of
+    the context, or ``max_tokens`` where that is less. Where there is less, turns are left out until
+    half of the context is free, so that not every following question has to be read with all
+    before it again (llama.cpp's context shift frees half for the same reason). The last exchange
+    stays if it leaves the room that an answer needs.
+    """
+    room = answer_room(n_ctx, max_tokens)
+    questions = [i for i in range(oldest + 1, len(turns)) if turns[i]["role"] == "user"]
+    if not questions or count(oldest) <= n_ctx - room:
+        return oldest
+
+    def first(most: int) -> int:
+        """The first question from which on the prompt has at most so many tokens, or the last."""
+        found = bisect_left(questions, True, key=lambda start: count(start) <= most)
+        return questions[min(found, len(questions) - 1)]
+
+    generous = first(n_ctx // 2)
+    return generous if generous < questions[-1] else first(n_ctx - room)
+
+
+def answer_room(n_ctx: int, max_tokens: int | None) -> int:
+    """Tokens that older turns must leave to an answer."""
+    quarter = n_ctx // 4
+    return quarter if max_tokens is None or max_tokens < 0 else min(max_tokens, quarter)

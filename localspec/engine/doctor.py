@@ -1,0 +1,118 @@
+"""Facts about this machine and this build of llama.cpp, with advice."""
+
+import platform
+import sys
+from dataclasses import dataclass, field
+
+from localspec import __version__
+from localspec.core import machine, paths
+from localspec.core.config import LoadOptions
+from localspec.core.errors import EngineError, LocalspecError
+from localspec.core.formatting import size
+from localspec.core.sampling_params import SamplingParams
+from localspec.engine.engine import Engine
+from localspec.engine.generate import stream_generate
+from localspec.llama import llama_library
+from localspec.llama.heads.unstable import unstable
+from localspec.llama.parameters import uses_devices
+from localspec.engine.loading.notes import missing_gpu
+from localspec.llama.memory.attention import choose_attention
+from localspec.llama.memory.plan import default_ctx_size
+from localspec.metadata.header import read_header
+
+
+@dataclass(slots=True)
+class DoctorReport:
+    """Facts in the order they are shown, advice as whole sentences, and whether all is well."""
+
+    facts: dict[str, object] = field(default_factory=dict)
+    advice: list[str] = field(default_factory=list)
+    healthy: bool = True
+
+
+def examine() -> DoctorReport:
+    """Ask everything; a part that fails becomes advice, not an exception."""
+    result = DoctorReport()
+    facts = result.facts
+    facts["localspec"] = __version__
+    facts["python"] = f"{platform.python_version()} ({sys.executable})"
+    facts["system"] = platform.platform()
+    facts["cpu"] = machine.cpu_name()
+    facts["physical_cores"] = machine.physical_cores()
+    facts["logical_cores"] = machine.logical_cores()
+    _examine_memory(result)
+    try:
+        facts["models_folder"] = str(paths.models_folder())
+        facts["cache_folder"] = str(paths.cache_folder())
+        _examine_build(result)
+        facts["demo"] = _try_demo(result)
+    except LocalspecError as error:
+        result.healthy = False
+        facts["demo"] = f"fails: {error.message}"
+        result.advice.append(error.hint)
+    return result
+
+
+def _examine_memory(result: DoctorReport) -> None:
+    sizes = machine.memory()
+    if sizes is None:
+        return
+    available, total = sizes
+    result.facts["memory_total"], result.facts["memory_available"] = total, available
+    if available < 2 * 2**30:
+        result.advice.append(
+            "Less than 2 GiB of memory is free: close other programs, or models will be read "
+            "from disk again and again."
+        )
+
+
+def _examine_build(result: DoctorReport) -> None:
+    build = llama_library.build()
+    result.facts["llama_cpp_python"] = build.bindings
+    result.facts["llama_cpp"] = build.llama_cpp
+    result.facts["features"] = build.features
+    result.facts["gpu_offload"] = build.gpu_offload
+    result.facts["rpc"] = build.rpc
+    result.facts["prediction_heads"] = _heads(result)
+    result.facts["devices"] = [
+        {"name": d.name, "description": d.description, "kind": d.kind, "free": d.free,
+         "total": d.total}
+        for d in llama_library.devices()
+    ]  # fmt: skip
+    result.facts["flash_attention"] = _flash_attention()
+    result.advice += missing_gpu(any_maker=True)
+
+
+def _flash_attention() -> str:
+    """What `--flash-attn auto` means here, for the bundled target in its default context."""
+    header = read_header(paths.demo_pair()[0])
+    on_device = uses_devices(LoadOptions(header.path))
+    return str(
+        choose_attention(
+            header, LoadOptions(header.path), default_ctx_size(header), on_device=on_device
+        )
+    )
+
+
+def _heads(result: DoctorReport) -> bool:
+    """Whether this build hands out the hidden states that heads draft from."""
+    try:
+        unstable()
+    except EngineError as error:
+        result.advice.append(f"{error.message} {error.hint}")
+        return False
+    return True
+
+
+def _try_demo(result: DoctorReport) -> str:
+    """Load the bundled pair and let it say eight tokens."""
+    options = [LoadOptions(path, ctx_size=128, threads=1) for path in paths.demo_pair()]
+    with Engine.load(*options) as engine:
+        result.advice += [note for note in engine.notes if note not in result.advice]
+        models = [model for model in (engine.target, engine.draft) if model is not None]
+        taken = size(sum(model.memory.total for model in models))
+        prompt = engine.encode_chat([{"role": "user", "content": "What does json.dumps do?"}])
+        greedy = SamplingParams(temperature=0)
+        last = list(stream_generate(engine, prompt, greedy, 3, max_tokens=8))[-1].stats
+    drafted = f"{last.accepted} of {last.drafted} drafted accepted"
+    return f"runs: {last.tokens} tokens, {drafted}, {taken} of memory"

@@ -1,0 +1,95 @@
+"""A grammar that makes the model call one of some tools, in its family's own marks."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from localspec.core.errors import GrammarError, UsageError
+from localspec.chat.tools.forms import CallForm
+from localspec.chat.tools.readers import is_text
+from localspec.chat.tools.tool import Tool
+from localspec.engine.grammar.source import options_of, read_grammar
+
+# A value between tags: no "</", with which the closing tag begins.
+_TEXT = "/([^<]|<[^\\/])*/"
+
+
+def tool_grammar(form: CallForm, tools: Sequence[Tool], before: str = "") -> str:
+    """Lark for one call of one of these tools, behind the text ``before``.
+
+    Raises UsageError where a tool's schema is none that a grammar can hold, or the form itself.
+    """
+    if not form.begin:
+        raise UsageError(
+            f"A call in the notation of {form.family} cannot be forced.",
+            'Let tool_choice be "auto" or "none".',
+        )
+    rules = ["%llguidance {}", f"start: {' | '.join(f'call{i}' for i in range(len(tools)))}"]
+    for i, tool in enumerate(tools):
+        try:
+            rules += (made := _call(form, tool, i, before))
+            read_grammar("\n".join(["%llguidance {}", f"start: call{i}", *made]))
+        except GrammarError as error:
+            raise UsageError(
+                f"No call of {tool.name} can be forced: {error.message}", error.hint
+            ) from error
+    return "\n".join(rules)
+
+
+def _call(form: CallForm, tool: Tool, i: int, before: str) -> list[str]:
+    """The rules of a call: its arguments are a JSON object, or one tagged value each."""
+    begin, end = (json.dumps(part.replace("NAME", tool.name)) for part in (form.begin, form.end))
+    opening = f"call{i}: {json.dumps(before)} {begin}"
+    schema = tool.parameters
+    if form.parameter is None:
+        empty = {} if schema.get("properties") else {"additionalProperties": False}
+        return [f"{opening} {_json({**empty, **schema})} {end}"]
+    properties, required = _fields(schema)
+    rules, parts = [], list[str]()
+    for j, (key, value) in enumerate(properties.items()):
+        # A text and its closing tag are one lexeme: else the text would take the line break.
+        name = f"V{i}_{j}" if is_text(value) else f"v{i}_{j}"
+        opened = form.parameter[0].replace("KEY", key)
+        opened = json.dumps(opened.replace("IS_TEXT", str(is_text(value)).lower()))
+        shape = _text(value) if is_text(value) else _json(_with_definitions(value, schema))
+        rules.append(f"{name}: {opened} {shape} {json.dumps(form.parameter[1])}")
+        parts.append(name if key in required else f"{name}?")
+    return [" ".join([opening, *parts, end]), *rules]
+
+
+def _json(schema: Any) -> str:
+    return f"%json {json.dumps(options_of(schema) if isinstance(schema, dict) else schema)}"
+
+
+def _with_definitions(value: Any, schema: Mapping[str, Any]) -> Any:
+    """A property's schema with the definitions of the whole, to which its ``$ref`` may point."""
+    shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+    return {**shared, **value} if isinstance(value, dict) else value
+
+
+def _fields(schema: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The properties that are tagged one by one, and which are required.
+
+    Raises GrammarError where a schema tells of them in another way.
+    """
+    if indirect := [key for key in ("$ref", "anyOf", "oneOf", "allOf") if key in schema]:
+        raise GrammarError(
+            f"this model writes parameters one by one, and the schema has {indirect[0]} around "
+            "them.",
+            "Write them below properties.",
+        )
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if not isinstance(properties, dict) or not isinstance(required, list):
+        raise GrammarError("properties is no object, or required is no list.")
+    if missing := [name for name in required if name not in properties]:
+        raise GrammarError(
+            f"{missing[0]} is required, but not below properties.", "Describe it there."
+        )
+    return properties, required
+
+
+def _text(schema: Mapping[str, Any]) -> str:
+    values = schema.get("enum")
+    if not values or not isinstance(values, list) or not all(isinstance(v, str) for v in values):
+        return _TEXT
+    return f"( {' | '.join(map(json.dumps, values))} )"

@@ -1,0 +1,307 @@
+"""Rollback: how llama.cpp's memory of a context gives up the last tokens, by the kind of memory.
+
+An attention cache drops cells. A recurrent state has no past to return to: it is restored from a
+copy that was made before, and what follows the copy is read again.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+from localspec.llama.cache.copies import EVERY, LIVE, Anchors, Copy, Reach, cut
+from localspec.llama.memory.recurrent import ANCHORS, SNAPSHOTS
+
+_COPY = 1  # id of a sequence
+
+
+class Rollback(Protocol):
+    """Takes back the end of what the memory holds.
+
+    Lengths are numbers of tokens from the beginning. ``name`` says which way it is.
+    """
+
+    name: ClassVar[str]
+
+    def mark(self, length: int, most: int) -> None:
+        """The memory holds ``length`` tokens; of those read next, up to ``most`` may be undone."""
+        ...
+
+    def anchor(self, length: int) -> None:
+        """The memory holds ``length`` tokens, to which a later prompt may want to return."""
+        ...
+
+    def returns_to(self, length: int, held: int) -> int:
+        """What `rewind` to ``length``, less than ``held``, would leave at least."""
+        ...
+
+    def reach(self, held: int) -> Reach:
+        """Where a copy of the state of the ``held`` tokens can return to."""
+        ...
+
+    def adopt(self, copies: Sequence[Copy]) -> None:
+        """The memory was given such a copy, whose reach has these copies."""
+        ...
+
+    def observe(self, width: int) -> None:
+        """A pass of ``width`` tokens was read."""
+        ...
+
+    def is_whole(self, length: int) -> bool:
+        """Whether the memory, which ends at ``length``, holds all that the next token needs."""
+        ...
+
+    def rewind(self, length: int, held: int | None) -> int:
+        """Undo everything at ``length`` and beyond; how many tokens the memory now holds.
+
+        These are no more than ``length``; those between must be read again. ``held`` is how many
+        it held before, None where an interrupted pass may have changed it.
+        """
+        ...
+
+
+class Trim:
+    """Drops the cells of an attention cache; nothing is read again.
+
+    ``sliding`` is the window of sliding layers, 0 for none. llama.cpp removes the end of such a
+    cache whether or not the cells before it are still there; its server checks as is done here
+    (`pos_min_thold`). Cells of other sequences stay, unless ``sequence`` is `EVERY`, which is for
+    contexts of one text without sliding layers.
+    """
+
+    name: ClassVar[str] = "trim"
+
+    def __init__(self, llama: Any, context: Any, sliding: int, sequence: int = LIVE) -> None:
+        self._llama = llama
+        self._memory = llama.llama_get_memory(context)
+        self._sliding = sliding
+        self._sequence = sequence
+        self._is_alone = sequence == EVERY or llama.llama_n_seq_max(context) == 1
+
+    def mark(self, length: int, most: int) -> None:
+        """Nothing to prepare."""
+
+    def anchor(self, length: int) -> None:
+        """Nothing to prepare."""
+
+    def returns_to(self, length: int, held: int) -> int:
+        """Anywhere, but where sliding layers lack the window before it."""
+        return length if self.is_whole(length) else 0
+
+    def reach(self, held: int) -> Reach:
+        """Anywhere, but of sliding layers only the last window is copied (`is_masked_swa`)."""
+        return Reach(held if 0 < self._sliding < held else 0)
+
+    def adopt(self, copies: Sequence[Copy]) -> None:
+        """There are none."""
+
+    def observe(self, width: int) -> None:
+        """Nothing to learn."""
+
+    def rewind(self, length: int, held: int | None) -> int:
+        """Drop the cells; all of them where a sliding window has moved on."""
+        drop = self._llama.llama_memory_seq_rm
+        dropped = drop(self._memory, self._sequence, length, -1)
+        if length and dropped and self.is_whole(length):
+            return length
+        if self._is_alone:  # also of what a made-up state may have left under other names
+            self._llama.llama_memory_clear(self._memory, True)
+        else:
+            drop(self._memory, self._sequence, 0, -1)
+        return 0
+
+    def is_whole(self, length: int) -> bool:
+        """Whether sliding layers still hold what the token at ``length`` attends to."""
+        if not self._sliding or length == 0:
+            return True
+        first = int(self._llama.llama_memory_seq_pos_min(self._memory, self._sequence))
+        return 0 <= first <= max(0, length - self._sliding)
+
+
+class Reread:
+    """Reads everything again: for a memory on which no other way works."""
+
+    name: ClassVar[str] = "reread"
+
+    def __init__(self, llama: Any, context: Any) -> None:
+        self._llama = llama
+        self._memory = llama.llama_get_memory(context)
+
+    def mark(self, length: int, most: int) -> None:
+        """Nothing to prepare."""
+
+    def anchor(self, length: int) -> None:
+        """Nothing to prepare."""
+
+    def returns_to(self, length: int, held: int) -> int:
+        """Nowhere."""
+        return 0
+
+    def reach(self, held: int) -> Reach:
+        """Nowhere but where it is."""
+        return Reach(held)
+
+    def adopt(self, copies: Sequence[Copy]) -> None:
+        """There are none."""
+
+    def observe(self, width: int) -> None:
+        """Nothing to learn."""
+
+    def is_whole(self, length: int) -> bool:
+        """A state is whole, or it is not there."""
+        return True
+
+    def rewind(self, length: int, held: int | None) -> int:
+        """Empty the memory."""
+        self._llama.llama_memory_clear(self._memory, True)
+        return 0
+
+
+class Fork:
+    """Shares the recurrent state with a second sequence, which keeps it when the first moves on.
+
+    Copying an empty range of positions copies no cell of an attention cache, while the recurrent
+    one lets both sequences own its cell (`llama_memory_recurrent::seq_cp`); the next pass of the
+    live sequence then writes into another cell. It costs no copy and a second state.
+
+    ``sliding`` is as for `Trim`: sliding layers reuse cells once a micro-batch was read behind the
+    window, so that the shared state counts only near its mark. Anchors hold such cells themselves
+    (`llama_kv_cache_iswa::state_write`).
+    """
+
+    name: ClassVar[str] = "fork"
+
+    def __init__(self, llama: Any, context: Any, sliding: int) -> None:
+        self._llama = llama
+        self._memory = llama.llama_get_memory(context)
+        self._sliding = sliding
+        self._ubatch = int(llama.llama_n_ubatch(context))
+        self._anchors = Anchors(llama, context, ANCHORS)
+        self._marked: int | None = None
+        self._since = 0  # tokens read behind the mark
+
+    def mark(self, length: int, most: int) -> None:
+        """Share the present state, unless the copy is that one already."""
+        if length == self._marked:
+            return
+        self._marked = None  # until it is true: Ctrl-C may come in between
+        self._llama.llama_memory_seq_cp(self._memory, LIVE, _COPY, length, length)
+        self._marked, self._since = length, 0
+
+    def anchor(self, length: int) -> None:
+        """Keep a copy for later prompts."""
+        self._anchors.add(length)
+
+    def returns_to(self, length: int, held: int) -> int:
+        """To an anchor, if not to what is shared."""
+        return self._anchors.last(length)
+
+    def reach(self, held: int) -> Reach:
+        """Where it is, and to the anchors."""
+        return Reach(held, self._anchors.copies)
+
+    def adopt(self, copies: Sequence[Copy]) -> None:
+        """Count them as anchors."""
+        self._anchors.adopt(copies)
+
+    def observe(self, width: int) -> None:
+        """So many tokens more are behind the mark."""
+        self._since += width
+
+    def is_whole(self, length: int) -> bool:
+        """A state is whole, or it is not there."""
+        return True
+
+    def rewind(self, length: int, held: int | None) -> int:
+        """Return to the shared state, or to an anchor that is behind it."""
+        if self._sliding and (held is None or self._since > self._ubatch):
+            self._marked = None  # sliding layers may have lost the window before it
+        marked = self._marked
+        if marked and self._anchors.last(length) <= marked <= length:
+            self._llama.llama_memory_seq_cp(self._memory, _COPY, LIVE, marked, marked)
+            if cut(self._llama, self._memory, marked):
+                self._anchors.forget(length)
+                self._since = 0
+                return marked
+        self._marked = None
+        return self._anchors.restore(length)
+
+
+class Snapshots:
+    """Lets llama.cpp keep the states after each of the last tokens of a pass (`n_rs_seq`).
+
+    Nothing is read again. `llama_memory_recurrent::seq_rm` would also agree to what no snapshot was
+    written for: a pass of ``n`` tokens writes n of them, older ones are of an earlier pass, and
+    each pass allows one rollback. Where more is to be undone, a copy is made before.
+    """
+
+    name: ClassVar[str] = "snapshots"
+
+    def __init__(self, llama: Any, context: Any) -> None:
+        self._llama = llama
+        self._memory = llama.llama_get_memory(context)
+        self._depth = int(llama.llama_n_rs_seq(context))
+        self._ubatch = int(llama.llama_n_ubatch(context))
+        self._anchors = Anchors(llama, context, 1 + ANCHORS)
+        self._allowed = 0
+
+    def mark(self, length: int, most: int) -> None:
+        """Copy the state where the snapshots will not suffice."""
+        if most > min(self._depth, self._ubatch - 1):
+            self._anchors.add(length, passing=True)
+
+    def anchor(self, length: int) -> None:
+        """Keep a copy for later prompts."""
+        self._anchors.add(length)
+
+    def returns_to(self, length: int, held: int) -> int:
+        """To a snapshot or an anchor."""
+        if held - length <= self._allowed:
+            return length
+        return self._anchors.last(length)
+
+    def reach(self, held: int) -> Reach:
+        """Where it is, and to the anchors."""
+        return Reach(held, self._anchors.copies)
+
+    def adopt(self, copies: Sequence[Copy]) -> None:
+        """Count them as anchors."""
+        self._anchors.adopt(copies)
+
+    def observe(self, width: int) -> None:
+        """A pass has snapshots of the tokens of its last micro-batch."""
+        self._allowed = min(self._depth, (width - 1) % self._ubatch)
+
+    def is_whole(self, length: int) -> bool:
+        """A state is whole, or it is not there."""
+        return True
+
+    def rewind(self, length: int, held: int | None) -> int:
+        """Return to a snapshot, or to a copy."""
+        allowed, self._allowed = self._allowed, 0
+        if length and held is not None and held - length <= allowed:
+            if cut(self._llama, self._memory, length):
+                self._anchors.forget(length)
+                return length
+        return self._anchors.restore(length)
+
+
+def configure(params: Any, way: str) -> None:
+    """Set what a way needs in `llama_context_params`."""
+    if way == Fork.name:
+        params.n_seq_max, params.kv_unified = 2, True
+    elif way == Snapshots.name:
+        params.n_rs_seq = SNAPSHOTS
+
+
+def make_rollback(llama: Any, model: Any, context: Any, way: str, sequence: int = LIVE) -> Rollback:
+    """The way for a context that was configured for it; `Trim` for one sequence, or `EVERY`.
+
+    Architectures without snapshots set `n_rs_seq` to 0: `llm_arch_supports_rs_rollback`.
+    """
+    sliding = int(llama.llama_model_n_swa(model))
+    if way == Trim.name:
+        return Trim(llama, context, sliding, sequence)
+    if way == Fork.name:
+        return Fork(llama, context, sliding)
+    if way == Snapshots.name and llama.llama_n_rs_seq(context):
+        return Snapshots(llama, context)
+    return Reread(llama, context)

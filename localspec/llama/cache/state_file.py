@@ -1,0 +1,178 @@
+"""What a model has read, in a file: its tokens and llama.cpp's state of them, checked before use.
+
+    magic, 16 bytes | length of the header, u32 | header, JSON | tokens, i32 each | state
+
+All numbers are little-endian. The header names the model and the settings that the state depends
+on, the number of tokens, the bytes of the state, and the sha256 of all that follows it.
+"""
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.core.errors import FileProblem
+from localspec.core.files import appearing_when_complete
+from localspec.llama.model import LlamaModel
+
+FORMAT = 1
+_MAGIC = b"localspec state\n"
+_START = struct.Struct("<16sI")
+_MAX_HEADER = 2**16  # bytes
+_CELL = 64  # bytes llama.cpp writes of a cell besides keys and values, or more
+_SAMPLES, _SAMPLE, _BEGINNING = 256, 4096, 2**20  # of each of a model's files
+# Settings of a model that its state does not depend on, but for rounding.
+_FREE = frozenset(
+    "file name parameters quantization device gpu_layers cpu_moe_layers override_tensors "
+    "tensor_split main_gpu split_mode rpc parallel mmap batch_size ubatch_size ctx_size threads "
+    "threads_batch rollback branches".split()
+)
+
+
+def require_state_file(path: Path) -> None:
+    """Raise FileProblem for what must not be replaced by a state, or cannot be."""
+    try:
+        if not path.parent.is_dir():
+            raise FileProblem(f"There is no folder {path.parent}.", "Make it, or name another.")
+        if not path.exists():
+            return
+        ours = path.is_file()  # opening a pipe would wait for its other end
+        if ours:
+            with path.open("rb") as file:
+                ours = file.read(len(_MAGIC)) in (_MAGIC, b"")
+    except OSError as error:
+        raise FileProblem(f"{path} cannot be read: {error.strerror}.", "Name another.") from error
+    if not ours:
+        raise FileProblem(
+            f"{path} is no prompt cache, and would be overwritten.", "Name another file."
+        )
+
+
+def write_state(path: Path, model: LlamaModel) -> int:
+    """Keep what the model holds; the bytes written. Only the user may read a new file.
+
+    Raises OSError when it cannot be written; whatever was there is then unchanged.
+    """
+    state = model.state()
+    tokens = np.array(model.tokens, "<i4")
+    header = json.dumps(
+        _identity(model)
+        | {"tokens": len(tokens), "state": len(state), "sha256": _digest(tokens.tobytes(), state)}
+    ).encode()
+    with appearing_when_complete(path) as partial:
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(handle, "wb") as file:
+            file.write(_START.pack(_MAGIC, len(header)) + header)
+            file.write(tokens.tobytes())
+            file.write(state.data)
+            return file.tell()
+
+
+def read_state(path: Path, model: LlamaModel) -> None:
+    """Let the model hold what the file says, unless it was made by another or is damaged.
+
+    Raises OSError when it cannot be read, and ValueError with the reason, a clause, for a file that
+    must not be used; the model is then as before, or empty.
+    """
+    with path.open("rb") as file:
+        header = _read_header(file)
+        _require_same(header, _identity(model))
+        n_tokens, n_state = _sizes(header, model)
+        if os.fstat(file.fileno()).st_size != file.tell() + 4 * n_tokens + n_state:
+            raise ValueError("it is cut short or damaged")
+        tokens, state = np.empty(n_tokens, "<i4"), np.empty(n_state, np.uint8)
+        for part in (tokens, state):
+            if file.readinto(part.data.cast("B")) != part.nbytes:
+                raise ValueError("it is cut short")
+    if header.get("sha256") != _digest(tokens.tobytes(), state):
+        raise ValueError("it is damaged")
+    if tokens.min() < 0 or tokens.max() >= model.n_vocab:
+        raise ValueError("it holds tokens that the model does not have")
+    if not model.restore(tokens.tolist(), state):
+        raise ValueError("llama.cpp does not take its state")
+
+
+def _read_header(file: BinaryIO) -> dict[str, Any]:
+    start = file.read(_START.size)
+    if len(start) < _START.size:
+        raise ValueError("it is cut short")
+    magic, length = _START.unpack(start)
+    if magic != _MAGIC or length > _MAX_HEADER:
+        raise ValueError("it is damaged")
+    try:
+        header = json.loads(file.read(length).decode())
+    except (ValueError, RecursionError) as error:
+        raise ValueError("its header is damaged") from error
+    if not isinstance(header, dict):
+        raise ValueError("its header is damaged")
+    return header
+
+
+def _require_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Raise ValueError with the first difference between the makings of two states."""
+    if found.get("format") != wanted["format"]:
+        raise ValueError("another version of localspec wrote it")
+    if found.get("model") != wanted["model"]:
+        raise ValueError(f"it belongs to another model, {str(found.get('name'))[:99]}")
+    settings = found.get("settings")
+    for name, value in wanted["settings"].items():
+        was = settings.get(name) if isinstance(settings, dict) else None
+        if was != value:
+            raise ValueError(f"it was made with {name} {str(was)[:99]}, not {value}")
+    if settings != wanted["settings"]:
+        raise ValueError("it was made with other settings")
+
+
+def _sizes(header: dict[str, Any], model: LlamaModel) -> tuple[int, int]:
+    """Tokens, and bytes of their state, no more than the model's context can hold."""
+    n_tokens, n_state = header.get("tokens"), header.get("state")
+    if type(n_tokens) is not int or type(n_state) is not int or n_tokens < 1:
+        raise ValueError("its header is damaged")
+    if n_tokens > model.n_ctx:
+        raise ValueError(f"it holds {n_tokens} tokens, and the context no more than {model.n_ctx}")
+    if not 0 < n_state <= model.memory.kv + _CELL * (model.n_ctx + 2**16):
+        raise ValueError("its state is larger than the context")
+    return n_tokens, n_state
+
+
+def _identity(model: LlamaModel) -> dict[str, Any]:
+    """What a state depends on, as it comes back from JSON."""
+    settings = {name: value for name, value in model.settings().items() if name not in _FREE}
+    header = model.header
+    identity = {
+        "format": FORMAT,
+        "name": header.name or header.path.name,
+        "model": _fingerprint([*header.paths, *(lora.path for lora in model.options.loras)]),
+        "settings": settings,
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(identity, default=str))
+    return plain
+
+
+def _fingerprint(paths: Sequence[Path]) -> str:
+    """A digest of a model's files by samples: hashing gigabytes would take as long as reading.
+
+    Models of one family may have the same size and the same beginning, which is the vocabulary;
+    their weights differ everywhere.
+    """
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            digest.update(b"%d " % size + file.read(_BEGINNING))
+            for i in range(_SAMPLES):
+                file.seek(size * i // _SAMPLES)
+                digest.update(file.read(_SAMPLE))
+    return digest.hexdigest()
+
+
+def _digest(tokens: bytes, state: NDArray[np.uint8]) -> str:
+    digest = hashlib.sha256(tokens)
+    digest.update(state.data)
+    return digest.hexdigest()

@@ -1,0 +1,215 @@
+"""A head as a TokenModel: which tokens it has read, and with whose hidden states."""
+
+from collections.abc import Sequence
+
+from localspec.core.config import MAX_DRAFT_TOKENS
+from localspec.llama.batch import chunks
+from localspec.llama.heads.context import HeadContext
+from localspec.llama.heads.states import HiddenStates, States
+from localspec.llama.heads.taps import Tap, require_states
+from localspec.llama.model import LlamaModel
+from localspec.llama.memory.use import MemoryUse
+from localspec.metadata.draft_kind import draft_kind
+from localspec.metadata.header import ModelHeader
+from localspec.speculative.loop import ALONE, Logits
+from localspec.speculative.prefix import common_prefix
+
+# Tokens of the target that a head leaves unread until it is asked for a proposal. A review of a
+# draft that is not used compares them; with more of them, it would look through a window on the
+# context (`ModelDrafter`), where the target's states do not fit.
+LAG = 32
+ROOM = MAX_DRAFT_TOKENS + 2  # tokens behind the target's context, so that no window ever moves
+_NARROW = 16  # tokens of which logits nobody asked for cost less than another pass
+_WIDEST_VERIFICATION = MAX_DRAFT_TOKENS + 10  # with tokens that are read again in front of it
+
+
+class Head:
+    """A TokenModel that reads a token together with the target's state behind the one before it.
+
+    The target says what it reads, and the head reads it as well: a prompt chunk by chunk, and what
+    was verified when the next proposal is asked for, in its first step. Drafted tokens are read
+    with the head's own states, and always forgotten at the next `keep`: their place is taken by
+    what the target makes of them. Tokens that the target read unheard, such as a restored prompt
+    cache, count as read; the head begins behind them.
+
+    A subclass says how tokens are read: `_pass`, `_draft`.
+    """
+
+    reads_along = True
+    gives_prompt_row = False  # it reads no prompts by itself
+    company = ALONE
+    tree = None
+    pending = 0  # rows to be read again
+    block: int | None = None  # most tokens of a proposal that is paid with its first
+    offset = 0  # how much less the position of a token is in llama.cpp's cache
+
+    def __init__(self, target: LlamaModel, context: HeadContext, tap: Tap) -> None:
+        self._target = target
+        self._context = context
+        self._tap = tap
+        self._states = HiddenStates(tap.width)
+        self._ahead: States | None = None  # what the last pass says for a token drafted by it
+        self._tokens: list[int] = []
+        self._true = 0  # how many of them were read with the target's own states
+        self._torn = False  # true while our list and llama.cpp's cache may differ
+        self._heard = False
+        self._outputs = 0  # rows of logits that the last pass has
+        self.n_ctx = target.n_ctx + ROOM
+        self.n_vocab = context.n_vocab
+        tap.switch(True)
+        target.listener = self._listen
+
+    @property
+    def header(self) -> ModelHeader:
+        """Of the file that holds the head."""
+        return self._context.header
+
+    @property
+    def overridden(self) -> frozenset[str]:
+        """No key: a head takes its values from the file."""
+        return frozenset()
+
+    def settings(self) -> dict[str, object]:
+        """What a result obtained with this head depends on, as plain data."""
+        kind = draft_kind(self.header)
+        spec_type = "draft-mtp" if kind.is_model else kind.spec_type  # of a whole model: its own
+        return self._context.settings() | {"spec_type": spec_type}
+
+    @property
+    def memory(self) -> MemoryUse:
+        """What llama.cpp allocated for the head alone."""
+        return self._context.memory
+
+    # -- TokenModel ------------------------------------------------------------------------
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens read, and those before the first that it was told of; not to be changed."""
+        return self._tokens
+
+    def decode(self, tokens: Sequence[int], rows: int) -> Logits:
+        """Append ``tokens``; logits after the last ``rows``, valid until the next call.
+
+        Raises EngineError when llama.cpp refuses. It and Ctrl-C leave what was read before.
+        """
+        self._mend()
+        self._states.keep(len(self._target.tokens))  # those behind belong to rejected tokens
+        self._read(tokens, rows)
+        self._states.trim()
+        return self._logits(rows)
+
+    def keep(self, length: int) -> None:
+        """Forget every token at ``length`` and beyond, and all that were drafted."""
+        self._mend()
+        self._cut(min(length, self._true))
+
+    def mark(self) -> None:
+        """Tokens read from here on may be taken back: they always may."""
+
+    def close(self) -> None:
+        """Free the head, before its target is freed; harmless when called twice."""
+        if self._target.listener == self._listen:
+            self._target.listener = None
+            self._tap.switch(False)
+        self._context.close()
+
+    # -- the target ------------------------------------------------------------------------
+
+    def _listen(self, tokens: Sequence[int], position: int) -> None:
+        """Take the target's states of tokens from ``position`` on.
+
+        Without any, all before ``position`` took the place of what was read, and no state is known.
+        """
+        self._mend()
+        rows = self._tap.rows(len(tokens))
+        if not self._heard:
+            require_states(rows)
+            self._heard = bool(len(tokens))
+        first = min(position, self._true) if tokens else 0
+        self._cut(first + common_prefix(self._tokens[first : self._true], [*tokens]))
+        if not tokens:
+            self._states.keep(0)
+        self._states.add(position, rows)
+        if len(tokens) > _WIDEST_VERIFICATION or self._reads_at_once:
+            self._follow(position + len(tokens))
+        elif position - self._true > LAG:
+            self._follow(position)
+        self._states.trim()
+
+    _reads_at_once = False  # tokens that may still be rejected are read as well
+
+    def _follow(self, end: int) -> None:
+        self._read(self._target.tokens[len(self._tokens) : end], 0)
+
+    def _begin_behind(self, tokens: Sequence[int]) -> None:
+        """Count tokens as read whose states nobody knows, in place of what was read."""
+        self._cut(0)
+        self._tokens.extend(tokens)
+        self._true = len(tokens)
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def _read(self, tokens: Sequence[int], rows: int) -> None:
+        unknown = min(max(0, self._states.begin - len(self._tokens)), len(tokens) - rows)
+        if unknown > 0:
+            self._begin_behind([*self._tokens, *tokens[:unknown]])
+            tokens = tokens[unknown:]
+        for chunk, outputs in chunks(tokens, rows, self._context.size):
+            begin, ahead = len(self._tokens), self._ahead
+            self._torn, self._ahead = True, None
+            if begin > self._states.end and ahead is not None and len(chunk) == 1:
+                self._draft(chunk, begin, ahead)
+            else:
+                states = self._states.inputs(begin, begin + len(chunk))
+                self._pass(chunk, begin, states, outputs)
+            self._tokens.extend(chunk)
+            if self._true == begin:
+                self._true = max(begin, min(len(self._tokens), self._states.end + 1))
+            self._torn = False
+        if rows == 0:
+            self._context.synchronize()
+
+    def _pass(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
+        """Read tokens from position ``begin`` on, each with the target's state before it."""
+        self._compute(tokens, begin, states, outputs)
+
+    def _draft(self, tokens: Sequence[int], begin: int, ahead: States) -> None:
+        """Read the token that the last pass led to."""
+        self._compute(tokens, begin, ahead[None], 1)
+
+    def _compute(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
+        """Read tokens, and have logits of the last ``outputs``.
+
+        Of a pass all tokens have outputs, or none: with some, llama.cpp hands out the first rows of
+        a graph that computes all (EAGLE3's logits, the own states of many MTP graphs).
+        """
+        quiet = len(tokens) - outputs
+        if 0 < quiet < len(tokens) and len(tokens) > _NARROW:
+            self._compute(tokens[:quiet], begin, states[:quiet], 0)
+            tokens, begin, states = tokens[quiet:], begin + quiet, states[quiet:]
+        at, self._outputs = begin - self.offset, len(tokens) if outputs else 0
+        self._context.decode(tokens, range(at, at + len(tokens)), states, self._outputs)
+        if outputs:
+            self._ahead = self._context.own_state(len(tokens) - 1)
+
+    def _logits(self, rows: int) -> Logits:
+        """Behind the last ``rows`` tokens of those just read."""
+        return self._context.logits(self._outputs)[self._outputs - rows :]
+
+    def _cut(self, length: int) -> None:
+        if length < len(self._tokens):
+            self._torn, self._ahead = True, None
+            del self._tokens[length:]
+            self._true = min(self._true, length)
+            self._forget(length)
+            self._torn = False
+
+    def _mend(self) -> None:
+        """After Ctrl-C in the middle of something: let llama.cpp hold what our list does."""
+        if self._torn:
+            self._ahead, self._true = None, min(self._true, len(self._tokens))
+            self._forget(len(self._tokens))
+            self._torn = False
+
+    def _forget(self, length: int) -> None:
+        self._context.forget(max(0, length - self.offset))

@@ -1,0 +1,79 @@
+"""MTP (NextN) heads: trained layers behind a target's last one, in its file or in a sidecar."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from localspec.llama.heads.context import HeadContext
+from localspec.llama.heads.head import Head
+from localspec.llama.heads.states import States
+from localspec.llama.heads.taps import Tap
+from localspec.llama.heads.unstable import unstable
+from localspec.llama.model import LlamaModel
+
+
+class MtpHead(Head):
+    """One trained layer, used again for each drafted token.
+
+    At position p it reads token x_p with the target's state after p - 1, and says x_(p+1); zeros
+    stand before the first token, as in `common_speculative_impl_draft_mtp`.
+    """
+
+
+class ChainedHead(Head):
+    """Several trained layers: the first drafts the first token, the second the next, and so on.
+
+    All of them read what the target read. Each drafts on what the ones before it said, which it has
+    to read itself: keys and values of all layers share the cells of a position. Behind as many
+    tokens as there are layers, the last one goes on (`common_speculative_impl_draft_mtp` ends).
+    """
+
+    def __init__(self, target: LlamaModel, context: HeadContext, tap: Tap, layers: int) -> None:
+        super().__init__(target, context, tap)
+        self._layers = layers
+        self._drafted: list[int] = []
+        self._said: list[States] = []  # own states, one before each drafted token
+        self._first = 0  # position of the first drafted token
+
+    def _pass(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
+        """See `Head._pass`."""
+        self._drafted, self._said, self._first = [], [], begin + len(tokens)
+        for layer in reversed(range(self._layers)):  # the first one last: its logits count
+            self._choose(layer, begin)
+            self._compute(tokens, begin, states, outputs if layer == 0 else 0)
+
+    def _draft(self, tokens: Sequence[int], begin: int, ahead: States) -> None:
+        """See `Head._draft`."""
+        self._drafted.extend(tokens)
+        self._said.append(ahead)
+        self._choose(min(len(self._drafted), self._layers - 1), self._first)
+        self._compute(self._drafted, self._first, np.stack(self._said), 1)
+
+    def _choose(self, layer: int, begin: int) -> None:
+        """Let a layer compute from position ``begin`` on, in the cells that others used."""
+        self._forget(begin)
+        unstable().llama_set_nextn_layer_offset(self._context.handle, layer)
+
+
+class SharedHead(Head):
+    """A head that looks into its target's own cache, and has none: Gemma 4's assistant.
+
+    It has nothing to catch up with, and stays at one position while it drafts.
+    """
+
+    _reads_at_once = True
+
+    def keep(self, length: int) -> None:
+        """See `Head.keep`; what the target took back has not to be read again either."""
+        super().keep(min(length, len(self._target.tokens)))
+
+    def _compute(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
+        """See `Head._compute`; only the last token says something."""
+        if outputs:
+            at = max(1, len(self._target.tokens))  # at 0 there is nothing to look at
+            self._context.decode(tokens[-1:], [at], states[-1:], 1)
+            self._outputs = 1
+            self._ahead = self._context.own_state(0)
+
+    def _forget(self, length: int) -> None:
+        """There is nothing of its own to forget."""

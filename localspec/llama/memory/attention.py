@@ -1,0 +1,140 @@
+"""Attention of a model: bytes of its KV cache, and whether flash attention computes it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from localspec.core import machine
+from localspec.core.config import BATCH, LoadOptions
+from localspec.llama.memory.recurrent import is_recurrent
+from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME
+from localspec.metadata.header import ModelHeader
+
+Shapes = Mapping[str, tuple[int, ...]]  # of a layer's tensors, by their names without its number
+
+# Of one or a few tokens behind 200 others, both ways cost the same on CPUs, whatever the geometry:
+# see benchmarks/attention.py. A context of so many tokens is on average half full.
+_SHORT_CTX = 512
+_MOST_SCORES = 2**28  # bytes of attention scores of one pass without flash attention
+_FLOAT = 4  # bytes
+_BOTH = frozenset({"falcon-h1"})  # attention and a recurrent state in each layer
+
+
+class AttentionChoice(NamedTuple):
+    """Whether a context uses flash attention, and why."""
+
+    flash: bool
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{'on' if self.flash else 'off'}: {self.reason}"
+
+
+def choose_attention(
+    header: ModelHeader, options: LoadOptions, ctx_size: int, *, on_device: bool
+) -> AttentionChoice:
+    """What ``--flash-attn auto`` means for a context of ``ctx_size`` tokens a text.
+
+    llama.cpp turns flash attention on wherever it works, but its CPU kernel computes one row after
+    the other, which makes verification dear. ``on_device``: some layers are not on the CPU.
+    """
+    if options.flash_attention != "auto":
+        return AttentionChoice(options.flash_attention == "on", "as requested")
+    if on_device:
+        return AttentionChoice(True, "layers are on a device")
+    if options.cache_type_v not in ("f16", "bf16", "f32"):
+        return AttentionChoice(True, "a quantised V cache requires it")
+    if options.parallel * ctx_size <= _SHORT_CTX:
+        return AttentionChoice(True, f"the context has at most {_SHORT_CTX} tokens")
+    if not _has_uniform_values(header):
+        return AttentionChoice(True, "without it, V caches of different widths take more memory")
+    if options.parallel == 1 and _has_own_small_keys(header) and machine.has_avx512():
+        return AttentionChoice(True, "with AVX-512, heads of 64 that share no keys are faster with")
+    return AttentionChoice(False, "on a CPU, verifying several tokens is faster without it")
+
+
+def with_attention(
+    header: ModelHeader, options: LoadOptions, ctx_size: int, *, on_device: bool
+) -> LoadOptions:
+    """The options with flash attention on or off.
+
+    Without it a pass holds the scores of all its tokens at once; where flash attention was left
+    open, ``ubatch_size`` is lowered so that they stay within 256 MiB where that is possible.
+    """
+    choice = choose_attention(header, options, ctx_size, on_device=on_device)
+    if choice.flash or options.flash_attention == "off":
+        return replace(options, flash_attention="on" if choice.flash else "off")
+    fitting = _MOST_SCORES // max(1, score_bytes(header, 1, options.parallel * ctx_size))
+    ubatch = min(options.ubatch_size, max(BATCH.low, fitting - fitting % BATCH.low))
+    return replace(options, flash_attention="off", ubatch_size=ubatch)
+
+
+def score_bytes(header: ModelHeader, batch: int, cells: int) -> int:
+    """Bytes of the attention scores of ``batch`` tokens over ``cells`` in the widest layer."""
+    heads = header.get("attention.head_count")
+    widest = max(heads, default=0) if isinstance(heads, tuple) else heads
+    return _FLOAT * batch * cells * (widest if isinstance(widest, int) else 0)
+
+
+def _has_uniform_values(header: ModelHeader) -> bool:
+    """Whether the values of all attention layers are equally wide, and stored as such.
+
+    `llama_kv_cache` pads the others to the widest without flash attention; those of MLA are a part
+    of the keys.
+    """
+    lengths = ("value_length", "value_length_swa")
+    widths = {header.get(f"attention.{name}") for name in lengths} - {None}
+    kv_heads = header.get("attention.head_count_kv")
+    counts = set(kv_heads) - {0} if isinstance(kv_heads, tuple) else set()
+    is_mla = header.get("attention.kv_lora_rank") is not None
+    return len(widths) <= 1 and len(counts) <= 1 and not is_mla
+
+
+def _has_own_small_keys(header: ModelHeader) -> bool:
+    """Whether each head has keys of its own, of 64 elements.
+
+    The one geometry of benchmarks/attention.py for which the kernel's AVX-512 code is the faster
+    one in passes of 1 to 4 tokens; from 8 tokens on, it is not.
+    """
+    heads, width = header.head_count or 1, header.get("attention.key_length")
+    usual = (header.embedding_length or 0) // heads
+    shares = header.get("attention.head_count_kv") not in (None, heads)
+    return not shares and (usual if width is None else width) == 64
+
+
+def token_bytes(header: ModelHeader, index: int, shapes: Shapes, options: LoadOptions) -> int:
+    """Bytes of cached keys and values of one token in one layer."""
+    shared = header.get("attention.shared_kv_layers")
+    if isinstance(shared, int) and index >= (header.block_count or 0) - shared:
+        return 0
+    keys, values = _kv_widths(header, index, shapes)
+    return _packed(keys, options.cache_type_k) + _packed(values, options.cache_type_v)
+
+
+def _packed(width: int, type_name: str) -> int:
+    stored = GGML_TYPES_BY_NAME[type_name]
+    return width * stored.block_bytes // stored.block_elements
+
+
+def _kv_widths(header: ModelHeader, index: int, shapes: Shapes) -> tuple[int, int]:
+    """Elements of a token's key and value: as wide as the layer's projections make them."""
+    if is_recurrent(header, shapes) and header.architecture not in _BOTH:
+        return 0, 0
+    rank = header.get("attention.kv_lora_rank")
+    if isinstance(rank, int) and header.get("attention.key_length_mla") is not None:
+        turned = header.get("rope.dimension_count")
+        return rank + (turned if isinstance(turned, int) else 0), 0
+    rows = [shapes.get(f"attn_{name}.weight", ()) for name in ("k", "v")]
+    if len(rows[0]) == 2:  # where values are the keys again, there is no projection of their own
+        return rows[0][1], rows[1][1] if len(rows[1]) == 2 else rows[0][1]
+    if not {"attn_qkv.weight", "attn_kv_b.weight"} & set(shapes):
+        return 0, 0
+    heads = header.head_count or 1
+    given = header.get("attention.head_count_kv")
+    if isinstance(given, tuple) and index < len(given):
+        given = given[index]
+    n_kv = given if isinstance(given, int) and "attn_qkv.weight" in shapes else heads
+    usual = (header.embedding_length or 0) // heads
+    lengths = [header.get(f"attention.{name}_length") for name in ("key", "value")]
+    key, value = (length if isinstance(length, int) else usual for length in lengths)
+    return n_kv * key, n_kv * value

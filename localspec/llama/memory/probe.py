@@ -1,0 +1,251 @@
+"""Memory of a pair on this machine: estimated from headers, asked of llama.cpp where it is tight.
+
+It is also the child process in which llama.cpp plans a load without weights: a file that makes
+llama.cpp abort ends that process only.
+"""
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from localspec.core import child, machine
+from localspec.core.config import LoadOptions, RpcServers, load_options
+from localspec.core.errors import EngineError, UsageError
+from localspec.core.formatting import size
+from localspec.llama import llama_library
+from localspec.llama.parameters import uses_devices
+from localspec.llama.memory.estimate import MemoryEstimate, estimate_memory, estimate_run
+from localspec.llama.memory.plan import (
+    LEAST_CTX,
+    FreeMemory,
+    MemoryPlan,
+    MemoryRequest,
+    asked_ctx_size,
+    default_ctx_size,
+    draft_ctx_size,
+    plan,
+)
+from localspec.llama.memory.use import MemoryUse
+from localspec.metadata.header import ModelHeader, read_header
+
+_TIGHT = 0.5  # of what is free: from there on llama.cpp is asked, which takes a second
+_PATIENCE = 60  # seconds for the child
+_MOST_BYTES = 8 * 2**30  # of addresses in the child; half a GB is usual
+_WORTH_TELLING = 2**30  # bytes
+
+
+def free_memory(device: str | None = None) -> FreeMemory:
+    """What is free now, on the devices named as by ``--device``, or on all."""
+    ram = machine.memory()
+    chosen = llama_library.devices() if device is None else llama_library.choose_devices(device)
+    gpus = [each for each in chosen if each.kind == "GPU"]
+    workers = [each for each in chosen if each.kind == llama_library.RPC_SERVER]
+    # Apple's GPU works in the same memory, and what a backend does not tell cannot be planned with.
+    known = sys.platform != "darwin" and all(each.total for each in gpus)
+    told = all(each.total for each in workers)
+    return FreeMemory(
+        None if ram is None else ram[0],
+        tuple(each.free for each in gpus) if known else (),
+        tuple(each.free for each in workers) if told else (),
+    )
+
+
+def memory_for_models(*, total: bool = False) -> int | None:
+    """Bytes for models: RAM that is free, or all of it, and what GPUs have; None where unknown."""
+    memory = machine.memory()
+    if memory is None:
+        return None
+    on_gpus = free_memory().gpu if machine.has_nvidia_gpu() else 0
+    return memory[1 if total else 0] + on_gpus
+
+
+def would_allocate(path: Path, options: LoadOptions) -> MemoryUse | None:
+    """What llama.cpp says it would take for a file, None when it does not say; no weights load."""
+    try:
+        return MemoryUse(**json.loads(_ask(path, options)[1]))
+    except (OSError, subprocess.SubprocessError, ValueError, TypeError):
+        return None
+
+
+def require_loadable(path: Path) -> None:
+    """Raise EngineError, with llama.cpp's reason, for a file that llama.cpp cannot run.
+
+    A context of it is made, and its graphs are laid out; no weights load.
+    """
+    options = LoadOptions(path, ctx_size=LEAST_CTX)
+    try:
+        code = _ask(path, options)[0]
+    except (OSError, subprocess.SubprocessError) as error:
+        raise EngineError(f"llama.cpp did not say whether it loads {path.name}: {error}.") from None
+    if child.crashed(code):
+        raise EngineError(f"llama.cpp crashes on {path.name}.")
+    if code > 0:
+        from localspec.llama.model import LlamaModel
+
+        LlamaModel(read_header(path), options, weightless=True).close()
+
+
+def require_survival(options: LoadOptions) -> None:
+    """Raise UsageError where values in place of the file's make llama.cpp end its process.
+
+    Its assertions look at what a converter would not write, and our checks know but some of them.
+    """
+    if not options.override_kv:
+        return
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        if child.crashed(_ask(options.path, options)[0]):
+            raise UsageError(
+                f"With the values of --override-kv, llama.cpp crashes on {options.path}.",
+                "Leave them out one by one: one does not go with the rest of the file.",
+            )
+
+
+def _ask(path: Path, options: LoadOptions) -> tuple[int, str]:
+    """Exit code of the child, and its answer; raises SubprocessError where it takes too long."""
+    # A server answers one connection at a time, and that is ours.
+    alone = replace(options, path=path, rpc=RpcServers())
+    return child.ask("localspec.llama.memory.probe", asdict(alone), _PATIENCE)
+
+
+def plan_here(
+    target: ModelHeader,
+    target_options: LoadOptions,
+    draft: ModelHeader | None = None,
+    draft_options: LoadOptions | None = None,
+    free: FreeMemory | None = None,
+) -> MemoryPlan:
+    """Contexts and GPU layers for a pair on this machine, as far as the options leave them open.
+
+    Raises NotEnoughMemory for what cannot fit.
+    """
+    free = free or free_memory(target_options.device)
+    free = _placeable(free, target_options, draft_options)
+    target_options = _with_flash(target_options)
+    draft_options = draft_options and _with_flash(draft_options)
+    request = MemoryRequest(
+        asked_ctx_size(target, target_options.ctx_size),
+        draft_options.ctx_size if draft_options else None,
+        target_options.gpu_layers,
+        draft_options.gpu_layers if draft_options else None,
+        target_options.resident,
+    )
+    correct: list[Callable[[MemoryEstimate], MemoryEstimate]] = [lambda rough: rough] * 2
+
+    def estimate(ctx_size: int, draft_ctx: int) -> tuple[MemoryEstimate, MemoryEstimate | None]:
+        first = correct[0](estimate_run(target, ctx_size, target_options))
+        if draft is None or draft_options is None:
+            return first, None
+        return first, correct[1](estimate_run(draft, draft_ctx, draft_options))
+
+    def draft_context(ctx_size: int) -> int:
+        return request.draft_ctx_size or (draft_ctx_size(draft, ctx_size) if draft else 0)
+
+    ctx_size = request.ctx_size or default_ctx_size(target)
+    draft_ctx = draft_context(ctx_size)
+    least = request.ctx_size or min(ctx_size, LEAST_CTX)
+    wanted = _is_tight(estimate(ctx_size, draft_ctx), free)
+    if wanted and not _is_hopeless(estimate(least, draft_context(least)), free):
+        correct[0] = _correction(target, ctx_size, target_options)
+        if draft is not None and draft_options is not None:
+            correct[1] = _correction(draft, draft_ctx, draft_options)
+    return plan(target, draft, request, free, estimate)
+
+
+def _with_flash(options: LoadOptions) -> LoadOptions:
+    """The options of a model; flash attention stays on where layers may be on a device."""
+    auto = options.flash_attention == "auto"
+    return replace(options, flash_attention="on") if auto and uses_devices(options) else options
+
+
+def _placeable(free: FreeMemory, target: LoadOptions, draft: LoadOptions | None) -> FreeMemory:
+    """What is free as far as layers can be placed there.
+
+    Whoever places tensors or models knows better than an estimate by layers.
+    """
+    if target.split_mode == "none":
+        free = replace(free, gpus=free.gpus[target.main_gpu :][:1])
+    by_hand = target.cpu_moe_layers or target.override_tensors or target.tensor_split
+    by_hand = by_hand or target.split_mode in ("row", "tensor")
+    if draft is not None:
+        by_hand = by_hand or draft.override_tensors or draft.device != target.device
+    if by_hand:
+        return FreeMemory(None if free.ram is None else free.ram + sum(free.devices))
+    return free
+
+
+def announcement(chosen: MemoryPlan, free: FreeMemory) -> str | None:
+    """A line for before the weights are read, where reading them takes a while."""
+    if chosen.use.total < _WORTH_TELLING:
+        return None
+    where = f", {size(chosen.on_gpu)} of it on {free.where}" if chosen.on_gpu else ""
+    return (
+        f"Loading {size(chosen.use.total)}{where}: {chosen.use.parts} for a context of "
+        f"{chosen.ctx_size:,} tokens; {size(free.ram)} of RAM free."
+    )
+
+
+def _is_tight(models: tuple[MemoryEstimate, MemoryEstimate | None], free: FreeMemory) -> bool:
+    total = sum(model.use.total for model in models if model is not None)
+    on_devices = free.gpu + sum(free.workers) if free.devices else None
+    room = [each for each in (free.ram, on_devices) if each is not None]
+    return any(total > _TIGHT * each for each in room)
+
+
+def _is_hopeless(models: tuple[MemoryEstimate, MemoryEstimate | None], free: FreeMemory) -> bool:
+    """Whether caches and buffers would not fit though the estimate were twice too large.
+
+    llama.cpp then need not be asked, which takes it memory and time in proportion to the context.
+    """
+    if free.ram is None:
+        return False
+    working = sum(model.use.kv + model.use.compute for model in models if model is not None)
+    return working > 2 * (free.ram + sum(free.devices))
+
+
+def _correction(
+    header: ModelHeader, ctx_size: int, options: LoadOptions
+) -> Callable[[MemoryEstimate], MemoryEstimate]:
+    """How far llama.cpp's own plan is from the estimate at one context, applied to any."""
+    exact = would_allocate(header.path, replace(options, ctx_size=ctx_size))
+    rough = estimate_memory(header, ctx_size, options, sequences=2, heads=options.load_heads).use
+    if exact is None or not (rough.kv and rough.compute and exact.kv and exact.compute):
+        return lambda unchanged: unchanged
+    return lambda other: other.scaled(exact.kv / rough.kv, exact.compute / rough.compute)
+
+
+def _answer() -> None:
+    """Read options as a line of JSON from stdin; print what llama.cpp would allocate as JSON."""
+    from localspec.llama.model import LlamaModel
+
+    asked = json.loads(sys.stdin.readline())
+    child.end_with_parent()
+    _bound_memory()
+    options = load_options(asked)
+    planned = LlamaModel(read_header(options.path, options.override_kv), options, weightless=True)
+    print(json.dumps(asdict(planned.memory)))
+    planned.close()
+
+
+def _bound_memory() -> None:
+    """Let this process fail rather than take the memory that models need, where that is possible.
+
+    Drivers of GPUs reserve addresses far beyond the memory they use, so there it stays unbound.
+    """
+    if any(device.is_gpu for device in llama_library.devices()):
+        return
+    try:
+        import resource
+    except ImportError:
+        return  # Windows has no such limits
+    with contextlib.suppress(OSError, ValueError):
+        now, most = resource.getrlimit(resource.RLIMIT_AS)
+        if now == resource.RLIM_INFINITY or now > _MOST_BYTES:
+            resource.setrlimit(resource.RLIMIT_AS, (_MOST_BYTES, most))
+
+
+if __name__ == "__main__":
+    _answer()

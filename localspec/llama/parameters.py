@@ -1,0 +1,184 @@
+"""llama.cpp's parameters of a model and of its context, from how it is to be loaded."""
+
+import ctypes
+import itertools
+import os
+import re
+from dataclasses import asdict
+from typing import Any
+
+from localspec.core.config import MAX_ROWS, KeyValue, LoadOptions
+from localspec.core.errors import UsageError
+from localspec.llama import llama_library
+from localspec.llama.cache import rollback
+from localspec.llama.rpc.servers import devices_of
+from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME
+from localspec.metadata.model_checks import MAX_LAYERS
+
+_FLASH = {"auto": -1, "off": 0, "on": 1}
+_SPLIT = {"none": 0, "layer": 1, "row": 2, "tensor": 3}
+_ROPE_SCALING = {"none": 0, "linear": 1, "yarn": 2}
+_KV_TYPES = {int: (0, "val_i64"), float: (1, "val_f64"), bool: (2, "val_bool"), str: (3, "val_str")}
+_LOAD_AUTO, _LOAD_NONE, _LOAD_MLOCK, _LOAD_MMAP_MLOCK = -1, 0, 2, 3
+_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"  # LLM_FFN_EXPS_REGEX in llama.cpp
+# Python's and C++'s regular expressions both recurse, and C++'s overflow the stack of the process.
+_LONGEST_PATTERN, _DEEPEST_PATTERN = 1024, 32  # characters, open parentheses
+
+
+class _TensorOverride(ctypes.Structure):
+    """llama_model_tensor_buft_override, which the bindings leave out."""
+
+    _fields_ = [("pattern", ctypes.c_char_p), ("buffer_type", ctypes.c_void_p)]
+
+
+def model_parameters(options: LoadOptions, *, weightless: bool = False) -> Any:
+    """`llama_model_params`, to be kept while the model is: it owns what it points to.
+
+    Raises UsageError for a device, a buffer type or a pattern that llama.cpp would not take.
+    """
+    llama = llama_library.library()
+    params = llama.llama_model_default_params()
+    params.n_gpu_layers = -1 if options.gpu_layers is None else options.gpu_layers
+    params.load_mode = _load_mode(options)
+    params.load_mtp = options.load_heads
+    if weightless:
+        params.no_alloc, params.load_mode = True, _LOAD_NONE  # others abort without weights
+    params.split_mode, params.main_gpu = _SPLIT[options.split_mode], options.main_gpu
+    if options.tensor_split:
+        params.tensor_split = _tensor_split(options.tensor_split, llama.llama_max_devices())
+    if options.override_kv:
+        params.kv_overrides = _kv_overrides(options.override_kv)
+    chosen = _devices(options)
+    if chosen is not None:
+        params.device_list = (ctypes.c_void_p * (len(chosen) + 1))(*chosen)  # lives as long
+        params.devices = ctypes.addressof(params.device_list)
+    overrides = _tensor_overrides(options)
+    if overrides:
+        params.override_list = (_TensorOverride * (len(overrides) + 1))(*overrides)
+        params.tensor_buft_overrides = ctypes.addressof(params.override_list)
+    return params
+
+
+def has_branches(options: LoadOptions, way: str) -> bool:
+    """Whether the sequences of a context are the paths of a tree."""
+    return options.sequences > options.parallel and way == rollback.Trim.name
+
+
+def context_parameters(options: LoadOptions, n_ctx: int, threads: int, way: str) -> Any:
+    """`llama_context_params` for texts of ``n_ctx`` tokens each, rolled back in this way."""
+    params = llama_library.library().llama_context_default_params()
+    params.n_ctx = options.parallel * n_ctx + (1 if options.exact else 0)  # for the dummy row
+    sequences = options.sequences if has_branches(options, way) else options.parallel
+    params.n_seq_max, params.kv_unified = sequences, sequences > 1
+    params.n_batch, params.n_ubatch = options.batch_size, options.ubatch_size
+    params.swa_full = False  # layers with a sliding window keep no more than that, and a batch
+    params.n_outputs_max = params.n_outputs_max_per_seq = MAX_ROWS
+    params.n_threads = threads
+    params.n_threads_batch = options.threads_batch or threads
+    params.flash_attn_type = _FLASH[options.flash_attention]
+    params.type_k = GGML_TYPES_BY_NAME[options.cache_type_k].type_id
+    params.type_v = GGML_TYPES_BY_NAME[options.cache_type_v].type_id
+    rollback.configure(params, way)
+    for name, value in asdict(options.rope).items():
+        if value is not None:
+            setattr(params, name, _ROPE_SCALING.get(value, value))
+    return params
+
+
+def _load_mode(options: LoadOptions) -> int:
+    if options.mlock:
+        return _LOAD_MMAP_MLOCK if options.mmap else _LOAD_MLOCK
+    return _LOAD_AUTO if options.mmap else _LOAD_NONE
+
+
+def _tensor_split(shares: tuple[float, ...], most: int) -> Any:
+    """Shares by device; llama.cpp reads as many as there can be devices."""
+    if len(shares) >= most:
+        raise UsageError(
+            f"--tensor-split has {len(shares)} shares, but llama.cpp takes fewer than {most}.",
+            "Give one share for each GPU, such as 3,1.",
+        )
+    return (ctypes.c_float * most)(*shares)
+
+
+def _kv_overrides(given: tuple[KeyValue, ...]) -> Any:
+    """The array llama.cpp wants, which ends with an empty key."""
+    entry = llama_library.library().llama_model_kv_override
+    array = (entry * (len(given) + 1))()
+    for i, (key, value) in enumerate(given):
+        tag, member = _KV_TYPES[type(value)]
+        array[i].tag, array[i].key = tag, key.encode()
+        setattr(array[i].value, member, value.encode() if isinstance(value, str) else value)
+    return array
+
+
+def uses_devices(options: LoadOptions) -> bool:
+    """Whether any layer may be computed elsewhere than on the CPU."""
+    if options.gpu_layers == 0:
+        return False
+    chosen = _devices(options)
+    if chosen is not None:
+        return bool(chosen)
+    return any(device.kind not in ("CPU", "accelerator") for device in llama_library.devices())
+
+
+def _devices(options: LoadOptions) -> list[int] | None:
+    """Handles of the devices that take layers; None where that is left to llama.cpp.
+
+    It would take every RPC server that it knows, for every model. Those of ``options.rpc`` come
+    first, then the GPUs here, or else an integrated one (`llama_prepare_model_devices`).
+    """
+    every = llama_library.devices()
+    workers = [device.name for device in every if device.kind == llama_library.RPC_SERVER]
+    if options.device is not None:
+        chosen = llama_library.choose_devices(options.device)
+        if options.rpc and all(device.name not in workers for device in chosen):
+            raise UsageError(
+                f"--device {options.device} names no device of --rpc.",
+                f"Leave --device out, or name them too: {','.join(workers)}.",
+            )
+        return [device.handle for device in chosen]
+    if not workers:
+        return None
+    kinds = ("GPU",) if any(device.kind == "GPU" for device in every) else ("integrated GPU",)
+    return devices_of(options.rpc) + [each.handle for each in every if each.kind in kinds]
+
+
+def _tensor_overrides(options: LoadOptions) -> list[_TensorOverride]:
+    """`--n-cpu-moe` and `--override-tensor PATTERN=BUFFER` as llama.cpp wants them."""
+    pairs = [
+        (rf"blk\.{i}{_EXPERTS}", "CPU") for i in range(min(options.cpu_moe_layers, MAX_LAYERS))
+    ]
+    for text in options.override_tensors:
+        pattern, _, buffer = text.partition("=")
+        _check_pattern(pattern)
+        pairs.append((pattern, buffer))
+    known = llama_library.buffer_types() if pairs else {}
+    overrides = []
+    for pattern, buffer in pairs:
+        if buffer not in known:
+            raise UsageError(
+                f"There is no buffer type {buffer[:80]!r}.",
+                f"Expected PATTERN=BUFFER with one of: {', '.join(known)}.",
+            )
+        overrides.append(_TensorOverride(os.fsencode(pattern), known[buffer]))
+    return overrides
+
+
+def _check_pattern(pattern: str) -> None:
+    """Raise UsageError for what is no regular expression, or is one that llama.cpp dies of."""
+    flag = f"--override-tensor {pattern if len(pattern) <= 80 else pattern[:80] + '…'!r}"
+    hint = r"Expected PATTERN=BUFFER, such as blk\.1\..*=CPU."
+    depths = itertools.accumulate({"(": 1, ")": -1}.get(character, 0) for character in pattern)
+    if len(pattern) > _LONGEST_PATTERN or max(depths, default=0) > _DEEPEST_PATTERN:
+        raise UsageError(
+            f"{flag}: a pattern has at most {_LONGEST_PATTERN:,} characters and "
+            f"{_DEEPEST_PATTERN} nested parentheses.",
+            hint,
+        )
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError) as error:
+        raise UsageError(
+            f"{flag}: the pattern is no regular expression ({error}).", hint
+        ) from error

@@ -1,0 +1,138 @@
+"""Quantization by llama.cpp, in a child process: a file that makes llama.cpp abort ends that only.
+
+It is also the module that the child runs.
+"""
+
+import collections
+import ctypes
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from localspec.core import child, machine
+from localspec.core.errors import DraftNotMade, UsageError
+from localspec.core.files import appearing_when_complete
+from localspec.core.formatting import one_line
+from localspec.metadata.header import FILE_TYPES
+
+# llama-quantize refuses these without an importance matrix, which takes a text and hours to make.
+_NEED_MATRIX = frozenset("IQ1_S IQ1_M IQ2_XXS IQ2_XS IQ2_S IQ2_M IQ3_XXS IQ3_XS Q2_K_S".split())
+_NOT_OFFERED = frozenset(["MXFP4", "NVFP4"])  # types of files as they are published
+_ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
+_FTYPES = {name: number for number, name in FILE_TYPES.items() if name not in _NOT_OFFERED}
+TYPES = tuple(name for name in _FTYPES if name not in _NEED_MATRIX)
+
+_MOST_ROWS = 256 << 20  # bytes of a tensor's rows in memory; llama.cpp's default is 8 GiB
+_TENSOR = re.compile(r"\[ *(\d{1,6})/ *\d+\]")
+_REASON = re.compile(r"failed to quantize: (.+)|(GGML_ASSERT\(.+)")
+_LAST_LINES = 50
+
+
+def quantize(
+    source: Path,
+    output: Path,
+    type_name: str,
+    *,
+    without: Sequence[int] = (),
+    on_tensor: Callable[[int], None] | None = None,
+) -> None:
+    """Write the model at ``source`` in another type to ``output``, complete or not at all.
+
+    Layers ``without`` are left out; others get the numbers that become free, but the header is the
+    source's in all else (`llama_model_quantize`, `prune_layers`). ``on_tensor`` hears how many
+    tensors are written; what it raises, as Ctrl-C, ends the child.
+
+    Raises UsageError for a type that cannot be made, DraftNotMade with llama.cpp's reason.
+    """
+    ftype = _FTYPES[require_type(type_name)]
+    with appearing_when_complete(output) as partial:
+        asked = {
+            "source": str(source),
+            "output": str(partial),
+            "ftype": ftype,
+            "without": sorted(without),
+        }
+        command, pipe = child.command(__name__), subprocess.PIPE
+        with subprocess.Popen(
+            command, stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe, errors="replace", text=True
+        ) as worker:
+            assert worker.stdin is not None and worker.stderr is not None
+            try:
+                worker.stdin.write(json.dumps(asked) + "\n")
+                worker.stdin.flush()  # and left open: its end tells the child that we are gone
+                last = _follow(worker.stderr, on_tensor)
+                code = worker.wait()
+            finally:
+                worker.kill()
+        if code:
+            raise DraftNotMade(
+                f"llama.cpp cannot write {one_line(source.name)} as {type_name}: "
+                f"{_reason(last, code)}.",
+                "Choose another --type.",
+            )
+
+
+def require_type(name: str) -> str:
+    """The type as llama-quantize calls it; raises UsageError for one that cannot be made."""
+    known = name.upper()
+    known = _ALIASES.get(known, known)
+    if known in _NEED_MATRIX:
+        raise UsageError(
+            f"{known} needs an importance matrix, measured on a text.",
+            f"Choose one that does without, such as {'Q2_K' if '2' in known else 'Q3_K_M'}.",
+        )
+    if known not in TYPES:
+        raise UsageError(f"There is no type {name!r}.", f"Choose one of {', '.join(TYPES)}.")
+    return known
+
+
+def _follow(lines: Iterable[str], on_tensor: Callable[[int], None] | None) -> list[str]:
+    """Read the child's log to its end, and tell how far it is; the last lines."""
+    last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
+    for line in lines:
+        last.append(line)
+        if on_tensor is not None and (found := _TENSOR.match(line)):
+            on_tensor(int(found[1]))
+    return list(last)
+
+
+def _reason(last: Sequence[str], code: int) -> str:
+    for line in reversed(last):
+        if found := _REASON.search(line):
+            return one_line((found[1] or found[2]).strip())
+    return f"it ended with code {code}"
+
+
+def _work() -> None:
+    """Read what to do as a line of JSON from stdin; llama.cpp's log goes to stderr."""
+    from localspec.llama import llama_library
+
+    asked = json.loads(sys.stdin.readline())
+    child.end_with_parent()
+    llama_library.log.verbose = True
+    llama = llama_library.library()
+    params = llama.llama_model_quantize_default_params()
+    without = (ctypes.c_int32 * (len(asked["without"]) + 1))(*asked["without"], -1)
+    settings = {
+        "ftype": asked["ftype"],
+        "nthread": machine.logical_cores(),
+        "allow_requantize": True,
+        "max_buf_size": _MOST_ROWS,
+        "prune_layers": ctypes.cast(without, ctypes.POINTER(ctypes.c_int32)),
+    }
+    # A name that is not there would be set on the Python object, and never reach llama.cpp.
+    unknown = settings.keys() - {field[0] for field in params._fields_}
+    if unknown:
+        sys.exit(f"failed to quantize: this build does not know {', '.join(sorted(unknown))}")
+    for name, value in settings.items():
+        setattr(params, name, value)
+    source, output = os.fsencode(asked["source"]), os.fsencode(asked["output"])
+    sys.exit(llama.llama_model_quantize(source, output, ctypes.byref(params)))
+
+
+if __name__ == "__main__":
+    _work()

@@ -1,0 +1,216 @@
+"""Finder: text and calls come apart at any cut of the answer, and nothing of it is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from localspec.chat.tools import finder, forms
+from localspec.chat.tools.finder import CallFinder
+from localspec.chat.tools.forms import CallForm
+from localspec.chat.tools.tool import Tool, ToolCall
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "n": {"type": "integer"}}}
+TOOLS = (Tool("f", SCHEMA, {}), Tool("g", {}, {}))
+CALL = ToolCall("f", '{"city": "Oslo"}')
+FORMS = (
+    forms.HERMES, forms.QWEN_XML, forms.GLM, forms.MINIMAX, forms.MISTRAL_LIST,
+    forms.MISTRAL_NAMED, forms.LLAMA, forms.HARMONY, forms.DEEPSEEK, forms.DEEPSEEK_V31,
+    forms.KIMI, forms.GRANITE, forms.NEMOTRON, forms.COMMAND, forms.APRIEL, forms.FUNCTIONARY,
+    forms._dsml("function_calls"), forms.GEMMA,
+)  # fmt: skip
+
+
+def find(form: CallForm, pieces: Sequence[str]) -> tuple[str, list[ToolCall]]:
+    """The text of the pieces, and the calls in them."""
+    reader = CallFinder(form, TOOLS)
+    found = [part for piece in pieces for part in reader.push(piece)]
+    found += reader.push("", final=True)
+    assert reader.held == ""
+    return (
+        "".join(part for part in found if isinstance(part, str)),
+        [part for part in found if isinstance(part, ToolCall)],
+    )
+
+
+def written(form: CallForm, name: str = "f", city: str = "Oslo") -> str:
+    """A call as the family writes it."""
+    if form is forms.GEMMA:
+        return f'<|tool_call>call:{name}{{city:<|"|>{city}<|"|>}}<tool_call|>'
+    arguments = json.dumps({"city": city})
+    if form.parameter is not None:
+        arguments = form.parameter[0].replace("KEY", "city") + city + form.parameter[1]
+    return form.begin.replace("NAME", name) + arguments + form.end
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.family)
+def test_a_call_is_taken_out_of_the_text(form: CallForm) -> None:
+    call = written(form)
+    cases = [(call, "", 1), (f"{call}\n", "", 1), (f"{call}\n{call}", "", 2)]
+    if not form.first:
+        cases += [(f"Let me look.\n\n{call}", "Let me look.", 1)]
+    for text, said, count in cases:
+        shown, calls = find(form, [text])
+        assert find(form, list(text)) == (shown, calls)
+        assert shown == said
+        assert [(call.name, call.arguments) for call in calls] == [("f", CALL.arguments)] * count
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.family)
+def test_what_is_no_call_is_text(form: CallForm) -> None:
+    call = written(form)
+    for text in (written(form, "h"), call[: len(call) // 2], *form.openings):
+        assert find(form, [text]) == find(form, list(text)) == (text, [])
+
+
+pieces = st.sampled_from(
+    ["a", " ", "\n", "<", "[", "{", "}", "]", '"', "f", ",", '{"name": "f", "arguments": {}}',
+     '{"name": "h"}', '{"city": "Oslo"}', "\u00e9", "</", "<|", ">"],
+)  # fmt: skip
+
+
+@given(st.sampled_from(FORMS), st.data())
+def test_any_cut_gives_the_same(form: CallForm, data: st.DataObject) -> None:
+    parts = st.one_of(
+        pieces,
+        st.sampled_from([*form.marks, *form.first, form.begin, form.end]),
+        st.sampled_from([written(form), written(form, "g"), written(form, "h")]),
+    )
+    text = "".join(data.draw(st.lists(parts, max_size=8)))
+    places = data.draw(st.sets(st.integers(0, 200)))
+    edges = [0, *sorted(place for place in places if place < len(text)), len(text)]
+    cut = [text[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    whole = find(form, [text])
+    assert find(form, cut) == find(form, list(text)) == whole
+    if not whole[1]:
+        assert whole[0] == text
+
+
+@given(st.sampled_from(FORMS), st.text("ab \n<[{}]>\"'", max_size=40))
+@example(forms.HERMES, " \n")
+def test_an_answer_without_calls_is_left_alone(form: CallForm, text: str) -> None:
+    assert find(form, list(text)) == (text, [])
+
+
+@given(
+    st.sampled_from([form for form in FORMS if form.parameter is None]),
+    st.text(max_size=30),
+)
+def test_any_text_may_be_an_argument(form: CallForm, city: str) -> None:
+    _, (call,) = find(form, list(written(form, city=city)))
+    assert json.loads(call.arguments) == {"city": city}
+
+
+MISTRAL_ID = '[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{"city": "Oslo"}'
+SPOKEN = [
+    (forms.HERMES, "<tool_call>{'name': 'f'}</tool_call>", None),
+    (forms.HERMES, '<tool_call>{"name": "f", "arguments": [1]}</tool_call>', None),
+    (forms.HERMES, '<tool_call>{"name": "f", "arguments": NaN}</tool_call>', None),
+    (forms.HERMES, '<tool_call>{"name": "f"}</tool_call>', ToolCall("f", "{}")),
+    (forms.HERMES, '<tool_call>{"name": "f", "arguments": "{\\"city\\": \\"Oslo\\"}"}', CALL),
+    (forms.HERMES, '<tool_call>{"function": {"name": "f", "arguments": {"city": "Oslo"}}}', CALL),
+    (forms.HERMES, "<tool_call>" + '{"a":' * 5000 + "1" + "}" * 5000, None),
+    (
+        forms.HERMES,
+        '<tool_call>{"name": "f", "arguments": {"city": "\\ud800"}}',
+        ToolCall("f", '{"city": "\\ud800"}'),
+    ),
+    (forms.QWEN_XML, "<function=f>\n<parameter=n>\n3\n</parameter>\n</function>",
+     ToolCall("f", '{"n": 3}')),
+    (forms.QWEN_XML, "<function=f>\n<parameter=city>\n3\n</parameter>\n</function>",
+     ToolCall("f", '{"city": "3"}')),
+    (forms.QWEN_XML, "<function=g>\n<parameter=x>\nTrue\n</parameter>\n</function>",
+     ToolCall("g", '{"x": true}')),
+    (forms.QWEN_XML, "<function=g>\n<parameter=x>\na\n\nb\n\n</parameter>\n</function>",
+     ToolCall("g", '{"x": "a\\n\\nb\\n"}')),
+    (forms.QWEN_XML, "<function=f>well</function>", None),
+    (forms.MISTRAL_NAMED, '[TOOL_CALLS]f{"city": "Oslo"}', CALL),
+    (forms.MISTRAL_NAMED, MISTRAL_ID, ToolCall("f", '{"city": "Oslo"}', "abcdefghi")),
+    (forms.MISTRAL_LIST, '[TOOL_CALLS] [{"name": "f", "arguments": {"city": "Oslo"}, "id": "x"}]',
+     ToolCall("f", '{"city": "Oslo"}', "x")),
+    (forms.HERMES, f'<tool_call>{{"name": "f", "arguments": {{}}, "id": "{"x" * 90}"}}',
+     ToolCall("f", "{}", "x" * 64)),
+    (forms.LLAMA, '<|python_tag|>{"name": "f", "parameters": {"city": "Oslo"}}', CALL),
+    (forms.LLAMA, '{"type": "function", "name": "f", "parameters": {"city": "Oslo"}}', CALL),
+    (forms.LLAMA, 'So: {"name": "f", "parameters": {}}', None),
+    (forms.LLAMA, '{"name": "Ada", "age": 3}', None),
+    (forms.HARMONY, 'to=functions.f <|constrain|>json<|message|>{"city": "Oslo"}', CALL),
+    (forms.HARMONY, 'to=functions.f<|channel|>commentary json<|message|>{"city": "Oslo"}', CALL),
+    (forms.GEMMA, '<|tool_call>call:f{city:<|"|>a{b}<|"|>,n: 3,x:[true,{y:null}]}<tool_call|>',
+     ToolCall("f", '{"city": "a{b}", "n": 3, "x": [true, {"y": null}]}')),
+    (forms.GEMMA, '<|tool_call>call:g{a:b,3:4}', ToolCall("g", '{"a": "b", "3": 4}')),
+    (forms.GEMMA, '<|tool_call>call:g{<|"|>a<|"|>:{}}', ToolCall("g", '{"a": {}}')),
+    (forms.GEMMA, "<|tool_call>call:g{a b}", None),
+    (forms.KIMI, '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"city": "Oslo"}',
+     ToolCall("f", '{"city": "Oslo"}', "functions.f:0")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "text", "call"), SPOKEN, ids=lambda value: "")
+def test_calls_as_models_write_them(form: CallForm, text: str, call: ToolCall | None) -> None:
+    expected = ("", [call]) if call else (text, [])
+    assert find(form, [text]) == find(form, list(text)) == expected
+
+
+@pytest.mark.parametrize("depth", [*range(90, 110), *range(900, 1000)])
+def test_arguments_are_read_as_deep_as_they_can_be_written(depth: int) -> None:
+    arguments = '{"a": ' * depth + "1" + "}" * depth
+    text, calls = find(forms.HERMES, [f'<tool_call>{{"name": "f", "arguments": {arguments}}}'])
+    assert [call.arguments for call in calls] == ([] if text else [arguments])
+    assert bool(calls) is (depth < 99)  # of 100, the call and the number counted
+    (tagged,) = find(forms.QWEN_XML, [_tagged(arguments)])[1]
+    assert json.loads(tagged.arguments).keys() == {"x"}
+
+
+def _tagged(value: str) -> str:
+    return f"<function=g>\n<parameter=x>\n{value}\n</parameter>\n</function>"
+
+
+def test_one_unknown_tool_among_several_makes_all_of_them_text() -> None:
+    text = '[TOOL_CALLS][{"name": "f", "arguments": {}}, {"name": "h", "arguments": {}}]'
+    assert find(forms.MISTRAL_LIST, [text]) == (text, [])
+
+
+def test_text_behind_a_call_is_said() -> None:
+    text = f"{written(forms.HERMES)}\n\nDone.\n"
+    assert find(forms.HERMES, list(text)) == ("\n\nDone.\n", [CALL])
+    assert find(forms.HERMES, [text]) == ("\n\nDone.\n", [CALL])
+
+
+def test_a_call_comes_once_it_is_complete_and_the_text_before_it_at_once() -> None:
+    reader = CallFinder(forms.HERMES, TOOLS)
+    assert reader.push("Look: <tool") == ["Look:"]
+    assert reader.push('_call>{"name": "f", "argu') == []
+    assert reader.push('ments": {"city": "Oslo"}}') == [CALL]
+    assert reader.push("\n</tool_call>") == []
+    assert reader.held == ""
+
+
+def test_a_call_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finder, "MAX_CALL", 100)
+    long, short = written(forms.HERMES, city="x" * 90), written(forms.HERMES)
+    assert find(forms.HERMES, list(long)) == find(forms.HERMES, [long]) == (long, [])
+    assert find(forms.HERMES, list(short)) == ("", [CALL])
+
+
+def test_marks_that_open_nothing_are_looked_at_a_bounded_number_of_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each is read to the end of the answer: many of them would take the square of its length."""
+    monkeypatch.setattr(finder, "MAX_MISSES", 3)
+    call, miss = written(forms.HERMES), "<tool_call>{'no'}"
+    assert find(forms.HERMES, list(miss * 2 + call)) == (miss * 2, [CALL])
+    text = miss * 3 + call
+    assert find(forms.HERMES, list(text)) == find(forms.HERMES, [text]) == (text, [])
+
+
+def test_what_is_held_back_can_be_had_as_text() -> None:
+    reader = CallFinder(forms.HERMES, TOOLS)
+    begun = 'So\n<tool_call>\n{"name": "f", "arguments": {"city": "Oslo"}}'[:-1]
+    assert reader.push(begun) == ["So"]
+    assert reader.given_up().push("", final=True) == [begun[2:]]
+    assert reader.push("}") == [CALL]

@@ -1,0 +1,81 @@
+"""Tools: OpenAI's form is read, and what could not be called is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from localspec.core.errors import UsageError
+from localspec.chat.tools.tool import ToolChoice, as_json, forced_tools, parsed, read_tools
+
+
+def tool(name: object = "f", **more: object) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, **more}}
+
+
+def test_tools_are_told_with_all_that_templates_read() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    plain, described = read_tools([tool(), tool("g", description="G", parameters=schema, x=1)])
+    assert plain.told["function"] == {
+        "name": "f", "description": "", "parameters": {"type": "object", "properties": {}},
+    }  # fmt: skip
+    assert described.told["function"] == {
+        "name": "g", "description": "G", "parameters": schema, "x": 1,
+    }  # fmt: skip
+    assert described.parameters == schema
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ([{"type": "web_search"}], "tools[0] is no function"),
+        ([{"type": "function"}], "tools[0] is no function"),
+        ([tool(None)], "tools[0] has no name"),
+        ([tool("a b")], "tools[0] has no name"),
+        ([tool(""), tool()], "tools[0] has no name"),
+        ([tool("x" * 129)], "tools[0] has no name"),
+        ([tool(parameters=[1])], "parameters of f are no JSON schema"),
+        ([tool(), tool("g"), tool()], "Two tools are named f"),
+        ([tool(str(i)) for i in range(129)], "129 tools"),
+    ],
+)
+def test_what_is_no_tool_is_refused(entries: list[dict[str, Any]], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_tools(entries)
+    assert said in caught.value.message and caught.value.hint
+
+
+def named(name: object) -> ToolChoice:
+    return {"type": "function", "function": {"name": name}}
+
+
+def test_which_tools_are_forced() -> None:
+    tools = read_tools([tool("f"), tool("g")])
+    assert forced_tools("auto", tools) == forced_tools("none", tools) == ()
+    assert forced_tools("required", tools) == tools
+    assert forced_tools(named("g"), tools) == tools[1:]
+
+
+@pytest.mark.parametrize(
+    "choice", [named("h"), named(3), {}, {"function": "f"}, "sometimes", None, ["f"]]
+)
+def test_no_choice_that_is_known(choice: Any) -> None:
+    with pytest.raises(UsageError, match="^tool_choice"):
+        forced_tools(choice, read_tools([tool()]))
+
+
+def test_a_call_cannot_be_required_of_no_tools() -> None:
+    with pytest.raises(UsageError, match="no tools are offered"):
+        forced_tools("required", ())
+
+
+@pytest.mark.parametrize("text", ["", "{", "NaN", "[" * 99_999, "9" * 9999])
+def test_what_is_no_json_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError):
+        parsed(text)
+
+
+def test_json_is_always_unicode() -> None:
+    assert as_json({"a": "\u00e9"}) == '{"a": "\u00e9"}'
+    assert as_json({"a": "\ud800"}) == '{"a": "\\ud800"}'

@@ -1,0 +1,120 @@
+"""Grammar: calls are forced in a family's own marks, with arguments that obey their schemas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from localspec.core.errors import UsageError
+from localspec.chat.tools import forms
+from localspec.chat.tools.forms import CallForm
+from localspec.engine.grammar.tool_calls import tool_grammar
+from localspec.chat.tools.tool import Tool, read_tools
+from tests.support.grammars import accepts
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "unit": {"enum": ["C", "F"]},
+        "days": {"type": "integer"},
+        "at": {"$ref": "#/$defs/place"},
+    },
+    "required": ["city"],
+    "$defs": {"place": {"type": "array", "items": {"type": "number"}}},
+}
+
+
+def tool(name: str, parameters: Any = None) -> Tool:
+    function = {"name": name, "parameters": parameters}
+    return read_tools([{"type": "function", "function": function}])[0]
+
+
+ARGUMENTS = '{"city": "Oslo", "unit": "C", "days": 3, "at": [1.5]}'
+
+
+@pytest.mark.parametrize(
+    "form",
+    [form for form in forms.FORMS if form.begin and form.parameter is None],
+    ids=lambda form: form.family,
+)
+def test_a_call_in_json(form: CallForm) -> None:
+    grammar = tool_grammar(form, (tool("f", SCHEMA), tool("fo")), "</think>")
+
+    def call(name: str, arguments: str) -> bytes:
+        begin, end = (part.replace("NAME", name) for part in (form.begin, form.end))
+        return f"</think>{begin}{arguments}{end}".encode()
+
+    assert accepts(grammar, call("f", ARGUMENTS)) and accepts(grammar, call("fo", "{}"))
+    assert accepts(grammar, call("f", '{"city": ""}'))
+    for wrong in ("{}", '{"city": 1}', '{"city": "", "other": 1}', ARGUMENTS + " "):
+        assert not accepts(grammar, call("f", wrong))
+    assert not accepts(grammar, call("fo", '{"a": 1}')) and not accepts(grammar, call("g", "{}"))
+
+
+@pytest.mark.parametrize(
+    "form", [form for form in forms.FORMS if form.parameter], ids=lambda form: form.family
+)
+def test_a_call_in_tags(form: CallForm) -> None:
+    grammar = tool_grammar(form, (tool("f", SCHEMA), tool("g")))
+
+    def call(**values: str) -> bytes:
+        assert form.parameter is not None
+        opening, closing = form.parameter
+        texts = ("city", "unit")
+        body = "".join(
+            opening.replace("KEY", key).replace("IS_TEXT", str(key in texts).lower())
+            + value
+            + closing
+            for key, value in values.items()
+        )
+        begin, end = (part.replace("NAME", "f") for part in (form.begin, form.end))
+        return f"{begin}{body}{end}".encode()
+
+    assert accepts(grammar, call(city="a < b\n\n", unit="C", days="3", at="[1]"))
+    assert accepts(grammar, call(city=""))
+    for wrong in ({}, {"city": "x", "unit": "K"}, {"city": "x", "days": "soon"}, {"days": "1"}):
+        assert not accepts(grammar, call(**wrong))
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"type": "object", "properties": ["city"]}, "properties"),
+        ({"type": "object", "required": 3, "properties": {"a": {}}}, "required"),
+        ({"type": "object", "required": ["b"], "properties": {"a": {}}}, "b"),
+        ({"$ref": "#/$defs/x", "$defs": {"x": {}}}, "\\$ref"),
+        ({"anyOf": [{}]}, "anyOf"),
+        ({"properties": {"a": {"type": "no"}}}, "no"),
+    ],
+)
+def test_parameters_that_cannot_be_tagged(schema: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=f"No call of f can be forced: .*{said}"):
+        tool_grammar(forms.QWEN_XML, (tool("f", schema),))
+
+
+@pytest.mark.parametrize("values", [["x", 3], [], "x"])
+def test_a_text_whose_choices_are_no_texts_may_be_any(values: Any) -> None:
+    schema = {"properties": {"a": {"type": "string", "enum": values}}, "required": ["a"]}
+    grammar = tool_grammar(forms.QWEN_XML, (tool("f", schema),))
+    call = "<tool_call>\n<function=f>\n<parameter=a>\nany\n</parameter>\n</function>\n</tool_call>"
+    assert accepts(grammar, call.encode())
+
+
+def test_a_schema_that_no_grammar_holds_names_its_tool() -> None:
+    with pytest.raises(UsageError, match=r"No call of f can be forced: .*does not fetch"):
+        tool_grammar(forms.HERMES, (tool("f", {"$ref": "https://example.org/x"}),))
+
+
+def test_a_schema_that_is_nested_too_deeply_names_its_tool() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(2000):
+        schema = {"items": schema}
+    with pytest.raises(UsageError, match="No call of f can be forced: .*nested too deeply"):
+        tool_grammar(forms.HERMES, (tool("f", {"properties": {"a": schema}}),))
+
+
+def test_a_notation_that_is_not_json_cannot_be_forced() -> None:
+    with pytest.raises(UsageError, match="notation of Gemma 4 cannot be forced"):
+        tool_grammar(forms.GEMMA, (tool("f"),))

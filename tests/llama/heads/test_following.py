@@ -1,0 +1,319 @@
+"""Heads beside a target: the same text, the target untouched, little memory, gaps and Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from localspec.core.interrupt import Cancelled, stopped_when
+from localspec.core.sampling_params import SamplingParams
+from localspec.llama import llama_library
+from localspec.llama.heads.head import LAG, Head
+from localspec.llama.heads.mtp import SharedHead
+from localspec.llama.heads.states import KEPT, HiddenStates, States
+from localspec.llama.model import LlamaModel
+from localspec.speculative.control.controllers import FixedLength, NoDraft
+from localspec.speculative.drafters import ModelDrafter
+from localspec.speculative.loop import Controller, generate_rounds, prefill
+from localspec.speculative.sampling.sampler import Sampler
+from tests.support.heads import PAIRS, HeadPair, head_pair
+from tests.support.real_pair import random_ids, unfinished_passes
+from tests.support.today import HalfRight
+
+pytestmark = pytest.mark.llama
+
+Files = Callable[[str], Path]
+GREEDY = SamplingParams(temperature=0)
+WARM = SamplingParams(temperature=0.8, seed=5)
+
+
+@pytest.fixture(scope="module", params=PAIRS, ids=lambda names: names[1] or names[0])
+def pair(request: pytest.FixtureRequest, architecture: Files) -> Iterator[HeadPair]:
+    with head_pair(architecture, *request.param, exact=True) as opened:
+        yield opened
+
+
+def tick() -> float:
+    return 0.0
+
+
+def text(pair: HeadPair, controller: Controller, params: SamplingParams) -> tuple[list[int], int]:
+    """A prompt, and 48 tokens behind it; and how many drafted tokens were accepted."""
+    pair.target.keep(0)
+    tokens, accepted = random_ids(45), 0
+    row = prefill(pair.target, tokens, tick).row
+    for outcome in generate_rounds(
+        pair.target,
+        controller,
+        Sampler(params),
+        tokens,
+        max_tokens=48,
+        is_stop=lambda token: False,
+        clock=tick,
+        row=row,
+    ):
+        tokens, accepted = [*tokens, *outcome.tokens], accepted + outcome.accepted
+        assert pair.head.tokens[: len(tokens) - LAG - 8] == tokens[: -LAG - 8]
+    return tokens, accepted
+
+
+@pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "warm"])
+def test_the_text_is_that_without_a_head(pair: HeadPair, params: SamplingParams) -> None:
+    expected, _ = text(pair, NoDraft(), params)
+    drafter = HalfRight(pair.head, Sampler(params), pair.target.n_vocab, lambda token: False)
+    drafter.coming = expected
+    found, accepted = text(pair, FixedLength(drafter, 4, tick), params)
+    assert found == expected
+    assert accepted > 10
+
+
+@pytest.mark.parametrize("prompt", [2, 40, 300])
+def test_a_review_compares_what_is_unread_and_never_looks_through_a_window(
+    pair: HeadPair, prompt: int
+) -> None:
+    drafter = ModelDrafter(pair.head, Sampler(GREEDY), pair.target.n_vocab, lambda token: False)
+    context = random_ids(prompt)
+    pair.restart()
+    pair.target.decode(context[:-1], 0)
+    for emitted in range(1, 120):
+        row = pair.target.decode(context[-1:], 1)[0]
+        context.append(int(row.argmax()))
+        longest = min(emitted, 33)
+        if emitted % 40 in (8, 9, 35):
+            unread = drafter.unread(context)
+            assert unread <= LAG + 2 and drafter.to_review(context, longest) == unread
+            reviewed = drafter.review(context, longest)
+            assert len(reviewed) == min(longest, unread - 1)
+            assert [token for _, token in reviewed] == context[len(context) - len(reviewed) :]
+            assert pair.head.tokens == context[:-1]
+
+
+def test_what_a_head_only_reads_is_over_when_the_target_returns(
+    pair: HeadPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else on a GPU its seconds would be counted as those of the next round."""
+    pair.restart()
+    unfinished = unfinished_passes(monkeypatch)
+    pair.target.decode(random_ids(300), 0)
+    assert not unfinished
+
+
+def test_drafting_leaves_the_target_as_it_is(pair: HeadPair) -> None:
+    prompt, rows = random_ids(50), list[list[np.ndarray]]()
+    for drafts in (False, True):
+        pair.restart()
+        pair.target.decode(prompt[:-1], 0)
+        tokens, found = list(prompt), []
+        for _ in range(12):
+            if drafts:
+                pair.draft(tokens, random_ids(3, seed=len(tokens)))
+            found.append(pair.target.decode(tokens[-1:], 1)[0].copy())
+            tokens.append(int(found[-1].argmax()))
+        rows.append(found)
+    assert np.array_equal(rows[0], rows[1])
+
+
+def test_a_target_with_heads_says_what_it_says_without(architecture: Files, pair: HeadPair) -> None:
+    """Neither the heads in its file nor the taps change a bit of its logits."""
+    prompt, path = random_ids(50), pair.target.header.path
+    bare = LlamaModel(pair.target.header, replace(pair.target.options, load_heads=False))
+    try:
+        pair.restart()
+        for target in (bare, pair.target):
+            target.decode(prompt[:-1], 0)
+        for tokens in (prompt[-1:], random_ids(1), random_ids(5), random_ids(1, seed=1)):
+            expected = bare.decode(tokens, len(tokens))
+            assert np.array_equal(pair.target.decode(tokens, len(tokens)), expected), path.name
+    finally:
+        bare.close()
+
+
+def test_a_prompt_is_read_as_it_comes(pair: HeadPair, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = list[int]()
+    add = HiddenStates.add
+
+    def counting(states: HiddenStates, position: int, rows: States) -> None:
+        kept.append(states.end - states.begin)
+        add(states, position, rows)
+
+    monkeypatch.setattr(HiddenStates, "add", counting)
+    pair.restart()
+    prompt = random_ids(1000)
+    for part in (prompt[:600], *(prompt[at : at + 100] for at in range(600, 1000, 100))):
+        pair.target.decode(part, 0)
+        assert pair.head.tokens == pair.target.tokens
+    assert max(kept) == KEPT
+    assert pair.head.n_ctx >= pair.target.n_ctx + 8  # so that a ModelDrafter never moves its window
+
+
+def test_little_is_left_unread_while_nobody_asks(pair: HeadPair) -> None:
+    pair.restart()
+    for token in random_ids(100):
+        pair.target.decode([token], 1)
+        # A pass that was padded is read again with the next one, if the state went back.
+        assert len(pair.target.tokens) - len(pair.head.tokens) <= LAG + pair.target.min_width
+
+
+def test_what_is_read_unheard_counts_as_read(pair: HeadPair) -> None:
+    context = random_ids(120)
+    pair.restart()
+    pair.target.decode(context[:100], 0)
+    state = pair.target.state().copy()
+    pair.target.decode(context[100:-1], 0)
+    heard = pair.draft(context, random_ids(2))
+    assert pair.target.restore(context[:100], state)
+    pair.target.decode(context[100:-1], 0)
+    found = pair.draft(context, random_ids(2))
+    assert pair.head.tokens == [*context, *random_ids(2)]
+    assert all(np.isfinite(row).any() for row in found)
+    if pair.head.block is None and type(pair.head) is not SharedHead:
+        assert not np.allclose(found[0], heard[0])  # it did not see the beginning
+    pair.head.keep(50)  # nothing is known there
+    assert pair.head.decode(context[50:], 1).shape == (1, pair.head.n_vocab)
+    assert pair.head.tokens == context
+
+
+def test_a_restored_text_is_not_read_by_the_head(
+    pair: HeadPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, read = random_ids(120), list[int]()
+    pair.restart()
+    pair.target.decode(context[:-1], 0)
+    state = pair.target.state().copy()
+    pair.restart()
+    assert pair.target.restore(context[:-1], state)
+    decode = pair.head._context.decode
+
+    def counted(tokens: Any, positions: Any, *more: Any) -> None:
+        read.append(len(positions))
+        decode(tokens, positions, *more)
+
+    monkeypatch.setattr(pair.head._context, "decode", counted)
+    pair.draft(context, [])
+    assert pair.head.tokens == context
+    assert 0 < sum(read) < 20  # the last token, by each layer or with a block of masks
+
+
+def test_behind_a_long_way_back_one_state_is_missing_and_no_more(architecture: Files) -> None:
+    with head_pair(architecture, "glm4moe-mtp", None) as pair:
+        context, memory = random_ids(700), pair.head._context._memory
+        pair.target.decode(context, 0)
+        pair.target.keep(100)
+        context[100:] = random_ids(300, seed=1)
+        pair.target.decode(context[100:-1], 0)
+        assert not pair.head._states.inputs(100, 101).any()
+        assert pair.draft(context, [])[0].any() and pair.head.tokens == context
+        llama = llama_library.library()
+        assert llama.llama_memory_seq_pos_min(memory, 0) == 0
+        assert llama.llama_memory_seq_pos_max(memory, 0) == len(context) - 1
+
+
+def test_a_head_opened_late_begins_behind_what_was_read(architecture: Files) -> None:
+    with head_pair(architecture, "glm4moe-mtp", None) as pair:
+        context = random_ids(60)
+        pair.head.close()
+        pair.target.decode(context[:40], 0)
+        assert pair.target.listener is None
+        with head_pair(architecture, "glm4moe-mtp", None) as other:
+            late = other.head
+            other.target.listener = None  # as if it were opened later
+            other.target.decode(context[:40], 0)
+            other.target.listener = late._listen
+            other.target.decode(context[40:-1], 0)
+            assert other.draft(context, [])[0].shape == (late.n_vocab,)
+            assert late.tokens == context
+
+
+class Interrupting:
+    """A function of llama.cpp that is cut off by Ctrl-C at one call, before or after its work."""
+
+    def __init__(self, function: Callable[..., Any], call: int, after: bool) -> None:
+        self._function = function
+        self._remaining = call
+        self._after = after
+
+    def __call__(self, *arguments: object) -> Any:
+        self._remaining -= 1
+        if self._remaining == 0 and not self._after:
+            raise KeyboardInterrupt
+        result = self._function(*arguments)
+        if self._remaining == 0:
+            raise KeyboardInterrupt
+        return result
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("function", ["llama_process", "llama_memory_seq_rm", "llama_decode"])
+def test_after_ctrl_c_a_head_continues_rightly(
+    pair: HeadPair, monkeypatch: pytest.MonkeyPatch, function: str, after: bool
+) -> None:
+    context, drafted = random_ids(150), random_ids(3, seed=1)
+
+    def rounds() -> list[np.ndarray]:
+        pair.target.keep(70)
+        pair.target.decode(context[len(pair.target.tokens) : 100], 0)
+        pair.draft(context[:101], drafted)
+        pair.target.decode([context[100], *drafted], 4)
+        pair.target.keep(101)
+        pair.target.decode(context[101:-1], 0)
+        return pair.draft(context, drafted)
+
+    pair.restart()
+    pair.target.decode(context[:70], 0)
+    expected = rounds()
+    library = llama_library.library()
+    for call in range(1, 5):
+        with monkeypatch.context() as patch:
+            patch.setattr(library, function, Interrupting(getattr(library, function), call, after))
+            try:
+                rounds()
+            except KeyboardInterrupt:
+                pass
+        for row, wanted in zip(rounds(), expected, strict=True):
+            np.testing.assert_allclose(row, wanted, atol=2e-3)
+
+
+@pytest.mark.parametrize("ended", [KeyboardInterrupt, Cancelled])
+def test_ctrl_c_or_another_thread_stops_within_a_pass_of_a_head(
+    architecture: Files, monkeypatch: pytest.MonkeyPatch, ended: type[BaseException]
+) -> None:
+    unwanted = list[bool]()
+    with head_pair(architecture, "glm4moe-mtp", None) as pair:
+        context, codes = random_ids(900), list[int]()
+        pair.target.decode(context[:-1], 0)
+        expected = pair.draft(context, [])
+        pair.restart()
+        process = llama_library.library().llama_process
+
+        def pressed_while(*arguments: object) -> Any:
+            if len(codes) == 1:  # the second batch
+                if ended is Cancelled:
+                    unwanted.append(True)
+                else:
+                    signal.raise_signal(signal.SIGINT)
+            codes.append(process(*arguments))
+            return codes[-1]
+
+        with monkeypatch.context() as patch, pytest.raises(ended):
+            patch.setattr(llama_library.library(), "llama_process", pressed_while)
+            with stopped_when(lambda: bool(unwanted)):
+                pair.target.decode(context[:-1], 0)
+        assert codes == [0, 2]  # 2: aborted
+        assert pair.target.tokens == context[:-1] and pair.head.tokens == context[:512]
+        np.testing.assert_allclose(pair.draft(context, [])[0], expected[0], atol=2e-3)
+
+
+def test_closing_twice_is_harmless_and_the_target_goes_on(architecture: Files) -> None:
+    with head_pair(architecture, "llama", "eagle3") as pair:
+        assert pair.head.memory.kv > 0 and pair.head.memory.weights > 0
+        assert pair.head.pending == 0 and isinstance(pair.head, Head)
+        pair.head.mark()
+        pair.head.close()
+        pair.head.close()
+        assert pair.target.decode(random_ids(9), 1).shape == (1, pair.target.n_vocab)

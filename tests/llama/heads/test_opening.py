@@ -1,0 +1,102 @@
+"""Opening heads: what is refused, and that it is refused by a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from localspec.core.errors import EngineError, IncompatiblePair
+from localspec.llama import llama_library
+from localspec.llama.heads import unstable as door
+from localspec.llama.heads.opening import open_head
+from localspec.llama.heads.taps import LastState
+from localspec.metadata.header import read_header
+from tests.support.heads import head_pair
+from tests.support.real_pair import load_model, options, random_ids
+
+pytestmark = pytest.mark.llama
+
+Files = Callable[[str], Path]
+
+
+@pytest.mark.parametrize(
+    ("target", "heads"),
+    [
+        ("llama", None),  # has none
+        ("qwen35-mtp2", None),  # has two, and its graph asserts that there is one
+        ("llama", "mtp-qwen35"),  # another architecture
+        ("falcon-h1", "eagle3"),  # its graph has no such taps, and would abort
+        ("falcon-h1", "dflash"),
+        ("llama", "gemma4-assistant"),
+    ],
+)
+def test_heads_that_cannot_be_run_are_refused(
+    architecture: Files, target: str, heads: str | None
+) -> None:
+    with pytest.raises(IncompatiblePair, match=r"\.$") as refused:  # noqa: SIM117
+        with head_pair(architecture, target, heads):
+            pass
+    assert refused.value.hint
+
+
+def test_a_target_loaded_without_its_heads_is_a_mistake_of_the_caller(architecture: Files) -> None:
+    path = architecture("glm4moe-mtp")
+    target = load_model(path, ctx_size=256)
+    try:
+        with pytest.raises(ValueError, match="load_heads"):
+            open_head(target, None, options(path, ctx_size=256))
+    finally:
+        target.close()
+
+
+def test_a_file_that_llama_cpp_cannot_load_is_named(architecture: Files, tmp_path: Path) -> None:
+    whole, cut = architecture("eagle3"), tmp_path / "cut.gguf"
+    header = replace(read_header(whole), path=cut)
+    cut.write_bytes(whole.read_bytes()[:-4096])
+    target = load_model(architecture("llama"), ctx_size=256)
+    try:
+        with pytest.raises(EngineError, match=r"cut\.gguf"):
+            open_head(target, header, options(cut, ctx_size=256))
+        assert target.listener is None
+    finally:
+        target.close()
+
+
+def test_a_build_without_the_functions_is_told_by_a_sentence(
+    architecture: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door.unstable.cache_clear()
+    result, arguments, _ = door._UNBOUND["llama_get_embeddings_layer_inp"]
+    monkeypatch.setitem(
+        door._UNBOUND, "llama_get_embeddings_layer_inp", (result, arguments, ("gone", "gone too"))
+    )
+    with pytest.raises(EngineError, match="This build of llama-cpp-python cannot") as refused:
+        door.unstable()
+    assert "pip install llama-cpp-python==0.3.36" in refused.value.hint
+    door.unstable.cache_clear()
+
+
+def test_states_of_zeros_are_told_by_a_sentence(
+    architecture: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with head_pair(architecture, "glm4moe-mtp", None) as pair:
+        nothing = np.zeros((8, pair.head._tap.width), np.float32)
+        monkeypatch.setattr(LastState, "rows", lambda tap, count: nothing[:count])
+        with pytest.raises(EngineError, match="no hidden states"):
+            pair.target.decode(random_ids(8), 0)
+
+
+def test_a_target_without_the_tap_gives_zeros(architecture: Files) -> None:
+    """What the sentence above is for: llama.cpp itself says nothing."""
+    target = load_model(architecture("falcon-h1"), ctx_size=256)
+    try:
+        tap = LastState(llama_library.library(), target.context, target.weights.handle)
+        tap.switch(True)
+        target.decode(random_ids(8), 0)
+        assert not tap.rows(8).any()
+    finally:
+        target.close()

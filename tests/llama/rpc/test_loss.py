@@ -1,0 +1,192 @@
+"""Loss: what llama.cpp says before it aborts becomes a sentence, and Ctrl-C ends a wait."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from localspec.core.config import RpcServer
+from localspec.llama import model
+from localspec.llama.heads import context as heads_context
+from localspec.llama.rpc import loss
+from localspec.engine.slots import llama_context
+
+pytestmark = [
+    pytest.mark.llama,
+    pytest.mark.skipif(sys.platform != "linux", reason="of a mutex that Linux lays out"),
+]
+
+_LOST = b"ggml/src/ggml-rpc/ggml-rpc.cpp:519: Remote RPC server crashed"
+_ABORT = """
+import ctypes, socket, sys
+from localspec.core.config import RpcServer
+from localspec.llama import llama_library
+from localspec.llama.rpc import loss
+loss.expect()
+ours, theirs = socket.socketpair()
+loss.guard(RpcServer("10.0.0.2", 7), ours)
+others, kept = socket.socketpair()
+loss.guard(RpcServer("10.0.0.3", 7), others)
+{before}
+print("half an", end="")
+callback = llama_library.ggml().ggml_set_abort_callback(None)
+ctypes.CFUNCTYPE(None, ctypes.c_char_p)(callback)({reason!r})
+print(" unharmed", end="")
+"""
+_WAIT = """
+import ctypes, sys
+from localspec.llama.rpc import loss
+loss._GRACE = 0.1
+loss.expect()
+mutex = ctypes.create_string_buffer(64)
+lock = ctypes.CDLL(None).pthread_mutex_lock
+lock(mutex)
+print("waiting", flush=True)
+lock(mutex)
+"""
+_READ = """
+import sys
+from localspec.llama.rpc import loss
+loss.expect()
+try:
+    print("waiting", flush=True)
+    input()
+except KeyboardInterrupt:
+    print("usual", flush=True)
+input()
+"""
+
+
+def aborting(reason: bytes, before: str = "") -> subprocess.CompletedProcess[str]:
+    code = _ABORT.format(reason=reason, before=before)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+
+def test_a_closed_connection_is_named() -> None:
+    done = aborting(_LOST, "theirs.close()")
+    assert (done.returncode, done.stdout) == (1, "half an")
+    assert done.stderr == (
+        "\nError: The RPC server 10.0.0.2:7 was lost; an answer that had begun is not complete.\n"
+        "See there why it ended, start it again, and repeat the command.\n"
+    )
+
+
+def test_of_silent_ones_all_are_named() -> None:
+    done = aborting(_LOST)
+    assert (done.returncode, done.stdout) == (1, "half an")
+    assert f"10.0.0.2:7 or 10.0.0.3:7 gave no answer for {loss.SILENCE} seconds" in done.stderr
+    assert "--ubatch-size" in done.stderr
+
+
+def test_another_abort_keeps_its_reason() -> None:
+    done = aborting(b"ggml.c:1: GGML_ASSERT(a) failed")
+    assert (done.returncode, done.stdout) == (0, "half an unharmed")
+    assert done.stderr == "ggml.c:1: GGML_ASSERT(a) failed\n"
+
+
+def test_a_wait_in_llama_cpp_is_bounded() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        loss.guard(RpcServer("10.0.0.2", 7), ours)
+        for option in socket.SO_RCVTIMEO, socket.SO_SNDTIMEO:
+            limit = ours.getsockopt(socket.SOL_SOCKET, option, 16)
+            assert int.from_bytes(limit[:8], sys.byteorder) == loss.SILENCE
+        assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8) == struct.pack("ii", 1, 0)
+    loss._connections.clear()
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "waited"), [(7000, 7200, 7.0), (7200, 7000, 0.0), (5, 5, 0.0)]
+)
+def test_a_wait_begins_with_a_request_and_ends_with_an_answer(
+    sent: int, received: int, waited: float
+) -> None:
+    class Connection:
+        """Says of itself what Linux would."""
+
+        def getsockopt(self, level: int, option: int, size: int) -> bytes:
+            assert (level, option) == (socket.IPPROTO_TCP, socket.TCP_INFO)
+            return bytes(44) + struct.pack("III", sent, 0, received) + bytes(size - 56)
+
+    assert loss._waited(Connection()) == waited  # type: ignore[arg-type]
+
+
+def test_linux_lays_out_what_it_says_of_a_connection_as_is_read_here() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        ours = socket.create_connection(listening.getsockname())
+        theirs, _ = listening.accept()
+        with ours, theirs:
+            assert not select.select([ours], [], [], 0.1)[0]  # told in steps of some milliseconds
+            ours.sendall(b"request")
+            while loss._waited(ours) < 0.05:
+                assert not select.select([ours], [], [], 0.01)[0]
+            theirs.sendall(b"answer")
+            assert select.select([ours], [], [], 60)[0]
+            assert loss._waited(ours) == 0
+
+
+@pytest.mark.parametrize("module", [model, heads_context, llama_context])
+def test_only_a_call_of_llama_cpp_is_waited_for(module: ModuleType) -> None:
+    assert module.__file__ is not None
+    assert not loss._in_llama_cpp()
+    names: dict[str, Any] = {}
+    exec(compile("def call(lock):\n    lock.acquire()", module.__file__, "exec"), names)
+    lock = threading.Lock()
+    with lock:
+        thread = threading.Thread(target=names["call"], args=(lock,))
+        thread.start()
+        assert any(loss._in_llama_cpp() for _ in range(10**5))
+    thread.join()
+    assert not loss._in_llama_cpp()
+
+
+def _await_sleep(child: subprocess.Popen[str]) -> None:
+    """Return when the child's main thread waits for something."""
+    while Path(f"/proc/{child.pid}/stat").read_text().rpartition(") ")[2][0] != "S":
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            raise AssertionError(f"the child ended with {child.wait(0.05)}")
+
+
+def test_ctrl_c_ends_a_wait_that_python_cannot() -> None:
+    command = [sys.executable, "-c", _WAIT]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as child:
+        try:
+            assert child.stdout is not None and child.stderr is not None
+            assert child.stdout.readline() == "waiting\n"
+            _await_sleep(child)
+            child.send_signal(signal.SIGINT)
+            assert child.stderr.readline() == "\n"
+            assert child.stderr.readline().startswith("Waiting for an RPC server. Ctrl-C again")
+            child.send_signal(signal.SIGINT)
+            assert child.wait(60) == 130
+        finally:
+            child.kill()
+
+
+def test_ctrl_c_goes_its_usual_way_elsewhere() -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", _READ], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    ) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == "waiting\n"
+            child.send_signal(signal.SIGINT)
+            assert child.stdout.readline() == "usual\n"
+            out, err = child.communicate("\n", timeout=60)
+            assert (child.returncode, out, err) == (0, "", "")
+        finally:
+            child.kill()
