@@ -17,12 +17,13 @@ from pathlib import Path
 from common import Parser, load
 
 from localspec.bench.prompts import read_prompts
-from localspec.core import paths
-from localspec.core.sampling_params import ACCEPTANCE_RULES, SamplingParams
 from localspec.chat.answer import collect
+from localspec.chat.stats import GenerationStats
+from localspec.core import paths
+from localspec.core.generate_options import GenerateOptions
+from localspec.core.sampling_params import ACCEPTANCE_RULES, SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
-from localspec.chat.stats import GenerationStats
 
 
 def measure(
@@ -33,7 +34,9 @@ def measure(
         stats = GenerationStats()
         for seed, prompt in enumerate(prompts):
             params = SamplingParams(temperature=temperature, seed=seed, acceptance=rule)
-            answer = stream_generate(engine, prompt, params, args.draft, max_tokens=args.max_tokens)
+            answer = stream_generate(
+                engine, prompt, GenerateOptions(params, args.draft, max_tokens=args.max_tokens)
+            )
             stats.merge(collect(answer).stats)
         rate, length = stats.acceptance_rate, stats.mean_accepted_length
         print(f"{temperature:11g}  {rule:9}  {rate or 0:8.1%}  {length:12.2f}", flush=True)

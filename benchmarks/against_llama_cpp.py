@@ -24,8 +24,9 @@ from plain import ours as ours_plain
 from plain import theirs as theirs_plain
 
 from localspec.bench.padding.encoder import Quantization
-from localspec.core import machine
 from localspec.chat.answer import collect
+from localspec.core import machine
+from localspec.core.generate_options import GenerateOptions
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 
@@ -46,11 +47,13 @@ def theirs(
     return count / seconds
 
 
-def ours(engine: Engine, prompt: str, tokens: int, suffix: bool) -> float:
+def ours(engine: Engine, prompt: str, tokens: int, prompt_lookup: bool) -> float:
     """Our tokens per second of generation, the draft's reading of the prompt included."""
     empty_caches(engine.target, engine.draft)
     ids = engine.encode_text(prompt)
-    responses = stream_generate(engine, ids, GREEDY, "auto", suffix=suffix, max_tokens=tokens)
+    responses = stream_generate(
+        engine, ids, GenerateOptions(GREEDY, "auto", prompt_lookup=prompt_lookup, max_tokens=tokens)
+    )
     stats = collect(responses).stats
     return stats.timed_tokens / (stats.seconds + stats.draft_prompt_seconds)
 
@@ -68,8 +71,8 @@ def ways(args: argparse.Namespace, pair: tuple[Path, Path], engine: Engine) -> d
             1
         ],
         **grid,
-        "auto": lambda prompt: ours(engine, prompt, tokens, suffix=True),
-        NO_SUFFIX: lambda prompt: ours(engine, prompt, tokens, suffix=False),
+        "auto": lambda prompt: ours(engine, prompt, tokens, prompt_lookup=True),
+        NO_SUFFIX: lambda prompt: ours(engine, prompt, tokens, prompt_lookup=False),
     }
 
 
@@ -79,7 +82,7 @@ def measure(args: argparse.Namespace, quantization: Quantization) -> dict[str, l
     with load(pair, args.threads, ignore_eos=True) as engine:
         by_name = ways(args, pair, engine)
         speeds: dict[str, list[float]] = {name: [] for name in [*OUTSIDE_GRID, *by_name]}
-        ours(engine, PROMPTS[0], 32, suffix=False)
+        ours(engine, PROMPTS[0], 32, prompt_lookup=False)
         for prompt in PROMPTS * args.repeats:
             for name, way in by_name.items():
                 speeds[name].append(way(prompt))

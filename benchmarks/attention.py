@@ -108,7 +108,7 @@ def seconds(model: LlamaModel, past: int, width: int, rows: int) -> float:
     began = time.perf_counter()
     model.decode(tokens, rows)
     spent = time.perf_counter() - began
-    model.keep(past)
+    model.truncate(past)
     return spent
 
 
@@ -135,7 +135,7 @@ def prefill(models: list[LlamaModel], geometry: Geometry) -> Row:
     past = PASTS[-1] - CHUNK
     for _ in range(3):
         for model, times in zip(models, found, strict=True):
-            model.keep(past)
+            model.truncate(past)
             times.append(1e6 * seconds(model, past, CHUNK, 1) / LAYERS)
     return Row(str(geometry), past, CHUNK, *map(statistics.median, found))
 

@@ -16,7 +16,7 @@ from cost_tables import COST_TABLES, CostTable
 from replay import SHORT, Make, auto, fixed, plain, play
 from traces import Trace, chosen_traces, traces_parser
 
-from localspec.speculative.suffix import SuffixIndex
+from localspec.speculative.prompt_lookup import PromptLookup
 
 BRANCHES = (1, 2, 3)
 LENGTH = 4  # of the fixed chain
@@ -55,7 +55,7 @@ def measure(costs: CostTable, traces: Sequence[Trace]) -> Row:
     alone = seconds(lambda: auto(costs.calibrated()))
     sides = [
         alone,
-        seconds(lambda: auto(costs.calibrated(), SuffixIndex())),
+        seconds(lambda: auto(costs.calibrated(), PromptLookup())),
         seconds(lambda: fixed(LENGTH)),
     ]
     long = [i for i, trace in enumerate(traces) if len(trace.tokens) >= SHORT]

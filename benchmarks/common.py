@@ -17,10 +17,11 @@ from typing import Protocol, TypeVar
 
 from localspec.bench import demo
 from localspec.bench.padding.encoder import Quantization
+from localspec.chat.answer import collect
 from localspec.core import machine
 from localspec.core.config import LoadOptions
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
-from localspec.chat.answer import collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.speculative.loop import Clock, TokenModel
@@ -126,14 +127,14 @@ def empty_caches(*models: TokenModel | None) -> None:
     """Make every model forget all it has read."""
     for model in models:
         if model is not None:
-            model.keep(0)
+            model.truncate(0)
 
 
 def decode_plainly(engine: Engine, prompt: list[int], tokens: int) -> tuple[str, list[float]]:
     """The text of a greedy answer without a draft, and the seconds until each of its tokens."""
     empty_caches(engine.target)
     seconds: list[float] = []
-    responses = stream_generate(engine, prompt, GREEDY, 0, max_tokens=tokens)
+    responses = stream_generate(engine, prompt, GenerateOptions(GREEDY, 0, max_tokens=tokens))
     answer = collect(responses, lambda response: seconds.append(response.stats.seconds))
     return answer.text, seconds
 

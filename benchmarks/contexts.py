@@ -29,7 +29,7 @@ def seconds(model: LlamaModel, past: int, width: int) -> float:
     began = time.perf_counter()
     model.decode(tokens, width)
     spent = time.perf_counter() - began
-    model.keep(past)
+    model.truncate(past)
     return spent
 
 

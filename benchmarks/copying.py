@@ -37,6 +37,7 @@ from localspec.bench.padding.encoder import TensorEncoder
 from localspec.bench.padding.source import PaddingSource
 from localspec.core import machine, paths
 from localspec.core.config import DraftTokens, LoadOptions
+from localspec.core.generate_options import GenerateOptions
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 
@@ -169,7 +170,9 @@ def ours(engine: Engine, length: DraftTokens, file: File) -> float:
     answer: list[int] = []
     seconds = []
     many = len(file.answer)
-    for response in stream_generate(engine, file.prompt, GREEDY, length, max_tokens=many):
+    for response in stream_generate(
+        engine, file.prompt, GenerateOptions(GREEDY, length, max_tokens=many)
+    ):
         answer += response.tokens
         seconds.append(response.stats.seconds)
     assert answer == file.answer

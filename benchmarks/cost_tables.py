@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from localspec.speculative.control.knowledge import Knowledge
+from localspec.speculative.control.pair_profile import PairProfile
 
 UNIT = 0.05  # seconds of a plain token
 
@@ -40,9 +40,9 @@ class CostTable:
         """Seconds in which the draft reads tokens of a prompt."""
         return self.reading * UNIT * tokens
 
-    def calibrated(self) -> Knowledge:
+    def calibrated(self) -> PairProfile:
         """What a short calibration would have found."""
-        known = Knowledge(reading=self.reading * UNIT)
+        known = PairProfile(reading=self.reading * UNIT)
         for width in (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 33, 63):
             for _ in range(2):
                 known.verify.observe(width, 0, self.verify(width))

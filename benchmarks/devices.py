@@ -30,8 +30,8 @@ from localspec.core import paths
 from localspec.core.config import ALL_LAYERS, LoadOptions
 from localspec.engine.engine import Engine
 from localspec.llama import llama_library
-from localspec.llama.model import LlamaModel
 from localspec.llama.memory.estimate import estimate_run
+from localspec.llama.model import LlamaModel
 
 QUESTIONS = ("How is random.choice implemented?", "What arguments does subprocess.run() take?")
 CTX_SIZE = 1024
@@ -105,7 +105,7 @@ def memory(model: LlamaModel) -> str:
 
 def logits(model: LlamaModel, prompt: Sequence[int], text: Sequence[int]) -> np.ndarray:
     """What a model says behind a prompt and each beginning of a text, a token at a time."""
-    model.keep(0)
+    model.truncate(0)
     model.decode(prompt[:-1], 0)
     return np.array([model.decode([token], 1)[0].copy() for token in [prompt[-1], *text]])
 

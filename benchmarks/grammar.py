@@ -30,15 +30,16 @@ from common import CTX_SIZE, GREEDY, Parser, conditions, empty_caches, load, pad
 
 from localspec.bench import demo
 from localspec.bench.prompts import read_prompts
+from localspec.chat.answer import Answer, collect
+from localspec.chat.stats import GenerationStats
 from localspec.core import paths
 from localspec.core.config import DraftTokens, LoadOptions
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine import generate
-from localspec.chat.answer import Answer, collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.grammar.source import read_grammar, read_schema
-from localspec.chat.stats import GenerationStats
 
 WARM = SamplingParams(temperature=0.8)
 _TEXT, _SHORT = {"type": "string", "maxLength": 24}, {"type": "string", "maxLength": 8}
@@ -108,9 +109,9 @@ def time_picks(
     while len(picks.plain) < tokens and len(context) < engine.target.n_ctx:
         row = engine.target.decode(unread, 1)[0]
         began = time.perf_counter()
-        first = plain_sampler.pick(row, len(context), context)
+        first = plain_sampler.sample(row, len(context), context)
         between = time.perf_counter()
-        token = sampler.pick(row, len(context), context)
+        token = sampler.sample(row, len(context), context)
         picks.obeying.append(1e6 * (time.perf_counter() - between))
         picks.plain.append(1e6 * (between - began))
         picks.refused += first != token
@@ -142,7 +143,9 @@ def answers(
     for seed, prompt in enumerate(prompts):
         empty_caches(engine.target, engine.draft)
         seeded = replace(params, seed=seed)
-        stream = stream_generate(engine, prompt, seeded, length, max_tokens=128, grammar=grammar)
+        stream = stream_generate(
+            engine, prompt, GenerateOptions(seeded, length, max_tokens=128, grammar=grammar)
+        )
         yield collect(stream)
 
 
@@ -189,7 +192,11 @@ def print_forced(engine: Engine, prompts: Sequence[list[int]]) -> None:
                 for (length, text), found in zip(ways, speeds, strict=True):
                     empty_caches(engine.target)
                     stream = stream_generate(
-                        engine, prompt, params, length, suffix=False, max_tokens=96, grammar=text
+                        engine,
+                        prompt,
+                        GenerateOptions(
+                            params, length, prompt_lookup=False, max_tokens=96, grammar=text
+                        ),
                     )
                     answer = collect(stream)
                     found.append(answer.stats.generation_tps or 0.0)

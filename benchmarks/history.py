@@ -19,10 +19,11 @@ from pathlib import Path
 from common import CTX_SIZE, Parser, conditions, empty_caches, padded_pair, span
 
 from localspec.bench.prompts import read_prompts
+from localspec.chat.answer import collect
 from localspec.core import machine
 from localspec.core.config import LoadOptions
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
-from localspec.chat.answer import collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.speculative.history import AnswerHistory
@@ -39,8 +40,10 @@ def speeds(
         for held, each in zip((None, history), found, strict=True):
             engine.history = held
             empty_caches(engine.target)
-            engine.suffix_index.update([])
-            answer = collect(stream_generate(engine, prompt, params, "auto", max_tokens=128))
+            engine.prompt_lookup.update([])
+            answer = collect(
+                stream_generate(engine, prompt, GenerateOptions(params, "auto", max_tokens=128))
+            )
             each.append(answer.stats.generation_tps or 0.0)
     return found
 

@@ -32,11 +32,11 @@ from localspec.bench.hybrid import QUESTIONS, open_ways
 from localspec.bench.padding.encoder import Quantization
 from localspec.bench.plan import BenchPlan
 from localspec.bench.run import take_turns, warm_up
-from localspec.bench.ways import Way
+from localspec.bench.variants import Way
+from localspec.chat.answer import Answer
 from localspec.core import machine
 from localspec.core.config import LoadOptions
 from localspec.core.sampling_params import SamplingParams
-from localspec.chat.answer import Answer
 from localspec.llama.cache.rollback import Fork, Rollback, Snapshots
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
@@ -158,7 +158,7 @@ def all_ways(opened: Sequence[Way], plan: BenchPlan) -> dict[str, Way]:
         (PLAIN, plain, plain.plan),
         *fixed,
         (AUTO, heads, plan),
-        (ALONE, heads, replace(plan, suffix=False)),
+        (ALONE, heads, replace(plan, prompt_lookup=False)),
         ("draft model auto", draft, plan),
         ("suffix index alone", suffix, plan),
     ]
@@ -257,10 +257,10 @@ class Stopwatch:
         """Everything else is the way's own."""
         return getattr(self._rollback, name)
 
-    def mark(self, length: int, most: int) -> None:
+    def checkpoint(self, length: int, most: int) -> None:
         """See `Rollback`."""
         began = self._clock()
-        self._rollback.mark(length, most)
+        self._rollback.checkpoint(length, most)
         self.seconds += self._clock() - began
 
     def rewind(self, length: int, held: int | None) -> int:
@@ -281,7 +281,7 @@ def rounds(
     for _ in range(count):
         watch.seconds, began = 0.0, clock()
         model.decode(range(10, 11 + drafted), 1 + drafted)
-        model.keep(len(model.tokens) - drafted + accepted)
+        model.truncate(len(model.tokens) - drafted + accepted)
         whole.append(clock() - began)
         inside.append(watch.seconds)
     model.rollback = watch._rollback

@@ -18,9 +18,10 @@ from types import ModuleType
 
 from common import GREEDY, Parser, conditions, empty_caches, padded_pair, span
 
+from localspec.chat.answer import collect
 from localspec.core import machine
 from localspec.core.config import DraftTokens, FlashAttention, LoadOptions
-from localspec.chat.answer import collect
+from localspec.core.generate_options import GenerateOptions
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 
@@ -43,7 +44,9 @@ def load(args: argparse.Namespace, flash: FlashAttention) -> Engine:
 def speed(engine: Engine, prompt: list[int], length: DraftTokens, tokens: int) -> float:
     """Tokens per second of one answer on empty caches."""
     empty_caches(engine.target, engine.draft)
-    answers = stream_generate(engine, prompt, GREEDY, length, suffix=False, max_tokens=tokens)
+    answers = stream_generate(
+        engine, prompt, GenerateOptions(GREEDY, length, prompt_lookup=False, max_tokens=tokens)
+    )
     stats = collect(answers).stats
     return stats.tokens / (stats.seconds + stats.draft_prompt_seconds)
 

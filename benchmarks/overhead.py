@@ -23,17 +23,18 @@ import numpy as np
 from common import Parser, empty_caches
 from numpy.typing import NDArray
 
+from localspec.chat.answer import Piece, collect
 from localspec.core.config import DraftTokens
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
-from localspec.chat.answer import GenerationResponse, collect
 from localspec.engine.generate import stream_generate
 from localspec.speculative.control.conversations import Conversations
-from localspec.speculative.control.knowledge import Knowledge
+from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import ALONE, Clock
+from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.constrained import Constraint
 from localspec.speculative.sampling.logit_changes import NO_RULES, TokenRules
-from localspec.speculative.suffix import SuffixIndex
 
 ROWS = 61  # rows of logits, used again in turn
 LOOP = 61  # tokens after which a text that loops begins again
@@ -85,16 +86,16 @@ class InstantModel:
         self._rows[row, self._says[position]] = self._leads[position]
 
     pending = 0
-    block: int | None = None
+    block_size: int | None = None
     reads_along = False
     gives_prompt_row = True
-    company = ALONE
+    batch_share = ALONE
     tree = None
 
-    def mark(self) -> None:
+    def checkpoint(self) -> None:
         """Nothing to prepare."""
 
-    def keep(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         del self.tokens[length:]
 
 
@@ -104,8 +105,8 @@ class InstantProfile:
     def __init__(self, target: InstantModel, draft: InstantModel) -> None:
         self._models = target, draft
 
-    def knowledge(self, clock: Clock) -> Knowledge:
-        known, (target, draft) = Knowledge(reading=1e-7), self._models
+    def learnt(self, clock: Clock) -> PairProfile:
+        known, (target, draft) = PairProfile(reading=1e-7), self._models
         for width in (1, 4, 8, 16, 33):
             known.verify.observe(width, 0, target.seconds(width))
             known.draft.observe(width, 0, draft.seconds(width))
@@ -114,7 +115,7 @@ class InstantProfile:
     def introduce(self, say: Callable[[str], None]) -> None:
         """Nothing is measured."""
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Nothing is kept."""
 
 
@@ -130,7 +131,7 @@ class InstantEngine:
         self.target = InstantModel(n_vocab, says, seed=1, seconds=0.02, share=0.02)
         self.draft = InstantModel(n_vocab, agreeing, seed=2, seconds=1e-3, share=0.0)
         self.profile = InstantProfile(self.target, self.draft)
-        self.suffix_index = SuffixIndex()
+        self.prompt_lookup = PromptLookup()
         self.history: AnswerHistory | None = None
         self.conversations = Conversations()
         self.loops = text == LOOP
@@ -188,16 +189,18 @@ def measure(
 ) -> Row:
     """One run of ``n`` tokens behind a prompt of ``prompt`` tokens."""
     empty_caches(engine.target, engine.draft)
-    engine.suffix_index.update([])
+    engine.prompt_lookup.update([])
     engine.conversations.clear()
     times, tokens = [time.perf_counter()], [0]
 
-    def tick(response: GenerationResponse) -> None:
+    def tick(response: Piece) -> None:
         times.append(time.perf_counter())
         tokens.append(response.stats.tokens)
 
     ids = list(range(1, 1 + prompt))
-    responses = stream_generate(engine, ids, params, length, max_tokens=n, clock=engine.clock)
+    responses = stream_generate(
+        engine, ids, GenerateOptions(params, length, max_tokens=n), clock=engine.clock
+    )
     stats = collect(responses, tick).stats
     microseconds, rounds = 1e6 * (times[-1] - times[2]), stats.rounds - 2
     drafted = stats.drafted / stats.rounds

@@ -34,10 +34,11 @@ from common import CTX_SIZE, Parser, conditions, padded_pair, span, timing
 from localspec.bench.demo import QUANTIZATIONS, QUESTIONS
 from localspec.bench.equality import audit_answers, rounding
 from localspec.bench.plan import BenchPlan
+from localspec.chat.answer import Answer, Piece, collect
 from localspec.core import machine
 from localspec.core.config import DraftTokens, LoadOptions
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
-from localspec.chat.answer import Answer, GenerationResponse, collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
 from localspec.engine.text_stream import Prompt
@@ -114,11 +115,11 @@ class Server:
 
     def _rounds(
         self, slot: TextEngine, prompt: Prompt, length: DraftTokens, heard: Callable[[], None]
-    ) -> Iterator[GenerationResponse]:
+    ) -> Iterator[Piece]:
         """An answer from empty caches; ``heard`` is called when its first token is there."""
         empty(slot)
         rounds = stream_generate(
-            slot, prompt, PARAMS, length, max_tokens=self.tokens, clock=self.clock
+            slot, prompt, GenerateOptions(PARAMS, length, max_tokens=self.tokens), clock=self.clock
         )
         yield next(rounds)
         heard()
@@ -127,11 +128,11 @@ class Server:
 
 def empty(slot: TextEngine) -> None:
     """Let a slot forget all that it has read."""
-    slot.suffix_index.update([])
+    slot.prompt_lookup.update([])
     slot.conversations.clear()
     for model in (slot.target, slot.draft):
         if model is not None:
-            model.keep(0)
+            model.truncate(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +303,9 @@ class Interrupted:
         empty(slot)
         with slot.answering():
             before = 0.0
-            for response in stream_generate(slot, prompt, PARAMS, length, clock=self.clock):
+            for response in stream_generate(
+                slot, prompt, GenerateOptions(PARAMS, length), clock=self.clock
+            ):
                 now = self.clock()
                 self._under_way[number] += len(response.tokens)
                 self.said += [now] * len(response.tokens)
@@ -318,7 +321,11 @@ class Interrupted:
             time.sleep(0.001)
         self.asked = self.clock()
         with slot.answering():
-            next(stream_generate(slot, self.prompt, PARAMS, length, clock=self.clock))
+            next(
+                stream_generate(
+                    slot, self.prompt, GenerateOptions(PARAMS, length), clock=self.clock
+                )
+            )
             self.first = self.clock()
 
 

@@ -20,14 +20,14 @@ from traces import Trace, chosen_traces, traces_parser
 
 from localspec.core.config import MAX_PATHS
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
-from localspec.speculative.control.knowledge import Knowledge
+from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.drafters import MODEL, RUNNERS_UP, TAIL, Candidate, Lookup
 from localspec.speculative.history import KEY, AnswerHistory
 from localspec.speculative.limits import Chain, Guess, best_seconds, causal_seconds
 from localspec.speculative.loop import ALONE, Controller, Logits, generate_rounds, prefill
 from localspec.speculative.prefix import common_prefix
+from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.sampler import Sampler
-from localspec.speculative.suffix import SuffixIndex
 
 LENGTHS = (1, 2, 3, 4, 6, 8)
 DEEPEST = 16  # tokens that the oracle may draft
@@ -75,15 +75,15 @@ class TraceTarget:
         return out
 
     pending = 0
-    block: int | None = None
+    block_size: int | None = None
     reads_along = False
     gives_prompt_row = False
-    company = ALONE
+    batch_share = ALONE
 
-    def mark(self) -> None:
+    def checkpoint(self) -> None:
         """A trace is never read again."""
 
-    def keep(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         del self.tokens[length:]
 
 
@@ -105,7 +105,7 @@ class TraceTree:
             positions[row] = positions[parent] + 1
         return self._target.read(len(tokens), positions)
 
-    def take(self, rows: Sequence[int]) -> None:
+    def commit(self, rows: Sequence[int]) -> None:
         self._target.tokens += [self._tokens[row] for row in (0, *rows)]
 
 
@@ -117,9 +117,9 @@ class TraceDrafter:
         self._n_rivals = branches - 1
         self.held: list[int] = []
 
-    block = False
+    drafts_block = False
     reads_along = False
-    company = ALONE
+    batch_share = ALONE
 
     def unread(self, context: list[int]) -> int:
         return len(context) - min(common_prefix(self.held, context), len(context) - 1)
@@ -237,14 +237,14 @@ def fixed(length: int) -> Make:
     return lambda drafter, clock, tree: FixedLength(drafter, length, clock, tree)
 
 
-def auto(known: Knowledge, *lookups: Lookup) -> Make:
+def auto(known: PairProfile, *lookups: Lookup) -> Make:
     """The controller of automatic draft lengths, perhaps with lookups."""
     return lambda drafter, clock, tree: Adaptive(known, clock, drafter, *lookups, tree=tree)
 
 
-def lookup(known: Knowledge) -> Make:
+def lookup(known: PairProfile) -> Make:
     """The same without a draft model."""
-    index = SuffixIndex()
+    index = PromptLookup()
     return lambda drafter, clock, tree: Adaptive(known, clock, None, index)
 
 
@@ -291,7 +291,7 @@ class Row:
     fixed: list[float]
     cold: float
     warm: float
-    suffix: float
+    lookup: float
     history: float
     worst: tuple[float, float]
     oracle: float
@@ -308,7 +308,7 @@ class Row:
             f"{self.name:16}"
             + "".join(f"{speedup:7.2f}" for speedup in self.fixed)
             + f"{self.best:7.2f}{self.cold:8.2f}{self.warm:7.2f}"
-            + f"{self.suffix:8.3f}{self.history:9.3f}"
+            + f"{self.lookup:8.3f}{self.history:9.3f}"
             + f"{self.worst[0]:12.3f}{self.worst[1]:8.3f}{self.oracle:9.2f}"
             + f"{self.warm / self.oracle:6.0%}{self.causal:9.2f}{self.warm / self.causal:6.0%}"
         )
@@ -331,17 +331,17 @@ def measure(costs: CostTable, traces: Sequence[Trace]) -> Row:
     total = sum(usual)
     both = costs.calibrated()
     cold = [play(trace, costs, auto(costs.calibrated())) for trace in traces]
-    suffix = [play(trace, costs, auto(both, SuffixIndex())) for trace in traces]
+    suffix = [play(trace, costs, auto(both, PromptLookup())) for trace in traces]
     held, whole = AnswerHistory(), costs.calibrated()
     history = [
-        play(trace, costs, auto(whole, SuffixIndex(), held), history=held) for trace in traces
+        play(trace, costs, auto(whole, PromptLookup(), held), history=held) for trace in traces
     ]
     return Row(
         name=costs.name,
         fixed=[speedup(seconds(fixed(length))) for length in LENGTHS],
         cold=speedup(cold),
         warm=speedup(seconds(auto(costs.calibrated()))),
-        suffix=speedup(suffix),
+        lookup=speedup(suffix),
         history=speedup(history),
         worst=(worst(cold), worst(suffix)),
         oracle=speedup(oracle(trace, costs) for trace in traces),
@@ -382,8 +382,8 @@ def measure_session(kind: str, costs: CostTable, turns: Sequence[Trace]) -> Sess
         max(speedup(fixed(length)) for length in LENGTHS),
         speedup(lookup(costs.calibrated())),
         speedup(auto(costs.calibrated())),
-        speedup(auto(costs.calibrated(), SuffixIndex())),
-        usual / play_session(turns, costs, auto(costs.calibrated(), SuffixIndex(), held), held),
+        speedup(auto(costs.calibrated(), PromptLookup())),
+        usual / play_session(turns, costs, auto(costs.calibrated(), PromptLookup(), held), held),
     )
 
 

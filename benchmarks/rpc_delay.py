@@ -175,12 +175,12 @@ def measure(engine: Engine, proxy: Proxy, delay: float, repeats: int, tokens: in
 
 def _turns(engine: Engine, proxy: Proxy, prompt: Sequence[int], tokens: int = 8) -> float:
     """Waits for the second server in a pass of one token."""
-    engine.target.keep(0)
+    engine.target.truncate(0)
     engine.target.decode(prompt, 1)
     before = proxy.turns.value
     for _ in range(tokens):
         engine.target.decode(prompt[-1:], 1)
-    engine.target.keep(0)
+    engine.target.truncate(0)
     return (proxy.turns.value - before) / tokens
 
 

@@ -74,7 +74,7 @@ def measure(sampler: Sampler, rows: NDArray[np.float32], text: list[int], picks:
     """Microseconds of each of ``picks`` picks; the text grows by one known token between them."""
     history, began = list(text), time.process_time()
     for i in range(picks):
-        sampler.pick(rows[i % ROWS], len(history), history)
+        sampler.sample(rows[i % ROWS], len(history), history)
         history.append(text[i])
     return 1e6 * (time.process_time() - began) / picks
 

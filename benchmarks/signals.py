@@ -24,7 +24,7 @@ from replay import verify
 from traces import Trace, chosen_traces, traces_parser
 
 from localspec.speculative.limits import Guess, causal_seconds
-from localspec.speculative.suffix import SuffixIndex
+from localspec.speculative.prompt_lookup import PromptLookup
 
 DEPTH = 8  # drafted tokens looked at behind each place
 FOLDS = 10
@@ -80,7 +80,7 @@ def sample(traces: Sequence[Trace]) -> Sample:
 
 def drafted(trace: Trace, classes: dict[int, int]) -> Iterator[tuple[int, int, list[float], bool]]:
     """Place, depth, features and whether right, of each drafted token that would be judged."""
-    context, index, late = list(trace.prompt), SuffixIndex(), 0.7
+    context, index, late = list(trace.prompt), PromptLookup(), 0.7
     for i, true in enumerate(trace.tokens):
         if i:
             was_right = trace.drafts[i - 1][0][0] == trace.tokens[i - 1]
@@ -119,7 +119,7 @@ def of_lead(lead: float) -> list[float]:
     return [1.0, lead, min(lead, 2.0), min(lead, 0.7), math.log(max(lead, 1e-3) + 0.05)]
 
 
-def of_index(index: SuffixIndex, context: list[int], ahead: list[int], token: int) -> list[float]:
+def of_index(index: PromptLookup, context: list[int], ahead: list[int], token: int) -> list[float]:
     """Whether prompt lookup says the same (1), another (-1) or nothing (0), and how sure it is."""
     found = next(index.continuation(context, ahead), None)
     if found is None:

@@ -99,7 +99,7 @@ class LeadRecorder(Sampler):
         super().__init__(params)
         self.leads: list[float] = []
 
-    def pick(self, logits: Logits, position: int, history: Sequence[int]) -> int:
+    def sample(self, logits: Logits, position: int, history: Sequence[int]) -> int:
         chosen = self.choose(logits, position, history)
         self.leads.append(rounded(chosen.lead))
         return chosen.token

@@ -86,7 +86,7 @@ def seconds(model: LlamaModel, steps: int, clock: Clock) -> float:
         row = model.decode([token], 1)[0]
         token = sampler.choose(row, len(model.tokens), model.tokens).token
     spent = clock() - began
-    model.keep(BEHIND)
+    model.truncate(BEHIND)
     return spent
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from localspec.bench.plan import BenchEngine, BenchPlan, PromptIds, widest_pass
-from localspec.core.config import DraftTokens
 from localspec.chat.answer import Answer
+from localspec.core.config import DraftTokens
 from localspec.speculative.loop import Logits, TokenModel, prefill
 from localspec.speculative.prefix import common_prefix
 from localspec.speculative.sampling.sampler import Sampler
@@ -137,7 +137,7 @@ class DifferenceFinder:
     def _margin(self, tokens: list[int]) -> float | None:
         """The lead of the plain pick behind these tokens, on logits computed as plain does."""
         context, target = list(self._prompt), self._engine.target
-        target.keep(0)
+        target.truncate(0)
         row = _first_row(target, context)
         for token in tokens:
             context.append(token)
@@ -172,9 +172,9 @@ def rounding(engine: BenchEngine, prompt: PromptIds, text: Sequence[int]) -> flo
     target, worst = engine.target, 0.0
     for start in range(0, len(text), _WIDE):
         tokens, rows = [*prompt, *text[: start + _WIDE]][:-1], len(text[start : start + _WIDE])
-        target.keep(0)
+        target.truncate(0)
         wide = target.decode(tokens, rows).copy()
-        target.keep(0)
+        target.truncate(0)
         narrow = [target.decode([token], 1)[0].copy() for token in tokens][-rows:]
         worst = max(worst, float(np.abs(wide - narrow).max()))
     return worst
@@ -191,7 +191,7 @@ def _misses(
 ) -> Iterator[Miss]:
     """Where plain decoding, given the text so far, would have said another token."""
     context, sampler = list(prompt), Sampler(plan.params, engine.token_rules(plan.params))
-    engine.target.keep(0)
+    engine.target.truncate(0)
     for i, token in enumerate(text):
         row = engine.target.decode(context[-1:], 1)[0] if i else _first_row(engine.target, context)
         short = sampler.shortfall(row, len(context), context, token)

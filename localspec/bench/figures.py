@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 
 from localspec.bench.spent import Interval, Spent, best_by_other_repeats, speedup_interval
-from localspec.core.config import DraftTokens
 from localspec.chat.answer import Answer
 from localspec.chat.stats import GenerationStats
+from localspec.core.config import DraftTokens
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.limits import (
@@ -174,7 +174,7 @@ def hindsight_limits(
     if "draft" not in steps.sources:
         return None
     step = steps.draft_seconds / steps.sources["draft"].drafted
-    prompt_lookup = "suffix" in _merged(sides, prompts).sources
+    prompt_lookup = "lookup" in _merged(sides, prompts).sources
     return _limits(guesses, _pass_seconds(sides, prompts), step, prompt_lookup)
 
 
@@ -195,7 +195,7 @@ def _pass_seconds(sides: Sequence[Side], prompts: Sequence[int]) -> list[float]:
     passes = _merged(sides, prompts).passes
     costs = PassCosts()
     for width, each in passes.items():
-        costs.observe(width, 0, each.seconds / each.count)
+        costs.observe(width, 0, each.seconds / each.passes)
     return [costs.seconds(width, 0) for width in range(1, min(max(passes), LONGEST_AUTO + 1) + 1)]
 
 

@@ -10,7 +10,7 @@ from localspec.bench.comparison import Comparison
 from localspec.bench.demo import CTX_SIZE, QUANTIZATIONS, Progress, padded_hybrid
 from localspec.bench.padding.encoder import Quantization
 from localspec.bench.plan import BenchPlan, PromptIds
-from localspec.bench.ways import Way, compare_ways
+from localspec.bench.variants import Way, compare_ways
 from localspec.core import paths
 from localspec.core.config import DraftTokens, LoadOptions
 from localspec.core.sampling_params import SamplingParams
@@ -86,7 +86,7 @@ def open_ways(
             for each in (None, draft, replace(target, load_heads=True))
         )
         plain = Way("plain", alone, replace(plan, lengths=(0, 0)))
-        lookup = [Way("suffix", alone, plan)] if plan.lengths[-1] == "auto" else []
+        lookup = [Way("lookup", alone, plan)] if plan.lengths[-1] == "auto" else []
         yield [plain, *lookup, Way("draft model", pair, plan), Way("MTP", heads, plan)]
 
 

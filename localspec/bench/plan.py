@@ -43,7 +43,7 @@ class BenchPlan:
     lengths: tuple[DraftTokens, ...]
     repeats: int
     max_tokens: int
-    suffix: bool = True
+    prompt_lookup: bool = True
     audit: bool = False
     clock: Clock = time.perf_counter
 

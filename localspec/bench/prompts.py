@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from localspec.chat.message import Message, parse_message
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import read_at_most
-from localspec.chat.message import Message, parse_message
 
 SHIPPED = Path(__file__).with_name("prompts.jsonl")
 MAX_BYTES = 64 * 2**20

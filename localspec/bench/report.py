@@ -45,7 +45,7 @@ class Report:
         self._path = path
         self.document: dict[str, object] = {}
 
-    def keep(self, comparisons: Sequence[Comparison], *, complete: bool) -> None:
+    def save(self, comparisons: Sequence[Comparison], *, complete: bool) -> None:
         """Rebuild the document from the results so far, and write it.
 
         Raises FileProblem when the file cannot be written; the document is there all the same.

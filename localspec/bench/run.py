@@ -13,9 +13,10 @@ from localspec.bench.comparison import Comparison
 from localspec.bench.equality import Audit, Difference, DifferenceFinder, audit_answers
 from localspec.bench.figures import Side
 from localspec.bench.plan import BenchEngine, BenchPlan, PromptIds, require_room
+from localspec.chat.answer import Answer, collect
 from localspec.core.config import DraftTokens
 from localspec.core.errors import LocalspecError
-from localspec.chat.answer import Answer, collect
+from localspec.core.generate_options import GenerateOptions
 from localspec.engine.generate import model_drafter, stream_generate
 from localspec.llama.heads.head import Head
 from localspec.speculative.drafters import ModelDrafter
@@ -65,19 +66,18 @@ def warm_up(engine: BenchEngine, prompt: PromptIds, plan: BenchPlan) -> None:
 
 def answer(engine: BenchEngine, prompt: PromptIds, plan: BenchPlan, length: DraftTokens) -> Answer:
     """Generate once from empty caches; Ctrl-C ends the whole measurement."""
-    engine.target.keep(0)
+    engine.target.truncate(0)
     if engine.draft is not None:
-        engine.draft.keep(0)
-    engine.suffix_index.update([])
+        engine.draft.truncate(0)
+    engine.prompt_lookup.update([])
     engine.conversations.clear()
     result = collect(
         stream_generate(
             engine,
             prompt,
-            plan.params,
-            length,
-            suffix=plan.suffix,
-            max_tokens=plan.max_tokens,
+            GenerateOptions(
+                plan.params, length, prompt_lookup=plan.prompt_lookup, max_tokens=plan.max_tokens
+            ),
             clock=plan.clock,
         )
     )

@@ -1,23 +1,53 @@
 """A conversation with one engine: messages, settings, and the answers that extend them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from localspec.core.config import DraftTokens
-from localspec.core.errors import LocalspecError
-from localspec.core.sampling_params import SamplingParams
-from localspec.chat.answer import Answer, GenerationResponse, collect
+from localspec.chat.answer import Answer, Piece, collect
 from localspec.chat.message import Message, assistant_turn
-from localspec.chat.window import fit, visible
-from localspec.engine.generate import TextEngine, require_room, stream_generate
 from localspec.chat.stats import GenerationStats
+from localspec.chat.window import fit, require_room, visible
+from localspec.core.errors import LocalspecError
+from localspec.core.generate_options import GenerateOptions
+from localspec.core.sampling_params import SamplingParams
+from localspec.speculative.loop import TokenModel
 
 
-class ChatEngine(TextEngine, Protocol):
-    """An engine that also knows the model's chat template."""
+class Introduced(Protocol):
+    """What is known of a pair on this machine."""
+
+    def introduce(self, say: Callable[[str], None]) -> None:
+        """Get to know the pair, as auto needs to; say what that takes and shows."""
+        ...
+
+
+class ChatEngine(Protocol):
+    """A loaded pair with the model's chat template; see `engine.Engine`."""
+
+    @property
+    def target(self) -> TokenModel: ...
+
+    @property
+    def draft(self) -> TokenModel | None: ...
+
+    @property
+    def can_roll_back(self) -> bool:
+        """Whether the target's last tokens can be forgotten."""
+        ...
+
+    @property
+    def profile(self) -> Introduced: ...
+
+    def token_rules(self, params: SamplingParams) -> object:
+        """Raise UsageError where the parameters name a token that the model does not have."""
+        ...
+
+    def stream(self, prompt: Sequence[int], options: GenerateOptions) -> Iterator[Piece]:
+        """Generate after the prompt; see `engine.generate.stream_generate`."""
+        ...
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Token ids of a conversation, up to the assistant's turn."""
@@ -35,7 +65,7 @@ class ChatUI(Protocol):
         """One message; EOFError at the end of input, KeyboardInterrupt at Ctrl-C."""
         ...
 
-    def stream(self, response: GenerationResponse) -> None:
+    def stream(self, response: Piece) -> None:
         """Show a piece of the answer, and the figures so far."""
         ...
 
@@ -58,7 +88,7 @@ class ChatUI(Protocol):
 
 @dataclass(slots=True)
 class Chat:
-    """A conversation with one engine. ``max_tokens`` bounds each answer, None is the context.
+    """A conversation with one engine. ``options`` hold for each answer.
 
     ``turns`` holds all of it; the model is shown those from index ``oldest`` on. ``file`` is where
     the conversation was saved or loaded last: saving it there again is safe.
@@ -66,13 +96,8 @@ class Chat:
 
     engine: ChatEngine
     ui: ChatUI
-    params: SamplingParams
-    draft_tokens: DraftTokens
-    suffix: bool = True
+    options: GenerateOptions = GenerateOptions()
     system: str | None = None
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    grammar: str | None = None
     turns: list[Message] = field(default_factory=list)
     oldest: int = 0
     total: GenerationStats = field(default_factory=GenerationStats)
@@ -85,7 +110,7 @@ class Chat:
         the last turn alone leaves no room for an answer.
         """
         oldest, prompt = self._make_room(turns)
-        answer = self._generate(prompt)
+        answer = collect(self.engine.stream(prompt, self.options), self.ui.stream)
         if answer.tokens:
             self.turns = [*turns, assistant_turn(answer.text, answer.reasoning)]
             self.oldest = oldest
@@ -112,25 +137,12 @@ class Chat:
         def encode(oldest: int) -> list[int]:
             return self.encode(turns, oldest)
 
-        oldest = fit(turns, self.oldest, lambda i: len(encode(i)), n_ctx, self.max_tokens)
+        oldest = fit(turns, self.oldest, lambda i: len(encode(i)), n_ctx, self.options.max_tokens)
         prompt = encode(oldest)
         require_room(len(prompt), n_ctx)
         if left_out := unseen(turns[self.oldest : oldest]):
             self.ui.say(f"The context of {n_ctx} tokens is full. {left_out}")
         return oldest, prompt
-
-    def _generate(self, prompt: list[int]) -> Answer:
-        responses = stream_generate(
-            self.engine,
-            prompt,
-            self.params,
-            self.draft_tokens,
-            suffix=self.suffix,
-            max_tokens=self.max_tokens,
-            stop=self.stop,
-            grammar=self.grammar,
-        )
-        return collect(responses, self.ui.stream)
 
 
 def unseen(left_out: Sequence[Message]) -> str:

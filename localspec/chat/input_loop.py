@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from localspec.core.errors import LocalspecError
 from localspec.chat.conversation import Chat
 from localspec.chat.slash_commands import names_command, obey
+from localspec.core.errors import LocalspecError
 
 
 def run(chat: Chat) -> int:

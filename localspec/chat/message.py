@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, NotRequired, TypedDict
 
-from localspec.core.errors import UsageError
 from localspec.chat.tools.tool import MAX_DEPTH, is_shallow, parsed
+from localspec.core.errors import UsageError
 
 ROLES = ("system", "user", "assistant")
 MAX_CALLS = 128  # in one message

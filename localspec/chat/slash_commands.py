@@ -7,14 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from localspec.chat.conversation import Chat, unseen
+from localspec.chat.message import Message, parse_message
 from localspec.core.config import parse_draft_tokens
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.core.formatting import percent
 from localspec.core.sampling_choice import change_sampling, written
-from localspec.core.sampling_params import MAX_SEED, require_fixed_length, sampling_fields
-from localspec.chat.conversation import Chat, unseen
-from localspec.chat.message import Message, parse_message
+from localspec.core.sampling_params import (
+    MAX_SEED,
+    SamplingParams,
+    require_fixed_length,
+    sampling_fields,
+)
 
 MAX_SAVED_BYTES = 64 * 2**20
 
@@ -53,13 +58,13 @@ def _regenerate(chat: Chat, rest: str) -> None:
         turns.pop()
     if not turns:
         raise UsageError("There is nothing to answer again.", "Ask something first.")
-    if chat.params.greedy:
+    if chat.options.sampling.greedy:
         chat.ui.say(
             "At temperature 0 the same question gets the same answer. For another one: "
             "/set temperature 0.8, then /regen."
         )
     # The same seed would give the same answer.
-    chat.params = replace(chat.params, seed=secrets.randbelow(MAX_SEED + 1))
+    _set_sampling(chat, replace(chat.options.sampling, seed=secrets.randbelow(MAX_SEED + 1)))
     chat.answer(turns)
 
 
@@ -109,13 +114,13 @@ def _draft(chat: Chat, rest: str) -> None:
     if lengths and lengths[0] not in (0, "auto") and chat.engine.draft is None:
         raise UsageError("No draft model is loaded.", "Start chat with --draft FILE.gguf.")
     if lengths:
-        require_fixed_length(lengths[0], chat.params)
-        chat.draft_tokens = lengths[0]
-    if chat.draft_tokens == "auto" and (
-        chat.engine.draft or (chat.suffix and chat.engine.can_roll_back)
+        require_fixed_length(lengths[0], chat.options.sampling)
+        chat.options = replace(chat.options, draft_tokens=lengths[0])
+    if chat.options.draft_tokens == "auto" and (
+        chat.engine.draft or (chat.options.prompt_lookup and chat.engine.can_roll_back)
     ):
         chat.engine.profile.introduce(chat.ui.say)
-    chat.ui.say(f"Draft length: {chat.draft_tokens or 'off'}.")
+    chat.ui.say(f"Draft length: {chat.options.draft_tokens or 'off'}.")
 
 
 def _system(chat: Chat, rest: str) -> None:
@@ -135,15 +140,19 @@ def _say_ignored(chat: Chat) -> None:
 def _set(chat: Chat, rest: str) -> None:
     if not rest:
         for name in sampling_fields():
-            chat.ui.say(f"{name} {written(chat.params, name)}")
+            chat.ui.say(f"{name} {written(chat.options.sampling, name)}")
         return
     name, _, value = rest.partition(" ")
-    params = change_sampling(chat.params, name, value.strip())
-    require_fixed_length(chat.draft_tokens, params)
+    params = change_sampling(chat.options.sampling, name, value.strip())
+    require_fixed_length(chat.options.draft_tokens, params)
     chat.engine.token_rules(params)  # refuses a bias of no token
-    chat.params = params
+    _set_sampling(chat, params)
     name = name.replace("-", "_")
-    chat.ui.say(f"{name} {written(chat.params, name)}")
+    chat.ui.say(f"{name} {written(chat.options.sampling, name)}")
+
+
+def _set_sampling(chat: Chat, params: SamplingParams) -> None:
+    chat.options = replace(chat.options, sampling=params)
 
 
 def _save(chat: Chat, rest: str) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from typing import NamedTuple
 
 from localspec.speculative.loop import Prefill, Round
 
@@ -13,32 +14,27 @@ _SUMS = (
 )
 
 
-@dataclass(slots=True)
-class SourceStats:
+class SourceStats(NamedTuple):
     """What one source of candidates contributed: rounds are those it took part in."""
 
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
 
-    def merge(self, other: "SourceStats") -> None:
-        """Add what the same source contributed to another answer."""
-        self.rounds += other.rounds
-        self.drafted += other.drafted
-        self.accepted += other.accepted
+    def plus(self, rounds: int = 0, drafted: int = 0, accepted: int = 0) -> "SourceStats":
+        """These and some more."""
+        return SourceStats(self.rounds + rounds, self.drafted + drafted, self.accepted + accepted)
 
 
-@dataclass(slots=True)
-class PassStats:
+class PassStats(NamedTuple):
     """The target's passes of one width (drafted tokens and one): how many, and their seconds."""
 
-    count: int = 0
+    passes: int = 0
     seconds: float = 0.0
 
-    def add(self, count: int, seconds: float) -> None:
-        """Count some more."""
-        self.count += count
-        self.seconds += seconds
+    def plus(self, passes: int, seconds: float) -> "PassStats":
+        """These and some more."""
+        return PassStats(self.passes + passes, self.seconds + seconds)
 
 
 @dataclass(slots=True)
@@ -47,7 +43,7 @@ class GenerationStats:
 
     ``seconds`` holds all the time from the end of the prompt to the last token: drafting,
     verifying, what the controller learns, the tokens' text. Left out are the consumer's time
-    between two responses and the reading of the prompt by target and suffix index
+    between two pieces and the reading of the prompt by target and prompt lookup
     (``prompt_seconds``) and draft (``draft_prompt_seconds``). ``draft_seconds`` and
     ``verify_seconds`` are the rounds' own. ``branched`` counts accepted tokens that were not the
     first candidate of their place: what trees gave. ``first_tokens`` counts tokens picked behind
@@ -103,18 +99,24 @@ class GenerationStats:
             self.accepted_at.extend([0] * missing)
             self.accepted_at[outcome.accepted] += 1
         if outcome.width:
-            self.passes.setdefault(outcome.width, PassStats()).add(1, outcome.verify_seconds)
+            passes = self.passes.get(outcome.width, PassStats())
+            self.passes[outcome.width] = passes.plus(1, outcome.verify_seconds)
         else:
             self.first_tokens += len(outcome.tokens)
         for source in set(outcome.sources):
-            self.sources.setdefault(source, SourceStats()).rounds += 1
-        for i, source in enumerate(outcome.sources):
-            self.sources[source].drafted += 1
-            self.sources[source].accepted += i < outcome.accepted
+            drafted = outcome.sources.count(source)
+            accepted = outcome.sources[: outcome.accepted].count(source)
+            before = self.sources.get(source, SourceStats())
+            self.sources[source] = before.plus(1, drafted, accepted)
 
-    def sums(self) -> "GenerationStats":
-        """A copy that later rounds do not change, without the tables by place, source and width."""
-        return replace(self, accepted_at=[], sources={}, passes={})
+    def snapshot(self) -> "GenerationStats":
+        """A copy that later rounds do not change."""
+        return replace(
+            self,
+            accepted_at=self.accepted_at.copy(),
+            sources=self.sources.copy(),
+            passes=self.passes.copy(),
+        )
 
     def merge(self, other: "GenerationStats") -> None:
         """Add the sums of another answer; the time to the first token stays the first one's.
@@ -132,9 +134,9 @@ class GenerationStats:
         both = zip_longest(self.accepted_at, other.accepted_at, fillvalue=0)
         self.accepted_at = [ours + theirs for ours, theirs in both]
         for source, contribution in other.sources.items():
-            self.sources.setdefault(source, SourceStats()).merge(contribution)
+            self.sources[source] = self.sources.get(source, SourceStats()).plus(*contribution)
         for width, passes in other.passes.items():
-            self.passes.setdefault(width, PassStats()).add(passes.count, passes.seconds)
+            self.passes[width] = self.passes.get(width, PassStats()).plus(*passes)
 
     @property
     def timed_tokens(self) -> int:

@@ -8,13 +8,13 @@ from functools import cached_property, partial
 from os.path import commonprefix
 from typing import Any
 
-from localspec.core.errors import TemplateError
 from localspec.chat.formats import format_between, known_format
 from localspec.chat.message import Message
 from localspec.chat.reasoning import Format, state_behind
 from localspec.chat.sandbox import fill, names_read
 from localspec.chat.tools.capabilities import ToolCapabilities
 from localspec.chat.tools.tool import Tool
+from localspec.core.errors import TemplateError
 
 _CHATML_END = "<|im_end|>"
 CHATML = (

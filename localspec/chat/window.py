@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 
 from localspec.chat.message import Message
+from localspec.core.errors import PromptTooLong
 
 
 def visible(turns: Sequence[Message], oldest: int) -> list[Message]:
@@ -45,3 +46,14 @@ def answer_room(n_ctx: int, max_tokens: int | None) -> int:
     """Tokens that older turns must leave to an answer."""
     quarter = n_ctx // 4
     return quarter if max_tokens is None or max_tokens < 0 else min(max_tokens, quarter)
+
+
+def require_room(n_prompt: int, n_ctx: int) -> None:
+    """Raise PromptTooLong where a context of ``n_ctx`` tokens leaves no room for an answer."""
+    if n_prompt == 0:
+        raise PromptTooLong("The prompt is empty.", "Give some text to continue.")
+    if n_prompt >= n_ctx:
+        raise PromptTooLong(
+            f"The prompt has {n_prompt} tokens and the context holds {n_ctx}, answer included.",
+            "Shorten the prompt, or enlarge the context with --ctx-size.",
+        )

@@ -126,7 +126,7 @@ def _plan(
             "--audit checks tokens against what the seed decides, which rejection does not.",
             "Use --acceptance coupled or match, or leave --audit out.",
         )
-    return BenchPlan(params, sides, repeats, max_tokens, request.suffix, audit)
+    return BenchPlan(params, sides, repeats, max_tokens, request.prompt_lookup, audit)
 
 
 def _run(
@@ -146,7 +146,7 @@ def _run(
     found, problem = _measure(engine, ids, plan, report, stderr=as_json)
     with held_interrupt():  # a second Ctrl-C must not lose what the first one kept
         try:
-            report.keep(found, complete=problem is None)
+            report.save(found, complete=problem is None)
         finally:
             if as_json:
                 console.json_line(report.document)
@@ -206,7 +206,7 @@ def _measure(
 
             for comparison in run_bench(engine, tasks, plan, on_answer):
                 found.append(comparison)
-                report.keep(found, complete=False)
+                report.save(found, complete=False)
                 board.add(comparison)
     except (KeyboardInterrupt, LocalspecError) as error:
         problem = error

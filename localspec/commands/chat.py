@@ -21,6 +21,7 @@ from localspec.commands.session import (
     usable_length,
     use_template,
 )
+from localspec.core.generate_options import GenerateOptions
 
 
 @spread_groups
@@ -34,29 +35,31 @@ def chat(
     name: NameArgument = None,
 ) -> None:
     """Talk with a model, turn by turn; /help lists the commands."""
-    from localspec.display.chat import open_screen
-    from localspec.display.pieces import Look
     from localspec.chat.conversation import Chat
     from localspec.chat.input_loop import run
+    from localspec.display.chat import open_screen
+    from localspec.display.pieces import AnswerStyle
 
     grammar = constraining.read()
     request = make_request(name, FlagGroups(models, loading, sampling))
     length = request.draft_tokens
     templating.check()
     require_prompt_cache(answering)
-    look = Look.asked(answering.hide_reasoning, answering.show_draft)
+    look = AnswerStyle.asked(answering.hide_reasoning, answering.show_draft)
     with open_engine(request) as engine, open_screen(look) as screen:
         use_template(engine, templating, answering.system)
         conversation = Chat(
             engine,
             screen,
-            sampling_for(engine, request),
-            usable_length(engine, length, request),
-            suffix=request.suffix,
+            GenerateOptions(
+                sampling_for(engine, request),
+                usable_length(engine, length, request),
+                prompt_lookup=request.prompt_lookup,
+                max_tokens=answering.max_tokens,
+                stop=tuple(answering.stop),
+                grammar=grammar,
+            ),
             system=answering.system,
-            max_tokens=answering.max_tokens,
-            stop=tuple(answering.stop),
-            grammar=grammar,
         )
         with (
             lookup_cache(engine, request, default=True),

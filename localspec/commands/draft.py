@@ -18,7 +18,7 @@ from localspec.core.errors import FileProblem, UsageError
 from localspec.display import console
 
 if TYPE_CHECKING:
-    from localspec.self_draft.selection import Selection, Wish
+    from localspec.self_draft.selection import Selection, SelfDraftOptions
 
 _AUTO = "auto"
 _LAYERS, _VOCAB = Bounds(1, 512), Bounds(1, 2**24)
@@ -96,11 +96,11 @@ def draft_make(
 
 def _wish(
     layers: int | None, weights: str, vocab: int | None, draft: Path | None, output: Path | None
-) -> "Wish":
+) -> "SelfDraftOptions":
     """What is not to be searched; raises UsageError for what cannot be made."""
     from localspec.llama.quantize import require_type
     from localspec.self_draft.recipe import KEEP
-    from localspec.self_draft.selection import Wish
+    from localspec.self_draft.selection import SelfDraftOptions
 
     kind = None if weights == _AUTO else weights if weights == KEEP else require_type(weights)
     if draft is not None:
@@ -109,7 +109,7 @@ def _wish(
                 "--draft names a model that loses output rows, and nothing else of it changes.",
                 "Give --vocab N and --output FILE with it, and no --layers or --type.",
             )
-    return Wish(layers or None, kind, vocab, draft)
+    return SelfDraftOptions(layers or None, kind, vocab, draft)
 
 
 def _require_free(output: Path, target: Path, draft: Path | None) -> None:

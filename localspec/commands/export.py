@@ -152,8 +152,8 @@ def _facts(
     cluster: ClusterFlags,
 ) -> "PairFacts":
     """Everything that an engine is told of the pair."""
-    from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
     from localspec.export.facts import Cluster, PairFacts
+    from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
 
     target = verdict.target
     ctx_size = asked_ctx_size(target, request.loading.ctx_size) or default_ctx_size(target)

@@ -97,10 +97,10 @@ def inspect(
     as_json: JsonFlag = False,
 ) -> None:
     """Show a model's metadata and memory estimate, and what speaks against it; reads the header."""
-    from localspec.llama.memory.probe import memory_for_models
     from localspec.library.acquire import header_of
     from localspec.library.model_info import model_info
     from localspec.library.resolve import Resolver
+    from localspec.llama.memory.probe import memory_for_models
 
     shown = model_info(header_of(name, Resolver(), download_ui()), memory_for_models())
     if as_json:

@@ -1,8 +1,6 @@
 """The command ``run``: one prompt, one answer."""
 
-from collections.abc import Callable
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,15 +26,15 @@ from localspec.commands.session import (
     usable_length,
     use_template,
 )
-from localspec.core.config import DraftTokens
 from localspec.core.errors import UsageError
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.display import answer as answers
 from localspec.display import console
-from localspec.display.pieces import AnswerWriter, Look
+from localspec.display.pieces import AnswerStyle, AnswerWriter
 
 if TYPE_CHECKING:
-    from localspec.chat.answer import Answer, GenerationResponse
+    from localspec.chat.answer import Answer, Piece
     from localspec.chat.message import Message
     from localspec.engine.engine import Engine
 
@@ -61,6 +59,8 @@ def run(
     as_json: JsonFlag = False,
 ) -> None:
     """Answer one prompt: the text on stdout, the figures on stderr."""
+    from localspec.chat.answer import collect
+
     prompting.check(answering, templating)
     grammar = constraining.read()
     if as_json and answering.show_draft:
@@ -78,21 +78,31 @@ def run(
             use_template(engine, templating, answering.system)
         ids = _encode(engine, text, prompting, answering)
         length = usable_length(engine, length, request)
-        ask = partial(_ask, engine, ids, params, request.suffix, answering, grammar)
-        writer = AnswerWriter(Look.asked(answering.hide_reasoning, answering.show_draft))
+        options = GenerateOptions(
+            params,
+            length,
+            prompt_lookup=request.prompt_lookup,
+            max_tokens=answering.max_tokens,
+            stop=tuple(answering.stop),
+            grammar=grammar,
+        )
+        writer = AnswerWriter(AnswerStyle.asked(answering.hide_reasoning, answering.show_draft))
         try:
             with (
                 lookup_cache(engine, request, default=False),
-                prompt_cache(engine, answering) as keep_prompt,
+                prompt_cache(engine, answering) as save_prompt,
             ):
-                answer = ask(length, _quiet if as_json else writer.write, keep_prompt)
+                pieces = engine.stream(ids, options, on_prompt=save_prompt)
+                answer = collect(pieces, _quiet if as_json else writer.write)
         finally:
             writer.end()
         if not as_json:
             _show_figures(answer, params, engine)
-        plain = ask(0, _quiet) if compare and answer.finish_reason != "cancelled" else None
+        plain = None
+        if compare and answer.finish_reason != "cancelled":
+            plain = collect(engine.stream(ids, replace(options, draft_tokens=0)))
         if as_json:
-            settings = _settings(engine, params, length, grammar, prompting.raw)
+            settings = _settings(engine, options, prompting.raw)
             document = {"seed": params.seed, "settings": settings}
             compared = {} if plain is None else {"plain": plain.as_json()}
             console.json_line(answer.as_json() | document | compared)
@@ -102,36 +112,7 @@ def run(
     raise typer.Exit(130 if "cancelled" in ended else 0)
 
 
-def _ask(
-    engine: "Engine",
-    prompt: list[int],
-    params: SamplingParams,
-    suffix: bool,
-    answering: AnswerFlags,
-    grammar: str | None,
-    length: DraftTokens,
-    on_response: "Callable[[GenerationResponse], None]",
-    on_prompt: Callable[[], None] | None = None,
-) -> "Answer":
-    """One answer, with this draft length."""
-    from localspec.chat.answer import collect
-    from localspec.engine.generate import stream_generate
-
-    responses = stream_generate(
-        engine,
-        prompt,
-        params,
-        length,
-        suffix=suffix,
-        max_tokens=answering.max_tokens,
-        stop=answering.stop,
-        on_prompt=on_prompt,
-        grammar=grammar,
-    )
-    return collect(responses, on_response)
-
-
-def _quiet(response: "GenerationResponse") -> None:
+def _quiet(response: "Piece") -> None:
     """For --json, where the text comes at the end."""
 
 
@@ -148,19 +129,13 @@ def _show_figures(answer: "Answer", params: SamplingParams, engine: "Engine") ->
         console.note(advice)
 
 
-def _settings(
-    engine: "Engine",
-    params: SamplingParams,
-    length: DraftTokens,
-    grammar: str | None,
-    raw: bool,
-) -> dict[str, object]:
+def _settings(engine: "Engine", options: GenerateOptions, raw: bool) -> dict[str, object]:
     """What an answer depends on, for ``--json``."""
     return {
         **engine.settings(),
-        "draft_tokens": length,
-        "sampling": asdict(params),
-        "grammar": grammar,
+        "draft_tokens": options.draft_tokens,
+        "sampling": asdict(options.sampling),
+        "grammar": options.grammar,
         "version": __version__,
         "template": None if raw else engine.template.settings(),
     }

@@ -9,7 +9,7 @@ from localspec.display import console
 from localspec.display.progress import progress
 
 if TYPE_CHECKING:
-    from localspec.self_draft.selection import Selection, Wish
+    from localspec.self_draft.selection import Selection, SelfDraftOptions
     from localspec.self_draft.store import Kept
 
 
@@ -20,13 +20,13 @@ def self_draft(target: Path, loading: LoadingFlags) -> Path | None:
     """
     from localspec.metadata.header import read_header
     from localspec.self_draft import store
-    from localspec.self_draft.selection import Wish
+    from localspec.self_draft.selection import SelfDraftOptions
 
     header = read_header(target)
     kept = store.find(header)
     if kept is None:
         console.note("No draft was made of this target here yet, or it is out of date.")
-        kept = make_self_draft(target, Wish(), loading)[1]
+        kept = make_self_draft(target, SelfDraftOptions(), loading)[1]
         assert kept is not None
     console.note(_said(kept))
     return kept.path
@@ -34,7 +34,7 @@ def self_draft(target: Path, loading: LoadingFlags) -> Path | None:
 
 def make_self_draft(
     target: Path,
-    wish: "Wish",
+    wish: "SelfDraftOptions",
     loading: LoadingFlags,
     use: "Callable[[Selection], None]" = lambda selection: None,
 ) -> "tuple[Selection, Kept | None]":
@@ -52,24 +52,26 @@ def make_self_draft(
                 use(found)
             finally:  # a file that cannot be written elsewhere is not lost
                 if _tells(found, wish, store.find(found.target)):
-                    kept = store.keep(found.target, found.best.recipe, found.file, found.verdict)
+                    kept = store.store_draft(
+                        found.target, found.best.recipe, found.file, found.verdict
+                    )
     return found, kept
 
 
-def _tells(found: "Selection", wish: "Wish", before: "Kept | None") -> bool:
+def _tells(found: "Selection", wish: "SelfDraftOptions", before: "Kept | None") -> bool:
     """Whether what was found is to stand behind ``--draft self`` from now on.
 
     That none pays is told by a search of everything alone, or of a draft that was kept; and what
     was not measured replaces nothing. What was made of another draft is none of the target.
     """
-    from localspec.self_draft.selection import Wish
+    from localspec.self_draft.selection import SelfDraftOptions
 
     if wish.draft is not None:
         return False
     if found.verdict is None:
         return before is None
     again = before is not None and before.recipe == found.best.recipe
-    return found.verdict.pays or wish == Wish() or again
+    return found.verdict.pays or wish == SelfDraftOptions() or again
 
 
 def _said(kept: "Kept") -> str:

@@ -26,6 +26,7 @@ from localspec.commands.session import (
 from localspec.core import machine
 from localspec.core.config import DraftTokens
 from localspec.core.errors import LocalspecError
+from localspec.core.generate_options import GenerateOptions
 from localspec.display import console
 
 if TYPE_CHECKING:
@@ -80,13 +81,13 @@ def _service(
 
     params = sampling_for(engine, request)
     given = request.sampling.get("seed")
-    defaults = Defaults(
+    options = GenerateOptions(
         params,
-        seed=params.seed if given not in (None, -1) else None,
-        draft_tokens=usable_length(engine, length, request),
-        suffix=request.suffix,
+        usable_length(engine, length, request),
+        prompt_lookup=request.prompt_lookup,
         max_tokens=serving.max_tokens,
     )
+    defaults = Defaults(options, seed=params.seed if given not in (None, -1) else None)
     file = engine.target.header.path
     names = serving.names() or (file.stem, file.name)
     said = engine.notes

@@ -57,9 +57,9 @@ class Request:
         return choose_sampling(self.sampling, {}).params
 
     @property
-    def suffix(self) -> bool:
+    def prompt_lookup(self) -> bool:
         """Whether auto may use prompt lookup."""
-        return self.models.suffix == "on"
+        return self.models.prompt_lookup == "on"
 
     @property
     def branches(self) -> Branches:
@@ -155,7 +155,7 @@ def prompt_cache(
     with PromptCache(
         answering.prompt_cache, engine, console.note, read_only=read_only, answers=answers
     ) as cache:
-        yield cache.keep_prompt
+        yield cache.save_prompt
 
 
 @contextmanager
@@ -166,7 +166,7 @@ def lookup_cache(engine: "Engine", request: Request, *, default: bool) -> Iterat
     """
     models = request.models
     asked = models.lookup_cache is not None or models.lookup_files
-    if not request.suffix or not (asked or default):
+    if not request.prompt_lookup or not (asked or default):
         yield
         return
     from localspec.engine.lookup_cache import LookupCache
@@ -191,7 +191,7 @@ def require_prompt_cache(answering: AnswerFlags) -> None:
 def usable_length(engine: "Engine", length: DraftTokens, request: Request) -> DraftTokens:
     """The draft length that what was loaded allows; auto measures a pair that is new here."""
     if engine.draft is None and not (
-        length == "auto" and request.suffix and engine.target.can_roll_back
+        length == "auto" and request.prompt_lookup and engine.target.can_roll_back
     ):
         return 0
     if length == "auto":
@@ -277,8 +277,8 @@ def _heads(target: Path, loading: LoadingFlags) -> Path | None:
 
     None, with the reason if there are some, where they cannot be used: nobody asked for them.
     """
-    from localspec.llama.heads.unstable import unstable
     from localspec.library.sidecars import is_named_for, mtp_beside, mtp_files
+    from localspec.llama.heads.unstable import unstable
     from localspec.metadata.draft_kind import has_heads
     from localspec.metadata.header import read_header
 

@@ -69,7 +69,7 @@ def appearing_when_complete(destination: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
-def keep_json(path: Path, document: object) -> None:
+def save_json(path: Path, document: object) -> None:
     """Keep what may be found out again; a folder that cannot be written is no reason to fail."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
+from localspec.chat.stats import GenerationStats
 from localspec.core.formatting import number, percent
 from localspec.display.console import make_console, note
-from localspec.chat.stats import GenerationStats
 from localspec.speculative.loop import DraftStatus
 
 if TYPE_CHECKING:

@@ -8,6 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from localspec.chat.answer import Answer, Piece
+from localspec.chat.input_loop import read_message
+from localspec.chat.slash_commands import ALIASES, COMMANDS
+from localspec.chat.stats import GenerationStats
 from localspec.core import paths
 from localspec.core.errors import FileProblem, LocalspecError
 from localspec.core.formatting import printable
@@ -15,11 +19,7 @@ from localspec.core.interrupt import held_interrupt
 from localspec.display import console
 from localspec.display.answer import figures, meter, only_thoughts
 from localspec.display.line_editor import Echo, LineEditor
-from localspec.display.pieces import PLAIN, AnswerWriter, Look, ShownPieces, append
-from localspec.chat.answer import Answer, GenerationResponse
-from localspec.chat.input_loop import read_message
-from localspec.chat.slash_commands import ALIASES, COMMANDS
-from localspec.chat.stats import GenerationStats
+from localspec.display.pieces import PLAIN, AnswerStyle, AnswerWriter, ShownPieces, append
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -29,7 +29,7 @@ _REFRESH_SECONDS = 0.08
 
 
 @contextmanager
-def open_screen(look: Look = PLAIN) -> Iterator["ChatScreen | PlainChat"]:
+def open_screen(look: AnswerStyle = PLAIN) -> Iterator["ChatScreen | PlainChat"]:
     """The screen for this process's streams: a terminal on both sides, or plain lines."""
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
         yield PlainChat(look)
@@ -50,7 +50,7 @@ class PlainChat:
 
     interactive = False
 
-    def __init__(self, look: Look = PLAIN) -> None:
+    def __init__(self, look: AnswerStyle = PLAIN) -> None:
         self._writer = AnswerWriter(look)
 
     def read(self) -> str:
@@ -73,7 +73,7 @@ class PlainChat:
             raise EOFError
         return line.rstrip("\r\n")
 
-    def stream(self, response: GenerationResponse) -> None:
+    def stream(self, response: Piece) -> None:
         """The answer; its thoughts go to stderr."""
         self._writer.write(response)
 
@@ -105,7 +105,7 @@ class ChatScreen:
 
     interactive = True
 
-    def __init__(self, commands: Sequence[str], history: Path, look: Look) -> None:
+    def __init__(self, commands: Sequence[str], history: Path, look: AnswerStyle) -> None:
         from rich.text import Text
 
         self._console: Console = console.make_console(stderr=False)
@@ -121,7 +121,7 @@ class ChatScreen:
         """A message typed at the prompt."""
         return read_message(lambda more: self._editor.read("... " if more else ">>> "))
 
-    def stream(self, response: GenerationResponse) -> None:
+    def stream(self, response: Piece) -> None:
         """Print whole lines, redraw the rest with the meter a few times a second."""
         with held_interrupt():
             live = self._open()
@@ -181,7 +181,7 @@ class ChatScreen:
             self._echo.hide()
         return self._live
 
-    def _block(self, response: GenerationResponse) -> "RenderableType":
+    def _block(self, response: Piece) -> "RenderableType":
         """The end of the unfinished line, as much as fits, and the meter below it."""
         from rich.console import Group
         from rich.text import Text
@@ -200,7 +200,7 @@ class ChatScreen:
         return Group(*lines, last)
 
 
-def _shown(response: GenerationResponse) -> str:
+def _shown(response: Piece) -> str:
     """The text of a round as the terminal gets it, without control sequences."""
     return printable(response.text)
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from localspec.chat.answer import Origin, TextPiece
+    from localspec.chat.answer import Origin, TextPart
 
 Origins = Literal["hidden", "colours", "marks"]
 
@@ -16,7 +16,7 @@ Origins = Literal["hidden", "colours", "marks"]
 # and on light ground; the purple is stronger, or 16 colours would make it white.
 STYLES: "dict[Origin, str]" = {
     "draft": "#56b4e9",
-    "suffix": "italic #c850b0",
+    "lookup": "italic #c850b0",
     "history": "italic #0072b2",
     "forced": "#2ca02c",
     "corrected": "underline #d55e00",
@@ -24,7 +24,7 @@ STYLES: "dict[Origin, str]" = {
 }
 _MARKS: "dict[Origin, str]" = {
     "draft": "[]",
-    "suffix": "{}",
+    "lookup": "{}",
     "history": "()",
     "forced": "||",
     "corrected": "<>",
@@ -32,7 +32,7 @@ _MARKS: "dict[Origin, str]" = {
 }
 _WORDS: "dict[Origin, str]" = {
     "draft": "drafted",
-    "suffix": "prompt lookup",
+    "lookup": "prompt lookup",
     "history": "earlier answer",
     "forced": "forced",
     "corrected": "corrected",
@@ -57,7 +57,7 @@ def legend(origins: Origins) -> "Text":
     return Text(" · ").join(parts)
 
 
-def marked(pieces: "Iterable[TextPiece]") -> "Iterator[TextPiece]":
+def marked(pieces: "Iterable[TextPart]") -> "Iterator[TextPart]":
     """The pieces of one round, those that have one origin joined, between its marks."""
     for (origin, reasoning), run in groupby(pieces, key=lambda piece: piece[1:]):
         first, *rest = run

@@ -11,18 +11,18 @@ from localspec.display.origins import STYLES, Origins, legend, marked, visible_o
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from localspec.chat.answer import GenerationResponse, TextPiece
+    from localspec.chat.answer import Piece, TextPart
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class AnswerStyle:
     """How answers are shown: without the thoughts, or with the origin of each token."""
 
     hide_reasoning: bool = False
     origins: Origins = "hidden"
 
     @classmethod
-    def asked(cls, hide_reasoning: bool, show_draft: bool) -> "Look":
+    def asked(cls, hide_reasoning: bool, show_draft: bool) -> "AnswerStyle":
         """What the flags ask for, as far as stdout has colours; the legend is said once."""
         if not show_draft:
             return cls(hide_reasoning)
@@ -30,14 +30,12 @@ class Look:
         console.make_console(stderr=True).print(legend(look.origins))
         return look
 
-    def pieces(self, response: "GenerationResponse") -> "Iterable[TextPiece]":
+    def pieces(self, response: "Piece") -> "Iterable[TextPart]":
         """What is to be shown of a round."""
-        shown = (
-            piece for piece in response.pieces if not (piece.reasoning and self.hide_reasoning)
-        )
+        shown = (piece for piece in response.parts if not (piece.reasoning and self.hide_reasoning))
         return marked(shown) if self.origins == "marks" else shown
 
-    def style_of(self, piece: "TextPiece") -> str:
+    def style_of(self, piece: "TextPart") -> str:
         """Rich's style for a piece, empty for none."""
         colour = STYLES[piece.origin] if self.origins == "colours" else ""
         return f"dim {colour}".strip() if piece.reasoning else colour
@@ -54,17 +52,17 @@ def append(line: "Text", text: str, style: str) -> None:
         line.stylize(style, start)
 
 
-PLAIN = Look()
+PLAIN = AnswerStyle()
 
 
 class ShownPieces:
     """What is shown of one answer; a blank line parts thoughts from answer."""
 
-    def __init__(self, look: Look = PLAIN) -> None:
+    def __init__(self, look: AnswerStyle = PLAIN) -> None:
         self._look = look
         self._reasoning: bool | None = None  # whether the last text was a thought
 
-    def styled(self, response: "GenerationResponse") -> Iterator[tuple[str, str]]:
+    def styled(self, response: "Piece") -> Iterator[tuple[str, str]]:
         """Each text that is to be shown, with its style."""
         for piece in self._look.pieces(response):
             if self._reasoning is not None and piece.reasoning != self._reasoning:
@@ -80,7 +78,7 @@ class AnswerWriter:
     alone.
     """
 
-    def __init__(self, look: Look = PLAIN) -> None:
+    def __init__(self, look: AnswerStyle = PLAIN) -> None:
         self._together = sys.stdout.isatty()
         self._look = look
         self._shown = ShownPieces(look)
@@ -88,7 +86,7 @@ class AnswerWriter:
         self._open = False  # whether a line of thoughts on stderr wants its end
         self._midline = False  # and one of stdout
 
-    def write(self, response: "GenerationResponse") -> None:
+    def write(self, response: "Piece") -> None:
         """The text of one round."""
         if self._together:
             for text, style in self._shown.styled(response):

@@ -1,7 +1,7 @@
 """What to change when the figures of an answer say that drafting could do better."""
 
-from localspec.core.sampling_params import SamplingParams
 from localspec.chat.stats import GenerationStats
+from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.drafters import MODEL
 
 _ENOUGH_DRAFTED = 40  # tokens of the draft model; below, a share says little
@@ -56,6 +56,6 @@ def advise(stats: GenerationStats, params: SamplingParams, *, heads: bool = Fals
 def _draft_step(stats: GenerationStats) -> float | None:
     """A draft step in plain passes of the target; None where no pass was plain."""
     plain, model = stats.passes.get(1), stats.sources[_SOURCE]
-    if plain is None or not plain.count or not plain.seconds:
+    if plain is None or not plain.passes or not plain.seconds:
         return None
-    return stats.draft_seconds / model.drafted / (plain.seconds / plain.count)
+    return stats.draft_seconds / model.drafted / (plain.seconds / plain.passes)

@@ -9,15 +9,16 @@ from localspec.core import machine, paths
 from localspec.core.config import LoadOptions
 from localspec.core.errors import EngineError, LocalspecError
 from localspec.core.formatting import size
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
+from localspec.engine.loading.notes import missing_gpu
 from localspec.llama import llama_library
 from localspec.llama.heads.unstable import unstable
-from localspec.llama.parameters import uses_devices
-from localspec.engine.loading.notes import missing_gpu
 from localspec.llama.memory.attention import choose_attention
 from localspec.llama.memory.plan import default_ctx_size
+from localspec.llama.parameters import uses_devices
 from localspec.metadata.header import read_header
 
 
@@ -113,6 +114,8 @@ def _try_demo(result: DoctorReport) -> str:
         taken = size(sum(model.memory.total for model in models))
         prompt = engine.encode_chat([{"role": "user", "content": "What does json.dumps do?"}])
         greedy = SamplingParams(temperature=0)
-        last = list(stream_generate(engine, prompt, greedy, 3, max_tokens=8))[-1].stats
+        last = list(stream_generate(engine, prompt, GenerateOptions(greedy, 3, max_tokens=8)))[
+            -1
+        ].stats
     drafted = f"{last.accepted} of {last.drafted} drafted accepted"
     return f"runs: {last.tokens} tokens, {drafted}, {taken} of memory"

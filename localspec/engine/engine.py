@@ -9,30 +9,32 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from localspec.core.config import LoadOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.chat.answer import Piece
 from localspec.chat.message import read_messages
 from localspec.chat.reasoning import closing_mark, marks_of
 from localspec.chat.template import CHATML, ChatTemplate
-from localspec.engine.grammar.tool_calls import tool_grammar
 from localspec.chat.tools.tool import ToolChoice, forced_tools, read_tools
-from localspec.engine.generate import TextEngine
+from localspec.core.config import LoadOptions
+from localspec.core.generate_options import GenerateOptions
+from localspec.core.sampling_params import SamplingParams
+from localspec.engine.generate import TextEngine, stream_generate
 from localspec.engine.grammar.matcher import CompiledGrammar, GrammarConstraint, TokenTexts
+from localspec.engine.grammar.tool_calls import tool_grammar
+from localspec.engine.loading.pair import load_pair
+from localspec.engine.profile_store import StoredProfile
+from localspec.engine.slots.batch_scheduler import BatchScheduler
+from localspec.engine.slots.llama_context import SharedContext
+from localspec.engine.slots.slot import NOT_TRIMMED, make_slots
+from localspec.engine.text_stream import Prompt, Reading
 from localspec.llama.cache.rollback import Trim
 from localspec.llama.heads.head import Head
 from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.token_rules import require_known, token_rules
-from localspec.engine.loading.pair import load_pair
-from localspec.engine.profile_store import PairProfile
-from localspec.engine.slots.llama_context import SharedContext
-from localspec.engine.slots.shared_passes import SharedPasses
-from localspec.engine.slots.slot import NOT_TRIMMED, make_slots
-from localspec.engine.text_stream import Prompt, Reading
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import Clock
+from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.logit_changes import TokenRules
-from localspec.speculative.suffix import SuffixIndex
 
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
@@ -64,8 +66,8 @@ class Engine:
         self.target = target
         self.draft = draft
         self.chain_only = chain_only
-        self.profile = PairProfile(target, draft)
-        self.suffix_index = SuffixIndex()
+        self.profile = StoredProfile(target, draft)
+        self.prompt_lookup = PromptLookup()
         self.history: AnswerHistory | None = None
         self.conversations = Conversations()
         self.template = _own_template(target)
@@ -104,6 +106,16 @@ class Engine:
         """
         return cls(*load_pair(target, draft, lenient=lenient, say=say, trial=trial))
 
+    def stream(
+        self,
+        prompt: Sequence[int],
+        options: GenerateOptions = GenerateOptions(),
+        *,
+        on_prompt: Callable[[], None] | None = None,
+    ) -> Iterator[Piece]:
+        """Generate after a prompt of `encode_chat` or `encode_text`; see `stream_generate`."""
+        return stream_generate(self, prompt, options, on_prompt=on_prompt)
+
     def answering(self) -> AbstractContextManager[None]:
         """Nothing to wait for: a whole engine gives one answer at a time."""
         return nullcontext()
@@ -122,11 +134,11 @@ class Engine:
             if model is not None and model.rollback.name != Trim.name:
                 self._notes.append(NOT_TRIMMED)
                 return [self]
-        self.profile.knowledge(clock)
+        self.profile.learnt(clock)
         target = SharedContext(self.target)
         draft = None if self.draft is None else SharedContext(self.draft)
         self._shared = [target] if draft is None else [draft, target]
-        passes = SharedPasses(self._shared, clock)
+        passes = BatchScheduler(self._shared, clock)
         return make_slots(self, self.target.options.parallel, passes, target, draft)
 
     def is_stop(self, token: int) -> bool:
@@ -289,7 +301,7 @@ class Engine:
 
     def close(self) -> None:
         """Keep what was learnt, and free both models."""
-        self.profile.keep()
+        self.profile.save()
         self._grammars.clear()
         for context in self._shared:
             context.close()

@@ -9,15 +9,16 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Protocol
 
-from localspec.core.config import DraftTokens
-from localspec.core.errors import PromptTooLong, UsageError
-from localspec.core.sampling_params import SamplingParams, require_fixed_length
-from localspec.chat.answer import GenerationResponse, Origin, TextPiece
+from localspec.chat.answer import Origin, Piece, TextPart
 from localspec.chat.stats import GenerationStats
+from localspec.chat.window import require_room
+from localspec.core.errors import UsageError
+from localspec.core.generate_options import GenerateOptions
+from localspec.core.sampling_params import SamplingParams, require_fixed_length
 from localspec.engine.text_stream import Prompt, Reading, TextStream
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.conversations import Conversations
-from localspec.speculative.control.knowledge import Knowledge
+from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.drafters import Lookup, ModelDrafter
 from localspec.speculative.history import KEY, AnswerHistory
 from localspec.speculative.loop import (
@@ -26,26 +27,25 @@ from localspec.speculative.loop import (
     Prefill,
     Round,
     TokenModel,
-    TreeDecoder,
     generate_rounds,
     prefill,
 )
+from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.constrained import (
     ConstrainedLookup,
     ConstrainedSampler,
     Constraint,
 )
 from localspec.speculative.sampling.logit_changes import TokenRules
-from localspec.speculative.sampling.logprobs import RecordingPicker
+from localspec.speculative.sampling.logprobs import RecordingSampler
 from localspec.speculative.sampling.rejection import RejectionSampler
 from localspec.speculative.sampling.sampler import Sampler
-from localspec.speculative.suffix import SuffixIndex
 
 
 class Profile(Protocol):
-    """What is known of a pair on this machine; see `profile_store.PairProfile`."""
+    """What is known of a pair on this machine; see `profile_store.StoredProfile`."""
 
-    def knowledge(self, clock: Clock) -> Knowledge:
+    def learnt(self, clock: Clock) -> PairProfile:
         """What was learnt of this pair; measured first if nothing was."""
         ...
 
@@ -53,7 +53,7 @@ class Profile(Protocol):
         """Get to know the pair, as auto needs to; say what that takes and shows."""
         ...
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Write down what was learnt."""
         ...
 
@@ -76,7 +76,7 @@ class TextEngine(Protocol):
     def profile(self) -> Profile: ...
 
     @property
-    def suffix_index(self) -> SuffixIndex:
+    def prompt_lookup(self) -> PromptLookup:
         """For prompt lookup; kept from answer to answer, so that a chat's text is added once."""
         ...
 
@@ -114,55 +114,39 @@ class TextEngine(Protocol):
 def stream_generate(
     engine: TextEngine,
     prompt: Sequence[int],
-    params: SamplingParams,
-    draft_tokens: DraftTokens,
+    options: GenerateOptions = GenerateOptions(),
     *,
-    suffix: bool = True,
-    max_tokens: int | None = None,
-    stop: Sequence[str] = (),
     on_prompt: Callable[[], None] | None = None,
-    grammar: str | None = None,
-    logprobs: int | None = None,
     clock: Clock = time.perf_counter,
-) -> Generator[GenerationResponse, None, None]:
-    """Generate after the token ids of ``prompt``; the last response carries the finish reason.
+) -> Generator[Piece, None, None]:
+    """Generate after the token ids of ``prompt``; the last piece carries the finish reason.
 
     Behind a `Prompt`, as `Engine.encode_chat` gives it, the model's thoughts and its calls of tools
-    come apart from its answer; behind other ids, all text is the answer. ``stop`` holds for the
-    answer alone.
+    come apart from its answer, and stop strings hold for the answer alone; behind other ids, all
+    text is the answer. ``on_prompt`` is called when the target has read the prompt, or all but its
+    last token. With ``max_tokens`` 0 the one piece is empty.
 
-    ``suffix`` lets "auto" also draft by prompt lookup, with a draft model or without. ``on_prompt``
-    is called when the target has read the prompt, or all but its last token. ``grammar`` is GBNF or
-    another notation (`grammar.source`), which the answer obeys from its first token on, as far as
-    it gets. The answer may fill the context where ``max_tokens`` is None, or -1 or -2 as in
-    llama.cpp; 0 only reads the prompt, and the one response is empty. With ``logprobs``, each
-    response tells how likely its tokens were, and the so many likeliest in the place of each (see
-    `TokenLogprob`).
-
-    The text for a seed does not depend on ``draft_tokens`` or on the draft (up to the rounding of
+    The text for a seed does not depend on the draft or its length (up to the rounding of
     llama.cpp's kernels; see `LoadOptions.exact`), but with the rule "rejection". Raises
     PromptTooLong when no room is left for an answer, UsageError for "auto" with "rejection", for a
     ``max_tokens`` or ``logprobs`` out of bounds and for a grammar where tools are offered,
     GrammarError for a bad grammar or where it allows no token.
     """
     require_room(len(prompt), engine.target.n_ctx)
-    most = _most_tokens(max_tokens, engine.target.n_ctx)
-    reading, grammar = _reading(engine, prompt, grammar)
+    most = _most_tokens(options.max_tokens, engine.target.n_ctx)
+    reading, grammar = _reading(engine, prompt, options.grammar)
     constraint = None
     if grammar is not None:
-        constraint = engine.constraint(grammar, len(prompt), endless=params.ignore_eos)
-        params = replace(params, ignore_eos=False)  # the end of the grammar ends the answer
-    sampler = make_sampler(params, engine.token_rules(params), constraint)
-    recorder = None if logprobs is None else RecordingPicker(sampler, logprobs)
-    # Before the prompt is read: a pair that is new here is measured on empty caches.
-    lookups = _lookups(engine, constraint, draft_tokens, suffix)
-    tree = _tree(engine.target, draft_tokens)
-    branches = 1 if tree is None else tree.branches
-    drafter = model_drafter(engine, params, constraint, branches=branches)
+        endless = options.sampling.ignore_eos
+        constraint = engine.constraint(grammar, len(prompt), endless=endless)
+        # The end of the grammar ends the answer.
+        options = replace(options, sampling=replace(options.sampling, ignore_eos=False))
+    sampler = make_sampler(options.sampling, engine.token_rules(options.sampling), constraint)
+    recorder = None if options.logprobs is None else RecordingSampler(sampler, options.logprobs)
     own = _own_clock(engine.target, clock)
-    controller = _make_controller(
-        engine, params, drafter, draft_tokens, lookups, own, tree, constraint is not None
-    )
+    # Before the prompt is read: a pair that is new here is measured on empty caches.
+    lookups = _lookups(engine, options, constraint)
+    controller = _make_controller(engine, options, constraint, lookups, own)
     controller.begin_answer()
     stats = GenerationStats()
     read = _read_prompt(engine.target, lookups, prompt, clock)
@@ -179,13 +163,14 @@ def stream_generate(
         clock=own,
         row=read.row,
     )
+    stream = TextStream((*options.stop, *reading.stop), reading.splitter(), reading.finder())
     emitted = list(prompt[-KEY:])
     try:
-        for response in _responses(rounds, controller, reading, stop, stats, clock, recorder):
-            emitted += response.tokens
-            yield response
+        for piece in _pieces(rounds, controller, stream, reading.piece, stats, clock, recorder):
+            emitted += piece.tokens
+            yield piece
     finally:
-        if suffix and engine.history is not None:
+        if options.prompt_lookup and engine.history is not None:
             engine.history.add(emitted)
 
 
@@ -207,48 +192,51 @@ def _reading(
 
 def _own_clock(target: TokenModel, clock: Clock) -> Clock:
     """A clock that stands still while a shared pass is waited for: costs are learnt by it."""
-    return lambda: clock() - target.company.waited
+    return lambda: clock() - target.batch_share.waited
 
 
 def _lookups(
-    engine: TextEngine, constraint: Constraint | None, length: DraftTokens, suffix: bool
+    engine: TextEngine, options: GenerateOptions, constraint: Constraint | None
 ) -> list[Lookup]:
     """What drafts without a model: texts if "auto" may look them up, and what a grammar forces.
 
     Nothing where drafts are off, or the target's tokens cannot be forgotten.
     """
-    if length == 0 or not engine.can_roll_back:
+    if options.draft_tokens == 0 or not engine.can_roll_back:
         return []
-    texts = [engine.suffix_index, engine.history] if suffix and length == "auto" else []
-    found: list[Lookup] = [each for each in texts if each is not None]
+    found: list[Lookup] = []
+    if options.prompt_lookup and options.draft_tokens == "auto":
+        found += (
+            [engine.prompt_lookup]
+            if engine.history is None
+            else [engine.prompt_lookup, engine.history]
+        )
     if constraint is None:
         return found
-    return [ConstrainedLookup(each, constraint) for each in found] or [
-        ConstrainedLookup(None, constraint)
-    ]
+    sources: list[Lookup | None] = [*found] or [None]
+    return [ConstrainedLookup(each, constraint) for each in sources]
 
 
-def _responses(
+def _pieces(
     rounds: Iterator[Round],
     controller: Controller,
-    reading: Reading,
-    stop: Sequence[str],
+    stream: TextStream,
+    bytes_of: Callable[[int], bytes],
     stats: GenerationStats,
     clock: Clock,
-    recorder: RecordingPicker | None,
-) -> Iterator[GenerationResponse]:
+    recorder: RecordingSampler | None,
+) -> Iterator[Piece]:
     """Text and figures of each round; the consumer's own time counts for none."""
-    stream = TextStream((*stop, *reading.stop), reading.splitter(), reading.finder())
     began = clock()
     for whole in rounds:
-        pieces, outcome = _read(whole, stream, reading.piece)
+        parts, outcome = _read(whole, stream, bytes_of)
         ended = clock()
         stats.add(outcome, ended - began - outcome.draft_prompt_seconds)
         stats.plain_seconds = controller.plain_seconds
-        response = GenerationResponse(
-            pieces,
+        piece = Piece(
+            parts,
             outcome.tokens,
-            stats,
+            stats.snapshot(),
             outcome.finish_reason,
             controller.length,
             controller.status,
@@ -257,12 +245,12 @@ def _responses(
             stream.take_calls(),
         )
         shown = clock()
-        yield response
+        yield piece
         if outcome.finish_reason is not None:
             return
         began = ended + clock() - shown
     # No round was wanted.
-    yield GenerationResponse((), (), stats, "length", controller.length, controller.status)
+    yield Piece((), (), stats, "length", controller.length, controller.status)
 
 
 def _most_tokens(max_tokens: int | None, n_ctx: int) -> int:
@@ -275,17 +263,6 @@ def _most_tokens(max_tokens: int | None, n_ctx: int) -> int:
             "Expected 0 or more, or -1 for an answer that may fill the context.",
         )
     return max_tokens
-
-
-def require_room(n_prompt: int, n_ctx: int) -> None:
-    """Raise PromptTooLong where a context of ``n_ctx`` tokens leaves no room for an answer."""
-    if n_prompt == 0:
-        raise PromptTooLong("The prompt is empty.", "Give some text to continue.")
-    if n_prompt >= n_ctx:
-        raise PromptTooLong(
-            f"The prompt has {n_prompt} tokens and the context holds {n_ctx}, answer included.",
-            "Shorten the prompt, or enlarge the context with --ctx-size.",
-        )
 
 
 def _read_prompt(
@@ -331,27 +308,24 @@ def model_drafter(
     return ModelDrafter(engine.draft, sampler, n_vocab, engine.is_stop, branches)
 
 
-def _tree(target: TokenModel, length: DraftTokens) -> TreeDecoder | None:
-    """How trees are verified, where they are wanted with this draft length."""
-    tree = target.tree
-    return None if tree is not None and tree.by_value and length != "auto" else tree
-
-
 def _make_controller(
     engine: TextEngine,
-    params: SamplingParams,
-    drafter: ModelDrafter | None,
-    length: DraftTokens,
+    options: GenerateOptions,
+    constraint: Constraint | None,
     lookups: Sequence[Lookup],
     clock: Clock,
-    tree: TreeDecoder | None,
-    constrained: bool,
 ) -> Controller:
+    """Who decides what is drafted in this answer."""
+    params, length, tree = options.sampling, options.draft_tokens, engine.target.tree
     require_fixed_length(length, params)
+    if tree is not None and tree.by_value and length != "auto":
+        tree = None  # trees only where they pay, which a fixed length does not learn
+    branches = 1 if tree is None else tree.branches
+    drafter = model_drafter(engine, params, constraint, branches=branches)
     if length == "auto" and (drafter is not None or lookups):
         bucket = "greedy" if params.greedy else f"{params.acceptance} at {params.temperature:.1f}"
-        bucket += " in a grammar" * constrained  # another text, and known to the draft
-        known = engine.profile.knowledge(clock)
+        bucket += " in a grammar" * (constraint is not None)  # another text, known to the draft
+        known = engine.profile.learnt(clock)
         return Adaptive(
             known,
             clock,
@@ -370,33 +344,33 @@ def _make_controller(
 
 def _read(
     outcome: Round, stream: TextStream, piece: Callable[[int], bytes]
-) -> tuple[tuple[TextPiece, ...], Round]:
+) -> tuple[tuple[TextPart, ...], Round]:
     """The text of a round, and the round cut behind the token that completed a stop string.
 
     Cutting by token keeps the answer independent of how many tokens a round verified.
     """
-    pieces: list[TextPiece] = []
+    pieces: list[TextPart] = []
     for i, token in enumerate(outcome.tokens):
         if outcome.finish_reason == "stop" and i == len(outcome.tokens) - 1:
             break  # the stop token itself is no text
         origin = _origin(outcome, i)
-        pieces += [TextPiece(text, origin, part) for text, part in stream.push(piece(token))]
+        pieces += [TextPart(text, origin, part) for text, part in stream.push(piece(token))]
         if stream.stopped:
             return tuple(pieces), _cut(outcome, i + 1)
     if outcome.finish_reason is not None:
         origin = _origin(outcome, len(outcome.tokens) - 1)
-        pieces += [TextPiece(text, origin, part) for text, part in stream.push(b"", final=True)]
+        pieces += [TextPart(text, origin, part) for text, part in stream.push(b"", final=True)]
         if stream.stopped:
             outcome = replace(outcome, finish_reason="stop")
     return tuple(pieces), outcome
 
 
-def _held(stream: TextStream) -> tuple[TextPiece, ...]:
+def _held(stream: TextStream) -> tuple[TextPart, ...]:
     """What the stream holds back: nothing was drafted where an answer is cut off."""
-    return tuple([TextPiece(text, "plain", reasoning) for text, reasoning in stream.held])
+    return tuple([TextPart(text, "plain", reasoning) for text, reasoning in stream.held])
 
 
-_ORIGINS: Mapping[str, Origin] = {each: each for each in ("suffix", "history", "forced")}
+_ORIGINS: Mapping[str, Origin] = {each: each for each in ("lookup", "history", "forced")}
 
 
 def _origin(outcome: Round, i: int) -> Origin:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from localspec.core.formatting import size
 from localspec.engine.generate import TextEngine
-from localspec.llama.cache.copies import Copy, Reach
+from localspec.llama.cache.copies import Copy, ReusableLengths
 from localspec.speculative.prefix import common_prefix
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Restorable(Protocol):
         """How many tokens need not be read again, at least, after `keep` with this length."""
         ...
 
-    def reach(self) -> Reach:
+    def reusable_lengths(self) -> ReusableLengths:
         """To which lengths a copy of its `state` can return."""
         ...
 
@@ -71,7 +71,7 @@ class _Kept:
     role: str
     tokens: list[int]
     state: "NDArray[np.uint8]"
-    reach: Reach
+    reach: ReusableLengths
 
     @property
     def n_bytes(self) -> int:
@@ -144,13 +144,13 @@ class PrefixCache:
 
     def _keep(self, models: Sequence[tuple[str, Restorable]]) -> None:
         """Copy what the first of the models holds, unless that is kept already, or too large."""
-        sizes = [model.state_bytes() + model.reach().n_bytes for _, model in models]
+        sizes = [model.state_bytes() + model.reusable_lengths().n_bytes for _, model in models]
         role, model = models[0]
         if sum(sizes) > self._limit:
             self._tell(len(model.tokens), sum(sizes))
         if sizes[0] > self._limit:
             return
-        reach = model.reach()
+        reach = model.reusable_lengths()
         for kept in self._of(role):
             if kept.serves(model.tokens) == len(model.tokens):
                 self._kept.remove(kept)
@@ -160,7 +160,7 @@ class PrefixCache:
                 self._kept.remove(kept)  # the new one serves as well
         self._make_room(sizes[0])
         state = model.state()  # which may read tokens that a rollback left to be read again
-        self._add(_Kept(role, list(model.tokens), state, model.reach()))
+        self._add(_Kept(role, list(model.tokens), state, model.reusable_lengths()))
 
     def _tell(self, tokens: int, n_bytes: int) -> None:
         """Say once that a conversation is larger than the limit."""
@@ -187,7 +187,7 @@ class PrefixCache:
         return [kept for kept in self._kept if kept.role == role]
 
 
-def _serves(held: list[int], reach: Reach, wanted: list[int]) -> int:
+def _serves(held: list[int], reach: ReusableLengths, wanted: list[int]) -> int:
     """How many tokens need not be read where a state of ``held`` can return to ``reach``."""
     return reach.last(common_prefix(held, wanted))
 

@@ -18,7 +18,7 @@ from typing import Any
 from localspec import __version__
 from localspec.core import machine, paths
 from localspec.core.config import MAX_ROWS
-from localspec.core.files import keep_json, read_at_most
+from localspec.core.files import read_at_most, save_json
 from localspec.llama import llama_library
 from localspec.llama.heads.head import Head
 from localspec.llama.model import LlamaModel
@@ -26,7 +26,7 @@ from localspec.metadata.header import ModelHeader
 from localspec.speculative.control.acceptance import Acceptance
 from localspec.speculative.control.calibration import calibrate, still_holds
 from localspec.speculative.control.costs import PassCosts
-from localspec.speculative.control.knowledge import Knowledge, RecentRate
+from localspec.speculative.control.pair_profile import PairProfile, RecentRate
 from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.limits import ceiling
 from localspec.speculative.loop import Clock
@@ -50,7 +50,7 @@ def profile_path(headers: list[ModelHeader], circumstances: Mapping[str, object]
     return paths.cache_folder() / "profiles" / name
 
 
-def latest(headers: list[ModelHeader]) -> Knowledge | None:
+def latest(headers: list[ModelHeader]) -> PairProfile | None:
     """What was learnt last of these models under whichever circumstances; None if nothing was."""
     folder = paths.cache_folder() / "profiles"
     try:
@@ -72,7 +72,7 @@ def _models_digest(headers: list[ModelHeader]) -> str:
     return digest.hexdigest()[:16]
 
 
-def load(path: Path) -> Knowledge | None:
+def load(path: Path) -> PairProfile | None:
     """What was kept, None when nothing was; raises ValueError for a damaged file."""
     try:
         data = read_at_most(path, _MAX_BYTES)
@@ -84,7 +84,7 @@ def load(path: Path) -> Knowledge | None:
         raise ValueError(f"the profile lacks something: {error!r}") from error
 
 
-def save(path: Path, known: Knowledge) -> None:
+def save(path: Path, known: PairProfile) -> None:
     """Keep it where the folder can be written."""
     document = {
         "verify": known.verify.as_json(),
@@ -96,15 +96,15 @@ def save(path: Path, known: Knowledge) -> None:
         "recent": [known.recent.tokens, known.recent.seconds],
         "acceptance": {group: each.as_json() for group, each in known.acceptance.items()},
     }
-    keep_json(path, document)
+    save_json(path, document)
 
 
-def _knowledge(document: dict[str, Any]) -> Knowledge:
+def _knowledge(document: dict[str, Any]) -> PairProfile:
     reading, replay = float(document["reading"]), float(document["replay"])
     longer = float(document["longer_reading"])
     if not (0 <= reading < 1e3 and 0 <= longer < 1 and 0 <= replay < 1e5):
         raise ValueError(f"{reading} seconds to read a token, {replay} to read some again")
-    known = Knowledge(
+    known = PairProfile(
         verify=PassCosts.from_json(document["verify"]),
         draft=PassCosts.from_json(document["draft"]),
         reading=reading,
@@ -132,7 +132,7 @@ def _recent(document: list[float], plain: float) -> RecentRate:
     return recent
 
 
-class PairProfile:
+class StoredProfile:
     """What is known of a loaded pair on this machine, measured when it is first asked for.
 
     ``notes`` tells what a user should know: a damaged profile, or costs that hold no longer.
@@ -142,10 +142,10 @@ class PairProfile:
         self.notes: list[str] = []
         self._target = target
         self._draft = draft
-        self._knowledge: Knowledge | None = None
+        self._knowledge: PairProfile | None = None
         self._forgotten = False
 
-    def knowledge(self, clock: Clock) -> Knowledge:
+    def learnt(self, clock: Clock) -> PairProfile:
         """What was learnt, read or else measured first; both caches must be empty then.
 
         What is damaged is discarded, and costs that no longer hold are measured again, each with a
@@ -164,7 +164,7 @@ class PairProfile:
             if reason := _unwritable(self.path.parent):
                 say(f"It cannot be kept for the next time: {reason}.")
         told = len(self.notes)
-        known = self.knowledge(time.perf_counter)
+        known = self.learnt(time.perf_counter)
         for sentence in [*self.notes[told:], *self._verdict(known)]:
             say(sentence)
 
@@ -175,7 +175,7 @@ class PairProfile:
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Write down what was learnt."""
         if self._knowledge is not None:
             save(self.path, self._knowledge)
@@ -210,7 +210,7 @@ class PairProfile:
         except OSError:
             return False
 
-    def _read(self, clock: Clock) -> Knowledge | None:
+    def _read(self, clock: Clock) -> PairProfile | None:
         """The kept profile, its costs measured again where they no longer hold; None without.
 
         Whether they hold is looked at once a day: it may take two seconds.
@@ -234,13 +234,13 @@ class PairProfile:
         again.acceptance = known.acceptance
         return again
 
-    def _verdict(self, known: Knowledge) -> list[str]:
+    def _verdict(self, known: PairProfile) -> list[str]:
         """One line when no draft could pay on this machine, with the figures."""
         if self._draft is None:
             return []
         step = known.draft.seconds(1, 0)
         verify = [known.verify.seconds(1 + k, 0) for k in range(LONGEST_AUTO + 1)]
-        most, length = ceiling(verify, step, block=self._draft.block is not None)
+        most, length = ceiling(verify, step, drafts_block=self._draft.block_size is not None)
         if most >= _LEAST_CEILING:
             return []
         return [

@@ -15,7 +15,7 @@ class PromptCache:
     """Takes up what files hold when it is entered, and writes what the models hold when it is left.
 
     The target's is ``path``, the draft's beside it with `.draft` behind its name. Without
-    ``answers`` only the prompt counts: `keep_prompt` writes it before the answer begins. What a
+    ``answers`` only the prompt counts: `save_prompt` writes it before the answer begins. What a
     file holds already is not written again, and nothing is where it is ``read_only``. A file that
     must not be used is told to ``say``, as is what is written.
     """
@@ -39,7 +39,7 @@ class PromptCache:
         self._held: dict[Path, list[int]] = {}
         self._prompt_length: int | None = None
 
-    def keep_prompt(self) -> None:
+    def save_prompt(self) -> None:
         """Write what the target has read; to be called when that is the prompt."""
         self._prompt_length = len(self._target.tokens)
         if not self._answers:

@@ -174,7 +174,7 @@ def learnt_length(target: ModelHeader, draft: ModelHeader) -> DraftLength:
 
     known = profile_store.latest([target, draft])
     block = draft_kind(draft).block_size > 0
-    best = None if known is None else known.usual_length(LONGEST_AUTO, block=block)
+    best = None if known is None else known.usual_length(LONGEST_AUTO, drafts_block=block)
     if best is None:
         return DraftLength(
             None,

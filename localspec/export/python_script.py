@@ -17,21 +17,19 @@ _SCRIPT = '''\
 import sys
 from pathlib import Path
 
-from localspec import Engine, LoadOptions, SamplingParams, stream_generate
+from localspec import Engine, GenerateOptions, LoadOptions, SamplingParams
 
 TARGET = LoadOptions({target})
 DRAFT = {draft}
-SAMPLING = SamplingParams({sampling})
 DRAFT_TOKENS = {length}  # {source}
+OPTIONS = GenerateOptions(SamplingParams({sampling}), DRAFT_TOKENS, max_tokens=256)
 
 question = " ".join(sys.argv[1:]) or "Write a function that adds two numbers."
 with Engine.load(TARGET, DRAFT{lenient}) as engine:
     prompt = engine.encode_chat([{{"role": "user", "content": question}}])
-    for response in stream_generate(
-        engine, prompt, SAMPLING, draft_tokens=DRAFT_TOKENS, max_tokens=256
-    ):
-        print(response.text, end="", flush=True)
-    stats = response.stats
+    for piece in engine.stream(prompt, OPTIONS):
+        print(piece, end="", flush=True)
+    stats = piece.stats
     report = f"\\n{{stats.accepted}} of {{stats.drafted}} drafted tokens were accepted"
     print(report, file=sys.stderr)
 '''

@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from localspec.core.errors import UnknownPair
-from localspec.llama.memory.probe import memory_for_models
 from localspec.hub.reference import parse_reference
 from localspec.library import user_pairs
 from localspec.library.catalog import MTP, Gain, PairSpec, load_catalog, of_family
 from localspec.library.local_models import LocalModel, model_of
+from localspec.llama.memory.probe import memory_for_models
 from localspec.metadata.filenames import parts_of
 
 _CACHES = 1.15  # of the size of the files: what contexts and buffers add, roughly

@@ -12,13 +12,13 @@ from localspec.core.config import LoadOptions
 from localspec.core.errors import LocalspecError
 from localspec.core.formatting import size
 from localspec.engine import profile_store
-from localspec.llama.memory.estimate import estimate_run, tensor_bytes
-from localspec.llama.memory.plan import default_ctx_size, draft_ctx_size
-from localspec.llama.memory.probe import memory_for_models
 from localspec.library import sidecars
 from localspec.library.catalog import PairSpec, load_catalog
 from localspec.library.local_models import LocalModel
 from localspec.library.scan import entries_of, names_a_model
+from localspec.llama.memory.estimate import estimate_run, tensor_bytes
+from localspec.llama.memory.plan import default_ctx_size, draft_ctx_size
+from localspec.llama.memory.probe import memory_for_models
 from localspec.metadata.draft_kind import claimed_heads, draft_kind, has_heads
 from localspec.metadata.filenames import model_name
 from localspec.metadata.findings import LENIENT

@@ -16,13 +16,13 @@ from localspec.core.interrupt import held_interrupt
 from localspec.llama import llama_library
 from localspec.llama.batch import AnyBatch, Batch, chunks
 from localspec.llama.cache.branches import Branches
-from localspec.llama.cache.copies import EVERY, LIVE, Copy, Reach, pointer
+from localspec.llama.cache.copies import EVERY, LIVE, Copy, ReusableLengths, pointer
 from localspec.llama.cache.rollback import Fork, Reread, Rollback, Trim, make_rollback
+from localspec.llama.memory.attention import with_attention
+from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
 from localspec.llama.parameters import context_parameters, has_branches, uses_devices
 from localspec.llama.vocabulary.tokenizer import SHORT, require_fitting, tokenize
 from localspec.llama.weights import Weights
-from localspec.llama.memory.attention import with_attention
-from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import ALONE, Logits
 
@@ -83,9 +83,9 @@ class LlamaModel:
         """The tokens in the cache; not to be changed."""
         return self._tokens
 
-    block: int | None = None  # each token of a proposal costs a step
+    block_size: int | None = None  # each token of a proposal costs a step
     reads_along = False
-    company = ALONE
+    batch_share = ALONE
 
     @property
     def tree(self) -> Branches | None:
@@ -137,12 +137,12 @@ class LlamaModel:
             self._llama.llama_synchronize(self._context)  # a GPU may be at work; logits wait for it
         return self._logits(rows)
 
-    def mark(self) -> None:
+    def checkpoint(self) -> None:
         """Expect that what is read from here on is taken back."""
         if not self.pending:
-            self.rollback.mark(self._held, self.n_ctx)
+            self.rollback.checkpoint(self._held, self.n_ctx)
 
-    def keep(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         """Forget every token at ``length`` and beyond; those before may have to be read again."""
         if self._torn or length < len(self._tokens):
             with held_interrupt():
@@ -152,7 +152,7 @@ class LlamaModel:
                 self._undo(len(self._tokens), held)
                 self._torn = False
 
-    def lend(self) -> int:
+    def begin_tree(self) -> int:
         """Let `Branches` write behind the text, which is as long, until `adopt`, or else is undone.
 
         Raises EngineError as `decode` does.
@@ -171,7 +171,7 @@ class LlamaModel:
         self._first_row = 0
         return self._logits(batch.n_tokens)
 
-    def adopt(self, tokens: Sequence[int]) -> None:
+    def commit_tree(self, tokens: Sequence[int]) -> None:
         """Count these as read: the cache holds them behind the text, and nothing else."""
         self._tokens += tokens
         self._held = len(self._tokens)
@@ -185,11 +185,11 @@ class LlamaModel:
             return self._held
         return self.rollback.returns_to(length, self._held)
 
-    def reach(self) -> Reach:
+    def reusable_lengths(self) -> ReusableLengths:
         """To which lengths a copy of its `state` can return."""
         if self._torn:
             self._recover()
-        return self.rollback.reach(len(self._tokens))
+        return self.rollback.reusable_lengths(len(self._tokens))
 
     def state_bytes(self) -> int:
         """How large `state` is, but for tokens that it reads again first."""
@@ -226,7 +226,7 @@ class LlamaModel:
         if taken and self.rollback.is_whole(len(tokens)):
             self._tokens.extend(tokens)
             self._held = len(tokens)
-            self.rollback.adopt(copies)
+            self.rollback.restore_copies(copies)
             self.rollback.anchor(self._held)
         else:
             self._undo(0, None)
@@ -330,7 +330,7 @@ class LlamaModel:
 
     def use(self, way: str) -> bool:
         """Change the way of rolling back, which empties the cache; whether it works here."""
-        self.keep(0)
+        self.truncate(0)
         self._held = 0
         found = self._make_context(way)
         works = self._works(found)
@@ -365,15 +365,15 @@ class LlamaModel:
         first, others = ([(7919 * i + 1) % self.n_vocab for i in pair] for pair in ((0, 1), (2, 3)))
         self.decode(first, 1)  # as an answer: a prompt's end would be copied to return to
         if way.name == Trim.name:
-            self.keep(1)
+            self.truncate(1)
             works = self._held == 1
         else:
             before = self.decode(others, 2)[1].copy()
-            self.keep(3)
+            self.truncate(3)
             works = self._held >= 2
             again = self.decode(others[1:], 1)[0]
             works = works and _alike(before, again)
-        self.keep(0)
+        self.truncate(0)
         return works
 
     def _branches_work(self) -> bool:
@@ -383,7 +383,7 @@ class LlamaModel:
         """
         first, second, other, last = ((7919 * i + 1) % self.n_vocab for i in range(4))
         chain = self.decode([first, second, last], 1)[0].copy()
-        self.keep(1)
+        self.truncate(1)
         works = self._held == 1
         assert self._branches is not None
         try:
@@ -391,7 +391,7 @@ class LlamaModel:
         except EngineError:
             return False
         finally:
-            self.keep(0)
+            self.truncate(0)
         return works and _alike(chain, row)
 
     def _make_context(self, way: str) -> Rollback:
@@ -430,7 +430,7 @@ class LlamaModel:
         self._torn = True  # until the list agrees with llama.cpp's cache again
         begin, added = self._held, max(0, self.min_width - len(chunk))
         if outputs != 1 or added:  # else nothing of it is taken back
-            self.rollback.mark(begin, len(chunk) if slow else max(0, outputs - 1, added))
+            self.rollback.checkpoint(begin, len(chunk) if slow else max(0, outputs - 1, added))
         self._decode_chunk(chunk, begin, outputs, added)
         self._held += len(chunk)
         self._tokens += chunk[len(chunk) - max(0, self._held - len(self._tokens)) :]

@@ -12,9 +12,9 @@ from localspec.core.config import LoadOptions
 from localspec.core.errors import EngineError
 from localspec.core.interrupt import held_interrupt
 from localspec.llama import llama_library
-from localspec.llama.parameters import model_parameters
 from localspec.llama.memory.estimate import tensor_bytes
 from localspec.llama.memory.use import MemoryUse, read_buffers
+from localspec.llama.parameters import model_parameters
 from localspec.metadata.header import ModelHeader
 
 _WITHOUT_HEADS = (

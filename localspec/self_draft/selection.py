@@ -38,7 +38,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SelfDraftOptions:
     """What was asked for: so many first layers, the type of the weights; None is searched.
 
     ``vocab`` is how many tokens shall have an output row, None for all. With ``draft``, a model
@@ -69,7 +69,7 @@ class Selection:
 @contextmanager
 def selected(
     target: Path,
-    wish: Wish,
+    wish: SelfDraftOptions,
     load: Load,
     say: Say,
     on_progress: Progress,
@@ -110,7 +110,7 @@ def selected(
 
 def _prepared(
     engine: Engine,
-    wish: Wish,
+    wish: SelfDraftOptions,
     types: tuple[str, ...],
     load: Load,
     budget: Budget,
@@ -149,7 +149,11 @@ def _prepared(
 
 
 def _trim(
-    engine: Engine, makers: Candidates, wish: Wish, findings: Findings, on_progress: Progress
+    engine: Engine,
+    makers: Candidates,
+    wish: SelfDraftOptions,
+    findings: Findings,
+    on_progress: Progress,
 ) -> None:
     """Let the best lose output rows, where that is wished for.
 
@@ -192,7 +196,7 @@ def _judged(
         return None
 
 
-def _types(header: ModelHeader, wish: Wish) -> tuple[str, ...]:
+def _types(header: ModelHeader, wish: SelfDraftOptions) -> tuple[str, ...]:
     """Types of the weights that are tried, `KEEP` the last."""
     if wish.type is not None:
         return (wish.type,)
@@ -204,7 +208,7 @@ def _require_possible(
     header: ModelHeader,
     source: ModelHeader,
     allowed: Removable,
-    wish: Wish,
+    wish: SelfDraftOptions,
     types: tuple[str, ...],
 ) -> None:
     """Refuse, before anything is loaded, what leaves nothing to be made."""
@@ -240,7 +244,9 @@ def _nothing(header: ModelHeader, reason: str) -> DraftNotMade:
     )
 
 
-def _announce(source: ModelHeader, types: tuple[str, ...], wish: Wish, say: Say) -> None:
+def _announce(
+    source: ModelHeader, types: tuple[str, ...], wish: SelfDraftOptions, say: Say
+) -> None:
     """Say what the search takes, of time, and of the disk meanwhile."""
     counted = f"counting the target's tokens for {COUNT_BUDGET:.0f} seconds, then "
     rest = f"then {counted if wish.vocab is not None else ''}measuring it for about "

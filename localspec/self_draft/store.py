@@ -83,7 +83,7 @@ def find(target: ModelHeader) -> Kept | None:
         return None
 
 
-def keep(target: ModelHeader, recipe: Recipe, draft: Path, verdict: Verdict | None) -> Kept:
+def store_draft(target: ModelHeader, recipe: Recipe, draft: Path, verdict: Verdict | None) -> Kept:
     """Move the file of a draft into the store, unless it does not pay, with what is known of it.
 
     The file's name is its recipe's, and what is known of it comes last: of two processes that keep

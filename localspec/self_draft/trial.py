@@ -11,10 +11,10 @@ from localspec.core.errors import EngineError
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import make_sampler
-from localspec.llama.model import LlamaModel
-from localspec.llama.vocabulary.trimmed import open_draft_model
 from localspec.llama.memory.plan import draft_ctx_size
 from localspec.llama.memory.probe import plan_here, require_survival
+from localspec.llama.model import LlamaModel
+from localspec.llama.vocabulary.trimmed import open_draft_model
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft.recipe import Recipe
 from localspec.speculative.control.valuation import LONGEST_AUTO
@@ -89,12 +89,12 @@ class Trials:
         load: Callable[[Path], LoadOptions],
         clock: Clock,
     ) -> None:
-        engine.target.keep(0)
+        engine.target.truncate(0)
         self._engine = engine
         self._texts = texts
         self._load = load
         self._clock = clock
-        costs = engine.profile.knowledge(clock).verify
+        costs = engine.profile.learnt(clock).verify
         plain = self._step(engine.target)  # measured as drafts are: only the rest is as learnt
         self.verify = [
             plain * costs.seconds(width, 0) / costs.seconds(1, 0)
@@ -148,13 +148,13 @@ class Trials:
 
     def _step(self, model: LlamaModel) -> float:
         """Seconds of a pass of one token behind few others; the cache is left empty."""
-        model.keep(0)
+        model.truncate(0)
         best, end = self._seconds(model, 0), self._clock() + _STEP_BUDGET
         for token in range(1, _STEPS):
             best = min(best, self._seconds(model, token))
             if self._clock() > end:
                 break
-        model.keep(0)
+        model.truncate(0)
         return max(1e-9, best)
 
     def _seconds(self, model: LlamaModel, token: int) -> float:

@@ -9,9 +9,9 @@ from localspec.bench.comparison import Comparison
 from localspec.bench.figures import SameText, Side, side_figures
 from localspec.bench.plan import BenchPlan, PromptIds
 from localspec.bench.spent import FEWEST_PROMPTS, Interval, speedup_interval
-from localspec.bench.ways import Way, compare_ways
-from localspec.engine.engine import Engine
+from localspec.bench.variants import Way, compare_ways
 from localspec.chat.stats import SourceStats
+from localspec.engine.engine import Engine
 from localspec.self_draft.trial import ANSWER_TOKENS, GREEDY
 from localspec.speculative.limits import ceiling
 from localspec.speculative.loop import Clock
@@ -117,9 +117,9 @@ def judge(
     plan = BenchPlan(GREEDY, (0, "auto"), repeats, ANSWER_TOKENS, clock=clock)
     plain = BenchPlan(GREEDY, (0, 0), repeats, ANSWER_TOKENS, clock=clock)
     alone = Engine(pair.target, None)  # of the same target: its memory is needed once
-    ways = Way("plain", alone, plain), Way("suffix", alone, plan), Way("self-draft", pair, plan)
+    ways = Way("plain", alone, plain), Way("lookup", alone, plan), Way("self-draft", pair, plan)
     lookup, drafted = compare_ways(ways, prompts, on_answer)
-    alone.profile.keep()
+    alone.profile.save()
     most, _ = ceiling(verify, step)
     return _verdict(lookup, drafted, pair.draft.memory.total, most)
 
@@ -167,7 +167,7 @@ def _accepted(side: Side, prompts: Sequence[int]) -> float | None:
     for row in side.stats(prompts):
         for stats in row:
             if "draft" in stats.sources:
-                total.merge(stats.sources["draft"])
+                total = total.plus(*stats.sources["draft"])
     return total.accepted / total.drafted if total.drafted else None
 
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from localspec.bench.prompts import Prompt, read_prompts
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
@@ -48,7 +49,9 @@ def count_tokens(
         encoded = engine.encode_chat(prompt.messages)
         counts.update(encoded)
         if len(encoded) < engine.target.n_ctx and not is_over():
-            for response in stream_generate(engine, encoded, greedy, 0, max_tokens=ANSWER_TOKENS):
+            for response in stream_generate(
+                engine, encoded, GenerateOptions(greedy, 0, max_tokens=ANSWER_TOKENS)
+            ):
                 counts.update(response.tokens)
                 if is_over():
                     break

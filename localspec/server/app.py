@@ -112,7 +112,7 @@ async def _answer(
 ) -> Response:
     """The answers to a request, whole or streamed; they end when its client goes away."""
     asks, reply = await asyncio.to_thread(body.read, service)
-    answers = Answers(service.begin(asks), service.metrics)
+    answers = Answers(service.scheduler.submit_all(asks), service.metrics)
     try:
         if body.stream:
             # An error before the first text still has a status of its own.

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from localspec.core.formatting import one_line
 from localspec.chat.stats import GenerationStats
+from localspec.core.formatting import one_line
 from localspec.server.metrics import Metrics
 
 _QUIET = ("/health", "/v1/health", "/metrics")  # asked every few seconds by machines

@@ -3,19 +3,19 @@
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from localspec.core.config import DraftTokens
-from localspec.core.errors import UsageError
-from localspec.core.sampling_params import MAX_SEED, SamplingParams
 from localspec.chat.template import ChatTemplate
 from localspec.chat.tools.tool import ToolChoice
+from localspec.core.config import DraftTokens
+from localspec.core.errors import UsageError
+from localspec.core.generate_options import GenerateOptions
+from localspec.core.sampling_params import MAX_SEED
 from localspec.engine.generate import TextEngine
 from localspec.engine.text_stream import Prompt
 from localspec.server.errors import BadRequest
 from localspec.server.metrics import Metrics
-from localspec.server.queue.job import Ask, Job
 from localspec.server.queue.scheduler import Scheduler
 
 
@@ -45,18 +45,15 @@ class ServedEngine(TextEngine, Protocol):
 class Defaults:
     """What holds where a request says nothing; without ``seed``, each answer draws its own."""
 
-    params: SamplingParams = field(default_factory=SamplingParams)
+    options: GenerateOptions = GenerateOptions()
     seed: int | None = None
-    draft_tokens: DraftTokens = "auto"
-    suffix: bool = True
-    max_tokens: int | None = None
 
 
 class Service:
     """One engine behind its queue, under the names by which requests may call its model.
 
-    ``about`` is what `/props` tells of it besides the defaults. Its methods but `begin` may be
-    called from any thread.
+    ``about`` is what `/props` tells of it besides the defaults. Its methods may be called from any
+    thread.
     """
 
     def __init__(
@@ -82,8 +79,9 @@ class Service:
 
     def props(self) -> dict[str, Any]:
         """What is loaded, and what holds where a request says nothing, as plain data."""
-        defaults = asdict(self.defaults)
-        params = defaults.pop("params") | {"seed": defaults.pop("seed")}
+        options = asdict(self.defaults.options)
+        params = options["sampling"] | {"seed": self.defaults.seed}
+        silent = ("draft_tokens", "prompt_lookup", "max_tokens")
         target = self.engine.target
         return {
             **self.about,
@@ -91,7 +89,10 @@ class Service:
             "n_ctx": target.n_ctx,
             "n_vocab": target.n_vocab,
             "has_draft": self.engine.draft is not None,
-            "default_generation_settings": {**defaults, "params": params},
+            "default_generation_settings": {
+                **{name: options[name] for name in silent},
+                "params": params,
+            },
         }
 
     def require_model(self, name: str | None) -> None:
@@ -115,18 +116,15 @@ class Service:
 
         "auto" drafts with what there is, be it nothing.
         """
-        length = self.defaults.draft_tokens if asked is None else asked
+        options = self.defaults.options
+        length = options.draft_tokens if asked is None else asked
         if self.engine.draft is not None:
             return length
         if length == "auto":
-            return "auto" if self.defaults.suffix and self.engine.can_roll_back else 0
+            return "auto" if options.prompt_lookup and self.engine.can_roll_back else 0
         if asked not in (None, 0):
             raise UsageError(
                 f"draft_tokens is {length}, but this server has no draft model.",
                 'Ask for "auto" or "off", or start the server with --draft MODEL.',
             )
         return 0
-
-    def begin(self, asks: Sequence[Ask]) -> list[Job]:
-        """Queue the answers to one request, all or none; raises QueueFull or Closing."""
-        return self.scheduler.submit_all(asks)

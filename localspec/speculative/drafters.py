@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from localspec.speculative.loop import Company, TokenModel
+from localspec.speculative.loop import BatchShare, TokenModel
 from localspec.speculative.prefix import SharedPrefix
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Drafter(Protocol):
     """
 
     @property
-    def block(self) -> bool:
+    def drafts_block(self) -> bool:
         """Whether the first candidate pays for all of a proposal."""
         ...
 
@@ -62,7 +62,7 @@ class Drafter(Protocol):
         ...
 
     @property
-    def company(self) -> Company:
+    def batch_share(self) -> BatchShare:
         """With whom the last pass was shared."""
         ...
 
@@ -128,9 +128,9 @@ class ModelDrafter:
         self._prefix = SharedPrefix()
 
     @property
-    def block(self) -> bool:
+    def drafts_block(self) -> bool:
         """Whether the model is one that says several tokens in one pass."""
-        return self._model.block is not None
+        return self._model.block_size is not None
 
     @property
     def reads_along(self) -> bool:
@@ -138,9 +138,9 @@ class ModelDrafter:
         return self._model.reads_along
 
     @property
-    def company(self) -> Company:
+    def batch_share(self) -> BatchShare:
         """With whom the model's last pass was shared."""
-        return self._model.company
+        return self._model.batch_share
 
     def unread(self, context: list[int]) -> int:
         """How many tokens a proposal must read first, the pending one included."""
@@ -166,7 +166,7 @@ class ModelDrafter:
         if not self._knows(unread):
             return
         rows = self._model.decode(unread, 1)
-        most = self._model.block
+        most = self._model.block_size
         for count in itertools.count(1):
             # The model's tokens end where the text does so far: they are the history.
             candidate = self._candidate(rows[0], position, self._model.tokens)
@@ -177,7 +177,7 @@ class ModelDrafter:
             if count == most:
                 return
             if count == 1:
-                self._model.mark()
+                self._model.checkpoint()
             rows = self._model.decode([candidate.token], 1)
 
     def to_review(self, context: list[int], longest: int) -> int:
@@ -196,7 +196,7 @@ class ModelDrafter:
             # Behind what is held, which stays: the next reading goes on from there.
             tail = context[1 + end - TAIL - longest :]
             unread = tail if self._model.tokens else [context[0], *tail]
-            self._model.mark()
+            self._model.checkpoint()
         else:
             unread = self._unread(context, self._shift(end))
         rows_wanted = min(longest, len(unread) - 1)
@@ -236,7 +236,7 @@ class ModelDrafter:
     def _forget_others(self, context: list[int], shift: int) -> int:
         """Let the model hold nothing but a beginning of the window; how many tokens of it."""
         shared = self._prefix.measure(self._model.tokens, context, shift)
-        self._model.keep(min(shared, len(context) - shift - 1))
+        self._model.truncate(min(shared, len(context) - shift - 1))
         return len(self._model.tokens)  # it may forget more
 
     def _shift(self, length: int) -> int:

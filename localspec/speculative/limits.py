@@ -200,13 +200,15 @@ def shares(agreed: Sequence[Sequence[bool]], longest: int) -> list[float]:
     return [sum(run >= length for run in right) / len(right) for length in range(1, longest + 1)]
 
 
-def ceiling(verify: Sequence[float], step: float, *, block: bool = False) -> tuple[float, int]:
+def ceiling(
+    verify: Sequence[float], step: float, *, drafts_block: bool = False
+) -> tuple[float, int]:
     """The most that drafting could gain over plain were every token right, and the draft length.
 
-    ``max (k + 1) t(1) / (t(k + 1) + k d)``: no draft of this cost can beat it. With ``block``, one
-    step d gives all k tokens.
+    ``max (k + 1) t(1) / (t(k + 1) + k d)``: no draft of this cost can beat it.
+    With ``drafts_block``, one step d gives all k tokens.
     """
-    steps = [min(k, 1) if block else k for k in range(len(verify))]
+    steps = [min(k, 1) if drafts_block else k for k in range(len(verify))]
     gains = [(k + 1) * verify[0] / (verify[k] + steps[k] * step) for k in range(len(verify))]
     return max((gain, k) for k, gain in enumerate(gains))
 
@@ -217,18 +219,18 @@ def usual_gain(verify: Sequence[float], step: float, chance: float) -> float:
 
 
 def usual_best(
-    verify: Sequence[float], step: float, chance: float, *, block: bool = False
+    verify: Sequence[float], step: float, chance: float, *, drafts_block: bool = False
 ) -> tuple[float, int]:
     """Times plain speed with the best fixed length, and that length; 1 and 0 where none is faster.
 
     (1 - a^(k+1)) / (1 - a) tokens a round (arXiv 2211.17192, equation 1), each drafted token right
     with this chance, for the measured cost of k draft steps and a pass of k + 1 tokens. With
-    ``block``, one step gives all k tokens.
+    ``drafts_block``, one step gives all k tokens.
     """
     tokens, best = 0.0, (1.0, 0)
     for k in range(len(verify)):
         tokens += chance**k
-        steps = min(k, 1) if block else k
+        steps = min(k, 1) if drafts_block else k
         gain = tokens * verify[0] / (verify[k] + steps * step)
         if gain > best[0]:
             best = gain, k

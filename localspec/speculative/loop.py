@@ -22,7 +22,7 @@ Clock = Callable[[], float]
 FinishReason = Literal["stop", "length", "context"]
 
 
-class Company(NamedTuple):
+class BatchShare(NamedTuple):
     """How a pass was batched: sequences with a round in it, the others' tokens.
 
     ``waited`` are the seconds that this sequence spent so far on waiting for others. ``mixed`` says
@@ -35,7 +35,7 @@ class Company(NamedTuple):
     mixed: bool = False
 
 
-ALONE = Company()
+ALONE = BatchShare()
 
 
 class TreeDecoder(Protocol):
@@ -68,7 +68,7 @@ class TreeDecoder(Protocol):
         """
         ...
 
-    def take(self, rows: Sequence[int]) -> None:
+    def commit(self, rows: Sequence[int]) -> None:
         """Keep the pending token and, of the candidates, those of one path, in its order.
 
         The path begins behind the pending token; it may be empty, and may end before a leaf.
@@ -120,7 +120,7 @@ class TokenModel(Protocol):
         ...
 
     @property
-    def company(self) -> Company:
+    def batch_share(self) -> BatchShare:
         """With whom the last pass was shared; `ALONE` where passes are never shared."""
         ...
 
@@ -130,11 +130,11 @@ class TokenModel(Protocol):
         ...
 
     @property
-    def block(self) -> int | None:
+    def block_size(self) -> int | None:
         """Most tokens of one proposal, where its first step pays for all of them; else None."""
         ...
 
-    def keep(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         """Forget every token at position ``length`` and beyond; nothing when already shorter.
 
         The length is absolute: relative rewinds drift apart from the text at the first mistake.
@@ -143,7 +143,7 @@ class TokenModel(Protocol):
         """
         ...
 
-    def mark(self) -> None:
+    def checkpoint(self) -> None:
         """Expect that what is read from here on is forgotten.
 
         A pass of which several rows are wanted needs no mark: it is one.
@@ -202,10 +202,10 @@ class Controller(Protocol):
         ...
 
 
-class Picker(Protocol):
+class TokenSampler(Protocol):
     """Says which token the target emits; see `sampling.sampler.Sampler`."""
 
-    def pick(self, logits: Logits, position: int, history: Sequence[int]) -> int:
+    def sample(self, logits: Logits, position: int, history: Sequence[int]) -> int:
         """The token at ``position``, given one row of logits and the tokens before it."""
         ...
 
@@ -303,7 +303,7 @@ def prefill(target: TokenModel, prompt: Sequence[int], clock: Clock) -> Prefill:
     """
     began, context, row = clock(), list(prompt), None
     shared = min(common_prefix(target.tokens, context), len(context) - 1)
-    target.keep(shared)
+    target.truncate(shared)
     decoded = target.pending + len(context) - 1 - shared
     if decoded and target.gives_prompt_row:
         row = target.decode(context[shared:], 1)[0]
@@ -315,7 +315,7 @@ def prefill(target: TokenModel, prompt: Sequence[int], clock: Clock) -> Prefill:
 def generate_rounds(
     target: TokenModel,
     controller: Controller,
-    sampler: Picker,
+    sampler: TokenSampler,
     prompt: Sequence[int],
     *,
     max_tokens: int,
@@ -337,7 +337,7 @@ def generate_rounds(
     """
     context = list(prompt)
     if row is None:
-        target.keep(len(prompt) - 1)  # which a prefill whose row is not used left behind
+        target.truncate(len(prompt) - 1)  # which a prefill whose row is not used left behind
     room = target.n_ctx - len(prompt)
     ends: FinishReason = "length" if max_tokens <= room else "context"
     end = len(prompt) + min(max_tokens, room)
@@ -360,7 +360,7 @@ def generate_rounds(
 
 
 def _first_token(
-    sampler: Picker,
+    sampler: TokenSampler,
     row: Logits,
     context: list[int],
     is_stop: Callable[[int], bool],
@@ -368,7 +368,7 @@ def _first_token(
 ) -> Round:
     """Extend the prompt by a token picked from the logits behind it."""
     began, past = clock(), len(context)
-    context.append(sampler.pick(row, past, context))
+    context.append(sampler.sample(row, past, context))
     reason: FinishReason | None = "stop" if is_stop(context[-1]) else None
     seconds = clock() - began
     return Round((context[-1],), 0, 0, seconds, finish_reason=reason, past=past, width=0)
@@ -377,7 +377,7 @@ def _first_token(
 def _one_round(
     target: TokenModel,
     controller: Controller,
-    sampler: Picker,
+    sampler: TokenSampler,
     context: list[int],
     limit: int,
     is_stop: Callable[[int], bool],
@@ -391,8 +391,8 @@ def _one_round(
     replayed = target.pending
     drafted_at = clock()
     found = draft.verify(context, sampler, is_stop)
-    company = target.company
-    target.keep(len(context) - 1)  # before the yield: a consumer may stop there
+    batch_share = target.batch_share
+    target.truncate(len(context) - 1)  # before the yield: a consumer may stop there
     ended = clock()
     return Round(
         tokens=tuple(context[length:]),
@@ -404,15 +404,15 @@ def _one_round(
         draft_prompt_seconds=proposal.reading_seconds,
         finish_reason="stop" if found.stopped else None,
         past=length - 1 - replayed,
-        width=replayed + 1 + len(draft) + company.others,
+        width=replayed + 1 + len(draft) + batch_share.others,
         replayed=replayed,
         pending=target.pending,
         sources=tuple(proposal.sources[row - 1] for row in found.judged if proposal.sources),
         branched=found.branched,
         corrected=found.corrected,
-        sequences=company.sequences,
-        others=company.others,
-        mixed=company.mixed,
+        sequences=batch_share.sequences,
+        others=batch_share.others,
+        mixed=batch_share.mixed,
     )
 
 
@@ -452,7 +452,7 @@ class _Draft:
         return len(self._tokens)
 
     def verify(
-        self, context: list[int], sampler: Picker, is_stop: Callable[[int], bool]
+        self, context: list[int], sampler: TokenSampler, is_stop: Callable[[int], bool]
     ) -> _Verdict:
         """Extend ``context`` by what the target says.
 
@@ -465,14 +465,14 @@ class _Draft:
         try:
             found = self._judge(rows, context, sampler, is_stop)
         finally:
-            self._tree.take(found.path)
+            self._tree.commit(found.path)
         return found
 
     def _judge(
         self,
         rows: Logits,
         context: list[int],
-        sampler: Picker,
+        sampler: TokenSampler,
         is_stop: Callable[[int], bool],
     ) -> _Verdict:
         """Append the target's tokens to ``context`` until one is no candidate, or stops the text.
@@ -507,11 +507,11 @@ class _Draft:
         return found
 
     def _pick(
-        self, logits: Logits, here: Sequence[int], context: list[int], sampler: Picker
+        self, logits: Logits, here: Sequence[int], context: list[int], sampler: TokenSampler
     ) -> int:
         """The target's token behind ``context``, in the place of these candidates if any."""
         if not here:
-            return sampler.pick(logits, len(context), context)
+            return sampler.sample(logits, len(context), context)
         i = here[0] - 1
         drawn_from = self._distributions[i] if self._distributions else None
         return sampler.verify(logits, len(context), context, self._tokens[i], drawn_from)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from localspec.bench.comparison import repeated_share, together
 from localspec.bench.equality import Audit
-from localspec.core.config import DraftTokens
 from localspec.chat.answer import Answer
+from localspec.core.config import DraftTokens
 from localspec.speculative.limits import Guess
 from tests.support.answers import (
     LOOP,

@@ -14,8 +14,8 @@ from localspec.bench import run
 from localspec.bench.comparison import Comparison
 from localspec.bench.equality import DifferenceFinder
 from localspec.bench.plan import BenchPlan
-from localspec.core.config import DraftTokens
 from localspec.chat.answer import Answer
+from localspec.core.config import DraftTokens
 from tests.support.answers import VARIED, made_answer
 from tests.support.bench_toys import BenchToy, compare, drafted, plan
 from tests.support.toys import ToyModel, ToyTree
@@ -120,7 +120,7 @@ def test_the_margin_is_the_lead_of_the_plain_pick() -> None:
     i = found.names.index(first.prompt)
     prompt = engine.encode(("abc", "cab", "bead")[i])
     plain = found.sides[0].answers[0][i].tokens
-    engine.target.keep(0)
+    engine.target.truncate(0)
     engine.target.decode([*prompt, *plain[: first.position]][:-1], 0)
     row = engine.target.decode([*prompt, *plain][len(prompt) + first.position - 1 :][:1], 1)[0]
     lead = row[plain[first.position]] - np.delete(row, plain[first.position]).max()

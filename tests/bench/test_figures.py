@@ -6,9 +6,9 @@ import pytest
 
 from localspec.bench.comparison import Comparison
 from localspec.bench.figures import Side
-from localspec.core.config import DraftTokens
 from localspec.chat.answer import Answer
 from localspec.chat.stats import PassStats, SourceStats
+from localspec.core.config import DraftTokens
 from localspec.speculative.limits import Guess
 from tests.support.answers import VARIED, compared, made_answer, side
 from tests.support.bench_toys import BenchToy, compare, drafted, plan
@@ -100,7 +100,7 @@ def test_limits_say_whether_a_side_looked_tokens_up() -> None:
     found = Comparison("code", ("code 1",), (side(0, answers[:1]), side("auto", answers[1:])),
                        (), guesses)  # fmt: skip
     assert (limits := found.limits()) is not None and limits.prompt_lookup is False
-    answers[1].stats.sources["suffix"] = SourceStats(1, 1, 1)
+    answers[1].stats.sources["lookup"] = SourceStats(1, 1, 1)
     assert (limits := found.limits()) is not None and limits.prompt_lookup is True
 
 

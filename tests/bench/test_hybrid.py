@@ -59,7 +59,7 @@ def test_every_way_is_compared_with_the_same_plain_answers() -> None:
 def test_each_way_drafts_in_its_own_manner() -> None:
     files = padded_hybrid("F16", lambda label, done, total: None)
     with open_ways(files, plan("auto"), 1) as ways:
-        assert [way.name for way in ways] == ["plain", "suffix", "draft model", "MTP"]
+        assert [way.name for way in ways] == ["plain", "lookup", "draft model", "MTP"]
         drafts = [way.engine.draft for way in ways]
         assert drafts[0] is drafts[1] is None and drafts[2] is not None and drafts[3] is not None
         assert drafts[2].header.path == files[1] and drafts[3].header.path == files[0]

@@ -39,7 +39,7 @@ def reported(engine: Engine, path: Path | None = None, *, complete: bool = True)
     """What a run over all prompts is told as, by way of JSON."""
     tasks = {task: [engine.encode_text(task)] for task in PROMPTS}
     report = Report(engine, PLAN, PROMPTS, path)
-    report.keep(list(run_bench(engine, tasks, PLAN)) if complete else [], complete=complete)
+    report.save(list(run_bench(engine, tasks, PLAN)) if complete else [], complete=complete)
     return json.loads(json.dumps(report.document))
 
 
@@ -100,7 +100,7 @@ def test_a_result_replaces_an_older_one(engine: Engine, folder: Path) -> None:
 def test_texts_of_any_kind_are_kept(engine: Engine, folder: Path) -> None:
     prompts = {"\udcff": [Prompt("\udcff", ({"role": "user", "content": "Gr\u00f6\u00dfe"},))]}
     path = folder / "result.json"
-    Report(engine, PLAN, prompts, path).keep([], complete=True)
+    Report(engine, PLAN, prompts, path).save([], complete=True)
     text = path.read_text("utf-8")
     assert "Gr\u00f6\u00dfe" in text
     assert json.loads(text)["prompts"][0]["task"] == "\udcff"
@@ -121,6 +121,6 @@ def test_places_that_cannot_be_written(engine: Engine, folder: Path) -> None:
             require_writable(path)
         report = Report(engine, PLAN, PROMPTS, path)
         with pytest.raises(FileProblem, match="cannot be written"):
-            report.keep([], complete=True)
+            report.save([], complete=True)
         assert report.document["complete"] is True
     assert os.listdir(folder) == []

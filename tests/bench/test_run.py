@@ -12,15 +12,15 @@ from localspec.bench import run
 from localspec.bench.comparison import Comparison
 from localspec.bench.plan import BenchPlan
 from localspec.bench.run import run_bench
+from localspec.chat.answer import Answer
 from localspec.core.config import DraftTokens
 from localspec.core.errors import EngineError, PromptTooLong
 from localspec.core.sampling_params import SamplingParams
-from localspec.chat.answer import Answer
 from localspec.engine.engine import Engine
 from localspec.llama import llama_library
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.limits import Guess
-from localspec.speculative.suffix import SuffixIndex
+from localspec.speculative.prompt_lookup import PromptLookup
 from tests.support.answers import made_answer
 from tests.support.bench_toys import BenchToy, compare, plan
 from tests.support.real_pair import GREEDY
@@ -82,7 +82,7 @@ def test_every_answer_starts_from_empty_caches() -> None:
 
 
 def test_every_answer_makes_the_suffix_index_anew() -> None:
-    class Recorded(SuffixIndex):
+    class Recorded(PromptLookup):
         """Keeps what it was told to hold."""
 
         def update(self, context: list[int]) -> None:
@@ -91,7 +91,7 @@ def test_every_answer_makes_the_suffix_index_anew() -> None:
 
     held: list[list[int]] = []
     engine = BenchToy(clock=FakeClock())
-    engine.suffix_index = Recorded()
+    engine.prompt_lookup = Recorded()
     prompt = engine.encode("abcabc")
     for _ in range(2):
         held.clear()

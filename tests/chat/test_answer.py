@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from localspec.chat.answer import Piece, collect
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
-from localspec.chat.answer import GenerationResponse, collect
 from localspec.engine.generate import stream_generate
 from tests.support.answers import text_of, tokens_of
 from tests.support.toys import FakeClock, ToyEngine
@@ -15,14 +16,16 @@ from tests.support.toys import FakeClock, ToyEngine
 GREEDY = SamplingParams(temperature=0)
 
 
-def answered() -> list[GenerationResponse]:
+def answered() -> list[Piece]:
     engine, params = ToyEngine(), SamplingParams(temperature=1.0, seed=4)
-    return list(stream_generate(engine, engine.encode("abc"), params, 4, clock=FakeClock()))
+    return list(
+        stream_generate(engine, engine.encode("abc"), GenerateOptions(params, 4), clock=FakeClock())
+    )
 
 
 def test_collect_passes_each_response_on() -> None:
     responses = answered()
-    seen: list[GenerationResponse] = []
+    seen: list[Piece] = []
     collected = collect(iter(responses), seen.append)
     assert seen == responses
     assert collected.text == text_of(responses) and collected.tokens == tokens_of(responses)
@@ -34,9 +37,9 @@ def test_collect_passes_each_response_on() -> None:
 @pytest.mark.parametrize("count", [1, 3])
 def test_ctrl_c_while_a_response_is_shown_keeps_it(count: int) -> None:
     responses = answered()
-    shown: list[GenerationResponse] = []
+    shown: list[Piece] = []
 
-    def show(response: GenerationResponse) -> None:
+    def show(response: Piece) -> None:
         shown.append(response)
         if len(shown) == count:
             raise KeyboardInterrupt
@@ -53,7 +56,7 @@ def test_ctrl_c_shows_what_was_held_back(stop: list[str], inside: bool) -> None:
     """Ctrl-C comes while the engine decodes, or while a response is shown."""
     said = b"d abc" if stop else "d \u20ac".encode()[:-1]
     engine = ToyEngine(quirk=None, n_ctx=64)
-    seen: list[GenerationResponse] = []
+    seen: list[Piece] = []
     decode, left = engine.target.decode, iter([*said])
 
     def dictated(tokens: Sequence[int], rows: int) -> object:
@@ -65,13 +68,15 @@ def test_ctrl_c_shows_what_was_held_back(stop: list[str], inside: bool) -> None:
             logits[-1, token] = 99
         return logits
 
-    def show(response: GenerationResponse) -> None:
+    def show(response: Piece) -> None:
         seen.append(response)
         if not inside and len(seen) == len(said):
             raise KeyboardInterrupt
 
     engine.target.decode = dictated  # type: ignore[method-assign, assignment]
-    responses = stream_generate(engine, engine.encode("ab"), GREEDY, 0, stop=stop)
+    responses = stream_generate(
+        engine, engine.encode("ab"), GenerateOptions(GREEDY, 0, stop=tuple(stop))
+    )
     collected = collect(responses, show)
     assert collected.finish_reason == "cancelled"
     assert collected.text == text_of(seen) == said.decode("utf-8", "replace")

@@ -12,17 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.core.config import DraftTokens
-from localspec.core.errors import EngineError, FileProblem, LocalspecError, UsageError
-from localspec.core.sampling_params import SamplingParams
-from localspec.chat.answer import Answer, GenerationResponse
 from localspec.chat import slash_commands
+from localspec.chat.answer import Answer, Piece
 from localspec.chat.conversation import Chat
 from localspec.chat.input_loop import handle, read_message, run
 from localspec.chat.message import ROLES, Message
 from localspec.chat.slash_commands import ALIASES, COMMANDS
-from localspec.chat.window import visible
 from localspec.chat.stats import GenerationStats
+from localspec.chat.window import visible
+from localspec.core.config import DraftTokens
+from localspec.core.errors import EngineError, FileProblem, LocalspecError, UsageError
+from localspec.core.generate_options import GenerateOptions
+from localspec.core.sampling_params import SamplingParams
 from tests.support.chat_toys import ChatToy
 
 Typed = str | type[BaseException]
@@ -54,7 +55,7 @@ class Person:
             return typed
         raise typed
 
-    def stream(self, response: GenerationResponse) -> None:
+    def stream(self, response: Piece) -> None:
         self.streamed += response.text
         self.lengths.append(response.draft_tokens)
         if self.interrupt is not None:
@@ -85,9 +86,10 @@ def made(
     *script: Typed, engine: ChatToy | None = None, length: DraftTokens = 3, **more: object
 ) -> tuple[Chat, Person, ChatToy]:
     person, engine = Person(list(script)), engine or ChatToy()
-    params = SamplingParams(seed=7)
-    settings = {"max_tokens": 12} | more
-    return Chat(engine, person, params, length, **settings), person, engine  # type: ignore[arg-type]
+    kept = {name: more.pop(name) for name in ("system", "turns", "oldest", "file") if name in more}
+    settings = {"sampling": SamplingParams(seed=7), "max_tokens": 12} | more
+    options = GenerateOptions(draft_tokens=length, **settings)  # type: ignore[arg-type]
+    return Chat(engine, person, options, **kept), person, engine  # type: ignore[arg-type]
 
 
 def talked(
@@ -106,10 +108,15 @@ def said_turns(chat: Chat) -> list[tuple[str, str]]:
 
 def refused(chat: Chat, person: Person, line: str) -> LocalspecError:
     """The problem that a line gives; the conversation goes on, unchanged."""
-    before = (list(chat.turns), chat.system, chat.params, chat.draft_tokens)
+    before = (list(chat.turns), chat.system, chat.options.sampling, chat.options.draft_tokens)
     person.script, count = [line], len(person.answers)
     run(chat)
-    assert (list(chat.turns), chat.system, chat.params, chat.draft_tokens) == before
+    assert (
+        list(chat.turns),
+        chat.system,
+        chat.options.sampling,
+        chat.options.draft_tokens,
+    ) == before
     assert len(person.answers) == count
     return person.problems.pop()
 
@@ -211,7 +218,7 @@ def test_a_warm_cache_says_what_a_cold_one_says(length: DraftTokens) -> None:
             continue
         asked = chat.turns[:-1]
         cold, alone, _ = made(length=0)
-        cold.params = chat.params
+        cold.options = chat.options
         cold.answer(list(asked))
         assert cold.turns == chat.turns
     assert not person.problems
@@ -479,7 +486,7 @@ def test_regen_answers_again_with_another_seed(word: str, monkeypatch: pytest.Mo
     assert same == first and other != first
     assert len(chat.turns) == 4 and chat.turns[-1]["content"] == other
     assert engine.asked[1] == engine.asked[2] == engine.asked[3]
-    assert chat.params.seed == 8 and chat.total.answers == 4
+    assert chat.options.sampling.seed == 8 and chat.total.answers == 4
 
 
 def test_regen_at_temperature_zero_says_that_nothing_changes() -> None:
@@ -522,7 +529,7 @@ def test_undo_takes_back_one_question_each() -> None:
 )
 def test_draft_length(rest: str, length: DraftTokens, shown: str) -> None:
     chat, person, _ = talked(f"/draft {rest}")
-    assert chat.draft_tokens == length and person.said[-1] == f"Draft length: {shown}."
+    assert chat.options.draft_tokens == length and person.said[-1] == f"Draft length: {shown}."
     assert person.said[:-1] == (["Measuring."] if length == "auto" else [])
 
 
@@ -570,7 +577,11 @@ def test_system() -> None:
 
 def test_set() -> None:
     chat, person, _ = talked("/set temperature 0.5", "/set top-k 3", "/set seed  9", "/set")
-    assert (chat.params.temperature, chat.params.top_k, chat.params.seed) == (0.5, 3, 9)
+    assert (
+        chat.options.sampling.temperature,
+        chat.options.sampling.top_k,
+        chat.options.sampling.seed,
+    ) == (0.5, 3, 9)
     assert person.said[:3] == ["temperature 0.5", "top_k 3", "seed 9"]
     names = [sentence.split()[0] for sentence in person.said[3:]]
     assert names == [*SamplingParams.__dataclass_fields__]

@@ -15,15 +15,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from localspec.core.errors import UsageError
-from localspec.core.sampling_params import SamplingParams
 from localspec.chat.answer import Answer
 from localspec.chat.conversation import Chat
 from localspec.chat.input_loop import handle
+from localspec.core.errors import UsageError
+from localspec.core.generate_options import GenerateOptions
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
+from localspec.engine.loading import pair as loading
 from localspec.llama import llama_library
 from localspec.llama.model import LlamaModel
-from localspec.engine.loading import pair as loading
 from localspec.speculative.prefix import common_prefix
 from tests.chat.test_conversation import Person
 from tests.support.real_pair import GREEDY, options
@@ -145,9 +146,11 @@ def test_every_answer_is_that_of_a_fresh_engine(
     seeds = itertools.count(5)
     monkeypatch.setattr(secrets, "randbelow", lambda most: next(seeds))
     ui = Person()
-    chat = Chat(engine, ui, SamplingParams(temperature=0.8, seed=3), 0, max_tokens=14)
+    chat = Chat(
+        engine, ui, GenerateOptions(SamplingParams(temperature=0.8, seed=3), 0, max_tokens=14)
+    )
     for step, size, length, call, behind in [*steps, ("ask", 5, 3, None, False)]:
-        chat.draft_tokens = length
+        chat.options = replace(chat.options, draft_tokens=length)
         said = len(ui.answers)
         question = "the quick brown fox jumps over lazy dogs"[-size:]
         interruption.left, interruption.behind, interruption.fired = call or 0, behind, False
@@ -165,8 +168,8 @@ def test_every_answer_is_that_of_a_fresh_engine(
 
 def assert_right(chat: Chat, oracle: Engine, answer: Answer) -> None:
     """Compare the last answer, as far as it came, with one to the same prompt."""
-    oracle.target.keep(0)
-    again = replace(chat, engine=oracle, ui=Person(), draft_tokens=0)
+    oracle.target.truncate(0)
+    again = replace(chat, engine=oracle, ui=Person(), options=replace(chat.options, draft_tokens=0))
     turns = [*chat.turns]
     if turns and turns[-1]["role"] == "assistant" and answer.tokens:
         turns.pop()
@@ -186,8 +189,9 @@ def test_nothing_is_read_twice_that_is_not_new(
 ) -> None:
     """Behind /regen, /undo, thoughts that are left out, and Ctrl-C in an answer."""
     with opened(architecture, *pair) as engine:
-        chat = Chat(engine, Person(), GREEDY, length, max_tokens=12)
-        chat.grammar = "root ::= [qxz]*"  # of which tokens become text, and the same tokens again
+        letters = "root ::= [qxz]*"  # of which tokens become text, and the same tokens again
+        options = GenerateOptions(GREEDY, length, max_tokens=12, grammar=letters)
+        chat = Chat(engine, Person(), options)
         known = [0]  # lengths at which the state is at hand
 
         def ask(text: str) -> None:

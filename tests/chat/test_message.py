@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from localspec.core.errors import UsageError
 from localspec.chat.message import Message, one_call_each, read_messages
+from localspec.core.errors import UsageError
 
 DEEP = json.loads('{"a":' * 500 + "{}" + "}" * 500)
 
@@ -91,7 +91,7 @@ def test_calls_one_by_one_keep_their_results() -> None:
         {"role": "user", "content": "q"},
         {
             "role": "assistant",
-            "content": "Look.",
+            "content": "AnswerStyle.",
             "tool_calls": [call("f", {}, "c1"), call("g", {}, "c2")],
         },
         {"role": "tool", "content": "2", "tool_call_id": "c2"},
@@ -104,7 +104,7 @@ def test_calls_one_by_one_keep_their_results() -> None:
         for each in one_call_each(talk)
     ] == [
         ("user", "q", []),
-        ("assistant", "Look.", ["c1"]),
+        ("assistant", "AnswerStyle.", ["c1"]),
         ("tool", "1", []),
         ("assistant", "", ["c2"]),
         ("tool", "2", []),

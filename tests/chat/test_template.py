@@ -6,11 +6,11 @@ import datetime
 
 import pytest
 
-from localspec.core.errors import TemplateError
 from localspec.chat import sandbox
 from localspec.chat.message import Message, assistant_turn, parse_message
 from localspec.chat.reasoning import Splitter
 from localspec.chat.template import CHATML, NAMED, ChatTemplate
+from localspec.core.errors import TemplateError
 from tests.support import templates
 
 TALK: list[Message] = [

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from localspec.core.errors import UsageError
-from localspec.core.sampling_params import SamplingParams
 from localspec.chat.answer import Answer, collect
 from localspec.chat.template import ChatTemplate
 from localspec.chat.tools.tool import ToolCall
+from localspec.core.errors import UsageError
+from localspec.core.generate_options import GenerateOptions
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from tests.support import tool_templates
@@ -42,7 +43,7 @@ WARM = SamplingParams(temperature=0.8, seed=3)
 
 def answer(engine: Engine, length: int = 0, **told: Any) -> Answer:
     prompt = engine.encode_chat(TALK, tools=TOOLS, **told)
-    return collect(stream_generate(engine, prompt, WARM, length, max_tokens=400))
+    return collect(stream_generate(engine, prompt, GenerateOptions(WARM, length, max_tokens=400)))
 
 
 @pytest.mark.parametrize("family", [each for each in tool_templates.ALL if each != "Gemma 4"])
@@ -93,7 +94,7 @@ def test_a_grammar_and_tools_do_not_go_together(
     monkeypatch.setattr(engine, "template", ChatTemplate(tool_templates.HERMES))
     prompt = engine.encode_chat(TALK, tools=TOOLS)
     with pytest.raises(UsageError, match="keep the model from calling"):
-        next(stream_generate(engine, prompt, WARM, 0, grammar='root ::= "yes"'))
+        next(stream_generate(engine, prompt, GenerateOptions(WARM, 0, grammar='root ::= "yes"')))
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,9 @@ def test_calls_of_control_tokens(tmp_path: Path, opening: str) -> None:
         assert found.tool_calls == [ToolCall("weather", '{"city": "Oslo", "days": 2}')]
         assert found.reasoning == ("Hm." if "analysis" in said else "")
         assert found.text == ("I look." if "I look." in said else "")
-        untold = collect(stream_generate(engine, engine.encode_chat(TALK), WARM, 0))
+        untold = collect(
+            stream_generate(engine, engine.encode_chat(TALK), GenerateOptions(WARM, 0))
+        )
         assert untold.tool_calls == [] and "Oslo" in untold.reasoning
 
 

@@ -54,7 +54,7 @@ def test_demo_of_the_hybrid(localspec: Command, monkeypatch: pytest.MonkeyPatch)
     flags = ("demo", "--model", "hybrid", "--repeats", "1", "-n", "4", "-t", "1")
     done = localspec(*flags)
     assert done.code == 0 and "The bundled hybrid is a toy" in done.err
-    for word in ("F16: the 8.6M hybrid", "Q4_0: the 8.6M", "plain", "suffix", "draft model", "MTP"):
+    for word in ("F16: the 8.6M hybrid", "Q4_0: the 8.6M", "plain", "lookup", "draft model", "MTP"):
         assert word in done.out
     done = localspec(*flags, "--draft", "1", "--json")
     assert (done.code, done.err) == (0, "")

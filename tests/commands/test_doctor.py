@@ -7,7 +7,7 @@ import json
 import pytest
 
 from localspec import __version__
-from localspec.llama import doctor
+from localspec.engine import doctor
 from localspec.engine.doctor import DoctorReport
 from tests.support.command import Command
 

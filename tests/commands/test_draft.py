@@ -48,7 +48,7 @@ def keep(target: Path, found: Verdict | None) -> store.Kept:
     with store.workplace() as folder:
         draft = folder / "draft.gguf"
         make_draft(read_header(target), RECIPE, draft)
-        return store.keep(read_header(target), RECIPE, draft, found)
+        return store.store_draft(read_header(target), RECIPE, draft, found)
 
 
 def test_json_tells_all_that_was_found(localspec: Command, silent_target: Path) -> None:

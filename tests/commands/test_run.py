@@ -344,7 +344,7 @@ def test_auto_needs_no_draft_model(run: Command) -> None:
     )
     assert auto["text"] == plain["text"]
     assert auto["settings"]["draft_tokens"] == "auto" and auto["settings"]["draft"] is None
-    assert set(auto["sources"]) <= {"suffix"} and auto["estimated_speedup"] > 0
+    assert set(auto["sources"]) <= {"lookup"} and auto["estimated_speedup"] > 0
     off = run(text, "--raw", "--temp", "0", "--json", "--draft", "auto", "--suffix", "off")
     assert json.loads(off.out)["settings"]["draft_tokens"] == 0
     assert run(HELLO, "--suffix", "perhaps").code == 2

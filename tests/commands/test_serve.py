@@ -100,7 +100,7 @@ def test_bounds_reach_what_they_bound(
             super().__init__(slots, limits, prefixes)
 
     def app(service: Service, access: object, *, max_body: int, say: object) -> None:
-        made.update(body=max_body, tokens=service.defaults.max_tokens)
+        made.update(body=max_body, tokens=service.defaults.options.max_tokens)
 
     monkeypatch.setattr("localspec.server.queue.scheduler.Scheduler", Told)
     monkeypatch.setattr("localspec.server.app.make_app", app)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.display.answer import compared, figures, meter, only_thoughts, status_words
 from localspec.chat.answer import Answer
 from localspec.chat.stats import GenerationStats
+from localspec.display.answer import compared, figures, meter, only_thoughts, status_words
 from localspec.speculative.loop import DraftStatus, FinishReason
 from tests.support.answers import made_answer, made_stats
 from tests.support.streams import Streams

@@ -15,13 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from localspec.core import paths
-from localspec.core.errors import FileProblem
-from localspec.core.sampling_params import SamplingParams
-from localspec.display import chat as screen
 from localspec.chat.conversation import Chat
 from localspec.chat.input_loop import run
 from localspec.chat.slash_commands import COMMANDS
+from localspec.core import paths
+from localspec.core.errors import FileProblem
+from localspec.core.generate_options import GenerateOptions
+from localspec.core.sampling_params import SamplingParams
+from localspec.display import chat as screen
 from tests.support.chat_toys import Reciter
 from tests.support.real_pair import TinyFiles
 
@@ -401,7 +402,7 @@ def piped(monkeypatch: pytest.MonkeyPatch, text: str, answers: Sequence[Sequence
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
     with screen.open_screen() as ui:
         assert isinstance(ui, screen.PlainChat)
-        chat = Chat(Reciter(answers), ui, SamplingParams(temperature=0), 0)  # type: ignore[arg-type]
+        chat = Chat(Reciter(answers), ui, GenerateOptions(SamplingParams(temperature=0), 0))  # type: ignore[arg-type]
         run(chat)
     return chat
 
@@ -466,7 +467,7 @@ from localspec.core.errors import EngineError
 decode = Reciter.decode
 def failing(self, tokens, rows):
     if len(self.tokens) == 12:
-        self.keep(0)
+        self.truncate(0)
         raise EngineError("It broke.", "Mend it.")
     return decode(self, tokens, rows)
 Reciter.decode = failing

@@ -15,8 +15,8 @@ from rich.color import ColorSystem
 from rich.console import Console
 from rich.style import Style
 
+from localspec.chat.answer import Origin, TextPart
 from localspec.display.origins import STYLES, legend, marked, visible_origins
-from localspec.chat.answer import Origin, TextPiece
 from tests.support import templates
 from tests.support.command import Command
 from tests.support.reciting import reciting, write_reciter
@@ -26,12 +26,12 @@ from tests.support.terminal import Terminal  # noqa: E402  it needs one too
 
 ORIGINS: tuple[Origin, ...] = get_args(Origin)
 rounds = st.lists(
-    st.builds(TextPiece, st.text("ab \n", min_size=1), st.sampled_from(ORIGINS), st.booleans())
+    st.builds(TextPart, st.text("ab \n", min_size=1), st.sampled_from(ORIGINS), st.booleans())
 )
 
 
 @given(rounds)
-def test_marks_keep_the_text(pieces: list[TextPiece]) -> None:
+def test_marks_keep_the_text(pieces: list[TextPart]) -> None:
     for thought in (False, True):
         shown = "".join(piece.text for piece in marked(pieces) if piece.reasoning == thought)
         text = "".join(piece.text for piece in pieces if piece.reasoning == thought)
@@ -40,14 +40,14 @@ def test_marks_keep_the_text(pieces: list[TextPiece]) -> None:
 
 def test_runs_of_one_origin_share_their_marks() -> None:
     round_ = [
-        TextPiece("a", "draft"), TextPiece("b", "draft"), TextPiece("c", "suffix"),
-        TextPiece("d", "corrected"), TextPiece("e", "plain"), TextPiece("f", "plain", True),
+        TextPart("a", "draft"), TextPart("b", "draft"), TextPart("c", "lookup"),
+        TextPart("d", "corrected"), TextPart("e", "plain"), TextPart("f", "plain", True),
     ]  # fmt: skip
     assert [piece.text for piece in marked(round_)] == ["[ab]", "{c}", "<d>", "e", "f"]
 
 
 def test_line_ends_stay_behind_the_marks() -> None:
-    round_ = [TextPiece("a\n\n", "draft"), TextPiece("\n", "corrected"), TextPiece("b\nc", "draft")]
+    round_ = [TextPart("a\n\n", "draft"), TextPart("\n", "corrected"), TextPart("b\nc", "draft")]
     assert [piece.text for piece in marked(round_)] == ["[a]\n\n", "\n", "[b\nc]"]
 
 
@@ -110,8 +110,8 @@ def test_a_pipe_gets_marks(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     with reciting(SAID):
-        done = localspec(*flags("run", model), "Ask")
-        hidden = localspec(*flags("run", model), "Ask", "--hide-reasoning")
+        done = localspec(*flags("run", model), "GenerationRequest")
+        hidden = localspec(*flags("run", model), "GenerationRequest", "--hide-reasoning")
     assert (done.code, unmarked(done.out)) == (0, "Yes.")
     assert re.search(r"\[[Yes.]+\]", done.out) and "\x1b" not in done.out
     assert hidden.out == done.out and "hink" not in hidden.err
@@ -132,7 +132,7 @@ def test_marks_are_shown_and_not_kept(localspec: Command, model: Path, tmp_path:
 
 @pytest.mark.llama
 def test_a_document_has_no_colours(localspec: Command, model: Path) -> None:
-    done = localspec(*flags("run", model), "--json", "Ask")
+    done = localspec(*flags("run", model), "--json", "GenerationRequest")
     assert (done.code, done.out) == (2, "")
     assert "--show-draft" in done.err and "--json" in done.err
 
@@ -160,12 +160,12 @@ def test_a_window_gets_colours_or_marks(
     model: Path, command: str, term: str, no_color: str
 ) -> None:
     said = json.dumps([SAID])
-    question = ["Ask"] * (command == "run")
+    question = ["GenerationRequest"] * (command == "run")
     with Terminal(RECITE, no_color, said, *flags(command, model), *question, term=term) as terminal:
         if command == "chat":
             for turn in (1, 2):
                 terminal.prompt(turn)
-                terminal.type("Ask\n")
+                terminal.type("GenerationRequest\n")
             terminal.prompt(3)
             terminal.type("\x04")
         assert terminal.leave() == 0

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from localspec.display.pieces import AnswerWriter, Look, ShownPieces
-from localspec.chat.answer import GenerationResponse, TextPiece
+from localspec.chat.answer import Piece, TextPart
 from localspec.chat.stats import GenerationStats
+from localspec.display.pieces import AnswerStyle, AnswerWriter, ShownPieces
 from tests.support import templates
 from tests.support.reciting import write_reciter
 
@@ -28,9 +28,9 @@ with reciting(*json.loads(sys.argv.pop(1))):
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
 
-def response(*pieces: tuple[str, bool]) -> GenerationResponse:
-    texts = tuple(TextPiece(text, "plain", reasoning) for text, reasoning in pieces)
-    return GenerationResponse(texts, (), GenerationStats(), None, 0)
+def response(*pieces: tuple[str, bool]) -> Piece:
+    texts = tuple(TextPart(text, "plain", reasoning) for text, reasoning in pieces)
+    return Piece(texts, (), GenerationStats(), None, 0)
 
 
 TALK = [
@@ -50,7 +50,7 @@ TALK = [
 def test_a_blank_line_parts_thoughts_from_the_answer(
     hide: bool, shown: list[tuple[str, str]]
 ) -> None:
-    pieces = ShownPieces(Look(hide))
+    pieces = ShownPieces(AnswerStyle(hide))
     assert [part for each in TALK for part in pieces.styled(each)] == shown
 
 
@@ -63,7 +63,7 @@ def test_an_answer_without_thoughts_is_shown_as_it_is() -> None:
 
 @pytest.mark.parametrize("hide", [False, True])
 def test_a_pipe_carries_the_answer_alone(hide: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    writer = AnswerWriter(Look(hide))
+    writer = AnswerWriter(AnswerStyle(hide))
     for each in TALK:
         writer.write(each)
     writer.end()
@@ -148,10 +148,12 @@ def test_thoughts_hidden_in_a_window(tmp_path: Path, command: str) -> None:
     model = write_reciter(tmp_path / "reciter.gguf", templates.HARMONY)
     said = json.dumps([templates.SPOKEN[templates.HARMONY]])
     flags = ("-m", str(model), "-t", "1", "--temp", "0", "--draft", "off", "--hide-reasoning")
-    with Terminal(RECITE, said, command, *flags, *(["Ask"] * (command == "run"))) as terminal:
+    with Terminal(
+        RECITE, said, command, *flags, *(["GenerationRequest"] * (command == "run"))
+    ) as terminal:
         if command == "chat":
             terminal.prompt(1)
-            terminal.type("Ask\n")
+            terminal.type("GenerationRequest\n")
             terminal.wait(lambda window: figures(window) == 1)
             terminal.prompt(2)
             terminal.type("\x04")
@@ -163,7 +165,18 @@ def test_thoughts_hidden_in_a_window(tmp_path: Path, command: str) -> None:
 def test_one_answer_with_thoughts_in_a_window(tmp_path: Path) -> None:
     model = write_reciter(tmp_path / "reciter.gguf", templates.HARMONY)
     said = json.dumps([templates.SPOKEN[templates.HARMONY].replace("I think.", "I\nthink.")])
-    flags = ("run", "-m", str(model), "-t", "1", "--temp", "0", "--draft", "off", "Ask")
+    flags = (
+        "run",
+        "-m",
+        str(model),
+        "-t",
+        "1",
+        "--temp",
+        "0",
+        "--draft",
+        "off",
+        "GenerationRequest",
+    )
     with Terminal(RECITE, said, *flags) as terminal:
         assert terminal.leave() == 0
         assert "I\nthink.\n\nYes.\n" in terminal.window.text

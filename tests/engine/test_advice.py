@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from localspec.chat.stats import GenerationStats, PassStats, SourceStats
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.advice import advise
-from localspec.chat.stats import GenerationStats, PassStats, SourceStats
 
 GREEDY = SamplingParams(temperature=0)
 
@@ -60,7 +60,7 @@ def test_good_or_few_figures_get_none(stats: GenerationStats) -> None:
 
 def test_what_the_index_drafted_is_not_held_against_the_draft() -> None:
     stats = answer()
-    stats.sources = {"suffix": SourceStats(70, 200, 10)}
+    stats.sources = {"lookup": SourceStats(70, 200, 10)}
     assert advise(stats, GREEDY) is None
 
 

@@ -7,9 +7,10 @@ import os
 import numpy as np
 import pytest
 
-from localspec.core.config import ALL_LAYERS, LoadOptions
-from localspec.core.sampling_params import SamplingParams
 from localspec.chat.answer import collect
+from localspec.core.config import ALL_LAYERS, LoadOptions
+from localspec.core.generate_options import GenerateOptions
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.llama import llama_library
@@ -35,7 +36,9 @@ def device() -> llama_library.Device:
 def text(target: LoadOptions, draft: LoadOptions | None, length: int) -> list[int]:
     with Engine.load(target, draft, trial=False) as engine:
         greedy = SamplingParams(temperature=0, ignore_eos=True)
-        return collect(stream_generate(engine, PROMPT, greedy, length, max_tokens=24)).tokens
+        return collect(
+            stream_generate(engine, PROMPT, GenerateOptions(greedy, length, max_tokens=24))
+        ).tokens
 
 
 def test_software_devices_run_without_fused_shaders(device: llama_library.Device) -> None:

@@ -11,9 +11,10 @@ import pytest
 from localspec import __version__
 from localspec.core import child, machine, paths
 from localspec.core.errors import EngineError
-from localspec.llama import doctor, llama_library
+from localspec.engine import doctor
 from localspec.engine.doctor import examine
 from localspec.engine.loading import trial
+from localspec.llama import llama_library
 from tests.support.real_pair import TinyFiles
 
 pytestmark = pytest.mark.llama

@@ -28,16 +28,17 @@ from localspec.core.errors import (
     PromptTooLong,
     UsageError,
 )
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.interrupt import Cancelled, stopped_when
 from localspec.core.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.grammar.matcher import CompiledGrammar
+from localspec.engine.loading import pair as loading
 from localspec.llama import llama_library
+from localspec.llama.memory.plan import draft_ctx_size
 from localspec.llama.model import LlamaModel
 from localspec.llama.weights import Weights
-from localspec.engine.loading import pair as loading
-from localspec.llama.memory.plan import draft_ctx_size
 from localspec.metadata.header import read_header
 from tests.support.real_pair import (
     GREEDY,
@@ -121,7 +122,9 @@ def test_logprobs_do_not_depend_on_the_draft(engine: Engine) -> None:
     prompt = engine.encode_text("Tell the thing again")
     told = {}
     for length in (0, 4):
-        responses = stream_generate(engine, prompt, PARAMS[1], length, max_tokens=40, logprobs=5)
+        responses = stream_generate(
+            engine, prompt, GenerateOptions(PARAMS[1], length, max_tokens=40, logprobs=5)
+        )
         told[length] = [entry for response in responses for entry in response.logprobs]
     assert len(told[0]) == 40
     assert [entry.token for entry in told[4]] == [entry.token for entry in told[0]]
@@ -154,7 +157,7 @@ def test_exact_logits_do_not_depend_on_the_width(tiny: TinyFiles, base: int) -> 
     model.decode(ids[:base], 0)
     expected = model.decode(ids[base:], 63)[0].copy()
     for width in (1, 2, 3, 5, 10, 17, 33):
-        model.keep(base)
+        model.truncate(base)
         found = model.decode(ids[base : base + width], width)[0]
         assert np.array_equal(found, expected), f"{width} tokens wide"
     model.close()
@@ -167,18 +170,18 @@ def test_widened_passes_round_as_wide_ones_do(tiny: TinyFiles, width: int) -> No
         ids = random_ids(60)
         engine.target.decode(ids[:50], 0)
         expected = engine.target.decode(ids[50 : 50 + width], width).copy()
-        engine.target.keep(50)
+        engine.target.truncate(50)
         alone = engine.target.decode(ids[50:51], 1)[0].copy()
-        engine.target.keep(50)
+        engine.target.truncate(50)
         with engine.widened(width):
             found = [engine.target.decode([token], 1)[0].copy() for token in ids[50:53]]
             assert engine.target.tokens == ids[:53]
-            engine.target.keep(50)
+            engine.target.truncate(50)
             engine.target.decode(ids[50:51], 0)  # no rows wanted, and none to come
             assert np.array_equal(engine.target.decode(ids[51:53], 2)[1], found[2])
         assert np.array_equal(found[0], expected[0])
         assert not np.array_equal(found[0], alone)
-        engine.target.keep(50)
+        engine.target.truncate(50)
         assert np.array_equal(engine.target.decode(ids[50:51], 1)[0], alone)
 
 
@@ -234,7 +237,7 @@ def test_the_context_is_filled_and_never_overrun(
     with Engine.load(target, options(tiny.draft, ctx_size=256)) as engine:
         prompt = random_ids(230)
         emitted = 0
-        for response in stream_generate(engine, prompt, GREEDY, length):
+        for response in stream_generate(engine, prompt, GenerateOptions(GREEDY, length)):
             emitted += len(response.tokens)
             assert len(engine.target.tokens) <= 256
             assert engine.draft is not None and len(engine.draft.tokens) <= 256
@@ -254,7 +257,7 @@ def test_a_draft_of_smaller_context_sees_the_most_recent_part(
     with Engine.load(options(tiny.target), options(tiny.draft, ctx_size=40)) as short:
         drafted: list[int] = []
         emitted: list[int] = []
-        for response in stream_generate(short, prompt, GREEDY, 4, max_tokens=60):
+        for response in stream_generate(short, prompt, GenerateOptions(GREEDY, 4, max_tokens=60)):
             emitted += response.tokens
             drafted.append(response.stats.drafted)
             assert short.draft is not None and len(short.draft.tokens) <= 40
@@ -314,7 +317,7 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
 
 def by_pieces(model: LlamaModel, ids: list[int], width: int) -> np.ndarray:
     """The logits after every token of ``ids``, decoded ``width`` at a time."""
-    model.keep(0)
+    model.truncate(0)
     starts = range(0, len(ids), width)
     rows = [model.decode(ids[s : s + width], len(ids[s : s + width])).copy() for s in starts]
     return np.concatenate(rows)
@@ -323,14 +326,14 @@ def by_pieces(model: LlamaModel, ids: list[int], width: int) -> np.ndarray:
 def test_keep_forgets_what_it_should(floats: LlamaModel) -> None:
     ids = random_ids(60)
     expected = by_pieces(floats, ids, 10)
-    floats.keep(0)
+    floats.truncate(0)
     floats.decode(ids[:40], 0)
     for wrong in range(1, 6):
         floats.decode(random_ids(wrong, seed=wrong), wrong)
-        floats.keep(40)
+        floats.truncate(40)
         assert floats.tokens == ids[:40]
-    floats.keep(30)
-    floats.keep(35)  # longer than what is there: nothing to forget
+    floats.truncate(30)
+    floats.truncate(35)  # longer than what is there: nothing to forget
     assert floats.tokens == ids[:30]
     assert_close(floats.decode(ids[30:], 30), expected[30:])
 
@@ -338,7 +341,7 @@ def test_keep_forgets_what_it_should(floats: LlamaModel) -> None:
 def test_forgetting_does_not_copy_what_is_kept(floats: LlamaModel) -> None:
     held = floats.tokens
     floats.decode(random_ids(40), 0)
-    floats.keep(30)
+    floats.truncate(30)
     floats.decode(random_ids(5), 1)
     assert floats.tokens is held and len(held) == 35
 
@@ -384,7 +387,7 @@ def test_llama_cpp_is_asked_once_for_the_bytes_of_a_token(
 def test_prompts_in_several_batches(floats: LlamaModel, count: int, rows: int) -> None:
     ids = random_ids(count)
     expected = by_pieces(floats, ids, 50)
-    floats.keep(0)
+    floats.truncate(0)
     assert_close(floats.decode(ids, rows), expected[count - rows :])
     assert floats.tokens == ids
 
@@ -411,7 +414,7 @@ def test_a_pass_that_only_reads_is_over_when_it_returns(
 def test_a_refused_decode_leaves_the_cache_as_it_was(floats: LlamaModel, bad: list[int]) -> None:
     ids = random_ids(30)
     expected = by_pieces(floats, ids, 10)
-    floats.keep(20)
+    floats.truncate(20)
     with pytest.raises(EngineError, match="could not decode"):
         floats.decode([*random_ids(600, seed=5), *bad], 1)  # the first batch goes well
     assert floats.tokens == ids[:20]
@@ -450,7 +453,7 @@ def test_after_ctrl_c_the_same_engine_continues_rightly(
         prompt = engine.encode_text(LONG)
         expected = fresh(engine, prompt, length=3, max_tokens=12).tokens
         for call in range(1, 10):
-            engine.target.keep(500)  # so that reading the prompt takes part
+            engine.target.truncate(500)  # so that reading the prompt takes part
             cut = Interrupting(getattr(llama_library.library(), function), call, after)
             with monkeypatch.context() as patch:
                 patch.setattr(llama_library.library(), function, cut)
@@ -470,14 +473,14 @@ def test_after_ctrl_c_the_cache_is_what_it_says(
 ) -> None:
     ids, more = random_ids(700), random_ids(7, seed=1)
     for call in (1, 2):
-        floats.keep(0)
+        floats.truncate(0)
         floats.decode(ids[:40], 0)
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             real = getattr(llama_library.library(), function)
             patch.setattr(llama_library.library(), function, Interrupting(real, call, after))
-            floats.keep(20)
+            floats.truncate(20)
             floats.decode(ids[20:], 0)
-            floats.keep(10)
+            floats.truncate(10)
         held = list(floats.tokens)
         found = floats.decode(more, 7).copy()
         assert floats.tokens == [*held, *more]
@@ -489,7 +492,7 @@ def test_ctrl_c_stops_within_a_batch_and_keeps_those_before(
 ) -> None:
     ids, codes = random_ids(900), list[int]()
     expected = by_pieces(floats, ids, 50)[-1:]
-    floats.keep(0)
+    floats.truncate(0)
     decode = llama_library.library().llama_decode
 
     def pressed_while(*arguments: object) -> Any:
@@ -514,8 +517,8 @@ def test_another_thread_ends_a_pass_and_keeps_the_batches_before(
     prompt, codes, unwanted = random_ids(900), list[int](), threading.Event()
     read: LlamaModel = getattr(engine, model)
     expected = fresh(engine, prompt, length=4).tokens
-    engine.target.keep(0 if model == "target" else 900)
-    read.keep(0)
+    engine.target.truncate(0 if model == "target" else 900)
+    read.truncate(0)
     decode = llama_library.library().llama_decode
 
     def while_reading(context: Any, batch: Any) -> Any:
@@ -528,7 +531,7 @@ def test_another_thread_ends_a_pass_and_keeps_the_batches_before(
 
     def answer() -> None:
         with stopped_when(unwanted.is_set), pytest.raises(Cancelled):
-            list(stream_generate(engine, prompt, GREEDY, 4, max_tokens=24))
+            list(stream_generate(engine, prompt, GenerateOptions(GREEDY, 4, max_tokens=24)))
 
     with monkeypatch.context() as patch:
         patch.setattr(llama_library.library(), "llama_decode", while_reading)
@@ -569,11 +572,11 @@ def test_the_drafts_context(tiny: TinyFiles, target_ctx: int, trained: int, expe
 
 def test_nothing_is_learnt_while_passes_are_widened(tiny: TinyFiles) -> None:
     with Engine.load(options(tiny.target), options(tiny.draft)) as engine:
-        known = engine.profile.knowledge(time.perf_counter)
+        known = engine.profile.learnt(time.perf_counter)
         before = known.verify.as_json()
         with engine.widened(33):
             generate(engine, random_ids(20), length="auto", max_tokens=20)
-        assert engine.profile.knowledge(time.perf_counter) is known
+        assert engine.profile.learnt(time.perf_counter) is known
         assert known.verify.as_json() == before
         generate(engine, random_ids(20), length="auto", max_tokens=20)
         assert known.verify.as_json() != before
@@ -593,10 +596,10 @@ def sliding(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_window_that_has_moved_on_is_read_again(sliding: Path, length: int) -> None:
     ids, model = random_ids(1300), load_model(sliding, ctx_size=2048, flash_attention="off")
     model.decode(ids[:1200], 0)
-    model.keep(length)
+    model.truncate(length)
     assert model.tokens == ids[:length]
     again = model.decode(ids[length : length + 8], 8).copy()
-    model.keep(0)
+    model.truncate(0)
     model.decode(ids[:length], 0)
     assert_close(again, model.decode(ids[length : length + 8], 8))
     model.close()
@@ -624,10 +627,10 @@ def test_a_recurrent_model_is_rewound(tiny: TinyFiles) -> None:
     ids = random_ids(40)
     expected = by_pieces(model, ids, 10)
     model.decode(random_ids(5, seed=9), 5)
-    model.keep(25)
+    model.truncate(25)
     assert model.tokens == ids[:25]
     assert_close(model.decode(ids[25:], 15), expected[25:])
-    model.keep(0)
+    model.truncate(0)
     assert_close(model.decode(ids, 40), expected)
     with pytest.raises(EngineError):
         model.decode([*random_ids(4), 9999], 0)
@@ -665,7 +668,7 @@ def test_where_no_way_works_all_is_read_again(
         assert any("running plain, the draft is not used" in note for note in engine.notes)
         prompt = engine.encode_text("the thing")
         assert fresh(engine, prompt, length=4).tokens == expected.tokens
-        engine.target.keep(3)
+        engine.target.truncate(3)
         assert engine.target.tokens == prompt[:3] and engine.target.pending == 3
 
 

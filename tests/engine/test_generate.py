@@ -9,18 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localspec.chat.answer import Piece, collect
+from localspec.chat.formats import tagged
+from localspec.chat.stats import GenerationStats
 from localspec.core.config import DraftTokens
 from localspec.core.errors import GrammarError, PromptTooLong, UsageError
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
-from localspec.chat.answer import GenerationResponse, collect
-from localspec.chat.formats import tagged
 from localspec.engine.generate import stream_generate
-from localspec.chat.stats import GenerationStats
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.loss_budget import LossBudget
 from localspec.speculative.loop import Round
-from localspec.speculative.suffix import SuffixIndex
+from localspec.speculative.prompt_lookup import PromptLookup
 from tests.support.answers import text_of, tokens_of
 from tests.support.toys import STOP_TOKEN, FakeClock, ToyEngine, ToyTree
 
@@ -36,10 +37,13 @@ def answer(
     *,
     max_tokens: int | None = None,
     stop: Sequence[str] = (),
-) -> list[GenerationResponse]:
+) -> list[Piece]:
     ids = engine.encode(prompt) if isinstance(prompt, str) else prompt
     responses = stream_generate(
-        engine, ids, params, length, max_tokens=max_tokens, stop=stop, clock=FakeClock()
+        engine,
+        ids,
+        GenerateOptions(params, length, max_tokens=max_tokens, stop=tuple(stop)),
+        clock=FakeClock(),
     )
     return list(responses)
 
@@ -84,10 +88,14 @@ def test_a_dead_end_is_met_behind_the_same_tokens(length: DraftTokens) -> None:
     prompt, grammar, said = list(b"abc"), "a|b|", b""
     engine = ToyEngine(quirk=0.0)
     with pytest.raises(GrammarError, match="at position 5"):
-        for response in stream_generate(engine, prompt, WARM, length, grammar=grammar):
+        for response in stream_generate(
+            engine, prompt, GenerateOptions(WARM, length, grammar=grammar)
+        ):
             said += response.text.encode()
     assert said == b"ab"
-    stopping = stream_generate(engine, prompt, WARM, length, grammar=grammar, stop=["b"])
+    stopping = stream_generate(
+        engine, prompt, GenerateOptions(WARM, length, grammar=grammar, stop=("b",))
+    )
     ended = collect(stopping)
     assert (ended.text, ended.finish_reason, ended.tokens) == ("a", "stop", [*b"ab"])
 
@@ -96,7 +104,7 @@ def test_a_dead_end_is_met_behind_the_same_tokens(length: DraftTokens) -> None:
 def test_text_is_that_of_the_tokens_up_to_the_stop_string(
     seed: int, length: DraftTokens, stop: list[str]
 ) -> None:
-    responses = answer(ToyEngine(seed=seed), length=length, stop=stop)
+    responses = answer(ToyEngine(seed=seed), length=length, stop=tuple(stop))
     tokens, text = tokens_of(responses), text_of(responses)
     assert STOP_TOKEN not in tokens[:-1]
     decoded = bytes(token for token in tokens if token != STOP_TOKEN).decode("utf-8", "replace")
@@ -207,7 +215,9 @@ def test_a_draft_length_of_zero_leaves_the_draft_alone() -> None:
 def test_stats_are_live_and_complete() -> None:
     clock = FakeClock()
     engine = ToyEngine(quirk=0.0, clock=clock)
-    stream = stream_generate(engine, engine.encode("abcd"), WARM, 3, max_tokens=9, clock=clock)
+    stream = stream_generate(
+        engine, engine.encode("abcd"), GenerateOptions(WARM, 3, max_tokens=9), clock=clock
+    )
     first = next(stream)
     assert (first.stats.tokens, first.stats.prompt_tokens, first.stats.rounds) == (1, 4, 1)
     assert first.stats.ttft_s == 20  # two decodes of the target: prompt and first round
@@ -229,7 +239,9 @@ def test_who_asks_hears_of_the_prompt_before_the_answer() -> None:
         clock.advance(100)
 
     prompt = engine.encode("abcd")
-    stream = stream_generate(engine, prompt, WARM, 3, max_tokens=9, on_prompt=hear, clock=clock)
+    stream = stream_generate(
+        engine, prompt, GenerateOptions(WARM, 3, max_tokens=9), on_prompt=hear, clock=clock
+    )
     stats = list(stream)[-1].stats
     assert heard == [prompt[:-1]]
     assert stats.ttft_s == 20 and stats.prompt_seconds + stats.seconds < 100  # not its time
@@ -258,7 +270,7 @@ def test_seconds_are_all_but_the_consumers_own(
     clock = FakeClock()
     for controller in (NoDraft, FixedLength, Adaptive):
         monkeypatch.setattr(controller, "observe", lambda self, outcome: clock.advance(0.125))
-    monkeypatch.setattr(SuffixIndex, "update", lambda self, context: clock.advance(0.0625))
+    monkeypatch.setattr(PromptLookup, "update", lambda self, context: clock.advance(0.0625))
     count = GenerationStats.add
 
     def add(stats: GenerationStats, outcome: Round, seconds: float) -> None:
@@ -268,7 +280,7 @@ def test_seconds_are_all_but_the_consumers_own(
     monkeypatch.setattr(GenerationStats, "add", add)
     engine = SlowEngine(clock)
     responses = stream_generate(
-        engine, engine.encode("abcd"), WARM, length, max_tokens=20, clock=clock
+        engine, engine.encode("abcd"), GenerateOptions(WARM, length, max_tokens=20), clock=clock
     )
     stats = collect(responses, lambda response: clock.advance(100.0)).stats
     assert stats.rounds > 2
@@ -288,13 +300,13 @@ def test_the_next_turn_adds_only_what_is_new_to_the_index(
     monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     engine, added = ToyEngine(n_ctx=400), list[int]()
-    append = SuffixIndex._append
+    append = PromptLookup._append
 
-    def count(index: SuffixIndex, tokens: list[int]) -> None:
+    def count(index: PromptLookup, tokens: list[int]) -> None:
         added.append(len(tokens))
         append(index, tokens)
 
-    monkeypatch.setattr(SuffixIndex, "_append", count)
+    monkeypatch.setattr(PromptLookup, "_append", count)
     prompt = engine.encode("ab cd e" * 20)
     first = tokens_of(answer(engine, prompt, length="auto", max_tokens=40))
     assert added[0] == len(prompt) and sum(added) <= len(prompt) + len(first)
@@ -309,18 +321,22 @@ def test_the_next_turn_adds_only_what_is_new_to_the_index(
 @pytest.mark.parametrize("length", [0, 4, "auto"])
 @pytest.mark.parametrize("quirk", [None, 0.3])
 def test_without_suffix_the_index_is_left_alone(length: DraftTokens, quirk: float | None) -> None:
-    def text(engine: ToyEngine, suffix: bool) -> str:
+    def text(engine: ToyEngine, prompt_lookup: bool) -> str:
         prompt = engine.encode("abcabcabcabc")
-        return collect(stream_generate(engine, prompt, WARM, length, suffix=suffix)).text
+        return collect(
+            stream_generate(
+                engine, prompt, GenerateOptions(WARM, length, prompt_lookup=prompt_lookup)
+            )
+        ).text
 
     engine = ToyEngine(quirk=quirk)
-    engine.suffix_index = object()  # type: ignore[assignment]  # any use of it would fail
-    assert text(engine, suffix=False) == text(ToyEngine(quirk=quirk), suffix=True)
+    engine.prompt_lookup = object()  # type: ignore[assignment]  # any use of it would fail
+    assert text(engine, prompt_lookup=False) == text(ToyEngine(quirk=quirk), prompt_lookup=True)
     if length == "auto":
         with pytest.raises(AttributeError):
-            text(engine, suffix=True)
+            text(engine, prompt_lookup=True)
     else:
-        text(engine, suffix=True)
+        text(engine, prompt_lookup=True)
 
 
 def test_nothing_behind_a_stop_string_counts_as_drafted() -> None:
@@ -341,13 +357,17 @@ def test_responses_tell_how_far_the_next_round_drafts() -> None:
     clock = FakeClock()
     engine = ToyEngine(quirk=0.0, clock=clock)
     prompt = engine.encode("abcd")
-    perfect = stream_generate(engine, prompt, WARM, "auto", max_tokens=100, clock=clock)
+    perfect = stream_generate(
+        engine, prompt, GenerateOptions(WARM, "auto", max_tokens=100), clock=clock
+    )
     assert max(r.draft_tokens for r in perfect) > 6
 
 
 def test_an_error_shows_what_was_held_back() -> None:
     shown: list[str] = []
-    stream = stream_generate(ToyEngine(), list(b"abc"), WARM, 4, grammar="a|b|", stop=["bc"])
+    stream = stream_generate(
+        ToyEngine(), list(b"abc"), GenerateOptions(WARM, 4, grammar="a|b|", stop=("bc",))
+    )
     with pytest.raises(GrammarError):
         collect(stream, lambda response: shown.append(response.text))
     assert "".join(shown) == "ab"
@@ -359,7 +379,7 @@ def test_each_answer_begins_with_what_earlier_ones_owe(monkeypatch: pytest.Monke
     engine = ToyEngine()
     for count in (1, 2):
         answer(engine, length="auto")
-        assert begun == [engine.profile.knowledge(float).loss_budget] * count
+        assert begun == [engine.profile.learnt(float).loss_budget] * count
 
 
 @given(st.integers(0, 30), st.sampled_from([0.0, 0.1, 0.5, 9.0]), lengths)
@@ -367,8 +387,8 @@ def test_pieces_know_where_their_tokens_came_from(
     seed: int, quirk: float, length: DraftTokens
 ) -> None:
     for response in answer(ToyEngine(seed=seed, quirk=quirk), length=length):
-        origins = [piece.origin for piece in response.pieces]
-        assert "".join(piece.text for piece in response.pieces) == response.text
+        origins = [piece.origin for piece in response.parts]
+        assert "".join(piece.text for piece in response.parts) == response.text
         if length == 0:
             assert set(origins) <= {"plain"}
         # What was accepted comes first; behind it is one token of the target's own.
@@ -382,9 +402,9 @@ def test_pieces_know_where_their_tokens_came_from(
 )
 def test_a_draft_that_is_right_or_wrong(quirk: float, expected: set[str]) -> None:
     responses = answer(ToyEngine(quirk=quirk), length=3, max_tokens=60)
-    assert {piece.origin for response in responses for piece in response.pieces} == expected
+    assert {piece.origin for response in responses for piece in response.parts} == expected
     accepted = responses[-1].stats.accepted
-    drafted_pieces = [p for r in responses for p in r.pieces if p.origin == "draft"]
+    drafted_pieces = [p for r in responses for p in r.parts if p.origin == "draft"]
     assert len(drafted_pieces) <= accepted  # not every byte is a character
     assert bool(drafted_pieces) == (quirk == 0)
 
@@ -408,9 +428,11 @@ def treed(engine: ToyEngine, branches: int = 3) -> ToyEngine:
 def test_an_answer_does_not_depend_on_trees(
     seed: int, params: SamplingParams, length: DraftTokens, branches: int, stop: list[str]
 ) -> None:
-    plain = answer(ToyEngine(quirk=None, seed=seed), "abca", params, 0, max_tokens=40, stop=stop)
+    plain = answer(
+        ToyEngine(quirk=None, seed=seed), "abca", params, 0, max_tokens=40, stop=tuple(stop)
+    )
     engine = treed(ToyEngine(quirk=1.0, seed=seed), branches)
-    grown = answer(engine, "abca", params, length, max_tokens=40, stop=stop)
+    grown = answer(engine, "abca", params, length, max_tokens=40, stop=tuple(stop))
     assert (tokens_of(grown), text_of(grown)) == (tokens_of(plain), text_of(plain))
     stats = grown[-1].stats
     assert stats.branched <= stats.accepted <= stats.drafted
@@ -422,7 +444,7 @@ def test_a_token_that_nobody_guessed_at_is_plain_in_trees_too() -> None:
     engine = treed(ToyEngine(quirk=0.0, n_ctx=200))
     responses = answer(engine, "abca", GREEDY, 2, max_tokens=30)
     assert responses[-1].stats.drafted > 2 * responses[-1].stats.accepted
-    assert {p.origin for each in responses for p in each.pieces} == {"draft", "plain"}
+    assert {p.origin for each in responses for p in each.parts} == {"draft", "plain"}
 
 
 def test_the_test_by_p_and_q_takes_chains() -> None:
@@ -449,7 +471,9 @@ def reading(engine: ToyEngine, state: str) -> Prompt:
 def test_what_a_grammar_forms_is_the_answer_and_no_thoughts() -> None:
     engine = ToyEngine(quirk=None)
     prompt = reading(engine, "thoughts")
-    said = collect(stream_generate(engine, prompt, WARM, 0, max_tokens=9, grammar="abc|e"))
+    said = collect(
+        stream_generate(engine, prompt, GenerateOptions(WARM, 0, max_tokens=9, grammar="abc|e"))
+    )
     assert said.reasoning == "" and len(said.text) >= 2
 
 
@@ -459,21 +483,25 @@ def test_thoughts_are_the_same_with_any_draft(
 ) -> None:
     engines = ToyEngine(seed=seed, quirk=None), ToyEngine(seed=seed, quirk=quirk)
     plain, drafted = (
-        answer(engine, reading(engine, "thoughts"), length=each, stop=stop)
+        answer(engine, reading(engine, "thoughts"), length=each, stop=tuple(stop))
         for engine, each in zip(engines, (0, length), strict=True)
     )
     assert thoughts_of(plain) == thoughts_of(drafted)
     assert text_of(plain) == text_of(drafted) and tokens_of(plain) == tokens_of(drafted)
 
 
-def thoughts_of(responses: Sequence[GenerationResponse]) -> str:
+def thoughts_of(responses: Sequence[Piece]) -> str:
     return "".join(response.reasoning for response in responses)
 
 
 def test_thoughts_and_answer_are_collected_apart() -> None:
     engine = ToyEngine(quirk=None)
     whole = text_of(answer(engine, "abc", length=0))
-    said = collect(stream_generate(engine, reading(engine, "thoughts"), WARM, 0, clock=FakeClock()))
+    said = collect(
+        stream_generate(
+            engine, reading(engine, "thoughts"), GenerateOptions(WARM, 0), clock=FakeClock()
+        )
+    )
     thoughts, _, rest = whole.partition("d")
     assert rest and (said.reasoning, said.text) == (thoughts.strip(), rest.lstrip())
     document = said.as_json()
@@ -499,13 +527,16 @@ def test_a_prompt_brings_stop_strings_of_its_own() -> None:
 def test_a_conversation_of_short_answers_comes_to_draft() -> None:
     clock = FakeClock()
     engine = ToyEngine(quirk=0.05, n_ctx=2048, clock=clock)
-    known = engine.profile.knowledge(clock)
+    known = engine.profile.learnt(clock)
     known.reading = 1.0  # seconds: 500 for the prompt, 10 for a token by plain decoding
     prompt, drafted = engine.encode("abc de" * 83), []
     for _ in range(16):
         responses = list(
             stream_generate(
-                engine, prompt, GREEDY, "auto", suffix=False, max_tokens=20, clock=clock
+                engine,
+                prompt,
+                GenerateOptions(GREEDY, "auto", prompt_lookup=False, max_tokens=20),
+                clock=clock,
             )  # fmt: skip
         )
         prompt = [*prompt, *tokens_of(responses), *b"abc"]

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from localspec.core.errors import FileProblem
-from localspec.core.sampling_params import SamplingParams
 from localspec.chat.answer import Answer, collect
+from localspec.core.errors import FileProblem
+from localspec.core.generate_options import GenerateOptions
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.lookup_cache import LookupCache, require_lookup_cache
@@ -31,8 +32,8 @@ def alone(tiny: TinyFiles) -> Iterator[Engine]:
 
 
 def answer(engine: Engine, prompt: list[int], length: object = "auto") -> Answer:
-    engine.target.keep(0)
-    stream = stream_generate(engine, prompt, WARM, length, max_tokens=60)  # type: ignore[arg-type]
+    engine.target.truncate(0)
+    stream = stream_generate(engine, prompt, GenerateOptions(WARM, length, max_tokens=60))  # type: ignore[arg-type]
     return collect(stream)
 
 
@@ -54,7 +55,9 @@ def test_slots_share_it(tiny: TinyFiles) -> None:
 
 def test_what_is_off_is_neither_used_nor_kept(alone: Engine) -> None:
     with LookupCache(alone, pytest.fail):
-        stream = stream_generate(alone, random_ids(9), WARM, "auto", suffix=False, max_tokens=20)
+        stream = stream_generate(
+            alone, random_ids(9), GenerateOptions(WARM, "auto", prompt_lookup=False, max_tokens=20)
+        )
         collect(stream)
         assert alone.history is not None and len(alone.history) == 0
         answer(alone, random_ids(9), 0)  # a plain answer may be drafted from later

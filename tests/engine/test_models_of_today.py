@@ -18,15 +18,16 @@ from hypothesis import example, given, seed, settings
 from hypothesis import strategies as st
 
 import localspec
+from localspec.chat.answer import collect
 from localspec.core.config import DraftTokens
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine import generate
-from localspec.chat.answer import collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.loading import rollback_choice
 from localspec.speculative.drafters import Candidate
-from localspec.speculative.suffix import SuffixIndex
+from localspec.speculative.prompt_lookup import PromptLookup
 from tests.support.architectures.specs import write_architecture
 from tests.support.real_pair import options, random_ids
 from tests.support.today import (
@@ -77,9 +78,9 @@ class Truth:
         if name not in self._engines:
             self._engines[name] = Engine.load(loading(self._file(name)))
         engine = self._engines[name]
-        engine.target.keep(0)
+        engine.target.truncate(0)
         stream = stream_generate(
-            engine, self.prompt(name, turn), PARAMS[params], 0, max_tokens=LENGTH
+            engine, self.prompt(name, turn), GenerateOptions(PARAMS[params], 0, max_tokens=LENGTH)
         )
         return [token for response in stream for token in response.tokens]
 
@@ -108,7 +109,7 @@ def twin(tmp_path_factory: pytest.TempPathFactory) -> Files:
     return functools.cache(lambda name: write_architecture(folder / f"{name}.gguf", name, 0.02))
 
 
-class HalfRightIndex(SuffixIndex):
+class HalfRightIndex(PromptLookup):
     """Proposes up to eight tokens, mostly right ones, since random models repeat little."""
 
     coming: Sequence[int] = ()
@@ -119,7 +120,7 @@ class HalfRightIndex(SuffixIndex):
         dice = Random(begin)
         for i in range(begin, begin + dice.randrange(9)):
             told = i < len(self.coming) and dice.random() < 0.8
-            yield Candidate(self.coming[i] if told else 7, 2.0, "suffix 16+")
+            yield Candidate(self.coming[i] if told else 7, 2.0, "lookup 16+")
 
 
 @contextmanager
@@ -203,12 +204,15 @@ class Talk:
         expected = self._truth.answer(self._name, event.turn, event.params)
         engine, index = self._engine, self._index
         engine.profile._knowledge = toy_knowledge()
-        engine.suffix_index, index.coming = index, [*prompt, *expected]
+        engine.prompt_lookup, index.coming = index, [*prompt, *expected]
         HalfRight.coming = index.coming
         engine.draft = None if event.suffix_alone else self._draft
         length, said = "auto" if event.suffix_alone else event.length, list[int]()
         stream = stream_generate(
-            engine, prompt, PARAMS[event.params], length, max_tokens=LENGTH, clock=self._clock
+            engine,
+            prompt,
+            GenerateOptions(PARAMS[event.params], length, max_tokens=LENGTH),
+            clock=self._clock,
         )
         stats = None
         with ctrl_c(event.line):
@@ -252,7 +256,7 @@ def test_the_text_is_that_of_plain_decoding(
         @given(st.lists(EVENTS, min_size=1, max_size=5))
         @example(EVERYTHING)
         def history(events: list[Event]) -> None:
-            engine.target.keep(0)
+            engine.target.truncate(0)
             for event in (*events, Event(length=0)):
                 talk.answer(event)
 
@@ -275,14 +279,11 @@ def test_a_grammar_and_its_forced_tokens(architecture: Files, twin: Files, pair:
     ) as engine:
         texts, forced = set(), 0
         for length in (0, 1, 4, "auto"):
-            engine.target.keep(0)
+            engine.target.truncate(0)
             stream = stream_generate(
                 engine,
                 random_ids(30),
-                PARAMS["warm"],
-                length,
-                max_tokens=60,
-                grammar=grammar,
+                GenerateOptions(PARAMS["warm"], length, max_tokens=60, grammar=grammar),
             )
             answer = collect(stream)
             texts.add(tuple(answer.tokens))

@@ -12,19 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from localspec.core import paths
-from localspec.core.config import DraftTokens
-from localspec.core.interrupt import Cancelled
-from localspec.core.sampling_params import SamplingParams
 from localspec.chat.answer import collect
 from localspec.chat.message import Message
+from localspec.core import paths
+from localspec.core.config import DraftTokens
+from localspec.core.generate_options import GenerateOptions
+from localspec.core.interrupt import Cancelled
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
-from localspec.llama.cache.copies import Copy, Reach
-from localspec.llama.heads.opening import open_head
-from localspec.llama.model import LlamaModel
 from localspec.engine.loading.rollback_choice import WAYS
 from localspec.engine.prefix_cache import WORTH_KEEPING, PrefixCache, default_limit
+from localspec.llama.cache.copies import Copy, ReusableLengths
+from localspec.llama.heads.opening import open_head
+from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from tests.support.real_pair import GREEDY, TinyFiles, fresh, generate, options, random_ids
 from tests.support.tiny_models import write_tiny_model
@@ -47,8 +48,8 @@ class KeepingToy(ReplayingToy):
             return self._held
         return 0 if self._whole else length
 
-    def reach(self) -> Reach:
-        return Reach(len(self.tokens) if self._whole else 0)
+    def reusable_lengths(self) -> ReusableLengths:
+        return ReusableLengths(len(self.tokens) if self._whole else 0)
 
     def state_bytes(self) -> int:
         return 4 * len(self.tokens)
@@ -65,13 +66,13 @@ class KeepingToy(ReplayingToy):
         self._held, self._marked = len(self._cache), 0
         return True
 
-    def keep(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         if not self._whole:  # attention: nothing is read again
             self._held = min(self._held, length)
             self._marked = min(self._marked, length)
             del self._cache[length:]
         else:
-            super().keep(length)
+            super().truncate(length)
 
 
 def toy_engine(*, whole: bool = False, draft: bool = True) -> ToyEngine:
@@ -93,7 +94,9 @@ def say(
 
 def alone(prompt: list[int], most: int) -> list[int]:
     """An answer's tokens without any cache."""
-    responses = stream_generate(toy_engine(draft=False), prompt, GREEDY, 0, max_tokens=most)
+    responses = stream_generate(
+        toy_engine(draft=False), prompt, GenerateOptions(GREEDY, 0, max_tokens=most)
+    )
     return collect(responses).tokens
 
 
@@ -254,7 +257,7 @@ def test_a_state_that_is_not_taken_is_forgotten() -> None:
         say(cache, engine, text(kind, 300))
 
     def refuse(*arguments: object) -> bool:
-        engine.target.keep(0)
+        engine.target.truncate(0)
         return False
 
     engine.target.restore = refuse  # type: ignore[attr-defined]
@@ -391,13 +394,13 @@ def test_models_that_cannot_go_back(forgetful: Engine) -> None:
 @pytest.mark.parametrize("length", [1, 400, 650, 695, 699, 700])
 def test_where_a_state_can_return_to_is_known_beforehand(forgetful: Engine, length: int) -> None:
     target = forgetful.target
-    target.keep(0)
+    target.truncate(0)
     for part in (random_ids(400), random_ids(300, seed=1)):
         target.decode(part, 0)
-    tokens, state, reach = list(target.tokens), target.state(), target.reach()
+    tokens, state, reach = list(target.tokens), target.state(), target.reusable_lengths()
     expected = target.returns_to(length)
     for returns in (expected, reach.last(length)):
-        target.keep(length)
+        target.truncate(length)
         assert len(target.tokens) - target.pending == returns
         assert target.restore(tokens, state, reach.copies)
 
@@ -434,12 +437,12 @@ def test_a_hybrid_knows_where_it_can_return_to(
     path = architecture("qwen35-mtp")
     target = LlamaModel(read_header(path), options(path, ctx_size=512), ways=(way,))
     for length in (100, 200, 202, 205):
-        target.keep(0)
+        target.truncate(0)
         target.decode(random_ids(200), 0)
         target.decode(random_ids(5, seed=1), 5)
         returns = target.returns_to(length)
         assert returns == length or length == 100 or (way, returns) == ("fork", 200)
-        target.keep(length)
+        target.truncate(length)
         assert returns == len(target.tokens) - target.pending
     target.close()
 

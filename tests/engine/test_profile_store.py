@@ -14,12 +14,12 @@ import pytest
 from localspec.engine import profile_store
 from localspec.engine.engine import Engine
 from localspec.metadata.header import read_header
-from localspec.speculative.control.knowledge import Knowledge
+from localspec.speculative.control.pair_profile import PairProfile
 from tests.support.real_pair import TinyFiles, options
 from tests.support.toys import toy_knowledge
 
 
-def learnt() -> Knowledge:
+def learnt() -> PairProfile:
     known = toy_knowledge()
     for right in (True, True, False):
         known.of("draft model, greedy").observe(1.5, right)
@@ -114,13 +114,13 @@ def test_the_latest_of_two_models_is_found(tiny: TinyFiles) -> None:
 def test_an_engine_keeps_what_it_learnt(tiny: TinyFiles) -> None:
     pair = options(tiny.target), options(tiny.draft)
     with Engine.load(*pair) as engine:
-        known = engine.profile.knowledge(float)
-        assert engine.profile.knowledge(float) is known
+        known = engine.profile.learnt(float)
+        assert engine.profile.learnt(float) is known
         known.of("draft model, greedy").observe(1.5, False)
         path = engine.profile.path
     assert path.exists()
     with Engine.load(*pair) as engine:
-        again = engine.profile.knowledge(float)
+        again = engine.profile.learnt(float)
         assert again.of("draft model, greedy").observations == pytest.approx(1)
     disturbed = json.loads(path.read_text())
     for width, (_, seconds, _) in disturbed["verify"]["widths"].items():
@@ -128,12 +128,12 @@ def test_an_engine_keeps_what_it_learnt(tiny: TinyFiles) -> None:
             disturbed["verify"]["widths"][width][1] = 50 * seconds
     path.write_text(json.dumps(disturbed | {"checked": 0}))
     with Engine.load(*pair) as engine:
-        measured = engine.profile.knowledge(time.perf_counter)
+        measured = engine.profile.learnt(time.perf_counter)
         assert any("measured again" in note for note in engine.notes)
         assert measured.of("draft model, greedy").observations == pytest.approx(1)
     path.write_text("{")
     with Engine.load(*pair) as engine:
-        assert engine.profile.knowledge(float).of("draft model, greedy").observations == 0
+        assert engine.profile.learnt(float).of("draft model, greedy").observations == 0
         assert any("discarded" in note for note in engine.notes)
 
 
@@ -177,13 +177,13 @@ def test_a_profile_that_cannot_be_removed_is_not_read_again(
 ) -> None:
     pair = options(tiny.target), options(tiny.draft)
     with Engine.load(*pair) as engine:
-        engine.profile.knowledge(float).of("draft model, greedy").observe(1.5, False)
+        engine.profile.learnt(float).of("draft model, greedy").observe(1.5, False)
     with Engine.load(*pair) as engine:
         with monkeypatch.context() as patch:
             patch.setattr(Path, "unlink", lambda path, missing_ok: path.joinpath("x").rmdir())
             engine.profile.forget()
         assert engine.profile.path.exists()
-        assert engine.profile.knowledge(float).of("draft model, greedy").observations == 0
+        assert engine.profile.learnt(float).of("draft model, greedy").observations == 0
 
 
 @pytest.mark.llama
@@ -202,7 +202,7 @@ def test_costs_are_checked_at_the_second_start_and_then_once_a_day(
     for start in (0, 60, 120, 60 + day - 1, 60 + day, 30):  # the last one: the clock was set back
         now[0] = 1e9 + start
         with Engine.load(options(tiny.target), options(tiny.draft)) as engine:
-            engine.profile.knowledge(time.perf_counter)
+            engine.profile.learnt(time.perf_counter)
     assert [look - 1e9 for look in looks] == [60, 60 + day, 30]
 
 
@@ -219,7 +219,7 @@ def test_what_is_measured_again_is_checked_again(
     monkeypatch.setattr(profile_store, "still_holds", look)
     for _ in range(4):
         with Engine.load(options(tiny.target), options(tiny.draft)) as engine:
-            engine.profile.knowledge(time.perf_counter)
+            engine.profile.learnt(time.perf_counter)
     assert looks == [False, True]
 
 

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from localspec.chat.answer import Answer, collect
 from localspec.core.config import DraftTokens
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine import prompt_cache
-from localspec.chat.answer import Answer, collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
-from localspec.llama.heads.opening import open_head
-from localspec.llama.model import LlamaModel
 from localspec.engine.loading.rollback_choice import WAYS
 from localspec.engine.prompt_cache import PromptCache
+from localspec.llama.heads.opening import open_head
+from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from tests.support.command import interrupt_decode
 from tests.support.real_pair import GREEDY, TinyFiles, fresh, generate, options, random_ids
@@ -40,15 +41,18 @@ def start(
     on_start: list[int] | None = None,
 ) -> tuple[Answer, list[str]]:
     """One answer as a new process would give it, and what was said."""
-    engine.target.keep(0)
+    engine.target.truncate(0)
     if engine.draft is not None:
-        engine.draft.keep(0)
+        engine.draft.truncate(0)
     said: list[str] = []
     with PromptCache(path, engine, said.append, read_only=read_only, answers=answers) as cache:
         if on_start is not None:
             on_start += [len(model.tokens) for model in (engine.target, engine.draft) if model]
         responses = stream_generate(
-            engine, prompt, params, length, max_tokens=24, on_prompt=cache.keep_prompt
+            engine,
+            prompt,
+            GenerateOptions(params, length, max_tokens=24),
+            on_prompt=cache.save_prompt,
         )
         return collect(responses), said
 
@@ -82,7 +86,7 @@ def test_a_draft_that_read_hardly_anything_is_not_kept(engine: Engine, tmp_path:
     assert engine.draft is not None
     with PromptCache(tmp_path / "cache", engine, lambda sentence: None) as cache:
         engine.target.decode(PROMPT, 0)
-        cache.keep_prompt()
+        cache.save_prompt()
         engine.draft.decode(PROMPT[:20], 0)
     assert [path.name for path in tmp_path.glob("cache*")] == ["cache"]
 

@@ -16,7 +16,7 @@ from localspec.export.lm_studio import lm_studio
 from localspec.export.ollama import ollama
 from localspec.export.python_script import python_script
 from localspec.metadata.header import ModelHeader
-from localspec.speculative.control.knowledge import Knowledge
+from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.drafters import MODEL
 from tests.support.exports import facts_of, model
 from tests.support.head_files import dflash_bytes, header_of, target_bytes
@@ -52,7 +52,7 @@ def test_the_best_fixed_length_follows_the_acceptance(tmp_path: Path) -> None:
 
 def test_where_drafting_does_not_pay_the_reason_says_so(tmp_path: Path) -> None:
     pair = [model(tmp_path, "big"), model(tmp_path, "small", 3)]
-    known = Knowledge()
+    known = PairProfile()
     for width in range(1, 18):  # each row costs as much as a pass, and a step of the draft too
         known.verify.observe(width, 0, float(width))
     known.draft.observe(1, 0, 1.0)

@@ -31,7 +31,7 @@ HEADS = {name: model.keys.get("nextn_predict_layers", 0) for name, model in MODE
 def greedy(model: LlamaModel, given: Sequence[int] = ()) -> list[int]:
     """The likeliest next tokens after a random prompt, one by one, and after each of ``given``."""
     *prompt, last = random_ids(24)
-    model.keep(0)
+    model.truncate(0)
     model.decode(prompt, 0)
     said: list[int] = []
     for i in range(TOKENS):

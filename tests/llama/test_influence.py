@@ -56,7 +56,7 @@ def test_what_the_model_holds_is_left_alone(tiny: TinyFiles, exact: bool) -> Non
         before = model.decode(random_ids(9), 1).copy()
         assert block_influence(model, [random_ids(20, seed=1)])
         assert model.tokens == random_ids(9)
-        model.keep(8)
+        model.truncate(8)
         assert np.allclose(model.decode(random_ids(9)[8:], 1), before, atol=1e-4)
     finally:
         model.close()

@@ -16,6 +16,7 @@ import pytest
 
 from localspec.core.config import DraftTokens
 from localspec.core.errors import IncompatiblePair
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
@@ -257,9 +258,11 @@ def rounds_at_rest(engine: Engine, length: DraftTokens) -> int:
     rested = 0
     for seed in range(6):
         met, drafted = False, 0
-        engine.target.keep(0)
-        engine.draft.keep(0)
-        for response in stream_generate(engine, random_ids(8, seed), WARM, length, max_tokens=48):
+        engine.target.truncate(0)
+        engine.draft.truncate(0)
+        for response in stream_generate(
+            engine, random_ids(8, seed), GenerateOptions(WARM, length, max_tokens=48)
+        ):
             assert not met or response.stats.drafted == drafted, (length, seed)
             rested += met
             drafted = response.stats.drafted

@@ -409,7 +409,7 @@ _NEAR = [-1, 0, 1, 2, LAYERS - 1, LAYERS, LAYERS + 1, 2**31 - 1]
 def test_whatever_fits_is_within_the_targets_bounds(
     tmp_path_factory: pytest.TempPathFactory,
     width: int | None,
-    block: int | None,
+    block_size: int | None,
     layers: list[int],
     final: bool,
 ) -> None:
@@ -418,7 +418,9 @@ def test_whatever_fits_is_within_the_targets_bounds(
     layers = [*layers, LAYERS] if final else layers
     for data in (
         eagle3_bytes(layers=tuple(layers), keys={"target_hidden_size": width}),
-        dflash_bytes(layers=tuple(layers), keys={"embedding_length": width, "block_size": block}),
+        dflash_bytes(
+            layers=tuple(layers), keys={"embedding_length": width, "block_size": block_size}
+        ),
     ):
         draft = header_of(folder, data)
         report, kind = check_pair(target, draft), draft_kind(draft)

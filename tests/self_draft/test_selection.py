@@ -15,7 +15,7 @@ from localspec.engine.engine import Engine
 from localspec.metadata.header import read_header
 from localspec.self_draft import candidates, selection, store, verdict
 from localspec.self_draft.recipe import KEEP, Recipe
-from localspec.self_draft.selection import Selection, Wish, selected
+from localspec.self_draft.selection import Selection, SelfDraftOptions, selected
 from localspec.self_draft.trial import Trial, Trials
 from localspec.self_draft.writing.layers import removable
 from localspec.self_draft.writing.make import LAYERS_KEY, make_draft
@@ -52,7 +52,7 @@ def valued(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def choose(
     target: Path,
-    wish: Wish = Wish(),  # noqa: B008
+    wish: SelfDraftOptions = SelfDraftOptions(),  # noqa: B008
     use: Callable[[Selection], None] = lambda found: None,
 ) -> tuple[Selection, list[str], list[tuple[str, int, int]]]:
     said: list[str] = []
@@ -79,7 +79,7 @@ def test_silent_layers_are_left_out(silent_target: Path) -> None:
     def use(found: Selection) -> None:
         assert read_header(found.file).values[LAYERS_KEY] == (0, 1, 3)
 
-    found, said, shown = choose(silent_target, Wish(type=KEEP), use)
+    found, said, shown = choose(silent_target, SelfDraftOptions(type=KEEP), use)
     assert found.best.recipe == Recipe((0, 1, 3), KEEP) and found.best.agreement == 1
     assert found.verdict is not None and found.verdict.text in ("same", "rounding")
     assert not found.findings.failed and not found.findings.stopped
@@ -106,10 +106,10 @@ def test_a_precise_target_is_tried_in_lower_types(
 def test_what_is_given_is_made_and_no_more(
     silent_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, said, _ = choose(silent_target, Wish(2, "Q8_0"))
+    found, said, _ = choose(silent_target, SelfDraftOptions(2, "Q8_0"))
     assert said[0].startswith("Making the draft, then measuring it")
     assert [trial.recipe for trial in found.findings.trials] == [Recipe((0, 1), "Q8_0")]
-    found, _, _ = choose(silent_target, Wish(layers=2))
+    found, _, _ = choose(silent_target, SelfDraftOptions(layers=2))
     kinds = [trial.recipe.type for trial in found.findings.trials]
     assert kinds == ["Q4_0", "Q2_K", "Q3_K_S", KEEP]
     monkeypatch.setattr(selection, "SEARCH_BUDGET", 0.0)
@@ -125,7 +125,7 @@ def test_the_best_loses_output_rows(silent_target: Path, monkeypatch: pytest.Mon
         trimmed = read_header(found.file).trimmed
         assert trimmed is not None and len(trimmed.ids) == 64
 
-    found, _, shown = choose(silent_target, Wish(2, KEEP, vocab=64), use)
+    found, _, shown = choose(silent_target, SelfDraftOptions(2, KEEP, vocab=64), use)
     whole, trimmed = found.findings.trials
     assert trimmed is found.best and trimmed.recipe == Recipe((0, 1), KEEP, 64)
     assert whole.recipe == Recipe((0, 1), KEEP) and whole.agreement >= trimmed.agreement
@@ -141,7 +141,7 @@ def test_a_draft_that_is_given_is_trimmed_and_nothing_is_searched(
     draft = tmp_path / "small.gguf"
     make_draft(read_header(silent_target), Recipe((0,)), draft)
     before = draft.read_bytes()
-    found, said, _ = choose(silent_target, Wish(vocab=128, draft=draft))
+    found, said, _ = choose(silent_target, SelfDraftOptions(vocab=128, draft=draft))
     assert said[0].startswith("Trying the draft") and "Search" not in said[0]
     assert [trial.recipe.vocab for trial in found.findings.trials] == [None, 128]
     assert found.source.path == draft and found.best.recipe == Recipe((0,), KEEP, 128)
@@ -155,7 +155,7 @@ def test_prediction_heads_of_a_draft_that_is_given_are_no_layers(
     whole, draft = read_header(silent_target), tmp_path / "small.gguf"
     names = {t.name: t.name for t in whole.tensors if not t.name.startswith("blk.5.")}
     write_copy(whole.paths, draft, names, {"llama.nextn_predict_layers": 1})
-    found, _, _ = choose(silent_target, Wish(vocab=128, draft=draft))
+    found, _, _ = choose(silent_target, SelfDraftOptions(vocab=128, draft=draft))
     assert found.best.recipe.describe(5) == "all 5 layers, 128 output rows"
 
 
@@ -165,14 +165,14 @@ def test_what_leaves_nothing_to_make_is_refused_at_once(
     monkeypatch.setattr(Engine, "load", None)  # nothing is loaded
     for layers in (0, 7):
         with pytest.raises(UsageError, match="has 6 layers"):
-            choose(silent_target, Wish(layers))
+            choose(silent_target, SelfDraftOptions(layers))
     with pytest.raises(UsageError, match="would be the target itself"):
-        choose(silent_target, Wish(6, KEEP))
+        choose(silent_target, SelfDraftOptions(6, KEEP))
     with pytest.raises(IncompatiblePair, match="cannot be kept"):
-        choose(silent_target, Wish(vocab=10**6))
+        choose(silent_target, SelfDraftOptions(vocab=10**6))
     single = write_tiny_model(tmp_path / "single.gguf", seed=1, layers=1)
     with pytest.raises(DraftNotMade, match="no layer of it can be left out"):
-        choose(single, Wish(type=KEEP))
+        choose(single, SelfDraftOptions(type=KEEP))
     assert not store.folder().exists()
 
 
@@ -184,7 +184,7 @@ def test_where_every_recipe_fails_the_first_reason_is_told(
 
     monkeypatch.setattr(candidates, "make_draft", fail)
     with pytest.raises(LocalspecError, match="It cannot be"):
-        choose(silent_target, Wish(2, KEEP))
+        choose(silent_target, SelfDraftOptions(2, KEEP))
     assert list(store.folder().iterdir()) == []
 
 
@@ -197,7 +197,7 @@ def test_ctrl_c_in_the_search_keeps_the_best_without_a_verdict(
     def use(found: Selection) -> None:
         assert read_header(found.file).block_count == len(found.best.recipe.layers)
 
-    found, _, _ = choose(silent_target, Wish(type=KEEP), use)
+    found, _, _ = choose(silent_target, SelfDraftOptions(type=KEEP), use)
     assert found.findings.stopped and found.verdict is None and len(found.findings.trials) == 2
     assert list(store.folder().iterdir()) == []
 
@@ -211,7 +211,7 @@ def test_ctrl_c_in_the_verdict_keeps_the_draft(
         return verdict.judge(*arguments, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(selection, "judge", judge)
-    found, _, _ = choose(silent_target, Wish(2, KEEP))
+    found, _, _ = choose(silent_target, SelfDraftOptions(2, KEEP))
     assert found.verdict is None and len(found.findings.trials) == 1
 
 
@@ -237,7 +237,7 @@ def test_a_search_is_not_lost_where_output_rows_cannot_go(
         raise problem
 
     monkeypatch.setattr(candidates, "trim_vocabulary", fail)
-    found, said, _ = choose(silent_target, Wish(2, KEEP, vocab=64))
+    found, said, _ = choose(silent_target, SelfDraftOptions(2, KEEP, vocab=64))
     assert found.best.recipe == Recipe((0, 1), KEEP) and found.verdict is not None
     assert found.findings.failed == {Recipe((0, 1), KEEP, 64): problem}
     assert "counting the target's tokens for 60 seconds" in said[0]
@@ -254,19 +254,19 @@ def test_ctrl_c_while_output_rows_go_keeps_the_best_that_was_searched(
         assert read_header(found.file).values[LAYERS_KEY] == (0, 1)
 
     monkeypatch.setattr(candidates, "frequent_ids", press)
-    found, _, _ = choose(silent_target, Wish(2, KEEP, vocab=64), use)
+    found, _, _ = choose(silent_target, SelfDraftOptions(2, KEEP, vocab=64), use)
     assert found.findings.stopped and found.verdict is None
     draft = tmp_path / "small.gguf"
     make_draft(read_header(silent_target), Recipe((0,)), draft)
     with pytest.raises(KeyboardInterrupt):  # that draft is not ours to keep
-        choose(silent_target, Wish(vocab=64, draft=draft))
+        choose(silent_target, SelfDraftOptions(vocab=64, draft=draft))
     assert draft.exists() and list(store.folder().iterdir()) == []
 
 
 def test_output_rows_of_a_split_target_may_go(silent_target: Path) -> None:
     parts = replace(read_header(silent_target), split_count=2)
     allowed = removable(parts)
-    selection._require_possible(parts, parts, allowed, Wish(2, KEEP, vocab=64), (KEEP,))
-    given = Wish(vocab=64, draft=parts.path)
+    selection._require_possible(parts, parts, allowed, SelfDraftOptions(2, KEEP, vocab=64), (KEEP,))
+    given = SelfDraftOptions(vocab=64, draft=parts.path)
     with pytest.raises(IncompatiblePair, match="split into several"):
         selection._require_possible(parts, parts, allowed, given, (KEEP,))

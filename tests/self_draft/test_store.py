@@ -51,7 +51,7 @@ def test_what_pays_is_found_with_its_file(target: ModelHeader, made: Callable[[]
     assert store.find(target) is None
     draft = made()
     content = draft.read_bytes()
-    kept = store.keep(target, RECIPE, draft, PAYS)
+    kept = store.store_draft(target, RECIPE, draft, PAYS)
     assert not draft.exists()
     assert kept.path is not None and kept.path.read_bytes() == content
     assert store.find(target) == kept == store.Kept(kept.path, RECIPE, PAYS)
@@ -60,20 +60,20 @@ def test_what_pays_is_found_with_its_file(target: ModelHeader, made: Callable[[]
 def test_what_does_not_pay_is_known_without_its_file(
     target: ModelHeader, made: Callable[[], Path]
 ) -> None:
-    store.keep(target, RECIPE, made(), PAYS)
-    kept = store.keep(target, RECIPE, made(), LOSES)
+    store.store_draft(target, RECIPE, made(), PAYS)
+    kept = store.store_draft(target, RECIPE, made(), LOSES)
     assert kept == store.find(target) == store.Kept(None, RECIPE, LOSES)
     assert list(store.folder().glob("*-*.gguf")) == []
 
 
 def test_what_was_not_measured_is_kept(target: ModelHeader, made: Callable[[], Path]) -> None:
-    kept = store.keep(target, RECIPE, made(), None)
+    kept = store.store_draft(target, RECIPE, made(), None)
     assert kept.path is not None and store.find(target) == kept
 
 
 def test_only_one_draft_of_a_target_is_kept(target: ModelHeader, made: Callable[[], Path]) -> None:
-    first = store.keep(target, RECIPE, made(), PAYS)
-    second = store.keep(target, Recipe((0, 1), "Q4_0"), made(), PAYS)
+    first = store.store_draft(target, RECIPE, made(), PAYS)
+    second = store.store_draft(target, Recipe((0, 1), "Q4_0"), made(), PAYS)
     assert first.path is not None and not first.path.exists()
     assert second.path is not None and second.path.exists() and store.find(target) == second
 
@@ -98,7 +98,7 @@ def test_only_one_draft_of_a_target_is_kept(target: ModelHeader, made: Callable[
 def test_what_is_stale_or_damaged_counts_as_nothing(
     target: ModelHeader, made: Callable[[], Path], change: dict[str, Any]
 ) -> None:
-    store.keep(target, RECIPE, made(), PAYS)
+    store.store_draft(target, RECIPE, made(), PAYS)
     path = document_of(target)
     document = json.loads(path.read_text())
     path.write_text(json.dumps(document | change))
@@ -110,7 +110,7 @@ def test_what_is_stale_or_damaged_counts_as_nothing(
 def test_no_draft_is_found_whose_verdict_is_no(
     target: ModelHeader, made: Callable[[], Path]
 ) -> None:
-    store.keep(target, RECIPE, made(), PAYS)
+    store.store_draft(target, RECIPE, made(), PAYS)
     path = document_of(target)
     document = json.loads(path.read_text())
     path.write_text(json.dumps(document | {"verdict": LOSES.as_json()}))
@@ -120,7 +120,7 @@ def test_no_draft_is_found_whose_verdict_is_no(
 def test_layers_that_the_target_lacks_count_as_nothing(
     target: ModelHeader, made: Callable[[], Path]
 ) -> None:
-    store.keep(target, RECIPE, made(), LOSES)  # of which no file could tell
+    store.store_draft(target, RECIPE, made(), LOSES)  # of which no file could tell
     path = document_of(target)
     document = json.loads(path.read_text())
     document["recipe"]["layers"] = [target.block_count]
@@ -132,7 +132,7 @@ def test_layers_that_the_target_lacks_count_as_nothing(
 def test_no_json_of_ours_counts_as_nothing(
     target: ModelHeader, made: Callable[[], Path], content: bytes
 ) -> None:
-    store.keep(target, RECIPE, made(), PAYS)
+    store.store_draft(target, RECIPE, made(), PAYS)
     document_of(target).write_bytes(content)
     assert store.find(target) is None
 
@@ -140,7 +140,7 @@ def test_no_json_of_ours_counts_as_nothing(
 def test_a_missing_file_or_another_machine_counts_as_nothing(
     target: ModelHeader, made: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = store.keep(target, RECIPE, made(), PAYS)
+    kept = store.store_draft(target, RECIPE, made(), PAYS)
     assert kept.path is not None
     with monkeypatch.context() as patched:
         patched.setattr(machine, "cpu_name", lambda: "another")
@@ -174,7 +174,7 @@ def test_two_processes_may_keep_at_once(target: ModelHeader, tiny: TinyFiles) ->
         for i in range(20):
             draft = Path(shutil.copy(tiny.draft, store.folder() / f"{number}.gguf"))
             begin.wait()
-            store.keep(target, Recipe((number,) if i % 2 else (0,), KEEP), draft, PAYS)
+            store.store_draft(target, Recipe((number,) if i % 2 else (0,), KEEP), draft, PAYS)
 
     threads = [threading.Thread(target=keep, args=(number,)) for number in range(2)]
     for thread in threads:
@@ -218,5 +218,5 @@ def test_a_folder_that_cannot_be_made_is_told(
     with pytest.raises(FileProblem, match="Nothing can be written"), store.workplace():
         pass
     with pytest.raises(FileProblem, match="cannot be kept"):
-        store.keep(target, RECIPE, tiny.draft, PAYS)
+        store.store_draft(target, RECIPE, tiny.draft, PAYS)
     assert store.find(target) is None

@@ -11,11 +11,11 @@ import pytest
 from localspec.core.config import LoadOptions
 from localspec.core.errors import EngineError, NotEnoughMemory
 from localspec.engine.engine import Engine
-from localspec.llama.model import LlamaModel
-from localspec.llama.vocabulary.trimmed import open_draft_model
 from localspec.engine.loading.pair import load_pair
 from localspec.llama.memory import probe
 from localspec.llama.memory.plan import FreeMemory
+from localspec.llama.model import LlamaModel
+from localspec.llama.vocabulary.trimmed import open_draft_model
 from localspec.metadata.header import ModelHeader
 from localspec.self_draft import trial
 from localspec.self_draft.recipe import KEEP, Recipe

@@ -16,9 +16,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from localspec.core.config import LoadOptions
-from localspec.core.sampling_params import SamplingParams
 from localspec.chat.answer import collect
+from localspec.core.config import LoadOptions
+from localspec.core.generate_options import GenerateOptions
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.server.queue.limits import Limits
@@ -81,7 +82,9 @@ def expected(engine: ServedEngine, wish: Wish) -> list[str]:
     for seed in range(wish.number, wish.number + wish.n):
         prompt = engine.encode_chat(wish.messages)
         params = SamplingParams(seed=seed, **PARAMS)
-        answer = collect(stream_generate(engine, prompt, params, 0, max_tokens=LENGTH))
+        answer = collect(
+            stream_generate(engine, prompt, GenerateOptions(params, 0, max_tokens=LENGTH))
+        )
         texts.append(answer.text)
     return texts
 

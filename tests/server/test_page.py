@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from localspec.chat.answer import Origin
+from localspec.chat.stats import GenerationStats
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.display.answer import meter, status_words
 from localspec.display.origins import _WORDS
-from localspec.chat.answer import Origin
-from localspec.chat.stats import GenerationStats
 from localspec.server import app
 from localspec.server.api.replies import timings
 from localspec.server.guard import Access
@@ -151,7 +152,7 @@ def test_without_a_draft_nothing_was_drafted(load: Open, server: Site) -> None:
 def test_the_meter_is_live_and_stop_ends_the_answer(load: Open) -> None:
     engine = ServedToy(quirk=None)
     engine.target = gate = Gate()
-    with serving(engine, defaults=Defaults(SamplingParams(temperature=0))) as site:
+    with serving(engine, defaults=Defaults(GenerateOptions(SamplingParams(temperature=0)))) as site:
         page = load(site)
         page.send("hello")
         gate.let(4)
@@ -202,7 +203,7 @@ def test_the_meter_says_what_the_terminals_does(
 def test_the_page_follows_an_answer_unless_its_reader_is_elsewhere(load: Open) -> None:
     engine = ServedToy(quirk=None)
     engine.target = gate = Gate()
-    with serving(engine, defaults=Defaults(SamplingParams(temperature=0))) as site:
+    with serving(engine, defaults=Defaults(GenerateOptions(SamplingParams(temperature=0)))) as site:
         page = load(site)
         page.look(390, "light", 450)
         page.send(3 * WORD)
@@ -254,7 +255,7 @@ def recited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, li
     with (
         reciting(said) as prompts,
         Engine.load(LoadOptions(file, threads=1)) as engine,
-        serving(engine, defaults=Defaults(SamplingParams(temperature=0))) as site,
+        serving(engine, defaults=Defaults(GenerateOptions(SamplingParams(temperature=0)))) as site,
     ):
         yield site, prompts
 
@@ -331,7 +332,7 @@ def test_an_answer_that_breaks_off_stays(load: Open) -> None:
     engine = ServedToy(quirk=None)
     engine.target = gate = Breaking()
     gate.let(5)
-    with serving(engine, defaults=Defaults(SamplingParams(temperature=0))) as site:
+    with serving(engine, defaults=Defaults(GenerateOptions(SamplingParams(temperature=0)))) as site:
         page = load(site)
         page.send("hello")
         gate.let(5)
@@ -488,7 +489,7 @@ def test_it_fits_and_can_be_read(page: Page, scheme: str) -> None:
             assert outside == []
             contrasts = page.run(CONTRASTS)
             assert contrasts.keys() >= {
-                "LI  draft", "LI  suffix", "LI  history", "LI  forced", "LI  corrected",
+                "LI  draft", "LI  lookup", "LI  history", "LI  forced", "LI  corrected",
                 "P notice ", "INPUT seed ",
             } - ({"INPUT seed "} if not dialog else set())  # fmt: skip
             assert {name: c for name, c in contrasts.items() if c < 4.5} == {}

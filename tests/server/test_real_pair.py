@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from localspec.core.generate_options import GenerateOptions
 from tests.support.command import Command
 from tests.support.served import CHAT, COMPLETIONS, Site, serving, text_of
 from tests.support.tool_templates import HERMES
@@ -170,7 +171,7 @@ def calling(demo_files: tuple[Path, Path]) -> Iterator[Site]:
     target, draft = (LoadOptions(path, threads=1) for path in demo_files)
     with Engine.load(target, draft) as engine:
         engine.template = replace(engine.template, source=HERMES)
-        with serving(engine, defaults=Defaults(max_tokens=200)) as site:
+        with serving(engine, defaults=Defaults(GenerateOptions(max_tokens=200))) as site:
             yield site
 
 

@@ -31,7 +31,7 @@ def continuation(
     """What the model says next, row by row and without a cache."""
     text = list(context)
     for _ in range(count):
-        text.append(sampler.pick(model.row(text)[:n_shared], len(text), text))
+        text.append(sampler.sample(model.row(text)[:n_shared], len(text), text))
     return text[len(context) :]
 
 
@@ -294,8 +294,8 @@ class WatchedModel(ToyModel):
         self.watched.extend(tokens)
         return logits
 
-    def keep(self, length: int) -> None:
-        super().keep(length)
+    def truncate(self, length: int) -> None:
+        super().truncate(length)
         del self.watched[length:]
 
 
@@ -322,15 +322,15 @@ def test_a_growing_context_is_read_once(n_ctx: int) -> None:
 def test_a_block_ends_a_proposal() -> None:
     model = ToyModel()
     endless = proposals(drafter(model), [1, 2, 3], 6)
-    model.block = 4
-    assert drafter(model).block and not drafter(ToyModel()).block
+    model.block_size = 4
+    assert drafter(model).drafts_block and not drafter(ToyModel()).drafts_block
     assert proposals(drafter(model), [1, 2, 3], 6) == endless[:4]
 
 
 def test_only_what_may_be_forgotten_is_marked() -> None:
     model = ToyModel()
     marks: list[int] = []
-    model.mark = lambda: marks.append(len(model.tokens))  # type: ignore[method-assign]
+    model.checkpoint = lambda: marks.append(len(model.tokens))  # type: ignore[method-assign]
     proposals(drafter(model), [1, 2, 3], 1)
     assert marks == []
     proposals(drafter(model), [1, 2, 3], 4)
@@ -348,9 +348,9 @@ class Forgetful(ToyModel):
         self.true = self.true if rows == 1 and len(tokens) == 1 else len(self.tokens) + len(tokens)
         return super().decode(tokens, rows)
 
-    def keep(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         self.true = min(self.true, length)
-        super().keep(self.true)
+        super().truncate(self.true)
 
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 4)), max_size=6))

@@ -228,14 +228,14 @@ def test_a_usual_gain_by_hand() -> None:
     assert gain == pytest.approx(1.75 / 1.2) and length == 2
     assert usual_best([1.0, 1.0, 9.0], 0.1, 0.5)[1] == 1
     assert usual_best([1.0, 2.0, 3.0], 1.0, 0.5) == (1.0, 0)
-    gain, length = usual_best([1.0] * 3, 0.9, 0.9, block=True)
+    gain, length = usual_best([1.0] * 3, 0.9, 0.9, drafts_block=True)
     assert gain == pytest.approx(2.71 / 1.9) and length == 2
 
 
 def test_the_ceiling_of_a_block_pays_one_step() -> None:
     flat = [1.0] * 5
     assert ceiling(flat, 1.5) == (1.0, 0)
-    assert ceiling(flat, 1.5, block=True) == (2.0, 4)
+    assert ceiling(flat, 1.5, drafts_block=True) == (2.0, 4)
 
 
 def test_the_best_single_length_serves_all_answers() -> None:

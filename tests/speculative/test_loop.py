@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from localspec.core.sampling_params import SamplingParams
 from localspec.speculative import loop
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
-from localspec.speculative.control.knowledge import Knowledge
+from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import (
     Controller,
@@ -26,8 +26,8 @@ from localspec.speculative.loop import (
     prefill,
 )
 from localspec.speculative.prefix import common_prefix
+from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.sampler import Sampler
-from localspec.speculative.suffix import SuffixIndex
 from tests.support.toys import (
     FakeClock,
     ReplayingToy,
@@ -95,14 +95,14 @@ class Guesser:
         """Guessing learns nothing."""
 
 
-def experienced(rng: random.Random) -> Knowledge:
+def experienced(rng: random.Random) -> PairProfile:
     """Costs and acceptances as they may be, sensible or not."""
-    known = Knowledge(reading=rng.choice([0.0, 0.1, 5.0]))
+    known = PairProfile(reading=rng.choice([0.0, 0.1, 5.0]))
     for width in (1, 2, 5, 16):
         known.verify.observe(width, 0, rng.uniform(0.5, 4.0))
         known.draft.observe(width, 0, rng.choice([0.01, 0.3, 2.0]))
     for _ in range(rng.choice([0, 20])):
-        for group in ("draft model, greedy", "suffix 3+, greedy", "suffix 5+, greedy"):
+        for group in ("draft model, greedy", "lookup 3+, greedy", "lookup 5+, greedy"):
             known.of(group).observe(rng.uniform(-3, 9), rng.random() < 0.7)
     return known
 
@@ -145,11 +145,11 @@ class Scene:
         params = self.params.draft_greedy if self.seed % 3 == 0 else self.params
         drafter = ModelDrafter(model, Sampler(params), target.n_vocab, self.is_stop, self.branches)
         if self.length == "auto":
-            index = rng.choice([None, SuffixIndex()])
+            index = rng.choice([None, PromptLookup()])
             known, clock = experienced(rng), self._clock(rng)
             return Adaptive(known, clock, drafter, index, tree=target.tree), model
         if self.length == "suffix":
-            return Adaptive(experienced(rng), self._clock(rng), None, SuffixIndex()), None
+            return Adaptive(experienced(rng), self._clock(rng), None, PromptLookup()), None
         return FixedLength(drafter, length, float, target.tree), model
 
     def _clock(self, rng: random.Random) -> Callable[[], float]:
@@ -176,7 +176,7 @@ class Scene:
         start, model, sampler = len(context), self.target(), Sampler(self.params)
         reason = None
         while reason is None and len(context) < min(start + self.max_tokens, self.n_ctx):
-            context.append(sampler.pick(model.row(context), len(context), context))
+            context.append(sampler.sample(model.row(context), len(context), context))
             if self.is_stop(context[-1]):
                 reason = "stop"
             elif len(context) == start + self.max_tokens:
@@ -199,7 +199,7 @@ def scenes(draw: st.DrawFn) -> Scene:
         quirk=draw(st.sampled_from([0.0, 0.1, 0.4, 1.0, 9.0, None])),
         prompt=tuple(prompt),
         max_tokens=draw(st.integers(1, 45)),
-        length=draw(st.one_of(st.integers(0, 9), st.sampled_from(["auto", "suffix"]))),
+        length=draw(st.one_of(st.integers(0, 9), st.sampled_from(["auto", "lookup"]))),
         stops=draw(st.frozensets(st.integers(0, n_vocab - 1), max_size=1)),
         params=draw(all_params),
         branches=draw(st.sampled_from([1, 1, 2, 3])),
@@ -460,7 +460,7 @@ def test_no_round_walks_over_the_text(
     draft = ToyModel(n_ctx=1024, quirk=0.3, clock=clock, seconds=step)
     sampler = Sampler(SamplingParams(0.8, repeat_penalty=penalty, repeat_last_n=8, seed=1))
     drafter = ModelDrafter(draft, sampler, 16, never_stop)
-    known = Knowledge(reading=0.01)
+    known = PairProfile(reading=0.01)
     for width in (1, 33):
         known.verify.observe(width, 0, 10.0)
         known.draft.observe(width, 0, step)
@@ -468,7 +468,7 @@ def test_no_round_walks_over_the_text(
         "plain": NoDraft(),
         "fixed": FixedLength(drafter, 4, clock),
     }
-    controller = controllers.get(kind) or Adaptive(known, clock, drafter, SuffixIndex())
+    controller = controllers.get(kind) or Adaptive(known, clock, drafter, PromptLookup())
     prompt, made = [(i * i + i // 7) % 16 for i in range(600)], list[WatchedList]()
 
     def watched(tokens: Sequence[int]) -> WatchedList:
@@ -562,7 +562,7 @@ def test_what_is_read_again_changes_no_text(length: int, quirk: int, max_tokens:
 def test_a_prompt_is_whole_before_its_answer() -> None:
     target = ReplayingToy()
     target.decode([1, 2, 3, 4, 5], 5)
-    target.keep(4)
+    target.truncate(4)
     assert target.pending == 4
     assert read(target, [1, 2, 3, 4, 9]) == 4
     assert target.pending == 0 and target.tokens == [1, 2, 3, 4]
@@ -584,5 +584,5 @@ def test_a_draft_that_reads_along_drafts_in_the_first_round(reads_along: bool) -
         )  # fmt: skip
         assert controller.drafts_at_once == reads_along
         assert (next(rounds).drafted > 0) == reads_along
-        target.keep(2)
+        target.truncate(2)
     assert not NoDraft().drafts_at_once

@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 from localspec.core.errors import GrammarError
 from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
-from localspec.speculative.control.knowledge import Knowledge
+from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.control.valuation import Valuation
 from localspec.speculative.drafters import MODEL, RUNNERS_UP, ModelDrafter
 from localspec.speculative.loop import (
     Controller,
     DraftStatus,
-    Picker,
     Proposal,
     Round,
+    TokenSampler,
     generate_rounds,
     prefill,
 )
+from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.constrained import ConstrainedSampler
 from localspec.speculative.sampling.sampler import Sampler
-from localspec.speculative.suffix import SuffixIndex
 from tests.speculative.test_loop import Scene, emitted, scenes
 from tests.support.toys import (
     ContractBroken,
@@ -86,7 +86,7 @@ class Gardener:
 def told(
     target: ToyModel,
     controller: Controller,
-    sampler: Picker,
+    sampler: TokenSampler,
     prompt: Sequence[int],
     max_tokens: int,
     is_stop: Callable[[int], bool] = never_stop,
@@ -109,7 +109,7 @@ def told(
 def gardener(target: ToyModel, sampler: Sampler, seed: int, most: int) -> Gardener:
     def oracle(text: Sequence[int]) -> int:
         known = [token for token in text if 0 <= token < target.n_vocab]
-        return sampler.pick(target.row(known), len(text), known)
+        return sampler.sample(target.row(known), len(text), known)
 
     return Gardener(seed, target.n_vocab, oracle, most)
 
@@ -272,11 +272,11 @@ class Interrupted(Sampler):
 
     asked = 0
 
-    def pick(self, *args: object) -> int:
+    def sample(self, *args: object) -> int:
         self.asked += 1
         if self.asked == 3:
             raise KeyboardInterrupt
-        return super().pick(*args)  # type: ignore[arg-type]
+        return super().sample(*args)  # type: ignore[arg-type]
 
 
 def test_an_interrupted_verdict_leaves_the_beginning_of_the_text() -> None:
@@ -295,9 +295,9 @@ def test_the_toy_is_strict() -> None:
         target.tree.decode([1, 2], [1])
     target.tree.decode([1, 2, 3], [0, 0])
     with pytest.raises(ContractBroken):
-        target.keep(0)
+        target.truncate(0)
     with pytest.raises(ContractBroken):
-        target.tree.take([1, 2])
+        target.tree.commit([1, 2])
 
 
 # -- who proposes them -----------------------------------------------------------------------
@@ -352,9 +352,9 @@ def test_a_fixed_tree_stays_within_what_may_be_said() -> None:
         left -= len(each.tokens)
 
 
-def calibrated(costs: tuple[float, float]) -> Knowledge:
+def calibrated(costs: tuple[float, float]) -> PairProfile:
     """What a calibration finds of such costs."""
-    known = Knowledge(reading=0.01)
+    known = PairProfile(reading=0.01)
     for width in (1, 2, 4, 33):
         known.verify.observe(width, 0, costs[0] + costs[1] * width)
         known.draft.observe(width, 0, 0.1)
@@ -363,7 +363,7 @@ def calibrated(costs: tuple[float, float]) -> Knowledge:
 
 def auto(
     branches: int | None,
-    known: Knowledge | None = None,
+    known: PairProfile | None = None,
     costs: tuple[float, float] = FREE,
     *,
     quirk: float = 1.0,
@@ -375,7 +375,7 @@ def auto(
     target, draft = pair(branches or 1, 16, quirk, costs, clock, n_vocab)
     if branches is None:
         target.tree = None
-    known, suffix = known or calibrated(costs), SuffixIndex() if index else None
+    known, suffix = known or calibrated(costs), PromptLookup() if index else None
     controller = Adaptive(known, clock, draft, suffix, bucket="greedy", tree=target.tree)
     return told(target, controller, GREEDY, [1, 2], 400, clock=clock), target
 

@@ -9,9 +9,9 @@ from typing import Any
 from localspec.bench.comparison import Comparison
 from localspec.bench.equality import Difference
 from localspec.bench.figures import Side
-from localspec.core.config import DraftTokens
-from localspec.chat.answer import Answer, GenerationResponse
+from localspec.chat.answer import Answer, Piece
 from localspec.chat.stats import GenerationStats
+from localspec.core.config import DraftTokens
 from localspec.speculative.loop import Prefill, Round
 
 VARIED = list(range(40))
@@ -95,9 +95,9 @@ def made_stats(drafted: int = 0, accepted: int = 0) -> GenerationStats:
     return stats
 
 
-def tokens_of(responses: Sequence[GenerationResponse]) -> list[int]:
+def tokens_of(responses: Sequence[Piece]) -> list[int]:
     return [token for response in responses for token in response.tokens]
 
 
-def text_of(responses: Sequence[GenerationResponse]) -> str:
+def text_of(responses: Sequence[Piece]) -> str:
     return "".join(response.text for response in responses)

@@ -26,19 +26,19 @@ class RoundingTarget:
         self.min_width = 1
         self.widths: list[int] = []
         self.n_ctx, self.n_vocab = exact.n_ctx, exact.n_vocab
-        self.keep = exact.keep
+        self.truncate = exact.truncate
         self._exact = exact
         self._noise = noise
 
     pending = 0
-    block: int | None = None
+    block_size: int | None = None
     reads_along = False
     gives_prompt_row = False
-    company = ALONE
+    batch_share = ALONE
     tree = None
 
-    def mark(self) -> None:
-        self._exact.mark()
+    def checkpoint(self) -> None:
+        self._exact.checkpoint()
 
     @property
     def tokens(self) -> list[int]:

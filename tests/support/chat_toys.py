@@ -10,14 +10,14 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from localspec.core.sampling_params import SamplingParams
 from localspec.chat.message import Message
+from localspec.core.sampling_params import SamplingParams
 from localspec.llama.vocabulary.token_rules import require_known
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import ALONE
+from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.logit_changes import NO_RULES, TokenRules
-from localspec.speculative.suffix import SuffixIndex
 from tests.support.toys import SlotConstraint, ToyModel, ToyProfile
 
 STOP = 128
@@ -37,7 +37,7 @@ class ChatToy:
             return ToyModel(n_vocab=STOP + 1, n_ctx=n_ctx, quirk=quirk, favoured=[*common])
 
         self.profile = ToyProfile()
-        self.suffix_index = SuffixIndex()
+        self.prompt_lookup = PromptLookup()
         self.history: AnswerHistory | None = None
         self.conversations = Conversations()
         self.target = model(0.0)
@@ -117,13 +117,13 @@ class Reciter:
         return logits
 
     pending = 0
-    block: int | None = None
+    block_size: int | None = None
     reads_along = False
-    company = ALONE
+    batch_share = ALONE
     tree = None
 
-    def mark(self) -> None:
+    def checkpoint(self) -> None:
         pass
 
-    def keep(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         del self.tokens[length:]

@@ -42,8 +42,8 @@ class HeadPair:
 
     def restart(self) -> None:
         """Let both hold nothing."""
-        self.target.keep(0)
-        self.head.keep(0)
+        self.target.truncate(0)
+        self.head.truncate(0)
 
     def draft(self, context: Sequence[int], drafted: Sequence[int]) -> list[Row]:
         """The head's logits behind a context, and behind each token that is drafted then.
@@ -51,7 +51,7 @@ class HeadPair:
         The target has read all of the context but its last token.
         """
         context = list(context)
-        self.head.keep(min(common_prefix(self.head.tokens, context), len(context) - 1))
+        self.head.truncate(min(common_prefix(self.head.tokens, context), len(context) - 1))
         rows = [self.head.decode(context[len(self.head.tokens) :], 1)[0].copy()]
         return rows + [self.head.decode([token], 1)[0].copy() for token in drafted]
 

@@ -45,5 +45,5 @@ def logits(path: Path, tokens: int = 48) -> NDArray[np.float32]:
 
 def rows(model: LlamaModel, ids: list[int]) -> NDArray[np.float32]:
     """A row of logits for each of the tokens."""
-    model.keep(0)
+    model.truncate(0)
     return np.array(model.decode(ids, len(ids)), np.float32)

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from localspec.chat.answer import Answer, collect
 from localspec.core import paths
 from localspec.core.config import DraftTokens, LoadOptions
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
-from localspec.chat.answer import Answer, collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.llama import llama_library
@@ -65,8 +66,8 @@ def _tiny_engine(tiny: TinyFiles) -> Iterator[Engine]:
 def engine(_tiny_engine: Engine) -> Engine:
     """The tiny pair, loaded once for all tests, with empty caches."""
     assert _tiny_engine.draft is not None
-    _tiny_engine.target.keep(0)
-    _tiny_engine.draft.keep(0)
+    _tiny_engine.target.truncate(0)
+    _tiny_engine.draft.truncate(0)
     return _tiny_engine
 
 
@@ -94,7 +95,9 @@ def generate(
     max_tokens: int | None = 24,
 ) -> Answer:
     """One answer, from whatever the caches hold."""
-    return collect(stream_generate(engine, prompt, params, length, max_tokens=max_tokens))
+    return collect(
+        stream_generate(engine, prompt, GenerateOptions(params, length, max_tokens=max_tokens))
+    )
 
 
 def fresh(
@@ -105,9 +108,9 @@ def fresh(
     max_tokens: int | None = 24,
 ) -> Answer:
     """One answer from empty caches."""
-    engine.target.keep(0)
+    engine.target.truncate(0)
     if engine.draft is not None:
-        engine.draft.keep(0)
+        engine.draft.truncate(0)
     return generate(engine, prompt, params, length, max_tokens)
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.engine.engine import Engine
-from localspec.llama.model import LlamaModel
 from localspec.engine.text_stream import Prompt
+from localspec.llama.model import LlamaModel
 from tests.support.tiny_models import write_tiny_model
 
 HARMONY_TOKENS = (

@@ -14,10 +14,11 @@ import httpx2
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.core.sampling_params import SamplingParams
 from localspec.chat.message import read_messages
 from localspec.chat.template import CHATML, ChatTemplate
 from localspec.chat.tools.tool import ToolChoice
+from localspec.core.generate_options import GenerateOptions
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import TextEngine
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.engine.text_stream import Prompt, Reading
@@ -182,7 +183,7 @@ def serving(
 
     The engine answers itself where it has no ``slots``.
     """
-    defaults = defaults or Defaults(SamplingParams(temperature=0), max_tokens=8)
+    defaults = defaults or Defaults(GenerateOptions(SamplingParams(temperature=0), max_tokens=8))
     lines: list[str] = []
     with Scheduler(slots or [engine], limits or Limits(), prefixes) as scheduler:
         service = Service(engine, scheduler, defaults, names)

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.errors import EngineError
-from localspec.llama.cache.copies import Reach
-from localspec.engine.slots.shared_passes import Part, SharedPasses
+from localspec.engine.slots.batch_scheduler import BatchScheduler, Part
 from localspec.engine.slots.slot import Slot, make_slots
+from localspec.llama.cache.copies import ReusableLengths
 from localspec.speculative.loop import Logits
 from tests.support.toys import ContractBroken, FakeClock, ToyEngine, ToyModel
 
@@ -88,7 +88,7 @@ class ToyContext:
         """Back to the length; of a cache with a window, to nothing where that is far."""
         model = self.models[sequence]
         moved = self._window is not None and len(model.tokens) - length > self._window
-        model.keep(0 if moved else length)
+        model.truncate(0 if moved else length)
         return len(model.tokens)
 
     def state(self, sequence: int) -> NDArray[np.uint8]:
@@ -97,15 +97,15 @@ class ToyContext:
     def returns_to(self, sequence: int, length: int) -> int:
         return length
 
-    def reach(self, sequence: int, held: int) -> Reach:
-        return Reach()
+    def reusable_lengths(self, sequence: int, held: int) -> ReusableLengths:
+        return ReusableLengths()
 
     def state_bytes(self, sequence: int) -> int:
         return self.state(sequence).nbytes
 
     def restore(self, sequence: int, length: int, state: NDArray[np.uint8]) -> bool:
         tokens = state.view(np.int32).tolist()
-        self.models[sequence].keep(0)
+        self.models[sequence].truncate(0)
         if len(tokens) != length:
             return False
         if tokens:
@@ -121,7 +121,7 @@ def shared(
     clock: FakeClock | None = None,
     seconds: tuple[float, float] = (1.0, 1.0),
     **options: Any,
-) -> tuple[list[Slot], SharedPasses, ToyContext, ToyContext | None]:
+) -> tuple[list[Slot], BatchScheduler, ToyContext, ToyContext | None]:
     """Slots that say what a `ToyEngine` says, what they share, the target's and draft's context.
 
     ``seconds`` are those of a pass of the target, and of the draft.
@@ -136,7 +136,7 @@ def shared(
 
     target = context(None, seconds[0])
     draft = None if quirk is None else context(quirk, seconds[1])
-    passes = SharedPasses([target] if draft is None else [draft, target], clock or perf_counter)
+    passes = BatchScheduler([target] if draft is None else [draft, target], clock or perf_counter)
     engine = ToyEngine(quirk=quirk, n_ctx=n_ctx)
     return make_slots(engine, count, passes, target, draft), passes, target, draft
 

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.control.conversations import Conversations
-from localspec.speculative.control.knowledge import Knowledge
+from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import ALONE, Clock
+from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.logit_changes import TokenRules
-from localspec.speculative.suffix import SuffixIndex
 
 WIDEST = 320  # logits drawn for each context: smaller vocabularies share the first ones
 
@@ -117,13 +117,13 @@ class ToyModel:
         return self._cache
 
     pending = 0
-    block: int | None = None
+    block_size: int | None = None
     reads_along = False
     gives_prompt_row = False
-    company = ALONE
+    batch_share = ALONE
     tree: ToyTree | None = None
 
-    def mark(self) -> None:
+    def checkpoint(self) -> None:
         """Attention forgets without preparation."""
 
     def row(self, context: Sequence[int]) -> NDArray[np.float32]:
@@ -160,7 +160,7 @@ class ToyModel:
             self.decoded[tuple(texts[-1])] += 1
         return self._lend([self.row(text) for text in texts[len(texts) - rows :]])
 
-    def keep(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         _require(length >= 0, f"keep({length}) is no absolute length")
         _require(self.tree is None or self.tree.open is None, "a tree was decoded and not taken")
         del self._cache[length:]
@@ -199,7 +199,7 @@ class ToyTree:
         self.passes.append(tuple(parents))
         return found
 
-    def take(self, rows: Sequence[int]) -> None:
+    def commit(self, rows: Sequence[int]) -> None:
         _require(self.open is not None, "nothing was decoded")
         assert self.open is not None
         (tokens, parents), self.open = self.open, None
@@ -228,15 +228,15 @@ class ReplayingToy(ToyModel):
         self._held = len(self.tokens)
         return found
 
-    def keep(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         if length < self._held:
             self._held = self._marked if self._marked <= length else 0
-        super().keep(length)
+        super().truncate(length)
 
 
-def toy_knowledge() -> Knowledge:
+def toy_knowledge() -> PairProfile:
     """Passes that cost the same at any width, and draft steps a tenth of that."""
-    known = Knowledge(reading=0.1)
+    known = PairProfile(reading=0.1)
     for width in (1, 33):
         known.verify.observe(width, 0, 10.0)
     known.draft.observe(1, 0, 1.0)
@@ -251,13 +251,13 @@ class ToyProfile:
         self._knowledge = toy_knowledge()
         self.kept = 0  # times
 
-    def knowledge(self, clock: Clock) -> Knowledge:
+    def learnt(self, clock: Clock) -> PairProfile:
         return self._knowledge
 
     def introduce(self, say: Callable[[str], None]) -> None:
         say("Measuring.")
 
-    def keep(self) -> None:
+    def save(self) -> None:
         self.kept += 1
 
 
@@ -328,7 +328,7 @@ class ToyEngine:
             )  # fmt: skip
 
         self.profile = ToyProfile()
-        self.suffix_index = SuffixIndex()
+        self.prompt_lookup = PromptLookup()
         self.history: AnswerHistory | None = None
         self.conversations = Conversations()
         self.target = model(0.0, n_ctx, 10.0)

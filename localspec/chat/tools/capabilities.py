@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from localspec.core.errors import TemplateError, UsageError
 from localspec.chat.message import Message, one_call_each
 from localspec.chat.tools.forms import FAMILIES, CallForm, call_form
 from localspec.chat.tools.tool import as_json, read_tools
+from localspec.core.errors import TemplateError, UsageError
 
 Render = Callable[..., str]  # of messages and ``tools``
 

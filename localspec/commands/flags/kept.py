@@ -73,7 +73,7 @@ def unkept_flags(models: ModelFlags, loading: LoadingFlags) -> list[str]:
     ]
     others = {
         "--ctx-size 0": loading.ctx_size == TRAINED_CTX_SIZE,
-        "--suffix": models.suffix == "off",
+        "--suffix": models.prompt_lookup == "off",
         "--lookup-cache": models.lookup_cache is not None,
         "--lookup-files": bool(models.lookup_files),
         "--recalibrate": models.recalibrate,

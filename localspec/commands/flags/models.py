@@ -85,7 +85,7 @@ class PairFlags:
 class ModelFlags(PairFlags):
     """Which models, and how far to draft."""
 
-    suffix: Annotated[
+    prompt_lookup: Annotated[
         str,
         typer.Option(
             "--suffix",

@@ -4,10 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from localspec.core.errors import GrammarError, UsageError
 from localspec.chat.tools.forms import CallForm
 from localspec.chat.tools.readers import is_text
 from localspec.chat.tools.tool import Tool
+from localspec.core.errors import GrammarError, UsageError
 from localspec.engine.grammar.source import options_of, read_grammar
 
 # A value between tags: no "</", with which the closing tag begins.

@@ -1,8 +1,8 @@
 """Why a target verifies chains of tokens, and no trees."""
 
 from localspec.core.config import LoadOptions
-from localspec.llama.model import LlamaModel
 from localspec.llama.memory.estimate import keeps_state
+from localspec.llama.model import LlamaModel
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader
 

@@ -11,15 +11,13 @@ from typing import NamedTuple
 
 from localspec.core.config import LoadOptions
 from localspec.core.errors import FileProblem, IncompatiblePair
-from localspec.llama.heads.head import Head
-from localspec.llama.heads.opening import open_head
-from localspec.llama.model import LlamaModel
-from localspec.llama.rpc.servers import connect, warning
-from localspec.llama.vocabulary.trimmed import open_draft_model
 from localspec.engine.loading.chain_only import chain_only, not_branched
 from localspec.engine.loading.notes import missing_gpu, not_overridden, stretched, without_gpu
 from localspec.engine.loading.rollback_choice import load_target
 from localspec.engine.loading.trial import survivable
+from localspec.engine.slots.slot import one_at_a_time
+from localspec.llama.heads.head import Head
+from localspec.llama.heads.opening import open_head
 from localspec.llama.memory.plan import MemoryPlan
 from localspec.llama.memory.probe import (
     announcement,
@@ -27,7 +25,9 @@ from localspec.llama.memory.probe import (
     plan_here,
     require_survival,
 )
-from localspec.engine.slots.slot import one_at_a_time
+from localspec.llama.model import LlamaModel
+from localspec.llama.rpc.servers import connect, warning
+from localspec.llama.vocabulary.trimmed import open_draft_model
 from localspec.metadata.adapter import check_adapter
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader, read_header

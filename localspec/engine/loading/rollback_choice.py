@@ -7,11 +7,11 @@ from pathlib import Path
 
 from localspec.core import machine
 from localspec.core.config import LoadOptions
-from localspec.core.files import keep_json, read_at_most
+from localspec.core.files import read_at_most, save_json
+from localspec.engine.profile_store import profile_path
 from localspec.llama import llama_library
 from localspec.llama.cache.rollback import Fork, Snapshots
 from localspec.llama.model import LlamaModel
-from localspec.engine.profile_store import profile_path
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import Clock
 
@@ -43,7 +43,7 @@ def load_target(
         if say is not None:
             say("New on this machine: measuring two ways to take rejected tokens back.")
         try:
-            keep_json(path, _choose(model, clock))
+            save_json(path, _choose(model, clock))
         except BaseException:
             model.close()
             raise
@@ -69,9 +69,9 @@ def _round_seconds(model: LlamaModel, clock: Clock) -> float:
     while len(times) < 2 + _ROUNDS and (len(times) < 4 or clock() < end):
         began = clock()
         model.decode(tokens, len(tokens))
-        model.keep(len(model.tokens) - _DRAFTED + _ACCEPTED)
+        model.truncate(len(model.tokens) - _DRAFTED + _ACCEPTED)
         times.append(clock() - began)
-    model.keep(0)
+    model.truncate(0)
     return sum(times[2:]) / len(times[2:])
 
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from localspec.core import child
 from localspec.core.config import DraftTokens, LoadOptions, load_options
-from localspec.core.files import keep_json, read_at_most
+from localspec.core.files import read_at_most, save_json
 from localspec.core.sampling_params import SamplingParams
+from localspec.engine.profile_store import profile_path
 from localspec.llama import llama_library
 from localspec.llama.parameters import uses_devices
-from localspec.engine.profile_store import profile_path
 from localspec.metadata.header import ModelHeader
 
 _PATIENCE = 900  # seconds for the child, which loads, measures and answers
@@ -57,7 +57,7 @@ def survivable(
         if say is not None:
             say("New on this device: tried in a process of its own first, as drivers may crash.")
         codes = _try(ways)
-        keep_json(path, codes)
+        save_json(path, codes)
     crashed = [way for way in ways if child.crashed(codes.get(way.name, 0))]
     if not crashed:
         return target, draft
@@ -132,6 +132,7 @@ def _read(path: Path) -> dict[str, int] | None:
 
 def _answer() -> None:
     """Load the pair of a line of JSON on stdin as it will be, and use it in every way."""
+    from localspec.core.generate_options import GenerateOptions
     from localspec.engine.engine import Engine
     from localspec.engine.generate import stream_generate
 
@@ -145,7 +146,9 @@ def _answer() -> None:
             for length in _LENGTHS if engine.can_roll_back else (0,):
                 drafted = length if engine.draft is not None else 0
                 greedy = SamplingParams(temperature=0, ignore_eos=True)
-                for _ in stream_generate(slot, prompt, greedy, drafted, max_tokens=_TOKENS):
+                for _ in stream_generate(
+                    slot, prompt, GenerateOptions(greedy, drafted, max_tokens=_TOKENS)
+                ):
                     pass
         if engine.target.options.parallel == 1:
             tokens, state = list(engine.target.tokens), engine.target.state()

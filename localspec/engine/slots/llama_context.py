@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from localspec.core.config import MAX_ROWS
 from localspec.core.errors import EngineError
+from localspec.engine.slots.batch_scheduler import Part
 from localspec.llama import llama_library
-from localspec.llama.cache.copies import Reach, pointer
+from localspec.llama.cache.copies import ReusableLengths, pointer
 from localspec.llama.cache.rollback import Trim
 from localspec.llama.model import LlamaModel
-from localspec.engine.slots.shared_passes import Part
 from localspec.speculative.loop import Logits
 
 
@@ -33,7 +33,7 @@ class SharedContext:
         self.n_vocab = model.n_vocab
         self.most_tokens = model.options.batch_size
         self._batch = model.make_batch()
-        model.keep(0)
+        model.truncate(0)
         window = int(self._llama.llama_model_n_swa(model.weights.handle))
         self._ends = [
             Trim(self._llama, self._context, window, sequence)
@@ -64,9 +64,9 @@ class SharedContext:
         """What `rewind` would leave at least."""
         return self._ends[sequence].returns_to(length, length)
 
-    def reach(self, sequence: int, held: int) -> Reach:
+    def reusable_lengths(self, sequence: int, held: int) -> ReusableLengths:
         """Where a state of ``held`` tokens can return to."""
-        return self._ends[sequence].reach(held)
+        return self._ends[sequence].reusable_lengths(held)
 
     def state_bytes(self, sequence: int) -> int:
         """How large `state` is."""

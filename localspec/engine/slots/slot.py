@@ -5,15 +5,15 @@ from contextlib import AbstractContextManager
 from localspec.core.config import LoadOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import Profile, TextEngine
-from localspec.llama.memory.estimate import keeps_state
-from localspec.engine.slots.shared_passes import Seat, SharedPasses
+from localspec.engine.slots.batch_scheduler import BatchScheduler, SequenceHandle
 from localspec.engine.slots.slot_model import SequenceContext, SlotModel
+from localspec.llama.memory.estimate import keeps_state
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.control.conversations import Conversations
+from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.constrained import Constraint
 from localspec.speculative.sampling.logit_changes import TokenRules
-from localspec.speculative.suffix import SuffixIndex
 
 _ONE_AT_A_TIME = "Requests are answered one after the other: {}."
 NOT_TRIMMED = _ONE_AT_A_TIME.format("a recurrent state takes tokens back for one text only")
@@ -31,7 +31,7 @@ class Slot:
     def __init__(
         self,
         engine: TextEngine,
-        seat: Seat,
+        seat: SequenceHandle,
         target: SlotModel,
         draft: SlotModel | None,
     ) -> None:
@@ -39,7 +39,7 @@ class Slot:
         self._seat = seat
         self.target = target
         self.draft = draft
-        self.suffix_index = SuffixIndex()
+        self.prompt_lookup = PromptLookup()
         self.history = engine.history
         self.conversations = Conversations()
 
@@ -75,12 +75,12 @@ class Slot:
 def make_slots(
     engine: TextEngine,
     count: int,
-    passes: SharedPasses,
+    passes: BatchScheduler,
     target: SequenceContext,
     draft: SequenceContext | None,
 ) -> list[Slot]:
     """So many slots on the sequences of these contexts, whose passes they share."""
-    seats = [Seat(passes) for _ in range(count)]
+    seats = [SequenceHandle(passes) for _ in range(count)]
     return [
         Slot(
             engine,

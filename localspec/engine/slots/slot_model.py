@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 from localspec.core.errors import EngineError
 from localspec.core.interrupt import require_wanted
-from localspec.llama.cache.copies import Copy, Reach
-from localspec.engine.slots.shared_passes import Context, Part, Seat
-from localspec.speculative.loop import Company, Logits
+from localspec.engine.slots.batch_scheduler import Context, Part, SequenceHandle
+from localspec.llama.cache.copies import Copy, ReusableLengths
+from localspec.speculative.loop import BatchShare, Logits
 
 
 class SequenceContext(Context, Protocol):
@@ -34,7 +34,7 @@ class SequenceContext(Context, Protocol):
         """What `rewind` would leave at least."""
         ...
 
-    def reach(self, sequence: int, held: int) -> Reach:
+    def reusable_lengths(self, sequence: int, held: int) -> ReusableLengths:
         """Where a state of ``held`` tokens can return to."""
         ...
 
@@ -54,11 +54,11 @@ class SequenceContext(Context, Protocol):
 class SlotModel:
     """A TokenModel on one sequence of a context; its passes are shared with other slots'."""
 
-    block: int | None = None
+    block_size: int | None = None
     reads_along = False
     gives_prompt_row = True
 
-    def __init__(self, context: SequenceContext, sequence: int, seat: Seat) -> None:
+    def __init__(self, context: SequenceContext, sequence: int, seat: SequenceHandle) -> None:
         self._context = context
         self._sequence = sequence
         self._seat = seat
@@ -80,9 +80,9 @@ class SlotModel:
     tree = None  # one text of several, whose sequences are taken
 
     @property
-    def company(self) -> Company:
+    def batch_share(self) -> BatchShare:
         """With whom the slot's last pass was shared."""
-        return self._seat.company
+        return self._seat.batch_share
 
     def decode(self, tokens: Sequence[int], rows: int) -> Logits:
         """Append ``tokens``; logits after the last ``rows``, valid until the next call.
@@ -108,13 +108,13 @@ class SlotModel:
             raise
         return logits
 
-    def keep(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         """Forget every token at ``length`` and beyond; those before may have to be read again."""
         del self._tokens[length:]
         if length < self._held:
             self._rewind(length)
 
-    def mark(self) -> None:
+    def checkpoint(self) -> None:
         """Attention forgets without preparation."""
 
     def returns_to(self, length: int) -> int:
@@ -123,9 +123,9 @@ class SlotModel:
             return self._held
         return self._context.returns_to(self._sequence, length)
 
-    def reach(self) -> Reach:
+    def reusable_lengths(self) -> ReusableLengths:
         """To which lengths a copy of its `state` can return."""
-        return self._context.reach(self._sequence, len(self._tokens))
+        return self._context.reusable_lengths(self._sequence, len(self._tokens))
 
     def state_bytes(self) -> int:
         """How large `state` is, but for tokens that it reads again first."""

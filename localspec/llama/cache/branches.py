@@ -46,7 +46,7 @@ class Branches:
 
         A pass narrower than the model's ``min_width`` goes on behind its last leaf.
         """
-        self._begin = self._model.lend()
+        self._begin = self._model.begin_tree()
         self._tokens = [*tokens, *[tokens[-1]] * (self._model.min_width - len(tokens))]
         self._tree = Tree.of([*parents, *range(len(tokens) - 1, len(self._tokens) - 1)])
         with held_interrupt():
@@ -55,7 +55,7 @@ class Branches:
             self._batch.fill(self._tokens, positions, self._tree.paths)
             return self._model.run(self._batch.native, self._begin)[: len(tokens)]
 
-    def take(self, rows: Sequence[int]) -> None:
+    def commit(self, rows: Sequence[int]) -> None:
         """See `TreeDecoder`.
 
         While passes are widened, to tell rounding from mistakes, tokens behind a row that is left
@@ -66,7 +66,7 @@ class Branches:
         kept = in_order if self._model.min_width > 1 else way
         with held_interrupt():
             self._drop(kept)
-            self._model.adopt([self._tokens[row] for row in kept])
+            self._model.commit_tree([self._tokens[row] for row in kept])
         if len(kept) < len(way):
             self._model.decode([self._tokens[row] for row in way[len(kept) :]], 0)
 

@@ -14,7 +14,7 @@ _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: the recurrent part, without 
 Copy = tuple[int, NDArray[np.uint8]]  # of how many tokens, and the recurrent state behind them
 
 
-class Reach(NamedTuple):
+class ReusableLengths(NamedTuple):
     """To which lengths a copied state can return: all from ``first`` on, and those of copies."""
 
     first: int = 0
@@ -52,7 +52,7 @@ class Anchors:
         """With the lengths they are of, the shortest first; their bytes are never changed."""
         return tuple(self._copies)
 
-    def adopt(self, copies: Sequence[Copy]) -> None:
+    def restore_copies(self, copies: Sequence[Copy]) -> None:
         """Have these and no others."""
         self._copies, self._passing = [*copies][-self._most :], None
 

@@ -7,7 +7,7 @@ copy that was made before, and what follows the copy is read again.
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
-from localspec.llama.cache.copies import EVERY, LIVE, Anchors, Copy, Reach, cut
+from localspec.llama.cache.copies import EVERY, LIVE, Anchors, Copy, ReusableLengths, cut
 from localspec.llama.memory.recurrent import ANCHORS, SNAPSHOTS
 
 _COPY = 1  # id of a sequence
@@ -21,7 +21,7 @@ class Rollback(Protocol):
 
     name: ClassVar[str]
 
-    def mark(self, length: int, most: int) -> None:
+    def checkpoint(self, length: int, most: int) -> None:
         """The memory holds ``length`` tokens; of those read next, up to ``most`` may be undone."""
         ...
 
@@ -33,11 +33,11 @@ class Rollback(Protocol):
         """What `rewind` to ``length``, less than ``held``, would leave at least."""
         ...
 
-    def reach(self, held: int) -> Reach:
+    def reusable_lengths(self, held: int) -> ReusableLengths:
         """Where a copy of the state of the ``held`` tokens can return to."""
         ...
 
-    def adopt(self, copies: Sequence[Copy]) -> None:
+    def restore_copies(self, copies: Sequence[Copy]) -> None:
         """The memory was given such a copy, whose reach has these copies."""
         ...
 
@@ -76,7 +76,7 @@ class Trim:
         self._sequence = sequence
         self._is_alone = sequence == EVERY or llama.llama_n_seq_max(context) == 1
 
-    def mark(self, length: int, most: int) -> None:
+    def checkpoint(self, length: int, most: int) -> None:
         """Nothing to prepare."""
 
     def anchor(self, length: int) -> None:
@@ -86,11 +86,11 @@ class Trim:
         """Anywhere, but where sliding layers lack the window before it."""
         return length if self.is_whole(length) else 0
 
-    def reach(self, held: int) -> Reach:
+    def reusable_lengths(self, held: int) -> ReusableLengths:
         """Anywhere, but of sliding layers only the last window is copied (`is_masked_swa`)."""
-        return Reach(held if 0 < self._sliding < held else 0)
+        return ReusableLengths(held if 0 < self._sliding < held else 0)
 
-    def adopt(self, copies: Sequence[Copy]) -> None:
+    def restore_copies(self, copies: Sequence[Copy]) -> None:
         """There are none."""
 
     def observe(self, width: int) -> None:
@@ -125,7 +125,7 @@ class Reread:
         self._llama = llama
         self._memory = llama.llama_get_memory(context)
 
-    def mark(self, length: int, most: int) -> None:
+    def checkpoint(self, length: int, most: int) -> None:
         """Nothing to prepare."""
 
     def anchor(self, length: int) -> None:
@@ -135,11 +135,11 @@ class Reread:
         """Nowhere."""
         return 0
 
-    def reach(self, held: int) -> Reach:
+    def reusable_lengths(self, held: int) -> ReusableLengths:
         """Nowhere but where it is."""
-        return Reach(held)
+        return ReusableLengths(held)
 
-    def adopt(self, copies: Sequence[Copy]) -> None:
+    def restore_copies(self, copies: Sequence[Copy]) -> None:
         """There are none."""
 
     def observe(self, width: int) -> None:
@@ -178,7 +178,7 @@ class Fork:
         self._marked: int | None = None
         self._since = 0  # tokens read behind the mark
 
-    def mark(self, length: int, most: int) -> None:
+    def checkpoint(self, length: int, most: int) -> None:
         """Share the present state, unless the copy is that one already."""
         if length == self._marked:
             return
@@ -194,13 +194,13 @@ class Fork:
         """To an anchor, if not to what is shared."""
         return self._anchors.last(length)
 
-    def reach(self, held: int) -> Reach:
+    def reusable_lengths(self, held: int) -> ReusableLengths:
         """Where it is, and to the anchors."""
-        return Reach(held, self._anchors.copies)
+        return ReusableLengths(held, self._anchors.copies)
 
-    def adopt(self, copies: Sequence[Copy]) -> None:
+    def restore_copies(self, copies: Sequence[Copy]) -> None:
         """Count them as anchors."""
-        self._anchors.adopt(copies)
+        self._anchors.restore_copies(copies)
 
     def observe(self, width: int) -> None:
         """So many tokens more are behind the mark."""
@@ -243,7 +243,7 @@ class Snapshots:
         self._anchors = Anchors(llama, context, 1 + ANCHORS)
         self._allowed = 0
 
-    def mark(self, length: int, most: int) -> None:
+    def checkpoint(self, length: int, most: int) -> None:
         """Copy the state where the snapshots will not suffice."""
         if most > min(self._depth, self._ubatch - 1):
             self._anchors.add(length, passing=True)
@@ -258,13 +258,13 @@ class Snapshots:
             return length
         return self._anchors.last(length)
 
-    def reach(self, held: int) -> Reach:
+    def reusable_lengths(self, held: int) -> ReusableLengths:
         """Where it is, and to the anchors."""
-        return Reach(held, self._anchors.copies)
+        return ReusableLengths(held, self._anchors.copies)
 
-    def adopt(self, copies: Sequence[Copy]) -> None:
+    def restore_copies(self, copies: Sequence[Copy]) -> None:
         """Count them as anchors."""
-        self._anchors.adopt(copies)
+        self._anchors.restore_copies(copies)
 
     def observe(self, width: int) -> None:
         """A pass has snapshots of the tokens of its last micro-batch."""

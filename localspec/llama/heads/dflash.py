@@ -27,7 +27,7 @@ class DFlashHead(Head):
         self, target: LlamaModel, context: HeadContext, tap: Tap, block: int, mask: int
     ) -> None:
         super().__init__(target, context, tap)
-        self.block = self._masks = min(block - 1, MAX_DRAFT_TOKENS)
+        self.block_size = self._masks = min(block - 1, MAX_DRAFT_TOKENS)
         self._mask = mask
         self._written = 0  # the end of the features in the cache
         self._said = np.empty((0, self.n_vocab), np.float32)

@@ -7,8 +7,8 @@ from localspec.llama.batch import chunks
 from localspec.llama.heads.context import HeadContext
 from localspec.llama.heads.states import HiddenStates, States
 from localspec.llama.heads.taps import Tap, require_states
-from localspec.llama.model import LlamaModel
 from localspec.llama.memory.use import MemoryUse
+from localspec.llama.model import LlamaModel
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import ALONE, Logits
@@ -37,10 +37,10 @@ class Head:
 
     reads_along = True
     gives_prompt_row = False  # it reads no prompts by itself
-    company = ALONE
+    batch_share = ALONE
     tree = None
     pending = 0  # rows to be read again
-    block: int | None = None  # most tokens of a proposal that is paid with its first
+    block_size: int | None = None  # most tokens of a proposal that is paid with its first
     offset = 0  # how much less the position of a token is in llama.cpp's cache
 
     def __init__(self, target: LlamaModel, context: HeadContext, tap: Tap) -> None:
@@ -93,17 +93,17 @@ class Head:
         Raises EngineError when llama.cpp refuses. It and Ctrl-C leave what was read before.
         """
         self._mend()
-        self._states.keep(len(self._target.tokens))  # those behind belong to rejected tokens
+        self._states.truncate(len(self._target.tokens))  # those behind belong to rejected tokens
         self._read(tokens, rows)
         self._states.trim()
         return self._logits(rows)
 
-    def keep(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         """Forget every token at ``length`` and beyond, and all that were drafted."""
         self._mend()
         self._cut(min(length, self._true))
 
-    def mark(self) -> None:
+    def checkpoint(self) -> None:
         """Tokens read from here on may be taken back: they always may."""
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ class Head:
         first = min(position, self._true) if tokens else 0
         self._cut(first + common_prefix(self._tokens[first : self._true], [*tokens]))
         if not tokens:
-            self._states.keep(0)
+            self._states.truncate(0)
         self._states.add(position, rows)
         if len(tokens) > _WIDEST_VERIFICATION or self._reads_at_once:
             self._follow(position + len(tokens))

@@ -63,9 +63,9 @@ class SharedHead(Head):
 
     _reads_at_once = True
 
-    def keep(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         """See `Head.keep`; what the target took back has not to be read again either."""
-        super().keep(min(length, len(self._target.tokens)))
+        super().truncate(min(length, len(self._target.tokens)))
 
     def _compute(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
         """See `Head._compute`; only the last token says something."""

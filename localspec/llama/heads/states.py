@@ -29,13 +29,13 @@ class HiddenStates:
 
         What lies before a gap is forgotten. The rows are copied.
         """
-        self.keep(position)
+        self.truncate(position)
         if position > self.end:
             self._rows.clear()
             self.begin = position
         self._rows.extend([row.copy() for row in rows])
 
-    def keep(self, length: int) -> None:
+    def truncate(self, length: int) -> None:
         """Forget the rows of position ``length`` and beyond."""
         del self._rows[max(0, length - self.begin) :]
         self.begin = min(self.begin, length)

@@ -17,7 +17,6 @@ from localspec.core.config import LoadOptions, RpcServers, load_options
 from localspec.core.errors import EngineError, UsageError
 from localspec.core.formatting import size
 from localspec.llama import llama_library
-from localspec.llama.parameters import uses_devices
 from localspec.llama.memory.estimate import MemoryEstimate, estimate_memory, estimate_run
 from localspec.llama.memory.plan import (
     LEAST_CTX,
@@ -30,6 +29,7 @@ from localspec.llama.memory.plan import (
     plan,
 )
 from localspec.llama.memory.use import MemoryUse
+from localspec.llama.parameters import uses_devices
 from localspec.metadata.header import ModelHeader, read_header
 
 _TIGHT = 0.5  # of what is free: from there on llama.cpp is asked, which takes a second

@@ -4,9 +4,9 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from localspec.chat.answer import GenerationResponse
-from localspec.chat.tools.tool import ToolCall
+from localspec.chat.answer import Piece
 from localspec.chat.stats import GenerationStats
+from localspec.chat.tools.tool import ToolCall
 from localspec.server.metrics import Metrics
 from localspec.server.queue.job import Job, received
 from localspec.server.queue.limits import Closing
@@ -27,7 +27,7 @@ class Choice:
     finish_reason: str | None = None
     stats: GenerationStats = field(default_factory=GenerationStats)
 
-    def add(self, response: GenerationResponse) -> None:
+    def add(self, response: Piece) -> None:
         """What comes next."""
         self.responses += 1
         self.parts.append(response.text)
@@ -37,7 +37,7 @@ class Choice:
         self.finish_reason = self._reason(response)
         self.stats = response.stats
 
-    def _reason(self, response: GenerationResponse) -> str | None:
+    def _reason(self, response: Piece) -> str | None:
         """Why the answer ends here, as OpenAI's API has it: it knows no full context."""
         if response.finish_reason == "context":
             return "length"
@@ -47,7 +47,7 @@ class Choice:
     @property
     def seed(self) -> int:
         """The one that repeats this answer."""
-        return self.job.ask.params.seed
+        return self.job.request.options.sampling.seed
 
     @property
     def text(self) -> str:
@@ -85,10 +85,10 @@ class Answers:
             total.merge(choice.stats)
         return total
 
-    def __aiter__(self) -> AsyncIterator[tuple[Choice, GenerationResponse]]:
+    def __aiter__(self) -> AsyncIterator[tuple[Choice, Piece]]:
         return self._parts
 
-    async def first(self) -> tuple[Choice, GenerationResponse]:
+    async def first(self) -> tuple[Choice, Piece]:
         """What comes first, or the error in its place."""
         return await anext(self._parts)
 
@@ -103,7 +103,7 @@ class Answers:
             choice.job.cancel()
             self._metrics.count_answer(choice.stats)
 
-    async def _merge(self) -> AsyncIterator[tuple[Choice, GenerationResponse]]:
+    async def _merge(self) -> AsyncIterator[tuple[Choice, Piece]]:
         """Each response as it comes, added to its choice."""
         choices = {choice.job: choice for choice in self.choices}
         async for job, response in received(list(choices)):
@@ -114,7 +114,7 @@ class Answers:
                 self._add(choice, response)
                 yield choice, response
 
-    def _add(self, choice: Choice, response: GenerationResponse) -> None:
+    def _add(self, choice: Choice, response: Piece) -> None:
         if not choice.responses:
             waited = time.monotonic() - self.asked_at
             self._metrics.first_token_seconds.observe(waited)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from localspec.core.errors import UsageError
-from localspec.chat.answer import GenerationResponse
+from localspec.chat.answer import Piece
 from localspec.chat.tools.tool import ToolCall
+from localspec.core.errors import UsageError
 from localspec.engine.text_stream import Prompt
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.messages import Message, NamedTool, ToolChoice, Tools
 from localspec.server.api.replies import Json, Reply, finite, origins, text_of
 from localspec.server.api.requests import WHOLE, AnswerRequest, TokenCount
 from localspec.server.errors import BadRequest
-from localspec.server.queue.job import Ask
+from localspec.server.queue.job import GenerationRequest
 from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class ChatRequest(AnswerRequest):
     parallel_tool_calls: bool | None = None
     verbosity: Any = None
 
-    def read(self, service: "Service") -> tuple[list[Ask], Reply]:
+    def read(self, service: "Service") -> tuple[list[GenerationRequest], Reply]:
         """What is to be answered, and how; renders and reads texts, which takes its time."""
         service.require_model(self.model)
         grammar, warnings = self.read_grammar()
@@ -125,7 +125,7 @@ class _Chat:
             for choice in answers.choices
         ]
 
-    def parts(self, choice: Choice, response: GenerationResponse) -> Iterator[Json]:
+    def parts(self, choice: Choice, response: Piece) -> Iterator[Json]:
         if choice.responses == 1:
             yield _part(choice, {"role": "assistant", "content": ""}) | {"seed": choice.seed}
         logprobs = self._logprobs(choice, response.logprobs)
@@ -137,9 +137,9 @@ class _Chat:
                 "logprobs": logprobs, "finish_reason": choice.finish_reason,
             }  # fmt: skip
 
-    def _deltas(self, choice: Choice, response: GenerationResponse) -> Iterator[Json]:
+    def _deltas(self, choice: Choice, response: Piece) -> Iterator[Json]:
         """What is new: thoughts, text, calls, each by itself."""
-        for reasoning, group in groupby(response.pieces, lambda piece: piece.reasoning):
+        for reasoning, group in groupby(response.parts, lambda piece: piece.reasoning):
             pieces = list(group)
             text = "".join([piece.text for piece in pieces])
             delta: Json = {"delta": {"reasoning_content" if reasoning else "content": text}}
@@ -150,7 +150,7 @@ class _Chat:
 
     def _logprobs(self, choice: Choice, entries: Sequence[TokenLogprob]) -> Json | None:
         """How likely the tokens were, the one that ended the answer left out."""
-        if choice.job.ask.logprobs is None:
+        if choice.job.request.options.logprobs is None:
             return None
         shown = [entry for entry in entries if not self._engine.is_stop(entry.token)]
         return {"content": [self._token(entry) for entry in shown], "refusal": None}

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from localspec.chat.answer import GenerationResponse
+from localspec.chat.answer import Piece
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.replies import Json, Reply, finite, origins, text_of
 from localspec.server.api.requests import MOST_ANSWERS, TRUTH, WHOLE, AnswerRequest, Text
 from localspec.server.errors import BadRequest
-from localspec.server.queue.job import Ask
+from localspec.server.queue.job import GenerationRequest
 from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class CompletionRequest(AnswerRequest):
     best_of: Annotated[int, Field(ge=1, le=1), WHOLE] | None = None  # Literal[1] takes true
     suffix: Literal[""] | None = None
 
-    def read(self, service: "Service") -> tuple[list[Ask], Reply]:
+    def read(self, service: "Service") -> tuple[list[GenerationRequest], Reply]:
         """What is to be answered, and how; reads texts, which takes its time."""
         service.require_model(self.model)
         grammar, warnings = self.read_grammar()
@@ -80,12 +80,12 @@ class _Completion:
             for choice in answers.choices
         ]
 
-    def parts(self, choice: Choice, response: GenerationResponse) -> Iterator[Json]:
+    def parts(self, choice: Choice, response: Piece) -> Iterator[Json]:
         part = self._choice(choice, response.text, response.logprobs)
-        yield part | {"origins": origins(response.pieces)} if self._with_origins else part
+        yield part | {"origins": origins(response.parts)} if self._with_origins else part
 
     def _choice(self, choice: Choice, text: str, entries: Sequence[TokenLogprob]) -> Json:
-        asked = choice.job.ask.logprobs is not None
+        asked = choice.job.request.options.logprobs is not None
         return {
             "index": choice.index,
             "text": text,

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from fastapi.sse import format_sse_event
 
 from localspec import __version__
-from localspec.chat.answer import GenerationResponse, TextPiece
+from localspec.chat.answer import Piece, TextPart
 from localspec.chat.stats import GenerationStats
 from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.documents import Timings, Usage
@@ -26,7 +26,7 @@ class Form(Protocol):
         """The choices of a reply in one piece."""
         ...
 
-    def parts(self, choice: Choice, response: GenerationResponse) -> Iterator[Json]:
+    def parts(self, choice: Choice, response: Piece) -> Iterator[Json]:
         """What a stream says of a response: choices, each an event's only one."""
         ...
 
@@ -60,7 +60,7 @@ class Reply:
         }
 
     async def events(
-        self, answers: Answers, first: tuple[Choice, GenerationResponse], request_id: str
+        self, answers: Answers, first: tuple[Choice, Piece], request_id: str
     ) -> AsyncIterator[bytes]:
         """The reply as server-sent events; an error in the middle is the last of them."""
         try:
@@ -76,9 +76,7 @@ class Reply:
             yield _event(self._last(answers) | {"choices": [], "usage": usage(answers.choices)})
         yield format_sse_event(data_str="[DONE]")
 
-    def _chunks(
-        self, answers: Answers, choice: Choice, response: GenerationResponse
-    ) -> Iterator[Json]:
+    def _chunks(self, answers: Answers, choice: Choice, response: Piece) -> Iterator[Json]:
         no_usage = {"usage": None} if self._request.includes_usage else {}
         draft = {"tokens": response.draft_tokens, "status": response.status.value}
         drafting = {"draft": draft} if self._request.return_origins else {}
@@ -100,9 +98,11 @@ def _event(body: Json) -> bytes:
 
 def usage(choices: Sequence[Choice]) -> Usage:
     """Tokens as OpenAI counts them: a prompt once, however many answers it has."""
-    prompts = {id(choice.job.ask.prompt): len(choice.job.ask.prompt) for choice in choices}
+    prompts = {id(choice.job.request.prompt): len(choice.job.request.prompt) for choice in choices}
     read, generated = sum(prompts.values()), sum(choice.stats.tokens for choice in choices)
-    cached = {id(choice.job.ask.prompt): choice.stats.cached_tokens for choice in reversed(choices)}
+    cached = {
+        id(choice.job.request.prompt): choice.stats.cached_tokens for choice in reversed(choices)
+    }
     return {
         "prompt_tokens": read,
         "completion_tokens": generated,
@@ -142,6 +142,6 @@ def text_of(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def origins(pieces: Sequence[TextPiece]) -> list[Json]:
+def origins(pieces: Sequence[TextPart]) -> list[Json]:
     """Where each piece of text came from."""
     return [piece._asdict() for piece in pieces]

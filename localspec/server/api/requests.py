@@ -14,14 +14,14 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from localspec.chat.window import require_room
 from localspec.core.config import MAX_DRAFT_TOKENS, DraftTokens
 from localspec.core.errors import UsageError
 from localspec.core.sampling_params import MAX_SEED, SamplingParams, require_fixed_length
-from localspec.engine.generate import require_room
 from localspec.engine.grammar.source import MAX_CHARACTERS, read_grammar, read_regex, schema_grammar
 from localspec.engine.text_stream import Prompt
 from localspec.server.errors import BadRequest
-from localspec.server.queue.job import Ask
+from localspec.server.queue.job import GenerationRequest
 
 if TYPE_CHECKING:
     from localspec.server.service import Service
@@ -190,7 +190,7 @@ class AnswerRequest(Part):
         max_tokens: int | None,
         grammar: str | None,
         logprobs: int | None,
-    ) -> list[Ask]:
+    ) -> list[GenerationRequest]:
         """One for each answer: those to the same prompt have seeds that follow each other.
 
         Raises what is wrong with them, before anything waits.
@@ -200,26 +200,26 @@ class AnswerRequest(Part):
                 f"That are {len(prompts) * self.choices} answers.",
                 f"Ask for {MOST_ANSWERS} at most.",
             )
-        params, seed = self._params(service.defaults.params), service.seed(self.seed)
+        defaults = service.defaults.options
+        params, seed = self._params(defaults.sampling), service.seed(self.seed)
         service.engine.token_rules(params)
         asked: DraftTokens | None = 0 if self.draft_tokens == "off" else self.draft_tokens
-        length = service.draft_length(asked)
-        require_fixed_length(length, params)
+        options = replace(
+            defaults,
+            draft_tokens=service.draft_length(asked),
+            max_tokens=defaults.max_tokens if max_tokens is None else max_tokens,
+            stop=self.stops,
+            grammar=grammar,
+            logprobs=logprobs,
+        )
+        require_fixed_length(options.draft_tokens, params)
         for prompt in prompts:
             require_room(len(prompt), service.engine.target.n_ctx)
+        seeds = [(seed + i) % (MAX_SEED + 1) for i in range(self.choices)]
         return [
-            Ask(
-                prompt,
-                replace(params, seed=(seed + i) % (MAX_SEED + 1)),
-                length,
-                service.defaults.max_tokens if max_tokens is None else max_tokens,
-                self.stops,
-                grammar,
-                suffix=service.defaults.suffix,
-                logprobs=logprobs,
-            )
+            GenerationRequest(prompt, replace(options, sampling=replace(params, seed=each)))
             for prompt in prompts
-            for i in range(self.choices)
+            for each in seeds
         ]
 
     def _params(self, defaults: SamplingParams) -> SamplingParams:

@@ -11,7 +11,7 @@ const ENDS = {
   stop: "",
   length: "stopped at a limit: tokens, time or context",
 };
-const ORIGINS = ["draft", "suffix", "history", "forced", "corrected", "plain"];
+const ORIGINS = ["draft", "lookup", "history", "forced", "corrected", "plain"];
 const OPENS_CODE = /^ {0,3}```[^`]*$/;
 const CLOSES_CODE = /^ {0,3}```\s*$/;
 

@@ -4,27 +4,20 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from localspec.core.config import DraftTokens
+from localspec.chat.answer import Piece
 from localspec.core.errors import LocalspecError
-from localspec.core.sampling_params import SamplingParams
-from localspec.chat.answer import GenerationResponse
+from localspec.core.generate_options import GenerateOptions
 from localspec.engine.text_stream import Prompt
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class GenerationRequest:
     """What `stream_generate` is to be called with."""
 
     prompt: Prompt
-    params: SamplingParams
-    draft_tokens: DraftTokens
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    grammar: str | None = None
-    suffix: bool = True
-    logprobs: int | None = None
+    options: GenerateOptions
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +28,7 @@ class Job:
     ``begun_at``, when a slot took it, are of `time.monotonic`.
     """
 
-    ask: Ask
+    request: GenerationRequest
     withdraw: "Callable[[Job], None]" = lambda job: None  # told of a cancellation
     asked_at: float = field(default_factory=time.monotonic)
     begun_at: float | None = None
@@ -72,11 +65,9 @@ class Job:
         self.begun_at = time.monotonic()
         self._wait_no_more()
 
-    def put(self, response: GenerationResponse) -> None:
-        """Pass a response on; its figures are those of now, for the stream's are live."""
-        if response.finish_reason is None:  # else its figures change no more
-            response = replace(response, stats=response.stats.sums())
-        self._put(response)
+    def put(self, piece: Piece) -> None:
+        """Pass a piece on."""
+        self._put(piece)
 
     def end(self, error: BaseException | None = None) -> None:
         """Nothing more comes, as the answer is complete, or because of an error."""
@@ -87,7 +78,7 @@ class Job:
         if self._patience is not None:
             self._in_loop(self._patience.cancel)
 
-    def _put(self, item: GenerationResponse | BaseException | None) -> None:
+    def _put(self, item: Piece | BaseException | None) -> None:
         self._in_loop(lambda: self._arrivals.put_nowait((self, item)))
 
     def _in_loop(self, act: Callable[[], None]) -> None:
@@ -95,12 +86,12 @@ class Job:
             self._loop.call_soon_threadsafe(act)
 
 
-Arrival = tuple[Job, GenerationResponse | BaseException | None]
+Arrival = tuple[Job, Piece | BaseException | None]
 
 
 async def received(
     jobs: Sequence[Job],
-) -> AsyncGenerator[tuple[Job, GenerationResponse | None], None]:
+) -> AsyncGenerator[tuple[Job, Piece | None], None]:
     """The responses of jobs as they come, each with its job; None at the end of a job.
 
     To be iterated once for each job. Raises the error of the first job that fails; who leaves the

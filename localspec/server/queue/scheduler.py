@@ -10,7 +10,7 @@ from types import TracebackType
 from localspec.core.errors import UsageError
 from localspec.engine.generate import TextEngine
 from localspec.engine.prefix_cache import WORTH_KEEPING, PrefixCache
-from localspec.server.queue.job import Ask, Job
+from localspec.server.queue.job import GenerationRequest, Job
 from localspec.server.queue.limits import Closing, Limits, QueueFull, QueueTimeout
 from localspec.server.queue.worker import Worker
 from localspec.speculative.prefix import common_prefix
@@ -58,17 +58,17 @@ class Scheduler:
         """Jobs under way."""
         return len(self._running)
 
-    def submit(self, ask: Ask) -> Job:
+    def submit(self, request: GenerationRequest) -> Job:
         """Queue an answer; see `submit_all`."""
-        return self.submit_all([ask])[0]
+        return self.submit_all([request])[0]
 
-    def submit_all(self, asks: Sequence[Ask]) -> list[Job]:
+    def submit_all(self, requests: Sequence[GenerationRequest]) -> list[Job]:
         """Queue answers one after the other, all or none; to be called in an event loop.
 
         A job that waits too long ends with QueueTimeout. Raises QueueFull where there is no room
         for all now, UsageError where there never is, Closing once `close` was called.
         """
-        jobs = [Job(ask, self._withdraw) for ask in asks]
+        jobs = [Job(request, self._withdraw) for request in requests]
         with self._lock:
             self._require_room(len(jobs))
             self._waiting.extend(jobs)
@@ -146,7 +146,7 @@ class Scheduler:
         """Let idle slots begin what waits."""
         while self._waiting and self._idle:
             job = self._waiting.popleft()
-            worker = max(self._idle, key=lambda worker: _shared(worker, job.ask.prompt))
+            worker = max(self._idle, key=lambda worker: _shared(worker, job.request.prompt))
             self._idle.remove(worker)
             self._running.add(job)
             job.begin()

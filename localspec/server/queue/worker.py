@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from queue import SimpleQueue
 
+from localspec.chat.answer import Piece
 from localspec.core.interrupt import Cancelled, require_wanted, stopped_when
-from localspec.chat.answer import GenerationResponse
 from localspec.engine.generate import TextEngine, stream_generate
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.server.queue.job import Job
@@ -74,7 +74,7 @@ class Worker:
         def unwanted() -> bool:
             return job.cancelled or time.monotonic() > ends
 
-        last: GenerationResponse | None = None
+        last: Piece | None = None
         with self._engine.answering():
             try:
                 with stopped_when(unwanted), closing(self._responses(job)) as responses:
@@ -89,34 +89,24 @@ class Worker:
                     job.put(_cut_off(last, self._answer_seconds))
             self._keep_profile()
 
-    def _responses(self, job: Job) -> Generator[GenerationResponse, None, None]:
+    def _responses(self, job: Job) -> Generator[Piece, None, None]:
         require_wanted()
-        ask, engine = job.ask, self._engine
-        self._prefixes.take_up(engine, ask.prompt)
-        return stream_generate(
-            engine,
-            ask.prompt,
-            ask.params,
-            ask.draft_tokens,
-            suffix=ask.suffix,
-            max_tokens=ask.max_tokens,
-            stop=ask.stop,
-            grammar=ask.grammar,
-            logprobs=ask.logprobs,
-        )
+        request, engine = job.request, self._engine
+        self._prefixes.take_up(engine, request.prompt)
+        return stream_generate(engine, request.prompt, request.options)
 
     def _keep_profile(self) -> None:
         """A server runs for days: what was learnt is not only written at its end."""
         if time.monotonic() - self._kept_at > _KEEP_PROFILE:
-            self._engine.profile.keep()
+            self._engine.profile.save()
             self._kept_at = time.monotonic()
 
 
-def _cut_off(last: GenerationResponse | None, seconds: float) -> GenerationResponse:
+def _cut_off(last: Piece | None, seconds: float) -> Piece:
     """The end of an answer that took too long, with the text that was held back.
 
     Raises AnswerTimeout where nothing was said yet.
     """
     if last is None:
         raise AnswerTimeout(seconds) from None
-    return GenerationResponse(last.held, (), last.stats, "length", last.draft_tokens, last.status)
+    return Piece(last.held, (), last.stats, "length", last.draft_tokens, last.status)

@@ -4,7 +4,7 @@ What is not measured here is learnt from the answers themselves.
 """
 
 from localspec.speculative.control.costs import PassCosts
-from localspec.speculative.control.knowledge import Knowledge
+from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.loop import Clock, TokenModel
 
 BUDGET = 2.0  # seconds
@@ -19,13 +19,13 @@ _ALIKE = 1.35  # times more or less
 
 def calibrate(
     target: TokenModel, draft: TokenModel | None, clock: Clock, budget: float = BUDGET
-) -> Knowledge:
+) -> PairProfile:
     """Measure passes of both models on empty caches until the budget is spent.
 
     Two widths are measured in any case. The caches are left empty.
     """
     _seconds(target, 1, clock)  # the first pass of all reads the weights in
-    known, end = Knowledge(), clock() + budget
+    known, end = PairProfile(), clock() + budget
     if draft is not None:  # which may look into the target's cache: that holds a token now
         draft_end = clock() + budget / 3
         _measure(draft, known.draft, _DRAFT_WIDTHS, clock, draft_end)
@@ -37,7 +37,7 @@ def calibrate(
 
 
 def still_holds(
-    known: Knowledge, target: TokenModel, draft: TokenModel | None, clock: Clock
+    known: PairProfile, target: TokenModel, draft: TokenModel | None, clock: Clock
 ) -> bool:
     """Whether a few passes cost, against a plain one, about what was learnt before.
 
@@ -51,8 +51,8 @@ def still_holds(
     found = [(_best(target, _SPOT, clock) / plain, spot / before)]
     if draft is not None:  # which may look into the target's cache: that is not empty yet
         found.append((_best(draft, 1, clock) / plain, known.draft.seconds(1, 0) / before))
-        draft.keep(0)
-    target.keep(0)
+        draft.truncate(0)
+    target.truncate(0)
     return all(1 / _ALIKE < now / then < _ALIKE for now, then in found)
 
 
@@ -76,11 +76,11 @@ def _measure(
         guess.observe(width, 0, best)
     for width, best in found.items():
         costs.observe(width, 0, best)
-    model.keep(0)
+    model.truncate(0)
 
 
 def _seconds(model: TokenModel, width: int, clock: Clock) -> float:
-    model.keep(0)
+    model.truncate(0)
     began = clock()
     # Different tokens: those of one kind would all go to the same experts of a mixture.
     model.decode([(7919 * i + 1) % model.n_vocab for i in range(width)], width)

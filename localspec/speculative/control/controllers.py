@@ -7,7 +7,7 @@ from itertools import islice, takewhile
 from localspec.core.config import MAX_DRAFT_TOKENS, DraftTokens
 from localspec.speculative.control.branching import Tree
 from localspec.speculative.control.conversations import Conversation, Conversations
-from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge
+from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile
 from localspec.speculative.control.probing import (
     FAR_BEHIND,
     LONGEST_INTERVAL,
@@ -127,7 +127,7 @@ class Adaptive:
 
     def __init__(
         self,
-        knowledge: Knowledge,
+        knowledge: PairProfile,
         clock: Clock,
         drafter: Drafter | None = None,
         *lookups: Lookup | None,
@@ -142,9 +142,11 @@ class Adaptive:
         self._tree = None if tree is None or tree.branches == 1 else tree
         self._acceptance = GroupAcceptance(knowledge, bucket)
         has_draft = drafter is not None
-        block = drafter is not None and drafter.block
+        block = drafter is not None and drafter.drafts_block
         self._drafts_at_once = drafter is not None and drafter.reads_along
-        self._value = Valuation(knowledge, self._acceptance, has_draft=has_draft, block=block)
+        self._value = Valuation(
+            knowledge, self._acceptance, has_draft=has_draft, drafts_block=block
+        )
         self._probe: DraftProbe | None = None
         if drafter is not None:
             timed = TimedDrafter(drafter, knowledge, self._acceptance, clock)

@@ -29,7 +29,7 @@ def solve(
     chances: Sequence[tuple[float, float]],
     longest: int,
     *,
-    block: bool = False,
+    drafts_block: bool = False,
 ) -> Policy:
     """The best policy for these costs and chances, by optimal stopping.
 
@@ -42,7 +42,7 @@ def solve(
 
     ``verify[n - 1]`` and ``step`` are seconds of a pass of n tokens and of a draft step, ``rate``
     is tokens per second, ``chances`` are pairs of a probability of being right and its weight.
-    With ``block``, the first step pays for all others.
+    With ``drafts_block``, the first step pays for all others.
     """
     p = np.array([chance for chance, _ in chances])
     weight = np.array([weight for _, weight in chances])
@@ -57,7 +57,7 @@ def solve(
     for k in range(longest - 1, -1, -1):
         stop = -rate * verify[k]
         taken = products + np.interp(product_logs, logs, ahead)
-        price = 0.0 if block and k else step
+        price = 0.0 if drafts_block and k else step
         go_on = np.maximum(taken, stop) @ weight - rate * price
         better = go_on > stop
         # The gain grows with the chance: the first place where it pays is the threshold.

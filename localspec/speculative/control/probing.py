@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge
+from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile
 from localspec.speculative.control.valuation import Valuation
 from localspec.speculative.drafters import Candidate, Drafter
 from localspec.speculative.loop import Clock
@@ -20,7 +20,7 @@ class TimedDrafter:
     """A drafter whose steps and readings are timed for the cost model; reviews teach acceptance."""
 
     def __init__(
-        self, drafter: Drafter, knowledge: Knowledge, acceptance: GroupAcceptance, clock: Clock
+        self, drafter: Drafter, knowledge: PairProfile, acceptance: GroupAcceptance, clock: Clock
     ) -> None:
         self._drafter = drafter
         self._known = knowledge
@@ -63,12 +63,14 @@ class TimedDrafter:
             if candidate is None:
                 return
             seconds = self._clock() - began
-            company = self._drafter.company
-            self.sequences = company.sequences
+            batch_share = self._drafter.batch_share
+            self.sequences = batch_share.sequences
             self._spent += seconds / self.sequences
-            if width and not company.mixed:
-                self._known.draft.observe(width + company.others, past, seconds)
-            width = 0 if self._drafter.block else 1  # what was paid with the first step costs none
+            if width and not batch_share.mixed:
+                self._known.draft.observe(width + batch_share.others, past, seconds)
+            width = (
+                0 if self._drafter.drafts_block else 1
+            )  # what was paid with the first step costs none
             yield candidate
 
     def read(self, context: list[int], unread: int) -> float:
@@ -103,7 +105,7 @@ class TimedDrafter:
 class DraftProbe:
     """Looks at a draft model that is not used, at growing intervals and within the loss budget."""
 
-    def __init__(self, drafter: TimedDrafter, knowledge: Knowledge, value: Valuation) -> None:
+    def __init__(self, drafter: TimedDrafter, knowledge: PairProfile, value: Valuation) -> None:
         self.drafter = drafter
         self.emitted = 0  # tokens of this answer
         self._has_prompt = False

@@ -9,7 +9,7 @@ import numpy as np
 
 from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.speculative.control.branching import Tree, Trie
-from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge
+from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile
 from localspec.speculative.control.policy import Policy, solve
 from localspec.speculative.drafters import MODEL, Candidate
 from localspec.speculative.loop import Round, TreeDecoder
@@ -40,16 +40,16 @@ class Valuation:
 
     def __init__(
         self,
-        knowledge: Knowledge,
+        knowledge: PairProfile,
         acceptance: GroupAcceptance,
         *,
         has_draft: bool,
-        block: bool = False,
+        drafts_block: bool = False,
     ) -> None:
         self._known = knowledge
         self._acceptance = acceptance
         self._has_draft = has_draft
-        self._block = block
+        self._block = drafts_block
         self._verify: list[float] = []  # seconds by width, for contexts of about this length
         self._rises: list[float] = []  # the least seconds for each token more, by width
         self._pending = 0  # tokens that the next pass reads again
@@ -235,7 +235,7 @@ class Valuation:
         plain, *wider = self._beside()
         verify = [plain, *(seconds + self._known.replay for seconds in wider)]
         step = self._step(past)
-        return solve(verify, step, self.rate(), chances, LONGEST_AUTO, block=self._block)
+        return solve(verify, step, self.rate(), chances, LONGEST_AUTO, drafts_block=self._block)
 
     def _beside(self) -> list[float]:
         """Seconds of the next pass by its own tokens, 1 and more, beside those of others.

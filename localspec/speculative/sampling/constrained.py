@@ -67,14 +67,14 @@ class ConstrainedSampler(Sampler):
         """How many of the tokens before it a pick must be shown."""
         return max(RECALL, self._sampler.memory)
 
-    def pick(self, logits: "Logits", position: int, history: Sequence[int]) -> int:
+    def sample(self, logits: "Logits", position: int, history: Sequence[int]) -> int:
         """The token at ``position``, an allowed one."""
         if self.params.seed_decides:
-            token = self._sampler.pick(logits, position, history)
+            token = self._sampler.sample(logits, position, history)
             if self._allows(token, position, history):
                 return token
-        pick = self._sampler.pick
-        return self._again(logits, position, history, lambda row: pick(row, position, history))
+        sample = self._sampler.sample
+        return self._again(logits, position, history, lambda row: sample(row, position, history))
 
     def verify(
         self,
@@ -86,7 +86,7 @@ class ConstrainedSampler(Sampler):
     ) -> int:
         """The token in the place of a drafted one, by the other sampler's rule."""
         if self.params.seed_decides:
-            return self.pick(logits, position, history)
+            return self.sample(logits, position, history)
         verify = self._sampler.verify
         return self._again(
             logits,
@@ -121,11 +121,11 @@ class ConstrainedSampler(Sampler):
 
         Infinite where the constraint or truncation leaves the token out.
         """
-        if self.pick(logits, position, history) == token:
+        if self.sample(logits, position, history) == token:
             return 0.0
         if not self._allows(token, position, history):
             return float("inf")
-        picked = self._sampler.pick(logits, position, history)
+        picked = self._sampler.sample(logits, position, history)
         if not self._allows(picked, position, history):
             logits = self._masked(logits, position, history)
         return self._sampler.shortfall(logits, position, history, token)

@@ -11,7 +11,7 @@ from localspec.core.errors import UsageError
 from localspec.speculative.sampling.row import Row
 
 if TYPE_CHECKING:
-    from localspec.speculative.loop import Logits, Picker
+    from localspec.speculative.loop import Logits, TokenSampler
     from localspec.speculative.sampling.sampler import TokenDistribution
 
 MAX_LOGPROBS = 20  # OpenAI's bound of top_logprobs
@@ -30,7 +30,7 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...]
 
 
-class RecordingPicker:
+class RecordingSampler:
     """Picks by another's rule, and keeps what each row says of the pick.
 
     The softmax of the row as the target returned it, before logit bias, penalties, a grammar and
@@ -38,7 +38,7 @@ class RecordingPicker:
     target is emitted, and nothing else is: a rejected draft has no entry.
     """
 
-    def __init__(self, picker: "Picker", top: int) -> None:
+    def __init__(self, picker: "TokenSampler", top: int) -> None:
         """``top``: how many of the likeliest tokens; UsageError outside of 0 to MAX_LOGPROBS."""
         if not 0 <= top <= MAX_LOGPROBS:
             raise UsageError(
@@ -49,9 +49,9 @@ class RecordingPicker:
         self._top = top
         self._recorded: list[TokenLogprob] = []
 
-    def pick(self, logits: "Logits", position: int, history: Sequence[int]) -> int:
+    def sample(self, logits: "Logits", position: int, history: Sequence[int]) -> int:
         """The other's pick, recorded."""
-        return self._record(logits, self._picker.pick(logits, position, history))
+        return self._record(logits, self._picker.sample(logits, position, history))
 
     def verify(
         self,

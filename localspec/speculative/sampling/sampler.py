@@ -104,7 +104,7 @@ class Sampler:
         self._greedy = params.greedy
         self._needs_chain = needs_chain(params)
 
-    def pick(self, logits: NDArray[np.float32], position: int, history: Sequence[int]) -> int:
+    def sample(self, logits: NDArray[np.float32], position: int, history: Sequence[int]) -> int:
         """The token at ``position`` of the stream, given one row of logits.
 
         ``logits`` has shape (n_vocab,) and is not changed; ``history`` holds the tokens before
@@ -142,7 +142,7 @@ class Sampler:
         distribution: TokenDistribution | None,
     ) -> int:
         """The token in the place of a drafted one: `pick`'s, whatever was drafted."""
-        return self.pick(logits, position, history)
+        return self.sample(logits, position, history)
 
     def choose(
         self,

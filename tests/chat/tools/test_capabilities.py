@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from localspec.core.errors import UsageError
 from localspec.chat.message import Message, read_messages
 from localspec.chat.template import CHATML, ChatTemplate
 from localspec.chat.tools.capabilities import CallsTaken, short_id
 from localspec.chat.tools.tool import read_tools
+from localspec.core.errors import UsageError
 from tests.support import templates, tool_templates
 
 TOOLS = read_tools([{"type": "function", "function": {"name": "f"}}])

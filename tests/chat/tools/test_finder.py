@@ -183,7 +183,7 @@ def test_text_behind_a_call_is_said() -> None:
 
 def test_a_call_comes_once_it_is_complete_and_the_text_before_it_at_once() -> None:
     reader = CallFinder(forms.HERMES, TOOLS)
-    assert reader.push("Look: <tool") == ["Look:"]
+    assert reader.push("AnswerStyle: <tool") == ["AnswerStyle:"]
     assert reader.push('_call>{"name": "f", "argu') == []
     assert reader.push('ments": {"city": "Oslo"}}') == [CALL]
     assert reader.push("\n</tool_call>") == []

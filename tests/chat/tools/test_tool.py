@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from localspec.core.errors import UsageError
 from localspec.chat.tools.tool import ToolChoice, as_json, forced_tools, parsed, read_tools
+from localspec.core.errors import UsageError
 
 
 def tool(name: object = "f", **more: object) -> dict[str, Any]:

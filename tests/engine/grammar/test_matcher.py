@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.core.errors import GrammarError, UsageError
-from localspec.core.sampling_params import AcceptanceRule, SamplingParams
 from localspec.chat.answer import Answer, collect
+from localspec.core.config import DraftTokens
+from localspec.core.errors import GrammarError, UsageError
+from localspec.core.generate_options import GenerateOptions
+from localspec.core.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.grammar import matcher
@@ -52,21 +54,18 @@ def obeying(
     engine: Engine,
     grammar: str,
     params: SamplingParams = GREEDY,
-    length: object = 0,
+    length: DraftTokens = 0,
     max_tokens: int = 80,
     prompt: list[int] | None = None,
 ) -> Answer:
     """One answer within a grammar, from empty caches."""
-    engine.target.keep(0)
+    engine.target.truncate(0)
     if engine.draft is not None:
-        engine.draft.keep(0)
+        engine.draft.truncate(0)
     stream = stream_generate(
         engine,
         prompt or random_ids(8),
-        params,
-        length,  # type: ignore[arg-type]
-        max_tokens=max_tokens,
-        grammar=grammar,
+        GenerateOptions(params, length, max_tokens=max_tokens, grammar=grammar),
     )
     return collect(stream)
 
@@ -249,12 +248,14 @@ def test_a_dead_end_is_an_error(engine: Engine) -> None:
         obeying(engine, 'root ::= "Z"', without(engine, b"Z", GREEDY))
 
 
-def before_the_dead_end(engine: Engine, params: SamplingParams, length: object) -> str:
+def before_the_dead_end(engine: Engine, params: SamplingParams, length: DraftTokens) -> str:
     """What is shown of an answer that can go on nowhere."""
-    engine.target.keep(0)
+    engine.target.truncate(0)
     grammar, parts = 'root ::= "one" [a-c]{20} "Z"', list[str]()
     params = without(engine, b"Z", params)
-    stream = stream_generate(engine, random_ids(8), params, length, grammar=grammar)  # type: ignore[arg-type]
+    stream = stream_generate(
+        engine, random_ids(8), GenerateOptions(params, length, grammar=grammar)
+    )
     with pytest.raises(GrammarError, match="position"):
         collect(stream, lambda response: parts.append(response.text))
     return "".join(parts)

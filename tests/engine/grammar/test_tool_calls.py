@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from localspec.core.errors import UsageError
 from localspec.chat.tools import forms
 from localspec.chat.tools.forms import CallForm
-from localspec.engine.grammar.tool_calls import tool_grammar
 from localspec.chat.tools.tool import Tool, read_tools
+from localspec.core.errors import UsageError
+from localspec.engine.grammar.tool_calls import tool_grammar
 from tests.support.grammars import accepts
 
 SCHEMA = {

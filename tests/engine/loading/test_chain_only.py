@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from localspec.engine.engine import Engine
-from localspec.llama import llama_library
 from localspec.engine.loading.chain_only import chain_only
+from localspec.llama import llama_library
 from localspec.metadata.header import read_header
 from tests.support.real_pair import GREEDY, TinyFiles, fresh, options, random_ids
 from tests.support.tiny_models import write_tiny_model

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from localspec.core import machine
-from localspec.llama import llama_library
 from localspec.engine.loading.notes import missing_gpu
+from localspec.llama import llama_library
 
 pytestmark = pytest.mark.llama
 

@@ -11,8 +11,8 @@ import pytest
 
 from localspec.core import paths
 from localspec.engine.engine import Engine
-from localspec.llama.model import LlamaModel
 from localspec.engine.loading.rollback_choice import load_target
+from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from tests.support.real_pair import options
 

@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 
 from localspec.bench.equality import audit_answers, rounding
 from localspec.bench.plan import BenchPlan
+from localspec.chat.answer import Answer, collect
 from localspec.core.config import DraftTokens
 from localspec.core.errors import EngineError
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
-from localspec.chat.answer import Answer, collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
+from localspec.engine.slots.slot import Slot, one_at_a_time
 from localspec.llama import llama_library
 from localspec.llama.cache.rollback import Fork
 from localspec.llama.model import LlamaModel
-from localspec.engine.slots.slot import Slot, one_at_a_time
 from localspec.metadata.header import read_header
 from localspec.speculative.loop import TokenModel
 from tests.support.real_pair import (
@@ -78,7 +79,9 @@ def at_once(
         while waiting:
             number, prompt = waiting.pop(0)
             with slot.answering():
-                responses = stream_generate(slot, prompt, params, length, max_tokens=80)
+                responses = stream_generate(
+                    slot, prompt, GenerateOptions(params, length, max_tokens=80)
+                )
                 found[number] = collect(responses)
 
     in_threads([partial(work, slot) for slot in slots])
@@ -127,14 +130,14 @@ STEPS = st.lists(
 def apply(step: str, model: TokenModel, count: int, kept: int) -> None:
     before = len(model.tokens)
     if before + count + 2 > 200:
-        model.keep(20)
+        model.truncate(20)
     elif step == "verify":
         model.decode([9, *range(100, 100 + count)], count + 1)
-        model.keep(before + 1 + min(kept, count))
+        model.truncate(before + 1 + min(kept, count))
     elif step == "read" and count:
         model.decode([*range(50, 50 + count)], 0)
     elif step == "return":
-        model.keep(min(before, kept))
+        model.truncate(min(before, kept))
 
 
 @pytest.fixture(scope="module", params=[0, 24], ids=["attention", "sliding window"])
@@ -163,7 +166,7 @@ def test_after_any_history_of_all_slots_each_one_s_state_is_right(
 ) -> None:
     slots, oracle = shared_and_alone
     for slot in slots:
-        slot.target.keep(0)
+        slot.target.truncate(0)
 
     def work(number: int) -> None:
         with slots[number].answering():
@@ -173,7 +176,7 @@ def test_after_any_history_of_all_slots_each_one_s_state_is_right(
 
     in_threads([partial(work, number) for number in range(3)])
     for slot in slots:
-        oracle.keep(0)
+        oracle.truncate(0)
         expected = oracle.decode([*slot.target.tokens, 7], 1)[0]
         found = slot.target.decode([7], 1)[0]
         assert np.abs(found - expected).max() <= 1e-3 * np.abs(expected).max()
@@ -195,7 +198,7 @@ def test_who_asks_for_what_llama_cpp_refuses_is_alone_with_the_error(tiny: TinyF
         slots = slots_of(engine)
         prompt = random_ids(9)
         expected = slots[0].target.decode(prompt, 1)[0].copy()
-        slots[0].target.keep(0)
+        slots[0].target.truncate(0)
         seen: dict[int, object] = {}
 
         def work(number: int) -> None:
@@ -208,7 +211,7 @@ def test_who_asks_for_what_llama_cpp_refuses_is_alone_with_the_error(tiny: TinyF
                 else:
                     model.decode([3], 1)
                 seen[number] = list(model.tokens)
-                model.keep(0)
+                model.truncate(0)
                 assert np.abs(model.decode(prompt, 1)[0] - expected).max() < 0.05
 
         in_threads([partial(work, 0), partial(work, 1)])
@@ -221,10 +224,10 @@ def test_a_slot_that_forgets_all_leaves_the_others_what_they_hold(
     first, second = slots[0].target, slots[1].target
     text = random_ids(40)
     for model in (first, second, alone.target):
-        model.keep(0)
+        model.truncate(0)
         model.decode(text, 0)
     expected = alone.target.decode([7], 1)[0]
-    second.keep(0)
+    second.truncate(0)
     second.decode([1, 2, 3], 0)
     assert np.abs(first.decode([7], 1)[0] - expected).max() < 0.05
 
@@ -234,7 +237,7 @@ def test_a_pass_that_fails_halfway_leaves_the_caches_as_they_were(
 ) -> None:
     """As where llama.cpp computes some of it and then runs out of memory."""
     model = slots[0].target
-    model.keep(0)
+    model.truncate(0)
     model.decode(random_ids(20), 0)
     expected = model.decode([7], 1)[0].copy()
     llama = llama_library.library()
@@ -243,7 +246,7 @@ def test_a_pass_that_fails_halfway_leaves_the_caches_as_they_were(
         patched.setattr(llama, "llama_decode", lambda *given: decode(*given) or -3)
         with pytest.raises(EngineError, match="code -3"):
             model.decode([8, 9], 1)
-    model.keep(20)
+    model.truncate(20)
     assert np.abs(model.decode([7], 1)[0] - expected).max() < 0.05
 
 
@@ -253,7 +256,7 @@ def test_passes_that_only_read_are_over_when_they_return(
     """Else on a GPU their seconds would be counted as those of the next round."""
     unfinished = unfinished_passes(monkeypatch)
     for model in filter(None, (slots[0].target, slots[0].draft)):
-        model.keep(0)
+        model.truncate(0)
         model.decode(random_ids(200), 0)
         assert not unfinished
 
@@ -261,7 +264,7 @@ def test_passes_that_only_read_are_over_when_they_return(
 def test_a_state_goes_from_one_slot_to_another(slots: list[Slot]) -> None:
     first, second = slots[0].target, slots[1].target
     for model in (first, second):
-        model.keep(0)
+        model.truncate(0)
     text = random_ids(40)
     first.decode(text, 0)
     state = first.state()

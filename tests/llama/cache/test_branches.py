@@ -46,7 +46,7 @@ class Watched(NamedTuple):
 
     def expected(self, tokens: Sequence[int], rows: int) -> Logits:
         """Logits after the last tokens of a text that is read for the first time."""
-        self.oracle.keep(0)
+        self.oracle.truncate(0)
         return self.oracle.decode(tokens, rows).copy()
 
     def verify(self, parents: Sequence[int], tokens: Sequence[int]) -> None:
@@ -71,7 +71,7 @@ class Watched(NamedTuple):
         assert [n_cells(self.model, i) for i in range(MAX_PATHS)] == ends
         expected = self.expected([*tokens, 7], 1)
         assert np.abs(self.model.decode([7], 1) - expected).max() < NEAR
-        self.model.keep(len(tokens))
+        self.model.truncate(len(tokens))
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def watched(_watched: Watched) -> Iterator[Watched]:
 
 def begin(watched: Watched) -> None:
     watched.model.min_width = 1
-    watched.model.keep(0)
+    watched.model.truncate(0)
     watched.model.decode(TEXT, 0)
 
 
@@ -137,16 +137,16 @@ def test_after_any_history_the_cache_holds_the_text(
         if step == "tree":
             watched.verify(parents, ids)
             way = way_to(min(number, len(parents)), parents)
-            watched.tree.take(way[1:])
+            watched.tree.commit(way[1:])
             text += [ids[row] for row in way]
         elif step == "chain":
             ids = rng.integers(0, 256, number + 1).tolist()
             model.decode(ids, len(ids))
             text += ids[: number // 2 + 1]
-            model.keep(len(text))
+            model.truncate(len(text))
         elif step == "keep":
             text = text[: max(0, len(text) - number)]
-            model.keep(len(text))
+            model.truncate(len(text))
         elif step == "abandon":
             watched.tree.decode([1, 2, 3, 4], [0, 0, 1])
         elif step == "fail":
@@ -161,7 +161,7 @@ def test_after_any_history_the_cache_holds_the_text(
         if number % 2 and step not in ("abandon", "width"):  # else the next step finds it so
             watched.assert_holds(text)
     model.min_width = 1
-    model.keep(len(text))
+    model.truncate(len(text))
     watched.assert_holds(text)
 
 
@@ -174,7 +174,7 @@ def test_rows_of_a_tree_are_bit_for_bit_those_of_chains(demo_files: tuple[Path, 
     rows = branched.tree.decode(tokens, parents).copy()
     for leaf in (3, 5, 6, 7):
         way = way_to(leaf, parents)
-        chains.keep(0)
+        chains.truncate(0)
         chains.decode(TEXT, 0)
         # As wide as the tree: rows of narrow passes round otherwise.
         ids = [tokens[row] for row in way] + [0] * (len(tokens) - len(way))
@@ -199,7 +199,7 @@ def test_widened_passes_leave_the_cells_in_order(
     for i in range(3):
         tokens = [30 + i, 40, 50, 60, 70]
         branched.tree.decode(tokens, parents)
-        branched.tree.take(way)
+        branched.tree.commit(way)
         taken = [tokens[row] for row in (0, *way)]
         chains.decode(taken, len(taken))
         text += taken
@@ -223,9 +223,9 @@ def test_ctrl_c_while_tokens_are_read_again_leaves_a_beginning(
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(llama, "llama_decode", interrupted)
-        watched.tree.take([2, 3])
+        watched.tree.commit([2, 3])
     watched.model.min_width = 1
-    watched.model.keep(len(TEXT) + 1)
+    watched.model.truncate(len(TEXT) + 1)
     watched.assert_holds([*TEXT, 1])
 
 
@@ -243,7 +243,7 @@ def test_the_widest_tree(watched: Watched) -> None:
     parents = [*[0] * MAX_PATHS, *range(1, MAX_ROWS - MAX_PATHS)]
     watched.verify(parents, random_ids(MAX_ROWS))
     last = way_to(MAX_ROWS - 1, parents)
-    watched.tree.take(last[1:])
+    watched.tree.commit(last[1:])
     assert len(last) > 2
     watched.assert_holds([*TEXT, *(random_ids(MAX_ROWS)[row] for row in last)])
 
@@ -258,7 +258,7 @@ def test_two_leaves_cost_one_copy_of_what_is_missing(
         held = len(watched.model.tokens)
         made.clear()
         watched.tree.decode(random_ids(1 + len(parents)), parents)
-        watched.tree.take(way)
+        watched.tree.commit(way)
         return [
             (*call[:-2], *(end if end < 0 else end - held for end in call[-2:])) for call in made
         ]
@@ -298,7 +298,7 @@ def test_a_context_that_is_full_is_as_it_was(tiny: TinyFiles) -> None:
         model.tree.decode([*range(8)], [0] * 7)
     assert model.tokens == random_ids(250)
     model.tree.decode([*range(6)], [0] * 5)  # no cell was lost
-    model.tree.take([5])
+    model.tree.commit([5])
     assert model.tokens == [*random_ids(250), 0, 5]
     model.close()
 
@@ -306,22 +306,22 @@ def test_a_context_that_is_full_is_as_it_was(tiny: TinyFiles) -> None:
 def test_a_state_that_does_not_fit_leaves_nothing_behind(watched: Watched) -> None:
     """Nor do the sequences of the tree before it."""
     watched.tree.decode([1, 2, 3], [0, 0])
-    watched.tree.take([1])
+    watched.tree.commit([1])
     state = watched.model.state()
     assert not watched.model.restore([1, 2], state)
     watched.assert_holds([])
     watched.verify([0, 0], [1, 2, 3])
-    watched.tree.take([2])
+    watched.tree.commit([2])
     watched.assert_holds([1, 3])
 
 
 def test_a_state_serves_contexts_without_trees_and_the_other_way_round(watched: Watched) -> None:
     watched.tree.decode([1, 2, 3, 4], [0, 0, 2])
-    watched.tree.take([2, 3])
+    watched.tree.commit([2, 3])
     text = [*TEXT, 1, 3, 4]
     assert watched.oracle.restore(text, watched.model.state())
     state, row = watched.oracle.state(), watched.oracle.decode([7], 1).copy()
-    watched.model.keep(0)
+    watched.model.truncate(0)
     assert watched.model.restore(text, state)
     watched.assert_holds(text)
     assert np.abs(watched.expected([*text, 7], 1) - row).max() < NEAR
@@ -334,19 +334,19 @@ def test_a_pass_of_which_nothing_was_taken_is_undone(watched: Watched, follows: 
     text = [*TEXT]
     if follows == "tree":
         watched.verify([0, 1, 0], [5, 6, 7, 8])
-        watched.tree.take([3])
+        watched.tree.commit([3])
         text += [5, 8]
     elif follows == "chain":
         watched.model.decode([5, 6], 1)
         text += [5, 6]
     elif follows == "keep":
-        watched.model.keep(len(text))
+        watched.model.truncate(len(text))
     elif follows == "state":
         assert watched.oracle.restore(text, watched.model.state())
     elif follows == "returns_to":
         assert watched.model.returns_to(len(text) + 2) == len(text)
     else:
-        assert watched.model.reach().last(len(text)) == len(text)
+        assert watched.model.reusable_lengths().last(len(text)) == len(text)
     watched.assert_holds(text)
 
 
@@ -365,7 +365,7 @@ def test_narrow_passes_are_filled_up(watched: Watched, monkeypatch: pytest.Monke
         watched.model.min_width = 17
         rows = watched.tree.decode([1, 2, 3, 4], [0, 1, 0])
         assert rows.shape == (4, watched.model.n_vocab) and widths[-1] == 17
-        watched.tree.take(way)
+        watched.tree.commit(way)
         text += [1, *([2, 3, 4][row - 1] for row in way)]
         watched.model.min_width = 1
         watched.assert_holds(text)
@@ -377,7 +377,7 @@ def test_what_a_made_up_state_leaves_in_cells_is_wiped(watched: Watched) -> None
     state[-4000:] = 0xFF
     assert not watched.model.restore(TEXT[:-1], state)
     watched.verify([0, 0], [1, 2, 3])
-    watched.tree.take([2])
+    watched.tree.commit([2])
     watched.assert_holds([1, 3])
 
 
@@ -429,7 +429,7 @@ def test_architectures_that_trim(name: str, architecture: Callable[[str], Path])
     model.decode(TEXT, 0)
     if model.tree is not None:
         watched.verify([0, 1, 0, 0, 3, 3], [1, 2, 3, 4, 5, 6, 7])
-        watched.tree.take([3, 6])
+        watched.tree.commit([3, 6])
         watched.verify([0, 0], [8, 9, 10])
     model.close()
     oracle.close()
@@ -517,7 +517,7 @@ def test_the_loop_writes_the_same_text_with_trees(watched: Watched) -> None:
     while len(said) < len(TEXT) + 60:
         said.append(int(context[-1].argmax()))
         context = watched.oracle.decode(said[-1:], 1)
-    watched.model.keep(len(TEXT) - 1)
+    watched.model.truncate(len(TEXT) - 1)
     rounds = list(
         generate_rounds(
             watched.model, Oracle([*said, *[0] * 8]), Greedy(), TEXT,
@@ -532,7 +532,7 @@ def test_the_loop_writes_the_same_text_with_trees(watched: Watched) -> None:
 class Greedy:
     """The likeliest token."""
 
-    def pick(self, logits: Logits, position: int, history: Sequence[int]) -> int:
+    def sample(self, logits: Logits, position: int, history: Sequence[int]) -> int:
         return int(logits.argmax())
 
     def verify(

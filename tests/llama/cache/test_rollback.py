@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from localspec.core.config import LoadOptions
 from localspec.llama import llama_library
 from localspec.llama.cache.rollback import Fork, Snapshots
-from localspec.llama.model import LlamaModel
 from localspec.llama.memory.recurrent import ANCHORS, SNAPSHOTS
+from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from tests.support.real_pair import options
 from tests.support.today import STATEFUL, WAYS
@@ -48,7 +48,7 @@ def models(
 
 def assert_same_next(model: LlamaModel, oracle: LlamaModel) -> None:
     """The model says what one says that reads its tokens for the first time."""
-    oracle.keep(0)
+    oracle.truncate(0)
     expected = oracle.decode([*model.tokens, 7], 1)[0]
     found = model.decode([7], 1)[0]
     assert np.abs(found - expected).max() <= 0.02 * np.abs(expected).max()
@@ -71,22 +71,22 @@ def test_after_any_history_the_state_is_right(
     models: tuple[LlamaModel, LlamaModel], steps: list[tuple[str, int, int]]
 ) -> None:
     model, oracle = models
-    model.keep(0)
+    model.truncate(0)
     model.decode(PROMPT, 0)
     for step, count, kept in steps:
         before = len(model.tokens)
         if step == "verify":  # as the loop does: a pending token and a draft of which some is kept
             model.decode([9, *range(100, 100 + count)], count + 1)
-            model.keep(before + 1 + min(kept, count))
+            model.truncate(before + 1 + min(kept, count))
         elif step == "step":  # as a draft does: marked, then one at a time
-            model.mark()
+            model.checkpoint()
             for token in range(120, 120 + count):
                 model.decode([token], 1)
-            model.keep(before + min(kept, count))
+            model.truncate(before + min(kept, count))
         elif step == "less":  # also behind what was taken back just now
-            model.keep(max(len(PROMPT), before - count))
+            model.truncate(max(len(PROMPT), before - count))
         else:
-            model.keep(len(PROMPT) - min(2, count))
+            model.truncate(len(PROMPT) - min(2, count))
     assert_same_next(model, oracle)
 
 
@@ -95,7 +95,7 @@ def test_returning_to_a_prompt_or_an_answer_reads_nothing_again(
 ) -> None:
     """As /regen and /undo do."""
     model, oracle = models
-    model.keep(0)
+    model.truncate(0)
     model.decode(PROMPT, 0)
     ends = []
     for turn in range(2):
@@ -105,7 +105,7 @@ def test_returning_to_a_prompt_or_an_answer_reads_nothing_again(
         ends.append(len(model.tokens))
         model.decode(PROMPT[: 5 + turn], 0)
     for end in reversed(ends[1:]):
-        model.keep(end)
+        model.truncate(end)
         assert model.pending == 0
     assert_same_next(model, oracle)
 
@@ -114,7 +114,7 @@ def test_a_short_rollback_leaves_little_to_read_again(
     models: tuple[LlamaModel, LlamaModel],
 ) -> None:
     model, oracle = models
-    model.keep(0)
+    model.truncate(0)
     model.decode(PROMPT, 0)
     for token in range(6):  # away from the prompt's end, of which there is a copy
         model.decode([token], 1)
@@ -122,11 +122,11 @@ def test_a_short_rollback_leaves_little_to_read_again(
     for _ in range(7):
         length = len(model.tokens)
         model.decode([1, 2, 3, 4], 4)
-        model.keep(length + 2)
+        model.truncate(length + 2)
         pending.append(model.pending)
     # With fork it grows by what each round keeps, until more than 8 are read by themselves.
     assert pending == ([2, 4, 6, 8, 10, 2, 4] if model.rollback.name == Fork.name else [0] * 7)
-    model.keep(length + 1)  # once more, with no pass in between
+    model.truncate(length + 1)  # once more, with no pass in between
     assert_same_next(model, oracle)
 
 
@@ -134,16 +134,16 @@ def test_a_copy_of_a_text_that_was_replaced_is_forgotten(
     models: tuple[LlamaModel, LlamaModel],
 ) -> None:
     model, oracle = models
-    model.keep(0)
+    model.truncate(0)
     model.decode(PROMPT, 0)
     for token in range(5):
         model.decode([token], 1)
     model.decode([*range(10)], 0)  # a copy at 55
-    model.keep(50)
+    model.truncate(50)
     for token in range(20, 33):
         model.decode([token], 1)
     model.decode([1, 2, 3], 3)
-    model.keep(60)
+    model.truncate(60)
     assert_same_next(model, oracle)
 
 
@@ -156,9 +156,9 @@ def test_what_an_interrupted_pass_read_is_taken_back_too(
 ) -> None:
     """Ctrl-C comes when llama.cpp has read a token, but the model has not noted it yet."""
     model, oracle = models
-    model.keep(0)
+    model.truncate(0)
     model.decode(PROMPT, 0)
-    model.keep(before)  # some of it is read again, where there is no copy
+    model.truncate(before)  # some of it is read again, where there is no copy
     library = llama_library.library()
     real = library.llama_decode
 
@@ -169,7 +169,7 @@ def test_what_an_interrupted_pass_read_is_taken_back_too(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(library, "llama_decode", interrupted)
         model.decode([3], 1)
-    model.keep(kept)
+    model.truncate(kept)
     model.decode([5], 1)
     assert_same_next(model, oracle)
 
@@ -183,7 +183,7 @@ def test_exact_passes_say_the_same_bit_for_bit(architecture: Files, name: str, w
     tokens = [*range(60, 90)]
     model.decode(PROMPT, 0)
     together = model.decode(tokens, len(tokens)).copy()
-    model.keep(len(PROMPT))
+    model.truncate(len(PROMPT))
     for token, expected in zip(tokens, together, strict=True):
         assert np.array_equal(model.decode([token], 1)[0], expected)
         assert model.pending <= 1
@@ -210,8 +210,8 @@ def test_llama_cpp_agrees_to_a_rollback_that_no_snapshot_was_written_for(
     assert np.abs(wrong - expected).max() > 0.1 * np.abs(expected).max()
     for token in (12, 13):
         model.decode([token], 1)
-    model.keep(len(PROMPT))  # not by llama.cpp's leave, but from the copy
-    oracle.keep(len(PROMPT))
+    model.truncate(len(PROMPT))  # not by llama.cpp's leave, but from the copy
+    oracle.truncate(len(PROMPT))
     assert_same_next(model, oracle)
     model.close()
     oracle.close()
@@ -221,12 +221,12 @@ def test_snapshots_reach_as_far_as_they_are_written(architecture: Files) -> None
     model = loaded(architecture("qwen35"), Snapshots.name)
     model.decode(PROMPT, 0)
     model.decode([1] * (SNAPSHOTS + 1), SNAPSHOTS + 1)
-    model.keep(len(PROMPT) + 1)
+    model.truncate(len(PROMPT) + 1)
     assert model.pending == 0
     for token in range(6):
         model.decode([token], 1)
     model.decode([1] * 12, 12)  # wider: from a copy, made before
-    model.keep(len(PROMPT) + 9)
+    model.truncate(len(PROMPT) + 9)
     assert model.pending == 2
     model.close()
 
@@ -236,7 +236,7 @@ def test_a_micro_batch_bounds_the_snapshots(architecture: Files) -> None:
         loaded(architecture("qwen35"), Snapshots.name, ubatch_size=64) for _ in range(2)
     )
     model.decode([i % 50 for i in range(130)], 0)  # the last micro-batch has two tokens
-    model.keep(127)
+    model.truncate(127)
     assert model.pending == 127
     assert_same_next(model, oracle)
     model.close()
@@ -248,9 +248,9 @@ def test_a_copy_made_for_a_draft_stays_where_a_prompt_begins(architecture: Files
     model.decode([*PROMPT, 1, 2, 3], 1)
     end = len(model.tokens)
     model.decode([4] * 12, 12)  # wider than the snapshots reach: from a copy
-    model.keep(end)
+    model.truncate(end)
     model.decode([5, 6, 7], 0)  # another prompt, whose own end is copied too
-    model.keep(end)
+    model.truncate(end)
     assert model.pending == 0
     assert_same_next(model, oracle)
     model.close()
@@ -269,7 +269,7 @@ def test_a_state_comes_back_with_the_window_of_sliding_layers(
     model.decode([2, 3, 4, 5], 4)
     for token in range(240):
         model.decode([token % 200], 1)
-    model.keep(len(PROMPT) + 5)
+    model.truncate(len(PROMPT) + 5)
     assert_same_next(model, oracle)
     for turn in range(2 * ANCHORS):
         model.decode([turn, turn + 1], 0)

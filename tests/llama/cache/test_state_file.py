@@ -43,7 +43,7 @@ def kept(model: LlamaModel, tmp_path: Path) -> Path:
     path = tmp_path / "kept"
     model.decode(IDS[:60], 0)
     assert write_state(path, model) == path.stat().st_size
-    model.keep(0)
+    model.truncate(0)
     return path
 
 
@@ -60,7 +60,7 @@ def changed(path: Path, **changes: Any) -> Path:
 def test_what_was_read_comes_back(model: LlamaModel, kept: Path) -> None:
     model.decode(IDS[:60], 0)
     expected = model.decode(IDS[60:], 20).copy()
-    model.keep(0)
+    model.truncate(0)
     read_state(kept, model)
     assert model.tokens == IDS[:60]
     assert np.array_equal(model.decode(IDS[60:], 20), expected)
@@ -85,7 +85,7 @@ def test_a_changed_byte_never_changes_what_comes_back(
     bad[place] ^= data.draw(st.integers(1, 255), label="difference")
     changed_file = kept.with_name("changed")
     changed_file.write_bytes(bad)
-    model.keep(0)
+    model.truncate(0)
     try:
         read_state(changed_file, model)
     except ValueError:
@@ -214,7 +214,7 @@ def test_a_state_that_somebody_made_up_does_no_harm(model: LlamaModel, kept: Pat
             model.decode([1, 2], 1)
         except EngineError:
             pass
-        model.keep(0)
+        model.truncate(0)
     assert taken < 400
     model.decode(IDS[:60], 0)
     assert np.array_equal(model.decode([1], 1), expected)

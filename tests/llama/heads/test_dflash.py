@@ -23,7 +23,7 @@ BLOCK = 7  # tokens behind the known one
 @pytest.mark.parametrize("target", ["llama", "qwen35", "qwen3next"])
 def test_a_block_is_filled_in_behind_the_features(architecture: Files, target: str) -> None:
     with head_pair(architecture, target, "dflash") as pair:
-        assert type(pair.head) is DFlashHead and pair.head.block == BLOCK
+        assert type(pair.head) is DFlashHead and pair.head.block_size == BLOCK
         context, head = random_ids(20), pair.head._context
         features = []
         for token in context[:-1]:

@@ -54,6 +54,6 @@ def test_nothing_is_known_behind_the_first_token_of_all(architecture: Files) -> 
         pair.target.decode(context, 0)
         rows = pair.head.decode(context, 5).copy()
         assert not rows[0].any() and rows[1:].any(axis=1).all()
-        pair.head.keep(0)
+        pair.head.truncate(0)
         assert not pair.head.decode(context[:1], 1).any()
         assert np.array_equal(pair.head.decode(context[1:], 4), rows[1:])

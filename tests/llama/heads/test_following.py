@@ -45,7 +45,7 @@ def tick() -> float:
 
 def text(pair: HeadPair, controller: Controller, params: SamplingParams) -> tuple[list[int], int]:
     """A prompt, and 48 tokens behind it; and how many drafted tokens were accepted."""
-    pair.target.keep(0)
+    pair.target.truncate(0)
     tokens, accepted = random_ids(45), 0
     row = prefill(pair.target, tokens, tick).row
     for outcome in generate_rounds(
@@ -172,9 +172,9 @@ def test_what_is_read_unheard_counts_as_read(pair: HeadPair) -> None:
     found = pair.draft(context, random_ids(2))
     assert pair.head.tokens == [*context, *random_ids(2)]
     assert all(np.isfinite(row).any() for row in found)
-    if pair.head.block is None and type(pair.head) is not SharedHead:
+    if pair.head.block_size is None and type(pair.head) is not SharedHead:
         assert not np.allclose(found[0], heard[0])  # it did not see the beginning
-    pair.head.keep(50)  # nothing is known there
+    pair.head.truncate(50)  # nothing is known there
     assert pair.head.decode(context[50:], 1).shape == (1, pair.head.n_vocab)
     assert pair.head.tokens == context
 
@@ -204,7 +204,7 @@ def test_behind_a_long_way_back_one_state_is_missing_and_no_more(architecture: F
     with head_pair(architecture, "glm4moe-mtp", None) as pair:
         context, memory = random_ids(700), pair.head._context._memory
         pair.target.decode(context, 0)
-        pair.target.keep(100)
+        pair.target.truncate(100)
         context[100:] = random_ids(300, seed=1)
         pair.target.decode(context[100:-1], 0)
         assert not pair.head._states.inputs(100, 101).any()
@@ -256,11 +256,11 @@ def test_after_ctrl_c_a_head_continues_rightly(
     context, drafted = random_ids(150), random_ids(3, seed=1)
 
     def rounds() -> list[np.ndarray]:
-        pair.target.keep(70)
+        pair.target.truncate(70)
         pair.target.decode(context[len(pair.target.tokens) : 100], 0)
         pair.draft(context[:101], drafted)
         pair.target.decode([context[100], *drafted], 4)
-        pair.target.keep(101)
+        pair.target.truncate(101)
         pair.target.decode(context[101:-1], 0)
         return pair.draft(context, drafted)
 
@@ -313,7 +313,7 @@ def test_closing_twice_is_harmless_and_the_target_goes_on(architecture: Files) -
     with head_pair(architecture, "llama", "eagle3") as pair:
         assert pair.head.memory.kv > 0 and pair.head.memory.weights > 0
         assert pair.head.pending == 0 and isinstance(pair.head, Head)
-        pair.head.mark()
+        pair.head.checkpoint()
         pair.head.close()
         pair.head.close()
         assert pair.target.decode(random_ids(9), 1).shape == (1, pair.target.n_vocab)

@@ -42,14 +42,14 @@ class Text:
         """A round of ``count`` drafted tokens, of which the first ``right`` are."""
         target, pending = self.pair.target, len(self.tokens) - 1
         drafted = self._truth(right) + random_ids(count - right, seed=pending)
-        target.keep(pending)
+        target.truncate(pending)
         self.pair.draft(self.tokens, drafted[:-1])
         rows = target.decode([self.tokens[-1], *drafted], count + 1)
         for i, row in enumerate(rows):
             self.tokens.append(int(row.argmax()))
             if i == count or self.tokens[-1] != drafted[i]:
                 break
-        target.keep(len(self.tokens) - 1)
+        target.truncate(len(self.tokens) - 1)
 
     def _truth(self, count: int) -> list[int]:
         found = list[int]()
@@ -67,9 +67,9 @@ class Text:
     def back(self, count: int, other: int) -> None:
         """Another token in place of an earlier one, and all behind it forgotten."""
         del self.tokens[max(1, len(self.tokens) - count) :]
-        self.pair.target.keep(len(self.tokens) - 1)
+        self.pair.target.truncate(len(self.tokens) - 1)
         self.tokens[-1] = other
-        self.pair.target.keep(len(self.tokens) - 1)
+        self.pair.target.truncate(len(self.tokens) - 1)
 
     def read(self, count: int, seed: int) -> None:
         """More text at once, such as a next message."""
@@ -80,13 +80,13 @@ class Text:
     def again(self, count: int, _: int) -> None:
         """The last tokens, read a second time: as when a state was restored that lacks them."""
         count, end = min(count, len(self.tokens) - 1), len(self.tokens) - 1
-        self.pair.target.keep(end - count)
+        self.pair.target.truncate(end - count)
         self.pair.target.decode(self.tokens[end - count : end], 1)
 
     def review(self, count: int, _: int) -> None:
         """What the head would have said of the last tokens."""
         head = self.pair.head
-        head.keep(len(head.tokens))
+        head.truncate(len(head.tokens))
         unread = self.tokens[len(head.tokens) : -1]
         if unread:
             head.decode(unread, min(count, len(unread)))

@@ -94,6 +94,6 @@ def test_a_head_on_the_targets_cache_has_nothing_to_catch_up_with(architecture: 
         for token in context[50:]:
             pair.target.decode([token], 1)
             assert pair.head.tokens == pair.target.tokens
-        pair.target.keep(60)
-        pair.head.keep(80)
+        pair.target.truncate(60)
+        pair.head.truncate(80)
         assert pair.head.tokens == context[:60]

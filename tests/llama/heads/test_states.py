@@ -40,7 +40,7 @@ def test_a_row_is_the_last_one_heard_of_the_position_before(
         elif name == "keep":
             known = {at: each for at, each in known.items() if at < position}
             end = min(end, position)
-            states.keep(position)
+            states.truncate(position)
         else:
             known = {at: each for at, each in known.items() if at >= end - KEPT}
             states.trim()

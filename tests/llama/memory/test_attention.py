@@ -131,7 +131,7 @@ def test_without_it_every_width_rounds_the_same(demo_files: tuple[Path, Path]) -
         model.decode(past, 0)
         whole = model.decode(tokens, 63).copy()
         for width in (2, 3, 5, 8, 17, 32):
-            model.keep(len(past))
+            model.truncate(len(past))
             np.testing.assert_array_equal(model.decode(tokens[:width], width), whole[:width])
     finally:
         model.close()

@@ -9,7 +9,6 @@ import pytest
 
 from localspec.core.config import LoadOptions, Lora
 from localspec.llama.heads.opening import open_head
-from localspec.llama.model import LlamaModel
 from localspec.llama.memory.estimate import (
     MemoryEstimate,
     estimate_memory,
@@ -20,6 +19,7 @@ from localspec.llama.memory.estimate import (
 from localspec.llama.memory.probe import would_allocate
 from localspec.llama.memory.recurrent import ANCHORS, SNAPSHOTS
 from localspec.llama.memory.use import MemoryUse
+from localspec.llama.model import LlamaModel
 from localspec.metadata.header import ModelHeader, read_header
 from tests.support.architectures.specs import MODELS
 from tests.support.architectures.writer import write_model

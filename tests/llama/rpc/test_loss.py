@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from localspec.core.config import RpcServer
+from localspec.engine.slots import llama_context
 from localspec.llama import model
 from localspec.llama.heads import context as heads_context
 from localspec.llama.rpc import loss
-from localspec.engine.slots import llama_context
 
 pytestmark = [
     pytest.mark.llama,

@@ -21,9 +21,9 @@ from localspec.core.config import MAX_ROWS
 from localspec.core.errors import FileProblem, IncompatiblePair
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
+from localspec.llama.memory.estimate import estimate_memory
 from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.trimmed import TrimmedModel
-from localspec.llama.memory.estimate import estimate_memory
 from localspec.metadata.header import read_header
 from localspec.self_draft.vocabulary import choose_ids
 from localspec.self_draft.writing.trim import trim_vocabulary
@@ -136,9 +136,9 @@ def test_tokens_are_taken_back(
         assert trimmed.rollback.name == own.rollback.name and trimmed.can_roll_back
         for model in (own, trimmed):
             model.decode(range(30), 0)
-            model.mark()
+            model.checkpoint()
             model.decode(range(30, 34), 1)
-            model.keep(31)
+            model.truncate(31)
         assert own.tokens == trimmed.tokens == [*range(31)]
         assert_same(own, trimmed, [7, 9])
     finally:
@@ -163,7 +163,7 @@ def test_a_wider_pass_leaves_nothing_behind(trim: Trim) -> None:
     model = load_trimmed(trim(60))
     try:
         wide = model.decode([1, 2, 3, 4], 4).copy()
-        model.keep(0)
+        model.truncate(0)
         again = np.concatenate([model.decode([token], 1).copy() for token in (1, 2, 3, 4)])
         assert again.shape == wide.shape == (4, 4096)
         assert ((again == -np.inf) == (wide == -np.inf)).all()
@@ -271,11 +271,11 @@ def test_several_texts_share_passes(demo_files: tuple[Path, Path], trim: Trim) -
                 draft.decode(texts[number], 0)
                 for token in (7, 8):
                     found[number] = draft.decode([token], 1).copy()
-                    draft.keep(len(draft.tokens) - (token == 7))
+                    draft.truncate(len(draft.tokens) - (token == 7))
 
         in_threads([partial(work, 0), partial(work, 1)])
     for number, text in enumerate(texts):
-        alone.keep(0)
+        alone.truncate(0)
         expected = alone.decode([*text, 8], 1)
         given = expected > -np.inf
         assert ((found[number] > -np.inf) == given).all()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from localspec.core.sampling_params import SamplingParams
 from localspec.chat.answer import collect
 from localspec.chat.formats import tagged
+from localspec.core.generate_options import GenerateOptions
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 from localspec.engine.text_stream import Prompt, Reading
 from tests.support.served import HELLO, ServedToy, Site, serving, text_of
@@ -20,7 +21,11 @@ def expected(seed: int, stop: str = "", **changes: object) -> str:
     params = SamplingParams(seed=seed, **({k: v for k, v in SAMPLED.items() if k != "max_tokens"}))  # type: ignore[arg-type]
     prompt = toy.encode_chat(HELLO)
     return collect(
-        stream_generate(toy, prompt, params, 0, max_tokens=40, stop=[stop] if stop else [])
+        stream_generate(
+            toy,
+            prompt,
+            GenerateOptions(params, 0, max_tokens=40, stop=tuple([stop] if stop else [])),
+        )
     ).text
 
 

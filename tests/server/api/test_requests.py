@@ -7,8 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from localspec.core.sampling_params import SamplingParams
 from localspec.chat.answer import collect
+from localspec.core.generate_options import GenerateOptions
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 from localspec.server.api.chat import ChatRequest
 from localspec.server.api.completions import CompletionRequest
@@ -57,7 +58,11 @@ def test_answers_are_the_engine_s(
         toy = ServedToy(quirk=None)
         params = SamplingParams(**{"temperature": 0.0} | sampling, seed=(seed + i) % 2**32)  # type: ignore[arg-type]
         answer = collect(
-            stream_generate(toy, toy.encode_text("hello"), params, 0, max_tokens=most, stop=stop)
+            stream_generate(
+                toy,
+                toy.encode_text("hello"),
+                GenerateOptions(params, 0, max_tokens=most, stop=tuple(stop)),
+            )
         )
         assert choice["text"] == text_of(events, i) == answer.text
         assert choice["finish_reason"] == answer.finish_reason
@@ -66,7 +71,7 @@ def test_answers_are_the_engine_s(
 
 def test_a_request_that_is_silent_takes_the_server_s_defaults() -> None:
     params = SamplingParams(temperature=1.5, top_k=3, seed=9)
-    defaults = Defaults(params, seed=9, draft_tokens=2, max_tokens=30)
+    defaults = Defaults(GenerateOptions(params, draft_tokens=2, max_tokens=30), seed=9)
     with serving(ServedToy(), defaults=defaults) as site:
         reply = site.ask(COMPLETIONS)
         spoken = site.ask(COMPLETIONS, top_k=3, max_tokens=30, seed=9, draft_tokens=2)
@@ -79,7 +84,11 @@ def test_a_request_that_is_silent_takes_the_server_s_defaults() -> None:
 
 
 def test_draft_off_is_not_drafted_and_auto_without_prompt_lookup_needs_a_model() -> None:
-    defaults = Defaults(SamplingParams(temperature=0), draft_tokens=4, suffix=False, max_tokens=8)
+    defaults = Defaults(
+        GenerateOptions(
+            SamplingParams(temperature=0), draft_tokens=4, prompt_lookup=False, max_tokens=8
+        )
+    )
     with serving(ServedToy(), defaults=defaults) as site:
         assert site.ask(COMPLETIONS, draft_tokens="off")["timings"]["draft_n"] == 0
         assert site.ask(COMPLETIONS, draft_tokens=0)["timings"]["draft_n"] == 0
@@ -91,7 +100,9 @@ def test_draft_off_is_not_drafted_and_auto_without_prompt_lookup_needs_a_model()
 
 def test_a_rule_that_needs_a_fixed_length_refuses_auto() -> None:
     params = SamplingParams(acceptance="rejection", temperature=1.0)
-    with serving(ServedToy(), defaults=Defaults(params, draft_tokens=4, max_tokens=8)) as site:
+    with serving(
+        ServedToy(), defaults=Defaults(GenerateOptions(params, draft_tokens=4, max_tokens=8))
+    ) as site:
         assert site.ask(COMPLETIONS)
         status, error = site.refused(COMPLETIONS, draft_tokens="auto")
     assert status == 400 and "must be fixed" in error["message"]

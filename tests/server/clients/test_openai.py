@@ -16,9 +16,10 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
 from pydantic import BaseModel
 
-from localspec.core.config import LoadOptions
-from localspec.core.sampling_params import SamplingParams
 from localspec.chat.answer import collect
+from localspec.core.config import LoadOptions
+from localspec.core.generate_options import GenerateOptions
+from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 from localspec.server.guard import Access
 from localspec.server.queue.limits import Limits
@@ -97,7 +98,9 @@ def alone(demo_files: tuple[Path, Path]) -> Iterator[Callable[[int], str]]:
         def text(seed: int) -> str:
             params = SamplingParams(seed=seed, temperature=0.9, top_p=0.95)
             prompt = engine.encode_chat([{"role": "user", "content": QUESTION}])
-            return collect(stream_generate(engine, prompt, params, 0, max_tokens=24)).text
+            return collect(
+                stream_generate(engine, prompt, GenerateOptions(params, 0, max_tokens=24))
+            ).text
 
         yield text
 

@@ -15,20 +15,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from localspec.chat.answer import Piece, collect
+from localspec.chat.stats import GenerationStats
 from localspec.core.config import DraftTokens
 from localspec.core.errors import LocalspecError, PromptTooLong, UsageError
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.interrupt import is_unwanted, require_wanted
 from localspec.core.sampling_params import SamplingParams
-from localspec.chat.answer import GenerationResponse, collect
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
 from localspec.engine.prefix_cache import PrefixCache
-from localspec.chat.stats import GenerationStats
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.server.queue import job as job_module
 from localspec.server.queue import scheduler as scheduler_module
 from localspec.server.queue import worker as worker_module
-from localspec.server.queue.job import Ask, Job, received
+from localspec.server.queue.job import GenerationRequest, Job, received
 from localspec.server.queue.limits import AnswerTimeout, Closing, Limits, QueueFull, QueueTimeout
 from localspec.server.queue.scheduler import Scheduler
 from tests.support.real_pair import TinyFiles, fresh, options, random_ids
@@ -87,20 +88,26 @@ def prompt_of(text: str) -> Prompt:
     return Prompt(engine.encode(text), Reading(engine.piece))
 
 
-def ask(text: str = "abc", max_tokens: int = 12, seed: int = 1, length: int = 0) -> Ask:
+def ask(
+    text: str = "abc", max_tokens: int = 12, seed: int = 1, length: int = 0
+) -> GenerationRequest:
     params = SamplingParams(temperature=0.8, seed=seed)
-    return Ask(prompt_of(text), params, length, max_tokens=max_tokens)
+    return GenerationRequest(
+        prompt_of(text), GenerateOptions(params, length, max_tokens=max_tokens)
+    )
 
 
-def alone(wanted: Ask, **options: Any) -> list[int]:
+def alone(wanted: GenerationRequest, **options: Any) -> list[int]:
     """The tokens of an answer without any server."""
     responses = stream_generate(
-        ToyEngine(**options), wanted.prompt, wanted.params, 0, max_tokens=wanted.max_tokens
+        ToyEngine(**options),
+        wanted.prompt,
+        replace(wanted.options, draft_tokens=0),
     )
     return collect(responses).tokens
 
 
-async def responses_of(job: Job) -> AsyncGenerator[GenerationResponse]:
+async def responses_of(job: Job) -> AsyncGenerator[Piece]:
     async with aclosing(received([job])) as arrivals:
         async for _, response in arrivals:
             if response is not None:
@@ -145,7 +152,7 @@ def test_the_answers_are_those_of_run_and_come_in_order() -> None:
 
 
 def test_the_figures_of_a_response_are_those_of_its_time() -> None:
-    async def main() -> list[GenerationResponse]:
+    async def main() -> list[Piece]:
         with scheduler(ToyEngine()) as queue:
             return [response async for response in responses_of(queue.submit(ask()))]
 
@@ -169,7 +176,7 @@ def test_the_jobs_of_a_request_arrive_in_one_queue_without_a_task_for_each_respo
             return jobs
 
     jobs = asyncio.run(main())
-    assert [found[job] for job in jobs] == [alone(job.ask) for job in jobs]
+    assert [found[job] for job in jobs] == [alone(job.request) for job in jobs]
     assert sorted(ended, key=jobs.index) == jobs
 
 
@@ -185,7 +192,7 @@ def test_an_error_reaches_its_own_asker_and_the_slot_goes_on() -> None:
                 await tokens_of(bad)
             with pytest.raises(PromptTooLong):
                 await tokens_of(long)
-            assert await tokens_of(good) == alone(good.ask)
+            assert await tokens_of(good) == alone(good.request)
 
     asyncio.run(main())
 
@@ -239,7 +246,7 @@ def test_several_choices_are_queued_all_or_none() -> None:
             others = queue.submit_all([ask(seed=2), ask(seed=3)])
             gated.open()
             for job in (first, *others):
-                assert await tokens_of(job) == alone(job.ask)
+                assert await tokens_of(job) == alone(job.request)
 
     asyncio.run(main())
 
@@ -263,7 +270,7 @@ def test_who_waits_too_long_is_told() -> None:
                 await tokens_of(waiting)
             assert late.value.retry_after == 1 and queue.waiting == 0
             gated.open()
-            assert await tokens_of(running) == alone(running.ask)  # the limit is not for it
+            assert await tokens_of(running) == alone(running.request)  # the limit is not for it
 
     asyncio.run(main())
 
@@ -272,9 +279,11 @@ def test_an_answer_that_takes_too_long_ends_with_what_there_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, gated = FakeTime(monkeypatch), Gated()
-    wanted = Ask(prompt_of("abc"), GREEDY, 0, max_tokens=50, stop=("\x00",))
+    wanted = GenerationRequest(
+        prompt_of("abc"), GenerateOptions(GREEDY, 0, max_tokens=50, stop=("\x00",))
+    )
 
-    async def main() -> list[GenerationResponse]:
+    async def main() -> list[Piece]:
         with scheduler(gated.engine, limits=Limits(answer_seconds=10.0)) as queue:
             job = queue.submit(wanted)
             gated.allow(3)  # the prompt, and two rounds
@@ -320,8 +329,8 @@ def test_a_cancelled_job_leaves_the_queue_at_once() -> None:
             assert queue.waiting == 1
             assert await tokens_of(second) == []
             gated.open()
-            assert await tokens_of(first) == alone(first.ask)
-            assert await tokens_of(third) == alone(third.ask)
+            assert await tokens_of(first) == alone(first.request)
+            assert await tokens_of(third) == alone(third.request)
 
     asyncio.run(main())
 
@@ -342,7 +351,7 @@ def test_a_cancelled_answer_frees_its_slot_within_a_round() -> None:
             assert rounds == 1
             assert queue.waiting == 0  # the other one was begun before this one's end was told
             gated.open()
-            assert await tokens_of(other) == alone(other.ask)
+            assert await tokens_of(other) == alone(other.request)
 
     asyncio.run(main())
 
@@ -411,7 +420,7 @@ def test_closing_refuses_what_waits_and_lets_what_runs_end() -> None:
             with pytest.raises(Closing):
                 queue.submit(ask())
             gated.open()
-            assert await tokens_of(running) == alone(running.ask)
+            assert await tokens_of(running) == alone(running.request)
             await closing
 
     asyncio.run(main())
@@ -509,7 +518,7 @@ class Visit:
             else:
                 self._readers[index].cancel()
 
-    def _submit(self, asks: list[Ask]) -> None:
+    def _submit(self, asks: list[GenerationRequest]) -> None:
         try:
             jobs = self._queue.submit_all(asks)
         except QueueFull as full:
@@ -531,7 +540,7 @@ class Visit:
             assert isinstance(error, Closing)
         else:
             assert last is not None or index in self._left
-        expected = alone(job.ask)
+        expected = alone(job.request)
         assert tokens == (expected if last is not None else expected[: len(tokens)])
 
     async def end(self) -> None:
@@ -574,11 +583,9 @@ def test_a_real_pair_whose_clients_come_and_go(engine: Engine, length: DraftToke
     engine.profile.introduce(lambda sentence: None)
     dice, begins = random.Random(1), [random_ids(600, seed=seed) for seed in range(3)]
     wanted = [
-        Ask(
+        GenerationRequest(
             Prompt([*begins[i % 3], *random_ids(1 + i % 7, seed=i)], Reading(engine.piece)),
-            SamplingParams(temperature=0.8, seed=i % 5),
-            length,
-            max_tokens=12,
+            GenerateOptions(SamplingParams(temperature=0.8, seed=i % 5), length, max_tokens=12),
         )
         for i in range(30)
     ]
@@ -606,7 +613,7 @@ def test_a_real_pair_whose_clients_come_and_go(engine: Engine, length: DraftToke
     whole = [(each, tokens) for each, tokens in zip(wanted, found, strict=True) if tokens]
     assert 10 < len(whole) < 30 and sum(tokens >= 600 for tokens in cached) > len(cached) - 6
     for each, tokens in whole:
-        assert fresh(engine, each.prompt, each.params, length, 12).tokens == tokens
+        assert fresh(engine, each.prompt, each.options.sampling, length, 12).tokens == tokens
 
 
 @pytest.mark.llama
@@ -621,7 +628,9 @@ def test_slots_that_share_passes_share_the_prefixes_too(
     async def client(queue: Scheduler, number: int) -> list[tuple[list[int], list[int]]]:
         prompt, said = list(begins[number]), list[tuple[list[int], list[int]]]()
         for turn in range(4):
-            asked = Ask(Prompt(prompt, Reading(engine.piece)), GREEDY, length, max_tokens=9)
+            asked = GenerationRequest(
+                Prompt(prompt, Reading(engine.piece)), GenerateOptions(GREEDY, length, max_tokens=9)
+            )
             if number == 4 and turn % 2:
                 leaving = queue.submit(asked)
                 asyncio.get_running_loop().call_later(0.002 * turn, leaving.cancel)

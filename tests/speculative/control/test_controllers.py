@@ -11,12 +11,12 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft, longest
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.control.costs import PassCosts
-from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge, RecentRate
+from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile, RecentRate
 from localspec.speculative.control.valuation import Valuation
 from localspec.speculative.drafters import MODEL, ModelDrafter
 from localspec.speculative.loop import Controller, DraftStatus, Round, generate_rounds, prefill
+from localspec.speculative.prompt_lookup import GROUPS, PromptLookup
 from localspec.speculative.sampling.sampler import Sampler
-from localspec.speculative.suffix import GROUPS, SuffixIndex
 from tests.support.toys import FakeClock, ToyModel, never_stop
 
 GREEDY = Sampler(SamplingParams(temperature=0))
@@ -45,9 +45,9 @@ class Copyist(Costly):
         return row
 
 
-def calibrated(verify: tuple[float, float], draft: tuple[float, float]) -> Knowledge:
+def calibrated(verify: tuple[float, float], draft: tuple[float, float]) -> PairProfile:
     """What a calibration finds of such costs."""
-    known = Knowledge(reading=draft[1])
+    known = PairProfile(reading=draft[1])
     for width in (1, 2, 4, 8, 16, 33):
         known.verify.observe(width, 0, verify[0] + verify[1] * width)
         known.draft.observe(width, 0, draft[0] + draft[1] * width)
@@ -83,7 +83,7 @@ def answer(
 
 
 def auto(
-    quirk: float, draft: tuple[float, float], known: Knowledge, index: SuffixIndex | None = None
+    quirk: float, draft: tuple[float, float], known: PairProfile, index: PromptLookup | None = None
 ) -> Callable[[FakeClock], Controller]:
     def make(clock: FakeClock) -> Controller:
         model = Costly(clock, draft, quirk=quirk)
@@ -368,10 +368,10 @@ def test_a_draft_that_lacks_a_token_teaches_nothing_of_reading() -> None:
 
 
 def test_the_index_alone_doubts_costs_too() -> None:
-    known = Knowledge()
+    known = PairProfile()
     for width in (1, 2, 4, 8, 33):  # measured beside other work
         known.verify.observe(width, 0, 1.0 if width == 1 else 3.0 * width)
-    index_only = lambda clock: Adaptive(known, clock, None, SuffixIndex())  # noqa: E731
+    index_only = lambda clock: Adaptive(known, clock, None, PromptLookup())  # noqa: E731
     _, rounds = answer(index_only, FLAT, [*range(16)] * 3, 3000, Copyist)
     assert drafted(rounds[:200]) == 0 < drafted(rounds[-50:])
 
@@ -457,7 +457,7 @@ def test_a_good_draft_is_used_from_the_second_round_of_a_first_answer() -> None:
 
 
 def test_the_controllers_own_time_is_no_loss_of_drafting() -> None:
-    class Slow(SuffixIndex):
+    class Slow(PromptLookup):
         """A look-up takes a twentieth of a plain pass, and finds nothing."""
 
         def update(self, context: list[int]) -> None:
@@ -486,7 +486,7 @@ def test_no_debt_forbids_the_index_what_gains_much() -> None:
 
     def make(clock: FakeClock) -> Controller:
         model = Costly(clock, (0.9, 0.0), quirk=9)
-        return Adaptive(known, clock, ModelDrafter(model, GREEDY, 16, never_stop), SuffixIndex())
+        return Adaptive(known, clock, ModelDrafter(model, GREEDY, 16, never_stop), PromptLookup())
 
     _, rounds = answer(make, FLAT, prompt, 40, Copyist)
     assert rounds[1].accepted > 5
@@ -554,11 +554,11 @@ def test_only_the_prompt_that_a_draft_reads_is_no_part_of_the_rounds() -> None:
 def test_text_that_repeats_needs_no_draft_model() -> None:
     prompt = [*range(16)] * 3
     seconds, rounds = answer(
-        lambda clock: Adaptive(calibrated(FLAT, FLAT), clock, None, SuffixIndex()),
+        lambda clock: Adaptive(calibrated(FLAT, FLAT), clock, None, PromptLookup()),
         FLAT, prompt, 320, Copyist,
     )  # fmt: skip
     assert 320 * 1.05 / seconds > 3
-    assert {source for each in rounds for source in each.sources} == {"suffix"}
+    assert {source for each in rounds for source in each.sources} == {"lookup"}
 
 
 def test_a_copy_of_600_tokens_takes_few_rounds() -> None:
@@ -576,7 +576,7 @@ def test_a_copy_of_600_tokens_takes_few_rounds() -> None:
     prompt = [dice.randrange(16) for _ in range(700)]
     known = calibrated(FLAT, FLAT)
     seconds, rounds = answer(
-        lambda clock: Adaptive(known, clock, None, SuffixIndex()), FLAT, prompt, 600, Rewriter
+        lambda clock: Adaptive(known, clock, None, PromptLookup()), FLAT, prompt, 600, Rewriter
     )
     assert max(len(each.tokens) for each in rounds) > 32
     assert len(rounds) < 600 / 16
@@ -602,7 +602,7 @@ def test_a_width_that_was_never_tried_costs_little_where_it_is_dear(step: int) -
     prompt = [dice.randrange(16) for _ in range(700)]
     known = calibrated(FLAT, FLAT)
     _, rounds = answer(
-        lambda clock: Adaptive(known, clock, None, SuffixIndex()), FLAT, prompt, 2000, Cliff
+        lambda clock: Adaptive(known, clock, None, PromptLookup()), FLAT, prompt, 2000, Cliff
     )
     assert len([each for each in rounds if each.width >= step]) <= 8
 
@@ -610,7 +610,7 @@ def test_a_width_that_was_never_tried_costs_little_where_it_is_dear(step: int) -
 def test_prose_loses_nothing_to_the_index() -> None:
     known = calibrated(FLAT, FLAT)
     seconds, _ = answer(
-        lambda clock: Adaptive(known, clock, None, SuffixIndex()), FLAT, [1, 2], 300
+        lambda clock: Adaptive(known, clock, None, PromptLookup()), FLAT, [1, 2], 300
     )
     assert seconds <= plain_seconds(FLAT, 300) * 1.01 + 4 * sum(FLAT)
 
@@ -618,7 +618,7 @@ def test_prose_loses_nothing_to_the_index() -> None:
 def test_every_source_is_learnt_from_whoever_was_chosen() -> None:
     draft = (0.02, 0.0)
     known = calibrated(FLAT, draft)
-    answer(auto(0.02, draft, known, SuffixIndex()), FLAT, [1, 2, 3] * 4, 300)
+    answer(auto(0.02, draft, known, PromptLookup()), FLAT, [1, 2, 3] * 4, 300)
     assert known.of(f"{MODEL}, greedy").observations > 20
     assert any(known.of(f"{group}, greedy").observations > 0 for group in GROUPS)
 

@@ -76,8 +76,10 @@ def test_a_step_that_does_not_pay_is_taken_for_the_one_behind_it() -> None:
 
 def test_a_block_is_paid_with_its_first_step() -> None:
     flat, chances = [1.0] * 5, [(0.6, 1.0)]
-    by_steps, in_one = (solve(flat, 0.5, 1.0, chances, 4, block=block) for block in (False, True))
+    by_steps, in_one = (
+        solve(flat, 0.5, 1.0, chances, 4, drafts_block=block) for block in (False, True)
+    )
     assert in_one.gain == pytest.approx(sum(0.6**k for k in range(1, 5)) - 0.5, abs=0.03)
     assert in_one.gain > by_steps.gain
     assert in_one.thresholds[1] < by_steps.thresholds[1]
-    assert solve(flat, 2.0, 1.0, chances, 4, block=True).gain < 0
+    assert solve(flat, 2.0, 1.0, chances, 4, drafts_block=True).gain < 0

@@ -7,28 +7,28 @@ from itertools import islice
 import pytest
 
 from localspec.core.sampling_params import SamplingParams
-from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge
+from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile
 from localspec.speculative.control.probing import TimedDrafter
 from localspec.speculative.drafters import ModelDrafter
-from localspec.speculative.loop import ALONE, Company
+from localspec.speculative.loop import ALONE, BatchShare
 from localspec.speculative.sampling.sampler import Sampler
 from tests.support.toys import FakeClock, ToyModel, never_stop
 
 
-@pytest.mark.parametrize("company, share, width", [(ALONE, 1, 1), (Company(4, 3), 4, 4)])
+@pytest.mark.parametrize("batch_share, share, width", [(ALONE, 1, 1), (BatchShare(4, 3), 4, 4)])
 def test_a_shared_step_costs_a_share_and_teaches_what_the_whole_pass_costs(
-    company: Company, share: int, width: int
+    batch_share: BatchShare, share: int, width: int
 ) -> None:
     clock = FakeClock()
     model = ToyModel(clock=clock, seconds=8.0)
-    model.company = company
+    model.batch_share = batch_share
     drafter = ModelDrafter(model, Sampler(SamplingParams(temperature=0)), 16, never_stop)
-    known = Knowledge()
+    known = PairProfile()
     timed = TimedDrafter(drafter, known, GroupAcceptance(known, "greedy"), clock)
     assert timed.sequences == 0
     assert len(list(islice(timed.candidates([1, 2, 3], 3), 2))) == 2
     assert timed.take_spent() == pytest.approx(2 * 8.0 / share)
-    assert timed.sequences == company.sequences
+    assert timed.sequences == batch_share.sequences
     assert known.draft.knows(width) and known.draft.knows(width + 2)
     assert not known.draft.knows(width + 1)
     assert known.draft.seconds(width, 3) == pytest.approx(8.0)

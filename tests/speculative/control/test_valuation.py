@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge
+from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile
 from localspec.speculative.control.valuation import Valuation
 from localspec.speculative.drafters import MODEL, RUNNERS_UP, Candidate
 from localspec.speculative.loop import Round
@@ -18,9 +18,9 @@ from tests.support.toys import ToyModel, ToyTree
 CANDIDATES = [Candidate(token, 1.0, MODEL) for token in range(4)]
 
 
-def valuation(replay: float = 0.0, known: Knowledge | None = None) -> Valuation:
+def valuation(replay: float = 0.0, known: PairProfile | None = None) -> Valuation:
     """Passes of one second and a tenth for each token more; steps of a tenth."""
-    known = known or Knowledge(replay=replay)
+    known = known or PairProfile(replay=replay)
     for width in range(1, 34):
         known.verify.observe(width, 0, 0.9 + 0.1 * width)
     known.draft.observe(1, 0, 0.1)
@@ -57,7 +57,7 @@ def test_what_is_pending_is_read_by_a_plain_pass_too() -> None:
 
 def shared(sequences: int, others: int, drafting: int = 0) -> Valuation:
     """The same costs beside others, whose last pass had so many tokens."""
-    known = Knowledge()
+    known = PairProfile()
     for width in range(34, 70):
         known.verify.observe(width, 0, 0.9 + 0.1 * width)
     known.draft.observe(4, 0, 0.2)
@@ -87,7 +87,7 @@ def test_fewer_tokens_pay_beside_others_where_each_makes_the_pass_longer() -> No
 
 
 def test_tokens_are_free_where_a_pass_has_room_for_them() -> None:
-    known = Knowledge()
+    known = PairProfile()
     for width in range(1, 66):
         known.verify.observe(width, 0, 1.0 if width <= 8 else 9.0)
     known.draft.observe(1, 0, 0.1)
@@ -119,7 +119,7 @@ def test_what_others_draft_is_expected_to_last_and_another_company_counts_at_onc
 
 def test_a_step_of_the_costs_is_shared_by_all_that_climb_it() -> None:
     """Beside eight drafted tokens four more add nothing, but pay a third of what all twelve add."""
-    known = Knowledge()
+    known = PairProfile()
     for width in range(1, 70):
         known.verify.observe(width, 0, 1.0 if width <= 4 else 3.0)
     value = Valuation(known, GroupAcceptance(known, "greedy"), has_draft=False)
@@ -134,7 +134,7 @@ def test_a_step_of_the_costs_is_shared_by_all_that_climb_it() -> None:
 
 def test_what_a_token_adds_is_charged_where_costs_rise_ever_faster() -> None:
     """Though that is more than its share of what all drafted tokens add."""
-    known = Knowledge()
+    known = PairProfile()
     for width in range(1, 70):
         known.verify.observe(width, 0, float(width * width))
     known.draft.observe(1, 0, 0.1)
@@ -155,9 +155,9 @@ def lengthened(value: Valuation, confidence: float, limit: int = 99, done: int =
     def endless() -> Iterator[Candidate]:
         while True:
             asked.append(len(asked))
-            yield Candidate(0, confidence, "suffix 16+")
+            yield Candidate(0, confidence, "lookup 16+")
 
-    chain = [Candidate(0, confidence, "suffix 16+")] * done
+    chain = [Candidate(0, confidence, "lookup 16+")] * done
     value.lengthen(chain, endless(), limit)
     assert len(asked) == len(chain) - done  # no token is looked up for nothing
     return len(chain)
@@ -175,12 +175,12 @@ def test_prompt_lookup_goes_on_while_a_token_may_pay() -> None:
 @given(st.lists(st.floats(0, 2), min_size=1, max_size=62), st.floats(-1, 6))
 def test_what_is_not_looked_up_would_not_be_verified(rises: list[float], odds: float) -> None:
     costs = [1.0, *(1.0 + sum(rises[: i + 1]) for i in range(len(rises)))]
-    known = Knowledge()
+    known = PairProfile()
     for width, seconds in enumerate(costs, start=1):
         known.verify.observe(width, 0, seconds)
     value = Valuation(known, GroupAcceptance(known, "greedy"), has_draft=False)
     value.prepare(0)
-    all_of_them = [Candidate(0, odds, "suffix 16+")] * (len(costs) - 1)
+    all_of_them = [Candidate(0, odds, "lookup 16+")] * (len(costs) - 1)
     taken = lengthened(value, odds, limit=len(costs) - 1)
     count, worth = value.best(all_of_them[:taken])
     # Behind what is unlikely as a whole at most a twentieth of a token for each place is lost.
@@ -189,7 +189,7 @@ def test_what_is_not_looked_up_would_not_be_verified(rises: list[float], odds: f
 
 def test_in_a_long_copy_time_is_worth_what_its_rounds_give() -> None:
     """At the rate of plain decoding 62 pay; 32 give more in a second, and others will follow."""
-    known = Knowledge()
+    known = PairProfile()
     for width in range(1, 64):
         known.verify.observe(width, 0, 1.0 + 0.01 * min(width, 33) + 0.5 * max(0, width - 33))
     value = Valuation(known, GroupAcceptance(known, "greedy"), has_draft=False)
@@ -204,7 +204,7 @@ ANY = ToyTree(ToyModel(), branches=3, paths=16)
 
 def priced(costs: Sequence[float]) -> Valuation:
     """Seconds of passes of one token, two and more."""
-    known = Knowledge()
+    known = PairProfile()
     for width, seconds in enumerate(costs, start=1):
         known.verify.observe(width, 0, seconds)
     known.draft.observe(1, 0, 0.1)
@@ -245,10 +245,10 @@ def test_the_least_sure_place_gets_the_one_row_that_is_free() -> None:
 
 def test_what_is_looked_up_instead_stands_beside_the_chain() -> None:
     chain = [Candidate(1, 0.1, MODEL)]
-    other = [Candidate(9, 3.0, "suffix 8+"), Candidate(1, 3.0, "suffix 8+")]
+    other = [Candidate(9, 3.0, "lookup 8+"), Candidate(1, 3.0, "lookup 8+")]
     tree, _ = priced([1.0] * 33).best_tree(chain, other, ANY, 32)
     found = [(each.token, each.source) for each in tree.candidates]
-    assert found == [(1, "draft"), (9, "suffix"), (1, "suffix")] and tree.parents == [0, 0, 2]
+    assert found == [(1, "draft"), (9, "lookup"), (1, "lookup")] and tree.parents == [0, 0, 2]
 
 
 leads = st.lists(st.floats(-2.0, 9.0), max_size=6)
@@ -272,7 +272,7 @@ def test_a_tree_is_never_worth_less_than_its_chain(
 ) -> None:
     value = priced([1.0, *(1.0 + sum(rises[:i]) for i in range(1, 33))])
     first = [unsure(token % 3, abs(lead)) for token, lead in enumerate(chain)]
-    second = [Candidate(token % 2, lead, "suffix 5+") for token, lead in enumerate(other)]
+    second = [Candidate(token % 2, lead, "lookup 5+") for token, lead in enumerate(other)]
     limits = ToyTree(ToyModel(), branches, paths)
     tree, worth = value.best_tree(first, second, limits, most)
     assert worth >= value.best(first)[1]

@@ -60,7 +60,7 @@ def test_an_even_row_is_drawn_hotter_and_a_clear_one_colder() -> None:
     cold = Sampler(replace(OFF, temperature=0.5, dynatemp_range=0.6))
     alone = np.array([90, 0, 0, 0], np.float32)
     assert cold._survivors(alone, 0, []).temperature == 0  # then the likeliest is taken
-    assert cold.pick(alone, 0, []) == 0 and cold.margin(alone, 0, []) == 90
+    assert cold.sample(alone, 0, []) == 0 and cold.margin(alone, 0, []) == 90
 
 
 def test_masked_tokens_have_no_part() -> None:
@@ -100,7 +100,7 @@ def test_a_seed_gives_the_picks_it_always_gave(
 ) -> None:
     sampler = Sampler(replace(SamplingParams(seed=11), **changes))
     rows = [(gumbel_noise(1, i, np.arange(9001)) * 2).astype(np.float32) for i in range(8)]
-    assert [sampler.pick(row, i, []) for i, row in enumerate(rows)] == expected
+    assert [sampler.sample(row, i, []) for i, row in enumerate(rows)] == expected
 
 
 SETTINGS = st.fixed_dictionaries(

@@ -12,17 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from localspec.chat.answer import collect
 from localspec.core.config import DraftTokens
 from localspec.core.errors import GrammarError
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import AcceptanceRule, SamplingParams
-from localspec.chat.answer import collect
 from localspec.engine.generate import make_sampler, stream_generate
 from localspec.speculative.loop import Logits
+from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.constrained import ConstrainedLookup, ConstrainedSampler
 from localspec.speculative.sampling.logit_changes import NO_RULES
 from localspec.speculative.sampling.rejection import RejectionSampler
 from localspec.speculative.sampling.sampler import Sampler
-from localspec.speculative.suffix import SuffixIndex
 from tests.support.toys import STOP_TOKEN, SlotConstraint, ToyEngine
 
 GREEDY = SamplingParams(temperature=0)
@@ -60,10 +61,10 @@ def reference(
 ) -> int:
     """`common_sampler_sample`: pick; if that is refused, mask all of the row and pick again."""
     sampler = Sampler(params)
-    token = sampler.pick(logits, len(history), history)
+    token = sampler.sample(logits, len(history), history)
     if token in tokens:
         return token
-    return sampler.pick(masked(logits, tokens), len(history), history)
+    return sampler.sample(masked(logits, tokens), len(history), history)
 
 
 rows = st.lists(st.integers(-18, 18), min_size=2, max_size=24).map(
@@ -80,7 +81,7 @@ def test_a_pick_is_that_of_llama_cpp(
     params = replace(params, seed=seed)
     sampler = ConstrainedSampler(Sampler(params), Only(list(tokens)))
     expected = reference(params, logits, list(tokens), history)
-    assert sampler.pick(logits, len(history), history) == expected
+    assert sampler.sample(logits, len(history), history) == expected
     assert sampler.verify(logits, len(history), history, 1, None) == expected
     assert sampler.choose(logits, len(history), history).token == expected
     assert sampler.shortfall(logits, len(history), history, expected) == 0
@@ -97,27 +98,27 @@ def test_a_dead_end_is_told(params: SamplingParams) -> None:
     logits[7] = -np.inf
     for nothing in ([], [7]):
         with pytest.raises(GrammarError, match="that can follow at position 3"):
-            ConstrainedSampler(Sampler(params), Only(nothing)).pick(logits, 3, [])
+            ConstrainedSampler(Sampler(params), Only(nothing)).sample(logits, 3, [])
     proposing = ConstrainedSampler(Sampler(params), Only([]), proposes=True)
-    assert proposing.choose(logits, 3, []).token == Sampler(params).pick(logits, 3, [])
+    assert proposing.choose(logits, 3, []).token == Sampler(params).sample(logits, 3, [])
 
 
 class Banning(Sampler):
     """A sampler with rules of its own: it never picks token 7."""
 
-    def pick(self, logits: Logits, position: int, history: Sequence[int]) -> int:
+    def sample(self, logits: Logits, position: int, history: Sequence[int]) -> int:
         row = logits.copy()
         row[7] = -np.inf
-        return super().pick(row, position, history)
+        return super().sample(row, position, history)
 
 
 @pytest.mark.parametrize("params", [GREEDY, WARM])
 def test_what_the_sampler_itself_refuses_is_a_dead_end(params: SamplingParams) -> None:
     logits = np.arange(20, dtype=np.float32)
     with pytest.raises(GrammarError, match="none of the tokens that can follow"):
-        ConstrainedSampler(Banning(params), Only([7])).pick(logits, 3, [])
+        ConstrainedSampler(Banning(params), Only([7])).sample(logits, 3, [])
     proposing = ConstrainedSampler(Banning(params), Only([7]), proposes=True)
-    assert proposing.pick(logits, 3, []) == Sampler(params).pick(logits, 3, [])
+    assert proposing.sample(logits, 3, []) == Sampler(params).sample(logits, 3, [])
 
 
 @given(rows, st.integers(0, 99), st.data())
@@ -133,16 +134,16 @@ def test_rejection_tests_masked_distributions(
     assert set(drafted.distribution.ids.tolist()) <= set(tokens)
     verified = sampler.verify(logits, 4, [], drafted.token, drafted.distribution)
     assert verified == plain.verify(row, 4, [], drafted.token, drafted.distribution)
-    assert sampler.pick(logits, 4, []) == plain.pick(row, 4, [])
+    assert sampler.sample(logits, 4, []) == plain.sample(row, 4, [])
 
 
 def test_prompt_lookup_ends_at_what_is_refused() -> None:
     text = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3]
     for tokens, expected in (([4, 5, 6], [4, 5, 6]), ([4, 6], [4]), ([5], [])):
-        index = ConstrainedLookup(SuffixIndex(), Only(tokens))
+        index = ConstrainedLookup(PromptLookup(), Only(tokens))
         index.update(text)
         assert [candidate.token for candidate in index.continuation(text)] == expected
-    index = ConstrainedLookup(SuffixIndex(), SlotConstraint([b"\4\1", b"\5\1", b"\7\1"], 11, 0))
+    index = ConstrainedLookup(PromptLookup(), SlotConstraint([b"\4\1", b"\5\1", b"\7\1"], 11, 0))
     index.update(text)
     assert [candidate.token for candidate in index.continuation(text)] == [4, 5]
     assert [candidate.token for candidate in index.continuation(text, [4])] == [5]
@@ -150,11 +151,11 @@ def test_prompt_lookup_ends_at_what_is_refused() -> None:
 
 def test_what_is_forced_comes_before_prompt_lookup() -> None:
     text = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3]
-    index = ConstrainedLookup(SuffixIndex(), Only([4, 5, 6], forced=[4, 5]))
+    index = ConstrainedLookup(PromptLookup(), Only([4, 5, 6], forced=[4, 5]))
     index.update(text)
     found = list(index.continuation(text))
     assert [each.token for each in found] == [4, 5, 6]
-    assert [each.source for each in found] == ["forced", "forced", "suffix"]
+    assert [each.source for each in found] == ["forced", "forced", "lookup"]
     alone = ConstrainedLookup(None, Only([4, 5, 6], forced=[4, 5]))
     alone.update(text)
     assert [each.token for each in alone.continuation(text)] == [4, 5]
@@ -169,7 +170,9 @@ def answer(
     """Tokens of one answer in a grammar of slots, and how many drafted ones were accepted."""
     engine = ToyEngine(**options)  # type: ignore[arg-type]
     stream = stream_generate(
-        engine, engine.encode("abc dede"), params, length, max_tokens=60, grammar=grammar
+        engine,
+        engine.encode("abc dede"),
+        GenerateOptions(params, length, max_tokens=60, grammar=grammar),
     )
     found = collect(stream)
     assert found.finish_reason in ("stop", "length", "context")
@@ -220,8 +223,8 @@ def test_a_draft_that_obeys_is_accepted_more() -> None:
         for i in range(len(text)):
             context = [*prompt, *text[:i]]
             row = engine.draft.row(context)
-            wild += Sampler(params).pick(row, len(context), context) == text[i]
-            obeying += sampler.pick(row, len(context), context) == text[i]
+            wild += Sampler(params).sample(row, len(context), context) == text[i]
+            obeying += sampler.sample(row, len(context), context) == text[i]
     assert obeying > 1.2 * wild
 
 
@@ -235,7 +238,7 @@ def test_runners_up_obey(
     chosen = sampler.choose(logits, 3, [1, 2, 3], count)
     others = [each.token for each in chosen.runners_up]
     assert {chosen.token, *others} <= tokens and len(others) <= count
-    assert chosen.token == sampler.pick(logits, 3, [1, 2, 3]) and chosen.token not in others
+    assert chosen.token == sampler.sample(logits, 3, [1, 2, 3]) and chosen.token not in others
     free = Sampler(params).choose(logits, 3, [1, 2, 3], count)
     if free.token in tokens:
         assert list(chosen.runners_up) == [each for each in free.runners_up if each.token in tokens]

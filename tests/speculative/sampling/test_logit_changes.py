@@ -53,7 +53,7 @@ def test_dry_comes_behind_the_penalties() -> None:
 def test_what_is_masked_is_never_picked(temperature: float) -> None:
     row = np.array([1.0, 9.0, 8.0, 2.0], np.float32)
     sampler = Sampler(replace(OFF, temperature=temperature), TokenRules(masked=(1, 2, 99)))
-    picks = {sampler.pick(row, position, []) for position in range(200)}
+    picks = {sampler.sample(row, position, []) for position in range(200)}
     assert picks == ({3} if temperature == 0 else {0, 3})
     assert sampler.choose(row, 0, []).token in picks
     assert sampler.distribution(row, 0, []).of(1) == 0
@@ -63,12 +63,12 @@ def test_what_is_masked_is_never_picked(temperature: float) -> None:
 def test_greedy_takes_the_best_behind_all_changes() -> None:
     row = np.array([3.0, 2.9, 2.8, 2.0], np.float32)
     greedy = replace(OFF, temperature=0)
-    assert Sampler(replace(greedy, presence_penalty=0.15)).pick(row, 0, [0]) == 1
-    assert Sampler(replace(greedy, frequency_penalty=0.06)).pick(row, 0, [0, 0, 1]) == 0
-    assert Sampler(replace(greedy, frequency_penalty=0.06)).pick(row, 0, [0, 0, 0, 1]) == 1
-    assert Sampler(replace(greedy, presence_penalty=-0.15)).pick(row, 0, [1]) == 1  # raises it
+    assert Sampler(replace(greedy, presence_penalty=0.15)).sample(row, 0, [0]) == 1
+    assert Sampler(replace(greedy, frequency_penalty=0.06)).sample(row, 0, [0, 0, 1]) == 0
+    assert Sampler(replace(greedy, frequency_penalty=0.06)).sample(row, 0, [0, 0, 0, 1]) == 1
+    assert Sampler(replace(greedy, presence_penalty=-0.15)).sample(row, 0, [1]) == 1  # raises it
     sampler = Sampler(replace(greedy, logit_bias=("0-0.5",)))
-    assert sampler.pick(row, 0, []) == 1
+    assert sampler.sample(row, 0, []) == 1
     assert sampler.margin(row, 0, []) == pytest.approx(0.1, abs=1e-6)
     assert sampler.shortfall(row, 0, [], 0) == pytest.approx(0.4, abs=1e-6)
 

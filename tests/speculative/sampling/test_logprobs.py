@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localspec.chat.answer import Piece
 from localspec.core.config import DraftTokens
 from localspec.core.errors import EngineError, UsageError
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
-from localspec.chat.answer import GenerationResponse
 from localspec.engine.generate import stream_generate
 from localspec.speculative.loop import Logits
-from localspec.speculative.sampling.logprobs import RecordingPicker, TokenLogprob
+from localspec.speculative.sampling.logprobs import RecordingSampler, TokenLogprob
 from localspec.speculative.sampling.sampler import Sampler
 from tests.support.answers import text_of, tokens_of
 from tests.support.toys import FakeClock, ToyEngine, ToyTree
@@ -39,18 +40,14 @@ def answer(
     grammar: str | None = None,
     stop: Sequence[str] = (),
     branches: int = 1,
-) -> list[GenerationResponse]:
+) -> list[Piece]:
     engine = ToyEngine(quirk=quirk, n_ctx=48)
     engine.target.tree = ToyTree(engine.target, branches) if branches > 1 else None
-    return list(
-        stream_generate(
-            engine, engine.encode("abc"), params, length, grammar=grammar, stop=stop,
-            logprobs=logprobs, clock=FakeClock(),
-        )
-    )  # fmt: skip
+    options = GenerateOptions(params, length, grammar=grammar, stop=tuple(stop), logprobs=logprobs)
+    return list(stream_generate(engine, engine.encode("abc"), options, clock=FakeClock()))
 
 
-def told(responses: Sequence[GenerationResponse]) -> list[TokenLogprob]:
+def told(responses: Sequence[Piece]) -> list[TokenLogprob]:
     return [entry for response in responses for entry in response.logprobs]
 
 
@@ -120,13 +117,13 @@ def test_a_stop_string_cuts_both_alike(length: int, branches: int) -> None:
 )
 def test_a_masked_token_is_never_listed(logits: list[float]) -> None:
     row = np.array(logits, np.float32)
-    picker = RecordingPicker(Sampler(GREEDY), 20)
+    picker = RecordingSampler(Sampler(GREEDY), 20)
     if row.max() == -math.inf:
         with pytest.raises(EngineError):
-            picker.pick(row, 0, ())
+            picker.sample(row, 0, ())
         assert picker.take() == ()
         return
-    token = picker.pick(row, 0, ())
+    token = picker.sample(row, 0, ())
     (entry,) = picker.take()
     assert entry.top[0] == (token, entry.logprob)
     assert all(math.isfinite(value) for _, value in entry.top)

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.core.errors import UsageError
-from localspec.core.sampling_params import AcceptanceRule, SamplingParams
 from localspec.chat.answer import collect
+from localspec.core.errors import UsageError
+from localspec.core.generate_options import GenerateOptions
+from localspec.core.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.speculative.control.controllers import FixedLength
@@ -215,7 +216,7 @@ def test_texts_of_the_demo_pair_have_the_targets_distribution(
         for _ in range(2):
             longer = {}
             for text, chance in distribution.items():
-                engine.target.keep(0)
+                engine.target.truncate(0)
                 row = engine.target.decode([*prompt, *text], 1)[0]
                 for token, p in enumerate(probabilities(Sampler(params), row, [])):
                     if p:
@@ -223,7 +224,9 @@ def test_texts_of_the_demo_pair_have_the_targets_distribution(
             distribution = longer
         counts, accepted = Counter[tuple[int, ...]](), 0
         for seed in range(draws):
-            responses = stream_generate(engine, prompt, replace(params, seed=seed), 2, max_tokens=3)
+            responses = stream_generate(
+                engine, prompt, GenerateOptions(replace(params, seed=seed), 2, max_tokens=3)
+            )
             answer = collect(responses)
             counts[tuple(answer.tokens[:2])] += 1
             accepted += answer.stats.accepted
@@ -237,5 +240,7 @@ def test_auto_would_bias_rejection(demo_files: tuple[Path, Path]) -> None:
     with Engine.load(*(options(path, ctx_size=64) for path in demo_files)) as engine:
         prompt = engine.encode_text("def")
         with pytest.raises(UsageError, match="must be fixed"):
-            next(stream_generate(engine, prompt, params, "auto"))
-        assert next(stream_generate(engine, prompt, replace(params, temperature=0), "auto"))
+            next(stream_generate(engine, prompt, GenerateOptions(params, "auto")))
+        assert next(
+            stream_generate(engine, prompt, GenerateOptions(replace(params, temperature=0), "auto"))
+        )

@@ -95,10 +95,10 @@ def test_a_pick_lies_in_the_distribution_and_changes_nothing(
     sampler = Sampler(params)
     logits.flags.writeable = False
     before = list(history)
-    token = sampler.pick(logits, position, history)
+    token = sampler.sample(logits, position, history)
     assert type(token) is int
     assert probabilities(sampler, logits, history)[token] > 0
-    assert token == sampler.pick(logits, position, history)
+    assert token == sampler.sample(logits, position, history)
     assert history == before
 
 
@@ -106,7 +106,7 @@ def test_a_pick_lies_in_the_distribution_and_changes_nothing(
 def test_greedy_is_the_lowest_id_of_the_best(logits: NDArray[np.float32]) -> None:
     best = max(logits)
     lowest = next(token for token, logit in enumerate(logits) if logit == best)
-    assert Sampler(SamplingParams(temperature=0, seed=3)).pick(logits, 0, []) == lowest
+    assert Sampler(SamplingParams(temperature=0, seed=3)).sample(logits, 0, []) == lowest
 
 
 LOGITS = np.log(np.array([0.5, 0.25, 0.125, 0.125], np.float32))
@@ -160,9 +160,9 @@ def test_only_the_last_tokens_matter(
     sampler, last = Sampler(params), params.repeat_last_n
     if 0 <= last <= len(history):
         recent = history[len(history) - last :]
-        picked = sampler.pick(logits, position, history)
-        assert sampler.pick(logits, position, recent) == picked
-        assert sampler.pick(logits, position, [5, 6, *recent]) == picked
+        picked = sampler.sample(logits, position, history)
+        assert sampler.sample(logits, position, recent) == picked
+        assert sampler.sample(logits, position, [5, 6, *recent]) == picked
 
 
 def share_noise(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,9 +205,9 @@ def test_picks_follow_the_distribution(
     distribution = probabilities(Sampler(params), logits, history)
     if by_seed:
         samplers = (Sampler(replace(params, seed=seed)) for seed in range(draws))
-        picks = [sampler.pick(logits, 5, history) for sampler in samplers]
+        picks = [sampler.sample(logits, 5, history) for sampler in samplers]
     else:
-        picks = [Sampler(params).pick(logits, position, history) for position in range(draws)]
+        picks = [Sampler(params).sample(logits, position, history) for position in range(draws)]
     assert chi_squared(picks, distribution) < 4
 
 
@@ -220,7 +220,7 @@ def test_picks_follow_the_distribution_of_a_large_vocabulary() -> None:
     own[np.argsort(-logits)[:LISTED]] = True
     assert 0.3 < expected[own].sum() < 0.7
     cell = np.arange(n) // 500 + n // 500 * own
-    picks = [int(cell[sampler.pick(logits, position, [])]) for position in range(4000)]
+    picks = [int(cell[sampler.sample(logits, position, [])]) for position in range(4000)]
     assert chi_squared(picks, np.bincount(cell, expected).astype(np.float64)) < 4
 
 
@@ -231,7 +231,7 @@ def test_shared_noise_of_many_is_no_tokens_own(monkeypatch: pytest.MonkeyPatch) 
         Sampler(PLAIN),
         np.zeros(16, np.float32),
     )  # four listed, blocks of 2, 3, 3, 3, 1
-    picks = [sampler.pick(logits, position, []) for position in range(6000)]
+    picks = [sampler.sample(logits, position, []) for position in range(6000)]
     pairs = [first * 16 + second for first, second in zip(picks, picks[1:], strict=False)]
     assert chi_squared(pairs, np.full(256, 1 / 256)) < 4
 
@@ -241,11 +241,11 @@ def test_truncation_that_keeps_the_pick_does_not_change_it() -> None:
     logits = np.random.default_rng(2).standard_normal(3000).astype(np.float32) * 3
     kept = 0
     for position in range(200):
-        token = Sampler(PLAIN).pick(logits, position, [])
+        token = Sampler(PLAIN).sample(logits, position, [])
         for changes in ({"top_k": 40}, {"top_p": 0.9}, {"min_p": 0.05}):
             sampler = Sampler(replace(PLAIN, **changes))
             if probabilities(sampler, logits, [])[token] > 0:
-                assert sampler.pick(logits, position, []) == token
+                assert sampler.sample(logits, position, []) == token
                 kept += 1
     assert kept > 200
 
@@ -306,7 +306,7 @@ def test_a_seed_gives_the_picks_it_always_gave(
         sampler, picks = Sampler(params), []
         for i in range(len(expected)):
             logits = (gumbel_noise(1, i, np.arange(9001)) * spread).astype(np.float32)
-            picks.append(sampler.pick(logits, i, history[: 200 + i]))
+            picks.append(sampler.sample(logits, i, history[: 200 + i]))
         assert picks == expected, spread
 
 
@@ -316,7 +316,7 @@ def test_shared_noise_of_many_raises_the_share_of_matches() -> None:
     for position in range(trials):
         target = rng.standard_normal(n).astype(np.float32)
         draft = (target + rng.standard_normal(n) / 4).astype(np.float32)
-        matches += sampler.pick(target, position, []) == sampler.pick(draft, position, [])
+        matches += sampler.sample(target, position, []) == sampler.sample(draft, position, [])
         found = [probabilities(sampler, row, []) for row in (target, draft)]
         overlap += float(np.minimum(*found).sum())
     assert 0.7 * overlap < matches < 1.05 * overlap
@@ -330,10 +330,10 @@ def test_shared_noise_raises_the_share_of_matches() -> None:
     for position in range(1500):
         target = (2 * rng.standard_normal(40)).astype(np.float32)
         draft = (target + rng.standard_normal(40) / 2).astype(np.float32)
-        token = sampler.pick(target, position, [])
-        matches["shared"] += token == sampler.pick(draft, position, [])
+        token = sampler.sample(target, position, [])
+        matches["shared"] += token == sampler.sample(draft, position, [])
         matches["greedy"] += token == int(draft.argmax())
-        matches["independent"] += token == other.pick(draft, position, [])
+        matches["independent"] += token == other.sample(draft, position, [])
         found = [probabilities(sampler, row, []) for row in (target, draft)]
         overlap += float(np.minimum(*found).sum())
     assert matches["shared"] > 1.2 * matches["greedy"] > 1.2 * matches["independent"]
@@ -365,7 +365,7 @@ def broken_row(n: int, kind: str) -> NDArray[np.float32]:
 def test_logits_that_are_no_numbers_are_an_error(params: SamplingParams) -> None:
     for kind in ("one NaN", "one infinity", "all NaN", "nothing possible"):
         for n in (1, 16, 9000):
-            for ask in (Sampler(params).pick, Sampler(params).choose):
+            for ask in (Sampler(params).sample, Sampler(params).choose):
                 with pytest.raises(EngineError) as raised:
                     ask(broken_row(n, kind), 0, [0, 1])
                 assert raised.value.hint, (kind, n)
@@ -375,7 +375,7 @@ def test_a_masked_id_is_never_picked() -> None:
     logits = np.full(5000, -np.inf, np.float32)
     logits[[17, 4999]] = 0
     for params in (SamplingParams(), PLAIN, SamplingParams(temperature=0)):
-        picks = {Sampler(params).pick(logits, position, []) for position in range(50)}
+        picks = {Sampler(params).sample(logits, position, []) for position in range(50)}
         assert picks <= {17, 4999}
 
 
@@ -389,13 +389,13 @@ def test_the_margin_is_what_it_takes_to_turn_the_pick(
 ) -> None:
     sampler = Sampler(replace(PLAIN, temperature=temperature, seed=3))
     logits = np.array(values, np.float32)
-    pick, margin = sampler.pick(logits, position, ()), sampler.margin(logits, position, ())
+    pick, margin = sampler.sample(logits, position, ()), sampler.margin(logits, position, ())
     assert margin is not None and margin >= 0
 
     def pick_with(token: int, lift: float) -> int:
         changed = logits.copy()
         changed[token] += np.float32(lift)
-        return sampler.pick(changed, position, ())
+        return sampler.sample(changed, position, ())
 
     others = [token for token in range(len(logits)) if token != pick]
     assert all(pick_with(token, margin * 0.99 - 1e-4) == pick for token in others)
@@ -417,21 +417,21 @@ def test_the_lead_is_over_the_second_largest(values: list[int], penalised: bool)
     row.show(history if penalised else [], len(logits))
     best = sorted(row.whole(logits).tolist(), reverse=True)
     token, lead, *_ = Sampler(params).choose(logits, 0, history)
-    assert token == Sampler(params).pick(logits, 0, history)
+    assert token == Sampler(params).sample(logits, 0, history)
     assert lead == (best[0] - best[1] if len(best) > 1 else math.inf)
 
 
 def test_a_single_survivor_needs_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(sampler_module, "gumbel_noise")
     logits = np.array([1.0, 9.0, 3.0], np.float32)
-    assert Sampler(SamplingParams()).pick(logits, 0, ()) == 1
+    assert Sampler(SamplingParams()).sample(logits, 0, ()) == 1
     assert Sampler(SamplingParams()).choose(logits, 0, ()) == (1, math.inf, None, ())
 
 
 def test_the_margin_knows_the_penalty() -> None:
     logits = np.array([1.0, 2.0, 4.0], np.float32)
     sampler = Sampler(replace(PLAIN, temperature=0.0, repeat_penalty=4.0))
-    assert sampler.pick(logits, 0, [2]) == 1
+    assert sampler.sample(logits, 0, [2]) == 1
     assert sampler.margin(logits, 0, [2]) == 1.0
 
 
@@ -465,7 +465,7 @@ def test_what_a_token_lacks_to_be_picked(
     if shared:
         share_noise(monkeypatch)
     sampler, position = Sampler(params), 7
-    picked = sampler.pick(logits, position, history)
+    picked = sampler.sample(logits, position, history)
     assert sampler.shortfall(logits, position, history, picked) == 0
     margin = sampler.margin(logits, position, history)
     others = [

@@ -1,10 +1,10 @@
-"""Knowledge: what a pair usually gains, and acceptance kept apart by how texts are sampled."""
+"""PairProfile: what a pair usually gains, and acceptance kept apart by how texts are sampled."""
 
 from __future__ import annotations
 
 import pytest
 
-from localspec.speculative.control.knowledge import GroupAcceptance, Knowledge
+from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile
 from localspec.speculative.drafters import MODEL, Candidate
 from localspec.speculative.loop import Round
 from tests.support.toys import toy_knowledge
@@ -22,11 +22,11 @@ def test_what_a_pair_usually_gains() -> None:
     assert 1.5 < gain < 4  # passes cost the same at any width, steps a tenth
     length = known.usual_length(16)
     assert length is not None and 1 < length < 16
-    assert known.usual_length(16, block=True) == 16  # one step gives all tokens
+    assert known.usual_length(16, drafts_block=True) == 16  # one step gives all tokens
 
 
 def test_candidates_teach_up_to_the_first_wrong_one() -> None:
-    known = Knowledge()
+    known = PairProfile()
     acceptance = GroupAcceptance(known, "greedy")
     candidates = [Candidate(token, 2.0, MODEL) for token in (3, 4, 5, 6)]
     acceptance.observe_all(candidates, [3, 9])  # the target said something else, and no more
@@ -37,7 +37,7 @@ def test_candidates_teach_up_to_the_first_wrong_one() -> None:
 
 
 def test_reading_again_is_charged_to_the_draft_before_it() -> None:
-    known = Knowledge()
+    known = PairProfile()
     for width in range(1, 9):
         known.verify.observe(width, 0, float(width))
     plain = Round((1,), 0, 0, 1.0, verify_seconds=1.0)
@@ -69,7 +69,7 @@ def test_what_plain_decoding_costs_is_known_where_nobody_drafts() -> None:
 
 
 def test_a_draft_that_saw_no_long_text_grows_with_it_as_the_target_does() -> None:
-    known = Knowledge(reading=1.0)
+    known = PairProfile(reading=1.0)
     for past, seconds in ((0, 10.0), (1000, 20.0), (0, 10.0), (1000, 20.0)):
         known.verify.observe(1, past, seconds)
     known.draft.observe(1, 0, 2.0)
@@ -86,4 +86,4 @@ def test_a_draft_that_saw_no_long_text_grows_with_it_as_the_target_does() -> Non
 
 
 def test_without_costs_of_the_target_nothing_grows() -> None:
-    assert Knowledge(reading=2.0).reading_seconds(100) == 200
+    assert PairProfile(reading=2.0).reading_seconds(100) == 200

@@ -13,9 +13,9 @@ _LONGEST_MATCH = 32  # tokens that are compared; the match of a copy may be long
 _MOST_PLACES = 8  # of a key's occurrences, the latest: older ones hardly change what is proposed
 _SMOOTHING = 0.3  # of an occurrence: one that was seen once is not certain
 _LONG = 16  # tokens of a match
-_GROUPS = ((_LONG, "suffix 16+"), (8, "suffix 8+"), (5, "suffix 5+"), (0, "suffix 3+"))
+_GROUPS = ((_LONG, "lookup 16+"), (8, "lookup 8+"), (5, "lookup 5+"), (0, "lookup 3+"))
 _GROUP = [next(name for least, name in _GROUPS if n >= least) for n in range(_LONG + 1)]
-_RESUMED = "suffix resumed"
+_RESUMED = "lookup resumed"
 GROUPS = (*(name for _, name in _GROUPS), _RESUMED)
 _LEAST_COPY = 8  # tokens of a copy from which it is looked for again behind an edit
 _LONGEST_EDIT = 64  # tokens that an edit may insert
@@ -99,7 +99,7 @@ def _candidate(token: int, share: float, match: int, resumed: bool) -> Candidate
     return Candidate(token, math.log(odds), _GROUP[min(match, _LONG)])
 
 
-class SuffixIndex:
+class PromptLookup:
     """N-gram index of one growing text, for prompt lookup by the longest matching suffix.
 
     After SuffixDecoding (arXiv 2411.04975), on a table of n-grams of three tokens in place of a

@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.core.config import MAX_DRAFT_TOKENS
-from localspec.speculative import suffix
-from localspec.speculative.suffix import GROUPS, SuffixIndex
+from localspec.speculative import prompt_lookup
+from localspec.speculative.prompt_lookup import GROUPS, PromptLookup
 from tests.support.toys import WatchedList
 
 texts = st.lists(st.integers(0, 3), max_size=40)
 
 
 def proposed(text: list[int], most: int = 99) -> list[int]:
-    index = SuffixIndex()
+    index = PromptLookup()
     index.update(text)
     return [each.token for each, _ in zip(index.continuation(text), range(most), strict=False)]
 
@@ -50,14 +50,14 @@ def test_of_equal_matches_the_most_frequent_then_the_latest_wins() -> None:
 
 
 def test_confidence_follows_counts() -> None:
-    index = SuffixIndex()
+    index = PromptLookup()
     index.update([1, 2, 3, 4] * 8)
     often = next(index.continuation([1, 2, 3, 4] * 8))
-    once = SuffixIndex()
+    once = PromptLookup()
     once.update([1, 2, 3, 4, 1, 2, 3])
     rarely = next(once.continuation([1, 2, 3, 4, 1, 2, 3]))
     assert often.confidence > rarely.confidence
-    assert often.group == "suffix 16+" and rarely.group == "suffix 3+"
+    assert often.group == "lookup 16+" and rarely.group == "lookup 3+"
     assert {often.group, rarely.group} <= set(GROUPS)
 
 
@@ -65,18 +65,18 @@ def test_confidence_follows_counts() -> None:
 def test_an_index_that_was_edited_is_as_one_made_anew(
     history: list[list[int]], end: list[int]
 ) -> None:
-    index = SuffixIndex()
+    index = PromptLookup()
     for text in history:
         index.update(text)
     index.update(end)
-    fresh = SuffixIndex()
+    fresh = PromptLookup()
     fresh.update(end)
     assert list(index.continuation(end)) == list(fresh.continuation(end))
 
 
 @given(texts, st.lists(st.integers(0, 3), max_size=4))
 def test_each_step_occurred_behind_the_one_before(text: list[int], more: list[int]) -> None:
-    index = SuffixIndex()
+    index = PromptLookup()
     index.update(text)
     whole = [*text, *more]
     for each in index.continuation(text, more):
@@ -92,7 +92,7 @@ def test_a_loop_is_continued_beyond_the_end_of_the_text() -> None:
 
 @given(texts, st.lists(st.integers(0, 3), max_size=8))
 def test_what_is_ahead_is_context_but_not_indexed(text: list[int], ahead: list[int]) -> None:
-    index = SuffixIndex()
+    index = PromptLookup()
     index.update(text)
     before = list(index.continuation(text))
     found = list(index.continuation(text, ahead))
@@ -110,14 +110,14 @@ binary = st.lists(st.integers(0, 1), max_size=30)
 def test_an_index_of_one_growing_list_is_as_one_made_anew(
     history: list[tuple[int, list[int]]],
 ) -> None:
-    index, context = SuffixIndex(), list[int]()
+    index, context = PromptLookup(), list[int]()
     for kept, more in history:
         if kept < len(context):  # shorter now, which is noticed; mostly the list only grows
             del context[kept:]
             index.update(context)
         context += more
         index.update(context)
-    fresh = SuffixIndex()
+    fresh = PromptLookup()
     fresh.update(list(context))
     assert list(index.continuation(context)) == list(fresh.continuation(context))
 
@@ -129,7 +129,7 @@ class Interrupt:
         self._remaining = line
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> Interrupt | None:
-        if frame.f_code.co_filename != suffix.__file__:
+        if frame.f_code.co_filename != prompt_lookup.__file__:
             return None
         if event == "line":
             self._remaining -= 1
@@ -142,7 +142,7 @@ class Interrupt:
 def test_after_ctrl_c_in_an_update_an_index_is_as_one_made_anew(
     before: list[int], cut: list[int], after: list[int], line: int
 ) -> None:
-    index, tracing = SuffixIndex(), sys.gettrace()
+    index, tracing = PromptLookup(), sys.gettrace()
     index.update(before)
     try:
         sys.settrace(Interrupt(line))
@@ -151,7 +151,7 @@ def test_after_ctrl_c_in_an_update_an_index_is_as_one_made_anew(
         pass
     finally:
         sys.settrace(tracing)
-    fresh = SuffixIndex()
+    fresh = PromptLookup()
     for text in (after, cut):
         index.update(text)
         fresh.update(text)
@@ -160,19 +160,19 @@ def test_after_ctrl_c_in_an_update_an_index_is_as_one_made_anew(
 
 def test_only_what_is_new_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
     added, removed = list[int](), list[int]()
-    append, remove = SuffixIndex._append, SuffixIndex._remove_last
+    append, remove = PromptLookup._append, PromptLookup._remove_last
 
-    def count_added(index: SuffixIndex, tokens: list[int]) -> None:
+    def count_added(index: PromptLookup, tokens: list[int]) -> None:
         added.append(len(tokens))
         append(index, tokens)
 
-    def count_removed(index: SuffixIndex) -> None:
+    def count_removed(index: PromptLookup) -> None:
         removed.append(1)
         remove(index)
 
-    monkeypatch.setattr(SuffixIndex, "_append", count_added)
-    monkeypatch.setattr(SuffixIndex, "_remove_last", count_removed)
-    index, text = SuffixIndex(), list(range(1000))
+    monkeypatch.setattr(PromptLookup, "_append", count_added)
+    monkeypatch.setattr(PromptLookup, "_remove_last", count_removed)
+    index, text = PromptLookup(), list(range(1000))
     for context in (text, [*text, 5, 6], [*text[:990], 7]):
         index.update(context)
     assert (added, sum(removed)) == ([1000, 2, 1], 12)
@@ -181,7 +181,7 @@ def test_only_what_is_new_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_growing_list_is_compared_once() -> None:
-    index, context = SuffixIndex(), WatchedList(range(1000))
+    index, context = PromptLookup(), WatchedList(range(1000))
     touched = []
     for token in range(50):
         index.update(context)
@@ -200,7 +200,7 @@ COMMON = [token for i in range(0, 600, 20) for token in (*ORIGINAL[i : i + 17], 
 
 def test_a_long_copy_goes_on_at_what_occurs_everywhere() -> None:
     assert rounds([*COMMON, 7, *COMMON], 600 + 4) < 600 / 32 + 2
-    index, context = SuffixIndex(), [*COMMON, 7, *COMMON[:3]]
+    index, context = PromptLookup(), [*COMMON, 7, *COMMON[:3]]
     for end in range(3, 200, 17):
         context += COMMON[len(context) - 601 : end]
         index.update(context)
@@ -224,7 +224,7 @@ def test_behind_an_edit_a_copy_goes_on_at_once(edited: list[int], most: int) -> 
 
 def test_the_copy_nearest_behind_an_edit_is_taken() -> None:
     text = [*COMMON, 7, *COMMON[:217], 9, *COMMON[218:220]]  # then (1, 2) became (9, 2)
-    index = SuffixIndex()
+    index = PromptLookup()
     for end in (500, 700, 800, 818, 821):
         index.update(context := text[:end])
         found = [each.token for each in islice(index.continuation(context), 3)]
@@ -232,7 +232,7 @@ def test_the_copy_nearest_behind_an_edit_is_taken() -> None:
 
 
 def test_the_longer_a_copy_the_surer_it_is() -> None:
-    index, confidences = SuffixIndex(), list[float]()
+    index, confidences = PromptLookup(), list[float]()
     for end in (16, 32, 100, 400):
         index.update(context := [*ORIGINAL, 7, *ORIGINAL[:end]])
         confidences.append(next(index.continuation(context)).confidence)
@@ -242,7 +242,7 @@ def test_the_longer_a_copy_the_surer_it_is() -> None:
 @given(st.lists(st.integers(0, 3), max_size=60), st.lists(st.integers(0, 9), max_size=40))
 def test_what_is_followed_is_always_in_the_text(text: list[int], ends: list[int]) -> None:
     """However far each round follows what is proposed; and the text stays as it was."""
-    index, context = SuffixIndex(), list(text)
+    index, context = PromptLookup(), list(text)
     for accepted in ends:
         index.update(context)
         before = list(context)
@@ -271,7 +271,7 @@ class Counted(int):
 def comparisons(text: Sequence[int]) -> tuple[int, int]:
     """Of a look-up behind this text, and the tokens it proposes."""
     context: list[int] = [Counted(token) for token in text]
-    index = SuffixIndex()
+    index = PromptLookup()
     index.update(context)
     Counted.comparisons = 0
     found = list(islice(index.continuation(context), 32))
@@ -293,7 +293,7 @@ def test_a_look_up_takes_a_bounded_number_of_steps(text: list[int], times: int) 
 
 def rounds(text: list[int], start: int = 1) -> int:
     """Passes that it takes to say a text behind its start, where all proposed is verified."""
-    index, context, passes = SuffixIndex(), text[:start], 0
+    index, context, passes = PromptLookup(), text[:start], 0
     while len(context) < len(text):
         index.update(context)
         for each in islice(index.continuation(context), 32):
@@ -307,12 +307,12 @@ def rounds(text: list[int], start: int = 1) -> int:
 
 def test_older_places_hardly_change_what_is_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
     """On Python source: of three times as many places the index would not make more."""
-    folder = Path(suffix.__file__).parent
+    folder = Path(prompt_lookup.__file__).parent
     source = "".join(path.read_text() for path in sorted(folder.glob("*.py")))
     words = re.findall(r"\w+|\n *|[^\w\s]", source)
     ids: dict[str, int] = {}
     text = [ids.setdefault(word, len(ids)) for word in words]
     few = rounds(text)
-    monkeypatch.setattr(suffix, "_MOST_PLACES", 24)
+    monkeypatch.setattr(prompt_lookup, "_MOST_PLACES", 24)
     assert len(text) > 5000 and few < 0.9 * len(text)
     assert few <= 1.005 * rounds(text)

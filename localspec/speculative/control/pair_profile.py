@@ -45,7 +45,7 @@ class RecentRate:
 
 
 @dataclass(slots=True)
-class Knowledge:
+class PairProfile:
     """Costs of passes, acceptance by group of candidates, speed of late, and the loss budget.
 
     ``checked`` is when the costs were last found to hold, in seconds since 1970; 0 for never.
@@ -131,17 +131,23 @@ class Knowledge:
             return None
         return self._usual_best(longest, chance)[0], chance
 
-    def usual_length(self, longest: int, *, block: bool = False) -> int | None:
+    def usual_length(self, longest: int, *, drafts_block: bool = False) -> int | None:
         """The fixed draft length that is usually the fastest, 0 where none is; None if new.
 
-        With ``block``, one draft step gives all tokens.
+        With ``drafts_block``, one draft step gives all tokens.
         """
         chance = self._usual_chance()
-        return None if chance is None else self._usual_best(longest, chance, block=block)[1]
+        return (
+            None
+            if chance is None
+            else self._usual_best(longest, chance, drafts_block=drafts_block)[1]
+        )
 
-    def _usual_best(self, longest: int, chance: float, *, block: bool = False) -> tuple[float, int]:
+    def _usual_best(
+        self, longest: int, chance: float, *, drafts_block: bool = False
+    ) -> tuple[float, int]:
         verify = [self.verify.seconds(1 + k, 0) for k in range(longest + 1)]
-        return usual_best(verify, self.draft.seconds(1, 0), chance, block=block)
+        return usual_best(verify, self.draft.seconds(1, 0), chance, drafts_block=drafts_block)
 
     def _usual_chance(self) -> float | None:
         """The chance of a drafted token, in the group of candidates that was seen most."""
@@ -161,7 +167,7 @@ class GroupAcceptance:
     where a candidate of the group is first judged; other groups keep what they know.
     """
 
-    def __init__(self, knowledge: Knowledge, bucket: str) -> None:
+    def __init__(self, knowledge: PairProfile, bucket: str) -> None:
         self._known = knowledge
         self._bucket = bucket
         self._met: dict[str, Acceptance] = {}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from localspec.core.interrupt import held_interrupt
-from localspec.speculative.loop import ALONE, Clock, Company, Logits
+from localspec.speculative.loop import ALONE, BatchShare, Clock, Logits
 
 WIDE = 128  # tokens of a pass that reads a prompt while others wait for it
 _SLOW = 0.25  # seconds: a pass that takes longer is made half as wide, for twice as many rounds
@@ -60,15 +60,15 @@ class Part:
         return replace(self, tokens=self.tokens[: min(count, len(self.tokens) - self.rows)], rows=0)
 
 
-class Seat:
+class SequenceHandle:
     """A slot's place among those that share passes; used by one thread at a time.
 
     ``company`` is with whom its last pass was shared.
     """
 
-    def __init__(self, passes: "SharedPasses") -> None:
+    def __init__(self, passes: "BatchScheduler") -> None:
         self._passes = passes
-        self.company = ALONE
+        self.batch_share = ALONE
         self.turn = threading.Lock()  # released by whoever passes the turn on
         self.turn.acquire()
         self.wanted: Part | None = None
@@ -107,7 +107,7 @@ class Seat:
         return len(self.wanted.tokens), found
 
 
-class SharedPasses:
+class BatchScheduler:
     """Makes one pass of what all wait for, once all that answer wait.
 
     One thread at a time has the turn: it alone runs Python, so what slots share needs no locks. Who
@@ -121,14 +121,14 @@ class SharedPasses:
         self._contexts = contexts
         self._clock = clock
         self._lock = threading.Lock()  # for those that come from outside
-        self._running: Seat | None = None  # who has the turn
-        self._ready: deque[Seat] = deque()  # can go on, but have not the turn
-        self._waiting: list[Seat] = []  # for a pass, in the order in which they came
+        self._running: SequenceHandle | None = None  # who has the turn
+        self._ready: deque[SequenceHandle] = deque()  # can go on, but have not the turn
+        self._waiting: list[SequenceHandle] = []  # for a pass, in the order in which they came
         self._prompt_next = False
         self._token_seconds = dict.fromkeys(map(id, contexts), 0.0)  # of a pass with a prompt
         self.answering = 0
 
-    def join(self, seat: Seat) -> None:
+    def join(self, seat: SequenceHandle) -> None:
         """Let passes wait for this one too; returns when it has the turn."""
         with self._lock:
             self.answering += 1
@@ -140,7 +140,7 @@ class SharedPasses:
         if not free:
             seat.turn.acquire()
 
-    def leave(self, seat: Seat) -> None:
+    def leave(self, seat: SequenceHandle) -> None:
         """Pass the turn on, and let nobody wait for this one."""
         with self._lock:
             self.answering -= 1
@@ -149,7 +149,7 @@ class SharedPasses:
         if following is not None:
             following.turn.release()
 
-    def wait_for(self, seat: Seat, part: Part) -> "Logits | Exception":
+    def wait_for(self, seat: SequenceHandle, part: Part) -> "Logits | Exception":
         """What a pass gives; meanwhile others have their turns, or this one makes the pass."""
         began = self._clock()
         seat.wanted, seat.found = part, None
@@ -161,11 +161,11 @@ class SharedPasses:
             else:
                 following.turn.release()
                 seat.turn.acquire()
-        waited = seat.company.waited + self._clock() - began - seat.spent
-        seat.company = seat.company._replace(waited=waited)
+        waited = seat.batch_share.waited + self._clock() - began - seat.spent
+        seat.batch_share = seat.batch_share._replace(waited=waited)
         return seat.found
 
-    def _next(self) -> Seat | None:
+    def _next(self) -> SequenceHandle | None:
         """One that can go on, which has the turn from here on."""
         with self._lock:
             if not self._ready:
@@ -173,21 +173,21 @@ class SharedPasses:
             self._running = self._ready.popleft()
             return self._running
 
-    def _make_pass(self, own: Seat) -> None:
+    def _make_pass(self, own: SequenceHandle) -> None:
         """One pass for as many as fit; those that it gave what they wait for can go on."""
         chosen = self._choose()
         began = self._clock()
         self._read(chosen)
         seconds = self._clock() - began
         _account(chosen, seconds)
-        if chosen[0].company.mixed:
+        if chosen[0].batch_share.mixed:
             context = _part(chosen[0]).context
             self._token_seconds[id(context)] = seconds / _width(chosen)
         self._waiting = [seat for seat in self._waiting if seat not in chosen]
         with self._lock:
             self._ready.extendleft(seat for seat in reversed(chosen) if seat is not own)
 
-    def _choose(self) -> list[Seat]:
+    def _choose(self) -> list[SequenceHandle]:
         """Those whose turn it is: the rounds of one context and prompts, or prompts alone.
 
         All rounds of the target carry prompts, but only the first draft step before each does.
@@ -209,11 +209,11 @@ class SharedPasses:
         return self._fitting(_part(prompts[0]).context, [], prompts)
 
     def _fitting(
-        self, context: Context, rounds: Sequence[Seat], prompts: Sequence[Seat]
-    ) -> list[Seat]:
+        self, context: Context, rounds: Sequence[SequenceHandle], prompts: Sequence[SequenceHandle]
+    ) -> list[SequenceHandle]:
         """As many as fit into a pass, at least the first; prompts are cut to what fits."""
         tokens, rows = context.most_tokens, context.most_rows
-        chosen: list[Seat] = []
+        chosen: list[SequenceHandle] = []
         for seat in rounds:
             part = _part(seat)
             tokens, rows = tokens - len(part.tokens), rows - part.rows
@@ -244,7 +244,7 @@ class SharedPasses:
         is_slow = width and self._token_seconds[id(context)] * WIDE > _SLOW
         return max(_LEAST, (WIDE // 2 if is_slow else WIDE) - width)
 
-    def _read(self, chosen: Sequence[Seat]) -> None:
+    def _read(self, chosen: Sequence[SequenceHandle]) -> None:
         """Give each what it wants; where the pass fails, each in one of its own."""
         parts = [seat.wanted for seat in chosen if seat.wanted]
         try:
@@ -260,16 +260,16 @@ class SharedPasses:
                     seat.found = seat.found.copy()  # before the next one's pass
 
 
-def _part(seat: Seat) -> Part:
+def _part(seat: SequenceHandle) -> Part:
     assert seat.wanted is not None
     return seat.wanted
 
 
-def _width(seats: Sequence[Seat]) -> int:
+def _width(seats: Sequence[SequenceHandle]) -> int:
     return sum(len(_part(seat).tokens) for seat in seats)
 
 
-def _account(chosen: Sequence[Seat], seconds: float) -> None:
+def _account(chosen: Sequence[SequenceHandle], seconds: float) -> None:
     """Tell each seat how its pass was batched, and which of its seconds are its own.
 
     A round's seconds are those of all rounds of the pass: costs are learnt by their width. Prompts
@@ -279,9 +279,9 @@ def _account(chosen: Sequence[Seat], seconds: float) -> None:
     width, every = _width(rounds), _width(chosen)
     mixed = 0 < len(rounds) < len(chosen)
     for seat in chosen:
-        own, waited = len(_part(seat).tokens), seat.company.waited
+        own, waited = len(_part(seat).tokens), seat.batch_share.waited
         if _part(seat).is_prompt:
-            seat.company, seat.spent = Company(1, 0, waited, mixed), seconds * own / every
+            seat.batch_share, seat.spent = BatchShare(1, 0, waited, mixed), seconds * own / every
         else:
-            seat.company = Company(len(rounds), width - own, waited, mixed)
+            seat.batch_share = BatchShare(len(rounds), width - own, waited, mixed)
             seat.spent = seconds * width / every

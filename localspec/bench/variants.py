@@ -10,8 +10,8 @@ from localspec.bench.equality import Difference, DifferenceFinder
 from localspec.bench.figures import Side
 from localspec.bench.plan import BenchPlan, PromptIds
 from localspec.bench.run import answer, take_turns, warm_up
-from localspec.core.config import DraftTokens
 from localspec.chat.answer import Answer
+from localspec.core.config import DraftTokens
 from localspec.engine.engine import Engine
 
 

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from localspec.core.config import DraftTokens
 from localspec.core.errors import EngineError
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
-from localspec.engine.slots import shared_passes
-from localspec.engine.slots.shared_passes import WIDE, Part, SharedPasses
+from localspec.engine.slots import batch_scheduler
+from localspec.engine.slots.batch_scheduler import WIDE, BatchScheduler, Part
 from localspec.engine.slots.slot import Slot
 from localspec.speculative.loop import Logits
 from tests.support.shared_toys import in_threads, shared
@@ -45,9 +46,7 @@ def said_by(slot: Slot, request: Request) -> list[int]:
     responses = stream_generate(
         slot,
         list(request.prompt),
-        request.params,
-        request.length,
-        max_tokens=request.max_tokens,
+        GenerateOptions(request.params, request.length, max_tokens=request.max_tokens),
     )
     with closing(responses):
         for i, response in enumerate(responses, start=1):
@@ -67,9 +66,7 @@ def alone(request: Request, quirk: float | None) -> list[int]:
     responses = stream_generate(
         ToyEngine(quirk=quirk),
         list(request.prompt),
-        request.params,
-        request.length,
-        max_tokens=request.max_tokens,
+        GenerateOptions(request.params, request.length, max_tokens=request.max_tokens),
     )
     return [token for response in responses for token in response.tokens]
 
@@ -98,8 +95,8 @@ def test_each_text_is_what_it_is_alone(
     """Whatever others ask, whenever they come and go, however few fit into a pass."""
     slots, *_ = shared(len(queues), quirk=quirk, most_rows=rows, window=window)
     patch = pytest.MonkeyPatch()
-    patch.setattr(shared_passes, "WIDE", chunk)
-    patch.setattr(shared_passes, "_LEAST", chunk)
+    patch.setattr(batch_scheduler, "WIDE", chunk)
+    patch.setattr(batch_scheduler, "_LEAST", chunk)
     said: dict[tuple[int, int], list[int]] = {}
 
     def work(slot: Slot, number: int) -> None:
@@ -117,7 +114,7 @@ def test_each_text_is_what_it_is_alone(
 
 
 def together(
-    slots: Sequence[Slot], passes: SharedPasses, work: Callable[[Slot, int], object]
+    slots: Sequence[Slot], passes: BatchScheduler, work: Callable[[Slot, int], object]
 ) -> None:
     """Let all slots be answering before the first of them wants a pass."""
 
@@ -219,11 +216,13 @@ def test_a_pass_with_a_prompt_teaches_no_costs() -> None:
 
     def work(slot: Slot, number: int) -> None:
         prompt = b"abc de" * 120 if number else b"abc"
-        responses = stream_generate(slot, [*prompt], GREEDY, "auto", max_tokens=30, clock=clock)
+        responses = stream_generate(
+            slot, [*prompt], GenerateOptions(GREEDY, "auto", max_tokens=30), clock=clock
+        )
         assert sum(len(each.tokens) for each in responses) == 30
 
     together(slots, passes, work)
-    known = slots[0].profile.knowledge(clock)
+    known = slots[0].profile.learnt(clock)
     assert any(len(each) == 2 and each[1][2] == 0 for each in target.passes)
     for costs in (known.verify, known.draft):
         assert min(costs.seconds(width, 40) for width in range(1, 40)) > 0.99
@@ -309,19 +308,19 @@ def test_waiting_for_others_is_counted_apart() -> None:
     clock = FakeClock()
     slots, passes, _, _ = shared(2, clock=clock)
     waited: dict[int, float] = {}
-    company: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
+    batch_share: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
 
     def work(slot: Slot, number: int) -> None:
         assert slot.draft is not None
         for token in range(2 + 2 * number):
             slot.draft.decode([token], 1)
-            company[number].append(slot.draft.company[:2])
+            batch_share[number].append(slot.draft.batch_share[:2])
         slot.target.decode([*range(1 + number)], 1 + number)
-        company[number].append(slot.target.company[:2])
-        waited[number] = slot.target.company.waited
+        batch_share[number].append(slot.target.batch_share[:2])
+        waited[number] = slot.target.batch_share.waited
 
     together(slots, passes, work)
-    assert company == {
+    assert batch_share == {
         0: [(2, 1), (2, 1), (2, 2)],
         1: [(2, 1), (2, 1), (1, 0), (1, 0), (2, 1)],
     }
@@ -335,7 +334,7 @@ def test_reading_is_charged_by_its_tokens() -> None:
 
     def work(slot: Slot, number: int) -> None:
         slot.target.decode([1] * (3 if number else 1), 0)
-        waited[number] = slot.target.company.waited
+        waited[number] = slot.target.batch_share.waited
 
     together(slots, passes, work)
     assert len(target.passes) == 1
@@ -346,10 +345,10 @@ def test_a_window_that_moved_on_is_read_again() -> None:
     slots, _, target, _ = shared(1, window=2)
     model = slots[0].target
     model.decode([1, 2, 3, 4, 5], 1)
-    model.keep(4)
+    model.truncate(4)
     assert (model.tokens, model.pending) == ([1, 2, 3, 4], 0)
     model.decode([6, 7, 8], 3)
-    model.keep(4)
+    model.truncate(4)
     assert (model.tokens, model.pending) == ([1, 2, 3, 4], 4)
     model.decode([9], 1)
     assert target.passes[-1] == [(0, 5, 1)] and model.pending == 0
@@ -380,7 +379,7 @@ def test_nobody_touches_the_contexts_during_a_pass(monkeypatch: pytest.MonkeyPat
     model, read = slots[1].target, target.read
     model.decode([1, 2, 3], 1)
     state = model.state()
-    acts = [lambda: model.keep(1), lambda: model.restore([1, 2, 3], state), model.state]
+    acts = [lambda: model.truncate(1), lambda: model.restore([1, 2, 3], state), model.state]
     threads: list[threading.Thread] = []
 
     def pass_during_which(parts: Sequence[Part]) -> list[Logits]:
@@ -417,7 +416,7 @@ def test_what_a_failed_pass_drove_out_of_a_window_is_read_again(
     model.decode([1, 2], 0)
 
     def emptied(sequence: int, length: int) -> int:
-        target.models[sequence].keep(0)
+        target.models[sequence].truncate(0)
         return 0
 
     with monkeypatch.context() as patch, pytest.raises(EngineError):
@@ -433,7 +432,7 @@ def test_a_state_is_of_all_tokens() -> None:
     slots, _, target, _ = shared(2, window=1)
     first, second = slots[0].target, slots[1].target
     first.decode([1, 2, 3, 4], 1)
-    first.keep(2)
+    first.truncate(2)
     assert first.pending == 2
     assert second.restore([1, 2], first.state()) and target.models[1].tokens == [1, 2]
 
@@ -447,11 +446,13 @@ def test_costs_are_learnt_of_passes_not_of_waiting() -> None:
 
     def work(slot: Slot, number: int) -> None:
         length = lengths[number]
-        *_, last = stream_generate(slot, [*b"abc"], GREEDY, length, max_tokens=40, clock=clock)
+        *_, last = stream_generate(
+            slot, [*b"abc"], GenerateOptions(GREEDY, length, max_tokens=40), clock=clock
+        )
         told[number] = set(last.stats.passes)
 
     together(slots, passes, work)
-    known = slots[1].profile.knowledge(clock)
+    known = slots[1].profile.learnt(clock)
     rounds = target.passes[1:]  # the first one reads both prompts
     for number in (0, 1):
         own = [each for each in rounds if number in {sequence for sequence, _, _ in each}]
@@ -466,11 +467,13 @@ def test_costs_are_learnt_of_passes_not_of_waiting() -> None:
 def test_the_rate_is_that_of_all_answers_together(count: int) -> None:
     clock = FakeClock()
     slots, passes, _, _ = shared(count, quirk=0.0, clock=clock, seconds=(10.0, 1.0))
-    known, plain, said = slots[0].profile.knowledge(clock), list[float](), dict[int, int]()
+    known, plain, said = slots[0].profile.learnt(clock), list[float](), dict[int, int]()
     rates: list[tuple[float, float]] = []
 
     def work(slot: Slot, number: int) -> None:
-        responses = stream_generate(slot, list(b"abc"), GREEDY, "auto", max_tokens=64, clock=clock)
+        responses = stream_generate(
+            slot, list(b"abc"), GenerateOptions(GREEDY, "auto", max_tokens=64), clock=clock
+        )
         for each in responses:
             said[number] = each.stats.tokens
             if min(said.values()) > 32:  # nobody is done

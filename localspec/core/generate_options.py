@@ -1,0 +1,26 @@
+"""What one answer is generated with, beside its prompt."""
+
+from dataclasses import dataclass
+
+from localspec.core.config import DraftTokens
+from localspec.core.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateOptions:
+    """Sampling, drafting and the end of one answer.
+
+    ``draft_tokens`` is "auto" or a fixed draft length, 0 for plain decoding. ``prompt_lookup`` lets
+    "auto" also draft from the text so far and from earlier answers. ``max_tokens`` None, -1 or -2
+    lets the answer fill the context; 0 only reads the prompt. ``stop`` are texts that end the
+    answer. ``grammar`` is GBNF or another notation of `grammar.source`, which the answer obeys.
+    ``logprobs`` asks for the probabilities of that many likeliest tokens at each place.
+    """
+
+    sampling: SamplingParams = SamplingParams()
+    draft_tokens: DraftTokens = "auto"
+    prompt_lookup: bool = True
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    grammar: str | None = None
+    logprobs: int | None = None
