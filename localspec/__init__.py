@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from localspec.core.config import LoadOptions as LoadOptions
+    from localspec.core.generate_options import GenerateOptions as GenerateOptions
     from localspec.core.sampling_params import SamplingParams as SamplingParams
     from localspec.engine.engine import Engine as Engine
     from localspec.engine.generate import stream_generate as stream_generate
@@ -16,11 +17,12 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Engine": "localspec.engine.engine",
+    "GenerateOptions": "localspec.core.generate_options",
     "LoadOptions": "localspec.core.config",
     "SamplingParams": "localspec.core.sampling_params",
     "stream_generate": "localspec.engine.generate",
 }
-__all__ = ["Engine", "LoadOptions", "SamplingParams", "stream_generate"]
+__all__ = ["Engine", "GenerateOptions", "LoadOptions", "SamplingParams", "stream_generate"]
 
 
 def __getattr__(name: str) -> Any:

@@ -56,7 +56,7 @@ def test_a_conversation_of_two_turns(
 
 
 def test_thoughts_stay_out_of_a_pipe(localspec: Command, model: Model) -> None:
-    flags = ("run", "-m", model(templates.HARMONY), *FLAGS, "GenerationRequest")
+    flags = ("run", "-m", model(templates.HARMONY), *FLAGS, "Ask")
     with reciting(templates.SPOKEN[templates.HARMONY]):
         shown, hidden = localspec(*flags), localspec(*flags, "--hide-reasoning")
         document = json.loads(localspec(*flags, "--json").out)
@@ -73,9 +73,7 @@ def test_an_answer_cut_inside_its_thoughts(localspec: Command, model: Model, tem
     with reciting(before + "and think " * 50) as prompts:
         chat = ("chat", "-m", model(template), *FLAGS, "-n", "20")
         done = localspec(*chat, stdin="First?\nSecond?\n")
-        once = localspec(
-            "run", "-m", model(template), *FLAGS, "-n", "20", "GenerationRequest", "--json"
-        )
+        once = localspec("run", "-m", model(template), *FLAGS, "-n", "20", "Ask", "--json")
     assert (done.code, done.out) == (0, "\n\n")
     assert done.err.count("The model was still thinking: there is no answer.") == 2
     assert "Error" not in done.err and "Second?" in prompts[1]
@@ -85,7 +83,7 @@ def test_an_answer_cut_inside_its_thoughts(localspec: Command, model: Model, tem
 
 
 def test_the_document_tells_how_the_prompt_was_made(localspec: Command, model: Model) -> None:
-    flags = ("run", "-m", model(templates.QWEN3), *FLAGS, "GenerationRequest", "--json")
+    flags = ("run", "-m", model(templates.QWEN3), *FLAGS, "Ask", "--json")
     told = ("--no-think", "--chat-template-kwargs", '{"more": [1]}')
     with reciting("Yes."):
         plain, changed, other, raw = (
@@ -107,7 +105,7 @@ def test_stop_strings_leave_thoughts_alone(localspec: Command, model: Model) -> 
             *FLAGS,
             "--stop",
             "END",
-            "GenerationRequest",
+            "Ask",
             "--json",
         )
     document = json.loads(done.out)
@@ -118,7 +116,7 @@ def test_stop_strings_leave_thoughts_alone(localspec: Command, model: Model) -> 
 def test_a_draft_does_not_change_what_is_thought(localspec: Command, model: Model) -> None:
     said = templates.SPOKEN[templates.HARMONY].replace("I think.", "I think. " * 30)
     with reciting(said):
-        flags = ("run", "-m", model(templates.HARMONY), *FLAGS[:4], "GenerationRequest", "--json")
+        flags = ("run", "-m", model(templates.HARMONY), *FLAGS[:4], "Ask", "--json")
         plain, drafted = (
             json.loads(localspec(*flags, "--draft", length).out) for length in ("off", "auto")
         )
@@ -132,7 +130,7 @@ def test_a_draft_does_not_change_what_is_thought(localspec: Command, model: Mode
 def test_no_template_means_chatml(localspec: Command, model: Model) -> None:
     # Its vocabulary may not know ChatML's marks: then they are spelled out, and end the answer.
     with reciting("Yes.<|im_end", "Yes.") as prompts:
-        done = localspec("run", "-m", model(None), *FLAGS, "--system", "Brief", "GenerationRequest")
+        done = localspec("run", "-m", model(None), *FLAGS, "--system", "Brief", "Ask")
     assert (done.code, done.out) == (0, "Yes.<|im_end")
     assert "no chat template" in done.err and "ChatML" in done.err
     assert prompts[0].endswith(
@@ -155,7 +153,7 @@ def test_a_spelled_out_end_stops_an_answer_in_chatml(
         ),
     )
     with reciting("Yes.#No."):
-        done = localspec("run", "-m", model(None), *FLAGS, "GenerationRequest")
+        done = localspec("run", "-m", model(None), *FLAGS, "Ask")
     assert done.out == "Yes."
 
 
@@ -174,11 +172,11 @@ def test_a_spelled_out_end_stops_an_answer_in_chatml(
         (templates.HARMONY, ["--reasoning-effort", "low"], "Reasoning: low", ""),
         (templates.HARMONY, ["--reasoning-effort", "default"], "Reasoning: medium", ""),
         (templates.HARMONY, ["--no-think"], "Reasoning: medium", "It reads reasoning_effort"),
-        (templates.LLAMA3, ["--no-think"], "GenerationRequest", "--no-think changes nothing"),
+        (templates.LLAMA3, ["--no-think"], "Ask", "--no-think changes nothing"),
         (
             templates.LLAMA3,
             ["--reasoning-effort", "low"],
-            "GenerationRequest",
+            "Ask",
             "does not read reasoning_effort",
         ),
         (
@@ -204,8 +202,8 @@ def test_what_the_template_is_told(
 ) -> None:
     with reciting("Yes.") as prompts:
         given = (command, "-m", model(template), *FLAGS, *flags)
-        asked = ("GenerationRequest",) if command == "run" else ()
-        done = localspec(*given, *asked, stdin=None if asked else "GenerationRequest\n")
+        asked = ("Ask",) if command == "run" else ()
+        done = localspec(*given, *asked, stdin=None if asked else "Ask\n")
     assert done.code == 0 and prompt in prompts[0]
     notes = done.err[: done.err.index("tokens · ")]
     assert note in " ".join(notes.split())
@@ -237,10 +235,8 @@ def test_a_template_from_a_file(localspec: Command, model: Model, tmp_path: Path
     file = tmp_path / "own.jinja"
     file.write_text("Q: {{ messages[-1].content }} A:", "utf-8")
     with reciting("Yes.") as prompts:
-        done = localspec(
-            "run", "-m", model(CHATML), *FLAGS, "--chat-template-file", file, "GenerationRequest"
-        )
-    assert done.code == 0 and prompts[0].endswith("Q: GenerationRequest A:")
+        done = localspec("run", "-m", model(CHATML), *FLAGS, "--chat-template-file", file, "Ask")
+    assert done.code == 0 and prompts[0].endswith("Q: Ask A:")
 
 
 def test_a_template_from_a_pipe_is_read_once(
@@ -251,16 +247,14 @@ def test_a_template_from_a_pipe_is_read_once(
     writer = Thread(target=pipe.write_text, args=("Q: {{ messages[-1].content }} A:",))
     writer.start()
     with reciting("Yes.") as prompts:
-        done = localspec(
-            "run", "-m", model(CHATML), *FLAGS, "--chat-template-file", pipe, "GenerationRequest"
-        )
+        done = localspec("run", "-m", model(CHATML), *FLAGS, "--chat-template-file", pipe, "Ask")
     writer.join()
-    assert done.code == 0 and prompts[0].endswith("Q: GenerationRequest A:")
+    assert done.code == 0 and prompts[0].endswith("Q: Ask A:")
 
 
 def test_bench_takes_the_template_flags(localspec: Command, model: Model, tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
-    file.write_text('{"task": "one", "prompt": "GenerationRequest"}\n', "utf-8")
+    file.write_text('{"task": "one", "prompt": "Ask"}\n', "utf-8")
     with reciting("Yes.") as prompts:
         done = localspec(
             "bench", "-m", model(templates.QWEN3), "-t", "1", "-n", "4", "-r", "1",
@@ -291,7 +285,7 @@ def test_bench_takes_the_template_flags(localspec: Command, model: Model, tmp_pa
 def test_flags_that_cannot_be(
     localspec: Command, model: Model, flags: list[str], code: int, words: str
 ) -> None:
-    done = localspec("run", "-m", model(CHATML), *FLAGS, *flags, "GenerationRequest")
+    done = localspec("run", "-m", model(CHATML), *FLAGS, *flags, "Ask")
     assert (done.code, done.out) == (code, "")
     assert words in done.sentences and "Traceback" not in done.err
 

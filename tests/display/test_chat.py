@@ -36,12 +36,13 @@ from tests.support.chat_toys import Reciter
 from localspec.display import console
 from localspec.chat.conversation import Chat
 from localspec.chat.input_loop import run
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
 console.prepare_streams()
 engine = Reciter(json.loads(sys.argv[1]), float(sys.argv[2]))
 from localspec.display.chat import open_screen
 with open_screen() as screen:
-    run(Chat(engine, screen, SamplingParams(temperature=0), 0))
+    run(Chat(engine, screen, GenerateOptions(SamplingParams(temperature=0), 0)))
 """
 CLI = "from localspec.cli import main\nmain()\n"
 METER = re.compile(r"tok/s · draft off")

@@ -110,8 +110,8 @@ def test_a_pipe_gets_marks(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     with reciting(SAID):
-        done = localspec(*flags("run", model), "GenerationRequest")
-        hidden = localspec(*flags("run", model), "GenerationRequest", "--hide-reasoning")
+        done = localspec(*flags("run", model), "Ask")
+        hidden = localspec(*flags("run", model), "Ask", "--hide-reasoning")
     assert (done.code, unmarked(done.out)) == (0, "Yes.")
     assert re.search(r"\[[Yes.]+\]", done.out) and "\x1b" not in done.out
     assert hidden.out == done.out and "hink" not in hidden.err
@@ -132,7 +132,7 @@ def test_marks_are_shown_and_not_kept(localspec: Command, model: Path, tmp_path:
 
 @pytest.mark.llama
 def test_a_document_has_no_colours(localspec: Command, model: Path) -> None:
-    done = localspec(*flags("run", model), "--json", "GenerationRequest")
+    done = localspec(*flags("run", model), "--json", "Ask")
     assert (done.code, done.out) == (2, "")
     assert "--show-draft" in done.err and "--json" in done.err
 
@@ -160,12 +160,12 @@ def test_a_window_gets_colours_or_marks(
     model: Path, command: str, term: str, no_color: str
 ) -> None:
     said = json.dumps([SAID])
-    question = ["GenerationRequest"] * (command == "run")
+    question = ["Ask"] * (command == "run")
     with Terminal(RECITE, no_color, said, *flags(command, model), *question, term=term) as terminal:
         if command == "chat":
             for turn in (1, 2):
                 terminal.prompt(turn)
-                terminal.type("GenerationRequest\n")
+                terminal.type("Ask\n")
             terminal.prompt(3)
             terminal.type("\x04")
         assert terminal.leave() == 0

@@ -148,12 +148,10 @@ def test_thoughts_hidden_in_a_window(tmp_path: Path, command: str) -> None:
     model = write_reciter(tmp_path / "reciter.gguf", templates.HARMONY)
     said = json.dumps([templates.SPOKEN[templates.HARMONY]])
     flags = ("-m", str(model), "-t", "1", "--temp", "0", "--draft", "off", "--hide-reasoning")
-    with Terminal(
-        RECITE, said, command, *flags, *(["GenerationRequest"] * (command == "run"))
-    ) as terminal:
+    with Terminal(RECITE, said, command, *flags, *(["Ask"] * (command == "run"))) as terminal:
         if command == "chat":
             terminal.prompt(1)
-            terminal.type("GenerationRequest\n")
+            terminal.type("Ask\n")
             terminal.wait(lambda window: figures(window) == 1)
             terminal.prompt(2)
             terminal.type("\x04")
@@ -175,7 +173,7 @@ def test_one_answer_with_thoughts_in_a_window(tmp_path: Path) -> None:
         "0",
         "--draft",
         "off",
-        "GenerationRequest",
+        "Ask",
     )
     with Terminal(RECITE, said, *flags) as terminal:
         assert terminal.leave() == 0

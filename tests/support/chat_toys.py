@@ -7,11 +7,14 @@ turn can serve the next one.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+from localspec.chat.answer import Piece
 from localspec.chat.message import Message
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
+from localspec.engine.generate import stream_generate
 from localspec.llama.vocabulary.token_rules import require_known
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.history import AnswerHistory
@@ -70,6 +73,9 @@ class ChatToy:
     def system_notes(self, system: str) -> list[str]:
         return []
 
+    def stream(self, prompt: Sequence[int], options: GenerateOptions) -> Iterator[Piece]:
+        return stream_generate(self, prompt, options)
+
 
 class Reciter:
     """A ChatEngine that says given pieces of text, one each ``seconds``, as a model would."""
@@ -102,6 +108,9 @@ class Reciter:
 
     def system_notes(self, system: str) -> list[str]:
         return []
+
+    def stream(self, prompt: Sequence[int], options: GenerateOptions) -> Iterator[Piece]:
+        return stream_generate(self, prompt, options)  # type: ignore[arg-type]
 
     def decode(self, tokens: Sequence[int], rows: int) -> object:
         import numpy as np

@@ -72,7 +72,7 @@ def reciting(*answers: str) -> Iterator[list[str]]:
             logits[row, ids[said] if 0 <= said < len(ids) else vocab.eos_id] = 99
         return logits
 
-    def keep(model: LlamaModel, length: int) -> None:
+    def truncate(model: LlamaModel, length: int) -> None:
         del model._tokens[length:]
         model._held = len(model._tokens)
 
@@ -80,6 +80,6 @@ def reciting(*answers: str) -> Iterator[list[str]]:
         patch.object(Engine, "encode_chat", encode_chat),
         patch.object(Engine, "encode_text", encode_text),
         patch.object(LlamaModel, "decode", decode),
-        patch.object(LlamaModel, "keep", keep),
+        patch.object(LlamaModel, "truncate", truncate),
     ):
         yield prompts

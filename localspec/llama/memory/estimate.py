@@ -109,7 +109,7 @@ def estimate_run(header: ModelHeader, ctx_size: int, options: LoadOptions) -> Me
 
     With ``options.parallel`` texts at the same time, each of ``ctx_size`` tokens.
     Which way of rolling back is the cheapest is not known before the weights are loaded:
-    `Snapshots` takes the most, and one copy more than `Fork` (see `engine.llama.rollback`).
+    `Snapshots` takes the most, and one copy more than `Fork` (see `llama.cache.rollback`).
     """
     heads = options.load_heads
     once = estimate_memory(header, ctx_size, options, heads=heads)

@@ -22,8 +22,8 @@ _ALONE, _PROBES = 10, 4  # seconds without a word until the other machine is ask
 NOTICE = 30  # seconds of these, after which a wait is told
 _TICK = 2.0  # seconds between two looks
 _GRACE = 2.0  # seconds that Ctrl-C waits for llama.cpp to return
-_ENGINE = Path(__file__).parents[2]
-_CALLERS = tuple(f"{_ENGINE / name}{os.sep}" for name in ("llama", "slots"))  # of llama.cpp
+_PACKAGE = Path(__file__).parents[2]
+_CALLERS = tuple(f"{_PACKAGE / name}{os.sep}" for name in ("llama", "engine/slots"))
 _connections: dict[RpcServer, socket.socket] = {}  # llama.cpp's own
 _keep_alive: list[Any] = []  # callbacks of llama.cpp and of threads
 

@@ -68,7 +68,7 @@ def test_a_field_that_cannot_be(toy_server: Site, field: str, value: object) -> 
 
 
 def test_what_changes_nothing_is_taken(toy_server: Site) -> None:
-    assert toy_server.ask(COMPLETIONS, echo=False, best_of=1, prompt_lookup="", user="me", n=None)
+    assert toy_server.ask(COMPLETIONS, echo=False, best_of=1, suffix="", user="me", n=None)
 
 
 def test_logprobs_tell_of_each_token_where_its_text_begins(toy_server: Site) -> None:
