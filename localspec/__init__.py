@@ -7,7 +7,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from localspec.api import Model as Model
+    from localspec.api import load as load
+    from localspec.chat.answer import Answer as Answer
+    from localspec.chat.answer import Piece as Piece
     from localspec.core.config import LoadOptions as LoadOptions
+    from localspec.core.errors import LocalspecError as LocalspecError
     from localspec.core.generate_options import GenerateOptions as GenerateOptions
     from localspec.core.sampling_params import SamplingParams as SamplingParams
     from localspec.engine.engine import Engine as Engine
@@ -16,13 +21,18 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Answer": "localspec.chat.answer",
     "Engine": "localspec.engine.engine",
     "GenerateOptions": "localspec.core.generate_options",
     "LoadOptions": "localspec.core.config",
+    "LocalspecError": "localspec.core.errors",
+    "Model": "localspec.api",
+    "Piece": "localspec.chat.answer",
     "SamplingParams": "localspec.core.sampling_params",
+    "load": "localspec.api",
     "stream_generate": "localspec.engine.generate",
 }
-__all__ = ["Engine", "GenerateOptions", "LoadOptions", "SamplingParams", "stream_generate"]
+__all__ = [*_HOMES]
 
 
 def __getattr__(name: str) -> Any:

@@ -83,7 +83,9 @@ check_for() { # $1, a library, in a list of files on stdin, whose it is in $2
 }
 
 build() { # neither a cached build for the processor nor an installed one may be taken for it
-  run env "CMAKE_ARGS=$ARGS" "CMAKE_BUILD_PARALLEL_LEVEL=$JOBS" "$PYTHON" -m pip "$@" --no-deps \
+  local library
+  library=-DCMAKE_PROJECT_INCLUDE=$(escaped "$ROOT/scripts/llama_only.cmake")
+  run env "CMAKE_ARGS=$library $ARGS" "CMAKE_BUILD_PARALLEL_LEVEL=$JOBS" "$PYTHON" -m pip "$@" --no-deps \
     --no-cache-dir --no-binary llama-cpp-python "llama-cpp-python==$VERSION"
 }
 

@@ -1,12 +1,10 @@
 """From command-line flags to a loaded pair: names resolved, files fetched, sampling chosen."""
 
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.commands.flags.answer import AnswerFlags
@@ -16,13 +14,11 @@ from localspec.commands.flags.models import AUTO_BRANCHES, ModelFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.self_draft import self_draft
 from localspec.core.config import Branches, DraftOptions, DraftTokens, parse_draft_tokens
-from localspec.core.errors import EngineError, IncompatiblePair, UsageError
+from localspec.core.errors import UsageError
 from localspec.core.sampling_choice import choose_sampling
 from localspec.core.sampling_params import SamplingParams, default_length, require_fixed_length
 from localspec.display import console
 from localspec.display.progress import progress
-from localspec.library.catalog import MTP
-from localspec.library.resolve import FIND, SELF
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
@@ -30,9 +26,7 @@ if TYPE_CHECKING:
     from localspec.library.resolve import Resolver
 
 
-_WORDS = (None, MTP, FIND)  # what may stand for heads of the target, in place of a file
 _ONE_CHAIN = "--acceptance rejection judges one chain of tokens: --branches has no effect."
-_BESIDE = "Draft: the prediction heads of {} (MTP), beside the target."
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +116,18 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
         from localspec.engine.lookup_cache import require_lookup_cache
 
         require_lookup_cache(request.models.lookup_cache)
-    target_file, draft_file = _files(request)
-    target, draft = request.loading.load_options(target_file, draft_file)
-    if draft is not None and draft_file == target_file and request.draft.model in _WORDS:
+    from localspec.library.pair_files import PairFinder
+
+    finder = PairFinder(
+        request.resolver,
+        download_ui(),
+        partial(self_draft, loading=request.loading),
+        request.models.lenient,
+        tuple(request.loading.override_kv),
+    )
+    files = finder.find(request.target, request.draft.model, request.draft.lengths)
+    target, draft = request.loading.load_options(files.target, files.draft)
+    if draft is not None and files.own_heads:
         draft = replace(draft, load_heads=True)  # the heads in it, not the whole model again
     from localspec.engine.engine import Engine
     from localspec.llama import llama_library
@@ -242,77 +245,3 @@ def _without_branches(request: Request, engine: "Engine") -> list[str]:
     if engine.chain_only is not None:
         return [engine.chain_only]
     return [] if request.params.seed_decides else [_ONE_CHAIN]
-
-
-def _files(request: Request) -> tuple[Path, Path | None]:
-    """The files of target and draft, fetched from the Hub where they are named but missing."""
-    from localspec.library.acquire import ensure_local
-
-    lengths = request.draft.lengths
-    draft = None if lengths == (0,) else request.draft.model
-    resolver, ui, lenient = request.resolver, download_ui(), request.models.lenient
-    if draft == FIND:
-        (target,) = ensure_local([request.target], resolver, ui)
-        return target, _find_draft(target, resolver, lenient, request.loading)
-    if draft == SELF:
-        (target,) = ensure_local([request.target], resolver, ui)
-        return target, self_draft(target, request.loading)
-    names = [request.target, *([] if draft is None else [draft])]
-    target, *rest = ensure_local(names, resolver, ui, lenient=lenient)
-    if draft == MTP and rest[0] != target:
-        console.note(_BESIDE.format(rest[0].name))
-    if rest or lengths == (0,):
-        return target, rest[0] if rest else None
-    heads = _heads(target, request.loading)
-    if heads is None and any(length not in (0, "auto") for length in lengths):
-        raise UsageError(
-            "A draft length was given, but no draft model.",
-            "Name one with --draft FILE.gguf, or leave the length out.",
-        )
-    return target, heads
-
-
-def _heads(target: Path, loading: LoadingFlags) -> Path | None:
-    """The file with prediction heads for a target, where nothing else is to draft; named.
-
-    None, with the reason if there are some, where they cannot be used: nobody asked for them.
-    """
-    from localspec.library.sidecars import is_named_for, mtp_beside, mtp_files
-    from localspec.llama.heads.unstable import unstable
-    from localspec.metadata.draft_kind import has_heads
-    from localspec.metadata.header import read_header
-
-    header = read_header(target, tuple(loading.override_kv))
-    try:
-        found = target if has_heads(header) else mtp_beside(header)
-    except IncompatiblePair as problem:
-        if any(is_named_for(file, target) for file in mtp_files(target)):
-            console.note(f"No heads are used. {problem.message}")
-        return None
-    try:
-        unstable()
-    except EngineError as problem:
-        console.note(f"No heads are used. {problem.message}")
-        return None
-    own = "Draft: the model's own prediction heads (MTP)."
-    console.note(own if found == target else _BESIDE.format(found.name))
-    return found
-
-
-def _find_draft(target: Path, resolver: "Resolver", lenient: bool, loading: LoadingFlags) -> Path:
-    """The best draft on this disk that is worth using, named."""
-    from localspec.library.suggest import drafts_for
-    from localspec.metadata.header import read_header
-
-    suggested = drafts_for(read_header(target), resolver.inventory.files, lenient=lenient)
-    found = suggested.drafts
-    if suggested.own_heads:
-        return _heads(target, loading) or target
-    if not found or found[0].worth <= 1:
-        raise IncompatiblePair(
-            f"No model on this disk can draft for {target}.",
-            "See why, and what there is elsewhere: "
-            + shlex.join(["localspec", "suggest", str(target)]),
-        )
-    console.note(f"Draft: {found[0].path} ({', '.join(found[0].reasons)}).")
-    return found[0].path

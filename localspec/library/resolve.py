@@ -156,7 +156,7 @@ class Resolver:
 
 
 def _is_known(name: str) -> bool:
-    known = {each.lower() for each in user_pairs.names()}
+    known = {user_pairs.BUNDLED, *(each.lower() for each in user_pairs.names())}
     return name.lower() in known or any(pair.name == name.lower() for pair in load_catalog())
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 2**20
 MAX_NAME = 64
+BUNDLED = "demo"  # the pair that comes with the program
 SHOWN_CHARACTERS = 80  # of a name
 SHOWN_REASON = 600  # characters, enough for the names of all settings
 _NAME = re.compile(rf"(?=.*[A-Za-z])[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}")
@@ -154,6 +155,9 @@ def find(name: str) -> NamedPair:
         hidden = any(pair.name.lower() == known.name for known in load_catalog())
         note = f"{pair.name} is your own pair; the catalogue's of that name is not used."
         return NamedPair(pair.name, pair.target, pair.draft, pair.settings, note if hidden else "")
+    if name.lower() == BUNDLED:
+        target, draft = map(str, paths.demo_pair())
+        return NamedPair(BUNDLED, target, draft, {}, "")
     try:
         spec = find_pair(name)
     except UnknownPair:

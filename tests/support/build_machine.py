@@ -112,9 +112,12 @@ class Machine:
         return [shlex.split(line) for line in done.stdout.split("\n\n")[1:]]
 
     def cmake_args(self, *arguments: str) -> list[str]:
-        """What cmake would get, as pip's builder splits it."""
+        """What cmake would get behind `llama_only.cmake`, as pip's builder splits it."""
         (found,) = [w for w in self.commands(*arguments)[0] if w.startswith("CMAKE_ARGS=")]
-        return shlex.split(found.removeprefix("CMAKE_ARGS="))
+        first, *others = shlex.split(found.removeprefix("CMAKE_ARGS="))
+        project = self.root / "project"
+        assert first == f"-DCMAKE_PROJECT_INCLUDE={project}/scripts/llama_only.cmake"
+        return others
 
     def refused(self, *arguments: str) -> str:
         """What the script says as it gives up: a sentence and what to do next."""

@@ -1,0 +1,333 @@
+"""Library interface: load a pair by its name, then generate."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import fields, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from localspec.chat.answer import Answer, Piece, collect
+from localspec.core.config import (
+    DraftTokens,
+    LoadOptions,
+    RopeOptions,
+    RpcServers,
+    choose_draft,
+    parse_draft_tokens,
+)
+from localspec.core.errors import IncompatiblePair, UsageError
+from localspec.core.generate_options import GenerateOptions
+from localspec.core.sampling_choice import choose_sampling
+from localspec.core.sampling_params import sampling_fields
+from localspec.engine.engine import Engine
+from localspec.engine.generate import TextEngine, stream_generate
+from localspec.engine.grammar.source import read_regex, schema_grammar
+from localspec.hub.provenance import Progress
+from localspec.library.acquire import DownloadUI
+from localspec.library.pair_files import PairFinder
+from localspec.library.resolve import Resolver
+from localspec.metadata.header import read_header
+from localspec.self_draft import store
+from localspec.speculative.history import AnswerHistory
+
+Prompt = str | Sequence[Mapping[str, object]] | Sequence[int]
+
+# What a draft may have otherwise than its target.
+_DRAFT = ("draft_ctx_size", "draft_gpu_layers", "draft_threads", "draft_device")
+_LOAD_OPTIONS = {field.name for field in fields(LoadOptions)} - {"path", "load_heads", "parallel"}
+_ANSWER_OPTIONS = {field.name for field in fields(GenerateOptions)} - {"sampling"}
+
+
+def load(
+    target: str | Path,
+    draft: str | Path | int | None = "auto",
+    *,
+    parallel: int = 1,
+    lenient: bool = False,
+    download_large: bool = False,
+    on_note: Callable[[str], None] = lambda sentence: None,
+    on_progress: Progress = lambda name, done, total: None,
+    **options: Any,
+) -> "Model":
+    """Load a target and what drafts for it; fetch what is not on this disk.
+
+    ``target`` is a pair's name, a GGUF file, a file on the Hub or a name that `localspec list`
+    shows. ``draft`` is a model named in the same ways, "mtp" (prediction heads), "find" (the best
+    draft on this disk), "self" (the one that `localspec draft make` made), a draft length, "auto"
+    or "off"; None is "off". Without a model's name, the pair's draft or the target's own heads
+    draft. ``parallel`` is how many answers share passes in `Model.generate_many`.
+
+    ``options`` are fields of `LoadOptions` for both models, those of the draft alone with
+    ``draft_`` before the name (ctx_size, gpu_layers, threads, device), and fields of
+    `SamplingParams` and `GenerateOptions`, which hold for every answer. ``on_note`` hears what a
+    user should know, ``on_progress`` the file, bytes done and bytes in all of a download; one of
+    more than 10 GB needs ``download_large``. Raises a LocalspecError for what cannot be.
+    """
+    either = [] if draft == "auto" else ["off" if draft is None else str(draft)]
+    asked = choose_draft(either, None, _text(options.pop("draft_tokens", None)))
+    resolver = Resolver()
+    named = resolver.choose(str(target), asked.model)
+    settings = {**named.settings, **options}
+    kept = settings.pop("draft_tokens", None)
+    lengths = asked.lengths or (() if kept is None else parse_draft_tokens(str(kept)) or ())
+    lenient = bool(settings.pop("lenient", lenient))
+    ui = DownloadUI(on_note, lambda question: download_large, lambda: nullcontext(on_progress))
+    finder = PairFinder(resolver, ui, _self_draft, lenient, tuple(settings.get("override_kv", ())))
+    files = finder.find(named.target, named.draft, lengths)
+    shared = {"branches": "auto"} | _take(settings, _LOAD_OPTIONS)
+    own = {name.removeprefix("draft_"): value for name, value in _take(settings, _DRAFT).items()}
+    answering, sampling = _take(settings, _ANSWER_OPTIONS), _take(settings, sampling_fields())
+    _require_empty(settings, {*_LOAD_OPTIONS, *_DRAFT, *_ANSWER_OPTIONS, *sampling_fields()})
+    first = LoadOptions(files.target, parallel=parallel, **shared)
+    second = None
+    if files.draft is not None:
+        second = replace(_for_draft(first, files.draft, own), load_heads=files.own_heads)
+    engine = Engine.load(first, second, lenient=lenient, say=on_note)
+    for note in engine.notes:
+        on_note(note)
+    length: DraftTokens = lengths[0] if lengths else "auto"
+    try:
+        return Model(engine, GenerateOptions(draft_tokens=length, **answering), sampling)
+    except BaseException:
+        engine.close()
+        raise
+
+
+class Stream(Iterator[Piece], AsyncIterator[Piece]):
+    """Pieces of one answer, for ``for`` or ``async for``; closing it ends the answer."""
+
+    def __init__(self, pieces: Iterator[Piece]) -> None:
+        self._pieces = pieces
+        self._thread: ThreadPoolExecutor | None = None
+
+    def __next__(self) -> Piece:
+        return next(self._pieces)
+
+    def __iter__(self) -> "Stream":
+        return self
+
+    def __aiter__(self) -> "Stream":
+        return self
+
+    async def __anext__(self) -> Piece:
+        if self._thread is None:  # one thread: a slot belongs to the thread that answers
+            self._thread = ThreadPoolExecutor(1, "localspec answer")
+        loop = asyncio.get_running_loop()
+        piece = await loop.run_in_executor(self._thread, next, self._pieces, None)
+        if piece is None:
+            self._thread.shutdown(wait=False)
+            raise StopAsyncIteration
+        return piece
+
+    def close(self) -> None:
+        """End the answer, if it has not ended."""
+        close = self._pieces.close  # type: ignore[attr-defined]
+        if self._thread is None:
+            close()
+        else:
+            self._thread.submit(close)
+            self._thread.shutdown(wait=True)
+
+
+class Model:
+    """A loaded pair. Answers of several threads wait for each other, unless slots share passes."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        options: GenerateOptions = GenerateOptions(),
+        sampling: Mapping[str, object] | None = None,
+    ) -> None:
+        self.engine = engine
+        self._options = options
+        self._sampling = dict(sampling or {})
+        engine.history = AnswerHistory()
+        slots = engine.open_slots()
+        self._free: queue.SimpleQueue[TextEngine] = queue.SimpleQueue()
+        for slot in slots:
+            self._free.put(slot)
+        self._slots = len(slots)
+        self._busy: set[int] = set()  # threads with an open stream
+        self._settings({})  # refuses what cannot be before the first answer
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know of the pair, in sentences."""
+        return self.engine.notes
+
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        system: str | None = None,
+        raw: bool = False,
+        thinking: bool | None = None,
+        tools: Sequence[Mapping[str, object]] = (),
+        tool_choice: str | Mapping[str, object] = "auto",
+        **changes: Any,
+    ) -> Stream:
+        """Pieces of an answer to a question, to messages in OpenAI's form, or after token ids.
+
+        ``raw`` continues a text as it is, without the chat template. ``changes`` are fields of
+        `SamplingParams` and `GenerateOptions` for this answer; ``json_schema`` (a mapping) and
+        ``regex`` may stand for ``grammar``. Without a seed, each answer draws its own. Raises
+        UsageError for an option that is unknown or cannot be.
+        """
+        options = self._settings(changes)
+        if isinstance(prompt, str) and raw:
+            ids: Sequence[int] = self.engine.encode_text(prompt)
+        elif prompt and not isinstance(prompt, str) and isinstance(prompt[0], int):
+            ids = [token for token in prompt if isinstance(token, int)]
+        else:
+            messages = _messages(prompt, system)
+            ids = self.engine.encode_chat(
+                messages,
+                thinking=thinking,
+                tools=tools,
+                tool_choice=tool_choice,  # type: ignore[arg-type]
+            )
+        return Stream(self._pieces(ids, options))
+
+    def generate(self, prompt: Prompt, **options: Any) -> Answer:
+        """The whole answer; arguments are those of `stream`. Ctrl-C raises KeyboardInterrupt."""
+        answer = collect(self.stream(prompt, **options))
+        if answer.finish_reason == "cancelled":
+            raise KeyboardInterrupt
+        return answer
+
+    def generate_many(self, prompts: Sequence[Prompt], **options: Any) -> list[Answer]:
+        """An answer to each prompt, in their order; as many at once as the pair has slots."""
+        with ThreadPoolExecutor(self._slots, "localspec answer") as threads:
+            return list(threads.map(lambda prompt: self.generate(prompt, **options), prompts))
+
+    def close(self) -> None:
+        """Save what was learnt of the pair, and free both models."""
+        self.engine.close()
+
+    def __enter__(self) -> "Model":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _settings(self, changes: Mapping[str, Any]) -> GenerateOptions:
+        """The options of one answer: what is given over the pair's over the model's own."""
+        given = _with_grammar(changes)
+        answering, sampling = _take(given, _ANSWER_OPTIONS), _take(given, sampling_fields())
+        _require_empty(given, {*_ANSWER_OPTIONS, *sampling_fields(), "json_schema", "regex"})
+        if "draft_tokens" in answering:
+            answering["draft_tokens"] = _length(answering["draft_tokens"])
+        if isinstance(answering.get("stop"), str):
+            answering["stop"] = (answering["stop"],)
+        recommended = self.engine.target.header.sampling
+        params = choose_sampling({**self._sampling, **sampling}, recommended).params
+        self.engine.token_rules(params)
+        options = replace(self._options, sampling=params, **answering)
+        if options.draft_tokens not in (0, "auto") and self.engine.draft is None:
+            raise UsageError(
+                f"draft_tokens is {options.draft_tokens}, but no draft model is loaded.",
+                'Give load() a draft, or draft_tokens="auto".',
+            )
+        return options
+
+    def _pieces(self, prompt: Sequence[int], options: GenerateOptions) -> Iterator[Piece]:
+        with self._slot() as slot, slot.answering():
+            yield from stream_generate(slot, prompt, options)
+
+    @contextmanager
+    def _slot(self) -> Iterator[TextEngine]:
+        """A slot that answers nothing else meanwhile."""
+        thread = threading.get_ident()
+        if thread in self._busy:
+            raise UsageError(
+                "Another answer of this thread is under way.",
+                "Read it to its end or close it first, or use generate_many.",
+            )
+        slot = self._free.get()
+        self._busy.add(thread)
+        try:
+            yield slot
+        finally:
+            self._busy.discard(thread)
+            self._free.put(slot)
+
+
+def _messages(prompt: Prompt, system: str | None) -> list[Mapping[str, object]]:
+    found: list[Mapping[str, object]] = []
+    if system is not None:
+        found.append({"role": "system", "content": system})
+    if isinstance(prompt, str):
+        return [*found, {"role": "user", "content": prompt}]
+    return [*found, *(each for each in prompt if isinstance(each, Mapping))]
+
+
+def _with_grammar(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes with a JSON schema or a regular expression as a grammar."""
+    given = dict(changes)
+    found = [name for name in ("grammar", "json_schema", "regex") if given.get(name) is not None]
+    if len(found) > 1:
+        raise UsageError(f"Both {found[0]} and {found[1]} were given.", "Give one.")
+    schema, regex = given.pop("json_schema", None), given.pop("regex", None)
+    if schema is not None:
+        given["grammar"] = schema_grammar(schema)[0]
+    if regex is not None:
+        given["grammar"] = read_regex(regex)
+    return given
+
+
+def _for_draft(target: LoadOptions, path: Path, own: Mapping[str, Any]) -> LoadOptions:
+    """The draft is loaded as the target is, but for what is the target's alone."""
+    alone: dict[str, Any] = {
+        "ctx_size": None,
+        "cpu_moe_layers": 0,
+        "override_tensors": (),
+        "rope": RopeOptions(),
+        "loras": (),
+        "exact": False,
+        "rpc": RpcServers(),
+        "trust_rpc_network": False,
+        "branches": 1,
+    }
+    return replace(target, path=path, **{**alone, **own})
+
+
+def _take(settings: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Those settings, which are no longer in the mapping."""
+    return {name: settings.pop(name) for name in names if name in settings}
+
+
+def _require_empty(settings: Mapping[str, Any], known: Iterable[str]) -> None:
+    for name in settings:
+        raise UsageError(f"There is no option {name}.", f"Options are: {', '.join(sorted(known))}.")
+
+
+def _length(value: object) -> DraftTokens:
+    lengths = parse_draft_tokens(str(value))
+    if not lengths or len(lengths) > 1:
+        raise UsageError(f"{value!r} is no draft length.", 'Give a number, "auto" or "off".')
+    return lengths[0]
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _self_draft(target: Path) -> Path | None:
+    """The draft that was made of a target; None where it was found not to pay."""
+    found = store.find(read_header(target))
+    if found is None:
+        raise IncompatiblePair(
+            f"No draft was made of {target} on this machine.",
+            f"Make one: localspec draft make {target}",
+        )
+    return found.path

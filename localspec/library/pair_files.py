@@ -1,0 +1,109 @@
+"""The files of a target and of what drafts for it, found on this disk or fetched."""
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from localspec.core.config import DraftTokens, KeyValue
+from localspec.core.errors import EngineError, IncompatiblePair, UsageError
+from localspec.library.acquire import DownloadUI, ensure_local
+from localspec.library.catalog import MTP
+from localspec.library.resolve import FIND, SELF, Resolver
+from localspec.library.sidecars import is_named_for, mtp_beside, mtp_files
+from localspec.library.suggest import drafts_for
+from localspec.metadata.draft_kind import has_heads
+from localspec.metadata.header import read_header
+
+_BESIDE = "Draft: the prediction heads of {} (MTP), beside the target."
+
+
+class PairFiles(NamedTuple):
+    """Files to load; ``own_heads`` tells that the draft is the heads in the target's own file."""
+
+    target: Path
+    draft: Path | None = None
+    own_heads: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PairFinder:
+    """Finds the files of one pair; what is chosen and fetched is told to the user.
+
+    ``self_draft`` gives the draft made of a target, None where it does not pay. ``override_kv``
+    are metadata values that replace those of the target's file.
+    """
+
+    resolver: Resolver
+    ui: DownloadUI
+    self_draft: Callable[[Path], Path | None]
+    lenient: bool = False
+    override_kv: tuple[KeyValue, ...] = ()
+
+    def find(self, target: str, draft: str | None, lengths: Sequence[DraftTokens]) -> PairFiles:
+        """The files for a target and a draft as they were named; heads where no draft was.
+
+        Raises IncompatiblePair for a draft that cannot be, UsageError for a draft length without a
+        draft, FileProblem, HubProblem and DownloadProblem as `ensure_local` does.
+        """
+        if lengths == (0,):
+            return PairFiles(self._local(target)[0])
+        if draft in (FIND, SELF):
+            (file,) = self._local(target)
+            found = self._best_draft(file) if draft == FIND else self.self_draft(file)
+            return PairFiles(file, found, own_heads=found == file)
+        file, *rest = self._local(target, *([] if draft is None else [draft]))
+        if draft == MTP and rest[0] != file:
+            self.ui.say(_BESIDE.format(rest[0].name))
+        if rest:
+            return PairFiles(file, rest[0], own_heads=draft == MTP and rest[0] == file)
+        heads = self._heads(file)
+        if heads is None and any(length not in (0, "auto") for length in lengths):
+            raise UsageError(
+                "A draft length was given, but no draft model.",
+                "Name one with --draft FILE.gguf, or leave the length out.",
+            )
+        return PairFiles(file, heads, own_heads=heads == file)
+
+    def _local(self, *names: str) -> list[Path]:
+        return ensure_local(names, self.resolver, self.ui, lenient=self.lenient)
+
+    def _heads(self, target: Path) -> Path | None:
+        """The file with prediction heads for a target, where nothing else was named to draft.
+
+        None, with the reason if there are some, where they cannot be used: nobody asked for them.
+        """
+        from localspec.llama.heads.unstable import unstable
+
+        header = read_header(target, self.override_kv)
+        try:
+            found = target if has_heads(header) else mtp_beside(header)
+        except IncompatiblePair as problem:
+            if any(is_named_for(file, target) for file in mtp_files(target)):
+                self.ui.say(f"No heads are used. {problem.message}")
+            return None
+        try:
+            unstable()
+        except EngineError as problem:
+            self.ui.say(f"No heads are used. {problem.message}")
+            return None
+        own = "Draft: the model's own prediction heads (MTP)."
+        self.ui.say(own if found == target else _BESIDE.format(found.name))
+        return found
+
+    def _best_draft(self, target: Path) -> Path:
+        """The best draft on this disk that is worth using."""
+        files = self.resolver.inventory.files
+        suggested = drafts_for(read_header(target), files, lenient=self.lenient)
+        found = suggested.drafts
+        if suggested.own_heads:
+            return self._heads(target) or target
+        if not found or found[0].worth <= 1:
+            raise IncompatiblePair(
+                f"No model on this disk can draft for {target}.",
+                "See why, and what there is elsewhere: "
+                + shlex.join(["localspec", "suggest", str(target)]),
+            )
+        self.ui.say(f"Draft: {found[0].path} ({', '.join(found[0].reasons)}).")
+        return found[0].path

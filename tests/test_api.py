@@ -1,0 +1,188 @@
+"""The library interface: what `load` takes, and answers in each of their forms."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import localspec
+from localspec.core.errors import FileProblem, IncompatiblePair, UsageError
+from localspec.library import user_pairs
+from tests.support.real_pair import TinyFiles
+
+pytestmark = pytest.mark.llama
+
+QUESTION = "What does json.dumps do?"
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[localspec.Model]:
+    with localspec.load("demo", threads=1, max_tokens=20) as loaded:
+        yield loaded
+
+
+def test_every_public_name_is_there() -> None:
+    assert {name for name in localspec.__all__ if getattr(localspec, name) is None} == set()
+    assert {*localspec.__all__} <= {*dir(localspec)}
+    with pytest.raises(AttributeError):
+        _ = localspec.nothing
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0}, {"seed": 5, "temperature": 1.2}])
+def test_each_form_gives_the_same_text(model: localspec.Model, sampling: dict[str, object]) -> None:
+    whole = model.generate(QUESTION, **sampling)
+    assert whole.stats.tokens == len(whole.tokens) > 1 and str(whole) == whole.text
+    messages = [{"role": "user", "content": QUESTION}]
+    pieces = [*model.stream(messages, **sampling)]
+    assert "".join(map(str, pieces)) == whole.text
+    assert [piece.stats.tokens for piece in pieces][-2:] != [whole.stats.tokens] * 2  # values
+    ids = [*model.engine.encode_chat(messages)]
+    for length in ("off", 0, 1, 4, "auto"):
+        assert model.generate(ids, draft_tokens=length, **sampling).text == whole.text
+
+    async def read() -> str:
+        return "".join([str(piece) async for piece in model.stream(QUESTION, **sampling)])
+
+    assert asyncio.run(read()) == whole.text
+
+
+def test_options_of_one_answer(model: localspec.Model) -> None:
+    assert len(model.generate(QUESTION, max_tokens=3, temperature=0).tokens) == 3
+    assert len(model.generate(QUESTION, temperature=0).tokens) > 3
+    stopped = model.generate(QUESTION, temperature=0, stop=" ")
+    assert stopped.finish_reason == "stop" and " " not in stopped.text
+    assert "\n" in model.generate("def add(a, b):\n", raw=True, temperature=0).text
+    assert model.generate(QUESTION, regex="[0-9]{3}").text.isdecimal()
+    schema = {"type": "boolean"}
+    assert model.generate(QUESTION, json_schema=schema).text in ("true", "false")
+    assert len({model.generate(QUESTION, temperature=3).text for _ in range(4)}) > 1
+    described = model.stream(QUESTION, system="Answer in one word.", logprobs=2, max_tokens=1)
+    assert len(next(described).logprobs[0].top) == 2
+    described.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"warmth": 1}, "There is no option warmth"),
+        ({"temperature": -1}, "temperature is -1.0"),
+        ({"draft_tokens": "some"}, "no draft length"),
+        ({"regex": "a", "json_schema": {}}, "Both json_schema and regex"),
+        ({"logit_bias": ("999999+1",)}, "999999"),
+    ],
+)
+def test_options_that_cannot_be(
+    model: localspec.Model, changes: dict[str, object], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said) as raised:
+        model.generate(QUESTION, **changes)
+    assert raised.value.hint
+
+
+def test_a_thread_has_one_open_stream(model: localspec.Model) -> None:
+    first = model.stream(QUESTION)
+    next(first)
+    with pytest.raises(UsageError, match="under way"):
+        next(model.stream(QUESTION))
+    first.close()
+    assert model.generate(QUESTION, temperature=0).text
+
+
+def test_ctrl_c_in_a_whole_answer_is_raised(
+    model: localspec.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*given: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(model.engine, "piece", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        model.generate([1, 2, 3])
+    monkeypatch.undo()
+    assert model.generate(QUESTION, temperature=0).text
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_many_answers_are_those_of_each_alone(tiny: TinyFiles, parallel: int) -> None:
+    prompts = [f"word {i} " * (i + 1) for i in range(5)]
+    given = {"temperature": 0, "max_tokens": 12, "raw": True}
+    with localspec.load(tiny.target, tiny.draft, threads=1, ctx_size=256) as alone:
+        expected = [alone.generate(prompt, **given).tokens for prompt in prompts]
+    loading = {"threads": 1, "ctx_size": 256, "parallel": parallel}
+    with localspec.load(tiny.target, tiny.draft, **loading) as together:  # type: ignore[arg-type]
+        assert [each.tokens for each in together.generate_many(prompts, **given)] == expected
+        found: list[list[int]] = []
+        threads = [
+            threading.Thread(
+                target=lambda: found.append(together.generate(prompts[4], **given).tokens)
+            )
+            for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [expected[4]] * 3
+
+
+def test_options_of_loading_and_of_all_answers(tiny: TinyFiles) -> None:
+    notes: list[str] = []
+    with localspec.load(
+        str(tiny.target),
+        str(tiny.draft),
+        ctx_size=256,
+        draft_ctx_size=128,
+        threads=1,
+        temperature=0,
+        max_tokens=5,
+        draft_tokens=3,
+        on_note=notes.append,
+    ) as model:
+        assert (model.engine.target.n_ctx, model.engine.draft.n_ctx) == (256, 128)  # type: ignore[union-attr]
+        answer = model.generate("some words")
+        assert len(answer.tokens) == 5 and answer.stats.drafted
+        assert model.notes == [note for note in notes if note in model.notes]
+
+
+def test_a_pairs_name_brings_its_draft_and_settings(tiny: TinyFiles) -> None:
+    settings = {"draft_tokens": 2, "ctx_size": 128, "temperature": 0.0, "threads": 1}
+    user_pairs.add("twins", str(tiny.target), str(tiny.draft), settings)
+    with localspec.load("twins", max_tokens=8) as model:
+        assert model.engine.target.n_ctx == 128
+        assert model.generate("word").stats.passes.keys() <= {1, 2, 3}
+        assert model.generate("word").text == model.generate("word").text  # greedy
+    with localspec.load("twins", draft="off", max_tokens=8) as plain:
+        assert plain.engine.draft is None and plain.generate("word").stats.drafted == 0
+
+
+@pytest.mark.parametrize(
+    ("draft", "options", "error", "said"),
+    [
+        (4, {}, UsageError, "no draft model"),
+        ("self", {}, IncompatiblePair, "draft make"),
+        ("mtp", {}, IncompatiblePair, "heads"),
+        ("nowhere.gguf", {}, FileProblem, "no file"),
+        ("auto", {"warmth": 1}, UsageError, "There is no option warmth"),
+        ("auto", {"ctx_size": 128, "parallel": 99}, UsageError, "99"),
+        (None, {"temperature": -1}, UsageError, "temperature"),
+    ],
+)
+def test_what_cannot_be_loaded(
+    tiny: TinyFiles,
+    draft: str | int | None,
+    options: dict[str, object],
+    error: type[localspec.LocalspecError],
+    said: str,
+) -> None:
+    with pytest.raises(error) as raised:
+        localspec.load(tiny.target, draft, **options)  # type: ignore[arg-type]
+    assert said in f"{raised.value.message} {raised.value.hint}"
+
+
+def test_a_fixed_length_needs_a_draft(tiny: TinyFiles, tmp_path: Path) -> None:
+    with localspec.load(tiny.target, threads=1) as model:
+        with pytest.raises(UsageError, match="no draft model"):
+            model.generate("word", draft_tokens=4)
