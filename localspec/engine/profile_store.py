@@ -31,7 +31,7 @@ from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.limits import ceiling
 from localspec.speculative.loop import Clock
 
-FORMAT = 6
+FORMAT = 7
 _HEADER_BYTES = 2**20
 _MAX_BYTES = 2**20
 _CHECK_EVERY = 24 * 3600  # seconds
