@@ -268,7 +268,7 @@ def _check_taps(target: ModelHeader, kind: DraftKind) -> Iterator[Finding]:
 def _check_widths(target: ModelHeader, draft: ModelHeader, kind: DraftKind) -> Iterator[Finding]:
     """Hidden states of one width on both sides, and of the embedding where it is the target's."""
     ours = output_width(target) if kind.kind == "mtp" else target.embedding_length
-    if ours and kind.target_width and ours != kind.target_width:
+    if ours and kind.target_width is not None and ours != kind.target_width:
         message = (
             f"The target's hidden states are {ours:,} wide, the heads read {kind.target_width:,}."
         )
