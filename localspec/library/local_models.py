@@ -3,7 +3,6 @@
 Where the tools keep their files is in `tool_caches`; no header is read.
 """
 
-import itertools
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -13,10 +12,8 @@ from pathlib import Path
 from localspec.core.errors import FileProblem, HubProblem, UsageError
 from localspec.core.formatting import one_line
 from localspec.hub.reference import Reference, RemoteFile, choose_files
-from localspec.library.scan import FoundFile, Scan
-from localspec.library.tool_caches import SOURCES as SOURCES
-from localspec.library.tool_caches import Files, files_in, files_of
-from localspec.library.tool_caches import Source as Source
+from localspec.library.scan import SOURCES, FoundFile, Scan, Source
+from localspec.library.tool_caches import Files, files_of
 from localspec.metadata.filenames import MAX_PARTS, PART_NAME, heads_kind
 
 _MISSING = "split models that miss parts"
@@ -39,6 +36,11 @@ class LocalModel:
     also_in: tuple[Source, ...] = ()
     repo: str | None = None
 
+    @property
+    def is_sidecar(self) -> bool:
+        """Whether it is a file of heads that draft for another model, by its name."""
+        return heads_kind(self.path.as_posix()) is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
@@ -59,7 +61,7 @@ class Inventory:
 
 
 def parse_source(text: str) -> Source:
-    """The source that is meant: capitals, spaces and punctuation do not count.
+    """The source with this name, without regard to case, spaces and punctuation.
 
     Raises UsageError, which lists the sources.
     """
@@ -67,9 +69,9 @@ def parse_source(text: str) -> Source:
     def letters(name: str) -> str:
         return re.sub(r"[^a-z0-9]", "", name.lower())
 
-    for source in SOURCES[:-1]:
-        if letters(text) == letters(source):
-            return source
+    known = {letters(source): source for source in SOURCES[:-1]}
+    if letters(text) in known:
+        return known[letters(text)]
     named = ", ".join(source.replace(" ", "-") for source in SOURCES[:-1])
     raise UsageError(f"No source of models is called '{one_line(text)}'.", f"There are: {named}.")
 
@@ -77,28 +79,23 @@ def parse_source(text: str) -> Source:
 def find_models(sources: Collection[Source] | None = None, extra: Sequence[Path] = ()) -> Inventory:
     """The models of all or some sources, and of the folders in `extra`; each content once.
 
-    What cannot be read, or makes no sense, is left out with a note. Raises FileProblem if a folder
-    of `extra` is none, or no home folder is known.
+    What cannot be read, or makes no sense, is left out with a note. Raises FileProblem if a path in
+    `extra` is not a folder, or the home folder is unknown.
     """
     for folder in extra:
         if not os.path.isdir(folder):
             raise FileProblem(
                 f"{one_line(str(folder))} is not a folder.", "Give a folder that holds .gguf files."
             )
-    chosen = SOURCES if sources is None else sources
-    scans = [(source, Scan(source)) for source in SOURCES[:-1] if source in chosen]
-    searches = [(source, scan, files_of(source, scan, chosen)) for source, scan in scans]
-    if extra:
-        given = Scan("the given folders")
-        searches.append(("folder", given, files_in(extra, given)))
-    found = [(source, files) for source, scan, each in searches for files in _models(scan, each)]
+    chosen = SOURCES if sources is None else (*sources, "folder")
+    scans = [Scan(source) for source in SOURCES if source in chosen]
+    found = [(s.source, files) for s in scans for files in _models(s, files_of(s, chosen, extra))]
     listed = _each_once(found)
-    heads = [heads_kind(model.path.as_posix()) is not None for model in listed]
     return Inventory(
-        tuple(model for model, is_sidecar in zip(listed, heads, strict=True) if not is_sidecar),
-        tuple(note for _, scan, _ in searches for note in scan.notes()),
-        tuple(dict.fromkeys(folder for _, scan, _ in searches for folder in scan.searched)),
-        tuple(itertools.compress(listed, heads)),
+        tuple(model for model in listed if not model.is_sidecar),
+        tuple(note for scan in scans for note in scan.notes()),
+        tuple(dict.fromkeys(folder for scan in scans for folder in scan.searched)),
+        tuple(model for model in listed if model.is_sidecar),
     )
 
 

@@ -44,7 +44,7 @@ def mine(fetched: list[Path], localspec: Command) -> list[Path]:
         *("--temp", "0", "-c", "256", "-t", "1"),
     )
     assert (done.code, done.out) == (0, "")
-    assert done.err == "Kept. Talk with it: localspec chat mine\n"
+    assert done.err == "Saved. Chat with it: localspec chat mine\n"
     return fetched
 
 
@@ -77,7 +77,7 @@ def test_a_pair_is_added_shown_and_removed(mine: list[Path], localspec: Command)
 
     removed = localspec("pair", "remove", "mine")
     assert (removed.code, removed.out) == (0, "")
-    assert removed.err == "Forgotten: mine. Its models stay where they are.\n"
+    assert removed.err == "Removed: mine. Its models stay where they are.\n"
     assert all(path.exists() for path in mine)
     assert told(localspec("pair", "show", "mine"))[0].startswith("There is no pair named 'mine'")
 

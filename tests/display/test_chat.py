@@ -450,7 +450,7 @@ def test_bytes_that_are_no_text_in_a_pipe(tiny: TinyFiles) -> None:
     flags = ("-m", tiny.target, "-t", "1", "-n", "2", "--draft", "off")
     done = chat_process(*flags, text=b"caf\xe9 \xff\n")
     assert done.returncode == 1 and done.stdout == b""
-    assert done.stderr.startswith(b"Error: What was piped in is not UTF-8")
+    assert done.stderr.startswith(b"Error: Standard input is not UTF-8 text")
     assert b"Traceback" not in done.stderr
 
 

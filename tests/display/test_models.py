@@ -252,7 +252,7 @@ def test_when_nothing_fits_the_nearest_say_why(in_zoo: zoo.Zoo, streams: Streams
     assert "1 unused or reserved token differs" in lines[1]
     assert len(lines) == 1 + 5 < 1 + len(found.refused)
     assert err == (
-        "The nearest runs with --lenient: what differs there cannot corrupt text.\n"
+        "The nearest runs with --lenient: its differences cannot corrupt text.\n"
         "See the known pairs with: localspec pairs\n"
     )
     lists.suggestions(found_for("mamba"), "mamba")
@@ -300,7 +300,7 @@ def test_no_name_moves_the_cursor(tmp_path: Path, columns: int) -> None:
         HOSTILE, HOSTILE, True, HOSTILE, HOSTILE, 1, (True, True), True, (HOSTILE, HOSTILE), None,
         None,
     )  # fmt: skip
-    refused = (Refusal(header, one_line(HOSTILE), HOSTILE, HOSTILE, True),)
+    refused = (Refusal(header.path, one_line(HOSTILE), HOSTILE, HOSTILE, True),)
     verdict = Verdict(header.path, "wrong", HOSTILE, HOSTILE)
     # `Window` fails at whatever would move the cursor, retitle it or turn the line around.
     drawn(columns, lambda: lists.models(Inventory((model,), (HOSTILE,), ())))
@@ -313,6 +313,6 @@ def test_no_name_moves_the_cursor(tmp_path: Path, columns: int) -> None:
 
 def test_no_name_moves_the_cursor_in_a_command_to_type(tmp_path: Path) -> None:
     header = hostile_header(tmp_path)
-    draft = Suggestion(header, one_line(HOSTILE), ("10 times smaller", HOSTILE), 2.0)
+    draft = Suggestion(header.path, one_line(HOSTILE), ("10 times smaller", HOSTILE), 2.0)
     window = drawn(120, lambda: lists.suggestions(Suggestions((draft,), (), ()), HOSTILE))
     assert "localspec chat --target" in window.text

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.style import Style
 
 from localspec.chat.answer import Origin, TextPart
-from localspec.display.origins import STYLES, legend, marked, visible_origins
+from localspec.display.pieces import LOOKS, legend, marked, visible_origins
 from tests.support import templates
 from tests.support.command import Command
 from tests.support.reciting import reciting, write_reciter
@@ -53,7 +53,7 @@ def test_line_ends_stay_behind_the_marks() -> None:
 
 @pytest.mark.parametrize("system", [ColorSystem.STANDARD, ColorSystem.EIGHT_BIT])
 def test_each_origin_has_a_colour_of_its_own(system: ColorSystem) -> None:
-    colours = [Style.parse(STYLES[origin]).color for origin in ORIGINS]
+    colours = [Style.parse(LOOKS[origin].style).color for origin in ORIGINS]
     numbers = [None if colour is None else colour.downgrade(system).number for colour in colours]
     white, bright_white = 7, 15
     assert len(set(numbers)) == len(ORIGINS)

@@ -19,7 +19,6 @@ from localspec.core.errors import (
     IncompatiblePair,
     LocalspecError,
     NotAGGUF,
-    UnknownPair,
     UsageError,
 )
 from localspec.core.formatting import size
@@ -315,14 +314,9 @@ def test_only_what_is_missing_counts_as_large(
 
 def test_a_pairs_name_stands_for_two_models() -> None:
     user_pairs.add("mine", "/big.gguf", "hf:org/small-GGUF", {})
-    assert Resolver().models_of(["mine"]) == ["/big.gguf", "hf:org/small-GGUF"]
-    assert Resolver().models_of(["a.gguf", "mine", "org/repo:Q8_0"]) == [
-        *("a.gguf", "/big.gguf", "hf:org/small-GGUF", "org/repo:Q8_0")
-    ]
-    assert Resolver().models_of(["qwen3-14b"])[0].startswith("hf:Qwen/Qwen3-14B-GGUF")
-    assert Resolver().models_of([]) == []
-    with pytest.raises(UnknownPair, match="There is no file and no pair named 'nosuch'"):
-        Resolver().models_of(["mine", "nosuch"])
+    assert Resolver().choose("mine").models == ["/big.gguf", "hf:org/small-GGUF"]
+    assert Resolver().choose("org/repo:Q8_0").models == ["org/repo:Q8_0"]
+    assert Resolver().choose("qwen3-14b").models[0].startswith("hf:Qwen/Qwen3-14B-GGUF")
 
 
 def test_files_of_what_is_here(stocked: FakeHub, listener: Listener, local: Path) -> None:

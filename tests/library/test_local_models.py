@@ -11,14 +11,8 @@ import pytest
 
 from localspec.core.errors import FileProblem, UsageError
 from localspec.hub.reference import parse_reference
-from localspec.library import local_models
-from localspec.library.local_models import (
-    LocalModel,
-    Source,
-    find_models,
-    model_of,
-    parse_source,
-)
+from localspec.library.local_models import LocalModel, find_models, model_of, parse_source
+from localspec.library.scan import SOURCES, Source
 from localspec.metadata.header import read_header
 from localspec.pairing import check_pair
 from tests.support import zoo
@@ -44,7 +38,7 @@ def test_each_model_of_the_zoo_is_shown_once_by_its_tools_name(in_zoo: zoo.Zoo) 
     for model in models:
         shown.setdefault(model.source, []).append(model.name)
     assert shown == {source: sorted(every, key=str.lower) for source, every in in_zoo.shown.items()}
-    assert list(shown) == list(local_models.SOURCES[:-1])
+    assert list(shown) == list(SOURCES[:-1])
     assert {m.name: m.also_in for m in models if m.also_in} == in_zoo.shared
 
 
@@ -181,7 +175,7 @@ def test_an_unknown_source_is_refused_with_the_known_ones(subtests: pytest.Subte
                 parse_source(text)
             assert "hugging-face" in caught.value.hint and "\n" not in caught.value.message
             named = caught.value.hint.removeprefix("There are: ").removesuffix(".").split(", ")
-            assert [parse_source(name) for name in named] == list(local_models.SOURCES[:-1])
+            assert [parse_source(name) for name in named] == list(SOURCES[:-1])
 
 
 def test_a_given_folder_is_searched_as_well(ours: Path, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def mine() -> None:
-    user_pairs.add("mine", "/models/big.gguf", "org/small-GGUF:Q8_0", SETTINGS)
+    user_pairs.add("mine", "/models/big.gguf", "hf:org/small-GGUF:Q8_0", SETTINGS)
 
 
 # --- target and draft together ---
@@ -114,7 +114,6 @@ def test_a_pair_whose_heads_are_in_its_target_has_one_model_to_fetch() -> None:
     resolver = Resolver()
     assert resolver.groups_of(["qwen3.6-27b-mtp"]) == [([choice.target, MTP], False)]
     assert choose("other.gguf", MTP) == NamedModels("other.gguf", MTP, {}, "")
-    assert resolver.canonical_name(MTP) == MTP
 
 
 def test_an_own_pair_that_hides_a_known_one_is_told() -> None:
@@ -199,6 +198,19 @@ def test_a_path_is_handed_back_as_it_is(here: Path) -> None:
     assert on_disk("nosuch.gguf") == Path("nosuch.gguf")
     assert on_disk("org/repo/nosuch.gguf") == Path("org/repo/nosuch.gguf")
     assert on_disk("hf:org/repo") is None  # the repository, whatever lies here
+
+
+def test_a_canonical_name_means_the_same_in_any_folder(here: Path) -> None:
+    (here / "org").mkdir()
+    (here / "org" / "repo").touch()
+    for name, canonical in (
+        ("sub/../big.gguf", str(here / "sub" / ".." / "big.gguf")),
+        ("org/repo", str(here / "org" / "repo")),
+        ("org/small:q4_k_m", "hf:org/small:q4_k_m"),
+        ("https://huggingface.co/org/repo/blob/main/a/b.gguf", "hf:org/repo/a/b.gguf"),
+        (MTP, MTP),
+    ):
+        assert Resolver().canonical_name(name) == canonical
 
 
 # --- a name of the list ---
