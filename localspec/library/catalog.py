@@ -3,7 +3,7 @@
 What it says of vocabularies is not verified: only `pairing` checks files.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -111,12 +111,15 @@ def load_catalog() -> tuple[PairSpec, ...]:
         ) from error
 
 
-def find_pair(name: str) -> PairSpec:
-    """The known pair of this name, in any case; raises UnknownPair with similar names."""
+def find_pair(name: str, others: Sequence[str] = ()) -> PairSpec:
+    """The known pair of this name, in any case.
+
+    Raises UnknownPair with similar names, those of ``others`` included.
+    """
     for pair in load_catalog():
         if pair.name == name.lower():
             return pair
-    raise unknown_pair(name, (pair.name for pair in load_catalog()))
+    raise unknown_pair(name, [*others, *(pair.name for pair in load_catalog())])
 
 
 def of_family(text: str) -> tuple[PairSpec, ...]:
@@ -136,7 +139,7 @@ def of_family(text: str) -> tuple[PairSpec, ...]:
     return found
 
 
-def unknown_pair(name: str, known: Iterable[str]) -> UnknownPair:
+def unknown_pair(name: str, known: Sequence[str]) -> UnknownPair:
     """The error for a name that is not in ``known``, with similar names."""
     wanted = name.lower()[:COMPARED_CHARACTERS]
     by_case = {each.lower(): each for each in known}

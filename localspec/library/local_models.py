@@ -12,34 +12,12 @@ from pathlib import Path
 from localspec.core.errors import FileProblem, HubProblem, UsageError
 from localspec.core.formatting import one_line
 from localspec.hub.reference import Reference, RemoteFile, choose_files
-from localspec.library.scan import SOURCES, FoundFile, Scan, Source
+from localspec.library.scan import SOURCES, Scan, Source
+from localspec.library.scan import LocalModel as LocalModel
 from localspec.library.tool_caches import Files, files_of
-from localspec.metadata.filenames import MAX_PARTS, PART_NAME, heads_kind
+from localspec.metadata.filenames import MAX_PARTS, PART_NAME
 
 _MISSING = "split models that miss parts"
-
-
-@dataclass(frozen=True, slots=True)
-class LocalModel:
-    """A model on this disk; `n_bytes` is the size of all parts, `name` is ready to be shown.
-
-    `source` is where it was found first, `also_in` where the same content lies as well. `sha256`
-    (of part 1) and `repo` (on the Hub) are given only if known without reading the file.
-    """
-
-    path: Path
-    source: Source
-    name: str
-    n_bytes: int
-    parts: tuple[Path, ...]
-    sha256: str | None = None
-    also_in: tuple[Source, ...] = ()
-    repo: str | None = None
-
-    @property
-    def is_sidecar(self) -> bool:
-        """Whether it is a file of heads that draft for another model, by its name."""
-        return heads_kind(self.path.as_posix()) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +67,7 @@ def find_models(sources: Collection[Source] | None = None, extra: Sequence[Path]
             )
     chosen = SOURCES if sources is None else (*sources, "folder")
     scans = [Scan(source) for source in SOURCES if source in chosen]
-    found = [(s.source, files) for s in scans for files in _models(s, files_of(s, chosen, extra))]
+    found = [files for scan in scans for files in _models(scan, files_of(scan, chosen, extra))]
     listed = _each_once(found)
     return Inventory(
         tuple(model for model in listed if not model.is_sidecar),
@@ -99,9 +77,9 @@ def find_models(sources: Collection[Source] | None = None, extra: Sequence[Path]
     )
 
 
-def _models(scan: Scan, found: Files) -> Iterator[tuple[FoundFile, ...]]:
+def _models(scan: Scan, found: Files) -> Iterator[tuple[LocalModel, ...]]:
     """The files of each model: one, or all the parts of a split one in order."""
-    split: dict[tuple[Path, str, int], dict[int, FoundFile]] = {}
+    split: dict[tuple[Path, str, int], dict[int, LocalModel]] = {}
     for file in filter(None, found):
         part = PART_NAME.fullmatch(file.path.name)
         if part and int(part[3]):
@@ -145,33 +123,23 @@ def _inside(model: LocalModel, part: Path) -> str:
     return f"{folder}/{part.name}" if folder and folder != model.repo else part.name
 
 
-def _each_once(found: list[tuple[Source, tuple[FoundFile, ...]]]) -> list[LocalModel]:
-    """One entry for each content, be it known by the file itself or by size and SHA-256."""
-    hashes = {file.identity: file.sha256 for _, files in found for file in files if file.sha256}
+def _each_once(found: list[tuple[LocalModel, ...]]) -> list[LocalModel]:
+    """One model for each content, recognised by its files or by their sizes and SHA-256."""
+    hashes = {file.identity: file.sha256 for files in found for file in files if file.sha256}
     models: list[LocalModel] = []
     known: dict[object, int] = {}
-    for source, files in found:
+    for files in found:
         keys: list[object] = [tuple(file.identity for file in files)]
         if all(file.identity in hashes for file in files):
             keys.append(tuple((file.n_bytes, hashes[file.identity]) for file in files))
         at = next((known[key] for key in keys if key in known), len(models))
         known |= dict.fromkeys(keys, at)
         if at == len(models):
-            models.append(_as_model(source, files, hashes.get(files[0].identity)))
+            n_bytes, parts = sum(f.n_bytes for f in files), tuple(f.path for f in files)
+            sha256 = hashes.get(files[0].identity)
+            models.append(replace(files[0], n_bytes=n_bytes, parts=parts, sha256=sha256))
             continue
         first = models[at]
-        others = (*first.also_in, *({source} - {first.source, *first.also_in}))
+        others = (*first.also_in, *({files[0].source} - {first.source, *first.also_in}))
         models[at] = replace(first, also_in=others, repo=first.repo or files[0].repo)
     return sorted(models, key=lambda m: (SOURCES.index(m.source), m.name.lower(), str(m.path)))
-
-
-def _as_model(source: Source, files: tuple[FoundFile, ...], sha256: str | None) -> LocalModel:
-    return LocalModel(
-        path=files[0].path,
-        source=source,
-        name=files[0].name,
-        n_bytes=sum(file.n_bytes for file in files),
-        parts=tuple(file.path for file in files),
-        sha256=sha256,
-        repo=files[0].repo,
-    )

@@ -7,7 +7,7 @@ import itertools
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -34,18 +34,28 @@ _TOO_MANY = f"what comes after {MAX_FILES:,} files"
 
 
 @dataclass(frozen=True, slots=True)
-class FoundFile:
-    """One GGUF file; `identity` is the same for every path that leads to it, `n_bytes` its size.
+class LocalModel:
+    """A model on this disk, or one part of it; `n_bytes` is the size of all its `parts` together.
 
-    `name` is ready to be shown. `sha256` and `repo` (on the Hub) are known from its surroundings.
+    `source` is where it was found first, `also_in` where the same content is as well; `name` is
+    ready to be shown. `sha256` (of part 1) and `repo` (on the Hub) are given only if known without
+    reading the file. `identity` is the same for every path that leads to the file.
     """
 
     path: Path
+    source: Source
     name: str
     n_bytes: int
-    identity: tuple[int, int] | str
-    sha256: str | None
-    repo: str | None
+    parts: tuple[Path, ...]
+    sha256: str | None = None
+    also_in: tuple[Source, ...] = ()
+    repo: str | None = None
+    identity: tuple[int, int] | str = field(default="", compare=False, repr=False)
+
+    @property
+    def is_sidecar(self) -> bool:
+        """Whether it is a file of heads that draft for another model, by its name."""
+        return heads_kind(self.path.as_posix()) is not None
 
 
 class Scan:
@@ -123,7 +133,7 @@ class Scan:
         within: Iterable[Path],
         sha256: str | None = None,
         repo: str | None = None,
-    ) -> FoundFile | None:
+    ) -> LocalModel | None:
         """The file, if it lies in a folder of `within` and begins as GGUF does."""
         try:
             real = os.path.realpath(path, strict=True)
@@ -147,7 +157,9 @@ class Scan:
             self.leave_out(_NOT_GGUF, name if path.parent.name == "blobs" else path)
             return None
         identity = (status.st_dev, status.st_ino) if status.st_ino else real
-        return FoundFile(path, one_line(name), status.st_size, identity, sha256, repo)
+        return LocalModel(
+            path, self.source, one_line(name), status.st_size, (path,), sha256, (), repo, identity
+        )
 
 
 def files_beside(path: Path) -> list[Path]:

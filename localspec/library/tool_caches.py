@@ -19,7 +19,7 @@ from localspec.library.scan import (
     LINKED,
     OUTSIDE,
     UNREADABLE,
-    FoundFile,
+    LocalModel,
     Scan,
     Source,
     is_model_file,
@@ -33,7 +33,7 @@ _MAX_TEXT = 1 << 20  # bytes of a manifest or a settings file
 _REPO = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}", re.ASCII)
 _BROKEN = "manifests that make no sense"
 
-Files = Iterator[FoundFile | None]  # None for what the scan has left out
+Files = Iterator[LocalModel | None]  # None for what the scan has left out
 
 
 def files_of(scan: Scan, chosen: Collection[Source], folders: Iterable[Path]) -> Files:
@@ -136,7 +136,7 @@ def _ollama_name(host: str, namespace: str, model: str, tag: str) -> tuple[str, 
 
 def _ollama_model(
     scan: Scan, root: Path, path: Path, name: str, repo: str | None
-) -> FoundFile | None:
+) -> LocalModel | None:
     """The first GGUF model of a manifest, or of the manifests that it lists."""
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
         scan.leave_out(OUTSIDE, path)

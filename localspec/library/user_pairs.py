@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.core import paths
-from localspec.core.errors import FileProblem, UnknownPair, UsageError
+from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.core.formatting import one_line
-from localspec.library.catalog import MTP, PairSpec, find_pair, load_catalog, unknown_pair
+from localspec.library.catalog import MTP, PairSpec, find_pair, unknown_pair
 
 if TYPE_CHECKING:
     from localspec.library.pair_schema import FileHash, UserPair
@@ -145,12 +145,7 @@ def find(name: str) -> "UserPair":
 
     Raises UnknownPair with similar names, and FileProblem when the user's own is damaged.
     """
-    if spellings(name):
-        return load(name)
-    try:
-        return as_pair(find_pair(name))
-    except UnknownPair:
-        raise unknown_pair(name, [*names(), *(pair.name for pair in load_catalog())]) from None
+    return load(name) if spellings(name) else as_pair(find_pair(name, names()))
 
 
 def as_pair(known: PairSpec) -> "UserPair":
