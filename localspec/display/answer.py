@@ -1,4 +1,4 @@
-"""The figures of an answer: the live meter, the closing line, the comparison with plain."""
+"""The figures of an answer: the live meter, the last line, the comparison with plain decoding."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _STATUS_WORDS = {
     DraftStatus.DRAFTING: "",
-    DraftStatus.OFF: "",  # as asked for: nothing to explain
+    DraftStatus.OFF: "",  # as requested: nothing to explain
     DraftStatus.RECENTLY_SLOWER: "recently slower than plain",
     DraftStatus.VERIFICATION_TOO_SLOW: "verification too slow here",
     DraftStatus.DRAFT_TOO_OFTEN_WRONG: "draft too often wrong",
@@ -29,7 +29,7 @@ def figures(
 ) -> None:
     """The last line of an answer, on stderr; ``status`` is that of its end.
 
-    ``filled`` is the share of the context that prompt and answer take, shown where it is given.
+    ``filled`` is the share of the context that prompt and answer take.
     """
     if stats.rounds == 0 and finish_reason == "cancelled":
         note("cancelled while reading the prompt")
@@ -65,7 +65,7 @@ def figures(
 
 
 def only_thoughts(answer: "Answer") -> None:
-    """Say so where an answer ended before it said anything."""
+    """A note where the model ended inside its thoughts, without an answer."""
     if not answer.reasoning or answer.text.strip() or answer.finish_reason == "cancelled":
         return
     cut = answer.finish_reason in ("length", "context")
@@ -79,7 +79,7 @@ def only_thoughts(answer: "Answer") -> None:
 
 
 def compared(answer: "Answer", plain: "Answer", seed_decides: bool = True) -> None:
-    """What drafting gained against the plain answer to the same prompt, as measured; on stderr."""
+    """The measured speed-up over plain decoding of the same prompt, on stderr."""
     ours, theirs = answer.stats, plain.stats
     if not (ours.tokens and theirs.tokens):
         return
@@ -94,7 +94,7 @@ def compared(answer: "Answer", plain: "Answer", seed_decides: bool = True) -> No
 
 
 def status_words(status: DraftStatus) -> str:
-    """Why nothing is drafted, in a few words; empty where there is nothing to explain."""
+    """Why drafting is off, in a few words; empty where there is nothing to explain."""
     return _STATUS_WORDS[status]
 
 
@@ -104,7 +104,7 @@ def meter(
     width: int,
     status: DraftStatus = DraftStatus.DRAFTING,
 ) -> str:
-    """The figures so far, on one line; in few words where ``width`` columns do not hold them."""
+    """The figures so far, on one line; shorter where they do not fit into ``width`` columns."""
     speed = f"{number(stats.generation_tps)} tok/s"
     draft = f"draft {draft_tokens or 'off'}"
     if reason := status_words(status):

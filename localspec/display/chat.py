@@ -31,7 +31,7 @@ _REFRESH_SECONDS = 0.08
 
 @contextmanager
 def open_screen(look: AnswerStyle = PLAIN) -> Iterator["ChatScreen | PlainChat"]:
-    """The screen for this process's streams: a terminal on both sides, or plain lines."""
+    """The screen for this process's streams: a terminal for both, or plain lines."""
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
         yield PlainChat(look)
         return

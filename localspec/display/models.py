@@ -1,4 +1,4 @@
-"""Lists on stdout: models on this disk, known pairs, drafts for a target, verified files.
+"""Tables and lists on stdout: models on this disk, known pairs, drafts, verified files.
 
 A table on a terminal, lines of tab-separated fields in a pipe.
 """
