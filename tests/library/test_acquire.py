@@ -114,48 +114,11 @@ def test_the_header_of_a_file_here_asks_nobody(
         header_of(str(local / "nosuch.gguf"), Resolver(), listener.ui)
 
 
-def test_of_a_file_on_the_hub_only_the_header_is_read(stocked: FakeHub, listener: Listener) -> None:
-    assert header_of("org/big-GGUF", Resolver(), listener.ui).parameters == 200_000
-    assert sum(stocked.served.values()) == FIRST_BYTES < len(BIG) / 10
-    assert listener.sentences == [
-        "Asking the Hub for hf:org/big-GGUF.",
-        f"Read {FIRST_BYTES:,} of {len(BIG):,} bytes of hf:org/big-GGUF.",
-    ]
-    assert stored() == []
-
-
-@pytest.mark.parametrize(
-    ("target", "draft", "remote"),
-    [
-        ("LOCAL/big.gguf", "LOCAL/small.gguf", 0),
-        ("org/big-GGUF", "LOCAL/small.gguf", len(BIG)),
-        ("LOCAL/big.gguf", "org/small-GGUF:Q8_0", len(SMALL)),
-        ("org/big-GGUF:q4_k_m", "hf:org/small-GGUF", len(BIG) + len(SMALL)),
-        ("LOCAL/big.gguf", "LOCAL/other.gguf", 0),
-        ("org/big-GGUF", "LOCAL/other.gguf", len(BIG)),
-        ("org/big-GGUF", "org/other-GGUF", len(BIG) + len(OTHER)),
-    ],
-)
-def test_a_pair_is_judged_alike_wherever_it_is(
-    stocked: FakeHub, listener: Listener, local: Path, target: str, draft: str, remote: int
-) -> None:
-    target, draft = target.replace("LOCAL", str(local)), draft.replace("LOCAL", str(local))
-    verdict = judge(target, draft, Resolver(), listener.ui)
-    fits = "other" not in draft
-    assert verdict.report.compatible is verdict.report.llama_cpp_accepts is fits
-    assert [finding.rule for finding in verdict.report.errors] == [] if fits else ["vocab-size"]
-    assert verdict.bytes_read == sum(stocked.served.values())
-    n_remote = sum(name.startswith(("org", "hf")) for name in (target, draft))
-    assert verdict.bytes_read <= FIRST_BYTES * n_remote
-    told = f"Read {verdict.bytes_read:,} of {remote:,} bytes on the Hub."
-    assert listener.sentences[-1:] == ([told] if remote else [])
-    assert stored() == []
-
-
-def test_a_lenient_verdict(stocked: FakeHub, listener: Listener) -> None:
-    pair = ("org/big-GGUF", "org/tuned-GGUF", Resolver(), listener.ui)
-    assert not judge(*pair).report.compatible
-    assert judge(*pair, lenient=True).report.compatible
+def test_a_header_says_which_name_of_a_pair_to_use(listener: Listener) -> None:
+    user_pairs.add("mine", "/big.gguf", "hf:org/small-GGUF", {})
+    with pytest.raises(UsageError) as caught:
+        header_of("mine", Resolver(), listener.ui)
+    assert caught.value.hint == "Name one of them: /big.gguf or hf:org/small-GGUF"
 
 
 # --- fetching ---
@@ -250,25 +213,6 @@ def test_lenient_fetches_what_cannot_corrupt_text(stocked: FakeHub, listener: Li
     assert ensure_local(names, Resolver(), listener.ui, lenient=True)[1].read_bytes() == TUNED
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "words"),
-    [
-        ("org/eyes-GGUF", FileProblem, "hf:org/eyes-GGUF: "),
-        ("org/junk-GGUF", NotAGGUF, "is a text file"),
-        ("org/nosuch-GGUF", HubProblem, "There is no public repository"),
-        ("org/big-GGUF:Q2_K", HubProblem, "no model with the quantisation Q2_K"),
-        ("hf:bad", UsageError, "names no model on the Hub"),
-    ],
-)
-def test_what_is_no_model_is_not_fetched(
-    stocked: FakeHub, listener: Listener, name: str, kind: type[LocalspecError], words: str
-) -> None:
-    with pytest.raises(kind, match=words) as caught:
-        ensure_local([name], Resolver(), listener.ui)
-    assert caught.value.hint
-    assert sum(stocked.served.values()) <= FIRST_BYTES and stored() == []
-
-
 def test_several_single_models(stocked: FakeHub, listener: Listener) -> None:
     names = ["org/big-GGUF", "org/other-GGUF", "org/small-GGUF"]  # no pair, so no verdict
     files = ensure_local(names, Resolver(), listener.ui)
@@ -276,37 +220,6 @@ def test_several_single_models(stocked: FakeHub, listener: Listener) -> None:
     with pytest.raises(FileProblem):
         ensure_local(["org/tuned-GGUF", "org/other-GGUF", "org/eyes-GGUF"], Resolver(), listener.ui)
     assert "tuned-Q8_0.gguf" not in stored()
-
-
-# --- the question ---
-
-
-@pytest.mark.parametrize("answer", [True, False])
-def test_what_is_large_is_asked_about(
-    stocked: FakeHub, monkeypatch: pytest.MonkeyPatch, answer: bool
-) -> None:
-    monkeypatch.setattr(acquire, "LARGE", len(BIG) + len(SMALL) - 1)
-    listener = Listener(answer)
-    if answer:
-        assert len(ensure_local(["org/big-GGUF", "org/small-GGUF"], Resolver(), listener.ui)) == 2
-    else:
-        with pytest.raises(DownloadProblem) as caught:
-            ensure_local(["org/big-GGUF", "org/small-GGUF"], Resolver(), listener.ui)
-        assert caught.value.message == "Nothing was fetched." and "--yes" in caught.value.hint
-        assert stored() == []
-    assert listener.questions == [f"Fetch {size(len(BIG) + len(SMALL))}?"]
-    # What a model takes is told before the question.
-    assert listener.sentences[-2] == f"hf:org/big-GGUF: {size(len(BIG))}, licence mit."
-
-
-def test_only_what_is_missing_counts_as_large(
-    stocked: FakeHub, monkeypatch: pytest.MonkeyPatch, local: Path
-) -> None:
-    monkeypatch.setattr(acquire, "LARGE", len(SMALL))
-    listener = Listener()
-    ensure_local([str(local / "big.gguf"), "org/small-GGUF"], Resolver(), listener.ui)
-    assert listener.questions == []
-    assert acquire.LARGE < len(BIG)
 
 
 # --- names ---
