@@ -567,10 +567,7 @@ PROBLEMS: list[tuple[str, int, str]] = [
     ("suggest nosuch", 1, "There is no file and no pair named 'nosuch'"),
     ("suggest nosuch.gguf", 1, "There is no file nosuch.gguf"),
     ("suggest org/junk-GGUF", 1, "it is a text file"),
-    ("check", 2, "check compares two models, not 0"),
-    ("check TARGET", 2, "check compares two models"),
     ("check nosuch", 2, "There is no file and no pair named 'nosuch'"),
-    ("check TARGET nosuch.gguf", 2, "There is no file nosuch.gguf"),
     ("check org/big-GGUF:Q2_K DRAFT", 2, "no model with the quantisation Q2_K; it has Q4_K_M"),
     ("check org/big-GGUF@dev DRAFT", 2, "org/big-GGUF has no revision dev"),
     ("check TARGET org/gated-GGUF", 2, "org/gated-GGUF is gated"),
@@ -651,7 +648,6 @@ NOT_PARSED: list[tuple[str, str]] = [
     ("pair show", "Missing argument 'NAME'"),
     ("pair frobnicate", "No such command 'frobnicate'"),
     ("list --frobnicate", "No such option: --frobnicate"),
-    ("check TARGET TARGET TARGET", "unexpected extra argument"),
 ]
 
 
