@@ -98,7 +98,9 @@ class Resolver:
         """
         if not user_pairs.is_name(name) or os.path.isfile(name):
             return False
-        return parse_reference(name) is None and (_is_known(name) or self._listed(name) is None)
+        if parse_reference(name) is not None:
+            return False
+        return bool(user_pairs.spellings(name)) or _is_known(name) or self._listed(name) is None
 
     def on_disk(self, name: str) -> Path | None:
         """The file (part 1 of a split one) that a name stands for; None for one still to fetch.
@@ -148,9 +150,8 @@ class Resolver:
 
 
 def _is_known(name: str) -> bool:
-    return bool(user_pairs.spellings(name)) or any(
-        pair.name == name.lower() for pair in load_catalog()
-    )
+    """Whether a known pair, not one of the user's own, has this name."""
+    return any(pair.name == name.lower() for pair in load_catalog())
 
 
 def _pair(name: str) -> NamedModels:
@@ -161,7 +162,6 @@ def _pair(name: str) -> NamedModels:
             error.message.replace("There is no pair", "There is no file and no pair"),
             "See pairs with: localspec pairs, and the models on this disk with: localspec list",
         ) from None
-    note = ""
-    if user_pairs.spellings(name) and any(name.lower() == each.name for each in load_catalog()):
-        note = f"{pair.name} is your own pair; the known pair of that name is not used."
-    return NamedModels(pair.target, pair.draft, dict(pair.settings), note)
+    hidden = user_pairs.spellings(name) and _is_known(name)
+    note = f"{pair.name} is your own pair; the known pair of that name is not used."
+    return NamedModels(pair.target, pair.draft, dict(pair.settings), note if hidden else "")
