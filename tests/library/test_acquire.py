@@ -261,6 +261,9 @@ def test_hashes_of_all_files_that_are_here(
         data = Path(each.path).read_bytes()
         assert (each.sha256, each.size) == (hashlib.sha256(data).hexdigest(), len(data))
     assert told[-1] == ("small.gguf", len(SMALL), len(SMALL))
+    own = zoo.put(local / "own.gguf", WITH_HEADS)  # once, though it is target and draft
+    check = judge(str(own), MTP, Resolver(), listener.ui)
+    assert [each.size for each in file_hashes(check, lambda *progress: None)] == [len(WITH_HEADS)]
 
 
 # --- prediction heads in place of a draft ---
@@ -286,25 +289,31 @@ def heads_on_hub(stocked: FakeHub) -> FakeHub:
     return stocked
 
 
-def test_heads_inside_the_target_are_fetched_with_it(
-    heads_on_hub: FakeHub, listener: Listener
+@pytest.mark.parametrize(
+    ("repo", "files", "said"),
+    [
+        (
+            "org/own-GGUF",
+            ["own-Q4_K_M.gguf"] * 2,
+            "The prediction heads are in the target's own file.",
+        ),
+        (
+            "org/beside-GGUF",
+            ["beside-Q4_K_M.gguf", "beside-Q8_0.gguf"],
+            "Asking the Hub for heads in org/beside-GGUF.",
+        ),
+    ],
+)
+def test_heads_are_fetched_with_their_target(
+    heads_on_hub: FakeHub, listener: Listener, repo: str, files: list[str], said: str
 ) -> None:
-    found = ensure_local(["org/own-GGUF", MTP], Resolver(), listener.ui)
-    assert found[0] == found[1] and found[0].read_bytes() == WITH_HEADS
-    assert listener.sentences.count("The prediction heads are in the target's own file.") == 1
-    heads_on_hub.stop()
-    assert ensure_local(["org/own-GGUF", MTP], Resolver(), listener.ui) == found
-    assert ensure_local([str(found[0]), MTP], Resolver(), listener.ui) == found
-
-
-def test_heads_in_the_targets_repository_are_fetched(
-    heads_on_hub: FakeHub, listener: Listener
-) -> None:
-    target, heads = ensure_local(["org/beside-GGUF", MTP], Resolver(), listener.ui)
-    assert (target.name, heads.name) == ("beside-Q4_K_M.gguf", "beside-Q8_0.gguf")
-    assert "Asking the Hub for heads in org/beside-GGUF." in listener.sentences
-    heads_on_hub.stop()  # from now on the sidecar is found beside its target
-    assert ensure_local(["org/beside-GGUF", MTP], Resolver(), listener.ui) == [target, heads]
+    found = ensure_local([repo, MTP], Resolver(), listener.ui)
+    assert [path.name for path in found] == files
+    assert found[0].read_bytes() == (WITH_HEADS if "own" in repo else WITHOUT)
+    assert listener.sentences.count(said) == 1
+    heads_on_hub.stop()  # from now on they are found in or beside the target
+    for name in (repo, str(found[0])):
+        assert ensure_local([name, MTP], Resolver(), listener.ui) == found
 
 
 def test_heads_that_are_nowhere_are_told_before_anything_is_fetched(
@@ -369,13 +378,6 @@ def test_heads_are_judged_by_headers(
     assert check.report.compatible is compatible and stored() == []
     one_file = draft == target or (draft == MTP and "own" in target)
     assert (check.target is check.draft) is one_file
-
-
-def test_files_with_heads_inside_are_hashed_once(listener: Listener, tmp_path: Path) -> None:
-    target = zoo.put(tmp_path / "own.gguf", WITH_HEADS)
-    check = judge(str(target), MTP, Resolver(), listener.ui)
-    [hashed] = file_hashes(check, lambda name, done, total: None)
-    assert hashed.size == len(WITH_HEADS)
 
 
 def test_heads_in_the_repository_of_a_model_that_is_not_here(

@@ -131,82 +131,67 @@ SUPPORT = "~/Library/Application Support"
 JAN = "llamacpp/models"
 
 
-@pytest.mark.parametrize(
-    ("system", "files", "shown"),
-    [
-        (
-            "darwin",
-            {
-                "~/Library/Caches/llama.cpp/a.gguf": "MODEL 20",
-                f"{SUPPORT}/nomic.ai/GPT4All/b.gguf": "MODEL 21",
-                f"{SUPPORT}/Jan/data/{JAN}/j/model.gguf": "MODEL 22",
-                f"{SUPPORT}/Jan/data/{JAN}/j/model.yml": YML.format(f"{JAN}/j/model.gguf"),
-            },
-            ["a.gguf", "j", "b.gguf"],
-        ),
-        (
-            "linux",
-            {"~/.lmstudio-home-pointer": "TMP/lms\n", "TMP/lms/models/o/r/m.gguf": "MODEL 20"},
-            ["o/r/m.gguf"],
-        ),
-        ("linux", {"~/.cache/lm-studio/models/o/r/m.gguf": "MODEL 20"}, ["o/r/m.gguf"]),  # older
-        (
-            "linux",
-            {
-                "~/.lmstudio/settings.json": json.dumps({"downloadsFolder": "TMP/big disk"}),
-                "TMP/big disk/o/r/m.gguf": "MODEL 20",
-                "~/.lmstudio/models/loose.gguf": "MODEL 21",
-            },
-            ["loose.gguf", "o/r/m.gguf"],
-        ),
-        (
-            "linux",
-            {
-                "~/.local/share/Jan/settings.json": json.dumps({"data_folder": "TMP/jan"}),
-                f"TMP/jan/{JAN}/a/b/model.yml": YML.format(f"{JAN}/a/b/model.gguf"),
-                f"TMP/jan/{JAN}/a/b/model.gguf": "MODEL 20",
-            },
-            ["a/b"],
-        ),
-        (  # imported where it was
-            "linux",
-            {
-                f"~/.local/share/Jan/data/{JAN}/mine/model.yml": YML.format('"TMP/my model.gguf"'),
-                "TMP/my model.gguf": "MODEL 20",
-            },
-            ["mine"],
-        ),
-        (  # in two parts
-            "linux",
-            {
-                f"~/.local/share/Jan/data/{JAN}/s/model.yml": YML.format(
-                    f"{JAN}/s/m-00001-of-00002.gguf"
-                ),
-                f"~/.local/share/Jan/data/{JAN}/s/m-00001-of-00002.gguf": "MODEL 20",
-                f"~/.local/share/Jan/data/{JAN}/s/m-00002-of-00002.gguf": "MODEL 21",
-            },
-            ["s"],
-        ),
-    ],
-)
+OURS = f"~/.local/share/Jan/data/{JAN}"
+PLACES: list[tuple[dict[str, str | int], list[str]]] = [
+    ({"~/.lmstudio-home-pointer": "TMP/lms\n", "TMP/lms/models/o/r/m.gguf": 1}, ["o/r/m.gguf"]),
+    ({"~/.cache/lm-studio/models/o/r/m.gguf": 1}, ["o/r/m.gguf"]),  # of an older version
+    (
+        {
+            "~/.lmstudio/settings.json": json.dumps({"downloadsFolder": "TMP/big disk"}),
+            "TMP/big disk/o/r/m.gguf": 1,
+            "~/.lmstudio/models/loose.gguf": 2,
+        },
+        ["loose.gguf", "o/r/m.gguf"],
+    ),
+    (
+        {
+            "~/.local/share/Jan/settings.json": json.dumps({"data_folder": "TMP/jan"}),
+            f"TMP/jan/{JAN}/a/b/model.yml": YML.format(f"{JAN}/a/b/model.gguf"),
+            f"TMP/jan/{JAN}/a/b/model.gguf": 1,
+        },
+        ["a/b"],
+    ),
+    # Jan imported a file where it was, and one in two parts.
+    (
+        {f"{OURS}/mine/model.yml": YML.format('"TMP/my model.gguf"'), "TMP/my model.gguf": 1},
+        ["mine"],
+    ),
+    (
+        {
+            f"{OURS}/s/model.yml": YML.format(f"{JAN}/s/m-00001-of-00002.gguf"),
+            f"{OURS}/s/m-00001-of-00002.gguf": 1,
+            f"{OURS}/s/m-00002-of-00002.gguf": 2,
+        },
+        ["s"],
+    ),
+    (
+        {
+            "~/Library/Caches/llama.cpp/a.gguf": 1,
+            f"{SUPPORT}/nomic.ai/GPT4All/b.gguf": 2,
+            f"{SUPPORT}/Jan/data/{JAN}/j/model.gguf": 3,
+            f"{SUPPORT}/Jan/data/{JAN}/j/model.yml": YML.format(f"{JAN}/j/model.gguf"),
+        },
+        ["a.gguf", "j", "b.gguf"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("files", "shown"), PLACES)
 def test_where_a_tool_keeps_its_models(
     home: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    system: str,
-    files: dict[str, str],
+    files: dict[str, str | int],
     shown: list[str],
 ) -> None:
-    monkeypatch.setattr(sys, "platform", system)
-    for name, text in files.items():
+    monkeypatch.setattr(sys, "platform", "darwin" if "Library" in str(files) else "linux")
+    for name, held in files.items():
         path = Path(name.replace("~", str(home)).replace("TMP", str(tmp_path)))
-        is_model = text.startswith("MODEL ")
-        text = text.replace("TMP", str(tmp_path))
-        zoo.put(path, some_model(int(text.split()[1])) if is_model else text)
+        text = str(held).replace("TMP", str(tmp_path))
+        zoo.put(path, some_model(20 + held) if isinstance(held, int) else text)
     models = find_models(["llama.cpp", "lm studio", "jan", "gpt4all"]).models
     assert [model.name for model in models] == shown
-    n_files = sum(text.startswith("MODEL ") for text in files.values())
-    assert sum(len(model.parts) for model in models) == n_files
+    assert sum(len(model.parts) for model in models) == str(files).count(".gguf': ")
     assert {model.repo for model in models if model.name.startswith("o/")} <= {"o/r"}
 
 
@@ -269,21 +254,13 @@ def test_a_list_may_hold_whole_manifests(ollama: Path) -> None:
     assert names(find_models()) == ["m:latest"]
 
 
-@pytest.mark.parametrize(
-    "digest",
-    [
-        "sha256:../../../outside",
-        "sha256:" + "a" * 63,
-        "sha256:" + "G" * 64,
-        "sha256-" + "a" * 64 + "/../x",
-        "md5:" + "a" * 64,
-        "a" * 64,
-        "",
-        None,
-        7,
-        ["sha256:" + "a" * 64],
-    ],
-)
+DIGESTS: list[object] = [
+    *("sha256:../../../outside", "sha256-" + "a" * 64 + "/../x", "md5:" + "a" * 64, "a" * 64, ""),
+    *("sha256:" + "a" * 63, "sha256:" + "G" * 64, None, 7, ["sha256:" + "a" * 64]),
+]
+
+
+@pytest.mark.parametrize("digest", DIGESTS)
 def test_only_digests_lead_to_blobs(ollama: Path, digest: object) -> None:
     zoo.put(ollama.parent / "outside", MODEL)
     layer = {"mediaType": "application/vnd.ollama.image.model", "digest": digest}
