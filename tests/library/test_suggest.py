@@ -103,16 +103,6 @@ def test_a_kindred_draft_is_preferred(tmp_path: Path) -> None:
     assert any(reason.startswith("of the same family, Owl") for reason in found.drafts[0].reasons)
 
 
-def test_what_was_measured_decides(tmp_path: Path, target: ModelHeader) -> None:
-    slow, fast = model(tmp_path, "slow", 1 << 15), model(tmp_path, "fast", 1 << 18)
-    speeds = {slow.path: 1.0, fast.path: 9.0}
-    found = suggest(
-        target, [("slow", slow), ("fast", fast)], (), None, lambda _, draft: speeds[draft.path]
-    )
-    assert names(found.drafts) == ["fast", "slow"]
-    assert found.drafts[0].reasons[-1] == "measured here: 9.00x plain"
-
-
 def test_what_does_not_fit_comes_last_and_recurrent_drafts_do_not(
     tmp_path: Path, target: ModelHeader
 ) -> None:
@@ -160,11 +150,13 @@ def test_heads_of_another_name_come_after_its_own(tmp_path: Path) -> None:
 
 
 def test_own_heads_are_told(tmp_path: Path) -> None:
-    for heads, count in ((0, 0), (1, 1)):
-        big = header_of(tmp_path, target_bytes(heads=heads), "Big.gguf")
+    for data, count in (
+        (target_bytes(heads=0), 0),
+        (target_bytes(heads=1), 1),
+        (target_bytes(held=0), 0),
+    ):
+        big = header_of(tmp_path, data, "Big.gguf")
         assert suggest(big, [], (), None, never).own_heads == count
-    without = header_of(tmp_path, target_bytes(held=0), "Big.gguf")
-    assert suggest(without, [], (), None, never).own_heads == 0
 
 
 def test_heads_of_other_models_are_not_told_of(tmp_path: Path) -> None:
