@@ -1,5 +1,6 @@
 """The figures of an answer: the live meter, the last line, the comparison with plain decoding."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from localspec.chat.stats import GenerationStats
@@ -18,6 +19,10 @@ _STATUS_WORDS = {
     DraftStatus.DRAFT_TOO_OFTEN_WRONG: "draft too often wrong",
     DraftStatus.ANSWER_TOO_SHORT: "answer too short for its prompt",
 }
+_STOPPED = {
+    "context": "stopped at the end of the context (--ctx-size)",
+    "length": "stopped at --max-tokens",
+}
 
 
 def figures(
@@ -34,34 +39,35 @@ def figures(
     if stats.rounds == 0 and finish_reason == "cancelled":
         note("cancelled while reading the prompt")
         return
-    parts = [f"{stats.tokens} tokens", f"{number(stats.generation_tps)} tok/s"]
-    if stats.drafted:
-        parts.append(
-            f"acceptance {percent(stats.acceptance_rate)} "
-            f"({stats.accepted} of {stats.drafted} drafted)"
-        )
-        parts.append(f"{number(stats.mean_accepted_length, 2)} tokens/round")
-    if reason := status_words(status):
-        parts.append(f"draft off ({reason})")
-    if stats.estimated_speedup is not None:
-        parts.append(f"about {stats.estimated_speedup:.2f}x plain")
-    prompt = f"prompt {stats.prompt_tokens} tokens"
-    if stats.prompt_tps is not None:
-        prompt += f" at {number(stats.prompt_tps)} tok/s"
-    if stats.cached_tokens:
-        prompt += f", {stats.cached_tokens} cached"
-    parts.append(prompt)
+    parts = [*_generated(stats, status), _prompt(stats)]
     if stats.ttft_s is not None:
         parts.append(f"TTFT {stats.ttft_s:.2f} s")
     if seed is not None:
         parts.append(f"seed {seed}")
     if filled is not None:
         parts.append(f"context {percent(filled)}")
-    if finish_reason == "context":
-        parts.append("stopped at the end of the context (--ctx-size)")
-    elif finish_reason != "stop":
-        parts.append({"length": "stopped at --max-tokens"}.get(finish_reason, finish_reason))
+    if finish_reason != "stop":
+        parts.append(_STOPPED.get(finish_reason, finish_reason))
     make_console(stderr=True).print(" · ".join(parts), style="dim", markup=False)
+
+
+def _generated(stats: GenerationStats, status: DraftStatus) -> Iterator[str]:
+    yield f"{stats.tokens} tokens"
+    yield f"{number(stats.generation_tps)} tok/s"
+    if stats.drafted:
+        rate = percent(stats.acceptance_rate)
+        yield f"acceptance {rate} ({stats.accepted} of {stats.drafted} drafted)"
+        yield f"{number(stats.mean_accepted_length, 2)} tokens/round"
+    if reason := status_words(status):
+        yield f"draft off ({reason})"
+    if stats.estimated_speedup is not None:
+        yield f"about {stats.estimated_speedup:.2f}x plain"
+
+
+def _prompt(stats: GenerationStats) -> str:
+    speed = "" if stats.prompt_tps is None else f" at {number(stats.prompt_tps)} tok/s"
+    cached = f", {stats.cached_tokens} cached" if stats.cached_tokens else ""
+    return f"prompt {stats.prompt_tokens} tokens{speed}{cached}"
 
 
 def only_thoughts(answer: "Answer") -> None:

@@ -93,7 +93,7 @@ def judge(
 
 
 def file_hashes(check: PairCheck, on_progress: Progress) -> "list[FileHash]":
-    """Size and sha256 of every file of a judged pair that is on this disk, split ones included."""
+    """Size and sha256 of all files of a checked pair that are on this disk, parts included."""
     files = dict.fromkeys((*check.target.paths, *check.draft.paths))
     # The path of a header on the Hub is its reference, which is no file.
     return [_hashed(path, on_progress) for path in files if path.is_file()]
@@ -104,10 +104,10 @@ def ensure_local(
 ) -> list[Path]:
     """The files (part 1 of a split one) that names stand for, fetched where they are missing.
 
-    Two names are a pair, judged before anything is fetched: raises IncompatiblePair. The second may
-    be MTP, prediction heads: its file is the target's own where they are inside. Raises FileProblem
-    for what is no model, UsageError for MTP without a target, DownloadProblem when the user does
-    not agree to a large download.
+    Two names are a pair, checked before anything is fetched: raises IncompatiblePair. The second
+    may be MTP, prediction heads: its file is the target's own if it holds them. Raises FileProblem
+    for a file that is no model, UsageError for MTP without a target, DownloadProblem when the user
+    declines a large download.
     """
     if names[0] == MTP:
         raise UsageError(

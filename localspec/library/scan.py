@@ -140,12 +140,7 @@ class Scan:
             if not any(Path(real).is_relative_to(os.path.realpath(folder)) for folder in within):
                 self.leave_out(OUTSIDE, path)
                 return None
-            status = os.stat(real)
-            # Opening a pipe would wait for a writer.
-            if not stat.S_ISREG(status.st_mode) or not status.st_size:
-                return None
-            with open(real, "rb") as opened:
-                begins_well = opened.read(4) == b"GGUF"
+            status, begins_well = _begin_of(real)
         except PermissionError:
             self.leave_out(UNREADABLE, path)
             return None
@@ -154,12 +149,22 @@ class Scan:
                 self.leave_out(DANGLING, path)
             return None
         if not begins_well:
-            self.leave_out(_NOT_GGUF, name if path.parent.name == "blobs" else path)
+            if begins_well is not None:
+                self.leave_out(_NOT_GGUF, name if path.parent.name == "blobs" else path)
             return None
         identity = (status.st_dev, status.st_ino) if status.st_ino else real
         return LocalModel(
             path, self.source, one_line(name), status.st_size, (path,), sha256, (), repo, identity
         )
+
+
+def _begin_of(path: str) -> tuple[os.stat_result, bool | None]:
+    """The status of a file, and whether it begins as GGUF; None if it is empty or no plain file."""
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode) or not status.st_size:  # opening a pipe would block
+        return status, None
+    with open(path, "rb") as opened:
+        return status, opened.read(4) == b"GGUF"
 
 
 def files_beside(path: Path) -> list[Path]:

@@ -69,17 +69,7 @@ def add(
     except ValueError as error:
         hint = "See the flags that a pair stores: localspec pair add --help"
         raise UsageError(f"The pair {name} cannot be stored: {_reason(error)}.", hint) from error
-    path = _path(name)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with appearing_when_complete(path) as partial:
-            partial.write_bytes(data)
-    except OSError as error:
-        raise FileProblem(
-            f"The pair file {path} cannot be written: {_reason(error)}.",
-            "Set LOCALSPEC_MODELS to a folder where you may write.",
-        ) from error
-    return path
+    return _write(_path(name), data)
 
 
 def require_free(name: str) -> None:
@@ -171,6 +161,19 @@ def spellings(name: str) -> list[str]:
 
 def _path(name: str) -> Path:
     return folder() / f"{name}.toml"
+
+
+def _write(path: Path, data: bytes) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with appearing_when_complete(path) as partial:
+            partial.write_bytes(data)
+    except OSError as error:
+        raise FileProblem(
+            f"The pair file {path} cannot be written: {_reason(error)}.",
+            "Set LOCALSPEC_MODELS to a folder where you may write.",
+        ) from error
+    return path
 
 
 def _stored(name: str) -> str:
