@@ -1,6 +1,6 @@
-"""Inventory of GGUF models on this disk, ours and other tools', each content once, read in place.
+"""Inventory of GGUF models on this disk, ours and other tools', each content once.
 
-Where the tools keep their files is in `tool_caches`; no header is read.
+The folders of the tools are in `tool_caches`; no header is read, and nothing is moved.
 """
 
 import os
@@ -22,9 +22,9 @@ _MISSING = "split models that miss parts"
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """Models by source and name; a sentence for each thing left out; all folders searched.
+    """Models by source and name; notes on what was left out; all folders searched.
 
-    ``sidecars`` are files of heads that draft for a model, known by their names.
+    ``sidecars`` are files of heads that draft for a model, recognised by their names.
     """
 
     models: tuple[LocalModel, ...]
@@ -115,7 +115,7 @@ def model_of(reference: Reference, local: Sequence[LocalModel]) -> LocalModel | 
 
 
 def _inside(model: LocalModel, part: Path) -> str:
-    """A part's path inside its repository, as its name tells it."""
+    """A part's path inside its repository, derived from the model's name."""
     inside = model.name.removeprefix(f"{model.repo}/")
     if part.suffix.lower() != ".gguf":  # a blob, named by its hash
         return f"{inside.replace(':', '-')}.gguf".rpartition("/")[2]

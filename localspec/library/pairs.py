@@ -1,4 +1,4 @@
-"""Rows of the list of pairs: the user's own and known ones, what is here of each, what fits."""
+"""Rows of the list of pairs: the user's own, then known ones, each with size and presence."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -21,10 +21,10 @@ _CACHES = 1.15  # of the size of the files: what contexts and buffers add, rough
 
 @dataclass(frozen=True, slots=True)
 class PairRow:
-    """A pair as a line of a list: ``size`` in bytes, what is ``here`` (target, draft), what fits.
+    """A pair as a line of a list; ``size`` is in bytes, ``spec`` None for a pair of the user's.
 
-    ``fits`` is None where the size or the free memory is not known; ``spec`` is that of a known
-    pair.
+    ``here`` says whether target and draft are on this disk, ``fits`` whether both fit into this
+    machine's memory: None where the size or the memory is unknown.
     """
 
     name: str
@@ -40,13 +40,13 @@ class PairRow:
     spec: PairSpec | None
 
     def as_json(self) -> dict[str, object]:
-        """Plain data, with all that the catalogue says of a pair of its own."""
+        """Plain data, with everything that the catalogue says of a known pair."""
         row = {key: value for key, value in asdict(self).items() if key != "spec"}
         return row if self.spec is None else self.spec.as_json() | row
 
 
 def pair_rows(local: Sequence[LocalModel], family: str | None = None) -> list[PairRow]:
-    """The user's own pairs, then the known ones, perhaps of one family only.
+    """The user's own pairs, then the known ones, of one family if it is given.
 
     ``local`` are the models on this disk. Raises UnknownPair for an unknown family.
     """

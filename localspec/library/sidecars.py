@@ -59,7 +59,7 @@ def is_named_for(sidecar: Path, target: Path) -> bool:
 
 
 def mtp_beside(target: ModelHeader) -> Path:
-    """The sidecar of MTP heads beside a target that fits it, that of its name first.
+    """The sidecar of MTP heads beside a target that fits it, preferably one named for it.
 
     Raises IncompatiblePair, which says why there is none and why the target has no heads itself.
     """

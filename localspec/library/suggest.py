@@ -1,4 +1,4 @@
-"""Ranks drafts for a target: those on this disk that fit, heads first, and the nearest others."""
+"""Ranks drafts for a target: compatible ones on this disk, heads first, and the best refused."""
 
 import math
 import os
@@ -182,7 +182,7 @@ def rule_of_thumb(cost: float, ratio: float) -> float:
 def _judge(
     target: ModelHeader, draft: ModelHeader, free_ram: int | None, measured: float | None
 ) -> tuple[list[str], float]:
-    """What to say of a draft, and its rank; ``measured`` is a speed-up, which decides alone."""
+    """Reasons and worth of a draft; a ``measured`` speed-up is its worth."""
     reasons, worth = _by_kind(target, draft)
     if draft.trimmed is not None:
         reasons.append(f"proposes {draft.trimmed.describe()}")
@@ -200,7 +200,7 @@ def _judge(
 
 
 def _by_kind(target: ModelHeader, draft: ModelHeader) -> tuple[list[str], float]:
-    """What a draft is, or how much smaller, and what that is worth."""
+    """The first reasons for a draft, by its kind and size, and its worth from these alone."""
     ratio = target.parameters / draft.parameters
     worth = rule_of_thumb(tensor_bytes(draft) / max(1, tensor_bytes(target)), ratio)
     kind = draft_kind(draft)
@@ -221,7 +221,7 @@ def _memory_of_both(target: ModelHeader, draft: ModelHeader) -> int:
 
 
 def _same_family(target: ModelHeader, draft: ModelHeader) -> str | None:
-    """The family that both files say they are of."""
+    """The family that both headers name, None without one."""
     ours, theirs = (_families(header) for header in (target, draft))
     return next((shown for key, shown in ours.items() if key in theirs), None)
 

@@ -33,7 +33,7 @@ _MAX_TEXT = 1 << 20  # bytes of a manifest or a settings file
 _REPO = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}", re.ASCII)
 _BROKEN = "manifests that make no sense"
 
-Files = Iterator[LocalModel | None]  # None for what the scan has left out
+Files = Iterator[LocalModel | None]  # None for a file that the scan left out
 
 
 def files_of(scan: Scan, chosen: Collection[Source], folders: Iterable[Path]) -> Files:
@@ -160,7 +160,7 @@ def _ollama_model(
 
 
 def _blob(root: Path, digest: object) -> tuple[Path, str] | None:
-    """Path and hash of an Ollama blob; None for what is no digest, lest it name another file."""
+    """Path and hash of an Ollama blob; None for anything else, which could name another file."""
     match = re.fullmatch(r"sha256[:-]([0-9a-f]{64})", digest) if isinstance(digest, str) else None
     return (root / "blobs" / f"sha256-{match[1]}", match[1]) if match else None
 
