@@ -9,7 +9,7 @@ from localspec.display import console, reports
 
 
 def doctor(as_json: JsonFlag = False) -> None:
-    """Look at build, devices, cores, memory and folders, and run the demo pair once."""
+    """Check build, devices, cores, memory and folders, and run the demo pair once."""
     from localspec.engine.doctor import examine
 
     result = examine()

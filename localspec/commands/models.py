@@ -49,7 +49,7 @@ def check(
     """Check whether a draft model is compatible with a target, and why not; reads only headers.
 
     Of a file on the Hub only the header is read. A pair's name stands for both models. Exit code 0
-    if they are compatible, 1 if not, 2 if that cannot be said.
+    if they are compatible, 1 if not, 2 if the check failed.
     """
     from localspec.pairing import report_json
 
@@ -68,13 +68,13 @@ def check(
 
 
 def _judge(given: list[str], target: str | None, lenient: bool) -> "PairCheck":
-    """The verdict on two models, or on a pair, as they were named."""
+    """Check the two models, or the pair, that were named."""
     from localspec.library.acquire import judge
     from localspec.library.resolve import Resolver
 
     resolver, ui = Resolver(), download_ui()
     if len(given) == 1:
-        named = resolver.choose(given[0], None)
+        named = resolver.choose(given[0])
         given = [each for each in (named.target, named.draft) if each is not None]
         lenient = lenient or bool(named.settings.get("lenient"))
     if len(given) != 2:
@@ -86,9 +86,9 @@ def _judge(given: list[str], target: str | None, lenient: bool) -> "PairCheck":
     given.remove(first)
     try:
         return judge(first, given[0], resolver, ui, lenient=lenient, weights_needed=False)
-    except IncompatiblePair as problem:  # mtp, and no heads are anywhere: judged as its own
+    except IncompatiblePair as problem:  # mtp without heads: the report says what is missing
         console.note(problem.message)
-        alone = resolver.choose(first, None).target
+        alone = resolver.choose(first).target
         return judge(alone, alone, resolver, ui)
 
 
@@ -96,7 +96,7 @@ def inspect(
     name: Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL)],
     as_json: JsonFlag = False,
 ) -> None:
-    """Show a model's metadata and memory estimate, and what speaks against it; reads the header."""
+    """Show a model's metadata, memory estimate and problems; reads only the header."""
     from localspec.library.acquire import header_of
     from localspec.library.model_info import model_info
     from localspec.library.resolve import Resolver
@@ -118,9 +118,9 @@ def list_models(
     folder: FolderOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """List GGUF models on this disk, those of Ollama, LM Studio and other tools too.
+    """List GGUF models on this disk, also those of Ollama, LM Studio and other tools.
 
-    Files that only draft for a model (MTP heads, EAGLE-3, DFlash) stand below it, with a plus.
+    Files that only draft for a model (MTP heads, EAGLE-3, DFlash) are listed below it, with a plus.
     Sources: localspec, hugging-face, llama.cpp, lm-studio, ollama, jan, gpt4all.
     """
     from localspec.display import models as lists
@@ -139,17 +139,16 @@ def suggest(
     folder: FolderOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Rank drafts for a target: from this disk first, then known pairs; and say why others fail."""
+    """Rank drafts for a target on this disk, name known pairs, and say why other models fail."""
     from localspec.display import models as lists
     from localspec.library.acquire import header_of, heads_on_hub
     from localspec.library.resolve import Resolver
     from localspec.library.suggest import drafts_for
 
-    resolver = Resolver(folder or ())
-    name = resolver.choose(target, None).target
-    header = header_of(name, resolver, download_ui())
-    found = drafts_for(header, resolver.inventory.files)
-    on_hub = heads_on_hub(name, resolver, download_ui())
+    resolver, ui = Resolver(folder or ()), download_ui()
+    name = resolver.choose(target).target
+    found = drafts_for(header_of(name, resolver, ui), resolver.inventory.files)
+    on_hub = heads_on_hub(name, resolver, ui)
     if as_json:
         console.json_line(
             {
@@ -175,7 +174,7 @@ def download(
     yes: YesOption = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Download a pair, or single models, into the models folder; resumes what was interrupted.
+    """Download a pair, or single models, into the models folder; resumes interrupted downloads.
 
     Both headers of a pair are checked first. Every file is compared with the Hub's sha256.
     """
@@ -191,7 +190,7 @@ def download(
         ]
         files = list(dict.fromkeys(fetched))  # heads may be in their target's file
     except KeyboardInterrupt:
-        console.note("Stopped. What came is kept: the same command goes on from there.")
+        console.note("Stopped. Run the same command again to resume.")
         raise typer.Exit(130) from None
     if as_json:
         console.json_line({"files": [str(path) for path in files]})
@@ -207,7 +206,7 @@ def verify(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Verify files against the sha256 recorded when they came; needs no network."""
+    """Verify files against the sha256 recorded at their download; needs no network."""
     from localspec.core import paths
     from localspec.display import models as lists
     from localspec.download import verify as verify_files
@@ -217,15 +216,16 @@ def verify(
     resolver = Resolver()
     wanted = [path for name in names or () for path in resolver.files_of(name)]
     kept = user_pairs.kept_hashes(names)
-    folders = [folder for folder in (paths.models_folder(),) if folder.is_dir()]
-    folders += [path for path in kept if not path.is_relative_to(paths.models_folder())]
+    ours = paths.models_folder()
+    everything = [ours] if ours.is_dir() else []
+    everything += [path for path in kept if not path.is_relative_to(ours)]
     with progress(in_bytes=True) as on_progress:
-        coming = verify_files(wanted or folders, on_progress, kept)
+        coming = verify_files(wanted or everything, on_progress, kept)
         found = list(coming) if as_json else lists.verdicts(coming)
     if as_json:
         console.json_line({"files": [lists.verdict_json(verdict) for verdict in found]})
     elif not found:
-        console.note("Nothing was downloaded yet; fetch a pair with: localspec download NAME")
+        console.note("Nothing was downloaded yet. Download a pair: localspec download NAME")
     raise typer.Exit(0 if all(verdict.state == "right" for verdict in found) else 1)
 
 

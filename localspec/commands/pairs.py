@@ -1,4 +1,4 @@
-"""The commands about pairs: the list of known ones, and adding, showing and removing one's own."""
+"""The commands about pairs: list the known ones; add, show and remove one's own."""
 
 import shlex
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PANEL = "Models and pairs"  # of the help
 
 pair_app = typer.Typer(
-    help="Keep pairs of your own under a name; show and forget them.", no_args_is_help=True
+    help="Save pairs of your own under a name, show and remove them.", no_args_is_help=True
 )
 
 
@@ -59,7 +59,7 @@ def pair_add(
 ) -> None:
     """Name a pair, with its settings: localspec pair add mine --target big.gguf --draft small.gguf.
 
-    The pair is checked, and the hashes of its files are kept for verify.
+    The pair is checked, and the hashes of its files are saved for verify.
     """
     from localspec.library import user_pairs
     from localspec.library.acquire import file_hashes, judge
@@ -69,8 +69,8 @@ def pair_add(
     resolver = Resolver()
     if unkept := unkept_flags(models, loading):
         raise UsageError(
-            f"A pair does not keep {', '.join(unkept)}.",
-            "Leave out what it does not keep, and give that to run, chat, serve or bench.",
+            f"A pair does not store {', '.join(unkept)}.",
+            "Leave that out here, and give it to run, chat, serve or bench.",
         )
     target, draft = _both_models(name, models, resolver)
     verdict = judge(target, draft, resolver, download_ui(), lenient=models.lenient)
@@ -82,11 +82,11 @@ def pair_add(
     with progress(in_bytes=True) as on_progress:
         hashes = file_hashes(verdict, on_progress)
     user_pairs.add(name, target, draft, settings, hashes)
-    console.note(f"Kept. Talk with it: localspec chat {name}")
+    console.note(f"Saved. Chat with it: localspec chat {name}")
 
 
 def _both_models(name: str, models: ModelFlags, resolver: "Resolver") -> tuple[str, str]:
-    """Target and draft for a pair of this name; raises UsageError for what it cannot keep."""
+    """Target and draft for a pair of this name; raises UsageError for what it cannot store."""
     from localspec.library.resolve import FIND, SELF
 
     target, draft = models.target, models.draft_options().model
@@ -105,7 +105,7 @@ def _both_models(name: str, models: ModelFlags, resolver: "Resolver") -> tuple[s
 def pair_show(
     name: Annotated[str, typer.Argument(metavar="NAME")], as_json: JsonFlag = False
 ) -> None:
-    """Everything known about a pair, yours or a known one."""
+    """Show everything known about a pair, yours or a known one."""
     from localspec.display import models as lists
     from localspec.library import user_pairs
     from localspec.library.local_models import find_models
@@ -120,11 +120,11 @@ def pair_show(
 
 @pair_app.command("remove")
 def pair_remove(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
-    """Forget a pair of yours; its models stay where they are."""
+    """Remove a pair of yours; its models stay where they are."""
     from localspec.library import user_pairs
 
     user_pairs.remove(name)
-    console.note(f"Forgotten: {name}. Its models stay where they are.")
+    console.note(f"Removed: {name}. Its models stay where they are.")
 
 
 def register(app: typer.Typer) -> None:

@@ -3,6 +3,7 @@
 import os
 import sys
 from pathlib import Path
+from typing import Literal
 
 from localspec.core.errors import FileProblem
 
@@ -41,28 +42,46 @@ def models_folder() -> Path:
     chosen = os.environ.get("LOCALSPEC_MODELS")
     if chosen:
         return _expand(chosen)
-    return CHECKOUT / "models" if in_checkout() else _user_folder("data") / "models"
+    return CHECKOUT / "models" if in_checkout() else system_folder("data") / "localspec" / "models"
 
 
 def history_file() -> Path:
     """Where the chat keeps what was typed."""
-    return _user_folder("data") / "chat_history"
+    return system_folder("data") / "localspec" / "chat_history"
 
 
 def cache_folder() -> Path:
     """Where files that can be made again go: LOCALSPEC_CACHE, else the user's cache folder."""
     chosen = os.environ.get("LOCALSPEC_CACHE")
-    return _expand(chosen) if chosen else _user_folder("cache")
+    return _expand(chosen) if chosen else system_folder("cache") / "localspec"
 
 
 def hub_cache_folder() -> Path:
     """Where huggingface_hub keeps what it downloaded: HF_HUB_CACHE, else `hub` in HF_HOME."""
-    chosen = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    if not chosen:
-        home = os.environ.get("HF_HOME")
-        caches = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
-        chosen = os.path.join(home or os.path.join(caches, "huggingface"), "hub")
-    return Path(os.path.expandvars(os.path.expanduser(chosen)))
+    if chosen := folder_from("HF_HUB_CACHE") or folder_from("HUGGINGFACE_HUB_CACHE"):
+        return chosen
+    caches = folder_from("XDG_CACHE_HOME") or Path(os.path.expanduser("~/.cache"))
+    return (folder_from("HF_HOME") or caches / "huggingface") / "hub"
+
+
+def folder_from(variable: str) -> Path | None:
+    """The folder in an environment variable, in which ~ and other variables are expanded."""
+    value = os.environ.get(variable)
+    return Path(os.path.expandvars(os.path.expanduser(value))) if value else None
+
+
+def home() -> Path:
+    """The user's home folder. Raises FileProblem where it is unknown."""
+    return _expand("~")
+
+
+def system_folder(kind: Literal["cache", "data"]) -> Path:
+    """Where the programs of this user keep caches or data."""
+    if sys.platform == "darwin":
+        return home() / "Library" / ("Caches" if kind == "cache" else "Application Support")
+    if kind == "cache":
+        return Path(os.environ.get("XDG_CACHE_HOME") or home() / ".cache")
+    return Path(os.environ.get("XDG_DATA_HOME") or home() / ".local" / "share")
 
 
 def _expand(path: str) -> Path:
@@ -73,16 +92,3 @@ def _expand(path: str) -> Path:
             f"{path} names no folder: the home folder is unknown.",
             "Set HOME, or LOCALSPEC_CACHE and LOCALSPEC_MODELS to folders of your choice.",
         ) from error
-
-
-def _user_folder(kind: str) -> Path:
-    home = _expand("~")
-    if sys.platform == "darwin":
-        base = home / "Library" / ("Caches" if kind == "cache" else "Application Support")
-    else:
-        variable, fallback = {
-            "cache": ("XDG_CACHE_HOME", home / ".cache"),
-            "data": ("XDG_DATA_HOME", home / ".local" / "share"),
-        }[kind]
-        base = Path(os.environ.get(variable) or fallback)
-    return base / "localspec"

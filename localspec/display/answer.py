@@ -1,5 +1,6 @@
-"""The figures of an answer: the live meter, the closing line, the comparison with plain."""
+"""The figures of an answer: the live meter, the last line, the comparison with plain decoding."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from localspec.chat.stats import GenerationStats
@@ -12,11 +13,15 @@ if TYPE_CHECKING:
 
 _STATUS_WORDS = {
     DraftStatus.DRAFTING: "",
-    DraftStatus.OFF: "",  # as asked for: nothing to explain
+    DraftStatus.OFF: "",  # as requested: nothing to explain
     DraftStatus.RECENTLY_SLOWER: "recently slower than plain",
     DraftStatus.VERIFICATION_TOO_SLOW: "verification too slow here",
     DraftStatus.DRAFT_TOO_OFTEN_WRONG: "draft too often wrong",
     DraftStatus.ANSWER_TOO_SHORT: "answer too short for its prompt",
+}
+_STOPPED = {
+    "context": "stopped at the end of the context (--ctx-size)",
+    "length": "stopped at --max-tokens",
 }
 
 
@@ -29,43 +34,44 @@ def figures(
 ) -> None:
     """The last line of an answer, on stderr; ``status`` is that of its end.
 
-    ``filled`` is the share of the context that prompt and answer take, shown where it is given.
+    ``filled`` is the share of the context that prompt and answer take.
     """
     if stats.rounds == 0 and finish_reason == "cancelled":
         note("cancelled while reading the prompt")
         return
-    parts = [f"{stats.tokens} tokens", f"{number(stats.generation_tps)} tok/s"]
-    if stats.drafted:
-        parts.append(
-            f"acceptance {percent(stats.acceptance_rate)} "
-            f"({stats.accepted} of {stats.drafted} drafted)"
-        )
-        parts.append(f"{number(stats.mean_accepted_length, 2)} tokens/round")
-    if reason := status_words(status):
-        parts.append(f"draft off ({reason})")
-    if stats.estimated_speedup is not None:
-        parts.append(f"about {stats.estimated_speedup:.2f}x plain")
-    prompt = f"prompt {stats.prompt_tokens} tokens"
-    if stats.prompt_tps is not None:
-        prompt += f" at {number(stats.prompt_tps)} tok/s"
-    if stats.cached_tokens:
-        prompt += f", {stats.cached_tokens} cached"
-    parts.append(prompt)
+    parts = [*_generated(stats, status), _prompt(stats)]
     if stats.ttft_s is not None:
         parts.append(f"TTFT {stats.ttft_s:.2f} s")
     if seed is not None:
         parts.append(f"seed {seed}")
     if filled is not None:
         parts.append(f"context {percent(filled)}")
-    if finish_reason == "context":
-        parts.append("stopped at the end of the context (--ctx-size)")
-    elif finish_reason != "stop":
-        parts.append({"length": "stopped at --max-tokens"}.get(finish_reason, finish_reason))
+    if finish_reason != "stop":
+        parts.append(_STOPPED.get(finish_reason, finish_reason))
     make_console(stderr=True).print(" · ".join(parts), style="dim", markup=False)
 
 
+def _generated(stats: GenerationStats, status: DraftStatus) -> Iterator[str]:
+    yield f"{stats.tokens} tokens"
+    yield f"{number(stats.generation_tps)} tok/s"
+    if stats.drafted:
+        rate = percent(stats.acceptance_rate)
+        yield f"acceptance {rate} ({stats.accepted} of {stats.drafted} drafted)"
+        yield f"{number(stats.mean_accepted_length, 2)} tokens/round"
+    if reason := status_words(status):
+        yield f"draft off ({reason})"
+    if stats.estimated_speedup is not None:
+        yield f"about {stats.estimated_speedup:.2f}x plain"
+
+
+def _prompt(stats: GenerationStats) -> str:
+    speed = "" if stats.prompt_tps is None else f" at {number(stats.prompt_tps)} tok/s"
+    cached = f", {stats.cached_tokens} cached" if stats.cached_tokens else ""
+    return f"prompt {stats.prompt_tokens} tokens{speed}{cached}"
+
+
 def only_thoughts(answer: "Answer") -> None:
-    """Say so where an answer ended before it said anything."""
+    """A note where the model ended inside its thoughts, without an answer."""
     if not answer.reasoning or answer.text.strip() or answer.finish_reason == "cancelled":
         return
     cut = answer.finish_reason in ("length", "context")
@@ -79,7 +85,7 @@ def only_thoughts(answer: "Answer") -> None:
 
 
 def compared(answer: "Answer", plain: "Answer", seed_decides: bool = True) -> None:
-    """What drafting gained against the plain answer to the same prompt, as measured; on stderr."""
+    """The measured speed-up over plain decoding of the same prompt, on stderr."""
     ours, theirs = answer.stats, plain.stats
     if not (ours.tokens and theirs.tokens):
         return
@@ -94,7 +100,7 @@ def compared(answer: "Answer", plain: "Answer", seed_decides: bool = True) -> No
 
 
 def status_words(status: DraftStatus) -> str:
-    """Why nothing is drafted, in a few words; empty where there is nothing to explain."""
+    """Why drafting is off, in a few words; empty where there is nothing to explain."""
     return _STATUS_WORDS[status]
 
 
@@ -104,7 +110,7 @@ def meter(
     width: int,
     status: DraftStatus = DraftStatus.DRAFTING,
 ) -> str:
-    """The figures so far, on one line; in few words where ``width`` columns do not hold them."""
+    """The figures so far, on one line; shorter where they do not fit into ``width`` columns."""
     speed = f"{number(stats.generation_tps)} tok/s"
     draft = f"draft {draft_tokens or 'off'}"
     if reason := status_words(status):

@@ -19,18 +19,19 @@ from localspec.core.interrupt import held_interrupt
 from localspec.display import console
 from localspec.display.answer import figures, meter, only_thoughts
 from localspec.display.line_editor import Echo, LineEditor
-from localspec.display.pieces import PLAIN, AnswerStyle, AnswerWriter, ShownPieces, append
+from localspec.display.pieces import PLAIN, AnswerStyle, AnswerWriter, ShownPieces
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
+    from rich.text import Text
 
 _REFRESH_SECONDS = 0.08
 
 
 @contextmanager
 def open_screen(look: AnswerStyle = PLAIN) -> Iterator["ChatScreen | PlainChat"]:
-    """The screen for this process's streams: a terminal on both sides, or plain lines."""
+    """The screen for this process's streams: a terminal for both, or plain lines."""
     if sys.stdin is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
         yield PlainChat(look)
         return
@@ -45,7 +46,34 @@ def open_screen(look: AnswerStyle = PLAIN) -> Iterator["ChatScreen | PlainChat"]
         screen.close()
 
 
-class PlainChat:
+class _Screen:
+    """What both screens have in common: each message ends what is unfinished of an answer."""
+
+    def _settle(self) -> None:
+        raise NotImplementedError
+
+    def end_answer(self, answer: Answer, filled: float) -> None:
+        """End the answer and show its figures."""
+        self._settle()
+        figures(answer.stats, answer.finish_reason, None, answer.status, filled)
+        only_thoughts(answer)
+
+    def show_stats(self, stats: GenerationStats) -> None:
+        """The sums of the conversation."""
+        figures(stats, "stop", None)
+
+    def say(self, sentence: str) -> None:
+        """A message that is no answer."""
+        self._settle()
+        console.note(sentence)
+
+    def complain(self, problem: LocalspecError) -> None:
+        """A problem and the next step; it may have cut an answer short."""
+        self._settle()
+        console.error(problem)
+
+
+class PlainChat(_Screen):
     """A chat without a terminal: messages from stdin, answers on stdout, the rest on stderr."""
 
     interactive = False
@@ -62,7 +90,7 @@ class PlainChat:
             line = sys.stdin.readline() if sys.stdin is not None else ""
         except UnicodeDecodeError as error:
             raise FileProblem(
-                f"What was piped in is not UTF-8 text: {error}.", "Pipe UTF-8 text in."
+                f"Standard input is not UTF-8 text: {error}.", "Pipe UTF-8 text in."
             ) from error
         except OSError as error:  # nohup makes a terminal's stdin write-only
             raise FileProblem(
@@ -73,34 +101,24 @@ class PlainChat:
             raise EOFError
         return line.rstrip("\r\n")
 
-    def stream(self, response: Piece) -> None:
-        """The answer; its thoughts go to stderr."""
-        self._writer.write(response)
+    def stream(self, piece: Piece) -> None:
+        """Write a piece of the answer; its thoughts go to stderr."""
+        self._writer.write(piece)
 
     def end_answer(self, answer: Answer, filled: float) -> None:
-        """A line end after the text, the figures on stderr."""
         if not answer.text:
             console.text("\n")
+        super().end_answer(answer, filled)
+
+    def _settle(self) -> None:
         self._writer.end(line=True)
-        figures(answer.stats, answer.finish_reason, None, answer.status, filled)
-        only_thoughts(answer)
-
-    def show_stats(self, stats: GenerationStats) -> None:
-        figures(stats, "stop", None)
-
-    def say(self, sentence: str) -> None:
-        console.note(sentence)
-
-    def complain(self, problem: LocalspecError) -> None:
-        self._writer.end(line=True)
-        console.error(problem)
 
 
-class ChatScreen:
+class ChatScreen(_Screen):
     """A chat on a terminal: prompt line with history, answer and meter drawn together.
 
-    Finished lines are printed for good; the unfinished one lives above the meter in a block that
-    is redrawn, because text streamed beside such a block would be eaten by it.
+    Finished lines are printed for good; the unfinished one is in a block with the meter below it,
+    which is redrawn: text printed beside such a block would be overwritten by it.
     """
 
     interactive = True
@@ -121,50 +139,30 @@ class ChatScreen:
         """A message typed at the prompt."""
         return read_message(lambda more: self._editor.read("... " if more else ">>> "))
 
-    def stream(self, response: Piece) -> None:
+    def stream(self, piece: Piece) -> None:
         """Print whole lines, redraw the rest with the meter a few times a second."""
         with held_interrupt():
             live = self._open()
-            for text, style in self._shown.styled(response):
-                append(self._line, printable(text), style)
+            for text, style in self._shown.styled(piece):
+                _append(self._line, printable(text), style)
             *whole, self._line = self._line.split("\n", allow_blank=True)
             for line in whole:
                 live.console.print(line, soft_wrap=True)
             now = time.monotonic()
             if now - self._drawn >= _REFRESH_SECONDS:
                 self._drawn = now
-                live.update(self._block(response), refresh=True)
-
-    def end_answer(self, answer: Answer, filled: float) -> None:
-        """Print what is unfinished, take the meter away, show the figures."""
-        self._settle()
-        figures(answer.stats, answer.finish_reason, None, answer.status, filled)
-        only_thoughts(answer)
-
-    def show_stats(self, stats: GenerationStats) -> None:
-        """The sums of the conversation."""
-        figures(stats, "stop", None)
-
-    def say(self, sentence: str) -> None:
-        """A line that is no answer."""
-        self._settle()
-        console.note(sentence)
-
-    def complain(self, problem: LocalspecError) -> None:
-        """A problem and the next step; it may have cut an answer short."""
-        self._settle()
-        console.error(problem)
+                live.update(self._block(piece), refresh=True)
 
     def close(self) -> None:
-        """Keep the input history for the next time."""
+        """Save the input history for the next time."""
         self._settle()
         self._editor.save()
 
     def _settle(self) -> None:
-        """Take the meter away and print what is unfinished."""
+        """Remove the meter and print what is unfinished."""
         with held_interrupt():
             if self._live is not None:
-                self._echo.show()  # first: a drawing may fail
+                self._echo.show()  # first: drawing may fail
                 self._live.stop()
                 self._live = None
             if self._line:
@@ -181,30 +179,35 @@ class ChatScreen:
             self._echo.hide()
         return self._live
 
-    def _block(self, response: Piece) -> "RenderableType":
+    def _block(self, piece: Piece) -> "RenderableType":
         """The end of the unfinished line, as much as fits, and the meter below it."""
         from rich.console import Group
         from rich.text import Text
 
         # With the meter and the line below it, no higher than the window: what scrolls out of it
-        # cannot be taken away again.
+        # cannot be removed again.
         height = self._console.height
         rows = max(1, height - 3) if height > 2 else 0
         wrapped = self._line.wrap(self._console, self._console.width)
         lines = wrapped[len(wrapped) - rows :] if rows < len(wrapped) else wrapped
         # A terminal without termios writes ^C behind the meter: in the last column it would wrap.
         room = max(1, self._console.width - 2)
-        figures_so_far = meter(response.stats, response.draft_tokens, room, response.status)
-        last = Text(figures_so_far, style="dim")
+        last = Text(meter(piece.stats, piece.draft_tokens, room, piece.status), style="dim")
         last.truncate(room, overflow="ellipsis")
         return Group(*lines, last)
 
 
-def _shown(response: Piece) -> str:
-    """The text of a round as the terminal gets it, without control sequences."""
-    return printable(response.text)
+def _append(line: "Text", text: str, style: str) -> None:
+    """Add text to a line; after text of the same style it extends that one's span."""
+    start = len(line)
+    last = line.spans[-1] if line.spans else None
+    if last is not None and last.style == style and last.end == start:
+        start = line.spans.pop().start
+    line.append(text)
+    if style:
+        line.stylize(style, start)
 
 
 def _leave(number: int, frame: object) -> None:
-    """End in order, terminal restored, when the process is told to."""
+    """End in order, terminal restored, on a signal."""
     raise SystemExit(128 + number)

@@ -30,9 +30,9 @@ def make_console(stderr: bool) -> "Console":
 def prepare_streams() -> None:
     """Let both streams take any text: a closed one drops it, a narrow encoding shows ``?``.
 
-    A terminal's keys may be no text either: what cannot be decoded is read as U+FFFD. In a pipe
-    it is an error in every locale: in some, Python would pass it on as surrogates. A window size in
-    the environment that is none is forgotten: rich would draw nothing, or fail.
+    Bytes from a terminal that are not text are read as U+FFFD. In a pipe they are an error in every
+    locale: in some, Python would return surrogates. Invalid window sizes in the environment are
+    removed: rich would draw nothing, or fail.
     """
     for name in ("COLUMNS", "LINES"):
         if not re.fullmatch("0*[1-9][0-9]{0,4}", os.environ.get(name, "1")):
@@ -47,15 +47,15 @@ def prepare_streams() -> None:
 
 
 def text(piece: str) -> None:
-    """Stream a piece of generated text; on a terminal control sequences are shown, not obeyed."""
+    """Write generated text; on a terminal control sequences are shown, not obeyed."""
     sys.stdout.write(printable(piece) if sys.stdout.isatty() else piece)
     sys.stdout.flush()
 
 
 def styled(out: "Console", piece: str, style: str) -> None:
-    """Stream a piece of generated text in a style, which only a terminal shows.
+    """Write generated text in a style, which only a terminal shows.
 
-    As a segment, which is written as it is: rich would fill tabs as if the piece began a line.
+    As a segment, which is written unchanged: rich would expand tabs as if the text began a line.
     """
     from rich.segment import Segment, Segments
 
@@ -72,12 +72,12 @@ def json_line(document: Mapping[str, object]) -> None:
 
 
 def note(sentence: str) -> None:
-    """Something the user should know, dimmed, on stderr."""
+    """A sentence for the user, dimmed, on stderr."""
     make_console(stderr=True).print(one_line(sentence), style="dim", markup=False)
 
 
 def ask(question: str) -> bool:
-    """A question on stderr; whether the answer was yes."""
+    """Ask a yes-or-no question on stderr."""
     make_console(stderr=True).print(one_line(f"{question} [y/N]"), end=" ", markup=False)
     answer = sys.stdin.readline()
     if not answer.endswith("\n"):  # Ctrl-D leaves the cursor behind the question
@@ -94,7 +94,7 @@ def error(problem: LocalspecError) -> None:
 
 
 def labelled(out: "Console", label: str, style: str, words: str) -> None:
-    """One line of a label and words; where it wraps, at words, and the label counts."""
+    """One line of a label and words, wrapped at words."""
     from rich.text import Text
 
     out.print(Text(label, style) + Text(one_line(words.rstrip())))

@@ -1,4 +1,4 @@
-"""What is typed at a terminal: a prompt line with history, completion and pastes; the echo."""
+"""The prompt line of a terminal, with history, completion and pastes; the terminal's echo."""
 
 import select
 import sys
@@ -19,15 +19,15 @@ except ImportError:  # not a POSIX system
     termios = None  # type: ignore[assignment]
 
 _HISTORY_LINES = 1000
-_LOCAL = 3  # the place of the local modes in what tcgetattr returns
+_LOCAL = 3  # index of the local modes in the result of tcgetattr
 
 
 class LineEditor:
     """Reads lines at a prompt; ``commands`` are completed, ``history`` is the file of past lines.
 
-    Several lines pasted at once come as one text, with line ends in it. GNU readline is told by
-    the terminal where a paste begins and ends (bracketed paste, which Python turns off); without
-    it, lines that wait already when the first is read belong to it.
+    Several lines pasted at once are one text, with line ends in it. The terminal tells GNU readline
+    where a paste begins and ends (bracketed paste, which Python turns off); without it, lines that
+    are ready when the first is read belong to the same paste.
     """
 
     def __init__(self, commands: Sequence[str], history: Path) -> None:
@@ -48,22 +48,22 @@ class LineEditor:
     def read(self, prompt: str) -> str:
         """A line, or the lines of a paste; EOFError at Ctrl-D, KeyboardInterrupt at Ctrl-C.
 
-        Bytes that are no text, typed or from the history, come as U+FFFD and are told.
+        Bytes that are not text, typed or from the history, are read as U+FFFD, with a note.
         """
         try:
             text = input(prompt)
         except (EOFError, KeyboardInterrupt):
-            sys.stdout.write("\n")  # nobody pressed Return
+            sys.stdout.write("\n")  # Return was not pressed
             sys.stdout.flush()
             raise
         if not self._brackets and not text.startswith("/"):
             text += _waiting_lines()
         if "\ufffd" in text:
-            console.note(f"What is no {sys.stdin.encoding} text in this line was read as \ufffd.")
+            console.note(f"Bytes that are not {sys.stdin.encoding} text were read as \ufffd.")
         return text
 
     def save(self) -> None:
-        """Keep the history for the next time."""
+        """Write the history file."""
         if readline is None:
             return
         try:
@@ -76,17 +76,16 @@ class LineEditor:
 
 
 class Echo:
-    """The terminal's echo of what is typed, hidden while an answer is drawn.
+    """The terminal's echo of keys, turned off while an answer is drawn.
 
-    In a block that is redrawn, keys would stand in the middle of the answer; hidden, they wait for
-    the next prompt.
+    Echoed keys would appear in the middle of the answer; hidden, they wait for the next prompt.
     """
 
     def __init__(self) -> None:
         self._before: Any = None  # the modes to return to
 
     def hide(self) -> None:
-        """Show no keys from now on."""
+        """Turn the echo off."""
         if termios is None or self._before is not None:
             return
         try:
@@ -98,7 +97,7 @@ class Echo:
             self._before = None  # stdin is no terminal any more
 
     def show(self) -> None:
-        """Return to what the terminal did before."""
+        """Restore the terminal's modes."""
         if self._before is None:
             return
         before, self._before = self._before, None
@@ -109,13 +108,13 @@ class Echo:
 
 
 def _waiting_lines() -> str:
-    """The lines that can be read at once, each behind a line end."""
+    """The lines that can be read without waiting, each after a line end."""
     text = ""
     try:
         while select.select([sys.stdin], [], [], 0)[0]:
             text += "\n" + input()
     except (EOFError, OSError, ValueError):
-        pass  # the end, or nothing that can be waited for
+        pass  # the end, or a stream that select cannot wait for
     return text
 
 

@@ -1,13 +1,15 @@
-"""Lists on stdout: models on this disk, known pairs, drafts for a target, verified files.
+"""Tables and lists on stdout: models on this disk, known pairs, drafts, verified files.
 
 A table on a terminal, lines of tab-separated fields in a pipe.
 """
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -28,7 +30,26 @@ if TYPE_CHECKING:  # which takes pydantic a while
 _SHOWN_REFUSALS = 5
 _GAP = 2  # columns between two columns
 _MOST_GAIN = 24  # columns
+_VOCABULARIES = {
+    "predicted": "should fit, by what is published of both models",
+    "reported": "fit, according to a report",
+    "preset": "fit: the pair ships with llama.cpp",
+    "made-for": "fit: the draft was made for this target",
+    "unknown": "not known to fit",
+}
 _STATE_STYLES = {"right": "green", "wrong": "bold red", "missing": "red"}
+
+
+class _Cell(NamedTuple):
+    """A text that is cut in its middle where it does not fit: a name's end is its quantisation."""
+
+    text: str
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, cell_len(self.text)).with_maximum(options.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(_fit(self.text, options.max_width))
 
 
 def table(
@@ -44,49 +65,27 @@ def table(
         for line in lines:
             out.file.write("\t".join(line) + "\n")
         return
-    widths = _column_widths([names, *lines], first_to_go, out.width)
+    columns = dict(zip(names, zip(names, *lines, strict=True), strict=True))
+    for name in first_to_go:
+        if sum(max(map(cell_len, cells)) + _GAP for cells in columns.values()) - _GAP > out.width:
+            del columns[name]
     grid = Table.grid(padding=(0, _GAP, 0, 0))
-    for width in widths.values():
-        grid.add_column(width=width, no_wrap=True)
-    for i, line in enumerate([list(names), *lines]):
-        cells = (Text(_fit(line[column], width)) for column, width in widths.items())
-        grid.add_row(*cells, style="bold" if i == 0 else None)
+    for i, row in enumerate(zip(*columns.values(), strict=True)):
+        grid.add_row(*map(_Cell, row), style=None if i else "bold")
     out.print(grid)
 
 
-def _column_widths(
-    lines: Sequence[Sequence[str]], first_to_go: Sequence[str], room: int
-) -> dict[int, int]:
-    """Columns that are shown, with the width of each; the widest gives way where all do not fit."""
-    names = lines[0]
-    widths = {i: max(map(cell_len, column)) for i, column in enumerate(zip(*lines, strict=True))}
-    for name in first_to_go:
-        if _total(widths) > room:
-            del widths[names.index(name)]
-    if (excess := _total(widths) - room) > 0:
-        widest = max(widths, key=lambda i: widths[i])
-        widths[widest] = max(len(names[widest]), widths[widest] - excess)
-    return widths
-
-
-def _total(widths: Mapping[int, int]) -> int:
-    return sum(widths.values()) + _GAP * (len(widths) - 1)
-
-
-def _fit(cell: str, width: int) -> str:
-    """The cell, cut in its middle: a name's end tells its quantisation."""
-    if cell_len(cell) <= width:
-        return cell
+def _fit(text: str, width: int) -> str:
+    """The text in ``width`` columns, cut in its middle if it is longer."""
+    if cell_len(text) <= width:
+        return text
     head = width - 1 - (width - 1) // 3
-    tail = cell[len(cell) - (width - 1 - head) :] if width > 1 + head else ""
-    return set_cell_size(set_cell_size(cell, head) + "…" + tail, width)
+    tail = text[len(text) - (width - 1 - head) :] if width > 1 + head else ""
+    return set_cell_size(set_cell_size(text, head) + "…" + tail, width)
 
 
 def models(inventory: Inventory) -> None:
-    """The models of ``list``, below each the sidecars that draft for it.
-
-    What was left out is told on stderr.
-    """
+    """The models of ``list``, below each the sidecars that draft for it; notes go to stderr."""
     if inventory.files:
         served, alone = by_model(inventory)
         rows = [
@@ -113,10 +112,10 @@ def inventory_json(inventory: Inventory) -> dict[str, object]:
     served, alone = by_model(inventory)
     return {
         "models": [
-            model_json(model) | {"sidecars": [model_json(each) for each in heads]}
+            model_json(model) | {"sidecars": [*map(model_json, heads)]}
             for model, heads in zip(inventory.models, served, strict=True)
         ],
-        "sidecars": [model_json(each) for each in alone],
+        "sidecars": [*map(model_json, alone)],
         "notes": list(inventory.notes),
     }
 
@@ -143,8 +142,8 @@ def pairs(rows: Sequence[PairRow]) -> None:
         ("LICENCES", "GAIN", "FAMILY"),
     )
     note(
-        "localspec pair show NAME tells more, localspec download NAME fetches both models, "
-        "localspec chat NAME talks with them."
+        "Details: localspec pair show NAME; download both models: localspec download NAME; "
+        "chat with them: localspec chat NAME."
     )
 
 
@@ -169,99 +168,92 @@ def _pair_cells(row: PairRow) -> tuple[str, ...]:
 
 def pair(row: PairRow, settings: "Mapping[str, Setting]") -> None:
     """Everything about one pair, a fact a line; settings as in its file."""
-    from localspec.library.pair_schema import toml_value
-
     out = make_console(stderr=False)
-    facts = [("pair", row.name), ("family", row.family), ("target", row.target)]
-    facts.append(("draft", "prediction heads of the target" if row.draft == MTP else row.draft))
-    if row.spec is not None:
-        facts.append(("kind", row.spec.spec_type))
-    if row.size is not None:
-        facts.append(("size", size(row.size)))
-    here = [name for name, there in zip(("target", "draft"), row.here, strict=True) if there]
-    facts.append(("on this disk", ", ".join(here) or "nothing yet"))
-    facts += [("setting", f"{name} = {toml_value(value)}") for name, value in settings.items()]
-    if row.spec is not None:
-        facts += _known_facts(row.spec)
+    facts = [*_facts(row, settings), *(_known_facts(row.spec) if row.spec else ())]
     width = max(len(label) for label, _ in facts)
     for label, words in facts:
         labelled(out, f"{label:<{width}}  ", "", words)
 
 
+def _facts(row: PairRow, settings: "Mapping[str, Setting]") -> Iterator[tuple[str, str]]:
+    from localspec.library.pair_schema import toml_value
+
+    yield "pair", row.name
+    yield "family", row.family
+    yield "target", row.target
+    yield "draft", "prediction heads of the target" if row.draft == MTP else row.draft
+    if row.spec is not None:
+        yield "kind", row.spec.spec_type
+    if row.size is not None:
+        yield "size", size(row.size)
+    here = [name for name, there in zip(("target", "draft"), row.here, strict=True) if there]
+    yield "on this disk", ", ".join(here) or "nothing yet"
+    for name, value in settings.items():
+        yield "setting", f"{name} = {toml_value(value)}"
+
+
 def _known_facts(spec: PairSpec) -> Iterator[tuple[str, str]]:
     draft = f", draft {spec.draft.license}" if spec.draft else ""
     yield "licences", f"target {spec.target.license}{draft}"
-    yield (
-        "vocabularies",
-        {
-            "predicted": "should fit, by what is published of both models",
-            "reported": "fit, as somebody reported",
-            "preset": "fit: the pair ships with llama.cpp",
-            "made-for": "fit: the draft was made for this target",
-            "unknown": "not known to fit",
-        }[spec.vocab],
-    )
+    yield "vocabularies", _VOCABULARIES[spec.vocab]
     if spec.gain is not None:
         source = f" ({spec.gain.source})" if spec.gain.source else ""
         yield "gain", f"{spec.gain.standing}: {spec.gain.what}{source}"
     yield "advice", spec.advice
-    for gotcha in spec.gotchas:
-        yield "note", gotcha
-    for source in spec.sources:
-        yield "source", source
+    yield from (("note", gotcha) for gotcha in spec.gotchas)
+    yield from (("source", source) for source in spec.sources)
 
 
 def suggestions(found: Suggestions, target: str) -> None:
     """Drafts for a target, the best first, each with its reasons and the command to type next."""
-    out = make_console(stderr=False)
     if found.own_heads:
-        command = shlex.join(["localspec", "chat", "--target", target, "--draft", MTP])
-        out.print("mtp: prediction heads in the target's own file", style="bold", markup=False)
-        out.print(f"   {counted(found.own_heads, 'head')}; nothing to fetch", markup=False)
-        out.print(one_line(f"   {command}"), markup=False, soft_wrap=True)
+        _headline("mtp: prediction heads in the target's own file")
+        _line(f"   {counted(found.own_heads, 'head')}; nothing to fetch")
+        _line("   " + shlex.join(["localspec", "chat", "--target", target, "--draft", MTP]))
     for i, draft in enumerate(found.drafts, 1):
-        out.print(f"{i}. {draft.name}", style="bold", markup=False)
-        out.print(one_line(f"   {'; '.join(draft.reasons)}"), markup=False)
-        out.print(one_line(f"   {draft.command(target)}"), markup=False, soft_wrap=True)
+        _headline(f"{i}. {draft.name}")
+        _line(f"   {'; '.join(draft.reasons)}", wrap=True)
+        _line(f"   {draft.command(target)}")
     if not found.drafts and not found.own_heads:
-        out.print("No model on this disk can draft for it.", markup=False)
+        _line("No model on this disk can draft for it.")
         for refusal in found.refused[:_SHOWN_REFUSALS]:
-            out.print(one_line(f"   {refusal.name}: {refusal.reason}"), markup=False)
+            _line(f"   {refusal.name}: {refusal.reason}", wrap=True)
     if found.refused and not found.drafts and found.refused[0].harmless:
-        note("The nearest runs with --lenient: what differs there cannot corrupt text.")
+        note("The nearest runs with --lenient: its differences cannot corrupt text.")
     for known in found.known:
-        out.print(
+        _line(
             f"known pair: {known.name}, {_draft_of(known)}; "
-            f"fetch it with: localspec download {known.name}",
-            markup=False,
-            soft_wrap=True,
+            f"fetch it with: localspec download {known.name}"
         )
     if not found.drafts and not found.known and not found.own_heads:
         note("See the known pairs with: localspec pairs")
 
 
+def _headline(text: str) -> None:
+    make_console(stderr=False).print(one_line(text), style="bold", markup=False)
+
+
+def _line(text: str, *, wrap: bool = False) -> None:
+    """A line on stdout, on a terminal wrapped at words, or else whole: a command is copied."""
+    soft = None if wrap else True  # in a pipe nothing is wrapped
+    make_console(stderr=False).print(one_line(text), markup=False, soft_wrap=soft)
+
+
 def _draft_of(known: PairSpec) -> str:
-    if known.draft is None:
-        return f"heads in {known.target.reference} ({known.target.size_gb:g} GB)"
-    return f"draft {known.draft.reference} ({known.draft.size_gb:g} GB)"
+    model = known.draft or known.target
+    place = "draft" if known.draft else "heads in"
+    return f"{place} {model.reference} ({model.size_gb:g} GB)"
 
 
 def sidecars_on_hub(found: Sequence[RemoteModel], target: str) -> None:
-    """Heads in a target's own repository, each with the command that judges it."""
-    out = make_console(stderr=False)
+    """Heads in a target's own repository, each with the command that checks them."""
     for heads in found:
         command = shlex.join(["localspec", "check", target, str(heads.reference)])
-        out.print(
-            one_line(
-                f"in its repository: {heads.reference} ({size(heads.size)}); check: {command}"
-            ),
-            markup=False,
-            soft_wrap=True,
-        )
+        _line(f"in its repository: {heads.reference} ({size(heads.size)}); check: {command}")
 
 
 def verdict_json(verdict: Verdict) -> dict[str, object]:
-    """What became of a file, as plain data."""
+    """The state of a verified file, as plain data."""
     return {
         "path": str(verdict.path),
         "state": verdict.state,
@@ -272,7 +264,7 @@ def verdict_json(verdict: Verdict) -> dict[str, object]:
 
 
 def verdicts(found: Iterable[Verdict]) -> list[Verdict]:
-    """A line for each file as it is judged; hands them back."""
+    """Print a line for each file as it is verified; returns all of them."""
     out, told = make_console(stderr=False), []
     for verdict in found:
         style = _STATE_STYLES.get(verdict.state, "yellow")

@@ -3,15 +3,38 @@
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from localspec.display import console
-from localspec.display.origins import STYLES, Origins, legend, marked, visible_origins
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.text import Text
 
-    from localspec.chat.answer import Piece, TextPart
+    from localspec.chat.answer import Origin, Piece, TextPart
+
+Origins = Literal["hidden", "colours", "marks"]
+
+
+class OriginLook(NamedTuple):
+    """How tokens of one origin are named in the legend, marked in a pipe and coloured by rich."""
+
+    words: str
+    marks: str
+    style: str
+
+
+# Colours after the palette of Okabe and Ito (2008), distinct with any colour vision, on dark and on
+# light ground; the purple is stronger, or 16 colours would make it white.
+LOOKS: "dict[Origin, OriginLook]" = {
+    "draft": OriginLook("drafted", "[]", "#56b4e9"),
+    "lookup": OriginLook("prompt lookup", "{}", "italic #c850b0"),
+    "history": OriginLook("earlier answer", "()", "italic #0072b2"),
+    "forced": OriginLook("forced", "||", "#2ca02c"),
+    "corrected": OriginLook("corrected", "<>", "underline #d55e00"),
+    "plain": OriginLook("plain", "", ""),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,58 +46,47 @@ class AnswerStyle:
 
     @classmethod
     def asked(cls, hide_reasoning: bool, show_draft: bool) -> "AnswerStyle":
-        """What the flags ask for, as far as stdout has colours; the legend is said once."""
+        """The style that the flags ask for, if stdout has colours; prints the legend."""
         if not show_draft:
             return cls(hide_reasoning)
         look = cls(hide_reasoning, visible_origins(console.make_console(stderr=False)))
         console.make_console(stderr=True).print(legend(look.origins))
         return look
 
-    def pieces(self, response: "Piece") -> "Iterable[TextPart]":
-        """What is to be shown of a round."""
-        shown = (piece for piece in response.parts if not (piece.reasoning and self.hide_reasoning))
+    def parts(self, piece: "Piece") -> "Iterable[TextPart]":
+        """The parts of a piece that are shown."""
+        shown = (part for part in piece.parts if not (part.reasoning and self.hide_reasoning))
         return marked(shown) if self.origins == "marks" else shown
 
-    def style_of(self, piece: "TextPart") -> str:
-        """Rich's style for a piece, empty for none."""
-        colour = STYLES[piece.origin] if self.origins == "colours" else ""
-        return f"dim {colour}".strip() if piece.reasoning else colour
-
-
-def append(line: "Text", text: str, style: str) -> None:
-    """Add text to a line; what is in the style of the text before becomes one span with it."""
-    start = len(line)
-    last = line.spans[-1] if line.spans else None
-    if last is not None and last.style == style and last.end == start:
-        start = line.spans.pop().start
-    line.append(text)
-    if style:
-        line.stylize(style, start)
+    def style_of(self, part: "TextPart") -> str:
+        """Rich's style for a part, empty for none."""
+        colour = LOOKS[part.origin].style if self.origins == "colours" else ""
+        return f"dim {colour}".strip() if part.reasoning else colour
 
 
 PLAIN = AnswerStyle()
 
 
 class ShownPieces:
-    """What is shown of one answer; a blank line parts thoughts from answer."""
+    """The texts shown of one answer; a blank line separates thoughts and answer."""
 
     def __init__(self, look: AnswerStyle = PLAIN) -> None:
         self._look = look
         self._reasoning: bool | None = None  # whether the last text was a thought
 
-    def styled(self, response: "Piece") -> Iterator[tuple[str, str]]:
-        """Each text that is to be shown, with its style."""
-        for piece in self._look.pieces(response):
-            if self._reasoning is not None and piece.reasoning != self._reasoning:
+    def styled(self, piece: "Piece") -> Iterator[tuple[str, str]]:
+        """Each text of a piece that is to be shown, with its style."""
+        for part in self._look.parts(piece):
+            if self._reasoning is not None and part.reasoning != self._reasoning:
                 yield "\n\n", ""
-            self._reasoning = piece.reasoning
-            yield piece.text, self._look.style_of(piece)
+            self._reasoning = part.reasoning
+            yield part.text, self._look.style_of(part)
 
 
 class AnswerWriter:
     """Streams answers to stdout.
 
-    On a terminal the thoughts go there too; else they go to stderr, and stdout carries the answer
+    On a terminal thoughts go there too; otherwise they go to stderr, and stdout carries the answer
     alone.
     """
 
@@ -83,27 +95,27 @@ class AnswerWriter:
         self._look = look
         self._shown = ShownPieces(look)
         self._thoughts = console.make_console(stderr=not self._together)
-        self._open = False  # whether a line of thoughts on stderr wants its end
+        self._open = False  # whether a line of thoughts on stderr is unfinished
         self._midline = False  # and one of stdout
 
-    def write(self, response: "Piece") -> None:
-        """The text of one round."""
+    def write(self, piece: "Piece") -> None:
+        """Write the text of one piece."""
         if self._together:
-            for text, style in self._shown.styled(response):
+            for text, style in self._shown.styled(piece):
                 if style:
                     console.styled(self._thoughts, text, style)
                 else:
                     console.text(text)
                 self._midline = not text.endswith("\n")
             return
-        for piece in self._look.pieces(response):
-            if not piece.reasoning:
-                self._end_line()
-                console.text(piece.text)
-                self._midline = not piece.text.endswith("\n")
-            else:
-                console.styled(self._thoughts, piece.text, "dim")
+        for part in self._look.parts(piece):
+            if part.reasoning:
+                console.styled(self._thoughts, part.text, "dim")
                 self._open = True
+            else:
+                self._end_thoughts()
+                console.text(part.text)
+                self._midline = not part.text.endswith("\n")
 
     def end(self, *, line: bool = False) -> None:
         """End the answer, also one that an error cut short, and its line of thoughts on stderr.
@@ -112,12 +124,44 @@ class AnswerWriter:
         ``line``.
         """
         self._shown = ShownPieces(self._look)
-        self._end_line()
+        self._end_thoughts()
         if self._midline and (line or self._together):
             console.text("\n")
         self._midline = False
 
-    def _end_line(self) -> None:
+    def _end_thoughts(self) -> None:
         if self._open:
             self._thoughts.print()
             self._open = False
+
+
+def visible_origins(out: "Console") -> Origins:
+    """Colours on a terminal that has them, else marks, also where FORCE_COLOR is set."""
+    coloured = out.color_system is not None and not out.no_color
+    return "colours" if coloured and out.file.isatty() else "marks"
+
+
+def legend(origins: Origins) -> "Text":
+    """What the colours or marks mean, on one line of 80 columns."""
+    from rich.text import Text
+
+    parts = (
+        Text(look.words, look.style) if origins == "colours" else Text(_between(look.words, origin))
+        for origin, look in LOOKS.items()
+    )
+    return Text(" · ").join(parts)
+
+
+def marked(parts: "Iterable[TextPart]") -> "Iterator[TextPart]":
+    """The parts of one piece; those of one origin are joined, between its marks."""
+    for (origin, reasoning), run in groupby(parts, key=lambda part: part[1:]):
+        first, *rest = run
+        text = "".join(part.text for part in (first, *rest))
+        yield first._replace(text=_between(text, origin), origin=origin, reasoning=reasoning)
+
+
+def _between(text: str, origin: "Origin") -> str:
+    """The text between its marks; line ends stay outside, so that a text still ends its line."""
+    body = text.rstrip("\n")
+    marks = LOOKS[origin].marks
+    return f"{marks[:1]}{body}{marks[1:]}{text[len(body) :]}" if body else text

@@ -15,10 +15,10 @@ OnProgress = Callable[[str, int, int], None]  # label, done, total
 
 @contextmanager
 def progress(*, in_bytes: bool = False) -> Iterator[OnProgress]:
-    """A bar that is fed with (label, done, total), one label at a time.
+    """A progress bar, updated with (label, done, total), one label at a time.
 
-    With ``in_bytes`` it shows sizes, speed and the time left. A bar that is full vanishes: whatever
-    is printed next must not land on its line.
+    With ``in_bytes`` it shows sizes, speed and the time left. A full bar is removed, so that the
+    next output does not land on its line.
     """
     from rich.progress import Progress, TaskID
 

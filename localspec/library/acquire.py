@@ -1,4 +1,4 @@
-"""Fetches models that are named but missing, judged by their headers before any weights come.
+"""Fetches models that are named but missing; their headers are checked before any weights come.
 
 The transfer itself is in `localspec.download`.
 """
@@ -18,7 +18,7 @@ from localspec.core.formatting import one_line, size
 from localspec.download import fetch
 from localspec.hub.client import RemoteModel, heads_beside, resolve
 from localspec.hub.provenance import Progress, sha256_of
-from localspec.hub.reference import parse_reference
+from localspec.hub.reference import Reference, parse_reference
 from localspec.hub.remote_header import PairCheck, compare, read_remote
 from localspec.library.resolve import MTP, SELF, Resolver
 from localspec.library.sidecars import mtp_beside, mtp_of
@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from localspec.library.pair_schema import FileHash
 
 _HUB_PATH = re.compile(r"[\w.-]+/[\w.-]+/.+\.gguf", re.IGNORECASE)
-LARGE = 10 * 10**9  # bytes; above it a download waits for a yes
+LARGE = 10 * 10**9  # bytes; above it a download asks first
+
+Place = Path | RemoteModel  # where a model is: on this disk, or on the Hub
 
 
 @dataclass(frozen=True, slots=True)
 class DownloadUI:
-    """How to speak with the user: a sentence, a question, a bar for bytes."""
+    """How to talk to the user: a sentence, a question, a progress bar for bytes."""
 
     say: Callable[[str], None]
     agree: Callable[[str], bool]
@@ -45,11 +47,11 @@ class DownloadUI:
 
 
 def header_of(name: str, resolver: Resolver, ui: DownloadUI) -> ModelHeader:
-    """The header of a model on the disk or on the Hub, of which nothing else is read."""
+    """The header of a model on the disk or on the Hub; nothing else of it is read."""
     if resolver.is_pair(name):
         raise UsageError(
             f"{name} is the name of a pair, which has two models.",
-            "Name one of them: " + " or ".join(resolver.models_of([name])),
+            "Name one of them: " + " or ".join(resolver.choose(name).models),
         )
     place = _place(name, resolver, ui)
     if isinstance(place, Path):
@@ -68,9 +70,9 @@ def judge(
     lenient: bool = False,
     weights_needed: bool = True,
 ) -> PairCheck:
-    """The verdict on a pair, wherever its models are, from as little of them as it takes.
+    """Check a pair, on the disk or on the Hub, and read no more than the verdict takes.
 
-    Raises UsageError for SELF, of which no header says anything.
+    Raises UsageError for SELF, about which no header says anything.
     """
     named = resolver.choose(target, draft)
     if named.draft == SELF:
@@ -91,10 +93,10 @@ def judge(
 
 
 def file_hashes(check: PairCheck, on_progress: Progress) -> "list[FileHash]":
-    """Size and sha256 of every file of a judged pair that is on this disk, split ones included."""
-    paths = dict.fromkeys((*check.target.paths, *check.draft.paths))
-    # The path of a header on the Hub is its reference.
-    return [_hashed(path, on_progress) for path in paths if path.is_file()]
+    """Size and sha256 of all files of a checked pair that are on this disk, parts included."""
+    files = dict.fromkeys((*check.target.paths, *check.draft.paths))
+    # The path of a header on the Hub is its reference, which is no file.
+    return [_hashed(path, on_progress) for path in files if path.is_file()]
 
 
 def ensure_local(
@@ -102,52 +104,53 @@ def ensure_local(
 ) -> list[Path]:
     """The files (part 1 of a split one) that names stand for, fetched where they are missing.
 
-    Two names are a pair, judged before anything is fetched: raises IncompatiblePair. The second may
-    be MTP, prediction heads: its file is the target's own where they are inside. Raises FileProblem
-    for what is no model, UsageError for MTP without a target, DownloadProblem when the user does
-    not agree to a large download.
+    Two names are a pair, checked before anything is fetched: raises IncompatiblePair. The second
+    may be MTP, prediction heads: its file is the target's own if it holds them. Raises FileProblem
+    for a file that is no model, UsageError for MTP without a target, DownloadProblem when the user
+    declines a large download.
     """
-    models, heads = [name for name in names if name != MTP], MTP in names[1:]
     if names[0] == MTP:
         raise UsageError(
             f"{MTP} is no model: it stands for the prediction heads of a target.",
             f"Name one target, then {MTP}.",
         )
-    places = [_existing(name, _place(name, resolver, ui)) for name in models]
-    if heads:
+    places = [_place(name, resolver, ui) for name in names if name != MTP]
+    if MTP in names:
         places.append(_heads_for(places[0], names[0], ui))
-    missing = [place for place in dict.fromkeys(places) if isinstance(place, RemoteModel)]
+    unique = dict.fromkeys(places)
+    missing = [place for place in unique if isinstance(place, RemoteModel)]
     if missing:
-        if len(set(places)) == 2:
-            _require_compatible(places[0], places[1], lenient)
+        if len(unique) == 2:
+            _require_compatible(*unique, lenient=lenient)
         else:
             _require_usable(missing)
-        if heads and len(set(places)) == 1:
+        if MTP in names and len(unique) == 1:
             ui.say("The prediction heads are in the target's own file.")
         _tell_and_ask(missing, ui)
     with ui.transfer() as on_progress:
-        files = {
-            place: place
-            if isinstance(place, Path)
-            else fetch(place, paths.models_folder(), on_progress, on_note=ui.say)[0]
-            for place in dict.fromkeys(places)
-        }
+        files = {place: _fetched(place, ui, on_progress) for place in unique}
     return [files[place] for place in places]
 
 
-def heads_on_hub(name: str, resolver: Resolver, ui: DownloadUI) -> list[RemoteModel]:
-    """Sidecars that draft in the repository of a model that is not on this disk; none for others.
+def _fetched(place: Place, ui: DownloadUI, on_progress: Progress) -> Path:
+    if isinstance(place, Path):
+        return place
+    return fetch(place, paths.models_folder(), on_progress, on_note=ui.say)[0]
 
-    They are known by their names.
-    """
+
+def heads_on_hub(name: str, resolver: Resolver, ui: DownloadUI) -> list[RemoteModel]:
+    """Sidecars of heads, known by their names, in the repository of a model that is not here."""
     reference = parse_reference(name)
-    if reference is None or resolver.on_disk(name) is not None:
-        return []
+    here = reference is None or resolver.on_disk(name) is not None
+    return [] if here or reference is None else _ask_for_heads(reference, ui)
+
+
+def _ask_for_heads(reference: Reference, ui: DownloadUI) -> list[RemoteModel]:
     ui.say(f"Asking the Hub for heads in {reference.repo}.")
     return heads_beside(reference)
 
 
-def _heads_for(target: Path | RemoteModel, name: str, ui: DownloadUI) -> Path | RemoteModel:
+def _heads_for(target: Place, name: str, ui: DownloadUI) -> Place:
     """Where prediction heads for a target are: inside, beside it, or in its repository.
 
     Raises IncompatiblePair, with the reason, where there are none.
@@ -163,8 +166,7 @@ def _heads_for(target: Path | RemoteModel, name: str, ui: DownloadUI) -> Path | 
             if reference is None:
                 raise
     assert reference is not None
-    ui.say(f"Asking the Hub for heads in {reference.repo}.")
-    found = mtp_of(model_name(header.path.name), heads_beside(reference))
+    found = mtp_of(model_name(header.path.name), _ask_for_heads(reference, ui))
     if found is None:
         reason = next(check_embedded(header))
         raise IncompatiblePair(
@@ -185,27 +187,22 @@ def _hashed(path: Path, on_progress: Progress) -> "FileHash":
     return FileHash(str(path.absolute()), sha256_of(path, report), n_bytes)
 
 
-def _place(name: str, resolver: Resolver, ui: DownloadUI) -> Path | RemoteModel:
-    """Where a model is: on the disk, else on the Hub."""
+def _place(name: str, resolver: Resolver, ui: DownloadUI) -> Place:
+    """Where a model is: on the disk, else on the Hub. Raises FileProblem for a missing path."""
     here, reference = resolver.on_disk(name), parse_reference(name)
-    if here is not None or reference is None:
-        return here or Path(name)
-    ui.say(f"Asking the Hub for {reference}.")
-    return resolve(reference)
-
-
-def _existing(name: str, place: Path | RemoteModel) -> Path | RemoteModel:
-    if isinstance(place, Path) and not os.path.lexists(place):
+    if here is None and reference is not None:
+        ui.say(f"Asking the Hub for {reference}.")
+        return resolve(reference)
+    here = here or Path(name)
+    if not os.path.lexists(here):
         hint = "Check the path: expected a .gguf file."
         if _HUB_PATH.fullmatch(name):
             hint = f"Check the path, or name a file on the Hub: hf:{name}"
-        raise FileProblem(f"There is no file {one_line(str(place))}.", hint)
-    return place
+        raise FileProblem(f"There is no file {one_line(str(here))}.", hint)
+    return here
 
 
-def _require_compatible(
-    target: Path | RemoteModel, draft: Path | RemoteModel, lenient: bool
-) -> None:
+def _require_compatible(target: Place, draft: Place, *, lenient: bool) -> None:
     check = compare(target, draft, lenient=lenient)
     if check.report.compatible:
         return
@@ -215,8 +212,8 @@ def _require_compatible(
     ]
     raise IncompatiblePair(
         f"{names[1]} cannot draft for {names[0]}, so nothing was fetched: {first.message}",
-        f"{first.hint} All findings: localspec check {shlex.join(names)}. What is no pair can be "
-        "fetched one by one.",
+        f"{first.hint} All findings: localspec check {shlex.join(names)}. To have both anyway, "
+        "download them one by one.",
     )
 
 

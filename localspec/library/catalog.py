@@ -1,9 +1,9 @@
-"""The catalogue of known pairs, `pairs.toml`: models on the Hub, licences, and what to expect.
+"""The catalogue of known pairs, `pairs.toml`: models on the Hub, licences, and expected gains.
 
 What it says of vocabularies is not verified: only `pairing` checks files.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -20,18 +20,14 @@ MAX_BYTES = 2**20
 SHOWN_NAMES = 5
 COMPARED_CHARACTERS = 64  # of a name that is unknown; the longest known one is shorter
 
-MTP = "mtp"  # in place of a draft: prediction heads, the target's own or those beside it
-
-SpecType = Literal["draft-simple", "draft-mtp", "draft-eagle3", "draft-dflash"]
-VocabStanding = Literal["predicted", "reported", "preset", "made-for", "unknown"]
-GainStanding = Literal["reported", "unconfirmed", "expected"]
+MTP = "mtp"  # in place of a draft: prediction heads, in the target's file or beside it
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One model on the Hub. `size_gb` is in GB of 10^9 bytes, all its `parts` together.
 
-    Without a `file`, because it was renamed, the one of this quantization is meant.
+    Without a `file`, because it was renamed, `reference` names the one of this quantization.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
@@ -45,39 +41,36 @@ class ModelSpec:
 
     @property
     def reference(self) -> Reference:
-        if self.file is None:
-            return Reference(self.repo, tag=self.quantization)
-        return Reference(self.repo, self.file)
+        return Reference(self.repo, self.file, None if self.file else self.quantization)
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """What drafting brings with a pair: reported by `source`, unconfirmed, or merely expected."""
+    """The speed-up by drafting: reported by `source`, unconfirmed, or only expected."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
     what: str
-    standing: GainStanding
+    standing: Literal["reported", "unconfirmed", "expected"]
     source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PairSpec:
-    """A known pair. `vocab` tells how the fit of the vocabularies is known.
+    """A known pair. `vocab` says how it is known that the vocabularies fit.
 
-    `spec_type` is llama.cpp's name for the kind of draft; there is no draft where the target drafts
-    with heads of its own.
-    `advice` is about quantization, `gotchas` about everything else; all are whole sentences.
-    `sources` are threads (owner/repository#number), files of a repository, or web addresses.
+    `spec_type` is llama.cpp's name for the kind of draft; without a draft the target drafts with
+    heads of its own. `advice` is about quantization, `gotchas` about everything else; all are whole
+    sentences. `sources` are threads (owner/repository#number), files of a repository, or addresses.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
     name: str
     family: str
     target: ModelSpec
-    vocab: VocabStanding
+    vocab: Literal["predicted", "reported", "preset", "made-for", "unknown"]
     advice: str
     draft: ModelSpec | None = None
-    spec_type: SpecType = "draft-simple"
+    spec_type: Literal["draft-simple", "draft-mtp", "draft-eagle3", "draft-dflash"] = "draft-simple"
     gotchas: tuple[str, ...] = ()
     gain: Gain | None = None
     sources: tuple[str, ...] = ()
@@ -89,7 +82,7 @@ class PairSpec:
 
     @property
     def draft_name(self) -> str:
-        """What to give as the draft: a reference, or the word for heads of the target's own."""
+        """The draft as a command names it: a reference, or "mtp"."""
         return str(self.draft.reference) if self.draft else MTP
 
     def as_json(self) -> dict[str, object]:
@@ -118,12 +111,15 @@ def load_catalog() -> tuple[PairSpec, ...]:
         ) from error
 
 
-def find_pair(name: str) -> PairSpec:
-    """The known pair of this name, in any case; raises UnknownPair with the near ones."""
+def find_pair(name: str, others: Sequence[str] = ()) -> PairSpec:
+    """The known pair of this name, in any case.
+
+    Raises UnknownPair with similar names, those of ``others`` included.
+    """
     for pair in load_catalog():
         if pair.name == name.lower():
             return pair
-    raise unknown_pair(name, (pair.name for pair in load_catalog()))
+    raise unknown_pair(name, [*others, *(pair.name for pair in load_catalog())])
 
 
 def of_family(text: str) -> tuple[PairSpec, ...]:
@@ -143,8 +139,8 @@ def of_family(text: str) -> tuple[PairSpec, ...]:
     return found
 
 
-def unknown_pair(name: str, known: Iterable[str]) -> UnknownPair:
-    """The error for a name that none of the known ones is, with those near it."""
+def unknown_pair(name: str, known: Sequence[str]) -> UnknownPair:
+    """The error for a name that is not in ``known``, with similar names."""
     wanted = name.lower()[:COMPARED_CHARACTERS]
     by_case = {each.lower(): each for each in known}
     near = [each for each in by_case if wanted and wanted in each]

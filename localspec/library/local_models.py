@@ -1,9 +1,8 @@
-"""Inventory of GGUF models on this disk, ours and other tools', each content once, read in place.
+"""Inventory of GGUF models on this disk, ours and other tools', each content once.
 
-Where the tools keep their files is in `tool_caches`; no header is read.
+The folders of the tools are in `tool_caches`; no header is read, and nothing is moved.
 """
 
-import itertools
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -13,38 +12,19 @@ from pathlib import Path
 from localspec.core.errors import FileProblem, HubProblem, UsageError
 from localspec.core.formatting import one_line
 from localspec.hub.reference import Reference, RemoteFile, choose_files
-from localspec.library.scan import FoundFile, Scan
-from localspec.library.tool_caches import SOURCES as SOURCES
-from localspec.library.tool_caches import Files, files_in, files_of
-from localspec.library.tool_caches import Source as Source
-from localspec.metadata.filenames import MAX_PARTS, PART_NAME, heads_kind
+from localspec.library.scan import SOURCES, Scan, Source
+from localspec.library.scan import LocalModel as LocalModel
+from localspec.library.tool_caches import Files, files_of
+from localspec.metadata.filenames import MAX_PARTS, PART_NAME
 
 _MISSING = "split models that miss parts"
 
 
 @dataclass(frozen=True, slots=True)
-class LocalModel:
-    """A model on this disk; `n_bytes` is the size of all parts, `name` is ready to be shown.
-
-    `source` is where it was found first, `also_in` where the same content lies as well. `sha256`
-    (of part 1) and `repo` (on the Hub) are given only if known without reading the file.
-    """
-
-    path: Path
-    source: Source
-    name: str
-    n_bytes: int
-    parts: tuple[Path, ...]
-    sha256: str | None = None
-    also_in: tuple[Source, ...] = ()
-    repo: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Inventory:
-    """Models by source and name; a sentence for each thing left out; all folders searched.
+    """Models by source and name; notes on what was left out; all folders searched.
 
-    ``sidecars`` are files of heads that draft for a model, known by their names.
+    ``sidecars`` are files of heads that draft for a model, recognised by their names.
     """
 
     models: tuple[LocalModel, ...]
@@ -59,7 +39,7 @@ class Inventory:
 
 
 def parse_source(text: str) -> Source:
-    """The source that is meant: capitals, spaces and punctuation do not count.
+    """The source with this name, without regard to case, spaces and punctuation.
 
     Raises UsageError, which lists the sources.
     """
@@ -67,9 +47,9 @@ def parse_source(text: str) -> Source:
     def letters(name: str) -> str:
         return re.sub(r"[^a-z0-9]", "", name.lower())
 
-    for source in SOURCES[:-1]:
-        if letters(text) == letters(source):
-            return source
+    known = {letters(source): source for source in SOURCES[:-1]}
+    if letters(text) in known:
+        return known[letters(text)]
     named = ", ".join(source.replace(" ", "-") for source in SOURCES[:-1])
     raise UsageError(f"No source of models is called '{one_line(text)}'.", f"There are: {named}.")
 
@@ -77,34 +57,29 @@ def parse_source(text: str) -> Source:
 def find_models(sources: Collection[Source] | None = None, extra: Sequence[Path] = ()) -> Inventory:
     """The models of all or some sources, and of the folders in `extra`; each content once.
 
-    What cannot be read, or makes no sense, is left out with a note. Raises FileProblem if a folder
-    of `extra` is none, or no home folder is known.
+    What cannot be read, or makes no sense, is left out with a note. Raises FileProblem if a path in
+    `extra` is not a folder, or the home folder is unknown.
     """
     for folder in extra:
         if not os.path.isdir(folder):
             raise FileProblem(
                 f"{one_line(str(folder))} is not a folder.", "Give a folder that holds .gguf files."
             )
-    chosen = SOURCES if sources is None else sources
-    scans = [(source, Scan(source)) for source in SOURCES[:-1] if source in chosen]
-    searches = [(source, scan, files_of(source, scan, chosen)) for source, scan in scans]
-    if extra:
-        given = Scan("the given folders")
-        searches.append(("folder", given, files_in(extra, given)))
-    found = [(source, files) for source, scan, each in searches for files in _models(scan, each)]
+    chosen = SOURCES if sources is None else (*sources, "folder")
+    scans = [Scan(source) for source in SOURCES if source in chosen]
+    found = [files for scan in scans for files in _models(scan, files_of(scan, chosen, extra))]
     listed = _each_once(found)
-    heads = [heads_kind(model.path.as_posix()) is not None for model in listed]
     return Inventory(
-        tuple(model for model, is_sidecar in zip(listed, heads, strict=True) if not is_sidecar),
-        tuple(note for _, scan, _ in searches for note in scan.notes()),
-        tuple(dict.fromkeys(folder for _, scan, _ in searches for folder in scan.searched)),
-        tuple(itertools.compress(listed, heads)),
+        tuple(model for model in listed if not model.is_sidecar),
+        tuple(note for scan in scans for note in scan.notes()),
+        tuple(dict.fromkeys(folder for scan in scans for folder in scan.searched)),
+        tuple(model for model in listed if model.is_sidecar),
     )
 
 
-def _models(scan: Scan, found: Files) -> Iterator[tuple[FoundFile, ...]]:
+def _models(scan: Scan, found: Files) -> Iterator[tuple[LocalModel, ...]]:
     """The files of each model: one, or all the parts of a split one in order."""
-    split: dict[tuple[Path, str, int], dict[int, FoundFile]] = {}
+    split: dict[tuple[Path, str, int], dict[int, LocalModel]] = {}
     for file in filter(None, found):
         part = PART_NAME.fullmatch(file.path.name)
         if part and int(part[3]):
@@ -140,7 +115,7 @@ def model_of(reference: Reference, local: Sequence[LocalModel]) -> LocalModel | 
 
 
 def _inside(model: LocalModel, part: Path) -> str:
-    """A part's path inside its repository, as its name tells it."""
+    """A part's path inside its repository, derived from the model's name."""
     inside = model.name.removeprefix(f"{model.repo}/")
     if part.suffix.lower() != ".gguf":  # a blob, named by its hash
         return f"{inside.replace(':', '-')}.gguf".rpartition("/")[2]
@@ -148,33 +123,23 @@ def _inside(model: LocalModel, part: Path) -> str:
     return f"{folder}/{part.name}" if folder and folder != model.repo else part.name
 
 
-def _each_once(found: list[tuple[Source, tuple[FoundFile, ...]]]) -> list[LocalModel]:
-    """One entry for each content, be it known by the file itself or by size and SHA-256."""
-    hashes = {file.identity: file.sha256 for _, files in found for file in files if file.sha256}
+def _each_once(found: list[tuple[LocalModel, ...]]) -> list[LocalModel]:
+    """One model for each content, recognised by its files or by their sizes and SHA-256."""
+    hashes = {file.identity: file.sha256 for files in found for file in files if file.sha256}
     models: list[LocalModel] = []
     known: dict[object, int] = {}
-    for source, files in found:
+    for files in found:
         keys: list[object] = [tuple(file.identity for file in files)]
         if all(file.identity in hashes for file in files):
             keys.append(tuple((file.n_bytes, hashes[file.identity]) for file in files))
         at = next((known[key] for key in keys if key in known), len(models))
         known |= dict.fromkeys(keys, at)
         if at == len(models):
-            models.append(_as_model(source, files, hashes.get(files[0].identity)))
+            n_bytes, parts = sum(f.n_bytes for f in files), tuple(f.path for f in files)
+            sha256 = hashes.get(files[0].identity)
+            models.append(replace(files[0], n_bytes=n_bytes, parts=parts, sha256=sha256))
             continue
         first = models[at]
-        others = (*first.also_in, *({source} - {first.source, *first.also_in}))
+        others = (*first.also_in, *({files[0].source} - {first.source, *first.also_in}))
         models[at] = replace(first, also_in=others, repo=first.repo or files[0].repo)
     return sorted(models, key=lambda m: (SOURCES.index(m.source), m.name.lower(), str(m.path)))
-
-
-def _as_model(source: Source, files: tuple[FoundFile, ...], sha256: str | None) -> LocalModel:
-    return LocalModel(
-        path=files[0].path,
-        source=source,
-        name=files[0].name,
-        n_bytes=sum(file.n_bytes for file in files),
-        parts=tuple(file.path for file in files),
-        sha256=sha256,
-        repo=files[0].repo,
-    )

@@ -1,4 +1,4 @@
-"""Facts of a model file for `localspec inspect`: what its header says, in words, and findings."""
+"""Facts of a model file for `localspec inspect`: its header in words, memory, and findings."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from localspec.pairing import MIN_RATIO, Finding, check_usable
 class ModelInfo:
     """Facts as pairs of a label and words, and findings on the file as a model to run.
 
-    ``memory`` is for the context a target gets where none is asked for.
+    ``memory`` is for a target's default context size.
     """
 
     header: ModelHeader
@@ -61,8 +61,8 @@ def model_info(header: ModelHeader, free: int | None = None) -> ModelInfo:
     usable = not any(finding.level == "error" for finding in findings)
     ctx_size = default_ctx_size(header)
     use = estimate_run(header, ctx_size, LoadOptions(header.path)).use
-    facts = [*_model(header), *_text(header), *_memory(use, ctx_size, free)]
-    facts += [*_attention(header, ctx_size), *_heads(header, ctx_size, use), *_use(header, usable)]
+    facts = [*_model(header), *_text(header), *_memory(header, use, ctx_size, free)]
+    facts += [*_heads(header, ctx_size, use), *_use(header, usable)]
     shown = tuple((label, one_line(words)) for label, words in facts)
     return ModelInfo(header, shown, use, findings)
 
@@ -94,7 +94,7 @@ def _model(header: ModelHeader) -> Iterator[tuple[str, str]]:
 
 
 def _heads(header: ModelHeader, ctx_size: int, use: MemoryUse) -> Iterator[tuple[str, str]]:
-    """What a file of heads reads of its target, or which heads a model brings."""
+    """What a file of heads reads from its target, or the heads in a model's own file."""
     kind = draft_kind(header)
     if has_heads(header):
         load = LoadOptions(header.path, load_heads=True)
@@ -114,18 +114,15 @@ def _heads(header: ModelHeader, ctx_size: int, use: MemoryUse) -> Iterator[tuple
         yield "chooses", f"among {kind.reduced_vocabulary:,} tokens of the vocabulary"
 
 
-def _memory(use: MemoryUse, ctx_size: int, free: int | None) -> Iterator[tuple[str, str]]:
+def _memory(
+    header: ModelHeader, use: MemoryUse, ctx_size: int, free: int | None
+) -> Iterator[tuple[str, str]]:
     if use.weights:
         here = "" if free is None else f"; {size(free)} are free here"
         if free is not None and use.total > free:
             here += ", which is too little"
-        yield (
-            "memory",
-            f"about {size(use.total)} for {ctx_size:,} tokens of context: {use.parts}{here}",
-        )
-
-
-def _attention(header: ModelHeader, ctx_size: int) -> Iterator[tuple[str, str]]:
+        context = f"{ctx_size:,} tokens of context"
+        yield "memory", f"about {size(use.total)} for {context}: {use.parts}{here}"
     if header.get("attention.head_count"):
         chosen = choose_attention(header, LoadOptions(header.path), ctx_size, on_device=False)
         yield "flash attention", f"{chosen}; with layers on a GPU it is on"

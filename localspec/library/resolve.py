@@ -1,4 +1,4 @@
-"""Resolves what was typed to models on this disk: a path, a Hub reference, a name, a pair's name.
+"""Resolves names to models on this disk: a path, a Hub reference, a listed name, a pair's name.
 
 The meanings are tried in this order: an existing path, a reference, a name as `localspec list`
 shows it, the name of a pair. Nothing is fetched.
@@ -6,7 +6,7 @@ shows it, the name of a pair. Nothing is fetched.
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -20,13 +20,14 @@ from localspec.library.catalog import MTP as MTP
 from localspec.library.catalog import load_catalog
 from localspec.library.local_models import Inventory, LocalModel, find_models, model_of
 
-FIND = "find"  # in place of a draft, as MTP: the best one on this disk
-SELF = "self"  # the same: the one that was made of the target itself
+# In place of a draft, besides MTP:
+FIND = "find"  # the best draft on this disk
+SELF = "self"  # the draft that was made of the target itself
 
 
 @dataclass(frozen=True, slots=True)
 class NamedModels:
-    """Models as they were named, each a path or a reference, and what came with a pair's name."""
+    """Models as they were named, each a path or a reference; ``settings`` and a note of a pair."""
 
     target: str
     draft: str | None = None
@@ -35,15 +36,15 @@ class NamedModels:
 
     @property
     def models(self) -> list[str]:
-        """The names of one model, or of both; heads of the target's own are no other."""
+        """The names of one model, or of both; the target's own heads are no other model."""
         return [self.target] if self.draft in (None, MTP, SELF) else [self.target, self.draft or ""]
 
 
 class Resolver:
     """Resolves names for one command: the disk is searched at most once.
 
-    ``folders`` are searched with the rest for `inventory`. No name is looked up in them, since
-    other commands would not find it.
+    ``folders`` are searched too for `inventory`. No name is looked up in them, since other commands
+    would not find it.
     """
 
     def __init__(self, folders: Sequence[Path] = ()) -> None:
@@ -54,42 +55,33 @@ class Resolver:
         """The models on this disk. Raises FileProblem as `find_models` does."""
         return find_models(extra=self._folders)
 
-    def choose(self, target: str | None, draft: str | None) -> NamedModels:
-        """What the names of a command line mean together: a pair's name names both models.
+    def choose(self, target: str | None, draft: str | None = None) -> NamedModels:
+        """The models that a command line names; a pair's name stands for both.
 
-        Raises UsageError without a target and for an empty name, UnknownPair for a name that
-        nothing has.
+        Raises UsageError without a target and for an empty name, UnknownPair for an unknown name.
         """
         if target is None:
             raise UsageError(
                 "No target model was given.",
-                "Name a GGUF file with --target, or see the bundled pair at work: localspec demo",
+                "Name a GGUF file with --target, or try the bundled pair: localspec demo",
             )
         if "" in (target, draft):
             raise UsageError(
                 "The name of a model is empty.",
-                "Name a GGUF file; a shell variable that is not set stands for nothing.",
+                "Name a GGUF file. An unset shell variable expands to nothing.",
             )
-        wanted = NamedModels(target, draft)
-        if self.is_pair(target):
-            wanted = _pair(target)
-            if draft is not None:
-                wanted = NamedModels(wanted.target, draft, wanted.settings, wanted.note)
-        if wanted.draft not in (None, FIND, MTP, SELF) and self.is_pair(wanted.draft or ""):
-            drafted = _pair(wanted.draft).draft
-            wanted = NamedModels(wanted.target, drafted, wanted.settings, wanted.note)
-        return wanted
-
-    def models_of(self, names: Sequence[str]) -> list[str]:
-        """Models that names stand for; a pair's name stands for two."""
-        return [model for name in names for model in self.choose(name, None).models]
+        named = _pair(target) if self.is_pair(target) else NamedModels(target)
+        named = replace(named, draft=draft or named.draft)
+        if named.draft not in (None, FIND, MTP, SELF) and self.is_pair(named.draft or ""):
+            named = replace(named, draft=_pair(named.draft or "").draft)
+        return named
 
     def groups_of(self, names: Sequence[str]) -> list[tuple[list[str], bool]]:
         """Models to fetch, those of a pair together, each with whether the pair is a lenient one.
 
         Two models without a pair's name are taken for a pair. In place of a draft there may be MTP.
         """
-        chosen = [self.choose(name, None) for name in names]
+        chosen = [self.choose(name) for name in names]
         pairs = [
             ([each.target, each.draft], bool(each.settings.get("lenient")))
             for each in chosen
@@ -100,18 +92,20 @@ class Resolver:
         return [*pairs, *((each, False) for each in singles)]
 
     def is_pair(self, name: str) -> bool:
-        """Whether a name can only be a pair's: nothing on the disk has it, and it is no reference.
+        """Whether a name can only be a pair's: it is no file, no reference and no listed model.
 
-        A pair's name wins over a folder or a listed model that happens to be called so.
+        A pair's name wins over a folder or a listed model with the same name.
         """
         if not user_pairs.is_name(name) or os.path.isfile(name):
             return False
-        return parse_reference(name) is None and (_is_known(name) or self._listed(name) is None)
+        if parse_reference(name) is not None:
+            return False
+        return bool(user_pairs.spellings(name)) or _is_known(name) or self._listed(name) is None
 
     def on_disk(self, name: str) -> Path | None:
         """The file (part 1 of a split one) that a name stands for; None for one still to fetch.
 
-        A path is handed back as it is: whoever opens it tells what is wrong with it.
+        A path is returned unchanged: opening it reports what is wrong with it.
         """
         reference = parse_reference(name)
         if reference is None:
@@ -125,10 +119,10 @@ class Resolver:
     def files_of(self, name: str) -> list[Path]:
         """The files on this disk that a path, a reference or a pair's name stands for.
 
-        Raises FileProblem for what was not fetched.
+        Raises FileProblem for a model that is not on this disk.
         """
         found = []
-        for model in self.models_of([name]):
+        for model in self.choose(name).models:
             path = self.on_disk(model)
             if path is None:
                 raise FileProblem(
@@ -139,7 +133,7 @@ class Resolver:
         return found
 
     def canonical_name(self, name: str) -> str:
-        """A name that means the same model tomorrow: a reference, or an absolute path; or MTP."""
+        """The name that means the same model in any folder: a reference, an absolute path, MTP."""
         if name == MTP:
             return name
         reference, here = parse_reference(name), self.on_disk(name)
@@ -148,7 +142,7 @@ class Resolver:
         return str(reference)
 
     def _listed(self, name: str) -> Path | None:
-        """The model that the list of this disk shows under this name."""
+        """The model that `localspec list` shows under this name."""
         return next((model.path for model in self._nameable() if model.name == name), None)
 
     def _nameable(self) -> list[LocalModel]:
@@ -156,16 +150,19 @@ class Resolver:
 
 
 def _is_known(name: str) -> bool:
-    known = {user_pairs.BUNDLED, *(each.lower() for each in user_pairs.names())}
-    return name.lower() in known or any(pair.name == name.lower() for pair in load_catalog())
+    """Whether a known pair, not one of the user's own, has this name."""
+    name = name.lower()
+    return name == user_pairs.BUNDLED or any(pair.name == name for pair in load_catalog())
 
 
 def _pair(name: str) -> NamedModels:
     try:
-        found = user_pairs.find(name)
+        pair = user_pairs.find(name)
     except UnknownPair as error:
         raise UnknownPair(
             error.message.replace("There is no pair", "There is no file and no pair"),
             "See pairs with: localspec pairs, and the models on this disk with: localspec list",
         ) from None
-    return NamedModels(found.target, found.draft, dict(found.settings), found.note)
+    hidden = user_pairs.spellings(name) and _is_known(name)
+    note = f"{pair.name} is your own pair; the known pair of that name is not used."
+    return NamedModels(pair.target, pair.draft, dict(pair.settings), note if hidden else "")

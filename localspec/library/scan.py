@@ -1,25 +1,27 @@
 """Searches untrusted folders for GGUF files, within bounds, and notes what was left out.
 
-A file is opened only to see that it begins as GGUF does.
+A file is opened only to see whether it begins as GGUF does.
 """
 
 import itertools
-import json
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Literal, get_args
 
-from localspec.core.files import read_at_most
 from localspec.core.formatting import one_line
 from localspec.metadata.filenames import heads_kind, is_sidecar
+
+Source = Literal[
+    "localspec", "hugging face", "llama.cpp", "lm studio", "ollama", "jan", "gpt4all", "folder"
+]
+SOURCES: tuple[Source, ...] = get_args(Source)
 
 MAX_DEPTH = 12  # folders below the one that is searched
 MAX_FILES = 100_000  # per source
 MAX_BESIDE = 10_000  # files in the folder of one model
-MAX_NOTE_BYTES = 1 << 20  # of a manifest, a record or a settings file
 
 # Why something is left out.
 UNREADABLE = "not readable by this user"
@@ -32,28 +34,38 @@ _TOO_MANY = f"what comes after {MAX_FILES:,} files"
 
 
 @dataclass(frozen=True, slots=True)
-class FoundFile:
-    """One GGUF file; `identity` is the same for every path that leads to it, `n_bytes` its size.
+class LocalModel:
+    """A model on this disk, or one part of it; `n_bytes` is the size of all its `parts` together.
 
-    `name` is ready to be shown. `sha256` and `repo` (on the Hub) are what its surroundings tell.
+    `source` is where it was found first, `also_in` where the same content is as well; `name` is
+    ready to be shown. `sha256` (of part 1) and `repo` (on the Hub) are given only if known without
+    reading the file. `identity` is the same for every path that leads to the file.
     """
 
     path: Path
+    source: Source
     name: str
     n_bytes: int
-    identity: tuple[int, int] | str
-    sha256: str | None
-    repo: str | None
+    parts: tuple[Path, ...]
+    sha256: str | None = None
+    also_in: tuple[Source, ...] = ()
+    repo: str | None = None
+    identity: tuple[int, int] | str = field(default="", compare=False, repr=False)
+
+    @property
+    def is_sidecar(self) -> bool:
+        """Whether it is a file of heads that draft for another model, by its name."""
+        return heads_kind(self.path.as_posix()) is not None
 
 
 class Scan:
-    """One source being searched: how much more may be read, and what was left out.
+    """The search of one source: how many more files it may read, and what it left out.
 
-    `place` is how its notes call it; `searched` are its folders, as absolute paths.
+    `searched` are its folders, as absolute paths.
     """
 
-    def __init__(self, place: str) -> None:
-        self.place = place
+    def __init__(self, source: Source) -> None:
+        self.source: Source = source
         self.searched: list[Path] = []
         self._left_out: dict[str, dict[str, None]] = {}
         self._budget = MAX_FILES
@@ -63,9 +75,10 @@ class Scan:
 
     def notes(self) -> Iterator[str]:
         """A sentence for each reason, with the first things that were left out for it."""
+        place = "the given folders" if self.source == "folder" else self.source
         for why, names in self._left_out.items():
             more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-            yield f"Left out of {self.place}, {why}: {', '.join(list(names)[:3])}{more}."
+            yield f"Left out of {place}, {why}: {', '.join(list(names)[:3])}{more}."
 
     def begin(self, folder: Path) -> Path:
         """The folder as an absolute path, remembered as searched."""
@@ -73,7 +86,7 @@ class Scan:
         return self.searched[-1]
 
     def entries(self, folder: Path) -> list[os.DirEntry[str]]:
-        """What a folder holds, in order of names, without hidden entries; nothing if it is gone."""
+        """Entries of a folder by name, without hidden ones; none if the folder is gone."""
         if not self._budget:
             return []
         try:
@@ -88,9 +101,8 @@ class Scan:
             self.leave_out(_TOO_MANY, folder)
             found.pop()
         self._budget -= len(found)
-        return sorted(
-            (entry for entry in found if not entry.name.startswith(".")), key=lambda e: e.name
-        )
+        shown = (entry for entry in found if not entry.name.startswith("."))
+        return sorted(shown, key=lambda entry: entry.name)
 
     def files(self, root: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
         """Files and links below a folder; a folder behind a link is not entered."""
@@ -112,9 +124,7 @@ class Scan:
 
     def gguf_files(self, root: Path, depth: int = MAX_DEPTH) -> Iterator[Path]:
         """Those whose names are of models, or of heads that draft for one."""
-        return (
-            path for path in self.files(root, depth) if names_a_model(path) or names_heads(path)
-        )
+        return filter(is_model_file, self.files(root, depth))
 
     def file(
         self,
@@ -123,66 +133,60 @@ class Scan:
         within: Iterable[Path],
         sha256: str | None = None,
         repo: str | None = None,
-    ) -> FoundFile | None:
+    ) -> LocalModel | None:
         """The file, if it lies in a folder of `within` and begins as GGUF does."""
         try:
             real = os.path.realpath(path, strict=True)
             if not any(Path(real).is_relative_to(os.path.realpath(folder)) for folder in within):
                 self.leave_out(OUTSIDE, path)
                 return None
-            status = os.stat(real)
-            # Opening a pipe would wait for a writer.
-            if not stat.S_ISREG(status.st_mode) or not status.st_size:
-                return None
-            with open(real, "rb") as opened:
-                begins_well = opened.read(4) == b"GGUF"
+            status, begins_well = _begin_of(real)
         except PermissionError:
             self.leave_out(UNREADABLE, path)
             return None
         except (OSError, ValueError):
-            if os.path.islink(path):  # what is no link vanished meanwhile
+            if os.path.islink(path):  # anything else was removed meanwhile
                 self.leave_out(DANGLING, path)
             return None
         if not begins_well:
-            self.leave_out(_NOT_GGUF, name if path.parent.name == "blobs" else path)
+            if begins_well is not None:
+                self.leave_out(_NOT_GGUF, name if path.parent.name == "blobs" else path)
             return None
         identity = (status.st_dev, status.st_ino) if status.st_ino else real
-        return FoundFile(path, one_line(name), status.st_size, identity, sha256, repo)
+        return LocalModel(
+            path, self.source, one_line(name), status.st_size, (path,), sha256, (), repo, identity
+        )
 
 
-def entries_of(folder: Path) -> list[Path]:
-    """What lies in one folder, `MAX_BESIDE` at most; nothing in one that cannot be read."""
-    try:
-        return list(itertools.islice(folder.iterdir(), MAX_BESIDE))
-    except OSError:
-        return []
+def _begin_of(path: str) -> tuple[os.stat_result, bool | None]:
+    """The status of a file, and whether it begins as GGUF; None if it is empty or no plain file."""
+    status = os.stat(path)
+    if not stat.S_ISREG(status.st_mode) or not status.st_size:  # opening a pipe would block
+        return status, None
+    with open(path, "rb") as opened:
+        return status, opened.read(4) == b"GGUF"
 
 
-def names_a_model(path: Path) -> bool:
-    """Whether a file is a model by its name: GGUF, and no sidecar."""
-    return path.name.lower().endswith(".gguf") and not is_sidecar(path.as_posix())
+def files_beside(path: Path) -> list[Path]:
+    """Other models, and sidecars of heads, in the folder of a file and in its folder MTP.
+
+    Of each folder at most `MAX_BESIDE` entries; nothing from one that cannot be read.
+    """
+    found: set[Path] = set()
+    for folder in (path.parent, path.parent / "MTP", path.parent / "mtp"):
+        try:
+            entries = list(itertools.islice(folder.iterdir(), MAX_BESIDE))
+        except OSError:
+            continue
+        found.update(filter(is_model_file, entries))
+    return sorted(found - {path}) if path.is_file() else []
 
 
-def names_heads(path: Path) -> bool:
-    """Whether a file is by its name a sidecar that drafts for a model."""
-    return path.name.lower().endswith(".gguf") and heads_kind(path.as_posix()) is not None
-
-
-def read_text(path: Path) -> str:
-    """A small file as text; nothing for one that is absent, unreadable, large or no file."""
-    try:
-        return read_at_most(path, MAX_NOTE_BYTES).decode() if path.is_file() else ""
-    except (OSError, ValueError):
-        return ""
-
-
-def read_json(path: Path) -> Mapping[str, Any]:
-    """The object in a small JSON file; an empty one where there is none."""
-    try:
-        value = json.loads(read_text(path))
-    except (ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
+def is_model_file(path: Path) -> bool:
+    """Whether a file is by its name a GGUF model, or a sidecar of heads that draft for one."""
+    text = path.as_posix()
+    wanted = heads_kind(text) is not None or not is_sidecar(text)
+    return wanted and text.lower().endswith(".gguf")
 
 
 def _is_folder(entry: os.DirEntry[str], behind_link: bool = False) -> bool:

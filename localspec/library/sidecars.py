@@ -1,6 +1,6 @@
-"""Sidecars that draft (MTP heads, EAGLE-3, DFlash): which model they serve, and which serve one.
+"""Sidecars that draft (MTP heads, EAGLE-3, DFlash): which of them belong to which model.
 
-By their names and places; only a check of both headers is sure.
+By their names and places; only a check of both headers is certain.
 """
 
 from collections import defaultdict
@@ -11,7 +11,7 @@ from localspec.core.errors import IncompatiblePair, LocalspecError
 from localspec.core.formatting import one_line
 from localspec.hub.client import RemoteModel
 from localspec.library.local_models import Inventory, LocalModel
-from localspec.library.scan import entries_of, names_heads
+from localspec.library.scan import files_beside
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.filenames import heads_kind, model_name, tag_of
 from localspec.metadata.head_checks import check_embedded
@@ -20,16 +20,16 @@ from localspec.pairing import check_pair
 
 SHOWN_REASONS = 3  # why sidecars do not fit, in one sentence each
 MAX_NEAR = 1_000  # models of one folder that a sidecar's name is compared with
-_FINEST = ("Q8_0", "F16", "BF16")  # heads are small: what agrees most with the target comes first
+_FINEST = ("Q8_0", "F16", "BF16")  # heads are small: best quality first
 
 
 def by_model(inventory: Inventory) -> tuple[list[list[LocalModel]], list[LocalModel]]:
     """For each model the sidecars that draft for it, and those whose model is not here.
 
-    A sidecar is with the first model that it serves, of those beside it if there are any.
+    A sidecar is listed with the first model that it serves, of those beside it if there are any.
     """
     placed: list[list[LocalModel]] = [[] for _ in inventory.models]
-    alone = []
+    alone: list[LocalModel] = []
     names = [model_name(_file_name(model)) for model in inventory.models]
     same: dict[str, list[int]] = defaultdict(list)
     here: dict[Path | str, list[int]] = defaultdict(list)
@@ -39,33 +39,17 @@ def by_model(inventory: Inventory) -> tuple[list[list[LocalModel]], list[LocalMo
             here[place].append(i)
     for sidecar in inventory.sidecars:
         name = model_name(_file_name(sidecar))
-        near = {i: None for place in _places(sidecar) for i in here[place][:MAX_NEAR]}
+        near = {i for place in _places(sidecar) for i in here[place][:MAX_NEAR]}
         # Beside its model the sidecar's name may lack what tells conversions apart.
-        served = [i for i in near if _begins(names[i], name)] or (same[name] if name else [])
-        if served:
-            placed[min(served)].append(sidecar)
-        else:
-            alone.append(sidecar)
+        served = [i for i in near if _begins(names[i], name)]
+        served = served or (same[name] if name else [])
+        (placed[min(served)] if served else alone).append(sidecar)
     return placed, alone
-
-
-def beside(path: Path) -> list[Path]:
-    """Sidecars in the folder of a file on this disk, and in the folder MTP there."""
-    if not path.is_file():
-        return []
-    folders = [path.parent, *(path.parent / name for name in ("MTP", "mtp"))]
-    found = [
-        other
-        for folder in folders
-        for other in entries_of(folder)
-        if names_heads(other) and other != path
-    ]
-    return sorted(dict.fromkeys(found))
 
 
 def mtp_files(target: Path) -> list[Path]:
     """Sidecars beside a target that hold MTP heads, by their names; those named for it first."""
-    found = [path for path in beside(target) if heads_kind(path.as_posix()) == "mtp"]
+    found = [path for path in files_beside(target) if heads_kind(path.as_posix()) == "mtp"]
     return sorted(found, key=lambda path: not is_named_for(path, target))
 
 
@@ -75,7 +59,7 @@ def is_named_for(sidecar: Path, target: Path) -> bool:
 
 
 def mtp_beside(target: ModelHeader) -> Path:
-    """The sidecar of MTP heads beside a target that fits it, that of its name first.
+    """The sidecar of MTP heads beside a target that fits it, preferably one named for it.
 
     Raises IncompatiblePair, which says why there is none and why the target has no heads itself.
     """
@@ -108,15 +92,19 @@ def _unfit(target: ModelHeader, path: Path) -> str | None:
 
 
 def mtp_of(name: str, heads: Sequence[RemoteModel]) -> RemoteModel | None:
-    """Of the heads in a repository the MTP heads for the model of this `model_name`, the finest."""
+    """Of the heads in a repository the MTP heads for the model of this `model_name`.
+
+    Those named for it come first, then those of the finest type.
+    """
+
+    def rank(model: RemoteModel) -> tuple[bool, int]:
+        path = model.files[0].path
+        tag = (tag_of(path) or "").upper()
+        coarseness = _FINEST.index(tag) if tag in _FINEST else len(_FINEST)
+        return not _begins(name, model_name(path)), coarseness
+
     mtp = [each for each in heads if heads_kind(each.files[0].path) == "mtp"]
-    named = [each for each in mtp if _begins(name, model_name(each.files[0].path))]
-    return min(named or mtp, key=_coarseness, default=None)
-
-
-def _coarseness(model: RemoteModel) -> int:
-    tag = (tag_of(model.files[0].path) or "").upper()
-    return _FINEST.index(tag) if tag in _FINEST else len(_FINEST)
+    return min(mtp, key=rank, default=None)
 
 
 def _begins(name: str, other: str) -> bool:

@@ -1,10 +1,11 @@
-"""Ranks drafts for a target: those on this disk that fit, heads first, and the nearest others."""
+"""Ranks drafts for a target: compatible ones on this disk, heads first, and the best refused."""
 
 import math
 import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,10 +13,10 @@ from localspec.core.config import LoadOptions
 from localspec.core.errors import LocalspecError
 from localspec.core.formatting import size
 from localspec.engine import profile_store
-from localspec.library import sidecars
 from localspec.library.catalog import PairSpec, load_catalog
 from localspec.library.local_models import LocalModel
-from localspec.library.scan import entries_of, names_a_model
+from localspec.library.scan import files_beside
+from localspec.library.sidecars import is_named_for
 from localspec.llama.memory.estimate import estimate_run, tensor_bytes
 from localspec.llama.memory.plan import default_ctx_size, draft_ctx_size
 from localspec.llama.memory.probe import memory_for_models
@@ -34,7 +35,7 @@ _DISTANCES = dict.fromkeys(LENIENT, 1.0) | {  # of a finding, in steps away from
     "vocab-size": 2.0, "vocab-type": 3.0,
 }  # fmt: skip
 
-# What an earlier run learnt of a target and a draft: how many times faster than plain, if anything.
+# Measured speed-up of a pair over plain decoding in earlier runs, None where none was measured.
 Measured = Callable[[ModelHeader, ModelHeader], float | None]
 
 
@@ -42,17 +43,13 @@ Measured = Callable[[ModelHeader, ModelHeader], float | None]
 class Suggestion:
     """A compatible draft on this disk; ``worth`` only ranks it."""
 
-    header: ModelHeader
+    path: Path
     name: str
     reasons: tuple[str, ...]
     worth: float
 
-    @property
-    def path(self) -> Path:
-        return self.header.path
-
     def command(self, target: str) -> str:
-        """What to type to talk with ``target`` and this draft."""
+        """The command that chats with ``target`` and this draft."""
         return shlex.join(["localspec", "chat", "--target", target, "--draft", self.name])
 
     def as_json(self, target: str) -> dict[str, object]:
@@ -67,19 +64,19 @@ class Suggestion:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A smaller model on the disk that may not, and the first reason why."""
+    """A smaller model on this disk that cannot draft, and the first reason why."""
 
-    header: ModelHeader
+    path: Path
     name: str
     reason: str
     hint: str
-    harmless: bool
+    harmless: bool  # --lenient runs the pair
 
     def as_json(self) -> dict[str, object]:
         """Plain data."""
         return {
             "name": self.name,
-            "path": str(self.header.path),
+            "path": str(self.path),
             "reason": self.reason,
             "hint": self.hint,
             "lenient_runs_it": self.harmless,
@@ -102,39 +99,22 @@ class Suggestions:
 def drafts_for(
     target: ModelHeader, local: Sequence[LocalModel], *, lenient: bool = False
 ) -> Suggestions:
-    """Every draft for ``target`` on this disk, and known pairs of it.
-
-    Looked through are the files ``local``, and those in the target's own folder, sidecars too.
-    """
-    found = _headers(_candidates(target.path, local))
+    """Every draft for ``target`` among the files ``local`` and beside it, and its known pairs."""
+    found = _headers(target.path, local)
     return suggest(target, found, load_catalog(), memory_for_models(), _measured, lenient=lenient)
 
 
-def _candidates(target: Path, local: Sequence[LocalModel]) -> Iterator[tuple[str, Path]]:
-    """Shown names and paths, each file once, the target left out."""
+def _headers(target: Path, local: Sequence[LocalModel]) -> Iterator[tuple[str, ModelHeader]]:
+    """Shown names and headers of the candidates, each file once, the target left out."""
     named = [(str(m.path) if m.source == "folder" else m.name, m.path) for m in local]
     seen = {os.path.realpath(target)}
-    near = [*sidecars.beside(target), *_beside(target)]
-    for name, path in (*named, *((str(path), path) for path in near)):
+    for name, path in (*named, *((str(path), path) for path in files_beside(target))):
         real = os.path.realpath(path)
-        if real not in seen:
-            seen.add(real)
-            yield name, path
-
-
-def _beside(path: Path) -> list[Path]:
-    """Models in the folder of a file on this disk; not below it."""
-    if not os.path.isfile(path):
-        return []
-    return sorted(other for other in entries_of(path.parent) if names_a_model(other))
-
-
-def _headers(candidates: Iterable[tuple[str, Path]]) -> Iterator[tuple[str, ModelHeader]]:
-    for name, path in candidates:
-        try:
+        if real in seen:
+            continue
+        seen.add(real)
+        with suppress(LocalspecError):  # a broken file is no draft; `list` and `inspect` show it
             yield name, read_header(path)
-        except LocalspecError:
-            continue  # a broken file is no draft; `list` and `inspect` tell of it
 
 
 def _measured(target: ModelHeader, draft: ModelHeader) -> float | None:
@@ -159,16 +139,17 @@ def suggest(
     drafts: list[Suggestion] = []
     refused: list[tuple[float, Refusal]] = []
     for name, header in candidates:
-        kind = draft_kind(header)
-        largest = target.parameters if kind.is_model else header.parameters + 1
+        is_model = draft_kind(header).is_model
+        largest = target.parameters if is_model else header.parameters + 1
         if header.path == target.path or not 0 < header.parameters < largest:
             continue
         report = check_pair(target, header, lenient=lenient)
         if report.compatible:
-            drafts.append(_judge(target, header, name, free_ram, measured))
-        elif kind.is_model or sidecars.is_named_for(header.path, target.path):
+            reasons, worth = _judge(target, header, free_ram, measured(target, header))
+            drafts.append(Suggestion(header.path, name, tuple(reasons), worth))
+        elif is_model or is_named_for(header.path, target.path):
             first = report.errors[0]
-            entry = Refusal(header, name, first.message, first.hint, report.harmless)
+            entry = Refusal(header.path, name, first.message, first.hint, report.harmless)
             refused.append((_distance(report), entry))
     return Suggestions(
         tuple(sorted(drafts, key=lambda each: (-each.worth, each.name))),
@@ -199,65 +180,59 @@ def rule_of_thumb(cost: float, ratio: float) -> float:
 
 
 def _judge(
-    target: ModelHeader,
-    draft: ModelHeader,
-    name: str,
-    free_ram: int | None,
-    measured: Measured,
-) -> Suggestion:
-    ratio = target.parameters / draft.parameters
-    worth = rule_of_thumb(tensor_bytes(draft) / max(1, tensor_bytes(target)), ratio)
-    reasons = [f"{ratio:.0f} times smaller" if ratio >= 9.5 else f"{ratio:.1f} times smaller"]
-    kind = draft_kind(draft)
-    if not kind.is_model:
-        reasons = [kind.words, size(draft.n_bytes)]
-        if sidecars.is_named_for(draft.path, target.path):
-            worth += _HEADS_FIRST
-        else:  # the right sizes are no proof: many models share them
-            reasons.append("not named for this model")
-    elif ratio < MIN_RATIO:
-        reasons.append("too large to gain much")
+    target: ModelHeader, draft: ModelHeader, free_ram: int | None, measured: float | None
+) -> tuple[list[str], float]:
+    """Reasons and worth of a draft; a ``measured`` speed-up is its worth."""
+    reasons, worth = _by_kind(target, draft)
     if draft.trimmed is not None:
         reasons.append(f"proposes {draft.trimmed.describe()}")
-    family = _same_family(target, draft)
-    if family:
+    if family := _same_family(target, draft):
         reasons.append(f"of the same family, {family}")
         worth *= 1.05
-    reasons.append(draft.quantization)
-    ctx_size = default_ctx_size(target)
-    taken = sum(
-        estimate_run(header, n, LoadOptions(header.path)).use.total
-        for header, n in ((target, ctx_size), (draft, draft_ctx_size(draft, ctx_size)))
-    )
+    taken = _memory_of_both(target, draft)
+    reasons += [draft.quantization, f"both need {size(taken)}"]
     if free_ram is not None and taken > free_ram:
-        reasons.append(f"both need {size(taken)}, {size(free_ram)} are free")
+        reasons[-1] += f", {size(free_ram)} are free"
         worth *= 0.5
-    else:
-        reasons.append(f"both need {size(taken)}")
-    found = measured(target, draft)
-    if found is not None:
-        reasons.append(f"measured here: {found:.2f}x plain")
-        worth = found
-    return Suggestion(draft, name, tuple(reasons), worth)
+    if measured is not None:
+        reasons.append(f"measured here: {measured:.2f}x plain")
+    return reasons, worth if measured is None else measured
+
+
+def _by_kind(target: ModelHeader, draft: ModelHeader) -> tuple[list[str], float]:
+    """The first reasons for a draft, by its kind and size, and its worth from these alone."""
+    ratio = target.parameters / draft.parameters
+    worth = rule_of_thumb(tensor_bytes(draft) / max(1, tensor_bytes(target)), ratio)
+    kind = draft_kind(draft)
+    if kind.is_model:
+        smaller = f"{ratio:.0f} times smaller" if ratio >= 9.5 else f"{ratio:.1f} times smaller"
+        return [smaller, *(["too large to gain much"] if ratio < MIN_RATIO else [])], worth
+    if is_named_for(draft.path, target.path):
+        return [kind.words, size(draft.n_bytes)], worth + _HEADS_FIRST
+    # The right sizes are no proof: many models share them.
+    return [kind.words, size(draft.n_bytes), "not named for this model"], worth
+
+
+def _memory_of_both(target: ModelHeader, draft: ModelHeader) -> int:
+    """Bytes that both take with the default context of the target."""
+    ctx_size = default_ctx_size(target)
+    contexts = ((target, ctx_size), (draft, draft_ctx_size(draft, ctx_size)))
+    return sum(estimate_run(each, n, LoadOptions(each.path)).use.total for each, n in contexts)
 
 
 def _same_family(target: ModelHeader, draft: ModelHeader) -> str | None:
-    """The family that both files say they are of."""
+    """The family that both headers name, None without one."""
     ours, theirs = (_families(header) for header in (target, draft))
     return next((shown for key, shown in ours.items() if key in theirs), None)
 
 
 def _families(header: ModelHeader) -> dict[str, str]:
+    """Families that a header names, as written, by their names without case and separators."""
     keys = ("general.basename", "general.base_model.0.name", "general.base_model.0.repo_url")
-    names = [value for key in keys if isinstance(value := header.values.get(key), str) and value]
-    families = {}
-    for name in names:
-        family = re.split(r"[-_ ]v?\d+(?:\.\d+)?[bm]\b", name.split("/")[-1], flags=re.IGNORECASE)[
-            0
-        ]
-        if re.search(r"[a-z]", family, re.IGNORECASE):
-            families[model_name(family)] = family
-    return families
+    names = [value for key in keys if isinstance(value := header.values.get(key), str)]
+    size_of_model = re.compile(r"[-_ ]v?\d+(?:\.\d+)?[bm]\b", re.IGNORECASE)
+    families = (size_of_model.split(name.split("/")[-1])[0] for name in names)
+    return {model_name(each): each for each in families if re.search("[a-zA-Z]", each)}
 
 
 def _distance(report: PairReport) -> float:

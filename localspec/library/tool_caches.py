@@ -3,64 +3,70 @@
 Folders, manifests and settings are read in place; nothing is written or moved.
 """
 
+import json
 import os
 import re
-import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
-from localspec.core.paths import hub_cache_folder, models_folder
+from localspec.core import paths
+from localspec.core.files import read_at_most
+from localspec.core.paths import folder_from, home, hub_cache_folder
 from localspec.hub.provenance import SHA256, read_record
 from localspec.library.scan import (
     DANGLING,
     LINKED,
     OUTSIDE,
     UNREADABLE,
-    FoundFile,
+    LocalModel,
     Scan,
-    names_a_model,
-    read_json,
-    read_text,
+    Source,
+    is_model_file,
 )
-from localspec.metadata.filenames import MAX_PARTS, PART_NAME, part_name
-
-Source = Literal[
-    "localspec", "hugging face", "llama.cpp", "lm studio", "ollama", "jan", "gpt4all", "folder"
-]
-SOURCES: tuple[Source, ...] = get_args(Source)
+from localspec.metadata.filenames import MAX_PARTS, parts_of
 
 OLLAMA_SERVICE = Path("/usr/share/ollama/.ollama/models")
 
 _MAX_CHILDREN = 16  # manifests in a list of Ollama's: one for each kind of machine
+_MAX_TEXT = 1 << 20  # bytes of a manifest or a settings file
 _REPO = re.compile(r"\w[\w.-]{0,95}/\w[\w.-]{0,95}", re.ASCII)
 _BROKEN = "manifests that make no sense"
 
-Files = Iterator[FoundFile | None]  # None for what the scan has left out
+Files = Iterator[LocalModel | None]  # None for a file that the scan left out
 
 
-def files_of(source: Source, scan: Scan, chosen: Collection[Source]) -> Files:
-    """The model files of a tool; where two tools share a folder, once for all that are chosen."""
-    if source == "llama.cpp":
-        return _llama_cpp(scan, with_hub="hugging face" not in chosen)
-    return _SEARCHES[source](scan)
+def files_of(scan: Scan, chosen: Collection[Source], folders: Iterable[Path]) -> Files:
+    """The model files of one source; ``folders`` are those of the source "folder".
+
+    A folder that two tools share is searched once for all sources that are ``chosen``.
+    """
+    match scan.source:
+        case "localspec":
+            return _below([paths.models_folder()], scan)
+        case "hugging face":
+            return _hub_cache(scan, scan.begin(hub_cache_folder()))
+        case "llama.cpp":
+            return _llama_cpp(scan, with_hub="hugging face" not in chosen)
+        case "lm studio":
+            return _lm_studio(scan)
+        case "ollama":
+            return _ollama(scan)
+        case "jan":
+            return _jan(scan)
+        case "gpt4all":
+            return _gpt4all(scan)
+        case "folder":
+            return _below(folders, scan)
 
 
-def files_in(folders: Iterable[Path], scan: Scan) -> Files:
-    """The model files below folders of anyone's, named by their paths in there."""
+def _below(folders: Iterable[Path], scan: Scan) -> Files:
+    """The model files below folders of any layout, named by their paths in there."""
     for folder in map(scan.begin, folders):
         for path in scan.gguf_files(folder):
             name = path.relative_to(folder).as_posix()
             sha256, repo = _origin(path)
             yield scan.file(path, name, [folder], sha256, repo)
-
-
-def _localspec(scan: Scan) -> Files:
-    return files_in([models_folder()], scan)
-
-
-def _hugging_face(scan: Scan) -> Files:
-    return _hub_cache(scan, scan.begin(hub_cache_folder()))
 
 
 def _hub_cache(scan: Scan, root: Path) -> Files:
@@ -81,8 +87,8 @@ def _hub_cache(scan: Scan, root: Path) -> Files:
 
 def _llama_cpp(scan: Scan, with_hub: bool) -> Files:
     """LLAMA_CACHE, else the Hugging Face cache; older builds kept flat files of their own."""
-    roots = [_cache_folder() / "llama.cpp"]
-    if chosen := _from_environment("LLAMA_CACHE"):
+    roots = [paths.system_folder("cache") / "llama.cpp"]
+    if chosen := folder_from("LLAMA_CACHE"):
         roots.insert(0, chosen)
     elif with_hub:
         roots.insert(0, hub_cache_folder())
@@ -93,14 +99,12 @@ def _llama_cpp(scan: Scan, with_hub: bool) -> Files:
 
 
 def _lm_studio(scan: Scan) -> Files:
-    home = _from_environment("LMSTUDIO_HOME") or _absolute(
-        read_text(_home() / ".lmstudio-home-pointer").strip()
-    )
-    if home is None:
-        older = _home() / ".cache" / "lm-studio"
-        home = older if os.path.isdir(older) else _home() / ".lmstudio"
-    moved = _absolute(read_json(home / "settings.json").get("downloadsFolder"))
-    for root in map(scan.begin, dict.fromkeys([home / "models", moved or home / "models"])):
+    pointer = _absolute(_read_text(home() / ".lmstudio-home-pointer").strip())
+    older = home() / ".cache" / "lm-studio"
+    usual = older if os.path.isdir(older) else home() / ".lmstudio"
+    base = folder_from("LMSTUDIO_HOME") or pointer or usual
+    moved = _absolute(_read_json(base / "settings.json").get("downloadsFolder"))
+    for root in map(scan.begin, dict.fromkeys([base / "models", moved or base / "models"])):
         for path in scan.gguf_files(root):
             parts = path.relative_to(root).parts
             repo = _as_repo("/".join(parts[:2])) if len(parts) > 2 else None
@@ -108,37 +112,36 @@ def _lm_studio(scan: Scan) -> Files:
 
 
 def _ollama(scan: Scan) -> Files:
-    chosen = _from_environment("OLLAMA_MODELS")
-    for root in map(
-        scan.begin, [chosen] if chosen else [_home() / ".ollama" / "models", OLLAMA_SERVICE]
-    ):
+    chosen = folder_from("OLLAMA_MODELS")
+    roots = [chosen] if chosen else [home() / ".ollama" / "models", OLLAMA_SERVICE]
+    for root in map(scan.begin, roots):
         named: set[str] = set()
         for tree in (root / "manifests-v2", root / "manifests"):
             for path in scan.files(tree, depth=3):
-                if len(path.relative_to(tree).parts) != 4:
-                    continue
-                host, namespace, model, tag = path.relative_to(tree).parts
-                name, repo = f"{model}:{tag}", None
-                if host not in ("registry.ollama.ai", "ollama.com"):
-                    name = f"{host}/{namespace}/{name}"
-                    repo = f"{namespace}/{model}" if host in ("hf.co", "huggingface.co") else None
-                elif namespace != "library":
-                    name = f"{namespace}/{name}"
-                if name in named:
-                    continue
-                if file := _ollama_model(scan, root, path, name, repo):
-                    named.add(name)
-                    yield file
+                parts = path.relative_to(tree).parts
+                name, repo = _ollama_name(*parts) if len(parts) == 4 else ("", None)
+                if name and name not in named:
+                    if file := _ollama_model(scan, root, path, name, repo):
+                        named.add(name)
+                        yield file
+
+
+def _ollama_name(host: str, namespace: str, model: str, tag: str) -> tuple[str, str | None]:
+    """What Ollama calls the model of a manifest, and its repository on the Hub."""
+    if host in ("registry.ollama.ai", "ollama.com"):
+        return f"{model}:{tag}" if namespace == "library" else f"{namespace}/{model}:{tag}", None
+    repo = f"{namespace}/{model}" if host in ("hf.co", "huggingface.co") else None
+    return f"{host}/{namespace}/{model}:{tag}", repo
 
 
 def _ollama_model(
     scan: Scan, root: Path, path: Path, name: str, repo: str | None
-) -> FoundFile | None:
+) -> LocalModel | None:
     """The first GGUF model of a manifest, or of the manifests that it lists."""
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root)):
         scan.leave_out(OUTSIDE, path)
         return None
-    manifest = read_json(path)
+    manifest = _read_json(path)
     if not manifest:
         readable = _BROKEN if os.access(path, os.R_OK) else UNREADABLE
         scan.leave_out(readable if os.path.exists(path) else DANGLING, path)
@@ -146,7 +149,7 @@ def _ollama_model(
     for child in _dictionaries(manifest.get("manifests"))[:_MAX_CHILDREN]:
         if child.get("format") in (None, "", "gguf"):
             blob = _blob(root, child.get("digest"))
-            listed.append(child if "layers" in child or not blob else read_json(blob[0]))
+            listed.append(child if "layers" in child or not blob else _read_json(blob[0]))
     for layer in (layer for each in listed for layer in _dictionaries(each.get("layers"))):
         if layer.get("mediaType") == "application/vnd.ollama.image.model":
             blob = _blob(root, layer.get("digest"))
@@ -157,59 +160,39 @@ def _ollama_model(
 
 
 def _blob(root: Path, digest: object) -> tuple[Path, str] | None:
-    """Path and hash of an Ollama blob; None for what is no digest, lest it name another file."""
+    """Path and hash of an Ollama blob; None for anything else, which could name another file."""
     match = re.fullmatch(r"sha256[:-]([0-9a-f]{64})", digest) if isinstance(digest, str) else None
     return (root / "blobs" / f"sha256-{match[1]}", match[1]) if match else None
 
 
 def _jan(scan: Scan) -> Files:
-    data = _data_folder() / "Jan"
-    moved = _absolute(read_json(data / "settings.json").get("data_folder"))
-    root = scan.begin(_from_environment("JAN_DATA_FOLDER") or moved or data / "data")
+    data = paths.system_folder("data") / "Jan"
+    moved = _absolute(_read_json(data / "settings.json").get("data_folder"))
+    root = scan.begin(folder_from("JAN_DATA_FOLDER") or moved or data / "data")
     models = root / "llamacpp" / "models"
     for path in scan.files(models):
         if path.name != "model.yml":
             continue
-        line = re.search(r"^model_path:(.+)$", read_text(path), re.MULTILINE)
+        line = re.search(r"^model_path:(.+)$", _read_text(path), re.MULTILINE)
         if line is None:
             continue
         place = Path(line[1].strip().strip("'\""))
-        model = root / place
         outside = place.is_absolute()  # the user's own file, which Jan imported where it was
-        for part in _with_other_parts(model):
-            if names_a_model(part):
-                name = path.parent.relative_to(models).as_posix()
-                yield scan.file(part, name, [part.parent if outside else root])
+        for part in filter(is_model_file, parts_of(root / place)[:MAX_PARTS]):
+            name = path.parent.relative_to(models).as_posix()
+            yield scan.file(part, name, [part.parent if outside else root])
 
 
 def _gpt4all(scan: Scan) -> Files:
-    settings = _from_environment("XDG_CONFIG_HOME") or _home() / ".config"
-    text = read_text(settings / "nomic.ai" / "GPT4All.ini")
+    settings = folder_from("XDG_CONFIG_HOME") or home() / ".config"
+    text = _read_text(settings / "nomic.ai" / "GPT4All.ini")
     line = re.search(r"^modelPath=(.+)$", text, re.MULTILINE)
     moved = _absolute(line[1].strip()) if line else None
-    own = moved or _data_folder() / "nomic.ai" / "GPT4All"
-    for root in map(scan.begin, [own, _home() / ".cache" / "gpt4all"]):
+    own = moved or paths.system_folder("data") / "nomic.ai" / "GPT4All"
+    for root in map(scan.begin, [own, home() / ".cache" / "gpt4all"]):
         for path in scan.gguf_files(root, depth=0):
             if not path.name.startswith("incomplete-"):
                 yield scan.file(path, path.name, [root])
-
-
-_SEARCHES: dict[Source, Callable[[Scan], Files]] = {
-    "localspec": _localspec,
-    "hugging face": _hugging_face,
-    "lm studio": _lm_studio,
-    "ollama": _ollama,
-    "jan": _jan,
-    "gpt4all": _gpt4all,
-}
-
-
-def _with_other_parts(path: Path) -> list[Path]:
-    part = PART_NAME.fullmatch(path.name)
-    if part is None:
-        return [path]
-    count = min(int(part[3]), MAX_PARTS)
-    return [path.with_name(part_name(part[1], n, int(part[3]))) for n in range(1, count + 1)]
 
 
 def _blob_hash(path: Path) -> str | None:
@@ -218,7 +201,7 @@ def _blob_hash(path: Path) -> str | None:
         target = Path(os.readlink(path))
     except (OSError, ValueError):
         return None
-    return target.name if target.parent.name == "blobs" and _is_sha256(target.name) else None
+    return target.name if target.parent.name == "blobs" and SHA256.fullmatch(target.name) else None
 
 
 def _origin(path: Path) -> tuple[str | None, str | None]:
@@ -232,12 +215,8 @@ def _origin(path: Path) -> tuple[str | None, str | None]:
     return record.sha256, record.repo
 
 
-def _is_sha256(value: object) -> bool:
-    return isinstance(value, str) and SHA256.fullmatch(value) is not None
-
-
-def _as_repo(value: object) -> str | None:
-    return value if isinstance(value, str) and _REPO.fullmatch(value) else None
+def _as_repo(text: str) -> str | None:
+    return text if _REPO.fullmatch(text) else None
 
 
 def _dictionaries(value: object) -> list[Mapping[str, Any]]:
@@ -250,23 +229,18 @@ def _absolute(value: object) -> Path | None:
     return path if path and path.is_absolute() else None
 
 
-def _from_environment(variable: str, *below: str) -> Path | None:
-    """The folder in a variable, read now, since tests and notebooks change it."""
-    value = os.environ.get(variable)
-    return Path(os.path.expandvars(os.path.expanduser(value)), *below) if value else None
+def _read_text(path: Path) -> str:
+    """A small file as text; nothing for one that is absent, unreadable, large or no file."""
+    try:
+        return read_at_most(path, _MAX_TEXT).decode() if path.is_file() else ""
+    except (OSError, ValueError):
+        return ""
 
 
-def _home() -> Path:
-    return Path(os.path.expanduser("~"))
-
-
-def _cache_folder() -> Path:
-    if sys.platform == "darwin":
-        return _home() / "Library" / "Caches"
-    return _from_environment("XDG_CACHE_HOME") or _home() / ".cache"
-
-
-def _data_folder() -> Path:
-    if sys.platform == "darwin":
-        return _home() / "Library" / "Application Support"
-    return _from_environment("XDG_DATA_HOME") or _home() / ".local" / "share"
+def _read_json(path: Path) -> Mapping[str, Any]:
+    """The object in a small JSON file; an empty one where there is none."""
+    try:
+        value = json.loads(_read_text(path))
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

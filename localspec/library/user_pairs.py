@@ -1,23 +1,21 @@
 """The user's own pairs: two models and their settings under a name, in one small TOML file each.
 
-No model is opened, judged or deleted here. Pairs that everybody has are in `catalog`.
+No model is opened, judged or deleted here. The known pairs are in `catalog`.
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.core import paths
-from localspec.core.errors import FileProblem, UnknownPair, UsageError
+from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.core.formatting import one_line
-from localspec.hub.reference import parse_reference
-from localspec.library.catalog import MTP, find_pair, load_catalog, unknown_pair
+from localspec.library.catalog import MTP, PairSpec, find_pair, unknown_pair
 
 if TYPE_CHECKING:
-    from localspec.library.pair_schema import FileHash, Setting, UserPair
+    from localspec.library.pair_schema import FileHash, UserPair
 
 MAX_BYTES = 2**20
 MAX_NAME = 64
@@ -32,19 +30,8 @@ _NAME_RULE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NamedPair:
-    """What a pair's name stands for, wherever the pair is kept; `note` is worth telling."""
-
-    name: str
-    target: str
-    draft: str
-    settings: "Mapping[str, Setting]"
-    note: str
-
-
 def folder() -> Path:
-    """Where the pairs are kept, beside the models."""
+    """Where the pairs are stored, beside the models."""
     return paths.models_folder() / "pairs"
 
 
@@ -61,18 +48,18 @@ def add(
     settings: Mapping[str, object],
     hashes: "Iterable[FileHash]" = (),
 ) -> Path:
-    """Keep a pair, and return its file. Models are paths, made absolute, or Hub references.
+    """Store a pair, and return its file. Models are absolute paths or Hub references.
 
-    The draft may be "mtp", the target's prediction heads.
-    Settings that are None are left out. Raises UsageError for a name that is taken or none, and
-    for a setting that is unknown or out of its bounds; FileProblem when nothing can be written.
+    The draft may be "mtp", the target's prediction heads. Settings that are None are left out.
+    Raises UsageError for a name that is taken or invalid, and for a model or a setting that cannot
+    be stored; FileProblem when nothing can be written.
     """
     from localspec.library.pair_schema import as_toml, parse_pair
 
     require_free(name)
     document = {
-        "target": _place(target),
-        "draft": draft if draft == MTP else _place(draft),
+        "target": target,
+        "draft": draft,
         "settings": {key: value for key, value in settings.items() if value is not None},
         "files": tuple(hashes),
     }
@@ -81,8 +68,8 @@ def add(
         if len(data) > MAX_BYTES:
             raise ValueError(f"its file would be larger than {MAX_BYTES} bytes")
     except ValueError as error:
-        hint = "See what is taken: localspec pair add --help"
-        raise UsageError(f"The pair {name} cannot be kept: {_reason(error)}.", hint) from error
+        hint = "See the flags that a pair stores: localspec pair add --help"
+        raise UsageError(f"The pair {name} cannot be stored: {_reason(error)}.", hint) from error
     return _write(_path(name), data)
 
 
@@ -92,10 +79,10 @@ def require_free(name: str) -> None:
         raise UsageError(
             f"A pair cannot be named '{one_line(name[:SHOWN_CHARACTERS])}'.", _NAME_RULE
         )
-    for taken in _spellings(name):
+    for taken in spellings(name):
         raise UsageError(
             f"You already have a pair named {taken}.",
-            f"See it with: localspec pair show {taken}, or drop it: localspec pair remove {taken}",
+            f"Show it: localspec pair show {taken}, or remove it: localspec pair remove {taken}",
         )
 
 
@@ -115,7 +102,7 @@ def load(name: str) -> "UserPair":
     except (OSError, ValueError, RecursionError) as error:
         raise FileProblem(
             f"The pair file {path} cannot be used: {_reason(error)}.",
-            f"Edit it, or drop the pair: localspec pair remove {name}",
+            f"Edit it, or remove the pair: localspec pair remove {name}",
         ) from error
 
 
@@ -134,7 +121,7 @@ def names() -> list[str]:
 
 
 def remove(name: str) -> None:
-    """Forget a pair; models stay where they are. Raises UnknownPair, or FileProblem."""
+    """Remove a pair, and none of its models. Raises UnknownPair, or FileProblem."""
     path = _path(_stored(name))
     try:
         path.unlink()
@@ -144,49 +131,46 @@ def remove(name: str) -> None:
         ) from error
 
 
-def find(name: str) -> NamedPair:
-    """The pair of this name: the user's own before the catalogue's.
+def find(name: str) -> "UserPair":
+    """The pair of this name: the user's own before a known one, which has no settings.
 
-    Raises UnknownPair with names near it, and FileProblem when the user's own is damaged.
+    Raises UnknownPair with similar names, and FileProblem when the user's own is damaged.
     """
-    own = names()
-    if _spellings(name):
-        pair = load(name)
-        hidden = any(pair.name.lower() == known.name for known in load_catalog())
-        note = f"{pair.name} is your own pair; the catalogue's of that name is not used."
-        return NamedPair(pair.name, pair.target, pair.draft, pair.settings, note if hidden else "")
-    if name.lower() == BUNDLED:
-        target, draft = map(str, paths.demo_pair())
-        return NamedPair(BUNDLED, target, draft, {}, "")
-    try:
-        spec = find_pair(name)
-    except UnknownPair:
-        raise unknown_pair(name, [*own, *(known.name for known in load_catalog())]) from None
-    return NamedPair(spec.name, str(spec.target.reference), spec.draft_name, {}, "")
+    if spellings(name):
+        return load(name)
+    return _bundled() if name.lower() == BUNDLED else as_pair(find_pair(name, names()))
+
+
+def _bundled() -> "UserPair":
+    from localspec.library.pair_schema import UserPair
+
+    target, draft = map(str, paths.demo_pair())
+    return UserPair(name=BUNDLED, target=target, draft=draft)
+
+
+def as_pair(known: PairSpec) -> "UserPair":
+    """A known pair in the form of a user's, without settings."""
+    from localspec.library.pair_schema import UserPair
+
+    target = str(known.target.reference)
+    return UserPair(name=known.name, target=target, draft=known.draft_name)
 
 
 def kept_hashes(wanted: Sequence[str] | None) -> dict[Path, str]:
-    """The sha256 of local files that were kept when their pairs were added; None: of all pairs."""
+    """The sha256 of local files as stored when their pairs were added; None: of all pairs."""
     folded = None if wanted is None else {name.lower() for name in wanted}
     own = [name for name in names() if folded is None or name.lower() in folded]
     return {Path(file.path): file.sha256 for name in own for file in load(name).files}
 
 
-def _path(name: str) -> Path:
-    return folder() / f"{name}.toml"
-
-
-def _spellings(name: str) -> list[str]:
+def spellings(name: str) -> list[str]:
     """The user's pairs of this name: the same spelling, or else others, since disks differ."""
     own = names()
     return [name] if name in own else [each for each in own if each.lower() == name.lower()]
 
 
-def _stored(name: str) -> str:
-    """The name as it is stored, which no text from outside can lead elsewhere."""
-    for each in _spellings(name):
-        return each
-    raise unknown_pair(name, names())
+def _path(name: str) -> Path:
+    return folder() / f"{name}.toml"
 
 
 def _write(path: Path, data: bytes) -> Path:
@@ -202,17 +186,16 @@ def _write(path: Path, data: bytes) -> Path:
     return path
 
 
-def _place(model: str) -> str:
-    """A model as the file keeps it: the same from any folder. Raises UsageError."""
-    reference = parse_reference(model)
-    if reference is not None:
-        return str(reference)
-    return str(Path(model).absolute()) if model else model
+def _stored(name: str) -> str:
+    """The name as it is stored, which is never a path to another folder."""
+    for each in spellings(name):
+        return each
+    raise unknown_pair(name, names())
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
-        return error.strerror or "the system does not say why"
+        return error.strerror or "the system gives no reason"
     if isinstance(error, UnicodeDecodeError):
-        return "it is no text in UTF-8"
+        return "it is not UTF-8 text"
     return one_line(str(error)[:SHOWN_REASON])

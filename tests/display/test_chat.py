@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -54,11 +55,42 @@ def reciting(answers: Sequence[Sequence[str]], seconds: float = 0.0, **more: obj
     return Terminal(code, json.dumps(answers), str(seconds), **more)  # type: ignore[arg-type]
 
 
+@contextmanager
+def chatting(
+    answers: Sequence[Sequence[str]], *questions: str, seconds: float = 0.0, **more: object
+) -> Iterator[Terminal]:
+    """A chat after its answers to the questions; the next prompt is there."""
+    with reciting(answers, seconds, **more) as terminal:
+        for turn, question in enumerate(questions, 1):
+            terminal.prompt(turn)
+            terminal.type(f"{question}\n")
+        terminal.prompt(len(questions) + 1)
+        yield terminal
+
+
+@contextmanager
+def answering(
+    answers: Sequence[Sequence[str]], seconds: float = 0.02, **more: object
+) -> Iterator[Terminal]:
+    """A chat in the middle of its first answer, to "ask"."""
+    with reciting(answers, seconds, **more) as terminal:
+        terminal.prompt(1)
+        terminal.type("ask\n")
+        terminal.wait(meter_shown)
+        yield terminal
+
+
+def leave(terminal: Terminal) -> None:
+    """Ctrl-D ends the chat well."""
+    terminal.type("\x04")
+    assert terminal.leave() == 0 and "Traceback" not in terminal.window.text
+
+
 def meter_shown(window: Window) -> bool:
     return any(re.match(r"[\d.–]+ tok/s", line) for line in window.view)
 
 
-def answer_of(window: Window, question: str) -> str:
+def answer_of(window: Window, question: str = "ask") -> str:
     """What stands between a question and the figures of its answer."""
     found = re.search(
         rf"(?ms)^>>> {re.escape(question)}\n(.*?)\n?^\d+ tokens · ", window.text + "\n"
@@ -77,31 +109,24 @@ def words(count: int, word: str = "word") -> list[str]:
 @pytest.mark.parametrize("columns", [40, 80])
 def test_an_answer_with_its_meter(columns: int) -> None:
     pieces = [*words(30), "\n", "second line\n", "\n", *words(12, "more")]
-    with reciting([pieces], 0.02, columns=columns) as terminal:
-        terminal.prompt(1)
+    with answering([pieces], columns=columns) as terminal:
         assert "/help" in terminal.window.text
-        terminal.type("ask me\n")
-        terminal.wait(meter_shown)
         shown = next(line for line in terminal.window.view if "tok/s" in line)
         assert "word0" in terminal.window.text  # text and meter at the same time
         assert "draft off" in shown and not terminal.window.cursor_visible
         terminal.prompt(2)
-        text = answer_of(terminal.window, "ask me")
+        text = answer_of(terminal.window)
         assert text == re.sub(" +$", "", "".join(pieces), flags=re.MULTILINE)
         assert not meter_shown(terminal.window) and not METER.search(terminal.window.text)
         assert terminal.window.cursor_visible
-        terminal.type("\x04")
-        assert terminal.leave() == 0
+        leave(terminal)
 
 
 def test_a_line_longer_than_the_window_is_high() -> None:
     pieces = words(120)
-    with reciting([pieces, ["short"]], 0.01, columns=40, rows=8) as terminal:
-        terminal.prompt(1)
-        terminal.type("long\n")
-        terminal.wait(meter_shown)
+    with answering([pieces, ["short"]], 0.01, columns=40, rows=8) as terminal:
         terminal.wait(lambda window: bool(FIGURES.search(window.text)))
-        assert answer_of(terminal.window, "long").split() == "".join(pieces).split()
+        assert answer_of(terminal.window).split() == "".join(pieces).split()
         terminal.prompt(2)
         terminal.type("again\n")
         terminal.prompt(3)
@@ -111,61 +136,43 @@ def test_a_line_longer_than_the_window_is_high() -> None:
 @pytest.mark.parametrize("rows", [2, 3, 4])
 def test_a_window_hardly_higher_than_the_prompt(rows: int) -> None:
     pieces = [*words(40), "\nend\n"]
-    with reciting([pieces], 0.01, columns=40, rows=rows) as terminal:
-        terminal.prompt(1)
-        terminal.type("ask\n")
-        terminal.prompt(2)
-        assert answer_of(terminal.window, "ask").split() == "".join(pieces).split()
+    with chatting([pieces], "ask", seconds=0.01, columns=40, rows=rows) as terminal:
+        assert answer_of(terminal.window).split() == "".join(pieces).split()
 
 
 @pytest.mark.parametrize("columns", [40, 41])
 def test_wide_characters(columns: int) -> None:
     pieces = ["\u6f22\u5b57", "\u304b\u306a", " \U0001f600 ", "e\u00e9"] * 15
-    with reciting([pieces], 0.01, columns=columns) as terminal:
-        terminal.prompt(1)
-        terminal.type("ask\n")
-        terminal.wait(meter_shown)
+    with answering([pieces], 0.01, columns=columns) as terminal:
         terminal.prompt(2)
-        assert answer_of(terminal.window, "ask") == "".join(pieces)
+        assert answer_of(terminal.window) == "".join(pieces)
 
 
-def test_control_characters_are_shown() -> None:
-    pieces = [
-        "a\x1b[2J",
-        "b\x1b",
-        "]0;title\x07",
-        "\x9b31m",
-        "c\rd\x08\u202ee",
-        "\r\n",
-        "\x1b[31mend",
-    ]
-    with reciting([pieces]) as terminal:  # the window would refuse what it does not know
-        terminal.prompt(1)
-        terminal.type("ask\n")
-        terminal.prompt(2)
-        assert answer_of(terminal.window, "ask") == (
-            "a\u241b[2Jb\u241b]0;title\u2407\ufffd31mcd\u2408\ufffde\n\u241b[31mend"
-        )
+CONTROLS = [
+    *("a\x1b[2J", "b\x1b", "]0;title\x07", "\x9b31m", "c\rd\x08\u202ee", "\r\n", "\x1b[31mend")
+]
+MARKUP = ["[bold]x[/bold] ", ":smile: ", "[/] ", "http://a.b/c 'd' 12"]
 
 
-def test_markup_is_text() -> None:
-    pieces = ["[bold]x[/bold] ", ":smile: ", "[/] ", "http://a.b/c 'd' 12"]
-    with reciting([pieces], 0.05) as terminal:
-        terminal.prompt(1)
-        terminal.type("ask\n")
-        terminal.prompt(2)
-        assert answer_of(terminal.window, "ask") == "".join(pieces)
+@pytest.mark.parametrize(
+    ("pieces", "shown"),
+    [
+        (CONTROLS, "a\u241b[2Jb\u241b]0;title\u2407\ufffd31mcd\u2408\ufffde\n\u241b[31mend"),
+        (MARKUP, "".join(MARKUP)),
+    ],
+)
+def test_control_characters_are_shown_and_markup_is_text(pieces: list[str], shown: str) -> None:
+    with chatting([pieces], "ask", seconds=0.05) as terminal:  # the window refuses unknown controls
+        assert answer_of(terminal.window) == shown
 
 
 @pytest.mark.parametrize("columns", [20, 21, 22, 40, 80])  # 20: the meter fills its line
 def test_ctrl_c_in_an_answer(columns: int) -> None:
-    with reciting([words(500), ["well"]], 0.02, columns=columns) as terminal:
-        terminal.prompt(1)
-        terminal.type("ask\n")
+    with answering([words(500), ["well"]], columns=columns) as terminal:
         terminal.wait(lambda window: meter_shown(window) and "word20" in window.text)
         terminal.type("\x03")
         terminal.prompt(2)
-        said = answer_of(terminal.window, "ask").replace("^C", "")
+        said = answer_of(terminal.window).replace("^C", "")
         assert "".join(words(500)).startswith(said.rstrip()) and "word20" in said
         assert "cancelled" in terminal.window.text and not meter_shown(terminal.window)
         assert terminal.window.cursor_visible
@@ -188,18 +195,15 @@ def test_ctrl_c_shows_what_may_begin_a_stop_string() -> None:
         terminal.type("\x03")
         terminal.prompt(2)
         count = int(re.findall(r"(?m)^(\d+) tokens", terminal.window.text)[0])
-        said = answer_of(terminal.window, "ask").replace("^C", "")
+        said = answer_of(terminal.window).replace("^C", "")
         assert count > 1 and said.split() == "".join(words(count)).split()
 
 
 def test_keys_typed_during_an_answer_wait_for_the_prompt() -> None:
-    with reciting([words(40), ["well"]], 0.02) as terminal:
-        terminal.prompt(1)
-        terminal.type("ask\n")
-        terminal.wait(meter_shown)
+    with answering([words(40), ["well"]]) as terminal:
         terminal.type("typed ahead\n")
         terminal.prompt(3)
-        assert answer_of(terminal.window, "ask") == "".join(words(40)).rstrip()
+        assert answer_of(terminal.window) == "".join(words(40)).rstrip()
         assert answer_of(terminal.window, "typed ahead") == "well"
         terminal.type("shown again")
         terminal.wait(lambda window: window.view[window.row] == ">>> shown again")
@@ -207,10 +211,7 @@ def test_keys_typed_during_an_answer_wait_for_the_prompt() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_the_terminal_is_restored_when_the_process_is_ended(number: int) -> None:
-    with reciting([words(500)], 0.02) as terminal:
-        terminal.prompt(1)
-        terminal.type("ask\n")
-        terminal.wait(meter_shown)
+    with answering([words(500)]) as terminal:
         assert not terminal.echoes()
         terminal.signal(number)
         assert terminal.leave() == 128 + number
@@ -218,8 +219,7 @@ def test_the_terminal_is_restored_when_the_process_is_ended(number: int) -> None
 
 
 def test_ctrl_c_at_the_prompt() -> None:
-    with reciting([["well"]]) as terminal:
-        terminal.prompt(1)
+    with chatting([["well"]]) as terminal:
         terminal.type("half a ques\x03")
         terminal.prompt(2)
         assert re.search("(?m)^Ctrl-C stops an answer", terminal.window.text)
@@ -229,30 +229,25 @@ def test_ctrl_c_at_the_prompt() -> None:
 
 
 def test_what_is_left_ends_its_line() -> None:
-    with reciting([["well"]]) as terminal:
-        terminal.prompt(1)
-        terminal.type("\x04")
-        assert terminal.leave() == 0
+    with chatting([["well"]]) as terminal:
+        leave(terminal)
         assert terminal.window.column == 0  # the shell's prompt comes next
 
 
 def test_several_lines() -> None:
-    with reciting([["one"], ["two"]]) as terminal:
-        terminal.prompt(1)
-        terminal.type('"""first\n')
-        terminal.wait(lambda window: window.view[window.row] == "...")
-        terminal.type('second"""\n')
-        terminal.prompt(2)
-        terminal.type("first\\\n")
-        terminal.wait(lambda window: window.view[window.row] == "...")
-        terminal.type("second\n")
-        terminal.prompt(3)
+    with chatting([["one"], ["two"]]) as terminal:
+        for turn, (first, second) in enumerate(
+            (('"""first', 'second"""'), ("first\\", "second")), 2
+        ):
+            terminal.type(f"{first}\n")
+            terminal.wait(lambda window: window.view[window.row] == "...")
+            terminal.type(f"{second}\n")
+            terminal.prompt(turn)
         assert len(FIGURES.findall(terminal.window.text)) == 2
 
 
 def test_a_paste_is_one_message() -> None:
-    with reciting([["one"], ["two"]]) as terminal:
-        terminal.prompt(1)
+    with chatting([["one"], ["two"]]) as terminal:
         terminal.paste("def f():\n    return 1\n")
         terminal.type("What is this?\n")
         terminal.prompt(2)
@@ -267,43 +262,28 @@ def test_a_paste_is_one_message() -> None:
 def test_a_byte_that_is_no_text_does_not_end_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONIOENCODING", "utf-8:strict")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
-    with reciting([["one"], ["two"]]) as terminal:
-        terminal.prompt(1)
-        terminal.type("gr\udcff\n")
-        terminal.prompt(2)
+    with chatting([["one"], ["two"]], "gr\udcff", "again") as terminal:
         assert "Traceback" not in terminal.window.text
-        terminal.type("again\n")
-        terminal.prompt(3)
         assert answer_of(terminal.window, "again") == "two"
 
 
 def test_tab_completes_commands() -> None:
-    with reciting([["well"]]) as terminal:
-        terminal.prompt(1)
-        terminal.type("/reg\t\n")
-        terminal.prompt(2)
+    with chatting([["well"]], "/reg\t") as terminal:
         assert re.search("(?m)^>>> /regen", terminal.window.text)
 
 
 def test_a_dumb_terminal() -> None:
     pieces = [*words(20), "\nend"]
-    with reciting([pieces], 0.01, term="dumb") as terminal:
-        terminal.prompt(1)
-        terminal.type("ask\n")
-        terminal.prompt(2)
-        assert answer_of(terminal.window, "ask").split() == "".join(pieces).split()
+    with chatting([pieces], "ask", seconds=0.01, term="dumb") as terminal:
+        assert answer_of(terminal.window).split() == "".join(pieces).split()
         assert "\x1b[1A" not in terminal.raw
 
 
 def test_a_python_without_readline() -> None:
     before = "import sys; sys.modules['readline'] = None\n"
-    with reciting([["well"]], before=before) as terminal:
-        terminal.prompt(1)
-        terminal.type("ask\n")
-        terminal.prompt(2)
-        assert answer_of(terminal.window, "ask") == "well"
-        terminal.type("\x04")
-        assert terminal.leave() == 0
+    with chatting([["well"]], "ask", before=before) as terminal:
+        assert answer_of(terminal.window) == "well"
+        leave(terminal)
     assert not paths.history_file().exists()
 
 
@@ -321,43 +301,32 @@ def test_the_real_command(tiny: TinyFiles) -> None:
         terminal.type("/nonsense\n")
         terminal.prompt(5)
         assert "There is no command /nonsense" in terminal.window.text
-        terminal.type("\x04")
-        assert terminal.leave() == 0
-        assert "Traceback" not in terminal.window.text
+        leave(terminal)
 
 
 # -- the input history ---------------------------------------------------------------------
 
 
-def leave_after(line: str) -> None:
-    with reciting([["well"]]) as terminal:
-        terminal.prompt(1)
-        terminal.type(f"{line}\n")
-        terminal.prompt(2)
-        terminal.type("\x04")
-        assert terminal.leave() == 0
-
-
 def test_the_history_is_private_and_comes_back() -> None:
     history = paths.history_file()
-    leave_after("remember me")
+    with chatting([["well"]], "remember me") as terminal:
+        leave(terminal)
     assert "remember me" in history.read_text("utf-8").splitlines()
     assert history.stat().st_mode & 0o777 == 0o600
-    with reciting([["well"]]) as terminal:
-        terminal.prompt(1)
+    with chatting([["well"]]) as terminal:
         terminal.type("\x1b[A")
         terminal.wait(lambda window: window.view[window.row] == ">>> remember me")
         terminal.type("\n")
         terminal.prompt(2)
-        terminal.type("\x04")
-        assert terminal.leave() == 0
+        leave(terminal)
 
 
 def test_the_history_is_bounded() -> None:
     history = paths.history_file()
     history.parent.mkdir(parents=True)
     history.write_text("".join(f"line {i}\n" for i in range(1500)), encoding="utf-8")
-    leave_after("the last")
+    with chatting([["well"]], "the last") as terminal:
+        leave(terminal)
     lines = history.read_text("utf-8").splitlines()
     assert len(lines) == 1000 and lines[-1] == "the last"
 
@@ -373,14 +342,9 @@ def test_a_history_that_cannot_be(made: str) -> None:
     else:
         history.parent.parent.mkdir(parents=True)
         history.parent.write_text("in the way", encoding="utf-8")
-    with reciting([["well"]]) as terminal:
-        terminal.prompt(1)
-        terminal.type("ask\n")
-        terminal.prompt(2)
-        terminal.type("\x04")
-        assert terminal.leave() == 0
+    with chatting([["well"]], "ask") as terminal:
+        leave(terminal)
         assert ("could not be saved" in terminal.window.text) == (made != "bytes")
-        assert "Traceback" not in terminal.window.text
 
 
 # -- without a terminal --------------------------------------------------------------------
@@ -450,7 +414,7 @@ def test_bytes_that_are_no_text_in_a_pipe(tiny: TinyFiles) -> None:
     flags = ("-m", tiny.target, "-t", "1", "-n", "2", "--draft", "off")
     done = chat_process(*flags, text=b"caf\xe9 \xff\n")
     assert done.returncode == 1 and done.stdout == b""
-    assert done.stderr.startswith(b"Error: What was piped in is not UTF-8")
+    assert done.stderr.startswith(b"Error: Standard input is not UTF-8 text")
     assert b"Traceback" not in done.stderr
 
 
@@ -486,5 +450,4 @@ def test_an_engine_that_fails_in_an_answer() -> None:
         assert re.search(r"(?m)^word0 .*word11$", terminal.window.text)
         assert re.search(r"(?m)^Error: It broke\.\nMend it\.$", terminal.window.text)
         assert not meter_shown(terminal.window) and terminal.window.cursor_visible
-        terminal.type("\x04")
-        assert terminal.leave() == 0
+        leave(terminal)

@@ -41,13 +41,6 @@ def test_a_pipe_receives_the_text_itself(streams: Streams) -> None:
     assert streams.read() == (NASTY, "")
 
 
-def test_json_is_one_line(streams: Streams) -> None:
-    console.json_line({"text": "zwei\nZeilen, größer", "none": None})
-    out, err = streams.read()
-    assert out.count("\n") == 1 and out.endswith("\n") and "größer" in out and err == ""
-    assert json.loads(out) == {"text": "zwei\nZeilen, größer", "none": None}
-
-
 # -- sentences -----------------------------------------------------------------------------
 
 SENTENCE = "A sentence with [bold]brackets[/], a :bug: and quite a few words " * 3
@@ -59,13 +52,9 @@ def test_sentences_are_never_cut_nor_interpreted(
     monkeypatch.setenv("COLUMNS", "40")
     console.note(SENTENCE)
     console.error(LocalspecError(SENTENCE, "Hint: " + SENTENCE))
-    expected = f"{SENTENCE}\nError: {SENTENCE}\nHint: {SENTENCE}\n"
-    assert streams.read() == ("", expected)
-
-
-def test_an_error_without_a_hint_is_one_line(streams: Streams) -> None:
     console.error(LocalspecError("It is so."))
-    assert streams.read() == ("", "Error: It is so.\n")
+    expected = f"{SENTENCE}\nError: {SENTENCE}\nHint: {SENTENCE}\nError: It is so.\n"
+    assert streams.read() == ("", expected)
 
 
 def test_names_cannot_steer_the_terminal(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,10 +114,14 @@ def test_a_style_leaves_the_text_as_it_is(
     assert re.sub(r"\x1b\[[\d;]*m", "", shown) == "ab\tc\td" + " " * 90 + "\n"
 
 
-def test_json_on_a_terminal_is_ascii(streams: Streams, monkeypatch: pytest.MonkeyPatch) -> None:
-    document = {"text": "\x9b31m \x7f \u202e é"}
+def test_json_is_one_line_and_on_a_terminal_ascii(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = {"text": "zwei\nZeilen, größer \x9b31m \x7f \u202e é", "none": None}
     console.json_line(document)
-    assert json.loads(streams.read()[0]) == document
+    out, err = streams.read()
+    assert json.loads(out) == document and "größer" in out and err == ""
+    assert out.count("\n") == 1 and out.endswith("\n")
     streams.make_terminals(monkeypatch, sys.stdout)
     console.json_line(document)
     shown = streams.read()[0]

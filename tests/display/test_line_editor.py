@@ -90,7 +90,7 @@ def test_bytes_that_are_no_text(history: Path, before: str) -> None:
         terminal.type("caf\udcff au lait\n")
         terminal.prompt(2)
         assert r"'caf\ufffd au lait'" in terminal.window.text
-        assert "What is no utf-8 text in this line was read as \ufffd." in terminal.window.text
+        assert "Bytes that are not utf-8 text were read as \ufffd." in terminal.window.text
         terminal.type("\x04")
         assert terminal.leave() == 0
 

@@ -1,36 +1,66 @@
-"""Pieces: thoughts dimmed on a terminal, on stderr beside a pipe, or hidden; marks in no place."""
+"""Pieces: thoughts dimmed, on stderr beside a pipe, or hidden; drafted tokens marked."""
 
 from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.color import ColorSystem
+from rich.console import Console
+from rich.style import Style
 
-from localspec.chat.answer import Piece, TextPart
+from localspec.chat.answer import Origin, Piece, TextPart
 from localspec.chat.stats import GenerationStats
-from localspec.display.pieces import AnswerStyle, AnswerWriter, ShownPieces
+from localspec.display.pieces import (
+    LOOKS,
+    AnswerStyle,
+    AnswerWriter,
+    ShownPieces,
+    legend,
+    marked,
+    visible_origins,
+)
 from tests.support import templates
-from tests.support.reciting import write_reciter
+from tests.support.command import Command
+from tests.support.reciting import reciting, write_reciter
 
 pytest.importorskip("pty")
-from tests.support.terminal import Terminal, Window  # noqa: E402  it needs one too
+from tests.support.terminal import Terminal  # noqa: E402  it needs one too
 
+# A command with a model that recites; "1" first for an environment without colours.
 RECITE = """
-import json, sys
+import json, os, sys
 from tests.support.reciting import reciting
+if sys.argv.pop(1):
+    os.environ["NO_COLOR"] = "1"
 with reciting(*json.loads(sys.argv.pop(1))):
     from localspec.cli import main
     main()
 """
+SAID = templates.SPOKEN[templates.HARMONY]
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
 
 def response(*pieces: tuple[str, bool]) -> Piece:
     texts = tuple(TextPart(text, "plain", reasoning) for text, reasoning in pieces)
     return Piece(texts, (), GenerationStats(), None, 0)
+
+
+def coloured_stdout(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """A terminal with colours as stdout."""
+    stream = io.StringIO()
+    stream.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return stream
 
 
 TALK = [
@@ -94,31 +124,172 @@ def test_an_answer_that_is_cut_short_ends_its_line_where_wanted(
 def test_the_line_ends_on_a_terminal(
     text: str, ending: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stream = io.StringIO()
-    stream.isatty = lambda: True  # type: ignore[method-assign]
-    monkeypatch.setattr(sys, "stdout", stream)
+    screen = coloured_stdout(monkeypatch)
     writer = AnswerWriter()
     if text:
         writer.write(response((text, False)))
     writer.end()
-    assert stream.getvalue() == text + ending
+    assert screen.getvalue() == text + ending
 
 
 def test_what_a_model_thinks_does_not_move_the_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = io.StringIO()
-    stream.isatty = lambda: True  # type: ignore[method-assign]
-    monkeypatch.setattr(sys, "stdout", stream)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.delenv("NO_COLOR", raising=False)
+    screen = coloured_stdout(monkeypatch)
     AnswerWriter().write(response(("a\x1b[2Jb[bold]c", True), ("\x1b[1mYes.", False)))
-    assert stream.getvalue() == f"{DIM}a\u241b[2Jb[bold]c{PLAIN}\n\n\u241b[1mYes."
+    assert screen.getvalue() == f"{DIM}a\u241b[2Jb[bold]c{PLAIN}\n\n\u241b[1mYes."
 
 
-# -- in a terminal -------------------------------------------------------------------------
+# -- where tokens came from ---------------------------------------------------------------
+
+ORIGINS: tuple[Origin, ...] = get_args(Origin)
+rounds = st.lists(
+    st.builds(TextPart, st.text("ab \n", min_size=1), st.sampled_from(ORIGINS), st.booleans())
+)
 
 
-def figures(window: Window) -> int:
-    return window.text.count(" tokens · ")
+@given(rounds)
+def test_marks_keep_the_text(pieces: list[TextPart]) -> None:
+    for thought in (False, True):
+        shown = "".join(piece.text for piece in marked(pieces) if piece.reasoning == thought)
+        text = "".join(piece.text for piece in pieces if piece.reasoning == thought)
+        assert "".join(c for c in shown if c not in "[]{}<>()|") == text
+
+
+def test_runs_of_one_origin_share_their_marks() -> None:
+    round_ = [
+        TextPart("a", "draft"), TextPart("b", "draft"), TextPart("c", "lookup"),
+        TextPart("d", "corrected"), TextPart("e", "plain"), TextPart("f", "plain", True),
+    ]  # fmt: skip
+    assert [piece.text for piece in marked(round_)] == ["[ab]", "{c}", "<d>", "e", "f"]
+
+
+def test_line_ends_stay_behind_the_marks() -> None:
+    round_ = [TextPart("a\n\n", "draft"), TextPart("\n", "corrected"), TextPart("b\nc", "draft")]
+    assert [piece.text for piece in marked(round_)] == ["[a]\n\n", "\n", "[b\nc]"]
+
+
+@pytest.mark.parametrize("system", [ColorSystem.STANDARD, ColorSystem.EIGHT_BIT])
+def test_each_origin_has_a_colour_of_its_own(system: ColorSystem) -> None:
+    colours = [Style.parse(LOOKS[origin].style).color for origin in ORIGINS]
+    numbers = [None if colour is None else colour.downgrade(system).number for colour in colours]
+    white, bright_white = 7, 15
+    assert len(set(numbers)) == len(ORIGINS)
+    assert not {white, bright_white} & set(numbers)  # as plain text is in many terminals
+
+
+def test_the_legend_names_every_origin() -> None:
+    assert legend("marks").plain == (
+        "[drafted] · {prompt lookup} · (earlier answer) · |forced| · <corrected> · plain"
+    )
+    assert len(legend("marks").plain) <= 80
+    coloured = legend("colours")
+    assert len({str(span.style) for span in coloured.spans}) == len(ORIGINS) - 1  # plain has none
+    assert not any(mark in coloured.plain for mark in "[]{}<>|")
+
+
+def test_marks_where_there_is_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = coloured_stdout(monkeypatch)
+    assert visible_origins(Console(file=io.StringIO())) == "marks"
+    assert visible_origins(Console(file=screen, color_system="standard")) == "colours"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert visible_origins(Console(file=screen, color_system="standard")) == "marks"
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # a pipe gets the text without colours all the same
+    assert visible_origins(Console(file=io.StringIO())) == "marks"
+
+
+# -- run and chat, through pipes -----------------------------------------------------------
+
+LEGEND = "prompt lookup"
+
+
+def flags(command: str, model: Path) -> list[str]:
+    """A model that drafts for itself: all but the first token of a round is accepted."""
+    pair = ["-m", str(model), "-md", str(model), "--draft", "3"]
+    return [command, *pair, "-t", "1", "--temp", "0", "--show-draft"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_reciter(tmp_path_factory.mktemp("reciter") / "reciter.gguf", templates.HARMONY)
+
+
+def unmarked(text: str) -> str:
+    return re.sub(r"[\[\]{}<>]", "", text)
+
+
+@pytest.mark.llama
+def test_a_pipe_gets_marks(
+    localspec: Command, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with reciting(SAID):
+        done = localspec(*flags("run", model), "Ask")
+        hidden = localspec(*flags("run", model), "Ask", "--hide-reasoning")
+    assert (done.code, unmarked(done.out)) == (0, "Yes.")
+    assert re.search(r"\[[Yes.]+\]", done.out) and "\x1b" not in done.out
+    assert hidden.out == done.out and "hink" not in hidden.err
+    told = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", done.err)
+    assert told.count(LEGEND) == 1 and "[" in told.partition("plain")[2]
+    assert "I think." in unmarked(told)
+
+
+@pytest.mark.llama
+def test_marks_are_shown_and_not_kept(localspec: Command, model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
+    with reciting(SAID) as prompts:
+        done = localspec(*flags("chat", model), stdin=f"First?\nSecond?\n/save {file}\n")
+    assert (done.code, unmarked(done.out)) == (0, "Yes.\nYes.\n")
+    assert done.out.count("[") >= 2 and done.err.count(LEGEND) == 1
+    assert "Yes." in prompts[1] and "[" not in file.read_text("utf-8").replace('"messages": [', "")
+
+
+@pytest.mark.llama
+def test_a_document_has_no_colours(localspec: Command, model: Path) -> None:
+    done = localspec(*flags("run", model), "--json", "Ask")
+    assert (done.code, done.out) == (2, "")
+    assert "--show-draft" in done.err and "--json" in done.err
+
+
+# -- run and chat, in a window -------------------------------------------------------------
+
+DRAFTED = "38;5;74m"  # the draft's colour among 256
+
+
+def talked(terminal: Terminal, command: str, turns: int = 1) -> str:
+    """All that the window of a command shows, in which a chat is asked as often."""
+    for turn in range(1, turns + 1) if command == "chat" else ():
+        terminal.prompt(turn)
+        terminal.type("Ask\n")
+        terminal.wait(lambda window, turn=turn: window.text.count(" tokens · ") == turn)  # type: ignore[misc]
+    if command == "chat":
+        terminal.prompt(turns + 1)
+        terminal.type("\x04")
+    assert terminal.leave() == 0 and "Error" not in terminal.window.text
+    return terminal.window.text
+
+
+def plainly(model: Path) -> list[str]:
+    return ["-m", str(model), "-t", "1", "--temp", "0", "--draft", "off"]
+
+
+@pytest.mark.llama
+@pytest.mark.parametrize("command", ["run", "chat"])
+@pytest.mark.parametrize(
+    ("term", "no_color"), [("xterm-256color", ""), ("xterm-256color", "1"), ("dumb", "")]
+)
+def test_a_window_gets_colours_or_marks(
+    model: Path, command: str, term: str, no_color: str
+) -> None:
+    arguments = [json.dumps([SAID]), *flags(command, model), *["Ask"] * (command == "run")]
+    with Terminal(RECITE, no_color, *arguments, term=term) as terminal:
+        shown = talked(terminal, command, turns=2)
+        assert shown.count(LEGEND) == 1
+        answer = shown.partition("plain\n")[2]
+        coloured = term != "dumb" and not no_color
+        assert (f"\x1b[{DRAFTED}" in terminal.raw) == coloured
+        assert (f"\x1b[2;{DRAFTED}" in terminal.raw) == coloured  # thoughts, dimmed as well
+        assert bool(re.search(r"\[[a-zY .]+\]", answer)) != coloured
+        assert "I think.\n\nYes.\n" in (answer if coloured else unmarked(answer))
 
 
 @pytest.mark.llama
@@ -126,56 +297,26 @@ def figures(window: Window) -> int:
 def test_a_chat_of_two_turns_in_a_window(tmp_path: Path, template: str) -> None:
     model = write_reciter(tmp_path / "reciter.gguf", template)
     said = json.dumps([templates.SPOKEN[template]])
-    flags = ("chat", "-m", str(model), "-t", "1", "--temp", "0", "--draft", "off")
-    with Terminal(RECITE, said, *flags) as terminal:
-        for turn, question in enumerate(("First?", "Second?"), start=1):
-            terminal.prompt(turn)
-            terminal.type(question + "\n")
-            terminal.wait(lambda window, turn=turn: figures(window) == turn)  # type: ignore[misc]
-            shown = terminal.window.text.split(f">>> {question}\n")[1].splitlines()
-            assert shown[:3] == ["I think.", "", "Yes."]
-        terminal.prompt(3)
-        terminal.type("\x04")
-        assert terminal.leave() == 0
+    with Terminal(RECITE, "", said, "chat", *plainly(model)) as terminal:
+        shown = talked(terminal, "chat", turns=2)
+        for answer in shown.split(">>> Ask\n")[1:]:
+            assert answer.splitlines()[:3] == ["I think.", "", "Yes."]
         assert terminal.raw.count(f"{DIM}I think.{PLAIN}") >= 2
-        assert "<|" not in terminal.window.text and "THINK" not in terminal.window.text
-        assert "Error" not in terminal.window.text
+        assert "<|" not in shown and "THINK" not in shown
 
 
 @pytest.mark.llama
 @pytest.mark.parametrize("command", ["chat", "run"])
-def test_thoughts_hidden_in_a_window(tmp_path: Path, command: str) -> None:
-    model = write_reciter(tmp_path / "reciter.gguf", templates.HARMONY)
-    said = json.dumps([templates.SPOKEN[templates.HARMONY]])
-    flags = ("-m", str(model), "-t", "1", "--temp", "0", "--draft", "off", "--hide-reasoning")
-    with Terminal(RECITE, said, command, *flags, *(["Ask"] * (command == "run"))) as terminal:
-        if command == "chat":
-            terminal.prompt(1)
-            terminal.type("Ask\n")
-            terminal.wait(lambda window: figures(window) == 1)
-            terminal.prompt(2)
-            terminal.type("\x04")
-        assert terminal.leave() == 0
-        assert "Yes." in terminal.window.text and "think" not in terminal.window.text
+def test_thoughts_hidden_in_a_window(model: Path, command: str) -> None:
+    given = [command, *plainly(model), "--hide-reasoning", *["Ask"] * (command == "run")]
+    with Terminal(RECITE, "", json.dumps([SAID]), *given) as terminal:
+        shown = talked(terminal, command)
+        assert "Yes." in shown and "think" not in shown
 
 
 @pytest.mark.llama
-def test_one_answer_with_thoughts_in_a_window(tmp_path: Path) -> None:
-    model = write_reciter(tmp_path / "reciter.gguf", templates.HARMONY)
-    said = json.dumps([templates.SPOKEN[templates.HARMONY].replace("I think.", "I\nthink.")])
-    flags = (
-        "run",
-        "-m",
-        str(model),
-        "-t",
-        "1",
-        "--temp",
-        "0",
-        "--draft",
-        "off",
-        "Ask",
-    )
-    with Terminal(RECITE, said, *flags) as terminal:
-        assert terminal.leave() == 0
-        assert "I\nthink.\n\nYes.\n" in terminal.window.text
+def test_one_answer_with_thoughts_in_a_window(model: Path) -> None:
+    said = json.dumps([SAID.replace("I think.", "I\nthink.")])
+    with Terminal(RECITE, "", said, "run", *plainly(model), "Ask") as terminal:
+        assert "I\nthink.\n\nYes.\n" in talked(terminal, "run")
         assert DIM in terminal.raw.partition("Yes.")[0]

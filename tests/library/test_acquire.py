@@ -19,7 +19,6 @@ from localspec.core.errors import (
     IncompatiblePair,
     LocalspecError,
     NotAGGUF,
-    UnknownPair,
     UsageError,
 )
 from localspec.core.formatting import size
@@ -115,48 +114,11 @@ def test_the_header_of_a_file_here_asks_nobody(
         header_of(str(local / "nosuch.gguf"), Resolver(), listener.ui)
 
 
-def test_of_a_file_on_the_hub_only_the_header_is_read(stocked: FakeHub, listener: Listener) -> None:
-    assert header_of("org/big-GGUF", Resolver(), listener.ui).parameters == 200_000
-    assert sum(stocked.served.values()) == FIRST_BYTES < len(BIG) / 10
-    assert listener.sentences == [
-        "Asking the Hub for hf:org/big-GGUF.",
-        f"Read {FIRST_BYTES:,} of {len(BIG):,} bytes of hf:org/big-GGUF.",
-    ]
-    assert stored() == []
-
-
-@pytest.mark.parametrize(
-    ("target", "draft", "remote"),
-    [
-        ("LOCAL/big.gguf", "LOCAL/small.gguf", 0),
-        ("org/big-GGUF", "LOCAL/small.gguf", len(BIG)),
-        ("LOCAL/big.gguf", "org/small-GGUF:Q8_0", len(SMALL)),
-        ("org/big-GGUF:q4_k_m", "hf:org/small-GGUF", len(BIG) + len(SMALL)),
-        ("LOCAL/big.gguf", "LOCAL/other.gguf", 0),
-        ("org/big-GGUF", "LOCAL/other.gguf", len(BIG)),
-        ("org/big-GGUF", "org/other-GGUF", len(BIG) + len(OTHER)),
-    ],
-)
-def test_a_pair_is_judged_alike_wherever_it_is(
-    stocked: FakeHub, listener: Listener, local: Path, target: str, draft: str, remote: int
-) -> None:
-    target, draft = target.replace("LOCAL", str(local)), draft.replace("LOCAL", str(local))
-    verdict = judge(target, draft, Resolver(), listener.ui)
-    fits = "other" not in draft
-    assert verdict.report.compatible is verdict.report.llama_cpp_accepts is fits
-    assert [finding.rule for finding in verdict.report.errors] == [] if fits else ["vocab-size"]
-    assert verdict.bytes_read == sum(stocked.served.values())
-    n_remote = sum(name.startswith(("org", "hf")) for name in (target, draft))
-    assert verdict.bytes_read <= FIRST_BYTES * n_remote
-    told = f"Read {verdict.bytes_read:,} of {remote:,} bytes on the Hub."
-    assert listener.sentences[-1:] == ([told] if remote else [])
-    assert stored() == []
-
-
-def test_a_lenient_verdict(stocked: FakeHub, listener: Listener) -> None:
-    pair = ("org/big-GGUF", "org/tuned-GGUF", Resolver(), listener.ui)
-    assert not judge(*pair).report.compatible
-    assert judge(*pair, lenient=True).report.compatible
+def test_a_header_says_which_name_of_a_pair_to_use(listener: Listener) -> None:
+    user_pairs.add("mine", "/big.gguf", "hf:org/small-GGUF", {})
+    with pytest.raises(UsageError) as caught:
+        header_of("mine", Resolver(), listener.ui)
+    assert caught.value.hint == "Name one of them: /big.gguf or hf:org/small-GGUF"
 
 
 # --- fetching ---
@@ -251,25 +213,6 @@ def test_lenient_fetches_what_cannot_corrupt_text(stocked: FakeHub, listener: Li
     assert ensure_local(names, Resolver(), listener.ui, lenient=True)[1].read_bytes() == TUNED
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "words"),
-    [
-        ("org/eyes-GGUF", FileProblem, "hf:org/eyes-GGUF: "),
-        ("org/junk-GGUF", NotAGGUF, "is a text file"),
-        ("org/nosuch-GGUF", HubProblem, "There is no public repository"),
-        ("org/big-GGUF:Q2_K", HubProblem, "no model with the quantisation Q2_K"),
-        ("hf:bad", UsageError, "names no model on the Hub"),
-    ],
-)
-def test_what_is_no_model_is_not_fetched(
-    stocked: FakeHub, listener: Listener, name: str, kind: type[LocalspecError], words: str
-) -> None:
-    with pytest.raises(kind, match=words) as caught:
-        ensure_local([name], Resolver(), listener.ui)
-    assert caught.value.hint
-    assert sum(stocked.served.values()) <= FIRST_BYTES and stored() == []
-
-
 def test_several_single_models(stocked: FakeHub, listener: Listener) -> None:
     names = ["org/big-GGUF", "org/other-GGUF", "org/small-GGUF"]  # no pair, so no verdict
     files = ensure_local(names, Resolver(), listener.ui)
@@ -279,50 +222,14 @@ def test_several_single_models(stocked: FakeHub, listener: Listener) -> None:
     assert "tuned-Q8_0.gguf" not in stored()
 
 
-# --- the question ---
-
-
-@pytest.mark.parametrize("answer", [True, False])
-def test_what_is_large_is_asked_about(
-    stocked: FakeHub, monkeypatch: pytest.MonkeyPatch, answer: bool
-) -> None:
-    monkeypatch.setattr(acquire, "LARGE", len(BIG) + len(SMALL) - 1)
-    listener = Listener(answer)
-    if answer:
-        assert len(ensure_local(["org/big-GGUF", "org/small-GGUF"], Resolver(), listener.ui)) == 2
-    else:
-        with pytest.raises(DownloadProblem) as caught:
-            ensure_local(["org/big-GGUF", "org/small-GGUF"], Resolver(), listener.ui)
-        assert caught.value.message == "Nothing was fetched." and "--yes" in caught.value.hint
-        assert stored() == []
-    assert listener.questions == [f"Fetch {size(len(BIG) + len(SMALL))}?"]
-    # What a model takes is told before the question.
-    assert listener.sentences[-2] == f"hf:org/big-GGUF: {size(len(BIG))}, licence mit."
-
-
-def test_only_what_is_missing_counts_as_large(
-    stocked: FakeHub, monkeypatch: pytest.MonkeyPatch, local: Path
-) -> None:
-    monkeypatch.setattr(acquire, "LARGE", len(SMALL))
-    listener = Listener()
-    ensure_local([str(local / "big.gguf"), "org/small-GGUF"], Resolver(), listener.ui)
-    assert listener.questions == []
-    assert acquire.LARGE < len(BIG)
-
-
 # --- names ---
 
 
 def test_a_pairs_name_stands_for_two_models() -> None:
     user_pairs.add("mine", "/big.gguf", "hf:org/small-GGUF", {})
-    assert Resolver().models_of(["mine"]) == ["/big.gguf", "hf:org/small-GGUF"]
-    assert Resolver().models_of(["a.gguf", "mine", "org/repo:Q8_0"]) == [
-        *("a.gguf", "/big.gguf", "hf:org/small-GGUF", "org/repo:Q8_0")
-    ]
-    assert Resolver().models_of(["qwen3-14b"])[0].startswith("hf:Qwen/Qwen3-14B-GGUF")
-    assert Resolver().models_of([]) == []
-    with pytest.raises(UnknownPair, match="There is no file and no pair named 'nosuch'"):
-        Resolver().models_of(["mine", "nosuch"])
+    assert Resolver().choose("mine").models == ["/big.gguf", "hf:org/small-GGUF"]
+    assert Resolver().choose("org/repo:Q8_0").models == ["org/repo:Q8_0"]
+    assert Resolver().choose("qwen3-14b").models[0].startswith("hf:Qwen/Qwen3-14B-GGUF")
 
 
 def test_files_of_what_is_here(stocked: FakeHub, listener: Listener, local: Path) -> None:
@@ -354,6 +261,9 @@ def test_hashes_of_all_files_that_are_here(
         data = Path(each.path).read_bytes()
         assert (each.sha256, each.size) == (hashlib.sha256(data).hexdigest(), len(data))
     assert told[-1] == ("small.gguf", len(SMALL), len(SMALL))
+    own = zoo.put(local / "own.gguf", WITH_HEADS)  # once, though it is target and draft
+    check = judge(str(own), MTP, Resolver(), listener.ui)
+    assert [each.size for each in file_hashes(check, lambda *progress: None)] == [len(WITH_HEADS)]
 
 
 # --- prediction heads in place of a draft ---
@@ -379,25 +289,31 @@ def heads_on_hub(stocked: FakeHub) -> FakeHub:
     return stocked
 
 
-def test_heads_inside_the_target_are_fetched_with_it(
-    heads_on_hub: FakeHub, listener: Listener
+@pytest.mark.parametrize(
+    ("repo", "files", "said"),
+    [
+        (
+            "org/own-GGUF",
+            ["own-Q4_K_M.gguf"] * 2,
+            "The prediction heads are in the target's own file.",
+        ),
+        (
+            "org/beside-GGUF",
+            ["beside-Q4_K_M.gguf", "beside-Q8_0.gguf"],
+            "Asking the Hub for heads in org/beside-GGUF.",
+        ),
+    ],
+)
+def test_heads_are_fetched_with_their_target(
+    heads_on_hub: FakeHub, listener: Listener, repo: str, files: list[str], said: str
 ) -> None:
-    found = ensure_local(["org/own-GGUF", MTP], Resolver(), listener.ui)
-    assert found[0] == found[1] and found[0].read_bytes() == WITH_HEADS
-    assert listener.sentences.count("The prediction heads are in the target's own file.") == 1
-    heads_on_hub.stop()
-    assert ensure_local(["org/own-GGUF", MTP], Resolver(), listener.ui) == found
-    assert ensure_local([str(found[0]), MTP], Resolver(), listener.ui) == found
-
-
-def test_heads_in_the_targets_repository_are_fetched(
-    heads_on_hub: FakeHub, listener: Listener
-) -> None:
-    target, heads = ensure_local(["org/beside-GGUF", MTP], Resolver(), listener.ui)
-    assert (target.name, heads.name) == ("beside-Q4_K_M.gguf", "beside-Q8_0.gguf")
-    assert "Asking the Hub for heads in org/beside-GGUF." in listener.sentences
-    heads_on_hub.stop()  # from now on the sidecar is found beside its target
-    assert ensure_local(["org/beside-GGUF", MTP], Resolver(), listener.ui) == [target, heads]
+    found = ensure_local([repo, MTP], Resolver(), listener.ui)
+    assert [path.name for path in found] == files
+    assert found[0].read_bytes() == (WITH_HEADS if "own" in repo else WITHOUT)
+    assert listener.sentences.count(said) == 1
+    heads_on_hub.stop()  # from now on they are found in or beside the target
+    for name in (repo, str(found[0])):
+        assert ensure_local([name, MTP], Resolver(), listener.ui) == found
 
 
 def test_heads_that_are_nowhere_are_told_before_anything_is_fetched(
@@ -462,13 +378,6 @@ def test_heads_are_judged_by_headers(
     assert check.report.compatible is compatible and stored() == []
     one_file = draft == target or (draft == MTP and "own" in target)
     assert (check.target is check.draft) is one_file
-
-
-def test_files_with_heads_inside_are_hashed_once(listener: Listener, tmp_path: Path) -> None:
-    target = zoo.put(tmp_path / "own.gguf", WITH_HEADS)
-    check = judge(str(target), MTP, Resolver(), listener.ui)
-    [hashed] = file_hashes(check, lambda name, done, total: None)
-    assert hashed.size == len(WITH_HEADS)
 
 
 def test_heads_in_the_repository_of_a_model_that_is_not_here(

@@ -11,16 +11,9 @@ import pytest
 
 from localspec.core.errors import FileProblem, UsageError
 from localspec.hub.reference import parse_reference
-from localspec.library import local_models
-from localspec.library.local_models import (
-    LocalModel,
-    Source,
-    find_models,
-    model_of,
-    parse_source,
-)
+from localspec.library.local_models import LocalModel, find_models, model_of, parse_source
+from localspec.library.scan import SOURCES, Source
 from localspec.metadata.header import read_header
-from localspec.pairing import check_pair
 from tests.support import zoo
 from tests.support.model_folders import (  # noqa: F401  fixtures
     MODEL,
@@ -44,7 +37,7 @@ def test_each_model_of_the_zoo_is_shown_once_by_its_tools_name(in_zoo: zoo.Zoo) 
     for model in models:
         shown.setdefault(model.source, []).append(model.name)
     assert shown == {source: sorted(every, key=str.lower) for source, every in in_zoo.shown.items()}
-    assert list(shown) == list(local_models.SOURCES[:-1])
+    assert list(shown) == list(SOURCES[:-1])
     assert {m.name: m.also_in for m in models if m.also_in} == in_zoo.shared
 
 
@@ -94,37 +87,6 @@ def test_the_repository_is_known_by_a_folder_or_a_record(in_zoo: zoo.Zoo) -> Non
     assert repos["Mistral-7B-Instruct-v0.3-Q4_K_M.gguf"] == (
         "bartowski/Mistral-7B-Instruct-v0.3-GGUF"
     )
-
-
-FAMILIES: list[tuple[str, str, set[str]]] = [
-    ("tiny-target", "tiny-draft", set()),
-    ("Llama-3.1-8B", "Llama-3.2-1B", set()),
-    ("llama3:8b", "Llama-3.2-1B", {"token-text-unused"}),
-    ("Qwen2.5-14B", "Qwen2.5-0.5B", set()),
-    ("Qwen2.5-14B", "Qwen3-0.6B", {"token-text-padding"}),
-    ("Jan-v1-4B", "Qwen3-0.6B", set()),
-    ("gemma-2-27b", "gemma-2-2b", set()),
-    ("gemma-2-27b", "gemma-3-1b", {"vocab-size"}),
-    ("llama-2-13b", "tinyllama", set()),
-    ("Mistral-Small", "Mistral-7B", {"vocab-type"}),
-    ("Qwen3-8B", "nomic", {"not-autoregressive", "vocab-type"}),
-]
-
-
-def test_families_of_the_zoo_agree_where_the_real_ones_do(
-    in_zoo: zoo.Zoo, subtests: pytest.Subtests
-) -> None:
-    paths = {model.name: model.path for model in find_models().models}
-    for target, draft, reasons in FAMILIES:
-        with subtests.test(f"{target}, {draft}"):
-            pair = [
-                read_header(paths[name])
-                for wanted in (target, draft)
-                for name in paths
-                if wanted in name
-            ]
-            report = check_pair(*pair)
-            assert {f.rule for f in report.findings if f.level == "error"} == reasons
 
 
 def test_the_script_prints_an_environment_that_hides_the_rest(
@@ -181,7 +143,7 @@ def test_an_unknown_source_is_refused_with_the_known_ones(subtests: pytest.Subte
                 parse_source(text)
             assert "hugging-face" in caught.value.hint and "\n" not in caught.value.message
             named = caught.value.hint.removeprefix("There are: ").removesuffix(".").split(", ")
-            assert [parse_source(name) for name in named] == list(local_models.SOURCES[:-1])
+            assert [parse_source(name) for name in named] == list(SOURCES[:-1])
 
 
 def test_a_given_folder_is_searched_as_well(ours: Path, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def mine() -> None:
-    user_pairs.add("mine", "/models/big.gguf", "org/small-GGUF:Q8_0", SETTINGS)
+    user_pairs.add("mine", "/models/big.gguf", "hf:org/small-GGUF:Q8_0", SETTINGS)
 
 
 # --- target and draft together ---
@@ -68,16 +68,12 @@ def test_models_stay_as_they_were_named() -> None:
         assert choose(target, draft) == NamedModels(target, draft, {}, "")
 
 
-@pytest.mark.parametrize("names", [("", None), ("big.gguf", "")])
-def test_an_empty_name_is_told(names: tuple[str, str | None]) -> None:
-    with pytest.raises(UsageError, match="is empty"):
-        choose(*names)
-
-
-def test_no_target_is_told() -> None:
-    with pytest.raises(UsageError) as caught:
+def test_no_target_and_an_empty_name_are_told() -> None:
+    for names in (("", None), ("big.gguf", "")):
+        with pytest.raises(UsageError, match="is empty"):
+            choose(*names)
+    with pytest.raises(UsageError, match="No target model was given") as caught:
         choose(None, "small.gguf")
-    assert caught.value.message == "No target model was given."
     assert "--target" in caught.value.hint and "localspec demo" in caught.value.hint
 
 
@@ -96,14 +92,14 @@ def test_a_pairs_name_stands_for_both_models_and_its_settings() -> None:
     assert choose("mine", "mine") == choose("mine", None)
 
 
-def test_a_known_pair_is_named_likewise() -> None:
+def test_a_known_pair_is_named_likewise_unless_an_own_pair_hides_it() -> None:
     known = find_pair("qwen3-14b")
     choice = choose("qwen3-14b", None)
-    assert (choice.target, choice.draft) == (
-        str(known.target.reference),
-        known.draft_name,
-    )
-    assert choice.settings == {} and choice.note == ""
+    assert choice == NamedModels(str(known.target.reference), known.draft_name, {}, "")
+    user_pairs.add("qwen3-14b", "/models/big.gguf", "/models/small.gguf", {})
+    choice = choose("qwen3-14b", None)
+    assert choice.target == "/models/big.gguf" and "is your own pair" in choice.note
+    assert choose("qwen3-14b", "other.gguf").note == choice.note
 
 
 def test_a_pair_whose_heads_are_in_its_target_has_one_model_to_fetch() -> None:
@@ -111,18 +107,8 @@ def test_a_pair_whose_heads_are_in_its_target_has_one_model_to_fetch() -> None:
     choice = choose("qwen3.6-27b-mtp", None)
     assert (choice.target, choice.draft) == (str(known.target.reference), MTP)
     assert choice.models == [choice.target]
-    resolver = Resolver()
-    assert resolver.groups_of(["qwen3.6-27b-mtp"]) == [([choice.target, MTP], False)]
+    assert Resolver().groups_of(["qwen3.6-27b-mtp"]) == [([choice.target, MTP], False)]
     assert choose("other.gguf", MTP) == NamedModels("other.gguf", MTP, {}, "")
-    assert resolver.canonical_name(MTP) == MTP
-
-
-def test_an_own_pair_that_hides_a_known_one_is_told() -> None:
-    user_pairs.add("qwen3-14b", "/models/big.gguf", "/models/small.gguf", {})
-    choice = choose("qwen3-14b", None)
-    assert choice.target == "/models/big.gguf"
-    assert "is your own pair" in choice.note
-    assert choose("qwen3-14b", "other.gguf").note == choice.note
 
 
 @pytest.mark.parametrize(
@@ -144,24 +130,16 @@ def test_a_name_that_nothing_has(names: tuple[str, str | None], words: str) -> N
 
 
 PAIR_NAMES: list[str] = ["mine", "Qwen3-14b", "nosuch", "a.b", "7b"]
-
-
-def test_what_can_only_be_a_pair(subtests: pytest.Subtests) -> None:
-    for name in PAIR_NAMES:
-        with subtests.test(name):
-            assert is_pair(name)
-
-
 OTHER_NAMES: list[str] = [
     *("mine.gguf", "./mine", "folder/mine", "/mine", "", "find", "auto", "7", "mine/", "m i"),
     *("org/repo", "org/repo:Q8_0", "hf:org/repo", "llama3:8b", "m\x1bine", "m" * 65),
 ]
 
 
-def test_what_cannot_be_a_pair(subtests: pytest.Subtests) -> None:
-    for name in OTHER_NAMES:
+def test_what_can_only_be_a_pair(subtests: pytest.Subtests) -> None:
+    for name in (*PAIR_NAMES, *OTHER_NAMES):
         with subtests.test(name):
-            assert not is_pair(name)
+            assert is_pair(name) == (name in PAIR_NAMES)
 
 
 @pytest.mark.usefixtures("mine")
@@ -174,18 +152,16 @@ def test_an_existing_path_comes_before_a_pair(here: Path) -> None:
 
 
 @pytest.mark.usefixtures("mine")
-def test_a_pairs_name_comes_before_one_of_the_list() -> None:
-    root = paths.cache_folder() / "jan"
-    zoo.put(root / "llamacpp" / "models" / "mine" / "model.gguf", MODEL)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAN_DATA_FOLDER", str(root))
-        zoo.put(
-            root / "llamacpp" / "models" / "mine" / "model.yml",
-            "model_path: llamacpp/models/mine/model.gguf\n",
-        )
-        assert is_pair("mine")
-        assert on_disk("mine") == root / "llamacpp" / "models" / "mine" / "model.gguf"
+def test_a_pairs_name_comes_before_one_of_the_list(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jan = home / "jan"
+    zoo.put(jan / "llamacpp" / "models" / "mine" / "model.gguf", MODEL)
+    yml = jan / "llamacpp" / "models" / "mine" / "model.yml"
+    zoo.put(yml, "model_path: llamacpp/models/mine/model.gguf\n")
+    monkeypatch.setenv("JAN_DATA_FOLDER", str(jan))
     assert is_pair("mine")
+    assert on_disk("mine") == yml.with_name("model.gguf")
 
 
 # --- a path ---
@@ -199,6 +175,19 @@ def test_a_path_is_handed_back_as_it_is(here: Path) -> None:
     assert on_disk("nosuch.gguf") == Path("nosuch.gguf")
     assert on_disk("org/repo/nosuch.gguf") == Path("org/repo/nosuch.gguf")
     assert on_disk("hf:org/repo") is None  # the repository, whatever lies here
+
+
+def test_a_canonical_name_means_the_same_in_any_folder(here: Path) -> None:
+    (here / "org").mkdir()
+    (here / "org" / "repo").touch()
+    for name, canonical in (
+        ("sub/../big.gguf", str(here / "sub" / ".." / "big.gguf")),
+        ("org/repo", str(here / "org" / "repo")),
+        ("org/small:q4_k_m", "hf:org/small:q4_k_m"),
+        ("https://huggingface.co/org/repo/blob/main/a/b.gguf", "hf:org/repo/a/b.gguf"),
+        (MTP, MTP),
+    ):
+        assert Resolver().canonical_name(name) == canonical
 
 
 # --- a name of the list ---
@@ -216,45 +205,35 @@ def test_every_name_of_the_list_is_found(in_zoo: zoo.Zoo, subtests: pytest.Subte
 # --- a reference ---
 
 
-REFERENCES: list[tuple[str, str]] = [
+SMALL = "Qwen2.5-0.5B-Instruct-Q8_0.gguf"
+REFERENCES: list[tuple[str, str | None]] = [
     ("Qwen/Qwen3-8B-GGUF", "Qwen3-8B-Q4_K_M.gguf"),
     ("hf:Qwen/Qwen3-8B-GGUF", "Qwen3-8B-Q4_K_M.gguf"),
     ("Qwen/Qwen3-8B-GGUF:q4_k_m", "Qwen3-8B-Q4_K_M.gguf"),
     ("hf:Qwen/Qwen3-8B-GGUF/Qwen3-8B-Q4_K_M.gguf", "Qwen3-8B-Q4_K_M.gguf"),
     ("https://huggingface.co/Qwen/Qwen3-8B-GGUF", "Qwen3-8B-Q4_K_M.gguf"),
     ("Qwen/Qwen3-0.6B-GGUF:Q8_0", "Qwen3-0.6B-Q8_0.gguf"),  # llama.cpp's cache
-    (
-        "lmstudio-community/Qwen2.5-0.5B-Instruct-GGUF:Q8_0",
-        "Qwen2.5-0.5B-Instruct-Q8_0.gguf",
-    ),
+    ("lmstudio-community/Qwen2.5-0.5B-Instruct-GGUF:Q8_0", SMALL),
     # Ours by its name, in LM Studio's folder under that of its repository.
     ("bartowski/Mistral-7B-Instruct-v0.3-GGUF", "Mistral-7B-Instruct-v0.3-Q4_K_M.gguf"),
     ("hf:zoo/tiny-GGUF/tiny-draft-F16.gguf", "tiny-draft-F16.gguf"),  # by its record
+    ("Qwen/Qwen3-8B-GGUF:Q8_0", None),  # only another quantisation is here
+    ("Qwen/Qwen3-8B-GGUF@dev:Q4_K_M", None),  # nobody knows of which revision this one is
+    ("hf:Qwen/Qwen3-8B-GGUF/Qwen3-8B-Q8_0.gguf", None),
+    ("Qwen/Qwen3-80B-GGUF", None),
+    ("zoo/tiny-GGUF:F16", None),  # two models have this quantisation
+    ("gone/gone-GGUF", None),
+    ("hf:ggml-org/gemma-3-27b-it-GGUF/mmproj-model-f16.gguf", None),
 ]
 
 
-def test_a_reference_is_found_on_the_disk(in_zoo: zoo.Zoo, subtests: pytest.Subtests) -> None:
+def test_a_reference_is_found_on_the_disk_or_must_be_fetched(
+    in_zoo: zoo.Zoo, subtests: pytest.Subtests
+) -> None:
     for name, file in REFERENCES:
         with subtests.test(name):
             found = on_disk(name)
-            assert found is not None and found.name == file
-
-
-MISSING: list[str] = [
-    "Qwen/Qwen3-8B-GGUF:Q8_0",  # only another quantisation is here
-    "Qwen/Qwen3-8B-GGUF@dev:Q4_K_M",  # nobody knows of which revision this one is
-    "hf:Qwen/Qwen3-8B-GGUF/Qwen3-8B-Q8_0.gguf",
-    "Qwen/Qwen3-80B-GGUF",
-    "zoo/tiny-GGUF:F16",  # two models have this quantisation
-    "gone/gone-GGUF",
-    "hf:ggml-org/gemma-3-27b-it-GGUF/mmproj-model-f16.gguf",
-]
-
-
-def test_a_reference_that_must_be_fetched(in_zoo: zoo.Zoo, subtests: pytest.Subtests) -> None:
-    for name in MISSING:
-        with subtests.test(name):
-            assert on_disk(name) is None
+            assert (found and found.name) == file
 
 
 def test_a_download_is_found_by_its_revision_and_its_commit() -> None:

@@ -6,11 +6,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from localspec.library import scan, tool_caches
-from localspec.library.local_models import Inventory, LocalModel, find_models
+from localspec.library.local_models import LocalModel, find_models
 from tests.support import zoo
 from tests.support.model_folders import (
     MODEL,
@@ -24,61 +25,29 @@ from tests.support.model_folders import (
 # Which files
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "mmproj-model-f16.gguf",
-        "X-BF16-MMPROJ.gguf",
-        "model.imatrix.gguf",
-        "dspark-x.gguf",
-        ".hidden.gguf",
-        ".trash/a.gguf",
-        "a.gguf.incomplete",
-        "a.gguf.downloadInProgress",
-        "a.gguf.part",
-        "a.bin",
-    ],
-)
-def test_what_is_no_model_by_its_name_is_passed_over(ours: Path, name: str) -> None:
-    zoo.put(ours / name, MODEL)
-    assert find_models() == Inventory((), (), find_models().folders)
+NO_MODELS = """
+mmproj-model-f16.gguf X-BF16-MMPROJ.gguf model.imatrix.gguf dspark-x.gguf .hidden.gguf .trash/a.gguf
+a.gguf.incomplete a.gguf.downloadInProgress a.gguf.part a.bin
+""".split()
+HEADS = """
+mtp-gemma-4-E4B-it.gguf MTP/gemma-4-E4B-it.gguf ggml-org_gemma_mtp-gemma-4-E4B-it.gguf
+eagle3-gpt-oss-20b-Q8_0.gguf Qwen3-8B-DFlash.Q8_0.gguf
+""".split()
+# The first is a whole model with its heads inside.
+MODELS = """
+Qwen3.6-35B-A3B-MTP-IQ4_XS-Q8nextn.gguf a/b/c/d.GGUF spark-7b.gguf eagle-7b.gguf
+x-00001-of-00001.gguf x-00000-of-00000.gguf x-1-of-3.gguf
+""".split()
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "mtp-gemma-4-E4B-it.gguf",
-        "MTP/gemma-4-E4B-it.gguf",
-        "ggml-org_gemma_mtp-gemma-4-E4B-it.gguf",
-        "eagle3-gpt-oss-20b-Q8_0.gguf",
-        "Qwen3-8B-DFlash.Q8_0.gguf",
-    ],
-)
-def test_what_drafts_for_a_model_is_no_model_of_its_own(ours: Path, name: str) -> None:
+@pytest.mark.parametrize("name", [*NO_MODELS, *HEADS, *MODELS])
+def test_a_file_is_a_model_or_heads_by_its_name(ours: Path, name: str) -> None:
     zoo.put(ours / name, MODEL)
     inventory = find_models()
-    assert inventory.models == () and inventory.notes == ()
-    [sidecar] = inventory.sidecars
-    assert (sidecar.path, sidecar.name) == (ours / name, name)
-    assert inventory.files == inventory.sidecars
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "Qwen3.6-35B-A3B-MTP-IQ4_XS-Q8nextn.gguf",  # a whole model with its heads inside
-        "a/b/c/d.GGUF",
-        "spark-7b.gguf",
-        "eagle-7b.gguf",
-        "x-00001-of-00001.gguf",
-        "x-00000-of-00000.gguf",
-        "x-1-of-3.gguf",
-    ],
-)
-def test_what_looks_like_a_model_is_shown(ours: Path, name: str) -> None:
-    zoo.put(ours / name, MODEL)
     model = LocalModel(ours / name, "localspec", name, len(MODEL), (ours / name,))
-    assert find_models().models == (model,)
+    assert inventory.models == ((model,) if name in MODELS else ())
+    assert inventory.sidecars == ((model,) if name in HEADS else ())
+    assert inventory.files == inventory.models + inventory.sidecars and inventory.notes == ()
 
 
 def test_names_are_made_fit_to_be_shown(ours: Path) -> None:
@@ -141,33 +110,27 @@ def test_the_number_of_files_is_bounded(ours: Path, monkeypatch: pytest.MonkeyPa
     assert "what comes after" in inventory.notes[0] and str(ours) in inventory.notes[0]
 
 
-def test_a_folder_that_may_not_be_read_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_may_not_be_read_is_named(
+    ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service folder of Ollama, say; the tests may run as a user who may read everything."""
     closed = tmp_path / "service" / "manifests"
     scandir = os.scandir
-
-    def refusing(folder: Path) -> Iterator[os.DirEntry[str]]:
-        if Path(folder) == closed:
-            raise PermissionError(13, "Permission denied", str(folder))
-        return scandir(folder)
-
-    monkeypatch.setattr(os, "scandir", refusing)
-    assert find_models().notes == (f"Left out of ollama, not readable by this user: {closed}.",)
-
-
-def test_a_file_that_may_not_be_read_is_named(ours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     zoo.put(ours / "a.gguf", MODEL)
 
-    def refusing(*_: object) -> None:
+    def refusing(*_: object) -> NoReturn:
         raise PermissionError(13, "Permission denied")
 
+    def refusing_one(folder: Path) -> Iterator[os.DirEntry[str]]:
+        return refusing() if Path(folder) == closed else scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refusing_one)
     monkeypatch.setattr(scan, "open", refusing, raising=False)
     inventory = find_models()
     assert inventory.models == ()
     assert inventory.notes == (
         f"Left out of localspec, not readable by this user: {ours / 'a.gguf'}.",
+        f"Left out of ollama, not readable by this user: {closed}.",
     )
 
 

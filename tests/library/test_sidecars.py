@@ -12,6 +12,7 @@ from localspec.hub.client import RemoteModel
 from localspec.hub.reference import Reference, RemoteFile
 from localspec.library import sidecars
 from localspec.library.local_models import find_models
+from localspec.library.scan import files_beside
 from localspec.metadata.filenames import heads_kind, model_name
 from localspec.metadata.header import read_header
 from tests.support import zoo
@@ -122,7 +123,7 @@ def test_why_there_are_no_heads(tmp_path: Path) -> None:
     )
     remote = header_of(tmp_path, target_bytes(heads=0))
     remote.path.unlink()
-    assert sidecars.beside(remote.path) == [] and read_header(tmp_path / "Big.gguf").complete
+    assert files_beside(remote.path) == [] and read_header(tmp_path / "Big.gguf").complete
 
 
 def test_why_the_sidecars_beside_a_target_do_not_fit(tmp_path: Path) -> None:
@@ -148,13 +149,13 @@ def test_a_folder_that_cannot_be_read_has_nothing_beside_a_target(
 ) -> None:
     target = header_of(tmp_path, target_bytes(heads=0), "Big.gguf")
     zoo.put(tmp_path / "mtp-Big.gguf", mtp_bytes())
-    assert sidecars.beside(target.path) == [tmp_path / "mtp-Big.gguf"]
+    assert files_beside(target.path) == [tmp_path / "mtp-Big.gguf"]
 
     def refuse(folder: Path) -> None:
         raise PermissionError(13, "Permission denied", str(folder))
 
     monkeypatch.setattr(Path, "iterdir", refuse)
-    assert sidecars.beside(target.path) == []
+    assert files_beside(target.path) == []
 
 
 def test_in_a_repository_the_finest_of_its_name_is_taken() -> None:

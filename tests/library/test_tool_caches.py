@@ -20,37 +20,31 @@ from tests.support.model_folders import (
     names,
     nothing_of_this_machine,
     ours,
-    put_parts,
     some_model,
 )
 
 # Records of downloads
 
 
-def test_a_record_tells_hash_and_repository(ours: Path) -> None:
-    zoo.put_record(zoo.put(ours / "a.gguf", MODEL), "org/name")
-    (model,) = find_models().models
-    assert (model.sha256, model.repo) == (zoo.sha256(MODEL), "org/name")
-
-
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "believed"),
     [
-        {"size": 3},  # the file was replaced
-        {"sha256": "A" * 64, "repo": "no repository"},
-        {"sha256": ["a"], "repo": {}},
-        {"sha256": "a" * 63, "repo": "../etc"},
-        {"sha256": None, "repo": "/etc"},
+        ({}, True),
+        ({"size": 3}, False),  # the file was replaced
+        ({"sha256": "A" * 64, "repo": "no repository"}, False),
+        ({"sha256": ["a"], "repo": {}}, False),
+        ({"sha256": "a" * 63, "repo": "../etc"}, False),
+        ({"sha256": None, "repo": "/etc"}, False),
     ],
 )
-def test_a_record_that_cannot_be_believed_tells_nothing(
-    ours: Path, changes: dict[str, object]
+def test_a_record_tells_hash_and_repository_if_it_can_be_believed(
+    ours: Path, changes: dict[str, object], believed: bool
 ) -> None:
     record = zoo.put_record(zoo.put(ours / "a.gguf", MODEL), "org/name")
     record.write_text(json.dumps(json.loads(record.read_text()) | changes))
     (model,) = find_models().models
-    assert model.sha256 is None
-    assert model.repo is None
+    expected = (zoo.sha256(MODEL), "org/name") if believed else (None, None)
+    assert (model.sha256, model.repo) == expected
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, "\xff", '{"size": 1e999}'])
@@ -72,38 +66,31 @@ def test_a_record_that_is_none_does_no_harm(ours: Path, text: str) -> None:
         ({"HF_HOME": "h", "HUGGINGFACE_HUB_CACHE": "g"}, "g"),
         ({"HUGGINGFACE_HUB_CACHE": "g", "HF_HUB_CACHE": "c", "HF_HOME": "h"}, "c"),
         ({"HF_HUB_CACHE": "", "HF_HOME": "h"}, "h/hub"),
+        ({"HF_HOME": "~/hf"}, "home/hf/hub"),
     ],
 )
 def test_the_hub_cache_is_where_its_variables_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], place: str
 ) -> None:
     for name, value in variables.items():
-        monkeypatch.setenv(name, str(tmp_path / value) if value else "")
+        plain = value.startswith("~") or not value
+        monkeypatch.setenv(name, value if plain else str(tmp_path / value))
     zoo.put_in_hub_cache(tmp_path / place, "org/name", "sub/m.gguf", MODEL)
     (model,) = find_models().models
     assert (model.name, model.sha256) == ("org/name/sub/m.gguf", zoo.sha256(MODEL))
     assert model.path.is_symlink()  # in place: parts find each other by these names
 
 
-def test_a_variable_may_begin_with_a_tilde(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HOME", "~/hf")
-    zoo.put_in_hub_cache(home / "hf" / "hub", "org/name", "m.gguf", MODEL)
-    assert found("hugging face") == ["org/name/m.gguf"]
-
-
 def test_a_cache_without_links_holds_plain_files(home: Path) -> None:
     root = home / ".cache" / "huggingface" / "hub"
     zoo.put(root / "models--org--a--b" / "snapshots" / zoo.COMMIT / "m.gguf", MODEL)
-    (model,) = find_models().models
-    assert (model.name, model.sha256, model.repo) == ("org/a--b/m.gguf", None, "org/a--b")
-
-
-def test_a_hash_is_believed_only_of_a_blob_in_a_folder_of_blobs(home: Path) -> None:
-    root = home / ".cache" / "huggingface" / "hub" / "models--o--r" / "snapshots" / zoo.COMMIT
-    zoo.put(root / ("a" * 64), MODEL)
-    (root / "m.gguf").symlink_to("a" * 64)
-    (model,) = find_models().models
-    assert model.sha256 is None
+    folder = root / "models--o--r" / "snapshots" / zoo.COMMIT
+    zoo.put(folder / ("a" * 64), some_model(21))
+    (folder / "m.gguf").symlink_to("a" * 64)  # named by a hash, and no blob in a folder of blobs
+    assert [(model.name, model.sha256, model.repo) for model in find_models().models] == [
+        ("o/r/m.gguf", None, "o/r"),
+        ("org/a--b/m.gguf", None, "org/a--b"),
+    ]
 
 
 def test_a_snapshot_leads_into_the_blobs_and_nowhere_else(home: Path, tmp_path: Path) -> None:
@@ -139,24 +126,73 @@ def test_llama_cpp_keeps_everything_in_its_own_folder_if_set(
     assert found("llama.cpp") == ["o/r/m.gguf", "o_r_m.gguf"]
 
 
-def test_folders_of_a_mac(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
-    support = home / "Library" / "Application Support"
-    zoo.put(home / "Library" / "Caches" / "llama.cpp" / "a.gguf", some_model(20))
-    zoo.put(support / "nomic.ai" / "GPT4All" / "b.gguf", some_model(21))
-    zoo.put(support / "Jan" / "data" / "llamacpp" / "models" / "j" / "model.gguf", some_model(22))
-    yml = support / "Jan" / "data" / "llamacpp" / "models" / "j" / "model.yml"
-    zoo.put(yml, "model_path: llamacpp/models/j/model.gguf")
-    assert found("llama.cpp", "jan", "gpt4all") == ["a.gguf", "j", "b.gguf"]
+YML = "embedding: false\nmodel_path: {}\nname: x\n"
+SUPPORT = "~/Library/Application Support"
+JAN = "llamacpp/models"
 
 
-# LM Studio
+OURS = f"~/.local/share/Jan/data/{JAN}"
+PLACES: list[tuple[dict[str, str | int], list[str]]] = [
+    ({"~/.lmstudio-home-pointer": "TMP/lms\n", "TMP/lms/models/o/r/m.gguf": 1}, ["o/r/m.gguf"]),
+    ({"~/.cache/lm-studio/models/o/r/m.gguf": 1}, ["o/r/m.gguf"]),  # of an older version
+    (
+        {
+            "~/.lmstudio/settings.json": json.dumps({"downloadsFolder": "TMP/big disk"}),
+            "TMP/big disk/o/r/m.gguf": 1,
+            "~/.lmstudio/models/loose.gguf": 2,
+        },
+        ["loose.gguf", "o/r/m.gguf"],
+    ),
+    (
+        {
+            "~/.local/share/Jan/settings.json": json.dumps({"data_folder": "TMP/jan"}),
+            f"TMP/jan/{JAN}/a/b/model.yml": YML.format(f"{JAN}/a/b/model.gguf"),
+            f"TMP/jan/{JAN}/a/b/model.gguf": 1,
+        },
+        ["a/b"],
+    ),
+    # Jan imported a file where it was, and one in two parts.
+    (
+        {f"{OURS}/mine/model.yml": YML.format('"TMP/my model.gguf"'), "TMP/my model.gguf": 1},
+        ["mine"],
+    ),
+    (
+        {
+            f"{OURS}/s/model.yml": YML.format(f"{JAN}/s/m-00001-of-00002.gguf"),
+            f"{OURS}/s/m-00001-of-00002.gguf": 1,
+            f"{OURS}/s/m-00002-of-00002.gguf": 2,
+        },
+        ["s"],
+    ),
+    (
+        {
+            "~/Library/Caches/llama.cpp/a.gguf": 1,
+            f"{SUPPORT}/nomic.ai/GPT4All/b.gguf": 2,
+            f"{SUPPORT}/Jan/data/{JAN}/j/model.gguf": 3,
+            f"{SUPPORT}/Jan/data/{JAN}/j/model.yml": YML.format(f"{JAN}/j/model.gguf"),
+        },
+        ["a.gguf", "j", "b.gguf"],
+    ),
+]
 
 
-def test_lm_studio_is_where_its_pointer_says(home: Path, tmp_path: Path) -> None:
-    zoo.put(home / ".lmstudio-home-pointer", f"{tmp_path / 'lms'}\n")
-    zoo.put(tmp_path / "lms" / "models" / "o" / "r" / "m.gguf", MODEL)
-    assert found("lm studio") == ["o/r/m.gguf"]
+@pytest.mark.parametrize(("files", "shown"), PLACES)
+def test_where_a_tool_keeps_its_models(
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    files: dict[str, str | int],
+    shown: list[str],
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin" if "Library" in str(files) else "linux")
+    for name, held in files.items():
+        path = Path(name.replace("~", str(home)).replace("TMP", str(tmp_path)))
+        text = str(held).replace("TMP", str(tmp_path))
+        zoo.put(path, some_model(20 + held) if isinstance(held, int) else text)
+    models = find_models(["llama.cpp", "lm studio", "jan", "gpt4all"]).models
+    assert [model.name for model in models] == shown
+    assert sum(len(model.parts) for model in models) == str(files).count(".gguf': ")
+    assert {model.repo for model in models if model.name.startswith("o/")} <= {"o/r"}
 
 
 @pytest.mark.parametrize("pointer", ["relative/path", "", "/a\0b", "\xff\xfe", "x" * 2_000_000])
@@ -164,22 +200,6 @@ def test_a_pointer_that_names_no_folder_is_not_followed(home: Path, pointer: str
     zoo.put(home / ".lmstudio-home-pointer", pointer.encode("latin-1"))
     zoo.put(home / ".lmstudio" / "models" / "o" / "r" / "m.gguf", MODEL)
     assert found("lm studio") == ([] if pointer.startswith("/") else ["o/r/m.gguf"])
-
-
-def test_an_older_lm_studio_has_its_home_in_the_cache(home: Path) -> None:
-    zoo.put(home / ".cache" / "lm-studio" / "models" / "o" / "r" / "m.gguf", MODEL)
-    assert found("lm studio") == ["o/r/m.gguf"]
-
-
-def test_lm_studio_may_keep_its_models_elsewhere(home: Path, tmp_path: Path) -> None:
-    settings = {"downloadsFolder": str(tmp_path / "big disk")}
-    zoo.put(home / ".lmstudio" / "settings.json", json.dumps(settings))
-    zoo.put(tmp_path / "big disk" / "o" / "r" / "m.gguf", MODEL)
-    zoo.put(home / ".lmstudio" / "models" / "loose.gguf", some_model(21))
-    assert [(m.name, m.repo) for m in find_models().models] == [
-        ("loose.gguf", None),
-        ("o/r/m.gguf", "o/r"),
-    ]
 
 
 # Ollama
@@ -208,32 +228,23 @@ def test_ollama_models_have_the_names_that_ollama_gives_them(
     assert model.path == ollama / "blobs" / f"sha256-{zoo.sha256(MODEL)}"
 
 
-@pytest.mark.parametrize("media", ["projector", "adapter", "params", "tensor"])
-def test_only_the_model_of_a_manifest_counts(ollama: Path, media: str) -> None:
-    zoo.put_in_ollama(ollama, f"{OLLAMA}/m/latest", MODEL, media)
-    assert find_models().models == ()
-
-
-def test_what_lies_at_another_depth_is_no_manifest(ollama: Path) -> None:
-    for place in (f"{OLLAMA}/m", f"{OLLAMA}/n/latest/x/y"):
+def test_only_the_models_of_manifests_count(ollama: Path) -> None:
+    for media in ("projector", "adapter", "params", "tensor"):
+        zoo.put_in_ollama(ollama, f"{OLLAMA}/{media}/latest", MODEL, media)
+    for place in (f"{OLLAMA}/m", f"{OLLAMA}/n/latest/x/y"):  # too high and too deep
         zoo.put_in_ollama(ollama, place, MODEL)
     assert find_models().models == ()
     assert find_models().notes == ()
 
 
-def test_a_dangling_entry_gives_way_to_the_older_manifest(ollama: Path) -> None:
+def test_the_newer_entry_goes_before_the_older_manifest_unless_it_dangles(ollama: Path) -> None:
     entry = zoo.put_in_new_ollama(ollama, "ollama.com/library/m/latest", MODEL)
-    entry.resolve().unlink()
-    assert find_models().models == ()
-    zoo.put_in_ollama(ollama, f"{OLLAMA}/m/latest", MODEL)
-    assert names(find_models()) == ["m:latest"]
-
-
-def test_the_newer_entry_goes_before_the_older_manifest(ollama: Path) -> None:
-    zoo.put_in_new_ollama(ollama, "ollama.com/library/m/latest", MODEL)
     zoo.put_in_ollama(ollama, f"{OLLAMA}/m/latest", some_model(21))
-    (model,) = find_models().models
-    assert model.sha256 == zoo.sha256(MODEL)
+    assert [model.sha256 for model in find_models().models] == [zoo.sha256(MODEL)]
+    entry.resolve().unlink()
+    assert [model.sha256 for model in find_models().models] == [zoo.sha256(some_model(21))]
+    (ollama / "manifests" / OLLAMA / "m" / "latest").unlink()
+    assert find_models().models == ()
 
 
 def test_a_list_may_hold_whole_manifests(ollama: Path) -> None:
@@ -243,21 +254,13 @@ def test_a_list_may_hold_whole_manifests(ollama: Path) -> None:
     assert names(find_models()) == ["m:latest"]
 
 
-@pytest.mark.parametrize(
-    "digest",
-    [
-        "sha256:../../../outside",
-        "sha256:" + "a" * 63,
-        "sha256:" + "G" * 64,
-        "sha256-" + "a" * 64 + "/../x",
-        "md5:" + "a" * 64,
-        "a" * 64,
-        "",
-        None,
-        7,
-        ["sha256:" + "a" * 64],
-    ],
-)
+DIGESTS: list[object] = [
+    *("sha256:../../../outside", "sha256-" + "a" * 64 + "/../x", "md5:" + "a" * 64, "a" * 64, ""),
+    *("sha256:" + "a" * 63, "sha256:" + "G" * 64, None, 7, ["sha256:" + "a" * 64]),
+]
+
+
+@pytest.mark.parametrize("digest", DIGESTS)
 def test_only_digests_lead_to_blobs(ollama: Path, digest: object) -> None:
     zoo.put(ollama.parent / "outside", MODEL)
     layer = {"mediaType": "application/vnd.ollama.image.model", "digest": digest}
@@ -328,46 +331,14 @@ def test_no_manifest_breaks_the_search(
 # Jan and GPT4All
 
 
-@pytest.fixture
-def jan(home: Path) -> Path:
-    return home / ".local" / "share" / "Jan" / "data"
-
-
-def put_yml(jan: Path, name: str, model_path: str) -> Path:
-    return zoo.put(
-        jan / "llamacpp" / "models" / name / "model.yml",
-        f"embedding: false\nmodel_path: {model_path}\nname: x\n",
-    )
-
-
-def test_a_model_that_jan_imported_is_found_where_it_is(jan: Path, tmp_path: Path) -> None:
-    path = zoo.put(tmp_path / "downloads" / "my model.gguf", MODEL)
-    put_yml(jan, "mine", f'"{path}"')
-    (model,) = find_models().models
-    assert (model.name, model.path, model.source) == ("mine", path, "jan")
-
-
-def test_jan_may_keep_its_data_elsewhere(jan: Path, tmp_path: Path) -> None:
-    zoo.put(jan.parent / "settings.json", json.dumps({"data_folder": str(tmp_path / "jan")}))
-    put_yml(tmp_path / "jan", "a/b", "llamacpp/models/a/b/model.gguf")
-    zoo.put(tmp_path / "jan" / "llamacpp" / "models" / "a" / "b" / "model.gguf", MODEL)
-    assert found("jan") == ["a/b"]
-
-
-def test_a_split_model_of_jan_is_whole(jan: Path) -> None:
-    put_parts(jan / "llamacpp" / "models" / "s" / "m", [1, 2], 2)
-    put_yml(jan, "s", "llamacpp/models/s/m-00001-of-00002.gguf")
-    (model,) = find_models().models
-    assert (model.name, len(model.parts)) == ("s", 2)
-
-
 @pytest.mark.parametrize(
     "model_path", ["../../../outside.gguf", "/dev/null", "", "llamacpp/models/x", "a\0.gguf", "~"]
 )
-def test_jan_leads_nowhere_it_should_not(jan: Path, home: Path, model_path: str) -> None:
+def test_jan_leads_nowhere_it_should_not(home: Path, model_path: str) -> None:
     zoo.put(home / ".local" / "outside.gguf", MODEL)
     zoo.put(home / "outside.gguf", MODEL)
-    put_yml(jan, "x", model_path)
+    data = home / ".local" / "share" / "Jan" / "data"
+    zoo.put(data / JAN / "x" / "model.yml", YML.format(model_path))
     assert find_models().models == ()
 
 

@@ -20,7 +20,7 @@ from localspec.chat.stats import GenerationStats
 from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.display.answer import meter, status_words
-from localspec.display.origins import _WORDS
+from localspec.display.pieces import LOOKS
 from localspec.server import app
 from localspec.server.api.replies import timings
 from localspec.server.guard import Access
@@ -101,9 +101,9 @@ def test_the_words_are_the_terminals() -> None:
     for name, words in reasons.items():
         assert not words or f'{name}: "{words}"' in script
     html = (FOLDER / "index.html").read_text("utf-8")
-    assert set(_WORDS) == set(get_args(Origin))
-    for origin, meaning in _WORDS.items():
-        assert f'<li class="{origin}">{meaning}</li>' in html
+    assert set(LOOKS) == set(get_args(Origin))
+    for origin, look in LOOKS.items():
+        assert f'<li class="{origin}">{look.words}</li>' in html
         assert f'"{origin}"' in script
 
 

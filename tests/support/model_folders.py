@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from localspec.library import tool_caches
-from localspec.library.local_models import Inventory, LocalModel, Source, find_models
+from localspec.library.local_models import Inventory, LocalModel, find_models
+from localspec.library.scan import Source
 from localspec.metadata.header import ModelHeader, read_header
 from tests.support import zoo
 from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words

@@ -1,0 +1,48 @@
+"""Draws docs/chat.svg: a chat with its meter, and where each token came from.
+
+    python scripts/draw_chat.py [--question TEXT]
+
+It answers with the bundled pair padded by `localspec demo`, so the figures are of this machine.
+"""
+
+import argparse
+import io
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+import localspec
+from localspec.bench.demo import padded_pair
+from localspec.display.answer import meter
+from localspec.display.origins import legend
+from localspec.display.pieces import AnswerStyle, ShownPieces, append
+
+PICTURE = Path(__file__).parents[1] / "docs" / "chat.svg"
+QUESTION = "How is random.choice implemented?"
+COLUMNS = 80
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--question", default=QUESTION)
+    question = parser.parse_args().question
+    target, draft = padded_pair("F16", lambda label, done, total: None)
+    style = AnswerStyle(origins="colours")
+    shown, answer = ShownPieces(style), Text()
+    with localspec.load(target, draft, ctx_size=512, temperature=0) as model:
+        model.generate(question, max_tokens=16)  # the first passes page the weights in
+        for piece in model.stream(question, max_tokens=120):
+            for text, colour in shown.styled(piece):
+                append(answer, text, colour)
+    out = Console(width=COLUMNS, record=True, file=io.StringIO(), force_terminal=True)
+    out.print(Text("$ localspec chat --target target-F16.gguf --draft draft-F16.gguf --show-draft"))
+    out.print(legend("colours"))
+    out.print(Text.assemble((">>> ", "bold"), question))
+    out.print(answer)
+    out.print(Text(meter(piece.stats, piece.draft_tokens, COLUMNS, piece.status), style="dim"))
+    out.save_svg(str(PICTURE), title="localspec chat")
+
+
+if __name__ == "__main__":
+    main()
