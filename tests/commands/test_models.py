@@ -324,7 +324,7 @@ def test_a_pair_survives_ten_kills(stocked: FakeHub, localspec: Command, pair: P
         assert path.read_bytes() in (pair.target.read_bytes(), pair.draft.read_bytes())
     assert len(files) < 2
     done = localspec("download", *PAIR)
-    assert done.code == 0 and "Going on with " in done.err
+    assert done.code == 0 and "Resuming " in done.err
     starts = {int(str(r.range)[6:].split("-")[0]) for r in stocked.asked("resolve") if r.range}
     assert {25_000, 50_000, 75_000, 100_000} <= starts
     stocked.stop()
@@ -347,7 +347,7 @@ def test_ctrl_c_keeps_what_came(
     assert (done.code, done.out) == (130, "") and "Traceback" not in done.err
     assert [p.suffix for p in paths.models_folder().rglob("*") if p.is_file()] == [".part"]
     again = localspec("download", PAIR[0])
-    assert again.code == 0 and "Going on with big-Q4_K_M.gguf" in again.err
+    assert again.code == 0 and "Resuming big-Q4_K_M.gguf" in again.err
     assert Path(again.out.strip()).read_bytes() == pair.target.read_bytes()
 
 
@@ -356,11 +356,11 @@ def test_bytes_that_came_wrong_are_fetched_again(
 ) -> None:
     stocked.faults.append(flip(170_000, path="big-Q4_K_M", times=2))  # one for its header
     done = localspec("download", PAIR[0])
-    assert done.code == 0 and "came wrong" in done.err
+    assert done.code == 0 and "is damaged" in done.err
     assert Path(done.out.strip()).read_bytes() == pair.target.read_bytes()
     stocked.faults[:] = [flip(90_000, path="small", times=None)]
     wrong = localspec("download", PAIR[1])
-    assert wrong.code == 1 and wrong.out == "" and "came wrong twice" in wrong.err
+    assert wrong.code == 1 and wrong.out == "" and "was damaged twice" in wrong.err
     assert not [path for path in paths.models_folder().rglob("*small*") if path.is_file()]
 
 

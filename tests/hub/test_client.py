@@ -215,7 +215,7 @@ def test_a_wrong_token(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, model: Rem
         error = refused(call)
         assert "refuses your access token" in error.message and "HF_TOKEN" in error.hint
     monkeypatch.setenv("HF_TOKEN", "hf_geheim\u00e4")
-    assert "characters that no token has" in refused(lambda: read(model)).message
+    assert "invalid characters" in refused(lambda: read(model)).message
 
 
 def test_a_saved_token(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -514,7 +514,7 @@ def test_what_is_not_read_is_not_waited_for(hub: FakeHub) -> None:
     found = client.resolve(Reference(REPO))
     pieces = client.stream(found, found.files[0])
     assert next(pieces)[:10] == DATA[:10]
-    pieces.close()  # type: ignore[attr-defined]
+    pieces.close()
     assert read(found, 1 << 39, (1 << 39) + 5) == bytes(5)
 
 
