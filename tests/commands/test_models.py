@@ -289,7 +289,7 @@ from localspec.display import models as lists
 from localspec.library import acquire
 from localspec.hub import client as hub
 
-real = hub.stream
+real = hub.stream_resuming
 
 def deadly(*arguments):
     left = 25_000
@@ -299,7 +299,7 @@ def deadly(*arguments):
         if left <= 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-hub.stream = deadly  # for downloads; headers are read as ever
+hub.stream_resuming = deadly  # for downloads; headers are read as ever
 sys.argv = ["localspec", "download", *sys.argv[1:]]
 for _ in range(10):
     child = os.fork()
@@ -334,7 +334,7 @@ def test_a_pair_survives_ten_kills(stocked: FakeHub, localspec: Command, pair: P
 def test_ctrl_c_keeps_what_came(
     stocked: FakeHub, localspec: Command, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = hub_client.stream
+    real = hub_client.stream_resuming
 
     def interrupted(*arguments: object) -> object:
         for piece in real(*arguments):  # type: ignore[arg-type]
@@ -342,7 +342,7 @@ def test_ctrl_c_keeps_what_came(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(hub_client, "stream", interrupted)
+        patch.setattr(hub_client, "stream_resuming", interrupted)
         done = localspec("download", PAIR[0])
     assert (done.code, done.out) == (130, "") and "Traceback" not in done.err
     assert [p.suffix for p in paths.models_folder().rglob("*") if p.is_file()] == [".part"]
