@@ -611,7 +611,7 @@ PROBLEMS: list[tuple[str, int, str]] = [
     ("download org/Original", 1, "org/Original holds only safetensors, and no GGUF file"),
     ("run -m org/Original hi", 1, "org/Original holds only safetensors, and no GGUF file"),
     ("check TARGET org/Original", 2, "org/Original holds only safetensors, and no GGUF file"),
-    ("download org/eyes-GGUF", 1, "holds only what lies beside a model: mmproj-eyes-F16.gguf"),
+    ("download org/eyes-GGUF", 1, "holds only sidecars of a model: mmproj-eyes-F16.gguf"),
     ("download org/two-GGUF:Q8_0", 1, "one-Q8_0.gguf, another-Q8_0.gguf"),
     ("download hf:org/big-GGUF/big-Q2_K.gguf", 1, "has no file big-Q2_K.gguf; the nearest are"),
     ("download org/junk-GGUF", 1, "it is a text file"),

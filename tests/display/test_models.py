@@ -17,7 +17,7 @@ from rich.console import Console
 from localspec.core.formatting import one_line
 from localspec.display import console
 from localspec.display import models as lists
-from localspec.hub.provenance import Verdict
+from localspec.hub.provenance import Verification
 from localspec.library import user_pairs
 from localspec.library.catalog import load_catalog
 from localspec.library.local_models import Inventory, LocalModel, find_models
@@ -266,8 +266,8 @@ def test_when_nothing_fits_the_nearest_say_why(in_zoo: zoo.Zoo, streams: Streams
 
 def test_verdicts_are_told_as_they_come(streams: Streams) -> None:
     path = Path("/models/a.gguf")
-    right = Verdict(path, "right", "a.gguf is right.")
-    wrong = Verdict(path, "wrong", "b.gguf is wrong.", "Remove it.")
+    right = Verification(path, "right", "a.gguf is right.")
+    wrong = Verification(path, "wrong", "b.gguf is wrong.", "Remove it.")
     assert lists.verdicts(iter([right, right])) == [right, right]
     assert streams.read()[0] == 2 * "right         a.gguf is right.\n"
     assert lists.verdicts(iter([right, wrong, right])) == [right, wrong, right]
@@ -301,7 +301,7 @@ def test_no_name_moves_the_cursor(tmp_path: Path, columns: int) -> None:
         None,
     )  # fmt: skip
     refused = (Refusal(header, one_line(HOSTILE), HOSTILE, HOSTILE, True),)
-    verdict = Verdict(header.path, "wrong", HOSTILE, HOSTILE)
+    verdict = Verification(header.path, "wrong", HOSTILE, HOSTILE)
     # `Window` fails at whatever would move the cursor, retitle it or turn the line around.
     drawn(columns, lambda: lists.models(Inventory((model,), (HOSTILE,), ())))
     drawn(columns, lambda: lists.models(Inventory((), (), (header.path,))))

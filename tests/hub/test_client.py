@@ -239,7 +239,7 @@ def test_a_file_that_was_removed(hub: FakeHub, model: RemoteModel) -> None:
     commit = hub.repos[REPO].commit
     del hub.repos[REPO].files[NAME]
     hub.repos[REPO].revisions[commit] = commit
-    assert f"no longer hands out {NAME}" in refused(lambda: read(model)).message
+    assert f"no longer has {NAME}" in refused(lambda: read(model)).message
 
 
 @pytest.mark.parametrize(
@@ -497,7 +497,7 @@ def test_another_range_than_asked(hub: FakeHub, model: RemoteModel) -> None:
 
 def test_a_compressed_answer(hub: FakeHub, model: RemoteModel) -> None:
     hub.faults = [Fault("gzip")]
-    assert "was compressed on its way" in refused(lambda: read(model)).message
+    assert "was compressed in transfer" in refused(lambda: read(model)).message
 
 
 def test_a_file_of_another_size(hub: FakeHub, model: RemoteModel) -> None:

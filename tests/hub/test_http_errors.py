@@ -64,7 +64,7 @@ def usual_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         (404, "RepoNotFound", None, "no public repository org/model-GGUF"),
         (404, "RepoNotFound", "hf_x", "no repository org/model-GGUF that your access token may"),
         (404, "RevisionNotFound", None, "org/model-GGUF has no revision v9"),
-        (404, "EntryNotFound", None, "org/model-GGUF no longer hands out sub/x.gguf"),
+        (404, "EntryNotFound", None, "org/model-GGUF no longer has sub/x.gguf"),
         (416, None, None, "sub/x.gguf has fewer bytes on the Hub, not the 1,000 of its listing"),
         (403, None, None, "The Hub forbids access to org/model-GGUF"),
         (418, None, None, "The Hub does not answer like a Hub: status 418"),
@@ -142,7 +142,7 @@ def test_any_refusal_is_one_clean_sentence(
         (httpx2.InvalidURL("x"), "is no address of a Hub", False),
         (
             httpx2.ConnectError("[SSL: CERTIFICATE_VERIFY_FAILED] x"),
-            "cannot prove who it is",
+            "has no valid certificate",
             False,
         ),
         (httpx2.ConnectError("refused\n"), "The Hub cannot be reached: refused\\n", True),
@@ -192,7 +192,7 @@ def test_the_bytes_that_were_asked_for() -> None:
         (answer(200, Content_Length="999"), 0, "has 999 bytes on the Hub"),
         (answer(200, Content_Length="\t9"), 0, "bytes on the Hub"),
         (answer(200, Content_Length="1000"), 10, "sends all of sub/x.gguf"),
-        (answer(200, Content_Encoding="gzip"), 0, "was compressed on its way"),
+        (answer(200, Content_Encoding="gzip"), 0, "was compressed in transfer"),
     ],
 )
 def test_other_bytes_than_asked_for(said: httpx2.Response, start: int, says: str) -> None:

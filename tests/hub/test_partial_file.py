@@ -332,7 +332,7 @@ def test_room_is_looked_for_where_the_folder_will_be(
     check_space(tmp_path / "not" / "yet", 2 << 30)
     with pytest.raises(DownloadProblem) as problem:
         check_space(tmp_path, (2 << 30) + (100 << 20))
-    assert "lacks 100 MiB: 2.1 GiB are still to come, 2.0 GiB are free" in problem.value.message
+    assert "lacks 100 MiB: 2.1 GiB are missing, 2.0 GiB are free" in problem.value.message
     assert asked == [tmp_path, tmp_path] and not (tmp_path / "not").exists()
 
 
