@@ -77,13 +77,6 @@ def test_what_is_final(status: int, code: str | None, token: str | None, says: s
     assert says in sentence(error) and not isinstance(error, DroppedConnection)
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 504])
-def test_what_asking_again_may_mend(status: int) -> None:
-    error = http_errors.of_response(answer(status, Retry_After="7"), REFERENCE, None, FILE)
-    assert isinstance(error, DroppedConnection) and error.retry_after == 7
-    sentence(error)
-
-
 def test_a_disabled_repository() -> None:
     said = answer(403, X_Error_Message="Access to this resource is disabled.")
     assert "was disabled" in sentence(http_errors.of_response(said, REFERENCE, None))

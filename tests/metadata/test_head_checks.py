@@ -58,10 +58,7 @@ FIT: dict[str, tuple[bytes, bytes]] = {
         target_bytes("deepseek4", keys={"hyper_connection.count": 4}),
         mtp_bytes("deepseek4", keys={"hyper_connection.count": 4}),
     ),
-    "an assistant": (
-        target_bytes("gemma4", heads=0, keys=GEMMA),
-        assistant_bytes(keys=GEMMA),
-    ),
+    "an assistant": (target_bytes("gemma4", heads=0, keys=GEMMA), assistant_bytes(keys=GEMMA)),
     "eagle3": (target_bytes("llama", heads=0), eagle3_bytes()),
     "eagle3, first layer": (target_bytes("llama", heads=0), eagle3_bytes(layers=(0, 1, 3))),
     "eagle3 behind the last layer": (target_bytes(), eagle3_bytes(layers=(1, 2, LAYERS))),
