@@ -129,7 +129,6 @@ class PartHeader:
     """
 
     path: Path
-    version: int
     n_bytes: int
     values: dict[str, Value] = field(default_factory=dict)
     arrays: dict[str, Array] = field(default_factory=dict)
@@ -213,7 +212,7 @@ class HeaderReader:
     """Reads the header of one file in steps; `part` has what was read so far."""
 
     def __init__(self, source: Source) -> None:
-        self.part = PartHeader(source.path, 0, source.n_bytes)
+        self.part = PartHeader(source.path, source.n_bytes)
         self._keys = self._read(ByteReader(source))
         self._pending: str | None = None  # the key whose value comes next
 
@@ -227,13 +226,14 @@ class HeaderReader:
                 return
         self._pending = None
 
-    def finish(self) -> None:
+    def finish(self) -> PartHeader:
         self.advance(lambda key: False)
+        return self.part
 
     def _read(self, reader: ByteReader) -> Iterator[str]:
         """Read everything; yields each key before its value, but after an array's length."""
         part = self.part
-        part.version = _read_version(reader)
+        _check_version(reader)
         # The smallest tensor description is 24 bytes, the smallest key with its value 14.
         n_tensors = reader.count("tensors", MAX_TENSORS, 24)
         n_keys = reader.count("keys", MAX_KEYS, 14)
@@ -253,7 +253,7 @@ class HeaderReader:
         part.n_header = reader.offset
 
 
-def _read_version(reader: ByteReader) -> int:
+def _check_version(reader: ByteReader) -> None:
     if reader.n_bytes == 0:
         reader.fail("is empty")
     start = reader.take(min(4, reader.n_bytes))
@@ -267,7 +267,6 @@ def _read_version(reader: ByteReader) -> int:
         reader.fail("is a GGUF file of version 1", "llama.cpp reads 2 and 3: get a newer file.")
     if version not in (2, 3):
         reader.fail(f"is a GGUF file of version {version}, expected 2 or 3", UPGRADE)
-    return version
 
 
 def _fail_impostor(reader: ByteReader, start: bytes) -> NoReturn:

@@ -56,12 +56,10 @@ class ModelHeader:
     complete: bool
     path: Path
     paths: tuple[Path, ...]
-    version: int
     n_bytes: int
     architecture: str
     name: str | None
     type: str | None
-    file_type: int | None
     quantization: str
     parameters: int
     context_length: int | None
@@ -175,8 +173,7 @@ def _build_header(parts: Sequence[PartHeader], complete: bool = True) -> ModelHe
     vocab = build_vocab(first) if complete or has_tokens else None
     pre, n_tokens = _tokens_of(first, vocab, complete)
     # Before the end nothing more is read, lest a value of a wrong type hide what is certain.
-    rest = first if complete else PartHeader(first.path, first.version, first.n_bytes)
-    file_type = rest.number("general.file_type")
+    rest = first if complete else PartHeader(first.path, first.n_bytes)
     trimmed = read_trimmed(rest, architecture, len(parts))
 
     def number(key: str) -> int | None:
@@ -186,13 +183,11 @@ def _build_header(parts: Sequence[PartHeader], complete: bool = True) -> ModelHe
         complete=complete,
         path=first.path,
         paths=tuple(part.path for part in parts),
-        version=first.version,
         n_bytes=sum(part.n_bytes for part in parts),
         architecture=architecture,
         name=_label(first, "general.name"),
         type=kind,
-        file_type=file_type,
-        quantization=_quantization(file_type, tensors),
+        quantization=_quantization(rest.number("general.file_type"), tensors),
         parameters=sum(tensor.n_elements for tensor in tensors),
         context_length=first.number(f"{architecture}.context_length"),
         block_count=number("block_count"),

@@ -1,7 +1,7 @@
 """Split GGUF models: reads all parts, and checks that they belong together."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from localspec.core.errors import FileProblem
@@ -18,20 +18,13 @@ def read_parts(path: Path) -> list[PartHeader]:
     little-endian GGUF file of version 2 or 3.
     """
     first = read_part(path)
-    parts = [first]
-    for other in _other_parts(first):
-        parts.append(read_part(other))
-        _join(parts)
-    _check_tensors(parts)
-    return parts
+    return _joined(first, map(read_part, _other_parts(first)))
 
 
 def read_part(path: Path) -> PartHeader:
     """Parse one file; raises as `read_parts`."""
     with open_file(path) as file:
-        reader = HeaderReader(file)
-        reader.finish()
-        return reader.part
+        return HeaderReader(file).finish()
 
 
 def finish_parts(readers: Sequence[HeaderReader]) -> list[PartHeader]:
@@ -39,15 +32,17 @@ def finish_parts(readers: Sequence[HeaderReader]) -> list[PartHeader]:
 
     Raises what the sources raise, and `NotAGGUF` for a damaged header or parts of other models.
     """
-    parts: list[PartHeader] = []
-    for reader in readers:
-        reader.finish()
-        parts.append(reader.part)
-        count = parts[0].number("split.count") or 1
-        if count != len(readers):
-            parts[0].fail(
-                f"says that its model has {count:,} parts, but {len(readers):,} are there"
-            )
+    first, count = readers[0].finish(), len(readers)
+    said = first.number("split.count") or 1
+    if said != count:
+        first.fail(f"says that its model has {said:,} parts, but {count:,} are there")
+    return _joined(first, (reader.finish() for reader in readers[1:]))
+
+
+def _joined(first: PartHeader, others: Iterable[PartHeader]) -> list[PartHeader]:
+    parts = [first]
+    for other in others:
+        parts.append(other)
         _join(parts)
     _check_tensors(parts)
     return parts
@@ -58,10 +53,7 @@ def _join(parts: list[PartHeader]) -> None:
 
     Otherwise a thousand parts, which may be links to one file, would fill the memory.
     """
-    *others, last = parts
-    if not others:
-        return
-    index, count = len(others), parts[0].number("split.count")
+    last, index, count = parts[-1], len(parts) - 1, parts[0].number("split.count")
     if last.number("split.no") != index or last.number("split.count") not in (None, count):
         last.fail(f"does not say that it is part {index + 1} of {count}")
     for kept in (last.values, last.arrays, last.announced, last.types, last.spans):
