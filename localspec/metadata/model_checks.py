@@ -14,6 +14,7 @@ from localspec.metadata.header import ModelHeader
 from localspec.metadata.vocab import Vocab
 
 Role = Literal["target", "draft", "file"]
+Fault = tuple[str, str]  # rule, and a sentence without its subject
 
 _DELTA_NETS = ("qwen35", "qwen35moe", "qwen3next")
 MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
@@ -42,22 +43,26 @@ def check_file(header: ModelHeader, role: Role, without_weights: Level) -> Itera
         yield sidecar
         return
     if kind.is_model and not header.is_autoregressive:
-        yield make_finding(
-            "not-autoregressive",
-            f"The {role} ({one_line(header.architecture)}) is {_other(header)}.",
-        )
+        message = f"The {role} ({one_line(header.architecture)}) is {_other(header)}."
+        yield make_finding("not-autoregressive", message)
     if not header.tensors and header.split_count < 2:
         message = f"The {role} holds a tokenizer only, no weights."
         yield make_finding("vocabulary-only", message, level=without_weights)
-    for absurd in _absurd_values(header):
-        yield make_finding("absurd-header", f"The {role} {absurd}.")
-    yield from _check_tokenizer(header, role)
+    yield from _findings(role, _absurd_values(header))
+    # No text is given to a draft: one without tokens is refused for its type alone.
+    if role != "draft" or not loads_without_texts(header):
+        yield from _findings(role, _tokenizer_faults(header.vocab))
     if kind.is_model:
-        yield from _check_embedding(header, role)
+        yield from _findings(role, _embedding_faults(header))
         if role != "draft" and (problem := heads_problem(header)):
             yield make_finding("heads-left-out", problem, level="info")
     else:
         yield from check_heads(header, kind)
+
+
+def _findings(role: Role, faults: Iterator[Fault]) -> Iterator[Finding]:
+    for rule, fault in faults:
+        yield make_finding(rule, f"The {role} {fault}.")
 
 
 def _other(header: ModelHeader) -> str:
@@ -69,17 +74,16 @@ def _other(header: ModelHeader) -> str:
 
 def check_prompt(vocab: Vocab | None, role: Role) -> Iterator[Finding]:
     """Findings for BOS and EOS at which the first prompt of a target would end the process."""
-    if not vocab or vocab.type not in _ADD_TOKENS:
-        return
+    if vocab and vocab.type in _ADD_TOKENS:
+        yield from _findings(role, _prompt_faults(vocab))
+
+
+def _prompt_faults(vocab: Vocab) -> Iterator[Fault]:
     # WPM begins every text with BOS, whatever the file says; it never adds EOS.
     if (vocab.add_bos or vocab.type == "WPM") and vocab.bos_id is None:
-        yield make_finding(
-            "no-bos-id", f"The {role} begins each prompt with BOS, but has no such token."
-        )
+        yield "no-bos-id", "begins each prompt with BOS, but has no such token"
     if vocab.add_eos and vocab.type != "WPM" and vocab.eos_id is None:
-        yield make_finding(
-            "no-eos-id", f"The {role} ends each prompt with EOS, but has no such token."
-        )
+        yield "no-eos-id", "ends each prompt with EOS, but has no such token"
 
 
 def check_template(header: ModelHeader, role: Role) -> Iterator[Finding]:
@@ -101,33 +105,33 @@ def loads_without_texts(header: ModelHeader) -> bool:
     return header.vocab is not None and header.vocab.type == "NONE" and _dummy_tokens(header) > 0
 
 
-def _absurd_values(header: ModelHeader) -> Iterator[str]:
+def _absurd_values(header: ModelHeader) -> Iterator[Fault]:
     """Header values at which llama.cpp's assertions end the process."""
     layers, epsilon = header.block_count, header.get("attention.layer_norm_rms_epsilon")
     heads = claimed_heads(header)
     if layers is not None and not 1 <= layers <= MAX_LAYERS:
-        yield f"claims {layers:,} layers; llama.cpp allows 1 to {MAX_LAYERS}"
+        yield "absurd-header", f"claims {layers:,} layers; llama.cpp allows 1 to {MAX_LAYERS}"
     if heads > (layers or heads):
-        yield f"claims {heads:,} prediction heads among {layers:,} layers"
+        yield "absurd-header", f"claims {heads:,} prediction heads among {layers:,} layers"
     if isinstance(epsilon, float) and not (math.isfinite(epsilon) and epsilon >= 0):
-        yield f"has an epsilon of {epsilon} for its norms"
+        yield "absurd-header", f"has an epsilon of {epsilon} for its norms"
     # Dimensions of a head that rotary embedding turns, in pairs (`ggml_rope_impl`).
     turned, length = header.get("rope.dimension_count"), header.get("attention.key_length")
     if type(turned) is int and (turned % 2 or (type(length) is int and turned > length)):
         whole = f" of {length:,}" if type(length) is int else ""
-        yield f"rotates {turned:,}{whole} dimensions of a head"
+        yield "absurd-header", f"rotates {turned:,}{whole} dimensions of a head"
     if header.architecture in _DELTA_NETS and draft_kind(header).is_model:  # not heads alone
         yield from _absurd_delta_net(header)
 
 
-def _absurd_delta_net(header: ModelHeader) -> Iterator[str]:
+def _absurd_delta_net(header: ModelHeader) -> Iterator[Fault]:
     """Sizes of a gated delta net's state (`build_layer_attn_linear`), and of its interval."""
     keys = ("ssm.inner_size", "ssm.time_step_rank", "ssm.state_size")
     inner, heads, state = (whole_number(header, key) for key in keys)
     if inner is not None and heads is not None and state is not None and inner != heads * state:
-        yield f"has a state of {inner:,} channels in {heads:,} heads of {state:,}"
+        yield "absurd-header", f"has a state of {inner:,} channels in {heads:,} heads of {state:,}"
     if whole_number(header, "full_attention_interval") == 0:
-        yield "has attention in each 0th layer"
+        yield "absurd-header", "has attention in each 0th layer"
 
 
 def _find_sidecar(header: ModelHeader, role: Role, kind: DraftKind) -> Finding | None:
@@ -150,72 +154,54 @@ def _sidecar_by_name(header: ModelHeader, role: Role, kind: DraftKind) -> tuple[
     return known
 
 
-def _check_tokenizer(header: ModelHeader, role: Role) -> Iterator[Finding]:
-    """Whether `llama_vocab::impl::load` would throw, or end the process."""
-    vocab = header.vocab
+def _tokenizer_faults(vocab: Vocab | None) -> Iterator[Fault]:
+    """Why `llama_vocab::impl::load` would throw, or end the process."""
     if vocab is None:
-        yield make_finding("no-tokenizer", f"The {role} holds no tokenizer.")
+        yield "no-tokenizer", "holds no tokenizer"
     elif vocab.type == "NONE":
-        # No text is given to a draft: as one, such a model is refused for its type alone.
-        if role != "draft" or not loads_without_texts(header):
-            yield make_finding(
-                "no-vocabulary", f"The {role} has the tokenizer {vocab.model!r}: no tokens."
-            )
+        yield "no-vocabulary", f"has the tokenizer {vocab.model!r}: no tokens"
     elif vocab.type == "unknown":
-        shown = one_line(vocab.model)
-        yield make_finding("unknown-tokenizer", f"The {role} has the unknown tokenizer '{shown}'.")
+        yield "unknown-tokenizer", f"has the unknown tokenizer '{one_line(vocab.model)}'"
     elif not len(vocab):
-        yield make_finding(
-            "no-tokenizer", f"The {role} has a {vocab.type} tokenizer without tokens."
-        )
+        yield "no-tokenizer", f"has a {vocab.type} tokenizer without tokens"
     else:
-        if vocab.type == "BPE":
-            yield from _check_bpe(vocab, role)
+        if vocab.type == "BPE" and vocab.n_merges is None and vocab.pre != "kimi-k2":
+            yield "no-merges", "has a BPE tokenizer without merges, which llama.cpp cannot load"
+        if vocab.type == "BPE" and vocab.pre not in PRE_GROUPS:
+            yield "unknown-pre", f"has the unknown pre-tokenizer '{one_line(vocab.pre)}'"
         keys = vocab.keys()
-        yield from _check_duplicates(keys, role)
+        yield from _duplicates(keys)
         if vocab.type in _BYTES_BY_NAME:
-            yield from _check_bytes(vocab, keys, role)
+            yield from _bytes_without_number(vocab, keys)
 
 
-def _check_bpe(vocab: Vocab, role: Role) -> Iterator[Finding]:
-    if vocab.n_merges is None and vocab.pre != "kimi-k2":
-        message = f"The {role} has a BPE tokenizer without merges, which llama.cpp cannot load."
-        yield make_finding("no-merges", message)
-    if vocab.pre not in PRE_GROUPS:
-        shown = one_line(vocab.pre)
-        yield make_finding("unknown-pre", f"The {role} has the unknown pre-tokenizer '{shown}'.")
-
-
-def _check_duplicates(keys: list[bytes], role: Role) -> Iterator[Finding]:
+def _duplicates(keys: list[bytes]) -> Iterator[Fault]:
     """llama.cpp asserts that every token text is unique."""
     if len(set(keys)) == len(keys):
         return
     twice = [key for key, times in Counter(keys).items() if times > 1]
     first, second = islice((i for i, key in enumerate(keys) if key == twice[0]), 2)
-    yield make_finding(
-        "duplicate-tokens",
-        f"The {role} holds {counted(len(twice), 'token text')} more than once, "
-        f"such as {show_text(twice[0])} as ids {first} and {second}.",
-    )
+    example = f"such as {show_text(twice[0])} as ids {first} and {second}"
+    many = counted(len(twice), "token text")
+    yield "duplicate-tokens", f"holds {many} more than once, {example}"
 
 
-def _check_bytes(vocab: Vocab, keys: list[bytes], role: Role) -> Iterator[Finding]:
+def _bytes_without_number(vocab: Vocab, keys: list[bytes]) -> Iterator[Fault]:
     """llama.cpp reads a byte's number after the third character, and throws if there is none."""
     short = [i for i in vocab.ids_of_type(BYTE) if len(keys[i]) < len("<0x")]
     if short:
-        tokens = counted(len(short), "byte token")
         example = f"such as {show_text(keys[short[0]])} as id {short[0]}"
-        yield make_finding("byte-number", f"The {role} holds {tokens} without a number, {example}.")
+        many = counted(len(short), "byte token")
+        yield "byte-number", f"holds {many} without a number, {example}"
 
 
-def _check_embedding(header: ModelHeader, role: Role) -> Iterator[Finding]:
+def _embedding_faults(header: ModelHeader) -> Iterator[Fault]:
     """llama.cpp requires one row of the embedding for each token."""
     n_tokens = _dummy_tokens(header) if loads_without_texts(header) else len(header.vocab or ())
     shapes = [tensor.shape for tensor in header.tensors if tensor.name == "token_embd.weight"]
-    if not n_tokens or not shapes or len(shapes[0]) < 2 or shapes[0][1] == n_tokens:
-        return
-    sizes = f"{shapes[0][1]:,} rows for {n_tokens:,} tokens"
-    yield make_finding("embedding-size", f"The {role}'s embedding has {sizes}.")
+    if n_tokens and shapes and len(shapes[0]) > 1 and shapes[0][1] != n_tokens:
+        sizes = f"{shapes[0][1]:,} rows for {n_tokens:,} tokens"
+        yield "embedding-size", f"has an embedding of {sizes}"
 
 
 def _dummy_tokens(header: ModelHeader) -> int:
