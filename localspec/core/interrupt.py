@@ -49,8 +49,8 @@ def held_interrupt() -> Iterator[list[bool]]:
     the drawing on the screen.
     """
     pressed: list[bool] = []
-    hears = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not hears or threading.current_thread() is not threading.main_thread():
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not is_default or threading.current_thread() is not threading.main_thread():
         yield pressed
         return
     signal.signal(signal.SIGINT, lambda number, frame: pressed.append(True))

@@ -231,7 +231,7 @@ def _token() -> str | None:
         token = _headers(None).get("authorization", "").removeprefix("Bearer ")
     except (DeviceCodeError, OIDCError, OSError) as error:
         raise HubProblem(
-            f"The access token cannot be read: {http_errors.told(error)}.",
+            f"The access token cannot be read: {http_errors.message_of(error)}.",
             "Set HF_TOKEN, or save a token with `hf auth login`.",
         ) from None
     if not re.fullmatch(r"[!-~]*", token):

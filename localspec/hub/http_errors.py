@@ -168,15 +168,17 @@ def trouble(error: Exception) -> HubProblem:
         )
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return HubProblem(
-            f"{hub_name()} has no valid certificate: {told(error)}.",
+            f"{hub_name()} has no valid certificate: {message_of(error)}.",
             "Check this machine's clock; behind a proxy set SSL_CERT_FILE to its certificate.",
         )
     if isinstance(error, httpx2.ConnectError | httpx2.ProxyError):
-        return DroppedConnection(f"{hub_name()} cannot be reached: {told(error)}.", CHECK_ENDPOINT)
-    return DroppedConnection(f"The connection to the Hub broke: {told(error)}.", LATER)
+        return DroppedConnection(
+            f"{hub_name()} cannot be reached: {message_of(error)}.", CHECK_ENDPOINT
+        )
+    return DroppedConnection(f"The connection to the Hub broke: {message_of(error)}.", LATER)
 
 
-def told(error: Exception) -> str:
+def message_of(error: Exception) -> str:
     """The message of an error on one line."""
     return one_line(str(error)[:SHOWN]).rstrip(".") or type(error).__name__
 

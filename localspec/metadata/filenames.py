@@ -19,7 +19,7 @@ _HEADS = re.compile(r"(?:^|_)(mtp)-|(?:^|[-_.])(eagle3|dflash)(?=[-_.])", re.IGN
 
 
 def is_sidecar(path: str) -> bool:
-    """Whether a file is stored beside models and is none: a projector, prediction heads, imatrix.
+    """Whether a file is stored beside models: a projector, prediction heads, an imatrix.
 
     By its name and last folder; `path` has forward slashes.
     """

@@ -135,7 +135,7 @@ def _absurd_delta_net(header: ModelHeader) -> Iterator[Fault]:
 
 
 def _find_sidecar(header: ModelHeader, role: Role, kind: DraftKind) -> Finding | None:
-    """A file that is stored beside a model and is none."""
+    """The finding for a file that is no model, but stored beside one."""
     known = _sidecar_by_name(header, role, kind)
     if known is None and kind.is_model and (header.type or "model") != "model":
         known = f"a file of type '{one_line(header.type or '')}'", ""
