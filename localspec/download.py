@@ -1,12 +1,13 @@
-"""Resumable downloads from the Hub into the models folder, and verification by sha256.
+"""Resumable downloads from the Hub into the models folder.
 
-A partial file is kept; a complete one is compared with the hash that the Hub listed, and only then
-gets its name and a record of where it came from.
+A complete file is compared with the sha256 that the Hub listed, and only then gets its name and a
+record of its origin.
 """
 
 import os
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,14 +41,13 @@ Note = Callable[[str], None]
 
 RETRIES = 5  # in a row without a new byte
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0  # seconds between tries; it doubles
-WAITING_PAUSE = 0.5  # seconds between looks at a partial file that another process has
+WAITING_PAUSE = 0.5  # seconds between tries to lock a partial file
 
 
 def local_paths(reference: Reference, files: Sequence[RemoteFile], folder: Path) -> list[Path]:
-    """Where the files of a repository belong: `folder`/org/repo/path in the repository.
+    """Places of files: `folder`/org/repo/path, or org/repo@revision/path for another than main.
 
-    Of a revision other than main, `folder`/org/repo@revision/path. Raises DownloadProblem for a
-    name that is no plain path, such as one that leads out of `folder`; hidden names are ours.
+    Raises DownloadProblem for an unsafe name, such as one that is hidden or leads out of `folder`.
     """
     paths = []
     for file in files:
@@ -76,12 +76,12 @@ def fetch(
     on_note: Note | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Path]:
-    """All files of a model, complete and checked, part 1 first; what is there is not fetched.
+    """All files of a model, complete and checked, part 1 first; fetches those that are missing.
 
-    They are those below `folder`, or those of the Hub's local cache where all of them are there.
-    `on_progress` counts the bytes of all files together; `on_note` hears, in sentences, of waits,
-    retries and checks. Raises DownloadProblem for what went wrong here, HubProblem for what the Hub
-    refused; in both cases, and after Ctrl-C, what came is kept and the next call goes on from it.
+    They lie below `folder`, or in the Hub's local cache if all of them are there. `on_progress`
+    gets the bytes of all files together, and `on_note` sentences about waits, retries and checks.
+    Raises DownloadProblem for local failures and HubProblem for the Hub's. After an error or
+    Ctrl-C, the next call resumes the download.
     """
     _check_listing(model)
     paths = local_paths(model.reference, model.files, folder)
@@ -100,13 +100,10 @@ def fetch(
 
 
 def downloaded(reference: Reference, folder: Path) -> list[Path] | None:
-    """The files that a reference names, found in `folder` without the Hub; None if one lacks.
-
-    They are chosen among what was downloaded by the rules that choose among what the Hub lists.
-    """
+    """The files of a reference in `folder`, chosen as on the Hub; None if one is missing."""
     here: dict[str, tuple[Path, str]] = {}
     listing = []
-    homes = dict.fromkeys((_home(reference), reference.repo))  # a commit may have come as main
+    homes = dict.fromkeys((_home(reference), reference.repo))  # a commit may have been main
     places = [folder.joinpath(*home.split("/")) for home in homes]
     for path, origin in (each for place in places for each in recorded(place)):
         known = reference.revision in (origin.revision, origin.commit)
@@ -117,7 +114,7 @@ def downloaded(reference: Reference, folder: Path) -> list[Path] | None:
         chosen = [here[file.path] for file in choose_files(reference, listing)]
     except HubProblem:
         return None
-    # Parts of different commits are no model, though their headers may agree.
+    # Parts of different commits do not belong together, though their headers may agree.
     return [path for path, _ in chosen] if len({commit for _, commit in chosen}) == 1 else None
 
 
@@ -141,7 +138,7 @@ def _cached(model: RemoteModel) -> list[Path] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Download:
-    """One file on its way to `path`; `before` bytes of the model come in files before it."""
+    """Download of one file to `path`; `before`: bytes of the model's files before it."""
 
     model: RemoteModel
     file: RemoteFile
@@ -163,7 +160,7 @@ class _Download:
         self.on_progress(self.name, self.before + done, self.model.size)
 
     def is_complete(self) -> bool:
-        """Whether the file is there, by its record and its size."""
+        """Whether the file exists, by its record and its size."""
         origin = self._record()
         if origin is None or not self._has_size():
             return False
@@ -172,7 +169,7 @@ class _Download:
         return origin.sha256 == self.file.sha256
 
     def n_missing(self) -> int:
-        """Bytes that may have to come."""
+        """Bytes to download at most."""
         if self._has_size():
             return 0
         return max(0, self.file.size - (size_of(self.partial_path) or 0))
@@ -204,7 +201,7 @@ class _Download:
         return size_of(self.path) == self.file.size
 
     def _wait(self, looks: int) -> None:
-        """Let another process go on with the file, and show how far it is."""
+        """Wait for another process that downloads the file, and report its progress."""
         if looks == 1:
             self.note(f"Another process is downloading {self.name}; waiting for it.")
         if came := size_of(self.partial_path):
@@ -212,34 +209,34 @@ class _Download:
         self.sleep(WAITING_PAUSE)
 
     def _adopt(self) -> bool:
-        """Whether the file is there without a fitting record, which it then gets.
+        """Whether the file exists without a matching record, which is then written.
 
-        Raises DownloadProblem for a file that was not downloaded: it is not ours to replace.
+        Raises DownloadProblem for a file that was not downloaded, as it must not be replaced.
         """
         if not os.path.lexists(self.path):
             return False
         origin = self._record()
         if self._has_size() and (origin is None or self.file.sha256 is not None):
-            self.note(f"{self.name} is there already; reading it, to see whether it is right.")
+            self.note(f"{self.name} exists already; reading it to check its sha256.")
             with writing(self.path):
                 found = sha256_of(self.path, self.report)
             if self.file.sha256 in (None, found):
                 self._write_record(found)
                 return True
-        # A record outlives its file: what has another size now was put there by somebody.
+        # A record outlives its file: a file of another size was put there by the user.
         if origin is None or size_of(self.path) != origin.size:
             raise DownloadProblem(
-                f"{one_line(str(self.path))} is in the way: it is not the file that the Hub lists, "
-                "nor as localspec downloaded it.",
+                f"{one_line(str(self.path))} is in the way: it differs from the file that the Hub "
+                "lists, and localspec did not download it.",
                 "Move it away, or set LOCALSPEC_MODELS to another folder.",
             )
         return False
 
     def _fill(self, partial: PartialFile) -> str:
-        """Complete the partial file, from nothing once more if it came wrong; return its sha256."""
+        """Complete the partial file, with a second attempt if its hash is wrong; its sha256."""
         if came := size_of(self.partial_path):
             here = f"{size(came)} of {size(partial.size)} are here"
-            self.note(f"Going on with {self.name}: {here}, and are read first.")
+            self.note(f"Resuming {self.name}: {here}, and are read first.")
         partial.recover(self.report)
         for attempt in range(2):
             try:
@@ -252,57 +249,41 @@ class _Download:
                 wrong = f"it is longer than {partial.size:,} bytes"
             partial.restart()
             if attempt == 0:
-                self.note(f"{self.name} came wrong ({wrong}); fetching it once more from nothing.")
+                self.note(f"{self.name} is damaged ({wrong}); downloading it once more.")
         partial.remove()
         raise DownloadProblem(
-            f"{self.name} came wrong twice and was removed: {wrong}.",
-            "Try again later; if a proxy stands between you and the Hub, it may alter files.",
+            f"{self.name} was damaged twice and was removed: {wrong}.",
+            "Try again later; a proxy between you and the Hub may alter files.",
         )
 
     def _transfer(self, partial: PartialFile) -> None:
-        """Go on until all bytes are there, over dropped connections, as long as more come."""
-        failures, ranges = 0, True
-        while partial.done < partial.size:
-            before, asked = partial.done, None
-            reason = "the connection ended early"
-            try:
-                self._take(partial, partial.done if ranges else 0)
-            except RangeIgnored:
-                if not ranges:
-                    raise
-                ranges = False
-                self.note(f"The Hub sends {self.name} only from its beginning, once more.")
-                continue
-            except DroppedConnection as dropped:
-                reason, asked = dropped.message.rstrip("."), dropped.retry_after
-            failures = failures + 1 if partial.done == before else 0
-            if partial.done < partial.size:
-                self._pause(partial, failures, reason, asked or 0.0)
+        """Receive the remaining bytes."""
 
-    def _pause(self, partial: PartialFile, failures: int, reason: str, asked: float) -> None:
-        """Wait before another try; raises DownloadProblem after too many that brought nothing."""
+        def retry(failure: DroppedConnection | RangeIgnored, failures: int) -> None:
+            if isinstance(failure, RangeIgnored):
+                self.note(f"The Hub sends {self.name} only from its beginning, once more.")
+            else:
+                self._pause(partial, failure, failures)
+
+        pieces = client.stream_resuming(self.model, self.file, partial.done, self.file.size, retry)
+        with closing(pieces):  # or its connection stays open
+            for piece in pieces:
+                partial.add(piece)
+                self.report(partial.done)
+
+    def _pause(self, partial: PartialFile, dropped: DroppedConnection, failures: int) -> None:
+        """Wait before the next request; raises DownloadProblem after too many without a byte."""
         stopped = f"{self.name} stopped at {size(partial.done)} of {size(partial.size)}"
+        reason = dropped.message.rstrip(".")
         if failures > RETRIES:
             raise DownloadProblem(
                 f"{stopped}, and {RETRIES} more tries brought nothing: {reason}.",
-                "Run the same command again later: it goes on from there.",
+                "Run the same command again later: it resumes there.",
             )
-        wait = min(LONGEST_PAUSE, max(asked, FIRST_PAUSE * 2 ** max(0, failures - 1)))
+        usual = FIRST_PAUSE * 2 ** max(0, failures - 1)
+        wait = min(LONGEST_PAUSE, max(dropped.retry_after or 0.0, usual))
         self.note(f"{stopped}: {reason}; trying again in {wait:.0f} s.")
         self.sleep(wait)
-
-    def _take(self, partial: PartialFile, start: int) -> None:
-        """One answer of the Hub, from `start`; what is here already is passed over."""
-        pieces = client.stream(self.model, self.file, start)
-        known = partial.done - start
-        try:
-            for piece in pieces:
-                partial.add(piece[known:])
-                known -= min(known, len(piece))
-                self.report(partial.done)
-        finally:
-            if isinstance(pieces, Generator):  # or its connection stays open
-                pieces.close()
 
     def _write_record(self, sha256: str) -> None:
         reference = self.model.reference

@@ -1,17 +1,16 @@
-"""Compatibility of a draft with a target: llama.cpp's own test of two vocabularies, with reasons.
+"""Compatibility of a draft with a target, by their headers: llama.cpp's own test, with reasons.
 
-It takes headers and gives findings, each with the values that caused it; no file is opened but for
-the map of a reduced vocabulary. What is wrong with one file alone is found by
-`metadata.model_checks`, whether heads fit their target by `metadata.head_checks`.
+Checks of one file alone are in `metadata.model_checks`, of prediction heads in
+`metadata.head_checks`.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from localspec.core.formatting import count, one_line
-from localspec.metadata.draft_kind import draft_kind
+from localspec.metadata.draft_kind import DraftKind, draft_kind
 from localspec.metadata.findings import (
     LENIENT,
     PRE_GROUPS,
@@ -35,7 +34,7 @@ from localspec.metadata.model_checks import (
 from localspec.metadata.trimmed import TrimmedVocabulary, vocabulary_digest
 from localspec.metadata.vocab import Tokenizer, Vocab
 
-# Whose rule is repeated here (`common_speculative_are_compatible`), shown beside the verdict.
+# Of the rule that is mirrored here (`common_speculative_are_compatible`).
 RULE_VERSION = "llama.cpp 0c1e570 (October 2026)"
 MAX_SIZE_DIFFERENCE = 128  # SPEC_VOCAB_MAX_SIZE_DIFFERENCE
 OLD_SIZE_DIFFERENCE = 100  # the same limit in 2024
@@ -59,15 +58,12 @@ _PADDING = re.compile(rb"\[PAD\d+\]")
 _RESERVED = re.compile(rb"reserved|unused", re.IGNORECASE)
 _NON_COMMERCIAL = re.compile(r"non-?commercial|\bnc\b|research|exaone|\bmrl\b", re.IGNORECASE)
 
-_LEVELS: dict[Level, int] = {"error": 0, "warning": 1, "info": 2}
+_LEVELS = ("error", "warning", "info")
 
 
 @dataclass(frozen=True, slots=True)
 class PairReport:
-    """Findings with errors first, beside llama.cpp's verdict and its first failing rule.
-
-    `llama_cpp_rule` is "token-text" for every class of differing text, else a finding's rule.
-    """
+    """Findings with errors first, and llama.cpp's verdict with its first failing rule."""
 
     findings: tuple[Finding, ...]
     llama_cpp_accepts: bool
@@ -79,7 +75,7 @@ class PairReport:
 
     @property
     def harmless(self) -> bool:
-        """Whether no text could be corrupted by what is refused."""
+        """Whether the errors cannot corrupt text."""
         return all(finding.rule in LENIENT for finding in self.errors)
 
     @property
@@ -101,7 +97,7 @@ def check_model(header: ModelHeader) -> list[Finding]:
 
 
 def check_usable(header: ModelHeader) -> list[Finding]:
-    """Findings about a file as what it is: a model to generate text, or heads that draft."""
+    """Findings about a file as what it is: a model that generates text, or a draft alone."""
     if draft_kind(header).only_drafts:
         return list(check_file(header, "draft", "error"))
     return check_model(header)
@@ -114,11 +110,10 @@ def check_pair(
     weights_needed: bool = True,
     lenient: bool = False,
 ) -> PairReport:
-    """Judge the pair strictly, as llama.cpp does; an error means that it must not run.
+    """Check the pair as strictly as llama.cpp; an error means that it must not run.
 
-    ``lenient`` lowers what cannot corrupt text to warnings; llama.cpp's verdict is told as it is.
-    With `weights_needed` False two vocabulary-only files may be compared, which is enough to judge
-    the tokenizers.
+    ``lenient`` lowers what cannot corrupt text to warnings, but not llama.cpp's verdict. Without
+    `weights_needed`, two files of vocabularies alone may be compared.
     """
     without_weights: Level = "error" if weights_needed else "info"
     kind = draft_kind(draft)
@@ -126,48 +121,36 @@ def check_pair(
         *check_file(target, "target", without_weights),
         *check_prompt(target.vocab, "target"),  # a draft is given no prompt of its own
         *check_file(draft, "draft", without_weights),
+        *_check_tokens(target, draft, kind),
     ]
-    # Neither without tokens, but for a draft of which llama.cpp makes some up.
-    comparable = draft.vocab or loads_without_texts(draft)
-    if target.vocab and draft.trimmed is not None:
-        findings += _check_trimmed(target.vocab, draft.trimmed)
-    elif target.vocab and draft.vocab is not None and comparable:
-        same = _check_vocabs if kind.is_model else _check_ids
-        findings += same(target.vocab, draft.vocab)
     if not (kind.is_model or any(finding.rule == "sidecar" for finding in findings)):
         findings += check_heads_of(target, draft)
-    # llama.cpp stops at its first failing test, so this is read before the findings are sorted.
-    refusals = [f for f in findings if f.level == "error" and f.rule in REFUSED_BY_LLAMA_CPP]
+    n_compared = len(findings)
     findings += _check_use(target, draft)
     findings += check_template(target, "target")
-    findings += _check_notes(target, draft)
+    findings += _check_licenses(target, draft)
     if kind.is_model:
         findings += _check_draft(target, draft)
-    if lenient:
-        lowered: Level = "warning"
-        findings = [replace(f, level=lowered) if f.rule in LENIENT else f for f in findings]
-    rule = _rule_of(refusals[0]) if refusals else None
+    rule = _llama_cpp_rule(findings[:n_compared])
     if draft.trimmed is not None:
         rule = rule or "vocab-type"  # to llama.cpp it is a model without a tokenizer
-    ordered = tuple(sorted(findings, key=lambda finding: _LEVELS[finding.level]))
-    return PairReport(ordered, rule is None, rule)
+    if lenient:
+        findings = [replace(f, level="warning") if f.rule in LENIENT else f for f in findings]
+    return _report(findings, rule)
 
 
 def check_own_heads(target: ModelHeader) -> PairReport:
-    """Judge a model that is to draft for itself, by prediction heads in its own file."""
+    """Check a model that is to draft for itself, by prediction heads in its own file."""
     findings = [*check_model(target), *check_embedded(target)]
-    refusals = [f for f in findings if f.level == "error" and f.rule in REFUSED_BY_LLAMA_CPP]
-    ordered = tuple(sorted(findings, key=lambda finding: _LEVELS[finding.level]))
-    rule = _rule_of(refusals[0]) if refusals else None
-    return PairReport(ordered, rule is None, rule)
+    return _report(findings, _llama_cpp_rule(findings))
 
 
 def certain_refusal(
     target: ModelHeader, draft: ModelHeader, *, lenient: bool = False
 ) -> tuple[Finding, ...]:
-    """Errors that `check_pair` would find too, whatever the unread rest of the headers says.
+    """Errors of incomplete headers that `check_pair` would find too, whatever the rest says.
 
-    llama.cpp refuses the pair for each of them. Empty as long as nothing is certain.
+    llama.cpp refuses the pair for each of them.
     """
     sidecars = certain_sidecar(target, "target"), certain_sidecar(draft, "draft")
     findings = [finding for finding in sidecars if finding is not None]
@@ -184,8 +167,20 @@ def certain_refusal(
 
 
 def refused(findings: tuple[Finding, ...]) -> PairReport:
-    """The report on a pair of which no more is known than what `certain_refusal` found."""
-    return PairReport(findings, False, _rule_of(findings[0]))
+    """The report with nothing but the findings of `certain_refusal`."""
+    return _report(findings, _llama_cpp_rule(findings))
+
+
+def _report(findings: Iterable[Finding], rule: str | None) -> PairReport:
+    ordered = tuple(sorted(findings, key=lambda finding: _LEVELS.index(finding.level)))
+    return PairReport(ordered, rule is None, rule)
+
+
+def _llama_cpp_rule(findings: Iterable[Finding]) -> str | None:
+    """llama.cpp's own rule of the first refusal, where it stops; it has one for all texts."""
+    rules = (f.rule for f in findings if f.level == "error" and f.rule in REFUSED_BY_LLAMA_CPP)
+    rule = next(rules, None)
+    return "token-text" if rule and rule.startswith("token-text") else rule
 
 
 def report_json(report: PairReport, target: ModelHeader, draft: ModelHeader) -> dict[str, object]:
@@ -204,9 +199,14 @@ def report_json(report: PairReport, target: ModelHeader, draft: ModelHeader) -> 
     }
 
 
-def _rule_of(finding: Finding) -> str:
-    """llama.cpp's own rule, which knows no classes of text."""
-    return "token-text" if finding.rule.startswith("token-text") else finding.rule
+def _check_tokens(target: ModelHeader, draft: ModelHeader, kind: DraftKind) -> Iterator[Finding]:
+    if not target.vocab:
+        return
+    if draft.trimmed is not None:
+        yield from _check_trimmed(target.vocab, draft.trimmed)
+    elif draft.vocab or (draft.vocab is not None and loads_without_texts(draft)):
+        same = _check_vocabs if kind.is_model else _check_ids
+        yield from same(target.vocab, draft.vocab)
 
 
 def _check_vocabs(target: Vocab, draft: Vocab) -> Iterator[Finding]:
@@ -231,7 +231,7 @@ def _check_vocabs(target: Vocab, draft: Vocab) -> Iterator[Finding]:
 
 
 def _check_ids(target: Vocab, draft: Vocab) -> Iterator[Finding]:
-    """Whether heads mean the same tokens as their target; they are given no prompt of their own."""
+    """Whether heads have the tokens of their target; they are given no prompt of their own."""
     if draft.type == "NONE":
         return  # only their number is known
     if target.type != draft.type:
@@ -242,7 +242,7 @@ def _check_ids(target: Vocab, draft: Vocab) -> Iterator[Finding]:
 
 
 def _check_trimmed(target: Vocab, draft: TrimmedVocabulary) -> Iterator[Finding]:
-    """Whether the draft's ids mean this target's tokens."""
+    """Whether the draft was trimmed for this target's tokens."""
     if vocabulary_digest(target) != draft.digest:
         message = "The draft's vocabulary was trimmed for a target with other tokens."
         yield make_finding("trimmed-for-another", message)
@@ -265,13 +265,11 @@ def _check_added(target: Vocab, draft: Vocab, token: Literal["bos", "eos"]) -> I
         message = f"{flag} is {ours} for the target but {theirs} for the draft."
         yield make_finding(f"add-{token}", message)
     elif ids[0] != ids[1]:
-        shown = (
-            f"{_value(target, f'{token}_id', ids[0])} and {_value(draft, f'{token}_id', ids[1])}"
-        )
+        key = f"{token}_id"
+        shown = f"{_value(target, key, ids[0])} and {_value(draft, key, ids[1])}"
         if added[0]:
-            yield make_finding(
-                f"{token}-id", f"Target and draft add different {name} ids: {shown}."
-            )
+            message = f"Target and draft add different {name} ids: {shown}."
+            yield make_finding(f"{token}-id", message)
         else:
             message = f"The {name} ids differ, {shown}, but neither file adds the token."
             yield make_finding(f"{token}-id-unused", message)
@@ -320,13 +318,13 @@ def _check_texts(target: Vocab, draft: Vocab) -> Iterator[Finding]:
 
 
 def _is_reserved(text: bytes) -> bool:
-    """Whether a token says in brackets that it is kept for later, such as <|reserved_3|>."""
+    """Whether a token is reserved by its text, such as <|reserved_3|>."""
     bracketed = text[:1] in (b"<", b"[") and text[-1:] in (b">", b"]")
     return bracketed and _RESERVED.search(text) is not None
 
 
 def _text_class(ours: bytes, theirs: bytes, types: set[int]) -> str:
-    """The class that explains the difference best; a doubt counts as a different tokenizer."""
+    """The class of a difference; in doubt, that of another tokenizer."""
     if _PADDING.fullmatch(ours) or _PADDING.fullmatch(theirs):
         return "padding"
     if UNUSED in types or _is_reserved(ours) or _is_reserved(theirs):
@@ -339,7 +337,7 @@ def _text_class(ours: bytes, theirs: bytes, types: set[int]) -> str:
 
 
 def _check_use(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
-    """What the layers of either model mean for drafting."""
+    """Layers that matter for drafting."""
     for role, header in (("target", target), ("draft", draft)):
         if header.sliding_window:
             window = f"a sliding window of {header.sliding_window:,} tokens"
@@ -350,9 +348,12 @@ def _check_use(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
 
 
 def _check_draft(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
-    """Whether an ordinary model is of use as a draft, and what it means as one."""
+    """Whether a draft model is small and similar enough to be of use."""
     yield from _check_parameters(target.parameters, draft.parameters)
-    yield from _check_context(target.context_length, draft.context_length)
+    n_target, n_draft = target.context_length, draft.context_length
+    if n_target is not None and n_draft is not None and n_draft < n_target:
+        message = f"The draft's context is {n_draft:,} tokens, the target's {n_target:,}."
+        yield make_finding("draft-context", message)
     if draft.chat_template is not None and draft.chat_template != target.chat_template:
         yield make_finding("chat-template", "Target and draft have different chat templates.")
     if draft.tensors and not draft.has_output:
@@ -376,14 +377,7 @@ def _check_parameters(n_target: int, n_draft: int) -> Iterator[Finding]:
         yield make_finding("small-ratio", message)
 
 
-def _check_context(n_target: int | None, n_draft: int | None) -> Iterator[Finding]:
-    if n_target is not None and n_draft is not None and n_draft < n_target:
-        message = f"The draft's context is {n_draft:,} tokens, the target's {n_target:,}."
-        yield make_finding("draft-context", message)
-
-
-def _check_notes(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
-    """Good to know, and hardly a reason against the pair."""
+def _check_licenses(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
     licenses = [one_line(header.license or "not stated") for header in (target, draft)]
     message = f"Licences: target {licenses[0]}, draft {licenses[1]}."
     if any(map(_NON_COMMERCIAL.search, licenses)):

@@ -15,8 +15,7 @@ from rich.text import Text
 import localspec
 from localspec.bench.demo import padded_pair
 from localspec.display.answer import meter
-from localspec.display.origins import legend
-from localspec.display.pieces import AnswerStyle, ShownPieces, append
+from localspec.display.pieces import AnswerStyle, ShownPieces, legend
 
 PICTURE = Path(__file__).parents[1] / "docs" / "chat.svg"
 QUESTION = "How is random.choice implemented?"
@@ -34,7 +33,7 @@ def main() -> None:
         model.generate(question, max_tokens=16)  # the first passes page the weights in
         for piece in model.stream(question, max_tokens=120):
             for text, colour in shown.styled(piece):
-                append(answer, text, colour)
+                answer.append(text, colour)
     out = Console(width=COLUMNS, record=True, file=io.StringIO(), force_terminal=True)
     out.print(Text("$ localspec chat --target target-F16.gguf --draft draft-F16.gguf --show-draft"))
     out.print(legend("colours"))

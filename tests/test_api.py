@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ def test_every_public_name_is_there() -> None:
 
 
 @pytest.mark.parametrize("sampling", [{"temperature": 0}, {"seed": 5, "temperature": 1.2}])
-def test_each_form_gives_the_same_text(model: localspec.Model, sampling: dict[str, object]) -> None:
+def test_each_form_gives_the_same_text(model: localspec.Model, sampling: dict[str, Any]) -> None:
     whole = model.generate(QUESTION, **sampling)
     assert whole.stats.tokens == len(whole.tokens) > 1 and str(whole) == whole.text
     messages = [{"role": "user", "content": QUESTION}]

@@ -318,7 +318,7 @@ def test_ctrl_c_keeps_what_came(tmp_path: Path, toy: ToyHub, heard: Heard) -> No
     heard.fetch(ONE, tmp_path)
     assert toy.starts == [0, 300] and toy.sent == len(DATA)
     assert heard.progress[0] == ("model.gguf", 300, 1000)  # read and hashed first
-    assert any("Going on" in note and "300 bytes of 1000 bytes" in note for note in heard.notes)
+    assert any("Resuming" in note and "300 bytes of 1000 bytes" in note for note in heard.notes)
     assert_whole(tmp_path)
 
 
@@ -353,8 +353,8 @@ def test_the_hub_says_how_long_to_wait(tmp_path: Path, toy: ToyHub, heard: Heard
 def test_an_answer_that_ends_early_without_a_word(
     tmp_path: Path, toy: ToyHub, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def short(model: RemoteModel, file: RemoteFile, start: int) -> Iterator[bytes]:
-        return iter([DATA[start : start + 400]])  # no generator: nothing to close
+    def short(model: RemoteModel, file: RemoteFile, start: int, stop: int) -> Iterator[bytes]:
+        yield DATA[start : start + 400]
 
     monkeypatch.setattr(client, "stream", short)
     heard.fetch(ONE, tmp_path)
@@ -405,7 +405,7 @@ def test_wrong_bytes_are_fetched_once_more(
     monkeypatch.setattr(client, "stream", lambda *asked: next(streams)(*asked))
     heard.fetch(ONE, tmp_path)
     assert wrong.starts == toy.starts == [0]
-    assert any("came wrong" in note and "once more" in note for note in heard.notes)
+    assert any("is damaged" in note and "once more" in note for note in heard.notes)
     assert_whole(tmp_path)
 
 
@@ -418,7 +418,7 @@ def test_bytes_that_stay_wrong_leave_nothing(
     toy.files = {"model.gguf": data}
     with pytest.raises(DownloadProblem) as problem:
         heard.fetch(listed({"model.gguf": DATA}, told=told), tmp_path)
-    assert "came wrong twice" in problem.value.message and problem.value.hint
+    assert "was damaged twice" in problem.value.message and problem.value.hint
     assert toy.starts == [0, 0] and names(tmp_path) == []
 
 
@@ -627,9 +627,9 @@ def two_at_once(toy: ToyHub, folder: Path, heard: Heard) -> None:
     begun, go_on = threading.Event(), threading.Event()
     first, toys = toy.ends.pop(0), toy.stream
 
-    def halting(model: RemoteModel, file: RemoteFile, start: int) -> Iterator[bytes]:
+    def halting(model: RemoteModel, file: RemoteFile, start: int, stop: int) -> Iterator[bytes]:
         if threading.current_thread() is not other:
-            yield from toys(model, file, start)
+            yield from toys(model, file, start, stop)
             return
         toy.starts.append(start)
         yield DATA[:300]
@@ -789,7 +789,7 @@ def test_a_login_page_in_place_of_the_file(hub: FakeHub, tmp_path: Path, heard: 
 
 def test_a_hub_that_lies_for_good(hub: FakeHub, tmp_path: Path, heard: Heard) -> None:
     hub.faults = [flip(500_000, times=None)]
-    with pytest.raises(DownloadProblem, match="came wrong twice"):
+    with pytest.raises(DownloadProblem, match="was damaged twice"):
         heard.fetch(on_hub(hub), tmp_path / "models")
     assert names(tmp_path / "models") == []
 
@@ -932,10 +932,10 @@ from localspec.core import files
 from localspec.hub.reference import Reference, RemoteFile
 
 OLD, NEW, COMMIT = b"the older version", b"the newer version", "c0ffee" + "0" * 34
-ours = {module.__file__ for module in (download, files, origin, part)}
+ours = {module.__file__ for module in (download, files, origin, part, hub)}
 answer = [NEW]
 hub.cached = lambda model, file: None
-hub.stream = lambda model, file, start: (bytes([b]) for b in answer[0][start:][:6])
+hub.stream = lambda model, file, start, stop: (bytes([b]) for b in answer[0][start:][:6])
 os.fsync = lambda descriptor: None
 
 def fetch(folder, data):

@@ -1,4 +1,4 @@
-"""Child processes: modules of this program for what may crash, ended with whoever started them."""
+"""Child processes for code that may crash; a child ends when its parent does."""
 
 import json
 import os
@@ -8,10 +8,9 @@ import threading
 
 
 def ask(module: str, question: object, patience: float) -> tuple[int, str]:
-    """Run a module as a child, send it a question as JSON; its exit code and its output.
+    """Run a module as a child process with a question as JSON; its exit code and output.
 
-    Raises SubprocessError where it takes longer than ``patience`` seconds, OSError where it cannot
-    be started.
+    Raises SubprocessError after ``patience`` seconds, and OSError if it cannot be started.
     """
     pipe = subprocess.PIPE
     with subprocess.Popen(
@@ -27,17 +26,17 @@ def ask(module: str, question: object, patience: float) -> tuple[int, str]:
 
 
 def crashed(code: int) -> bool:
-    """Whether an exit code is of a process that did not end by itself: Python's errors give 1."""
+    """Whether an exit code is that of a crash (an uncaught Python exception gives 1)."""
     return code not in (0, 1)
 
 
 def command(module: str) -> list[str]:
-    """How to run a module as a child; its stdin must be a pipe that stays open."""
-    return [sys.executable, "-P", "-m", module]  # -P: no module of this folder
+    """Command line that runs a module as a child; its stdin must be a pipe that stays open."""
+    return [sys.executable, "-P", "-m", module]  # -P: ignore modules in the current folder
 
 
 def end_with_parent() -> None:
-    """In the child, once stdin was read: end when the parent is gone, for nobody would know."""
+    """In the child, after reading stdin: exit when the parent does."""
     threading.Thread(target=_wait_for_end, daemon=True).start()
 
 

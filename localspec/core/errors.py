@@ -1,26 +1,8 @@
-"""Errors that the user can mend: each a sentence and a hint; the command line prints them.
-
-Anything else that is raised is a bug and keeps its traceback.
-
-    LocalspecError
-    ├── FileProblem         a path that names no readable file
-    │   └── NotAGGUF        a file whose GGUF header cannot be trusted
-    ├── IncompatiblePair    a draft that is not compatible with its target
-    ├── DraftNotMade        a draft that cannot be made out of its target
-    ├── EngineError         llama.cpp refused to load or to decode
-    ├── NotEnoughMemory     what was asked for does not fit this machine
-    ├── HubProblem          the Hub has no such model, or does not hand it out
-    ├── DownloadProblem     a file that could not be fetched, or is not what was recorded
-    ├── UnknownPair         a name that no pair has
-    ├── TemplateError       a chat template that does not render
-    ├── GrammarError        a grammar or JSON schema that cannot be obeyed
-    ├── PromptTooLong       a prompt that leaves no room in the context
-    └── UsageError          options that contradict each other (exit code 2)
-"""
+"""Errors that the user can fix, printed by the command line; others keep their traceback."""
 
 
 class LocalspecError(Exception):
-    """A problem the user can mend: one clear sentence, and what to try next."""
+    """A problem that the user can fix: one clear sentence, and what to try next."""
 
     exit_code = 1
 
@@ -43,7 +25,7 @@ class IncompatiblePair(LocalspecError):
 
 
 class DraftNotMade(LocalspecError):
-    """No draft of this kind can be made out of the target."""
+    """No draft of this kind can be made from the target."""
 
 
 class EngineError(LocalspecError):
@@ -71,7 +53,7 @@ class TemplateError(LocalspecError):
 
 
 class GrammarError(LocalspecError):
-    """A grammar or JSON schema that cannot be read, or that no answer can obey."""
+    """A grammar or JSON schema that is invalid, or that no answer can satisfy."""
 
 
 class PromptTooLong(LocalspecError):
@@ -79,6 +61,6 @@ class PromptTooLong(LocalspecError):
 
 
 class UsageError(LocalspecError):
-    """Options that contradict each other or make no sense."""
+    """Options that contradict each other or are invalid; exit code 2."""
 
     exit_code = 2

@@ -1,4 +1,4 @@
-"""Files written beside their place and renamed when complete; bounds on reading and writing."""
+"""Atomic writes, and reading with a limit on the size."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from localspec.core.errors import FileProblem, LocalspecError
 
 
 def read_at_most(path: Path, most: int) -> bytes:
-    """All bytes of a file; raises ValueError for more than ``most``, also where it has no size."""
+    """All bytes of a file or stream; raises ValueError for more than ``most``."""
     with path.open("rb") as file:
         data = file.read(most + 1)
     if len(data) > most:
@@ -21,9 +21,9 @@ def read_at_most(path: Path, most: int) -> bytes:
 
 
 def read_text(path: Path, most: int, *, what: str = "", expected: str = "a text file") -> str:
-    """A file of the user's, in UTF-8; raises FileProblem for another, or over ``most`` bytes.
+    """Text of a UTF-8 file of at most ``most`` bytes; raises FileProblem.
 
-    ``what`` it is, such as "The chat template ", begins the message; ``expected`` is in the hint.
+    ``what``, such as "The chat template ", begins the message; ``expected`` is in the hint.
     """
     try:
         return read_at_most(path, most).decode("utf-8-sig")
@@ -34,8 +34,8 @@ def read_text(path: Path, most: int, *, what: str = "", expected: str = "a text 
         ) from error
 
 
-def require_room(folder: Path, needed: int, what: str, elsewhere: str) -> None:
-    """Raise LocalspecError where ``needed`` bytes do not fit; ``what`` would be written there."""
+def require_disk_space(folder: Path, needed: int, what: str, elsewhere: str) -> None:
+    """Raise LocalspecError if ``what``, of ``needed`` bytes, does not fit on the disk."""
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise LocalspecError(
@@ -46,19 +46,17 @@ def require_room(folder: Path, needed: int, what: str, elsewhere: str) -> None:
 
 @contextmanager
 def appearing_when_complete(destination: Path) -> Iterator[Path]:
-    """A path beside `destination`, renamed to it at the end, removed if there is no end.
+    """Atomic write: a temporary path beside `destination`, renamed to it if the block succeeds.
 
-    Its name is this process's own, so two may write at once, and whoever has the earlier file open
-    keeps it. Links are followed, and a replaced file hands its permissions on. What is no ordinary
-    file, such as a device or an open stream, is written in place.
+    Several processes may write at once. Links are followed, and a replaced file passes on its
+    permissions. A device or an open stream is written in place.
     """
-    if str(destination).startswith(("/dev/", "/proc/")):  # a rename would replace the stream
+    place = Path(os.path.realpath(destination))
+    is_stream = str(destination).startswith(("/dev/", "/proc/"))  # a rename would replace it
+    if is_stream or (place.exists() and not place.is_file()):
         yield destination
         return
-    destination = Path(os.path.realpath(destination))
-    if destination.exists() and not destination.is_file():
-        yield destination
-        return
+    destination = place
     partial = destination.with_name(f".{destination.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         yield partial
@@ -70,7 +68,7 @@ def appearing_when_complete(destination: Path) -> Iterator[Path]:
 
 
 def save_json(path: Path, document: object) -> None:
-    """Keep what may be found out again; a folder that cannot be written is no reason to fail."""
+    """Save a document that can be made again; a failure to write is ignored."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         with appearing_when_complete(path) as partial:

@@ -1,28 +1,22 @@
-"""How names, numbers and sizes are written, and text whose control characters are shown.
-
-Text that a model or a file gives must not move the cursor or retitle the window.
-"""
+"""Numbers and sizes as people read them, and text with its control characters neutralised."""
 
 import re
 
 # C0 and C1 controls (but tab and newline) and the marks that reorder a line (Trojan Source,
 # CVE-2021-42574): a model's text must not move the cursor, retitle the window or hide itself.
-_CONTROLS = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]",
-)
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def printable(text: str) -> str:
-    """The text with every control character shown instead of obeyed.
+    """The text with control characters replaced: by pictures (U+2400 block), or else by U+FFFD.
 
-    Carriage returns vanish, because a newline behind them says the same; the other C0 controls
-    become their Unicode pictures (U+2400 block), the rest U+FFFD.
+    Carriage returns are dropped.
     """
     return _CONTROLS.sub(_picture, text)
 
 
 def one_line(text: str) -> str:
-    """The text with all that is not printable escaped: for names and texts read from a file."""
+    """The text with unprintable characters escaped: for names and texts read from a file."""
     if text.isprintable():
         return text
     return "".join(
@@ -40,7 +34,7 @@ def _picture(match: re.Match[str]) -> str:
 
 
 def count(number: int) -> str:
-    """A number of weights in the unit people use: 8.9M, 283M, 7.6B."""
+    """A number of weights, such as 8.9M, 283M or 7.6B."""
     for unit, size in (("B", 10**9), ("M", 10**6), ("k", 10**3)):
         if number >= size:
             value = number / size
@@ -49,7 +43,7 @@ def count(number: int) -> str:
 
 
 def size(n_bytes: int | None) -> str:
-    """Bytes as a person reads them."""
+    """Bytes, such as 12 bytes, 3 KiB or 2.5 GiB."""
     if n_bytes is None:
         return "unknown"
     for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
@@ -59,10 +53,10 @@ def size(n_bytes: int | None) -> str:
 
 
 def number(value: float | None, digits: int = 1) -> str:
-    """A figure, or a dash for None."""
+    """A decimal number, or a dash for None."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 
 def percent(value: float | None) -> str:
-    """A share in whole percent, or a dash for None."""
+    """A ratio in whole percent, or a dash for None."""
     return "–" if value is None else f"{100 * value:.0f}%"

@@ -1,4 +1,4 @@
-"""Ends to what is under way: Ctrl-C, held back where it would do harm, or another thread's wish."""
+"""Cancellation: Ctrl-C, delayed where it would do harm, or a request from another thread."""
 
 import os
 import signal
@@ -8,18 +8,18 @@ from contextlib import contextmanager
 
 
 class Cancelled(Exception):
-    """Nobody wants any more what this thread computes; see `stopped_when`."""
+    """The result is no longer needed; see `stopped_when`."""
 
 
-_wish = threading.local()  # `unwanted`: of the innermost `stopped_when` of each thread
+_wish = threading.local()  # `unwanted`: that of the innermost `stopped_when` of each thread
 
 
 @contextmanager
 def stopped_when(unwanted: Callable[[], bool]) -> Iterator[None]:
-    """Let what takes long in this thread end with Cancelled once ``unwanted()`` is true.
+    """Raise Cancelled in long computations of this thread once ``unwanted()`` is true.
 
-    Ctrl-C only reaches the main thread; this ends a pass in any. ``unwanted`` is called up to some
-    hundred times in a pass of a model, and must not raise.
+    Works in any thread, unlike Ctrl-C. ``unwanted`` is called up to a few hundred times in each
+    pass of a model, and must not raise.
     """
     before = getattr(_wish, "unwanted", None)
     _wish.unwanted = unwanted
@@ -30,27 +30,27 @@ def stopped_when(unwanted: Callable[[], bool]) -> Iterator[None]:
 
 
 def is_unwanted() -> bool:
-    """Whether this thread should end what it is at."""
+    """Whether the result of this thread is no longer needed."""
     unwanted = getattr(_wish, "unwanted", None)
     return unwanted is not None and bool(unwanted())
 
 
 def require_wanted() -> None:
-    """Raise Cancelled where this thread should end what it is at."""
+    """Raise Cancelled if the result of this thread is no longer needed."""
     if is_unwanted():
         raise Cancelled
 
 
 @contextmanager
 def held_interrupt() -> Iterator[list[bool]]:
-    """Hold Ctrl-C back inside the block and raise it at its end.
+    """Delay Ctrl-C to the end of the block; the yielded list is not empty once it was pressed.
 
-    In a ctypes callback a KeyboardInterrupt is printed and lost; in the middle of a drawing it
-    leaves half of it behind. The yielded list is no longer empty once Ctrl-C was pressed.
+    In a ctypes callback a KeyboardInterrupt is printed and lost; while drawing it leaves half of
+    the drawing on the screen.
     """
     pressed: list[bool] = []
-    hears = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if not hears or threading.current_thread() is not threading.main_thread():
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if not is_default or threading.current_thread() is not threading.main_thread():
         yield pressed
         return
     signal.signal(signal.SIGINT, lambda number, frame: pressed.append(True))
@@ -64,10 +64,9 @@ def held_interrupt() -> Iterator[list[bool]]:
 
 @contextmanager
 def leaving_at_interrupt() -> Iterator[None]:
-    """End the process with exit code 130 at Ctrl-C inside the block, without a traceback.
+    """Exit with code 130, without a traceback, at Ctrl-C inside the block.
 
-    For imports: a KeyboardInterrupt in the middle of one is reported with dozens of lines, or is
-    caught by the module and lost.
+    For imports: a module may catch KeyboardInterrupt, or it is printed with dozens of lines.
     """
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield

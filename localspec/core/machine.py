@@ -1,4 +1,4 @@
-"""What this computer has: cores, memory, an NVIDIA card. llama.cpp is not asked."""
+"""Cores, memory and GPUs of this computer, without llama.cpp."""
 
 import ctypes
 import os
@@ -12,7 +12,6 @@ from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
 _CPUS = Path("/sys/devices/system/cpu")
-_PROC = Path("/proc")
 _GRAPHICS = Path("/sys/class/drm")
 _MAKERS = {"0x1002": "AMD", "0x8086": "Intel"}  # by PCI's number
 _FAST = Path("/sys/devices/cpu_core/cpus")  # P-cores; Linux has it on hybrid Intel processors only
@@ -28,10 +27,10 @@ def logical_cores() -> int:
 
 
 def physical_cores() -> int:
-    """Physical cores this process may use: hyper-threads share the unit that multiplies.
+    """Physical cores this process may use, as hyper-threads share their arithmetic units.
 
-    Apple's and Intel's efficiency cores do not count, as in llama.cpp's
-    ``common_cpu_get_num_math``: all threads would wait for them after every operation.
+    Efficiency cores do not count, as in llama.cpp's ``common_cpu_get_num_math``: all threads would
+    wait for them after each operation.
     """
     if sys.platform == "darwin":
         return _sysctl("hw.perflevel0.physicalcpu") or _sysctl("hw.physicalcpu") or logical_cores()
@@ -44,7 +43,7 @@ def physical_cores() -> int:
 
 
 def _fast_cpus() -> set[int]:
-    """The CPUs of P-cores, from a list such as ``0-7,9``; none where Linux tells none apart."""
+    """CPUs of P-cores, from a list such as ``0-7,9``; none if Linux does not distinguish them."""
     try:
         spans = [span.split("-") for span in _FAST.read_text().split(",")]
         return {cpu for span in spans for cpu in range(int(span[0]), int(span[-1]) + 1)}
@@ -81,15 +80,12 @@ def _siblings(cpu: int) -> str:
 
 
 def has_avx512() -> bool:
-    """Whether the processor has AVX-512's vectors; False where the system does not tell (Linux)."""
-    try:
-        return re.search(r"^flags.*\bavx512f\b", (_PROC / "cpuinfo").read_text(), re.M) is not None
-    except OSError:
-        return False
+    """Whether the processor has AVX-512; False on other systems than Linux."""
+    return re.search(r"^flags.*\bavx512f\b", _cpuinfo(), re.M) is not None
 
 
 def _cgroup_cores() -> int | None:
-    """The whole cores of a container's CPU quota (cgroup v2), None without one."""
+    """Whole cores of a container's CPU quota (cgroup v2), None without one."""
     try:
         quota, period = (_CGROUP / "cpu.max").read_text().split()
     except (OSError, ValueError):
@@ -97,16 +93,21 @@ def _cgroup_cores() -> int | None:
     return None if quota == "max" else max(1, int(quota) // int(period))
 
 
-def _sysctl(name: str) -> int | None:
+def _output(*command: str) -> str:
+    """Output of a command of macOS; empty where it cannot be run."""
     try:
-        done = subprocess.run(["sysctl", "-n", name], capture_output=True, text=True, timeout=5)
-        return int(done.stdout)
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return None
+        return subprocess.run(command, capture_output=True, text=True, timeout=5).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _sysctl(name: str) -> int | None:
+    found = _output("sysctl", "-n", name).strip()
+    return int(found) if found.isdecimal() else None
 
 
 def memory() -> tuple[int, int] | None:
-    """(available, total) bytes of RAM, a container's limit included; None where nobody says."""
+    """(available, total) bytes of RAM, container limits included; None if unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if ":" in line}
@@ -134,19 +135,15 @@ def _cgroup_memory() -> tuple[int, int] | None:
 
 
 def _mac_available() -> int | None:
-    """Bytes that macOS could hand out: pages that are free, or that it may drop."""
-    try:
-        done = subprocess.run(["vm_stat"], capture_output=True, text=True, timeout=5)
-        size = re.search(r"page size of (\d+) bytes", done.stdout)
-        kinds = "free|inactive|speculative|purgeable"
-        pages = re.findall(rf"Pages (?:{kinds}): +(\d+)\.", done.stdout)
-        return int(size[1]) * sum(map(int, pages)) if size and pages else None
-    except (OSError, subprocess.SubprocessError):
-        return None
+    """Bytes available on macOS: pages that are free or can be dropped."""
+    text = _output("vm_stat")
+    size = re.search(r"page size of (\d+) bytes", text)
+    pages = re.findall(r"Pages (?:free|inactive|speculative|purgeable): +(\d+)\.", text)
+    return int(size[1]) * sum(map(int, pages)) if size and pages else None
 
 
 def is_busy(seconds: float = 0.05) -> bool:
-    """Whether other processes keep half a core or more busy; True where the system does not say."""
+    """Whether other processes use half a core or more; True if unknown."""
     try:
         before = _working_ticks()
         time.sleep(seconds)
@@ -157,8 +154,8 @@ def is_busy(seconds: float = 0.05) -> bool:
 
 
 def _working_ticks() -> int:
-    """Clock ticks that all cores spent working since the start (`/proc/stat`)."""
-    user, nice, system = (_PROC / "stat").read_text().split(maxsplit=4)[1:4]
+    """Clock ticks that all cores worked since the start (`/proc/stat`)."""
+    user, nice, system = Path("/proc/stat").read_text().split(maxsplit=4)[1:4]
     return int(user) + int(nice) + int(system)
 
 
@@ -168,7 +165,7 @@ def has_nvidia_gpu() -> bool:
 
 
 def gpu_makers() -> list[str]:
-    """Who made the GPUs that Linux has a driver for, of those that Vulkan may reach."""
+    """Makers (AMD, Intel) of GPUs that Linux has a driver for."""
     found = set[str]()
     for file in _GRAPHICS.glob("card*/device/vendor"):
         with suppress(OSError, KeyError):
@@ -177,11 +174,14 @@ def gpu_makers() -> list[str]:
 
 
 def cpu_name() -> str:
-    """The processor's model name, or the machine type where the system does not say."""
+    """The processor's model name, or else the machine type."""
+    named = re.search(r"^model name[^:\n]*:(.*)$", _cpuinfo(), re.M)
+    machine = os.uname().machine if hasattr(os, "uname") else "unknown"
+    return named[1].strip() if named else machine
+
+
+def _cpuinfo() -> str:
     try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
+        return Path("/proc/cpuinfo").read_text()
     except OSError:
-        pass
-    return os.uname().machine if hasattr(os, "uname") else "unknown"
+        return ""

@@ -16,7 +16,7 @@ from rich.text import Text
 from localspec.core.formatting import one_line, size
 from localspec.display.console import labelled, make_console, note
 from localspec.hub.client import RemoteModel
-from localspec.hub.provenance import Verdict
+from localspec.hub.provenance import Verification
 from localspec.library.catalog import MTP, PairSpec
 from localspec.library.local_models import Inventory, LocalModel
 from localspec.library.pairs import PairRow
@@ -252,7 +252,7 @@ def sidecars_on_hub(found: Sequence[RemoteModel], target: str) -> None:
         _line(f"in its repository: {heads.reference} ({size(heads.size)}); check: {command}")
 
 
-def verdict_json(verdict: Verdict) -> dict[str, object]:
+def verdict_json(verdict: Verification) -> dict[str, object]:
     """The state of a verified file, as plain data."""
     return {
         "path": str(verdict.path),
@@ -263,7 +263,7 @@ def verdict_json(verdict: Verdict) -> dict[str, object]:
     }
 
 
-def verdicts(found: Iterable[Verdict]) -> list[Verdict]:
+def verdicts(found: Iterable[Verification]) -> list[Verification]:
     """Print a line for each file as it is verified; returns all of them."""
     out, told = make_console(stderr=False), []
     for verdict in found:

@@ -1,17 +1,16 @@
 """Hub client: resolves a reference to a commit and its files, and streams them by range request.
 
-Listing, tokens, headers and the cache's layout come from huggingface_hub, which nothing else
-imports; the transfer does not, because the library waits for minutes on a Hub that is down and
-forgets what it fetched. No request is repeated, and no file is written.
+Listing, tokens, headers and the cache's layout are huggingface_hub's. The transfer is not: the
+library waits for minutes on a Hub that is down, and discards what it fetched.
 """
 
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import dataclass, replace
 from logging import ERROR
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -21,40 +20,37 @@ from localspec.core import paths
 from localspec.core.errors import HubProblem, UsageError
 from localspec.core.formatting import one_line
 from localspec.hub import http_errors
-from localspec.hub.http_errors import DroppedConnection as DroppedConnection  # for those that ask
+from localspec.hub.http_errors import DroppedConnection as DroppedConnection
 from localspec.hub.http_errors import RangeIgnored as RangeIgnored
 from localspec.hub.provenance import SHA256
 from localspec.hub.reference import Reference, RemoteFile, choose_files, is_safe
-from localspec.metadata.filenames import (
-    PART_NAME_IN_ANY_CASE,
-    heads_kind,
-    how_to_convert,
-)
+from localspec.metadata.filenames import PART_NAME_IN_ANY_CASE, heads_kind, how_to_convert
 
 if TYPE_CHECKING:
     import httpx2
-    from huggingface_hub import HfApi, ModelInfo
+    from huggingface_hub import ModelInfo
 
 # The library takes long to import and is needed by few commands: functions import it.
 
-# For all of the first answer, unless HF_HUB_ETAG_TIMEOUT says otherwise: a Hub that is down is told
-# within 5 seconds.
+# Of the first request, unless HF_HUB_ETAG_TIMEOUT is set: a Hub that is down is known within 5 s.
 ANSWER_SECONDS = 4.5
 CONNECT_SECONDS = 4.0
-STALL_SECONDS = 10.0  # without a byte, unless HF_HUB_DOWNLOAD_TIMEOUT says otherwise
+STALL_SECONDS = 10.0  # without a byte, unless HF_HUB_DOWNLOAD_TIMEOUT is set
 MAX_FILES = 100_000
 MAX_BYTES = 1 << 50  # of one file
 
 _QUANTIZED = "base_model:quantized:"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _T = TypeVar("_T")
+# Called with the failure and the number of requests in a row that brought no byte.
+OnFailure = Callable[[DroppedConnection | RangeIgnored, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteModel:
-    """What a reference means today: files of one commit (40 hex digits), part 1 first.
+    """Files of one commit (40 hex digits), part 1 first, and the repository's terms.
 
-    `license` is what the repository states; `gated` whether its terms must be accepted.
+    `gated`: whether its terms must be accepted.
     """
 
     reference: Reference
@@ -70,16 +66,15 @@ class RemoteModel:
 
 
 def offline() -> bool:
-    """Whether the user forbids the network: HF_HUB_OFFLINE, or TRANSFORMERS_OFFLINE without it."""
+    """Offline mode: HF_HUB_OFFLINE, or TRANSFORMERS_OFFLINE without it, as of now."""
     said = os.environ.get("HF_HUB_OFFLINE") or os.environ.get("TRANSFORMERS_OFFLINE") or ""
     return said.upper() in ("1", "ON", "YES", "TRUE")
 
 
 def resolve(reference: Reference) -> RemoteModel:
-    """Ask the Hub which commit and which files `reference` means.
+    """Commit and files of a reference, by one request of at most 5 seconds.
 
-    Takes 5 seconds at most. Raises HubProblem when the Hub is down or refuses, and when the
-    reference fits no file or several.
+    Raises HubProblem if the Hub is down or refuses, or if no file or several match.
     """
     info, commit = _repository(reference)
     listing = _listing(info, reference)
@@ -89,34 +84,27 @@ def resolve(reference: Reference) -> RemoteModel:
             "Look for a repository of the same model whose name ends in -GGUF, or "
             f"{how_to_convert(reference.repo, on_hub=True)}.",
         )
-    files = choose_files(reference, listing)
-    return RemoteModel(reference, commit, files, _license(info), bool(info.gated))
+    return _remote_model(reference, commit, choose_files(reference, listing), info)
 
 
 def heads_beside(reference: Reference) -> list[RemoteModel]:
-    """Files of heads that draft, in the repository of a reference, in its order; known by name.
-
-    Takes as long as `resolve`, and raises what that raises.
-    """
+    """Files of prediction heads in the repository, by their names; time and errors of `resolve`."""
     info, commit = _repository(reference)
-    return [
-        RemoteModel(
-            Reference(reference.repo, file.path, None, reference.revision),
-            commit,
-            (file,),
-            _license(info),
-            bool(info.gated),
-        )
+    heads = [
+        file
         for file in _listing(info, reference)
         if heads_kind(file.path) is not None and not PART_NAME_IN_ANY_CASE.fullmatch(file.path)
+    ]
+    return [
+        _remote_model(replace(reference, file=file.path, tag=None), commit, (file,), info)
+        for file in heads
     ]
 
 
 def quantized_from(reference: Reference) -> str | None:
-    """The repository that the reference's says it was quantized from; None where it names no one.
+    """The repository that this one was quantized from, by the tag base_model:quantized:ORG/NAME.
 
-    By the Hub's tag base_model:quantized:ORG/NAME. Takes as long as `resolve`, and raises what that
-    raises.
+    None if it names none or several. Time and errors of `resolve`.
     """
     info, _ = _repository(reference)
     tags = [tag for tag in info.tags or [] if isinstance(tag, str)]
@@ -127,14 +115,46 @@ def quantized_from(reference: Reference) -> str | None:
         return None
 
 
+def stream_resuming(
+    model: RemoteModel, file: RemoteFile, start: int, stop: int, on_failure: OnFailure
+) -> Generator[bytes]:
+    """The bytes of `file` from `start` to `stop`, each once, over as many requests as it takes.
+
+    After a failure `on_failure` waits before the next request, or raises. Of a server that ignores
+    ranges the file is read from its beginning. Raises HubProblem for a refusal.
+    """
+    done, failures, ranges = start, 0, True
+    while done < stop:
+        before, at = done, done if ranges else 0
+        failure = DroppedConnection("The connection ended early.")
+        try:
+            with closing(stream(model, file, at, stop)) as pieces:
+                for piece in pieces:
+                    new = piece[done - at :]
+                    at += len(piece)
+                    if new:
+                        done = at
+                        yield new
+        except RangeIgnored as ignored:
+            if not ranges:
+                raise
+            ranges = False
+            on_failure(ignored, failures)
+            continue
+        except DroppedConnection as dropped:
+            failure = dropped
+        failures = failures + 1 if done == before else 0
+        if done < stop:
+            on_failure(failure, failures)
+
+
 def stream(
     model: RemoteModel, file: RemoteFile, start: int = 0, stop: int | None = None
-) -> Iterator[bytes]:
-    """The bytes of `file` from `start` to `stop` (exclusive; its end by default), as they come.
+) -> Generator[bytes]:
+    """The bytes of `file` from `start` to `stop` (exclusive; its end by default), by one request.
 
-    One request. Raises HubProblem for a refusal or a file of another size than promised,
-    RangeIgnored when only a start at 0 would help, and DroppedConnection for what asking again,
-    from where it stopped, may mend.
+    Raises HubProblem for a refusal or an unexpected size, RangeIgnored if only a request from 0
+    would help, and DroppedConnection if another request, from where it stopped, may succeed.
     """
     import httpx2
 
@@ -154,10 +174,7 @@ def stream(
 
 
 def cached(model: RemoteModel, file: RemoteFile) -> Path | None:
-    """The complete file in the library's cache, under its own name; None when it is not there.
-
-    Known by the commit, or in snapshots of other commits by its sha256.
-    """
+    """The complete file in the library's cache: of this commit, or else of the same sha256."""
     from huggingface_hub import try_to_load_from_cache
 
     folder = paths.hub_cache_folder()
@@ -166,20 +183,17 @@ def cached(model: RemoteModel, file: RemoteFile) -> Path | None:
         return Path(found)
     if file.sha256 is None:
         return None
-    name = "--".join(("models", *model.reference.repo.split("/")))
-    for snapshot in _folders(folder / name / "snapshots"):
-        path = snapshot / file.path
-        # A snapshot links to its content by the content's hash, where the system has links.
-        if (
-            os.path.islink(path)
-            and path.readlink().name == file.sha256
-            and _has_size(path, file.size)
-        ):
-            return path
+    snapshots = folder / "--".join(("models", *model.reference.repo.split("/"))) / "snapshots"
+    with suppress(OSError):
+        for path in (snapshot / file.path for snapshot in sorted(snapshots.iterdir())):
+            # A snapshot links to its content by the content's hash, where the system has links.
+            by_hash = os.path.islink(path) and path.readlink().name == file.sha256
+            if by_hash and _has_size(path, file.size):
+                return path
     return None
 
 
-# --- asking ---
+# --- requests ---
 
 
 def _require_network(what: str) -> None:
@@ -191,7 +205,7 @@ def _require_network(what: str) -> None:
 
 
 def _repository(reference: Reference) -> "tuple[ModelInfo, str]":
-    """What the Hub says of a repository, and the commit that the reference means."""
+    """The Hub's facts about a repository, and the commit of the reference."""
     _require_network(str(reference))
     info = _facts(reference, _token())
     if not (isinstance(info.sha, str) and _COMMIT.fullmatch(info.sha)):
@@ -200,7 +214,7 @@ def _repository(reference: Reference) -> "tuple[ModelInfo, str]":
 
 
 def _quiet() -> None:
-    """No log lines of the library, and none of its requests besides those that we make."""
+    """Turn off the log lines of the library, and its own requests."""
     from huggingface_hub import constants
     from huggingface_hub.utils import logging
 
@@ -209,7 +223,7 @@ def _quiet() -> None:
 
 
 def _token() -> str | None:
-    """The user's access token: HF_TOKEN, or what `hf auth login` saved."""
+    """The user's access token: HF_TOKEN, or that of `hf auth login`."""
     from huggingface_hub.errors import DeviceCodeError, OIDCError
 
     _quiet()
@@ -217,19 +231,19 @@ def _token() -> str | None:
         token = _headers(None).get("authorization", "").removeprefix("Bearer ")
     except (DeviceCodeError, OIDCError, OSError) as error:
         raise HubProblem(
-            f"No access token could be had: {http_errors.told(error)}.",
+            f"The access token cannot be read: {http_errors.message_of(error)}.",
             "Set HF_TOKEN, or save a token with `hf auth login`.",
         ) from None
     if not re.fullmatch(r"[!-~]*", token):
         raise HubProblem(
-            "The access token holds characters that no token has.",
+            "The access token holds invalid characters.",
             "Set HF_TOKEN to a token that begins with hf_.",
         )
     return token or None
 
 
 def _headers(token: str | bool | None) -> dict[str, str]:
-    """Who we are, and who the user is: by None the user's own token, which False leaves out."""
+    """Headers of a request; None stands for the user's own token, and False for none."""
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
     headers: dict[str, str] = build_hf_headers(
@@ -238,23 +252,13 @@ def _headers(token: str | bool | None) -> dict[str, str]:
     return headers
 
 
-def _api(token: str | None) -> "HfApi":
-    from huggingface_hub import HfApi
-
-    return HfApi(
-        endpoint=http_errors.endpoint(),
-        token=token or False,
-        library_name="localspec",
-        library_version=__version__,
-    )
-
-
 def _facts(reference: Reference, token: str | None) -> "ModelInfo":
-    """The repository's commit, files and licence by one request, which is never repeated."""
+    """The repository's commit, files and licence, by one request."""
     import httpx2
+    from huggingface_hub import HfApi  # here, as the import counts for no time limit
     from huggingface_hub.errors import HfHubHTTPError
 
-    api = _api(token)  # outside the time limit: it imports much
+    api = HfApi(http_errors.endpoint(), token or False, "localspec", __version__)
 
     def ask() -> "ModelInfo":
         return api.model_info(
@@ -275,9 +279,9 @@ def _facts(reference: Reference, token: str | None) -> "ModelInfo":
 
 
 def _within(seconds: float, call: Callable[[], _T]) -> _T:
-    """The call's result. Raises DroppedConnection when it takes longer, whatever it waits for.
+    """The call's result. Raises DroppedConnection if it takes longer.
 
-    The client's own limit holds for each address that the Hub has, and not for finding them.
+    The client's own limit holds for each address of the Hub, and not for the DNS.
     """
     future: Future[_T] = Future()
 
@@ -297,7 +301,7 @@ def _within(seconds: float, call: Callable[[], _T]) -> _T:
 def _ask(
     model: RemoteModel, file: RemoteFile, wanted: str, token: str | None
 ) -> "AbstractContextManager[httpx2.Response]":
-    """One request for content, its redirects followed; other hosts never get the token."""
+    """Request for content; redirects are followed, and other hosts never get the token."""
     import httpx2
     from huggingface_hub import get_session, hf_hub_url
 
@@ -311,18 +315,18 @@ def _ask(
 
 
 def _seconds(variable: str, usual: float) -> float:
-    """A time limit, as the library's own variable for it says, or the usual one."""
+    """A time limit: the library's own environment variable, or else the usual one."""
     try:
         return max(0.1, float(os.environ.get(variable, usual)))
     except ValueError:
         return usual
 
 
-# --- what it said ---
+# --- answers ---
 
 
 def _listing(info: "ModelInfo", reference: Reference) -> list[RemoteFile]:
-    """The repository's GGUF files, as far as their names are safe and their sizes possible."""
+    """The repository's GGUF files with safe names; raises HubProblem for impossible sizes."""
     siblings = info.siblings or []
     if len(siblings) > MAX_FILES:
         raise HubProblem(
@@ -351,8 +355,14 @@ def _holds_safetensors(info: "ModelInfo") -> bool:
     return any(isinstance(name, str) and name.endswith(".safetensors") for name in names)
 
 
+def _remote_model(
+    reference: Reference, commit: str, files: tuple[RemoteFile, ...], info: "ModelInfo"
+) -> RemoteModel:
+    return RemoteModel(reference, commit, files, _license(info), bool(info.gated))
+
+
 def _license(info: "ModelInfo") -> str | None:
-    """What the model's card says; its own name for a licence that is none of the usual ones."""
+    """The licence in the model card, or in the tags."""
     said: object = getattr(info.card_data, "license", None)
     if said == "other":
         said = getattr(info.card_data, "license_name", None) or said
@@ -369,10 +379,3 @@ def _has_size(path: Path, size: int) -> bool:
         return path.is_file() and path.stat().st_size == size
     except OSError:
         return False
-
-
-def _folders(folder: Path) -> Iterable[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return ()

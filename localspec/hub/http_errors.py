@@ -1,4 +1,4 @@
-"""HTTP errors of the Hub as sentences: refused, unreachable, rate limited, not what was asked."""
+"""Errors of requests to the Hub: refused, unreachable, rate limited, unexpected content."""
 
 import os
 import re
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     import httpx2
 
 HUGGING_FACE = "https://huggingface.co"
-MAX_PAUSE = 3600.0  # seconds that a Hub may ask us to wait
+MAX_PAUSE = 3600.0  # seconds; the most that a Hub may ask for
 SHOWN = 200  # characters of a text from the Hub
 
-LATER = "Try again later; https://status.huggingface.co tells more."
+LATER = "Try again later; see https://status.huggingface.co."
 CHECK_ENDPOINT = "Check HF_ENDPOINT and the network; behind a proxy, HTTPS_PROXY as well."
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})")
@@ -24,9 +24,9 @@ _NOTHING_LEFT = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d{1,9})")  # requests
 
 
 class DroppedConnection(HubProblem):
-    """A transfer that ended early: asking again from where it stopped may mend it.
+    """A temporary failure: a request from where the transfer stopped may succeed.
 
-    `retry_after` is how many seconds the Hub wants to be left alone, or None.
+    `retry_after`: the pause in seconds that the Hub asks for, or None.
     """
 
     def __init__(self, message: str, hint: str = "", retry_after: float | None = None) -> None:
@@ -35,7 +35,7 @@ class DroppedConnection(HubProblem):
 
 
 class RangeIgnored(HubProblem):
-    """The answer to a request for a later part was the whole file: only a start at 0 helps."""
+    """A range request was answered with the whole file."""
 
 
 def endpoint() -> str:
@@ -44,7 +44,7 @@ def endpoint() -> str:
 
 
 def hub_name() -> str:
-    """The Hub's name in a sentence; its address where it is not the usual one."""
+    """The Hub's name in a sentence, with the address if it is not the usual one."""
     address = endpoint()
     if address == HUGGING_FACE:
         return "The Hub"
@@ -57,92 +57,69 @@ def of_response(
     token: str | None,
     file: RemoteFile | None = None,
 ) -> HubProblem:
-    """What an answer other than success means (the Hub names the reason in a header)."""
+    """The error of an unsuccessful response, by the Hub's headers and else by its status."""
     status, headers = response.status_code, response.headers
     code = headers.get("X-Error-Code")
     said = one_line(headers.get("X-Error-Message", "")[:SHOWN]).rstrip(".")
-    if code == "GatedRepo":
-        return _gated(reference, token)
-    if "resource is disabled" in said:
-        return HubProblem(
-            f"{reference.repo} was disabled by the Hub.",
-            "Choose another repository of the same model.",
+    refused = _refusal(status, code, said, reference, token)
+    if refused is None and file is not None and code == "EntryNotFound":
+        refused = (
+            f"{reference.repo} no longer has {one_line(file.path)}.",
+            f"See what it has now at {HUGGING_FACE}/{reference.repo}.",
         )
-    if status == 401 and token:
-        return HubProblem(
-            f"{hub_name()} refuses your access token.",
-            f"Check HF_TOKEN, or make a new token at {HUGGING_FACE}/settings/tokens.",
-        )
-    if code == "RepoNotFound" or status == 401:
-        return _missing(reference, token)
-    if code == "RevisionNotFound":
-        return HubProblem(
-            f"{reference.repo} has no revision {one_line(reference.revision)}.",
-            "Check the branch, tag or commit behind '@', or leave it out.",
-        )
-    if code == "EntryNotFound" and file is not None:
-        return HubProblem(
-            f"{reference.repo} no longer hands out {one_line(file.path)}.",
-            f"See what it has now at {_page(reference)}.",
-        )
+    if refused is not None:
+        return HubProblem(*refused)
     if status == 416 and file is not None:
         return _other_size(file, "fewer")
-    return _by_status(status, said, headers, reference)
-
-
-def _by_status(
-    status: int, said: str, headers: Mapping[str, str], reference: Reference
-) -> HubProblem:
     if status == 429:
         pause = _pause(headers)
         wait = "a few minutes" if pause is None else f"{pause:.0f} seconds"
         more = "" if os.environ.get("HF_TOKEN") else " With HF_TOKEN set more requests are allowed."
         return DroppedConnection(
-            f"{hub_name()} had too many requests from here.", f"Try again in {wait}.{more}", pause
+            f"{hub_name()} got too many requests from here.", f"Try again in {wait}.{more}", pause
         )
     if status >= 500 or status == 408:
         return DroppedConnection(
-            f"{hub_name()} is in trouble: status {status}.", LATER, _pause(headers)
+            f"{hub_name()} has a problem: status {status}.", LATER, _pause(headers)
         )
     if status == 403:
         return HubProblem(
             f"{hub_name()} forbids access to {reference.repo}{f': {said}' if said else ''}.",
-            "Check what your token may do; `hf auth whoami` shows whose it is.",
+            "Check the permissions of your token; `hf auth whoami` shows whose it is.",
         )
     return no_hub(f"status {status}")
 
 
-def _gated(reference: Reference, token: str | None) -> HubProblem:
-    page = _page(reference)
-    if token:
-        return HubProblem(
-            f"{reference.repo} is gated, and your access token may not read it.",
-            f"Accept the terms at {page}, and allow the token to read gated repositories.",
-        )
-    return HubProblem(
-        f"{reference.repo} is gated: its terms must be accepted first.",
-        f"Accept the terms at {page}, then set HF_TOKEN to a token of yours.",
-    )
-
-
-def _missing(reference: Reference, token: str | None) -> HubProblem:
-    if token:
-        return HubProblem(
-            f"There is no repository {reference.repo} that your access token may see.",
-            f"Check the name at {_page(reference)}.",
-        )
-    return HubProblem(
-        f"There is no public repository {reference.repo} on the Hub.",
-        f"Check the name at {_page(reference)}; for a private one set HF_TOKEN.",
-    )
-
-
-def _page(reference: Reference) -> str:
-    return f"{HUGGING_FACE}/{reference.repo}"
+def _refusal(
+    status: int, code: str | None, said: str, reference: Reference, token: str | None
+) -> tuple[str, str] | None:
+    """Sentence and hint where a repository or a revision cannot be read."""
+    repo, page = reference.repo, f"{HUGGING_FACE}/{reference.repo}"
+    if code == "GatedRepo" and token:
+        hint = f"Accept the terms at {page}, and allow the token to read gated repositories."
+        return f"{repo} is gated, and your access token may not read it.", hint
+    if code == "GatedRepo":
+        hint = f"Accept the terms at {page}, then set HF_TOKEN to a token of yours."
+        return f"{repo} is gated: its terms must be accepted first.", hint
+    if "resource is disabled" in said:
+        return f"{repo} was disabled by the Hub.", "Choose another repository of the same model."
+    if status == 401 and token:
+        hint = f"Check HF_TOKEN, or make a new token at {HUGGING_FACE}/settings/tokens."
+        return f"{hub_name()} refuses your access token.", hint
+    if code == "RepoNotFound" and token:
+        hint = f"Check the name at {page}."
+        return f"There is no repository {repo} that your access token may see.", hint
+    if code == "RepoNotFound" or status == 401:
+        hint = f"Check the name at {page}; for a private one set HF_TOKEN."
+        return f"There is no public repository {repo} on the Hub.", hint
+    if code == "RevisionNotFound":
+        hint = "Check the branch, tag or commit after '@', or leave it out."
+        return f"{repo} has no revision {one_line(reference.revision)}.", hint
+    return None
 
 
 def _pause(headers: Mapping[str, str]) -> float | None:
-    """The seconds that the Hub wants to be left alone, as it says in one of two headers."""
+    """The pause in seconds that the Hub asks for in one of two headers."""
     said = headers.get("Retry-After", "").strip()
     if re.fullmatch(r"\d{1,9}", said):
         return min(float(said), MAX_PAUSE)
@@ -153,24 +130,24 @@ def _pause(headers: Mapping[str, str]) -> float | None:
 def _other_size(file: RemoteFile, size: str) -> HubProblem:
     return HubProblem(
         f"{one_line(file.path)} has {size} bytes on the Hub, not the {file.size:,} of its listing.",
-        "It was replaced in the meantime, or a proxy interferes: ask again.",
+        "It was replaced in the meantime, or a proxy alters it: try again.",
     )
 
 
 def no_hub(found: str = "") -> HubProblem:
-    """Something answered that makes no sense as a Hub."""
+    """An answer that no Hub gives."""
     return HubProblem(
         f"{hub_name()} does not answer like a Hub{f': {found}' if found else ''}.", CHECK_ENDPOINT
     )
 
 
 def no_answer() -> HubProblem:
-    """Nothing came in the time it may take."""
+    """The Hub did not answer in time."""
     return DroppedConnection(f"{hub_name()} does not answer.", CHECK_ENDPOINT)
 
 
 def trouble(error: Exception) -> HubProblem:
-    """What kept an answer from coming at all."""
+    """The error of a request that got no answer."""
     import httpx2
     from huggingface_hub.errors import OfflineModeIsEnabled
 
@@ -191,36 +168,38 @@ def trouble(error: Exception) -> HubProblem:
         )
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return HubProblem(
-            f"{hub_name()} cannot prove who it is: {told(error)}.",
+            f"{hub_name()} has no valid certificate: {message_of(error)}.",
             "Check this machine's clock; behind a proxy set SSL_CERT_FILE to its certificate.",
         )
     if isinstance(error, httpx2.ConnectError | httpx2.ProxyError):
-        return DroppedConnection(f"{hub_name()} cannot be reached: {told(error)}.", CHECK_ENDPOINT)
-    return DroppedConnection(f"The connection to the Hub broke: {told(error)}.", LATER)
+        return DroppedConnection(
+            f"{hub_name()} cannot be reached: {message_of(error)}.", CHECK_ENDPOINT
+        )
+    return DroppedConnection(f"The connection to the Hub broke: {message_of(error)}.", LATER)
 
 
-def told(error: Exception) -> str:
-    """What an error says of itself, on one line."""
+def message_of(error: Exception) -> str:
+    """The message of an error on one line."""
     return one_line(str(error)[:SHOWN]).rstrip(".") or type(error).__name__
 
 
 def check_answer(response: "httpx2.Response", file: RemoteFile, start: int) -> None:
-    """Whether the bytes that follow are those of this file, from `start` on, as they are."""
+    """Raise HubProblem unless the body has the bytes of this file from `start` on."""
     headers, shown = response.headers, one_line(file.path)
     if headers.get("Content-Encoding", "identity") != "identity":
         raise HubProblem(
-            f"{shown} was compressed on its way, although that was declined.",
+            f"{shown} was compressed in transfer, although that was declined.",
             "A proxy does this: try another network.",
         )
     if response.status_code == 200:
         if start:
             raise RangeIgnored(
-                f"{hub_name()} sends all of {shown} where a part was asked for.",
+                f"{hub_name()} sends all of {shown}, not the requested part.",
                 "A proxy may do this: try another network, or download the whole file.",
             )
         if headers.get("Content-Type", "").startswith("text/html"):
             raise HubProblem(
-                f"{hub_name()} sends a web page in place of {shown}.",
+                f"{hub_name()} sends a web page instead of {shown}.",
                 "Log in to this network in a browser, or try another network.",
             )
         size: str | None = headers.get("Content-Length")
@@ -228,7 +207,7 @@ def check_answer(response: "httpx2.Response", file: RemoteFile, start: int) -> N
         found = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
         if found is None or int(found[1]) != start:
             raise HubProblem(
-                f"{hub_name()} sends another part of {shown} than was asked for.",
+                f"{hub_name()} sends another part of {shown} than requested.",
                 "A proxy may do this: try another network.",
             )
         size = found[3]
@@ -237,9 +216,9 @@ def check_answer(response: "httpx2.Response", file: RemoteFile, start: int) -> N
 
 
 def exactly(response: "httpx2.Response", size: int, file: RemoteFile) -> Iterator[bytes]:
-    """The first `size` bytes of the body; raises DroppedConnection when there are fewer."""
+    """The first `size` bytes of the body; raises DroppedConnection if there are fewer."""
     left = size
-    # Only a body that was read to its end leaves a connection that can be used again.
+    # Only a body that is read to its end leaves a reusable connection.
     to_the_end = response.headers.get("Content-Length") == str(size)
     for piece in response.iter_raw():
         if piece[:left]:

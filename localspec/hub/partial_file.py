@@ -1,7 +1,4 @@
-"""Partial file of a download: locked, hashed as it grows, resumed after an interruption.
-
-Where its bytes come from, and whether they are right, is decided in `localspec.download`.
-"""
+"""Partial file of a download: locked, hashed as it grows, resumed after an interruption."""
 
 import errno
 import hashlib
@@ -18,21 +15,20 @@ from localspec.core.errors import DownloadProblem
 from localspec.core.formatting import one_line, size
 from localspec.hub.provenance import PIECE_BYTES
 
-SYNCED_BYTES = 32 << 20  # so many bytes at most are lost when the machine stops
+SYNCED_BYTES = 32 << 20  # between two syncs; at most these are lost in a power cut
 
 _ELSEWHERE = "set LOCALSPEC_MODELS to a folder on another disk."
 
 
 class TooLong(Exception):
-    """More bytes came than the file has."""
+    """More bytes were received than the file has."""
 
 
 class PartialFile:
-    """A locked partial file, open: `done` bytes of `size` came, `digest` is their hash.
+    """An open and locked partial file at `path`, to be renamed to `place`.
 
-    It lies at `path`, and what it becomes belongs at `place`. It is written without a buffer, so
-    that what was counted survives this process. Its methods raise DownloadProblem where the disk
-    or the folder fails.
+    `done` of `size` bytes are there, and `digest` is their hash. Written without a buffer, so that
+    they survive this process. Methods raise DownloadProblem if the disk or the folder fails.
     """
 
     def __init__(self, path: Path, place: Path, file: FileIO, size: int) -> None:
@@ -44,7 +40,7 @@ class PartialFile:
         self.digest = hashlib.sha256()
 
     def restart(self, length: int = 0) -> None:
-        """Forget what was counted, and what the file has behind `length` bytes."""
+        """Truncate the file to `length` bytes, of which none is counted yet."""
         self.done = self.synced = 0
         self.digest = hashlib.sha256()
         with writing(self.place):
@@ -52,7 +48,7 @@ class PartialFile:
             self.file.seek(0)
 
     def recover(self, report: Callable[[int], None]) -> None:
-        """Count and hash what an earlier process left; `report` hears of the bytes read."""
+        """Read and hash what an earlier process left; `report` gets the bytes read."""
         with writing(self.place):
             length = os.fstat(self.file.fileno()).st_size
             self.restart(self._sound(length) if length <= self.size else 0)
@@ -62,7 +58,7 @@ class PartialFile:
         self.synced = self.done
 
     def add(self, piece: bytes) -> None:
-        """Put the next bytes behind those that came; raises TooLong where there can be none."""
+        """Append bytes; raises TooLong for more than `size`."""
         if self.done + len(piece) > self.size:
             raise TooLong
         view = memoryview(piece)
@@ -75,7 +71,7 @@ class PartialFile:
                 self.synced = self.done
 
     def put_in_place(self) -> None:
-        """Give the file its name, when its bytes are on the disk, and make that last."""
+        """Rename the file to its place, synced to the disk before and after."""
         with writing(self.place):
             os.fsync(self.file.fileno())
             os.replace(self.path, self.place)
@@ -86,7 +82,7 @@ class PartialFile:
             self.path.unlink()
 
     def remove_others(self) -> None:
-        """Remove partial files of other versions, with which nobody will go on."""
+        """Remove partial files of other versions of this file."""
         outdated = re.compile(rf"\.{re.escape(self.place.name)}\.[0-9a-f]{{16}}\.part")
         for other in self.place.parent.iterdir():
             if outdated.fullmatch(other.name):
@@ -97,7 +93,7 @@ class PartialFile:
         self.done += len(piece)
 
     def _sound(self, length: int) -> int:
-        """The length without zeros at the end: where the power failed, they never came."""
+        """The length without zeros at the end, which a power cut may have left instead of data."""
         floor = max(0, length - SYNCED_BYTES)
         while length > floor:
             start = max(floor, length - PIECE_BYTES)
@@ -110,7 +106,7 @@ class PartialFile:
 
 
 def partial_path(place: Path, content: str) -> Path:
-    """Path of the partial file for `place`; the hash of its `content` keeps versions apart."""
+    """Path of the partial file for `place`, with the start of the hash of its `content`."""
     return place.with_name(f".{place.name}.{content[:16]}.part")
 
 
@@ -118,11 +114,10 @@ def partial_path(place: Path, content: str) -> Path:
 def locked_partial(
     path: Path, place: Path, size: int, wait: Callable[[int], None]
 ) -> Iterator[PartialFile]:
-    """The partial file at `path`, open and ours alone: of `size` bytes, to be renamed to `place`.
+    """Open and lock the partial file at `path`. Raises DownloadProblem.
 
-    While another process has it, `wait` is called between looks, with how many there were. The
-    system frees it when its process dies. Who had it renames or removes it at the end, so a lock
-    counts only while the name still leads to the file that was locked. Raises DownloadProblem.
+    While another process has it, `wait` is called with the number of failed tries. The other one
+    renames or removes the file at its end, so a lock counts only if `path` is still that file.
     """
     _lock_call()  # before anything is written: a system without locks has no O_NOFOLLOW either
     with writing(place):
@@ -142,14 +137,14 @@ def locked_partial(
 
 
 def remove_partial(path: Path) -> None:
-    """Remove a partial file that nobody needs, unless a process has it."""
+    """Remove a partial file, unless a process has locked it."""
     with suppress(OSError, DownloadProblem), path.open("r+b", buffering=0) as file:
         if _take_lock(file) and _leads_to(path, file):
             path.unlink()
 
 
 def size_of(path: Path) -> int | None:
-    """Bytes of an ordinary file; None when there is none that can be seen."""
+    """Bytes of an ordinary file; None for anything else."""
     try:
         found = path.stat()
     except OSError:
@@ -158,35 +153,34 @@ def size_of(path: Path) -> int | None:
 
 
 def check_space(folder: Path, needed: int) -> None:
-    """Raise DownloadProblem unless `folder`, or the one it will be made in, has room for so much.
-
-    `needed` is in bytes.
-    """
+    """Raise DownloadProblem if the disk of `folder`, which may not exist yet, lacks bytes."""
     with writing(folder):
         place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         free = shutil.disk_usage(place).free
     if needed > free:
         raise DownloadProblem(
             f"The disk of {one_line(str(folder))} lacks {size(needed - free)}: "
-            f"{size(needed)} are still to come, {size(free)} are free.",
+            f"{size(needed)} are missing, {size(free)} are free.",
             f"Free that much, or {_ELSEWHERE}",
         )
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Say in a sentence, as DownloadProblem, why files at or beside `path` could not be written."""
+    """Turn an OSError of writing at or beside `path` into a DownloadProblem."""
     try:
         yield
-    except BrokenPipeError:  # of whoever shows the progress; files raise none
+    except BrokenPipeError:  # of the output of progress; files raise none
         raise
     except OSError as error:
         shown, folder = one_line(path.name), one_line(str(path.parent))
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            sentence = f"The disk became full while {shown} was downloaded; what came is kept."
+            sentence = (
+                f"The disk became full while {shown} was downloaded; the partial file is kept."
+            )
             hint = f"Free some space and run the same command again, or {_ELSEWHERE}"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            sentence = f"The folder {folder} may not be written, so {shown} cannot be put there."
+            sentence = f"The folder {folder} may not be written, so {shown} cannot be stored there."
             hint = "Change its permissions, or set LOCALSPEC_MODELS to a folder of your own."
         elif error.errno == errno.EFBIG:
             sentence = f"The file system of {folder} holds no file as large as {shown}."
@@ -199,7 +193,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def _lock_call() -> Callable[[FileIO], None]:
-    """What locks a file or raises BlockingIOError; a DownloadProblem where the system has none."""
+    """The call that locks a file or raises BlockingIOError; DownloadProblem without one."""
     try:
         from fcntl import LOCK_EX, LOCK_NB, flock
     except ImportError:
@@ -233,7 +227,7 @@ def _leads_to(path: Path, file: FileIO) -> bool:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename last through a power cut, where the system can."""
+    """Make a rename survive a power cut, if the system can."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

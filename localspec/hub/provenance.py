@@ -1,6 +1,6 @@
-"""Provenance of downloaded files: a hidden JSON record beside each, and verification by sha256.
+"""Provenance of downloaded files: a hidden JSON record beside each, and offline verification.
 
-A file in a cache is compared with the hash that is its name there. No network is needed.
+A file in a cache is compared with the sha256 that is its name there.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from localspec.core.errors import UsageError
 from localspec.core.files import appearing_when_complete, read_at_most
@@ -27,16 +27,16 @@ PIECE_BYTES = 1 << 20
 SHOWN_DIGITS = 12  # of a hash, in a sentence
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
+_TEXTS = ("repo", "revision", "commit", "path", "sha256")
 _RECORD_NAME = re.compile(r"\.(.+)\.origin\.json", re.DOTALL)
 _BLOB_NAME = re.compile(rf"(?:sha256-)?({SHA256.pattern})")  # the Hub's cache, Ollama's
 
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """What a file was when it was downloaded: `size` in bytes, `sha256` in lower-case hex.
+    """Origin of a downloaded file: `size` in bytes, `sha256` in lower-case hex.
 
-    `checked` says what the Hub told beforehand: "sha256", or only the "size"; then the hash is that
-    of the bytes that came.
+    `checked`: what the Hub listed. If only the "size", the hash is that of the received bytes.
     """
 
     repo: str
@@ -54,10 +54,10 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What became of one file: `state`, a sentence, and what to type next where it is not right.
+class Verification:
+    """Result for one file: `state`, a sentence, and the next command if it is not right.
 
-    `expected` and `found` are sha256 in hex, None where there is none or nothing was hashed.
+    `expected` and `found` are sha256 in hex, or None if unknown.
     """
 
     path: Path
@@ -70,12 +70,12 @@ class Verdict:
 
 
 def record_path(path: Path) -> Path:
-    """Where the record of the file at `path` lies."""
+    """Path of the record of a file."""
     return path.with_name(f".{path.name}.origin.json")
 
 
 def read_record(path: Path) -> Provenance | None:
-    """The record of the file at `path`, None without one; raises ValueError for a damaged one."""
+    """The record of a file, None without one; raises ValueError for a damaged one."""
     try:
         document = json.loads(read_at_most(record_path(path), MAX_RECORD_BYTES))
     except (FileNotFoundError, NotADirectoryError):
@@ -86,7 +86,7 @@ def read_record(path: Path) -> Provenance | None:
 
 
 def write_record(path: Path, origin: Provenance) -> None:
-    """Put the record beside the file at `path`, whole and on the disk; raises OSError."""
+    """Write the record of a file, atomically and synced to the disk; raises OSError."""
     with appearing_when_complete(record_path(path)) as partial, partial.open("w") as file:
         file.write(json.dumps(asdict(origin), indent=1) + "\n")
         file.flush()
@@ -94,7 +94,7 @@ def write_record(path: Path, origin: Provenance) -> None:
 
 
 def recorded(folder: Path) -> Iterator[tuple[Path, Provenance]]:
-    """Files below `folder` that have a sound record, whether or not they are still there."""
+    """Files below `folder` that have a valid record, even those that no longer exist."""
     for path in _with_record(folder):
         try:
             origin = read_record(path)
@@ -105,7 +105,7 @@ def recorded(folder: Path) -> Iterator[tuple[Path, Provenance]]:
 
 
 def sha256_of(path: Path, report: Callable[[int], None]) -> str:
-    """The hash of a file in lower-case hex; `report` hears of the bytes read; raises OSError."""
+    """The hash of a file in lower-case hex; `report` gets the bytes read; raises OSError."""
     digest, done = hashlib.sha256(), 0
     with path.open("rb", buffering=0) as file:
         while piece := file.read(PIECE_BYTES):
@@ -119,12 +119,11 @@ def verify(
     paths: Iterable[Path],
     on_progress: Progress | None = None,
     kept: Mapping[Path, str] | None = None,
-) -> Iterator[Verdict]:
-    """Compare files with what was recorded when they came; nothing is asked of the Hub.
+) -> Iterator[Verification]:
+    """Compare files with their records, each when its result is requested.
 
-    A folder stands for every file below it that has a record, a part of a split model for all its
-    parts. ``kept`` holds hashes that somebody else recorded, by path. Each file is hashed when its
-    verdict is asked for.
+    A folder stands for all files below it that have a record, and a part of a split model for all
+    parts. ``kept``: hashes recorded elsewhere, by path.
     """
     for path in paths:
         if os.path.isdir(path):
@@ -138,29 +137,25 @@ def verify(
 def _origin(document: object) -> Provenance:
     if not isinstance(document, dict):
         raise ValueError("it is no JSON object")
-    repo, revision, path = (_text(document, name) for name in ("repo", "revision", "path"))
-    commit, sha256 = _text(document, "commit"), _text(document, "sha256")
-    if not SHA256.fullmatch(sha256):
-        raise ValueError("it holds no valid sha256")
+    texts: dict[str, Any] = {name: document.get(name) for name in _TEXTS}
+    for name, value in texts.items():
+        if not isinstance(value, str) or not value:
+            raise ValueError(f"it names no {name}")
     size, checked = document.get("size"), document.get("checked", "sha256")
-    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+    if type(size) is not int or size < 0:
         raise ValueError("it holds no valid size")
     if checked not in ("sha256", "size"):
         raise ValueError("it does not say what was checked")
+    origin = Provenance(**texts, size=size, checked=checked)
+    if not SHA256.fullmatch(origin.sha256):
+        raise ValueError("it holds no valid sha256")
+    if not is_safe(origin.path):
+        raise ValueError("its path leads out of the repository")
     try:
-        Reference(repo, None, None, revision)
+        Reference(origin.repo, None, None, origin.revision)
     except UsageError as error:
         raise ValueError(f"it names no model: {error.message.rstrip('.')}") from error
-    if not is_safe(path):
-        raise ValueError("its path leads out of the repository")
-    return Provenance(repo, revision, commit, path, size, sha256, checked)
-
-
-def _text(document: dict[str, object], name: str) -> str:
-    value = document.get(name)
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"it names no {name}")
-    return value
+    return origin
 
 
 def _with_record(folder: Path) -> Iterator[Path]:
@@ -171,62 +166,61 @@ def _with_record(folder: Path) -> Iterator[Path]:
                 yield Path(place) / found[1]
 
 
-def _judge(path: Path, on_progress: Progress | None, kept: str | None) -> Verdict:
+def _judge(path: Path, on_progress: Progress | None, kept: str | None) -> Verification:
     shown = one_line(str(path))
     try:
         origin = read_record(path)
     except ValueError as error:
         sentence = f"The record of {shown} is damaged: {one_line(str(error))}."
-        hint = "Download it again: a file that is whole stays, and only its record is written anew."
-        return Verdict(path, "damaged record", sentence, hint)
+        hint = "Download it again: if the file is right, only its record is rewritten."
+        return Verification(path, "damaged record", sentence, hint)
     if not os.path.exists(path):
         came = f"; it came from {origin}" if origin else ""
         hint = f"Get it again: {_download(origin)}" if origin else "Check the spelling of its name."
-        return Verdict(path, "missing", f"{shown} is not there{came}.", hint, origin)
+        return Verification(path, "missing", f"{shown} does not exist{came}.", hint, origin)
     named = _BLOB_NAME.fullmatch(Path(os.path.realpath(path)).name)
     expected = origin.sha256 if origin else kept or (named[1] if named else None)
     if expected is None:
-        sentence = f"{shown} has no record of a download, so nothing tells what it should be."
-        hint = "What localspec downloads, and what lies in a cache under its hash, can be verified."
-        return Verdict(path, "no record", sentence, hint)
+        sentence = f"{shown} has no record of a download, so it cannot be verified."
+        hint = "Only downloads by localspec, and files in a cache that names them by hash, can be."
+        return Verification(path, "no record", sentence, hint)
     try:
         return _compare(path, expected, origin, on_progress)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         sentence = f"{shown} cannot be read: {one_line(reason)}."
-        return Verdict(path, "unreadable", sentence, "Look at its permissions.", origin, expected)
+        return Verification(
+            path, "unreadable", sentence, "Look at its permissions.", origin, expected
+        )
 
 
 def _compare(
     path: Path, expected: str, origin: Provenance | None, on_progress: Progress | None
-) -> Verdict:
+) -> Verification:
     shown, size = one_line(str(path)), path.stat().st_size
-    # A link into a cache is no copy: what is wrong is what it leads to.
+    # Of a link into a cache, the file that it leads to is wrong.
     remove = f"rm {shlex.quote(one_line(os.path.realpath(path)))}"
     again = (
         f"Remove and get it again: {remove} && {_download(origin)}"
         if origin
-        else f"Get it again from where it came, or drop it: {remove}"
+        else f"Get it again from its source, or remove it: {remove}"
     )
     if origin and size != origin.size:
         sentence = f"{shown} is wrong: it has {size:,} bytes, but {origin.size:,} were downloaded."
-        return Verdict(path, "wrong", sentence, again, origin, expected)
+        return Verification(path, "wrong", sentence, again, origin, expected)
 
-    def report(done: int) -> None:
-        if on_progress is not None:
-            on_progress(one_line(path.name), done, size)
-
-    found = sha256_of(path, report)
+    progress = on_progress or (lambda name, done, total: None)
+    found = sha256_of(path, lambda done: progress(one_line(path.name), done, size))
     short = found[:SHOWN_DIGITS]
     if found != expected:
         sentence = (
             f"{shown} is wrong: its sha256 begins with {short}, not {expected[:SHOWN_DIGITS]}."
         )
-        return Verdict(path, "wrong", sentence, again, origin, expected, found)
+        return Verification(path, "wrong", sentence, again, origin, expected, found)
     unchecked = origin is not None and origin.checked == "size"
-    untold = "; the Hub named no hash of it" if unchecked else ""
+    untold = "; the Hub listed no hash" if unchecked else ""
     sentence = f"{shown} is right (sha256 {short}{untold})."
-    return Verdict(path, "right", sentence, "", origin, expected, found)
+    return Verification(path, "right", sentence, "", origin, expected, found)
 
 
 def _download(origin: Provenance) -> str:

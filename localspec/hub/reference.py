@@ -1,12 +1,8 @@
-"""Hub references such as hf:org/repo:Q4_K_M: their spellings, and which files of a repository fit.
-
-Files are chosen by name or quantisation: whole split models, and no sidecar beside one. No request
-is made.
-"""
+"""Hub references such as hf:org/repo:Q4_K_M: their spellings, and the choice of files by them."""
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import NoReturn
@@ -26,9 +22,9 @@ from localspec.metadata.filenames import (
 )
 
 MAX_PATH = 1024  # characters of a path inside a repository
-MAX_NAME = 200  # bytes of each folder or file name; file systems have 255, and ours grow
+MAX_NAME = 200  # bytes of each folder or file name; file systems have 255, ours add a suffix
 SHOWN_CHOICES = 8
-COMPARED_NAMES = 1000  # names of a huge repository that a misspelt one is compared with
+COMPARED_NAMES = 1000  # of a repository, with a misspelt one
 DEFAULT_TAGS = ("Q4_K_M", "Q8_0")
 
 HUB_HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
@@ -40,7 +36,7 @@ _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+=-]{0,127}")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SHORT = re.compile(rf"({_WORD}/{_WORD})(?:@([^@:/]+))?(?::([^:/]*))?")
 _LONG = re.compile(r"([^/@:]+/[^/@:]+)(?:@(refs/pr/\d+|[^/:@]+))?(?::([^/]*)|/(.*))?", re.DOTALL)
-# Words before a tag that say how a file was quantised, not which model it is.
+# Words before a tag that name a way of quantising, not a model.
 _PREFIXES = ("ud", "i1", "imat")
 
 
@@ -48,8 +44,8 @@ _PREFIXES = ("ud", "i1", "imat")
 class Reference:
     """A model on the Hub, as the user named it: one file, or a quantisation, or neither.
 
-    `file` is a path inside the repository. Raises UsageError for names that no repository, file or
-    revision can have, so that no path made from a reference leaves its folder.
+    `file` is a path inside the repository. Raises UsageError for invalid names, so that no path
+    made from a reference leaves its folder.
     """
 
     repo: str
@@ -70,7 +66,7 @@ class Reference:
             _refuse(self.revision, "is no revision: expected a branch, a tag or a commit")
 
     def __str__(self) -> str:
-        """The shortest spelling that means the same whatever lies on the disk."""
+        """The shortest spelling that no existing path can change."""
         revision = "" if self.revision == "main" else f"@{quote(self.revision, safe='')}"
         rest = f"/{self.file}" if self.file else f":{self.tag}" if self.tag else ""
         return f"hf:{self.repo}{revision}{rest}"
@@ -78,9 +74,9 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of a repository: `size` in bytes, `sha256` of its content in lower-case hex.
+    """A file of a repository: `size` in bytes, `sha256` in lower-case hex.
 
-    `sha256` is None when the Hub does not say, as for small files outside LFS.
+    `sha256` is None if the Hub lists none, as for small files outside LFS.
     """
 
     path: str
@@ -89,10 +85,10 @@ class RemoteFile:
 
 
 def parse_reference(name: str) -> Reference | None:
-    """What `name` refers to on the Hub, or None when it is a path.
+    """The reference that `name` spells, or None for a path.
 
-    A path that exists is a path, unless it is written with hf: or as a web address. Raises
-    UsageError for a spelling that is meant for the Hub and malformed.
+    A path that exists is a path, unless written with hf: or as a web address. Raises UsageError for
+    a malformed reference.
     """
     lower = name.lower()
     if lower.startswith("hf:"):
@@ -111,10 +107,7 @@ def parse_reference(name: str) -> Reference | None:
 
 
 def is_safe(path: str) -> bool:
-    """Whether a path inside a repository stays inside any folder that it is put into.
-
-    Hidden names are not safe either: they are left to those who own the folder.
-    """
+    """Whether a path inside a repository stays inside any folder, and has no hidden names."""
     names = path.split("/")
     return (
         len(path) <= MAX_PATH
@@ -126,9 +119,9 @@ def is_safe(path: str) -> bool:
 
 
 def choose_files(reference: Reference, listing: Sequence[RemoteFile]) -> tuple[RemoteFile, ...]:
-    """The file that `reference` means, or all parts of a split model in order.
+    """The file of a reference, or all parts of a split model in order; no sidecar of a model.
 
-    Raises HubProblem with the choices when several fit, and with near names when none does.
+    Raises HubProblem with the choices if several match, and with similar names if none does.
     """
     models = _models(listing)
     if not models:
@@ -139,11 +132,11 @@ def choose_files(reference: Reference, listing: Sequence[RemoteFile]) -> tuple[R
     if reference.file is not None:
         return _complete(reference, _by_name(reference, reference.file, models))
     plain = {stem: parts for stem, parts in models.items() if not is_sidecar(parts[0].path)}
-    # A repository of nothing but heads is named for them.
+    # A repository that has prediction heads alone is named for them.
     plain = plain or {stem: parts for stem, parts in models.items() if heads_kind(parts[0].path)}
     if not plain:
         raise HubProblem(
-            f"{reference.repo} holds only what lies beside a model: {_listed(list(models))}.",
+            f"{reference.repo} holds only sidecars of a model: {_listed(list(models))}.",
             "Look for the repository of the model itself.",
         )
     if reference.tag is not None:
@@ -172,13 +165,11 @@ def _parse_long(name: str, rest: str) -> Reference:
     if found is None:
         _refuse(name, "names no model on the Hub")
     repo, revision, tag, file = found.groups()
-    if file == "":
-        file = None
-    return Reference(repo, file, tag, unquote(revision or "main"))
+    return Reference(repo, file or None, tag, unquote(revision or "main"))
 
 
 def _parse_address(name: str) -> Reference:
-    """A page of the Hub as the browser shows it: the model, its files, or one file."""
+    """Address of a web page of the Hub: of a model, its files, or one file."""
     try:
         address = urlsplit(name)
         own = urlsplit(os.environ.get("HF_ENDPOINT") or f"https://{HUB_HOSTS[0]}")
@@ -199,7 +190,7 @@ def _parse_address(name: str) -> Reference:
 
 
 def _models(listing: Sequence[RemoteFile]) -> dict[str, list[RemoteFile]]:
-    """The GGUF files by name, those of a split model together, in the listing's order."""
+    """The GGUF files by name, parts of a split model together, in the listing's order."""
     models: dict[str, list[RemoteFile]] = {}
     for file in listing:
         if is_safe(file.path) and _is_gguf(file.path):
@@ -211,7 +202,7 @@ def _models(listing: Sequence[RemoteFile]) -> dict[str, list[RemoteFile]]:
 def _by_name(
     reference: Reference, wanted: str, models: dict[str, list[RemoteFile]]
 ) -> list[RemoteFile]:
-    """Exactly this path; else in another case; else, without a folder, in any where one fits."""
+    """The file of this path; else in another case; else, without a folder, in any folder."""
     folded = wanted.lower()
     base = folded.rpartition("/")[2]
     paths = [(file.path, parts) for parts in models.values() for file in parts]
@@ -224,22 +215,16 @@ def _by_name(
             return fits[0]
         if fits:
             _ask(reference, f"'{one_line(wanted)}'", fits)
-    near = get_close_matches(base, _bases(models), SHOWN_CHOICES, 0.6)
-    choices = [parts[0].path for name in near for parts in models.values() if _base(parts) == name]
+    firsts = {parts[0].path: parts[0].path.lower().rpartition("/")[2] for parts in models.values()}
+    bases = list(dict.fromkeys(firsts.values()))[:COMPARED_NAMES]
+    near = get_close_matches(base, bases, SHOWN_CHOICES, 0.6)
+    choices = [path for name in near for path, known in firsts.items() if known == name]
     lead = "the nearest are" if near else "it has"
     raise HubProblem(
         f"{reference.repo} has no file {one_line(wanted)}; {lead} "
-        f"{_listed(choices or [parts[0].path for parts in models.values()])}.",
+        f"{_listed(choices or list(firsts))}.",
         "Files are renamed at times: name one of these.",
     )
-
-
-def _base(parts: list[RemoteFile]) -> str:
-    return parts[0].path.lower().rpartition("/")[2]
-
-
-def _bases(models: dict[str, list[RemoteFile]]) -> list[str]:
-    return list(dict.fromkeys(_base(parts) for parts in models.values()))[:COMPARED_NAMES]
 
 
 def _by_tag(
@@ -247,10 +232,10 @@ def _by_tag(
 ) -> list[RemoteFile]:
     fits = _matching(tag, models)
     if not fits:
-        tags = list(dict.fromkeys(_tags(models)))
+        found = (tag_of(parts[0].path) for parts in models.values())
+        tags = list(dict.fromkeys(known for known in found if known is not None))
         near = get_close_matches(tag.upper(), [known.upper() for known in tags], 3, 0.5)
-        first = [known for known in tags if known.upper() in near]
-        first += [known for known in tags if known not in first]
+        first = sorted(tags, key=lambda known: known.upper() not in near)
         have = f"it has {_listed(first)}" if first else "its files name no quantisation"
         choice = first[0] if first else "Q4_K_M"
         raise HubProblem(
@@ -264,15 +249,8 @@ def _by_tag(
     return fits[0]
 
 
-def _tags(models: dict[str, list[RemoteFile]]) -> Iterator[str]:
-    for parts in models.values():
-        tag = tag_of(parts[0].path)
-        if tag is not None:
-            yield tag
-
-
 def _matching(tag: str, models: dict[str, list[RemoteFile]]) -> list[list[RemoteFile]]:
-    """The models whose path holds the tag between separators; the plainest where names differ."""
+    """Models with the tag between separators in their paths; those without a prefix first."""
     text = re.escape(tag.lower())
     stems = [(stem_of(parts[0].path).lower(), parts) for parts in models.values()]
     patterns = [rf"(?:^|[-./]){text}(?:[-./]|$)"]
@@ -288,7 +266,7 @@ def _matching(tag: str, models: dict[str, list[RemoteFile]]) -> list[list[Remote
 
 
 def _complete(reference: Reference, parts: list[RemoteFile]) -> tuple[RemoteFile, ...]:
-    """All parts of a model, which must be there from 1 to the last."""
+    """All parts of a model; raises HubProblem if one is missing."""
     found = PART_NAME_IN_ANY_CASE.fullmatch(parts[0].path)
     if found is None:
         return tuple(parts)
@@ -313,7 +291,7 @@ def _complete(reference: Reference, parts: list[RemoteFile]) -> tuple[RemoteFile
 
 def _ask(reference: Reference, what: str, fits: list[list[RemoteFile]]) -> NoReturn:
     raise HubProblem(
-        f"{reference.repo} has {len(fits)} models that fit {what}: "
+        f"{reference.repo} has {len(fits)} models that match {what}: "
         f"{_listed([parts[0].path for parts in fits])}.",
         f"Name one of them, such as {_spelling(reference, fits[0])}.",
     )

@@ -1,17 +1,16 @@
-"""GGUF headers on the Hub, read by range requests, and a pair's check on as few bytes as it takes.
+"""GGUF headers on the Hub, read by range requests; a pair is checked on as few bytes as needed.
 
-A small first piece is asked for, then larger ones as far as the header goes, and no more as soon as
-a refusal of the pair is certain. Weights are never fetched.
+A small first piece is requested, then larger ones, until the header ends or a refusal of the pair
+is certain.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localspec.core.errors import NotAGGUF
-from localspec.hub.client import DroppedConnection, RemoteModel, stream
+from localspec.hub.client import DroppedConnection, RangeIgnored, RemoteModel, stream_resuming
 from localspec.hub.reference import RemoteFile
 from localspec.metadata.byte_reader import AGAIN
 from localspec.metadata.header import ModelHeader, StagedHeader, read_header
@@ -19,18 +18,18 @@ from localspec.pairing import PairReport, certain_refusal, check_own_heads, chec
 
 FIRST_BYTES = 64 << 10  # type, architecture and number of tokens are in there
 PIECE_BYTES = 2 << 20
-RETRIES = 3  # for each piece
-LONGEST_PAUSE = 10.0  # seconds that a Hub may ask for while the user waits for a verdict
+PAUSES = (0.5, 1.0, 2.0)  # seconds before each retry of a piece, unless the Hub asks for another
+LONGEST_PAUSE = 10.0  # seconds that the Hub may ask for while the user waits
 
 Sleep = Callable[[float], None]
+Stage = Callable[[StagedHeader], ModelHeader]
 
 
 @dataclass(frozen=True, slots=True)
 class PairCheck:
-    """The judgement of a pair, and what it took: `bytes_read` from the Hub.
+    """The report on a pair, and how many `bytes_read` from the Hub it took.
 
-    A header is not complete where the refusal was certain before its end; the report then holds no
-    more than what made it certain.
+    If a refusal was certain early, the headers are not complete and the report has it alone.
     """
 
     report: PairReport
@@ -40,7 +39,7 @@ class PairCheck:
 
 
 class RemoteHeader:
-    """The header of a model on the Hub, read in stages; `bytes_read` counts what came so far."""
+    """The header of a model on the Hub, read in the stages of `StagedHeader`."""
 
     def __init__(self, model: RemoteModel, sleep: Sleep = time.sleep) -> None:
         self._sources = [_RemoteSource(model, file, sleep) for file in model.files]
@@ -50,30 +49,23 @@ class RemoteHeader:
     def bytes_read(self) -> int:
         return sum(source.bytes_read for source in self._sources)
 
-    def start(self) -> ModelHeader:
-        """The kind of model and of tokenizer, and how many tokens it has."""
-        with _damage_is_theirs():
-            return self._header.start()
-
-    def vocabulary(self) -> ModelHeader:
-        """What `start` gave, and the texts and types of the tokens."""
-        with _damage_is_theirs():
-            return self._header.vocabulary()
-
-    def whole(self) -> ModelHeader:
-        """Everything, of all parts. Raises NotAGGUF and HubProblem."""
-        with _damage_is_theirs():
-            return self._header.whole()
+    def read(self, stage: Stage) -> ModelHeader:
+        """The header as of a stage. Raises NotAGGUF and HubProblem."""
+        try:
+            return stage(self._header)
+        except NotAGGUF as error:
+            if error.hint == AGAIN:  # which would not help with a damaged file on the Hub
+                error.hint = "Choose another file, or another repository of the same model."
+            raise
 
 
 def read_remote(model: RemoteModel, sleep: Sleep = time.sleep) -> tuple[ModelHeader, int]:
     """The header of a model on the Hub, and how many bytes were read for it.
 
-    Raises HubProblem when the Hub refuses or the connection drops again and again, and NotAGGUF as
-    `read_header` does.
+    Raises HubProblem if the Hub refuses or the connection keeps dropping, and NotAGGUF.
     """
     header = RemoteHeader(model, sleep)
-    return header.whole(), header.bytes_read
+    return header.read(StagedHeader.whole), header.bytes_read
 
 
 def compare(
@@ -84,10 +76,10 @@ def compare(
     lenient: bool = False,
     sleep: Sleep = time.sleep,
 ) -> PairCheck:
-    """Judge a pair of which either side may be on the Hub, as `check_pair` does.
+    """`check_pair` of models on this disk or on the Hub.
 
-    A model twice is one that is to draft with prediction heads of its own. Of remote headers only
-    so much is read as the verdict takes. Raises what `read_remote` and `read_header` raise.
+    The same model twice is one that drafts with its own prediction heads. Remote headers are read
+    as far as needed. Raises what `read_remote` and `read_header` raise.
     """
     if target == draft:
         own, n_bytes = (
@@ -103,24 +95,23 @@ def compare(
     def n_read() -> int:
         return sum(side.bytes_read for side in remote)
 
-    def known(stage: Callable[[RemoteHeader], ModelHeader]) -> list[ModelHeader]:
-        return [stage(side) if isinstance(side, RemoteHeader) else side for side in sides]
+    def known(stage: Stage) -> list[ModelHeader]:
+        return [side.read(stage) if isinstance(side, RemoteHeader) else side for side in sides]
 
-    for stage in (RemoteHeader.start, RemoteHeader.vocabulary) if remote else ():
+    for stage in (StagedHeader.start, StagedHeader.vocabulary) if remote else ():
         ours, theirs = known(stage)
         if found := certain_refusal(ours, theirs, lenient=lenient):
             return PairCheck(refused(found), ours, theirs, n_read())
-    ours, theirs = known(RemoteHeader.whole)
+    ours, theirs = known(StagedHeader.whole)
     report = check_pair(ours, theirs, weights_needed=weights_needed, lenient=lenient)
     return PairCheck(report, ours, theirs, n_read())
 
 
 class _RemoteSource:
-    """One file as a source of header bytes: in pieces, each asked for when it is needed."""
+    """`Source` of a header on the Hub, in pieces that are requested when needed."""
 
     def __init__(self, model: RemoteModel, file: RemoteFile, sleep: Sleep) -> None:
-        named = replace(model.reference, file=file.path, tag=None)
-        self.path = Path(str(named))
+        self.path = Path(str(replace(model.reference, file=file.path, tag=None)))
         self.n_bytes = file.size
         self.bytes_read = 0
         self._model = model
@@ -128,7 +119,6 @@ class _RemoteSource:
         self._sleep = sleep
 
     def read(self, least: int) -> bytes:
-        """At least so many of the bytes that follow, unless the file ends."""
         pieces = bytearray()
         while len(pieces) < least and self.bytes_read < self.n_bytes:
             size = PIECE_BYTES if self.bytes_read else FIRST_BYTES
@@ -136,28 +126,18 @@ class _RemoteSource:
         return bytes(pieces)
 
     def _piece(self, stop: int) -> bytearray:
-        """The bytes up to `stop`; after a dropped connection it goes on from where it was."""
-        piece = bytearray()
-        for retry in range(RETRIES + 1):
-            try:
-                for data in stream(self._model, self._file, self.bytes_read, stop):
-                    piece += data
-                    self.bytes_read += len(data)
-                return piece
-            except DroppedConnection as error:
-                pause = 0.5 * 2**retry if error.retry_after is None else error.retry_after
-                if retry == RETRIES or pause > LONGEST_PAUSE:
-                    raise
-                self._sleep(pause)
-        raise AssertionError("the last retry returns or raises")
+        """The bytes up to `stop`."""
+        piece, pauses = bytearray(), iter(PAUSES)
 
+        def wait(failure: DroppedConnection | RangeIgnored, failures: int) -> None:
+            pause = next(pauses, None)
+            asked = failure.retry_after if isinstance(failure, DroppedConnection) else None
+            too_long = asked is not None and asked > LONGEST_PAUSE
+            if pause is None or too_long or isinstance(failure, RangeIgnored):
+                raise failure
+            self._sleep(pause if asked is None else asked)
 
-@contextmanager
-def _damage_is_theirs() -> Iterator[None]:
-    """A damaged file on the Hub is not mended by downloading it."""
-    try:
-        yield
-    except NotAGGUF as error:
-        if error.hint == AGAIN:
-            error.hint = "Choose another file, or another repository of the same model."
-        raise
+        for data in stream_resuming(self._model, self._file, self.bytes_read, stop, wait):
+            piece += data
+            self.bytes_read += len(data)
+        return piece

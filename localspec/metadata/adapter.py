@@ -1,4 +1,4 @@
-"""LoRA adapter files: checked by their headers against the model they adapt."""
+"""Checks of LoRA adapter files against the model they adapt, by their headers."""
 
 from pathlib import Path
 from typing import NoReturn
@@ -18,8 +18,8 @@ _SIDES = (".lora_a", ".lora_b")
 def check_adapter(path: Path, model: ModelHeader) -> None:
     """Raise FileProblem unless the file is a LoRA adapter of this model's architecture and shapes.
 
-    The rules are those of `llama_adapter_lora_init_impl`, which ends the process where a key is of
-    another type than it expects; NotAGGUF for a damaged file.
+    By the rules of `llama_adapter_lora_init_impl`, which ends the process at a key of another type.
+    Raises NotAGGUF for a damaged file.
     """
     part = read_part(path)
     kinds = [part.text(key) for key in ("general.type", "adapter.type")]
@@ -35,27 +35,30 @@ def check_adapter(path: Path, model: ModelHeader) -> None:
             f"{one_line(model.architecture)}",
         )
     if _INVOCATION in part.types:
-        _refuse(path, "is an activated LoRA, which starts at certain tokens; that is not there")
+        _refuse(path, "is an activated LoRA, which starts at certain tokens; that is not supported")
     _check_tensors(part, model)
 
 
 def _check_tensors(part: PartHeader, model: ModelHeader) -> None:
-    """Each pair of tensors fits the weights that it is added to."""
+    """Whether each pair of tensors fits the weights that it is added to."""
     weights = {tensor.name: tensor for tensor in model.tensors}
     sides: dict[str, dict[str, TensorInfo]] = {}
     for tensor in part.tensors:
         name, side = tensor.name[:-7], tensor.name[-7:]
         if side in _SIDES:
             sides.setdefault(name, {})[side] = tensor
-        elif not tensor.name.endswith("_norm.weight"):  # those llama.cpp passes over
+        elif not tensor.name.endswith("_norm.weight"):  # which llama.cpp ignores
             _refuse(part.path, f"holds the tensor '{one_line(tensor.name)}', which is no LoRA's")
     if not sides:
         _refuse(part.path, "holds no tensors")
     for name, pair in sides.items():
         if len(pair) < 2 or name not in weights:
-            _refuse(part.path, f"does not fit: '{one_line(name)}' lacks a part here or there")
+            _refuse(
+                part.path,
+                f"does not fit: '{one_line(name)}' lacks one of its tensors, or the model's",
+            )
         if name == "token_embd.weight" and not model.has_output:
-            # llama.cpp would end: it adds such a pair to the output too, which it does not fit.
+            # llama.cpp adds such a pair to the output too, which it does not fit: it would end.
             _refuse(part.path, "adapts the token embedding, which is the output matrix here too")
         if not _fits(name, _sizes(pair[".lora_a"]), _sizes(pair[".lora_b"]), _sizes(weights[name])):
             _refuse(part.path, f"does not fit: '{one_line(name)}' has other sizes")
@@ -64,7 +67,7 @@ def _check_tensors(part: PartHeader, model: ModelHeader) -> None:
 
 
 def _fits(name: str, a: tuple[int, ...], b: tuple[int, ...], weight: tuple[int, ...]) -> bool:
-    """Whether b times a is as large as the weight; of the embedding, both are turned around."""
+    """Whether b times a has the weight's shape; those of the embedding are transposed."""
     if len(a) > 3 or a[2:] != b[2:] or a[2:] != weight[2:]:
         return False
     if name == "token_embd.weight":
@@ -73,7 +76,7 @@ def _fits(name: str, a: tuple[int, ...], b: tuple[int, ...], weight: tuple[int, 
 
 
 def _sizes(tensor: TensorInfo) -> tuple[int, ...]:
-    """The shape with two dimensions at least, and no ones at its end."""
+    """The shape with at least two dimensions, without trailing ones."""
     shape = [*tensor.shape, 1, 1][: max(2, len(tensor.shape))]
     while len(shape) > 2 and shape[-1] == 1:
         shape.pop()

@@ -1,7 +1,4 @@
-"""Bounded sequential reader of binary headers: integers, strings and arrays from any source.
-
-Every length is checked against the file's size and fixed limits before memory is taken.
-"""
+"""Sequential reader of binary headers with bounds: integers, strings and arrays from any source."""
 
 import stat
 import struct
@@ -25,23 +22,23 @@ AGAIN = "Download the file again."
 
 
 class Source(Protocol):
-    """Where the bytes of one part come from, in order, once."""
+    """The bytes of one file, in order, once."""
 
     @property
     def path(self) -> Path:
-        """The part's name in errors, and for the header's reader; need not exist on this disk."""
+        """The file's name, also in errors; it need not exist on this disk."""
 
     @property
     def n_bytes(self) -> int:
         """The size of the whole file."""
 
     def read(self, least: int) -> bytes:
-        """The next bytes: at least so many, unless the file ends, and more where they are cheap."""
+        """The next bytes: at least so many, unless the file ends, and more if they are cheap."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalSource:
-    """A file on this disk, open."""
+    """An open file on this disk."""
 
     path: Path
     n_bytes: int
@@ -53,7 +50,7 @@ class LocalSource:
 
 @contextmanager
 def open_file(path: Path) -> Iterator[LocalSource]:
-    """Open `path`; every OSError is told plainly."""
+    """Open `path`; raises FileProblem, also for every OSError."""
     shown = one_line(str(path))
     if "\0" in str(path):
         raise FileProblem(f"{shown} cannot be a path: it holds a null byte.", "Check the path.")
@@ -95,7 +92,7 @@ def _safetensors(message: str, folder: Path) -> FileProblem:
 
 
 class ByteReader:
-    """A window that moves over the header; every length is checked before memory is taken."""
+    """A window that moves over the header; every length is checked before memory is allocated."""
 
     def __init__(self, source: Source) -> None:
         self.path = source.path
@@ -152,7 +149,7 @@ class ByteReader:
         return self.take(size)
 
     def strings(self, count: int) -> list[bytes]:
-        """So many texts in a row: those that lie in the window without a call for each."""
+        """Texts in a row; those in the window are read without a call for each."""
         found: list[bytes] = []
         while len(found) < count:
             window, begin = self._window, self._at
@@ -163,17 +160,16 @@ class ByteReader:
                 found.append(self.string())
         return found
 
-    def skip_strings(self, count: int) -> list[bytes]:
-        """Go past so many texts, which nobody wants."""
+    def skip_strings(self, count: int) -> None:
+        """Go past so many texts."""
         while count > 0:
             count -= len(self._ends_in_window(count))
             if count > 0:
                 self.string()
                 count -= 1
-        return []
 
     def _ends_in_window(self, most: int) -> list[int]:
-        """Where each of the next texts ends that lie wholly in the window; go past them."""
+        """Go past the next texts that lie wholly in the window, and return where each ends."""
         window, at, end = self._window, self._at, len(self._window)
         size_of, ends = _U64.unpack_from, []
         for _ in range(most):

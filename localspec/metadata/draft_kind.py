@@ -1,4 +1,4 @@
-"""Kind of a draft by its header: an ordinary model, or heads that read a target's hidden states."""
+"""Kind of a draft by its header: an ordinary model, or heads that read hidden states."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from localspec.metadata.header import ModelHeader
 Kind = Literal["model", "mtp", "eagle3", "dflash"]
 
 # Architectures with a graph for NextN layers (`LLM_GRAPH_TYPE_DECODER_MTP` in `build_arch_graph` of
-# src/models/*.cpp); glm5-next only throws there. Those of the second list run several in a chain,
+# src/models/*.cpp); glm5-next only throws there. Those of the first list run several in a chain,
 # the others assert that there is one.
 MTP_CHAINS = frozenset("hy_v3 mimo2 step35".split())
 MTP_GRAPHS = MTP_CHAINS | frozenset(
@@ -21,24 +21,23 @@ ASSISTANTS = {"gemma4-assistant": "gemma4"}
 
 DEFAULT_BLOCK = 16  # tokens of a DFlash pass, where its file does not say (common/speculative.cpp)
 _MASK = "tokenizer.ggml.mask_token_id"
-# What each NextN layer must have, of any architecture; the rest of it differs.
+# Tensors of each NextN layer in all architectures.
 _NEXTN = ("eh_proj", "enorm", "hnorm")
 _BLOCK_TENSOR = re.compile(r"blk\.(\d{1,4})\.")
-# Extensions of DFlash that llama.cpp runs in another way, by a tensor (common/speculative.cpp).
+# Extensions of DFlash, by a tensor (common/speculative.cpp).
 _VARIANTS = {"markov_w1.weight": "DSpark", "selector_hidden.weight": "DFlash2"}
 
 
 @dataclass(frozen=True, slots=True)
 class DraftKind:
-    """What a draft is, and what its header says of the target that it was made for.
+    """Kind of a draft, and its header's facts about the target; unchecked.
 
-    ``heads`` counts NextN layers. Of ``target_layers`` the inputs are read, numbered from 0; the
+    ``heads`` counts NextN layers. The inputs of ``target_layers`` are read, numbered from 0; the
     number of layers stands for the output of the last one. ``target_width`` is the number of floats
     in a hidden state of the target; ``block_size`` counts the tokens of a DFlash pass, of which the
-    first is known and all others are ``mask_token``; ``causal`` says that they see no later ones.
-    ``reduced_vocabulary`` is the number of tokens that a draft with a map (`d2t`), or of a trimmed
-    vocabulary, chooses among. All are 0, empty or None where the kind has no such thing, or the
-    header does not say it; nothing here is checked.
+    first is known and all others are ``mask_token``; if ``causal``, they see no later ones.
+    ``reduced_vocabulary`` is the number of tokens that a draft with a map (`d2t`) or a trimmed
+    vocabulary can propose. Facts that do not apply are 0, empty or None.
     """
 
     kind: Kind = "model"
@@ -53,12 +52,12 @@ class DraftKind:
 
     @property
     def is_model(self) -> bool:
-        """Whether it is a whole model; of a trimmed vocabulary, it only drafts all the same."""
+        """Whether it is a whole model, possibly with a trimmed vocabulary."""
         return self.kind == "model"
 
     @property
     def is_trimmed(self) -> bool:
-        """Whether it is a whole model that has output rows of some tokens only."""
+        """Whether it is a whole model with output rows of some tokens only."""
         return self.is_model and self.reduced_vocabulary is not None
 
     @property
@@ -73,7 +72,7 @@ class DraftKind:
 
     @property
     def words(self) -> str:
-        """What it is, for a sentence."""
+        """Description for a sentence."""
         if self.kind == "mtp":
             return f"{self.heads} multi-token prediction head{'' if self.heads == 1 else 's'}"
         if self.is_trimmed:
@@ -82,7 +81,6 @@ class DraftKind:
         return names.get(self.kind, "a model")
 
     def as_json(self) -> dict[str, object]:
-        """Plain data."""
         return {
             "spec_type": self.spec_type,
             "heads": self.heads,
@@ -94,7 +92,7 @@ class DraftKind:
 
 
 def draft_kind(header: ModelHeader) -> DraftKind:
-    """What a file is as a draft. Of a header that is not complete only the architecture counts."""
+    """Kind of a file as a draft; by its architecture alone if the header is not complete."""
     architecture = header.architecture
     if architecture in ("eagle3", "dflash"):
         return _tapping(header, architecture == "eagle3")
@@ -108,12 +106,12 @@ def draft_kind(header: ModelHeader) -> DraftKind:
 
 
 def claimed_heads(header: ModelHeader) -> int:
-    """NextN layers that a header names, the last of its layers; their tensors may be missing."""
+    """Number of NextN layers in a header, the last of its layers; tensors may be missing."""
     return whole_number(header, "nextn_predict_layers") or 0
 
 
 def held_heads(header: ModelHeader) -> int:
-    """NextN layers whose projection and norms are there (`blk.N.nextn.eh_proj.weight`)."""
+    """Number of NextN layers with projection and norms (`blk.N.nextn.eh_proj.weight`)."""
     names = {tensor.name for tensor in header.tensors}
     layers = header.block_count or 0
     first = max(0, layers - claimed_heads(header))
@@ -124,7 +122,7 @@ def held_heads(header: ModelHeader) -> int:
 
 
 def has_heads(header: ModelHeader) -> bool:
-    """Whether a model brings NextN layers of its own that llama.cpp can draft with."""
+    """Whether a model has NextN layers of its own that llama.cpp can draft with."""
     claimed = claimed_heads(header)
     runs = claimed == 1 or header.architecture in MTP_CHAINS
     whole = 0 < claimed == held_heads(header)
@@ -132,7 +130,7 @@ def has_heads(header: ModelHeader) -> bool:
 
 
 def n_layers(header: ModelHeader) -> int:
-    """Layers that a text runs through, NextN layers left out (`llama_hparams::n_layer`)."""
+    """Number of layers without NextN layers (`llama_hparams::n_layer`)."""
     return max(0, (header.block_count or 0) - claimed_heads(header))
 
 
@@ -163,7 +161,7 @@ def _holds_only_heads(header: ModelHeader) -> bool:
 
 
 def _tapping(header: ModelHeader, is_eagle3: bool) -> DraftKind:
-    """A draft that reads the inputs of its target's layers."""
+    """EAGLE-3 or DFlash, which read the inputs of their target's layers."""
     layers = header.get("target_layers")
     numbers = layers if isinstance(layers, tuple) else ()
     tensors = {tensor.name: tensor for tensor in header.tensors}

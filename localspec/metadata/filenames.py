@@ -1,14 +1,11 @@
-"""Names of GGUF files: parts of a split model, sidecars (mmproj, heads), tags; and of others.
-
-Paths on the disk and inside a repository alike; no file is opened.
-"""
+"""Names of GGUF files, on the disk or in a repository: parts, sidecars, quantisation tags."""
 
 import re
 import shlex
 from pathlib import Path
 from typing import Literal
 
-# Stem, number and count of a part: exactly as llama.cpp writes it, and in any case, as on the Hub.
+# Stem, number and count of a part: as llama.cpp writes it, and in upper or lower case on the Hub.
 PART_NAME = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.DOTALL)
 PART_NAME_IN_ANY_CASE = re.compile(PART_NAME.pattern, re.DOTALL | re.IGNORECASE)
 QUANTISATION = re.compile(r"(?:I?Q|TQ)\d\w*|B?F\d\d|F32|(?:MX|NV)FP4\w*", re.IGNORECASE)
@@ -22,15 +19,15 @@ _HEADS = re.compile(r"(?:^|_)(mtp)-|(?:^|[-_.])(eagle3|dflash)(?=[-_.])", re.IGN
 
 
 def is_sidecar(path: str) -> bool:
-    """Whether a file lies beside models and is none: a projector, a lone head, an imatrix.
+    """Whether a file is stored beside models: a projector, prediction heads, an imatrix.
 
-    Of the path, which has forward slashes, only the name counts and the folder that it is in.
+    By its name and last folder; `path` has forward slashes.
     """
     return bool(_NO_DRAFT.search(path.rpartition("/")[2])) or heads_kind(path) is not None
 
 
 def heads_kind(path: str) -> Literal["mtp", "eagle3", "dflash"] | None:
-    """Which heads a sidecar holds, by its name or folder; None where it does not draft."""
+    """Kind of the prediction heads in a sidecar, by its name or folder; None for other files."""
     folder, _, name = path.rpartition("/")
     found = None if _NO_DRAFT.search(name) else _HEADS.search(name)
     if found is not None:
@@ -40,9 +37,9 @@ def heads_kind(path: str) -> Literal["mtp", "eagle3", "dflash"] | None:
 
 
 def model_name(path: str) -> str:
-    """The model that a file's name tells, in small letters without separators and quantisation.
+    """The model in a file's name, in lower case without separators and quantisation.
 
-    Of heads, the model that they draft for.
+    Of prediction heads, their target.
     """
     name = path.rpartition("/")[2]
     name = _HEADS.sub("", name if name.lower().endswith(".gguf") else f"{name}.gguf")
@@ -53,7 +50,7 @@ def model_name(path: str) -> str:
 
 
 def stem_of(path: str) -> str:
-    """The path without what every GGUF file's ends in: .gguf, and a part's number."""
+    """The path without .gguf and the number of a part."""
     found = PART_NAME_IN_ANY_CASE.fullmatch(path)
     return found[1] if found else path[: -len(".gguf")]
 
@@ -69,7 +66,7 @@ def tag_of(path: str) -> str | None:
 
 
 def how_to_convert(source: str, *, on_hub: bool) -> str:
-    """The next step for a model that only has safetensors: a clause, for a folder or repository."""
+    """The next step for a folder or repository with safetensors alone, as a clause."""
     name = source.rstrip("/").rpartition("/")[2].strip(".") or "model"  # "." names a folder too
     words = ["python", "convert_hf_to_gguf.py", *(["--remote"] if on_hub else []), source]
     command = shlex.join([*words, "--outfile", f"{name}.gguf"])
@@ -82,7 +79,7 @@ def part_name(stem: str, number: int, count: int) -> str:
 
 
 def parts_of(path: Path) -> list[Path]:
-    """All files of the model that a file's name makes it part of, itself included, in order."""
+    """All files of a model, by the name of one, in order."""
     found = PART_NAME.fullmatch(path.name)
     if found is None or not 1 <= int(found[2]) <= int(found[3]):
         return [path]

@@ -1,6 +1,6 @@
-"""Rules for a model file and for a pair, each with its level and hint, and findings made of them.
+"""Rules for a model file and for a pair, with level and hint, and findings that break them.
 
-Which file or pair breaks a rule is decided in `model_checks` and `localspec.pairing`.
+They are checked in `model_checks`, `head_checks` and `localspec.pairing`.
 """
 
 from dataclasses import dataclass
@@ -35,113 +35,105 @@ PRE_GROUPS: dict[str, str] = {name: name for name in _PRE_ALONE.split()} | {
     name: line.split()[0] for line in _PRE_ALIASES.strip().splitlines() for name in line.split()
 }
 
-# Every rule with its level and the user's next step. The first block holds the errors that
-# llama.cpp raises too, by loading the file or by its own comparison.
-REFUSED_BY_LLAMA_CPP: dict[str, tuple[Level, str]] = {
-    "absurd-header": ("error", "This file would crash llama.cpp: download it again."),
-    "sidecar": ("error", "Give the model itself."),
-    "vocabulary-only": ("error", "Give the complete model to generate text."),
-    "no-tokenizer": ("error", "Convert the model again."),
-    "no-vocabulary": ("error", "This file would crash llama.cpp: give a text model."),
-    "unknown-tokenizer": ("error", "Upgrade llama-cpp-python."),
-    "no-merges": ("error", "Convert the model again."),
-    "unknown-pre": ("error", "Upgrade llama-cpp-python, or convert the model again."),
-    "duplicate-tokens": ("error", "This file would crash llama.cpp: convert the model again."),
-    "byte-number": ("error", "llama.cpp cannot load this: convert the model again."),
-    "embedding-size": ("error", "Weights and tokenizer differ: convert the model again."),
-    "no-bos-id": ("error", "The first prompt would crash llama.cpp: convert the model again."),
-    "no-eos-id": ("error", "The first prompt would crash llama.cpp: convert the model again."),
-    "vocab-type": ("error", "Choose a draft of the target's family."),
-    "add-bos": ("error", "A re-quantized file may fix this; else use a draft tuned the same way."),
-    "bos-id": ("error", "A re-quantized file may fix this; else use a draft tuned the same way."),
-    "add-eos": ("error", "A re-quantized file may fix this; else use a draft tuned the same way."),
-    "eos-id": ("error", "A re-quantized file may fix this; else use a draft tuned the same way."),
-    "vocab-size": ("error", "Choose a draft of the target's family and generation."),
-    "token-text-normal": ("error", "A different tokenizer: choose a draft of the same family."),
-    "token-text-byte": ("error", "A different tokenizer: choose a draft of the same family."),
-    "token-text-user-defined": ("error", "Other words were added: use a draft tuned the same way."),
+_CONVERT = "Convert the model again."
+_CRASH = "This file would crash llama.cpp: download it again."
+_FIRST_PROMPT = "The first prompt would crash llama.cpp: convert the model again."
+_TUNED_ALIKE = "A re-quantized file may fix this; else use a draft tuned the same way."
+_OTHER_TOKENIZER = "A different tokenizer: choose a draft of the same family."
+_HEADS_OF_TARGET = "Get the heads that were made for this target."
+_OLD_BUILDS = "Builds of llama.cpp before April 2026 refuse this."
+
+# Hints of the errors that llama.cpp raises too, by loading the file or by its own comparison.
+REFUSED_BY_LLAMA_CPP: dict[str, str] = {
+    "absurd-header": _CRASH,
+    "sidecar": "Give the model itself.",
+    "vocabulary-only": "Give the complete model to generate text.",
+    "no-tokenizer": _CONVERT,
+    "no-vocabulary": "This file would crash llama.cpp: give a text model.",
+    "unknown-tokenizer": "Upgrade llama-cpp-python.",
+    "no-merges": _CONVERT,
+    "unknown-pre": "Upgrade llama-cpp-python, or convert the model again.",
+    "duplicate-tokens": "This file would crash llama.cpp: convert the model again.",
+    "byte-number": "llama.cpp cannot load this: convert the model again.",
+    "embedding-size": "Weights and tokenizer differ: convert the model again.",
+    "no-bos-id": _FIRST_PROMPT,
+    "no-eos-id": _FIRST_PROMPT,
+    "vocab-type": "Choose a draft of the target's family.",
+    "add-bos": _TUNED_ALIKE,
+    "bos-id": _TUNED_ALIKE,
+    "add-eos": _TUNED_ALIKE,
+    "eos-id": _TUNED_ALIKE,
+    "vocab-size": "Choose a draft of the target's family and generation.",
+    "token-text-normal": _OTHER_TOKENIZER,
+    "token-text-byte": _OTHER_TOKENIZER,
+    "token-text-user-defined": "Other words were added: use a draft tuned the same way.",
     "token-text-control": (
-        "error",
-        "The same base but another generation or fine-tune: use a draft tuned the same way.",
+        "The same base but another generation or fine-tune: use a draft tuned the same way."
     ),
-    "token-text-unused": (
-        "error",
-        "One side does not use these ids, but llama.cpp refuses the pair all the same.",
-    ),
+    "token-text-unused": "One side does not use these ids, but llama.cpp refuses the pair.",
     "token-text-padding": (
-        "error",
-        "One side is of a newer generation: use a draft of the target's generation.",
+        "One side is of a newer generation: use a draft of the target's generation."
     ),
+    # Of heads, by an exception or an assertion.
+    "heads-header": "This file would crash llama.cpp: get another conversion of it.",
+    "heads-missing": "Get a conversion of the model that has its heads, or a sidecar.",
+    "heads-architecture": _HEADS_OF_TARGET,
+    "heads-width": _HEADS_OF_TARGET,
+    "heads-layers": _HEADS_OF_TARGET,
+    "heads-vocabulary": _HEADS_OF_TARGET,
+    "heads-unsupported": "Choose an ordinary draft model.",
 }
-REFUSED_BY_LLAMA_CPP |= {  # heads, which llama.cpp refuses by an exception or an assertion
-    "heads-header": ("error", "This file would crash llama.cpp: get another conversion of it."),
-    "heads-missing": ("error", "Get a conversion of the model that has its heads, or a sidecar."),
-    "heads-architecture": ("error", "Get the heads that were made for this target."),
-    "heads-width": ("error", "Get the heads that were made for this target."),
-    "heads-layers": (
-        "error",
-        "Get the heads that were made for this target.",
-    ),
-    "heads-vocabulary": ("error", "Get the heads that were made for this target."),
-    "heads-unsupported": ("error", "Choose an ordinary draft model."),
+_ERRORS = REFUSED_BY_LLAMA_CPP | {
+    "not-autoregressive": "Only models that continue a text token by token can be used.",
+    "trimmed-for-another": "Trim one for this target with `localspec draft make`.",
 }
-RULES: dict[str, tuple[Level, str]] = REFUSED_BY_LLAMA_CPP | {
-    "not-autoregressive": ("error", "Only models that continue a text token by token can be used."),
+_WARNINGS = {
     "no-chat-template": (
-        "warning",
-        "It may be a base model; without --raw its prompts are ChatML, as in llama.cpp.",
+        "It may be a base model; without --raw its prompts are ChatML, as in llama.cpp."
     ),
     "draft-vocab-larger": (
-        "warning",
-        "localspec cuts a draft at the first id the target lacks; llama.cpp's own tools fail.",
+        "localspec cuts a draft at the first id the target lacks; llama.cpp's own tools fail."
     ),
-    "pre-differs": ("warning", "The draft learned another split of text: expect less acceptance."),
-    "draft-not-smaller": ("warning", "Choose a smaller draft."),
-    "small-ratio": ("warning", "Expect little gain; choose a smaller draft."),
-    "sliding-window": (
-        "info",
-        "Rejected tokens can be dropped; what a longer step back misses is read again.",
-    ),
-    "heads-left-out": ("info", "Only --draft mtp would need them."),
-    "trimmed-for-another": (
-        "error",
-        "Trim one for this target with `localspec draft make`.",
-    ),
-    "trimmed-vocabulary": (
-        "info",
-        "localspec alone can use such a file; the target verifies all tokens as ever.",
-    ),
-    "draft-context": ("info", "Of a longer text the draft sees the most recent part."),
-    "target-vocab-larger": (
-        "info",
-        "Drafting rests while such a token is in the draft's context; llama.cpp's own tools fail.",
-    ),
-    "vocab-size-old-limit": ("info", "Builds of llama.cpp of 2024 refuse this."),
-    "bos-id-unused": ("info", "Builds of llama.cpp before April 2026 refuse this."),
-    "eos-id-unused": ("info", "Builds of llama.cpp before April 2026 refuse this."),
-    "end-tokens": ("info", "Generation ends on the target's tokens."),
-    "first-ids": ("info", "llama.cpp does not compare these."),
-    "mixture-of-experts": ("info", "Expect little gain, or a loss, on a GPU."),
-    "chat-template": ("info", "The target's is used."),
-    "license": ("info", "Check that they suit your use."),
-    "tied-embedding": ("info", "Small drafts are mostly embedding: a fine quantization pays."),
-    "draft-quantization": (
-        "info",
-        "Up to 1B, Q8_0 keeps more agreement with the target for little memory.",
-    ),
-    "quantization-width": ("info", "Q8_0 or Q4_0 costs about the same here."),
+    "pre-differs": "The draft learned another split of text: expect less acceptance.",
+    "draft-not-smaller": "Choose a smaller draft.",
+    "small-ratio": "Expect little gain; choose a smaller draft.",
 }
-# Refused by llama.cpp, and harmless: the target verifies by id, so no text can be corrupted. Where
-# ordinary words differ that holds as well, but hardly a token would be accepted.
+_INFOS = {
+    "sliding-window": "Rejected tokens are rolled back; a longer rollback reads tokens again.",
+    "heads-left-out": "Only --draft mtp would need them.",
+    "trimmed-vocabulary": "Only localspec can use such a file; the target verifies all tokens.",
+    "draft-context": "Of a longer text the draft sees the most recent part.",
+    "target-vocab-larger": (
+        "Drafting rests while such a token is in the draft's context; llama.cpp's own tools fail."
+    ),
+    "vocab-size-old-limit": "Builds of llama.cpp of 2024 refuse this.",
+    "bos-id-unused": _OLD_BUILDS,
+    "eos-id-unused": _OLD_BUILDS,
+    "end-tokens": "Generation ends on the target's tokens.",
+    "first-ids": "llama.cpp does not compare these.",
+    "mixture-of-experts": "Expect little gain, or a loss, on a GPU.",
+    "chat-template": "The target's is used.",
+    "license": "Check that they suit your use.",
+    "tied-embedding": "Small drafts are mostly embedding: a fine quantization pays.",
+    "draft-quantization": (
+        "Up to 1B, Q8_0 keeps more agreement with the target for little memory."
+    ),
+    "quantization-width": "Q8_0 or Q4_0 costs about the same here.",
+}
+_BY_LEVEL: dict[Level, dict[str, str]] = {"error": _ERRORS, "warning": _WARNINGS, "info": _INFOS}
+# Every rule with its usual level, and the hint with the next step.
+RULES = {rule: (level, hint) for level, hints in _BY_LEVEL.items() for rule, hint in hints.items()}
+# Refused by llama.cpp, and harmless: the target verifies by id, so no text can be corrupted. That
+# holds if ordinary words differ, too, but hardly a token would be accepted.
 LENIENT = frozenset(
     "add-bos bos-id add-eos eos-id vocab-size token-text-control token-text-unused "
     "token-text-padding".split()
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Finding:
-    """One fact about a file or a pair: `rule` is a stable slug, `message` carries the values."""
+    """One fact about a file or a pair: `rule` is a stable slug, `message` has the values."""
 
     level: Level
     rule: str
@@ -149,13 +141,7 @@ class Finding:
     hint: str
 
     def as_json(self) -> dict[str, str]:
-        """Plain data."""
-        return {
-            "level": self.level,
-            "rule": self.rule,
-            "message": self.message,
-            "hint": self.hint,
-        }
+        return dict(vars(self))
 
 
 def make_finding(rule: str, message: str, hint: str = "", level: Level | None = None) -> Finding:
@@ -165,7 +151,7 @@ def make_finding(rule: str, message: str, hint: str = "", level: Level | None = 
 
 
 def show_text(text: bytes) -> str:
-    """A token's text in quotes on one line, with whatever a terminal cannot show escaped."""
+    """A token's text in quotes on one line, with unprintable characters escaped."""
     start = text[: 4 * SHOWN_CHARACTERS].replace(b"\\", b"\\\\")
     shown = one_line(start.decode("utf-8", errors="backslashreplace"))
     cut = len(shown) > SHOWN_CHARACTERS or len(text) > 4 * SHOWN_CHARACTERS

@@ -1,7 +1,4 @@
-"""GGUF file format, versions 2 and 3: key-value pairs and tensor descriptions, read with bounds.
-
-One file at a time, step by step if wanted; weights are never read.
-"""
+"""GGUF file format, versions 2 and 3: keys and tensor descriptions of one file, with bounds."""
 
 import math
 import struct
@@ -24,7 +21,7 @@ MAX_TENSOR_NAME = 63
 MAX_DIMENSIONS = 4
 ALIGNMENT = 32  # of tensors, unless a file says otherwise
 
-# Where arrays stay as they are stored, and those of them that are kept.
+# Keys of arrays that stay packed, and those of them whose elements are kept.
 _RAW = ("tokenizer.ggml.", "localspec.vocab.")
 _KEPT_RAW = ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "localspec.vocab.ids")
 
@@ -40,7 +37,7 @@ SCALARS = {  # GGUF value type -> struct code
 
 
 class ValueKind(NamedTuple):
-    """Types that llama.cpp takes for one: its name for them, and their numbers in a file."""
+    """Types that are one to llama.cpp: its name for them, and their numbers in a file."""
 
     name: str
     type_ids: tuple[int, ...]
@@ -55,7 +52,7 @@ _KINDS = {
 
 
 class GgmlType(NamedTuple):
-    """How ggml stores numbers: in blocks (`ggml_blck_size`, `ggml_type_size`)."""
+    """Storage of numbers by ggml, in blocks (`ggml_blck_size`, `ggml_type_size`)."""
 
     type_id: int
     name: str
@@ -78,7 +75,7 @@ _GGML_TYPES = tuple(GgmlType(*each) for each in (
 GGML_TYPES = {each.type_id: each for each in _GGML_TYPES}
 GGML_TYPES_BY_NAME = {each.name.lower(): each for each in _GGML_TYPES}  # as flags spell them
 
-# How files that are often mistaken for a model begin, and what to do about each.
+# First bytes of files that are often mistaken for a model, and the next step for each.
 _IMPOSTORS = (
     (b"version https://git-lfs", "is a Git LFS pointer, not the model", "Run `git lfs pull`."),
     (b"<", "is a web page, not a model", "Log in or accept the model's terms, and download again."),
@@ -111,9 +108,9 @@ def _decode(data: bytes) -> str:
 
 
 class Array(NamedTuple):
-    """An array that is kept raw: strings as a list of bytes, numbers as packed little-endian.
+    """A packed array: strings as a list of bytes, numbers as little-endian bytes.
 
-    Where nobody needs the elements, only type and length are kept.
+    Elements that are not needed are left out.
     """
 
     type_id: int
@@ -126,13 +123,12 @@ class Array(NamedTuple):
 class PartHeader:
     """One GGUF file, parsed but not yet interpreted.
 
-    `announced` holds the number of texts of each list of texts, known before they are read, and
-    `types` the GGUF type of each value, and `spans` where its type and value begin and end in the
-    file; `n_header` is the number of bytes before the weights.
+    By key: `announced` holds the length of each list of texts, known before they are read, `types`
+    the GGUF type of each value, and `spans` the bytes of its type and value in the file.
+    `n_header` is the number of bytes before the weights.
     """
 
     path: Path
-    version: int
     n_bytes: int
     values: dict[str, Value] = field(default_factory=dict)
     arrays: dict[str, Array] = field(default_factory=dict)
@@ -144,8 +140,11 @@ class PartHeader:
 
     @property
     def data_start(self) -> int:
-        """Where the weights begin, in bytes."""
-        return self.n_header + -self.n_header % (self.number("general.alignment") or ALIGNMENT)
+        """Byte at which the weights begin."""
+        return self.aligned(self.n_header)
+
+    def aligned(self, offset: int) -> int:
+        return offset + -offset % (self.number("general.alignment") or ALIGNMENT)
 
     def fail(self, sentence: str, hint: str = AGAIN) -> NoReturn:
         raise NotAGGUF(f"{one_line(str(self.path))} {sentence}.", hint)
@@ -154,9 +153,9 @@ class PartHeader:
         self.fail(f"holds no {expected} in its key '{one_line(key)}'", _CONVERT)
 
     def override(self, key: str, value: int | float | bool | str) -> None:
-        """Replace a value, as llama.cpp's `--override-kv` does; raises UsageError for another type.
+        """Replace a value, as llama.cpp's `--override-kv` does.
 
-        llama.cpp itself would go on with the value in the file.
+        Raises UsageError for another type, of which llama.cpp would ignore the value.
         """
         kind, found = _KINDS[type(value)], self.types.get(key)
         if found is not None and found not in kind.type_ids:
@@ -171,7 +170,7 @@ class PartHeader:
         self.types.setdefault(key, kind.type_ids[0])
 
     def require(self, keys: Container[str], type_id: int, expected: str) -> None:
-        """Raise NotAGGUF if one of these keys is there and its value is of another type."""
+        """Raise NotAGGUF if one of these keys has a value of another type."""
         for key, found in self.types.items():
             if found != type_id and key in keys:
                 self._wrong(key, expected)
@@ -189,7 +188,7 @@ class PartHeader:
         self._wrong(key, "true or false")
 
     def number(self, key: str) -> int | None:
-        """A non-negative integer; the largest, where a model gives one per layer."""
+        """A non-negative integer; the largest, if there is one for each layer."""
         value = self.values.get(key)
         if value is None and key not in self.arrays:
             return None
@@ -200,7 +199,7 @@ class PartHeader:
         return max(whole)
 
     def array(self, key: str, expected: str, *type_ids: int) -> Array | None:
-        """A large array, or one of the tokenizer, whose elements are of one of these types."""
+        """A packed array whose elements are of one of these types."""
         found = self.arrays.get(key)
         if found is None and key not in self.values:
             return None
@@ -210,18 +209,15 @@ class PartHeader:
 
 
 class HeaderReader:
-    """One part's header, read in order and only as far as somebody wants to know.
-
-    `part` holds what came so far.
-    """
+    """Reads the header of one file in steps; `part` has what was read so far."""
 
     def __init__(self, source: Source) -> None:
-        self.part = PartHeader(source.path, 0, source.n_bytes)
+        self.part = PartHeader(source.path, source.n_bytes)
         self._keys = self._read(ByteReader(source))
         self._pending: str | None = None  # the key whose value comes next
 
     def advance(self, stop: Callable[[str], bool]) -> None:
-        """Read on until `stop` is true of a key whose value is still to come, or to the end."""
+        """Read until `stop` is true for a key, whose value is not read yet, or to the end."""
         if self._pending is not None and stop(self._pending):
             return
         for key in self._keys:
@@ -230,14 +226,14 @@ class HeaderReader:
                 return
         self._pending = None
 
-    def finish(self) -> None:
-        """Read on to the end."""
+    def finish(self) -> PartHeader:
         self.advance(lambda key: False)
+        return self.part
 
     def _read(self, reader: ByteReader) -> Iterator[str]:
-        """Read everything, with a pause at each key: behind its name, and an array's length."""
+        """Read everything; yields each key before its value, but after an array's length."""
         part = self.part
-        part.version = _read_version(reader)
+        _check_version(reader)
         # The smallest tensor description is 24 bytes, the smallest key with its value 14.
         n_tensors = reader.count("tensors", MAX_TENSORS, 24)
         n_keys = reader.count("keys", MAX_KEYS, 14)
@@ -257,7 +253,7 @@ class HeaderReader:
         part.n_header = reader.offset
 
 
-def _read_version(reader: ByteReader) -> int:
+def _check_version(reader: ByteReader) -> None:
     if reader.n_bytes == 0:
         reader.fail("is empty")
     start = reader.take(min(4, reader.n_bytes))
@@ -271,7 +267,6 @@ def _read_version(reader: ByteReader) -> int:
         reader.fail("is a GGUF file of version 1", "llama.cpp reads 2 and 3: get a newer file.")
     if version not in (2, 3):
         reader.fail(f"is a GGUF file of version {version}, expected 2 or 3", UPGRADE)
-    return version
 
 
 def _fail_impostor(reader: ByteReader, start: bytes) -> NoReturn:
@@ -316,17 +311,17 @@ def _read_array_head(reader: ByteReader) -> Array:
 
 
 def _read_elements(reader: ByteReader, part: PartHeader, key: str, head: Array) -> None:
-    """The elements of an array, which are kept where somebody needs them."""
+    """The elements of an array, which are stored if needed."""
     short = head.length <= MAX_KEPT_ELEMENTS and not key.startswith(_RAW)
     kept = short or key in _KEPT_RAW
     array = head
-    if head.type_id == STRING:
-        strings = reader.strings(head.length) if kept else reader.skip_strings(head.length)
-        array = head._replace(strings=strings)
-    else:
-        width = struct.calcsize(SCALARS[head.type_id])
-        packed = reader.take(head.length * width)
+    if head.type_id != STRING:
+        packed = reader.take(head.length * struct.calcsize(SCALARS[head.type_id]))
         array = head._replace(packed=packed) if kept else head
+    elif kept:
+        array = head._replace(strings=reader.strings(head.length))
+    else:
+        reader.skip_strings(head.length)
     if short:
         part.values[key] = _unpack(array)
     else:

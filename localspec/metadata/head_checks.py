@@ -1,7 +1,7 @@
-"""Checks of heads that draft: what a file claims, and whether they fit a target.
+"""Checks of prediction heads: what a file claims, and whether they fit a target.
 
-Most of what is refused here trips an assertion in llama.cpp, which ends the process, or makes it
-draft from zeros without a word.
+Most of these faults trip an assertion in llama.cpp, which ends the process, or make it draft from
+zeros silently.
 """
 
 from collections.abc import Iterator
@@ -45,8 +45,8 @@ NEXTN_TAPS = MTP_GRAPHS | frozenset(
 EAGLE3_LAYERS = 3  # whose inputs an EAGLE-3 head reads (`llama_model_eagle3::load_arch_hparams`)
 MAX_BLOCK = 1024  # tokens of a DFlash pass; known ones have 8 to 16
 MAX_MAP = 2_000_000  # tokens of a reduced vocabulary
-_I64 = "I64"
-# What a NextN layer is built from as the model's own layers are; llama.cpp asserts some of it.
+_WIDTH_UNKNOWN = "does not say how wide the hidden states of its target are"
+# Of a NextN layer as of the model's own layers; llama.cpp asserts some of it.
 _OF_A_LAYER = (
     "attention.key_length",
     "expert_count",
@@ -58,7 +58,7 @@ _OF_A_LAYER = (
 
 
 def heads_problem(header: ModelHeader) -> str | None:
-    """Why NextN layers that a model's header names cannot be used; None if they can."""
+    """Why the prediction heads that a model's header names cannot be used; None if they can."""
     claimed, held = claimed_heads(header), held_heads(header)
     if not claimed or has_heads(header):
         return None
@@ -69,7 +69,7 @@ def heads_problem(header: ModelHeader) -> str | None:
 
 
 def check_embedded(target: ModelHeader) -> Iterator[Finding]:
-    """Why a model cannot draft for itself with NextN layers of its own; nothing if it can."""
+    """Findings against a model that is to draft with its own prediction heads."""
     if has_heads(target):
         return
     name = one_line(target.path.name)
@@ -79,23 +79,23 @@ def check_embedded(target: ModelHeader) -> Iterator[Finding]:
 
 
 def check_heads(header: ModelHeader, kind: DraftKind) -> Iterator[Finding]:
-    """Whether a file of heads is whole, and llama.cpp survives its values."""
+    """Findings against a file of prediction heads alone."""
     if kind.variant:
         message = f"The draft is a {kind.variant} head, which localspec cannot run."
         yield make_finding("heads-unsupported", message)
     elif kind.kind == "mtp":
         yield from _check_nextn(header)
     else:
-        check = _check_eagle3 if kind.kind == "eagle3" else _check_dflash
-        yield from check(header, kind)
-        yield from _check_map(header)
+        faults = _eagle3_faults if kind.kind == "eagle3" else _dflash_faults
+        yield from _damaged(header, faults(header, kind))
+        yield from _damaged(header, _map_faults(header))
 
 
 def check_heads_of(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
-    """Whether heads were made for this target: architecture, widths, layers, vocabulary.
+    """Findings against heads with this target: architecture, widths, layers, vocabulary.
 
-    What each side must have is llama.cpp's, of `common_speculative_impl_draft_mtp`, `_eagle3` and
-    `_dflash` and of the graphs in src/models/.
+    By the rules of `common_speculative_impl_draft_mtp`, `_eagle3` and `_dflash` in llama.cpp, and
+    of its graphs in src/models/.
     """
     kind = draft_kind(draft)
     if kind.kind == "mtp":
@@ -110,8 +110,13 @@ def check_heads_of(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]
 
 
 def n_tokens(header: ModelHeader) -> int:
-    """Tokens of a model; where it has no tokenizer, as many as llama.cpp makes up."""
+    """Number of tokens; without a tokenizer, as many as llama.cpp makes up."""
     return len(header.vocab or ()) or whole_number(header, "vocab_size") or 0
+
+
+def _damaged(header: ModelHeader, faults: Iterator[str]) -> Iterator[Finding]:
+    for fault in faults:
+        yield make_finding("heads-header", f"{one_line(header.path.name)} {fault}.")
 
 
 def _too_few(header: ModelHeader) -> str:
@@ -122,77 +127,63 @@ def _too_few(header: ModelHeader) -> str:
 
 def _unsupported(header: ModelHeader) -> str:
     name, architecture = one_line(header.path.name), one_line(header.architecture)
-    if header.architecture in MTP_GRAPHS:
-        return (
-            f"{name} has {claimed_heads(header)} prediction heads, and llama.cpp runs only one of "
-            f"{architecture}."
-        )
-    return f"llama.cpp cannot run the prediction heads of {architecture}, which {name} has."
+    if header.architecture not in MTP_GRAPHS:
+        return f"llama.cpp cannot run the prediction heads of {architecture}, which {name} has."
+    heads = f"{claimed_heads(header)} prediction heads"
+    return f"{name} has {heads}, and llama.cpp runs only one of {architecture}."
 
 
 def _check_nextn(header: ModelHeader) -> Iterator[Finding]:
     """NextN layers stored without the model's own."""
-    name = one_line(header.path.name)
+    claimed = claimed_heads(header)
     if header.architecture in ASSISTANTS:
         if whole_number(header, "embedding_length_out") in (None, header.embedding_length):
-            message = f"{name} does not say how wide the hidden states of its target are."
-            yield make_finding("heads-header", message)
-        return
-    if header.architecture not in MTP_GRAPHS:
+            yield from _damaged(header, iter([_WIDTH_UNKNOWN]))
+    elif header.architecture not in (MTP_CHAINS if claimed > 1 else MTP_GRAPHS):
         yield make_finding("heads-unsupported", _unsupported(header))
-    elif claimed_heads(header) > 1 and header.architecture not in MTP_CHAINS:
-        yield make_finding("heads-unsupported", _unsupported(header))
-    elif held_heads(header) < claimed_heads(header):
+    elif held_heads(header) < claimed:
         yield make_finding("heads-missing", _too_few(header))
 
 
-def _check_eagle3(header: ModelHeader, kind: DraftKind) -> Iterator[Finding]:
-    """Values of an EAGLE-3 head that llama.cpp throws at, or asserts."""
-    name, n_read = one_line(header.path.name), len(kind.target_layers)
-    if n_read != EAGLE3_LAYERS:
-        message = f"{name} names {counted(n_read, 'layer')} of its target, not three."
-        yield make_finding("heads-header", message)
+def _eagle3_faults(header: ModelHeader, kind: DraftKind) -> Iterator[str]:
+    """Values at which llama.cpp throws, or asserts."""
+    if len(kind.target_layers) != EAGLE3_LAYERS:
+        yield f"names {counted(len(kind.target_layers), 'layer')} of its target, not three"
     if header.block_count != 1:
-        message = f"{name} has {header.block_count} layers, where an EAGLE-3 head has one."
-        yield make_finding("heads-header", message)
+        yield f"has {header.block_count} layers, where an EAGLE-3 head has one"
     if not kind.target_width:
-        message = f"{name} does not say how wide the hidden states of its target are."
-        yield make_finding("heads-header", message)
+        yield _WIDTH_UNKNOWN
     if header.get("attention.key_length") != header.get("attention.value_length"):
-        yield make_finding("heads-header", f"{name} has keys and values of unlike lengths.")
+        yield "has keys and values of different lengths"
 
 
-def _check_dflash(header: ModelHeader, kind: DraftKind) -> Iterator[Finding]:
-    """Values without which a pass over a block means nothing."""
-    name = one_line(header.path.name)
+def _dflash_faults(header: ModelHeader, kind: DraftKind) -> Iterator[str]:
+    """Values without which a block cannot be drafted."""
     if not kind.target_layers:
-        yield make_finding("heads-header", f"{name} names no layers of its target.")
+        yield "names no layers of its target"
     if not 2 <= kind.block_size <= MAX_BLOCK:
-        message = f"{name} has blocks of {kind.block_size:,} tokens, expected 2 to {MAX_BLOCK:,}."
-        yield make_finding("heads-header", message)
+        yield f"has blocks of {kind.block_size:,} tokens, expected 2 to {MAX_BLOCK:,}"
     if kind.mask_token is None or not kind.mask_token < n_tokens(header):
-        yield make_finding("heads-header", f"{name} names no mask token of its vocabulary.")
+        yield "names no mask token of its vocabulary"
 
 
-def _check_map(header: ModelHeader) -> Iterator[Finding]:
-    """The map from a reduced vocabulary (`d2t`), which llama.cpp uses as row numbers."""
+def _map_faults(header: ModelHeader) -> Iterator[str]:
+    """Of the map from a reduced vocabulary (`d2t`), which llama.cpp uses as row numbers."""
     tensors = {tensor.name: tensor for tensor in header.tensors}
     mapped, output = tensors.get("d2t"), tensors.get("output.weight")
     if mapped is None:
         return
-    name, n_mapped = one_line(header.path.name), mapped.n_elements
-    if mapped.type_name != _I64 or len(mapped.shape) != 1 or not 0 < n_mapped <= MAX_MAP:
-        yield make_finding("heads-header", f"{name} has a map of tokens that is none.")
+    n_mapped = mapped.n_elements
+    if mapped.type_name != "I64" or len(mapped.shape) != 1 or not 0 < n_mapped <= MAX_MAP:
+        yield "has an invalid map of tokens"
     elif output is None or output.shape[1:2] != mapped.shape:
-        message = f"{name} maps {n_mapped:,} tokens, but has no output matrix for so many."
-        yield make_finding("heads-header", message)
+        yield f"maps {n_mapped:,} tokens, but has no output matrix for so many"
     elif (last := _highest(header, mapped)) is not None and last >= n_tokens(header):
-        message = f"{name} maps to the token {last:,}, of {n_tokens(header):,} that it has."
-        yield make_finding("heads-header", message)
+        yield f"maps to the token {last:,}, of {n_tokens(header):,} that it has"
 
 
 def _highest(header: ModelHeader, mapped: TensorInfo) -> int | None:
-    """The highest id in the map, a negative one counted as above all; None for a remote file."""
+    """The highest id in the map, with negative ones above all; None for a remote file."""
     try:
         with open(header.path, "rb") as file:
             file.seek(header.data_start + mapped.offset)
@@ -204,37 +195,38 @@ def _highest(header: ModelHeader, mapped: TensorInfo) -> int | None:
 
 
 def _check_same_model(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
-    """NextN layers are of one architecture with their model, but for those that name another."""
+    """NextN layers have the architecture of their model, or name another."""
     wanted = ASSISTANTS.get(draft.architecture, draft.architecture)
     if target.architecture != wanted:
         theirs, ours = one_line(wanted), one_line(target.architecture)
         message = f"The heads are for a target of the architecture {theirs}, not {ours}."
         yield make_finding("heads-architecture", message)
-    elif draft.architecture in ASSISTANTS:  # which read the keys that their target has cached
-        for key in ("attention.key_length", "attention.key_length_swa"):
-            lengths = whole_number(target, key), whole_number(draft, key)
-            if None not in lengths and lengths[0] != lengths[1]:
-                message = f"The target's keys are {lengths[0]} wide, the heads read {lengths[1]}."
-                yield make_finding("heads-width", message)
-        have, read = (_of_layers(each, "attention.head_count_kv") for each in (target, draft))
-        if have and read - have:
-            message = f"The heads read {min(read - have)} keys of a layer, which no layer has."
-            yield make_finding("heads-width", message)
+    elif draft.architecture in ASSISTANTS:
+        yield from _check_cached_keys(target, draft)
     else:
         expected, found = n_layers(target), n_layers(draft)
         if expected and found and expected != found:
             message = f"The heads follow {found} layers, but the target has {expected}."
             yield make_finding("heads-layers", message)
-        yield from _check_layers_alike(target, draft)
+        for key in _OF_A_LAYER:
+            own, other = target.get(key), draft.get(key)
+            if own is not None and own != other:
+                shown = "not given" if other is None else one_line(str(other))
+                message = f"{key} is {one_line(str(own))} for the target but {shown} for the heads."
+                yield make_finding("heads-width", message)
 
 
-def _check_layers_alike(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
-    """Whether NextN layers are built as the model's own are."""
-    for key in _OF_A_LAYER:
-        ours, theirs = target.get(key), draft.get(key)
-        if ours is not None and ours != theirs:
-            values = f"{_shown(ours)} for the target but {_shown(theirs)} for the heads"
-            yield make_finding("heads-width", f"{key} is {values}.")
+def _check_cached_keys(target: ModelHeader, draft: ModelHeader) -> Iterator[Finding]:
+    """Assistants read the keys that their target has cached."""
+    for key in ("attention.key_length", "attention.key_length_swa"):
+        lengths = whole_number(target, key), whole_number(draft, key)
+        if None not in lengths and lengths[0] != lengths[1]:
+            message = f"The target's keys are {lengths[0]} wide, the heads read {lengths[1]}."
+            yield make_finding("heads-width", message)
+    have, read = (_of_layers(each, "attention.head_count_kv") for each in (target, draft))
+    if have and read - have:
+        message = f"The heads read {min(read - have)} keys of a layer, which no layer has."
+        yield make_finding("heads-width", message)
 
 
 def _of_layers(header: ModelHeader, key: str) -> set[int]:
@@ -242,10 +234,6 @@ def _of_layers(header: ModelHeader, key: str) -> set[int]:
     value = header.get(key)
     values = value if isinstance(value, tuple) else (value,)
     return {each for each in values if isinstance(each, int)}
-
-
-def _shown(value: object) -> str:
-    return "not given" if value is None else one_line(str(value))
 
 
 def _check_taps(target: ModelHeader, kind: DraftKind) -> Iterator[Finding]:
@@ -266,19 +254,15 @@ def _check_taps(target: ModelHeader, kind: DraftKind) -> Iterator[Finding]:
 
 
 def _check_widths(target: ModelHeader, draft: ModelHeader, kind: DraftKind) -> Iterator[Finding]:
-    """Hidden states of one width on both sides, and of the embedding where it is the target's."""
+    """Hidden states of one width on both sides; of the embedding too, if it is the target's."""
     ours = output_width(target) if kind.kind == "mtp" else target.embedding_length
-    if ours and kind.target_width is not None and ours != kind.target_width:
-        message = (
-            f"The target's hidden states are {ours:,} wide, the heads read {kind.target_width:,}."
-        )
+    read, own = kind.target_width, draft.embedding_length
+    if ours and read is not None and ours != read:
+        message = f"The target's hidden states are {ours:,} wide, the heads read {read:,}."
         yield make_finding("heads-width", message)
         return
     names = {tensor.name for tensor in draft.tensors}
     shared = {"token_embd.weight", "output.weight"} - names if kind.kind == "eagle3" else set()
-    if shared and None not in (ours, draft.embedding_length) and ours != draft.embedding_length:
-        message = (
-            f"The draft is {draft.embedding_length:,} wide and has no {min(shared)} of its own; "
-            f"the target's is {ours:,} wide."
-        )
-        yield make_finding("heads-width", message)
+    if shared and ours is not None and own is not None and ours != own:
+        message = f"The draft is {own:,} wide and has no {min(shared)} of its own; the target's is"
+        yield make_finding("heads-width", f"{message} {ours:,} wide.")

@@ -1,7 +1,4 @@
-"""GGUF model header: architecture, sizes, tokenizer and tensors as one frozen `ModelHeader`.
-
-It can be had in stages, so that a remote file needs few bytes.
-"""
+"""GGUF model header: architecture, sizes, tokenizer and tensors; read in stages if remote."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -34,7 +31,6 @@ FILE_TYPES = {  # general.file_type (`llama_ftype`) -> the name quantizers put i
 FILE_TYPE_GUESSED = 1024
 _LONGEST_LABEL = 300  # characters
 _SAMPLING, _MOST_RECOMMENDED = "general.sampling.", 32  # keys
-_EMPTY_BEFORE_READ = ("architecture", "parameters", "quantization")  # where others are None
 
 # `llm_arch_is_diffusion`, and architectures that encode or embed instead of continuing a text.
 DIFFUSION = frozenset("dream llada llada-moe rnd1".split())
@@ -46,27 +42,24 @@ ENCODERS = frozenset(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelHeader:
-    """What a GGUF file says about itself, all parts of a split model taken together.
+    """Header of a GGUF file, or of all parts of a split model together.
 
     `n_bytes` is the size on disk, `parameters` the number of tensor elements. `values` holds
     scalars by their full key, and arrays of up to 1024 elements as tuples. `data_start` is where
-    the weights begin in the first part, in bytes. A draft whose vocabulary was `trimmed` has no
-    tokens of its own; it reads and proposes its target's.
+    the weights begin in the first part, in bytes. A draft with a `trimmed` vocabulary has no tokens
+    of its own.
 
-    Of a header that is not `complete`, what is None or empty may still come: the tensors are
-    missing, `n_tokens` is what the file announces, and `vocab` has its texts and types, while its
-    special ids and flags may still be llama.cpp's defaults.
+    If not `complete`, values may be missing: there are no tensors, `n_tokens` is what the file
+    announces, and special ids and flags of `vocab` may still be llama.cpp's defaults.
     """
 
     complete: bool
     path: Path
     paths: tuple[Path, ...]
-    version: int
     n_bytes: int
     architecture: str
     name: str | None
     type: str | None
-    file_type: int | None
     quantization: str
     parameters: int
     context_length: int | None
@@ -89,21 +82,18 @@ class ModelHeader:
     trimmed: TrimmedVocabulary | None
 
     def as_json(self) -> dict[str, object]:
-        """What a JSON reader wants to know; None for what is absent or not read."""
-        facts: dict[str, object] = {
+        """The main facts; None for those that are absent or not read."""
+        return {
             "path": str(self.path),
             "name": self.name,
-            "architecture": self.architecture,
-            "parameters": self.parameters,
-            "quantization": self.quantization,
+            "architecture": self.architecture if self.complete else self.architecture or None,
+            "parameters": self.parameters if self.complete else None,
+            "quantization": self.quantization if self.complete else None,
             "n_vocab": self.n_tokens,
             "tokenizer_model": self.tokenizer and self.tokenizer.model,
             "tokenizer_pre": self.pre,
             "context_length": self.context_length,
         }
-        if not self.complete:
-            facts |= {key: facts[key] or None for key in _EMPTY_BEFORE_READ}
-        return facts
 
     def get(self, key: str) -> Value | None:
         """The value of `{architecture}.{key}`, or None."""
@@ -119,15 +109,10 @@ class ModelHeader:
         return self.architecture in DIFFUSION
 
     @property
-    def is_causal(self) -> bool:
-        """Whether the model continues a text from left to right."""
-        known = self.architecture not in ENCODERS and not self.is_diffusion
-        return known and self.get("attention.causal") is not False
-
-    @property
     def is_autoregressive(self) -> bool:
-        """Whether the model continues a text token by token."""
-        return self.is_causal and not self.is_embedding
+        """Whether the model continues a text from left to right, token by token."""
+        causal = self.architecture not in ENCODERS and self.get("attention.causal") is not False
+        return causal and not self.is_diffusion and not self.is_embedding
 
     @property
     def is_embedding(self) -> bool:
@@ -136,29 +121,28 @@ class ModelHeader:
 
 
 class StagedHeader:
-    """A model's header, read from sources in stages: `start`, `vocabulary`, `whole`.
+    """A model's header, read in stages that each read as little as possible.
 
-    Each reads no further than it must, and nothing twice. All raise what the sources raise, and
-    `NotAGGUF` for what `read_header` refuses.
+    All raise what the sources raise, and `NotAGGUF` as `read_header`.
     """
 
     def __init__(self, parts: Sequence[Source]) -> None:
         self._readers = [HeaderReader(part) for part in parts]
 
     def start(self) -> ModelHeader:
-        """The kind of model and of tokenizer, and how many tokens it has; not complete."""
+        """Not complete: architecture, type of tokenizer, number of tokens."""
         part = self._readers[0].part
         self._readers[0].advance(lambda key: TOKENS in part.announced)
         return self._so_far()
 
     def vocabulary(self) -> ModelHeader:
-        """What `start` gave, and the texts and types of the tokens, if they come together."""
+        """`start`, and the texts and types of tokens if the file has them together."""
         part = self._readers[0].part
         self._readers[0].advance(lambda key: TOKENS in part.arrays and key not in TOKEN_KEYS)
         return self._so_far()
 
     def whole(self) -> ModelHeader:
-        """Everything, of all parts."""
+        """The complete header, of all parts."""
         return _build_header(finish_parts(self._readers))
 
     def _so_far(self) -> ModelHeader:
@@ -166,11 +150,11 @@ class StagedHeader:
 
 
 def read_header(path: Path, override_kv: Sequence[KeyValue] = ()) -> ModelHeader:
-    """Read the header of the GGUF file at `path`; for a split model, of every part.
+    """Read the header of a GGUF file, or of all parts of a split model.
 
-    `override_kv` are values in place of the file's. Raises `FileProblem` if the path or a part of
-    the model is missing or unreadable, `NotAGGUF` if the content is not a complete, sane,
-    little-endian GGUF file of version 2 or 3, and `UsageError` for a value of another type.
+    `override_kv` replaces values of the file. Raises `FileProblem` if a file is missing or
+    unreadable, `NotAGGUF` if it is not a valid little-endian GGUF file of version 2 or 3, and
+    `UsageError` for a value of another type.
     """
     parts = read_parts(path)
     for key, value in override_kv:
@@ -185,41 +169,38 @@ def _build_header(parts: Sequence[PartHeader], complete: bool = True) -> ModelHe
         kind = kind or "model"
         if kind == "model" and not architecture:  # only sidecars, such as an imatrix, may lack it
             first.fail("has no key 'general.architecture', so no program can run it")
-    vocab = build_vocab(first) if complete or _has_tokens(first) else None
+    has_tokens = TOKENS in first.arrays and TOKEN_TYPES in first.arrays
+    vocab = build_vocab(first) if complete or has_tokens else None
     pre, n_tokens = _tokens_of(first, vocab, complete)
-    file_type = first.number("general.file_type") if complete else None
-
-    trimmed = read_trimmed(first, architecture, len(parts)) if complete else None
-    if trimmed is not None:
-        n_tokens = trimmed.size
+    # Before the end nothing more is read, lest a value of a wrong type hide what is certain.
+    rest = first if complete else PartHeader(first.path, first.n_bytes)
+    trimmed = read_trimmed(rest, architecture, len(parts))
 
     def number(key: str) -> int | None:
-        return first.number(f"{architecture}.{key}") if complete else None
+        return rest.number(f"{architecture}.{key}")
 
     return ModelHeader(
         complete=complete,
         path=first.path,
         paths=tuple(part.path for part in parts),
-        version=first.version,
         n_bytes=sum(part.n_bytes for part in parts),
         architecture=architecture,
         name=_label(first, "general.name"),
         type=kind,
-        file_type=file_type,
-        quantization=_quantization(file_type, tensors) if complete else "",
-        parameters=sum(tensor.n_elements for tensor in tensors) if complete else 0,
+        quantization=_quantization(rest.number("general.file_type"), tensors),
+        parameters=sum(tensor.n_elements for tensor in tensors),
         context_length=first.number(f"{architecture}.context_length"),
         block_count=number("block_count"),
         embedding_length=number("embedding_length"),
         head_count=number("attention.head_count"),
         expert_count=number("expert_count"),
         sliding_window=number("attention.sliding_window"),
-        license=_label(first, "general.license") if complete else None,
-        chat_template=first.text("tokenizer.chat_template") if complete else None,
-        sampling=_sampling(first.values) if complete else {},
+        license=_label(rest, "general.license"),
+        chat_template=rest.text("tokenizer.chat_template"),
+        sampling=_sampling(rest.values),
         tokenizer=read_tokenizer(first),
         pre=pre,
-        n_tokens=n_tokens,
+        n_tokens=trimmed.size if trimmed else n_tokens,
         vocab=vocab,
         tensors=tensors,
         values=dict(first.values),
@@ -229,22 +210,17 @@ def _build_header(parts: Sequence[PartHeader], complete: bool = True) -> ModelHe
     )
 
 
-def _has_tokens(part: PartHeader) -> bool:
-    """Whether the texts and the types of the tokens were read."""
-    return TOKENS in part.arrays and TOKEN_TYPES in part.arrays
-
-
 def _tokens_of(
     part: PartHeader, vocab: Vocab | None, complete: bool
 ) -> tuple[str | None, int | None]:
-    """Pre-tokenizer and number of tokens; while keys are still to come, as far as announced."""
+    """Pre-tokenizer and number of tokens; those that the file announces if not complete."""
     if not complete:
         return part.text("tokenizer.ggml.pre"), part.announced.get(TOKENS)
     return (None, None) if vocab is None else (vocab.pre, len(vocab))
 
 
 def _label(part: PartHeader, key: str) -> str | None:
-    """A text that is only shown: nobody needs megabytes of it."""
+    """A text that is only shown, truncated."""
     text = part.text(key)
     return text if text is None or len(text) <= _LONGEST_LABEL else text[:_LONGEST_LABEL] + "…"
 
@@ -259,7 +235,7 @@ def _quantization(file_type: int | None, tensors: tuple[TensorInfo, ...]) -> str
 
 
 def _sampling(values: Mapping[str, Value]) -> dict[str, float | int | str]:
-    """What is below `general.sampling.`: numbers, and all else as text of some length."""
+    """Values below `general.sampling.`: numbers, and all others as truncated text."""
     keys = [key for key in values if key.startswith(_SAMPLING) and len(key) <= _LONGEST_LABEL]
     found: dict[str, float | int | str] = {}
     for key in keys[:_MOST_RECOMMENDED]:

@@ -1,7 +1,4 @@
-"""Checks of one model file by its header: would llama.cpp load it, and survive the first prompt.
-
-Pairs of files are compared in `localspec.pairing`.
-"""
+"""Checks of one model file by its header: whether llama.cpp loads it and survives a prompt."""
 
 import math
 from collections import Counter
@@ -17,6 +14,7 @@ from localspec.metadata.header import ModelHeader
 from localspec.metadata.vocab import Vocab
 
 Role = Literal["target", "draft", "file"]
+Fault = tuple[str, str]  # rule, and a sentence without its subject
 
 _DELTA_NETS = ("qwen35", "qwen35moe", "qwen3next")
 MAX_LAYERS = 512  # LLAMA_MAX_LAYERS
@@ -38,65 +36,65 @@ _HEAD_HINT = "It only drafts: give the model that it was made for, and this file
 
 
 def check_file(header: ModelHeader, role: Role, without_weights: Level) -> Iterator[Finding]:
-    """Whether the file is what its role needs, and whether llama.cpp survives loading it.
-
-    A target generates text; a draft may also be heads that only draft for one.
-    """
+    """Findings against a file in its role, where a draft may also be prediction heads."""
     kind = draft_kind(header)
     sidecar = _find_sidecar(header, role, kind)
     if sidecar:
         yield sidecar
         return
     if kind.is_model and not header.is_autoregressive:
-        yield make_finding(
-            "not-autoregressive",
-            f"The {role} ({one_line(header.architecture)}) is {_other(header)}.",
-        )
+        message = f"The {role} ({one_line(header.architecture)}) is {_other(header)}."
+        yield make_finding("not-autoregressive", message)
     if not header.tensors and header.split_count < 2:
         message = f"The {role} holds a tokenizer only, no weights."
         yield make_finding("vocabulary-only", message, level=without_weights)
-    yield from _check_sizes_of(header, role)
-    yield from _check_tokenizer(header, role)
+    yield from _findings(role, _absurd_values(header))
+    # No text is given to a draft: one without tokens is refused for its type alone.
+    if role != "draft" or not loads_without_texts(header):
+        yield from _findings(role, _tokenizer_faults(header.vocab))
     if kind.is_model:
-        yield from _check_embedding(header, role)
+        yield from _findings(role, _embedding_faults(header))
         if role != "draft" and (problem := heads_problem(header)):
             yield make_finding("heads-left-out", problem, level="info")
     else:
         yield from check_heads(header, kind)
 
 
+def _findings(role: Role, faults: Iterator[Fault]) -> Iterator[Finding]:
+    for rule, fault in faults:
+        yield make_finding(rule, f"The {role} {fault}.")
+
+
 def _other(header: ModelHeader) -> str:
-    """What a model is that does not continue a text token by token."""
+    """Kind of a model that is not autoregressive."""
     if header.is_diffusion:
         return "a diffusion model"
     return "a text embedding model" if header.is_embedding else "an encoder"
 
 
 def check_prompt(vocab: Vocab | None, role: Role) -> Iterator[Finding]:
-    """Whether the first prompt ends the process: only a model that runs by itself is given one."""
-    if not vocab or vocab.type not in _ADD_TOKENS:
-        return
+    """Findings for BOS and EOS at which the first prompt of a target would end the process."""
+    if vocab and vocab.type in _ADD_TOKENS:
+        yield from _findings(role, _prompt_faults(vocab))
+
+
+def _prompt_faults(vocab: Vocab) -> Iterator[Fault]:
     # WPM begins every text with BOS, whatever the file says; it never adds EOS.
     if (vocab.add_bos or vocab.type == "WPM") and vocab.bos_id is None:
-        yield make_finding(
-            "no-bos-id", f"The {role} begins each prompt with BOS, but has no such token."
-        )
+        yield "no-bos-id", "begins each prompt with BOS, but has no such token"
     if vocab.add_eos and vocab.type != "WPM" and vocab.eos_id is None:
-        yield make_finding(
-            "no-eos-id", f"The {role} ends each prompt with EOS, but has no such token."
-        )
+        yield "no-eos-id", "ends each prompt with EOS, but has no such token"
 
 
 def check_template(header: ModelHeader, role: Role) -> Iterator[Finding]:
-    """Whether the model can be talked to."""
     if header.chat_template is None and header.type == "model":
         yield make_finding("no-chat-template", f"The {role} has no chat template.")
 
 
 def certain_sidecar(header: ModelHeader, role: Role) -> Finding | None:
-    """A sidecar by what is known of its header, if the rest can change nothing."""
+    """A sidecar by an incomplete header, if the rest of it cannot change the finding."""
     known = _sidecar_by_name(header, role, draft_kind(header))
-    # A type that is still to come might say it in other words.
+    # A type that is still to come might change the message.
     named = header.architecture and header.type is not None
     settled = header.complete or header.architecture in _SIDECARS or named
     return _sidecar(role, *known) if known and settled else None
@@ -107,50 +105,37 @@ def loads_without_texts(header: ModelHeader) -> bool:
     return header.vocab is not None and header.vocab.type == "NONE" and _dummy_tokens(header) > 0
 
 
-def _check_sizes_of(header: ModelHeader, role: Role) -> Iterator[Finding]:
+def _absurd_values(header: ModelHeader) -> Iterator[Fault]:
     """Header values at which llama.cpp's assertions end the process."""
     layers, epsilon = header.block_count, header.get("attention.layer_norm_rms_epsilon")
     heads = claimed_heads(header)
     if layers is not None and not 1 <= layers <= MAX_LAYERS:
-        message = f"The {role} claims {layers:,} layers; llama.cpp allows 1 to {MAX_LAYERS}."
-        yield make_finding("absurd-header", message)
+        yield "absurd-header", f"claims {layers:,} layers; llama.cpp allows 1 to {MAX_LAYERS}"
     if heads > (layers or heads):
-        message = f"The {role} claims {heads:,} prediction heads among {layers:,} layers."
-        yield make_finding("absurd-header", message)
+        yield "absurd-header", f"claims {heads:,} prediction heads among {layers:,} layers"
     if isinstance(epsilon, float) and not (math.isfinite(epsilon) and epsilon >= 0):
-        yield make_finding(
-            "absurd-header", f"The {role} has an epsilon of {epsilon} for its norms."
-        )
-    yield from _check_rotation(header, role)
-    yield from _check_delta_net(header, role)
-
-
-def _check_rotation(header: ModelHeader, role: Role) -> Iterator[Finding]:
-    """Dimensions of a head that rotary embedding turns, in pairs (`ggml_rope_impl`)."""
+        yield "absurd-header", f"has an epsilon of {epsilon} for its norms"
+    # Dimensions of a head that rotary embedding turns, in pairs (`ggml_rope_impl`).
     turned, length = header.get("rope.dimension_count"), header.get("attention.key_length")
-    if type(turned) is not int:
-        return
-    if turned % 2 or (type(length) is int and turned > length):
+    if type(turned) is int and (turned % 2 or (type(length) is int and turned > length)):
         whole = f" of {length:,}" if type(length) is int else ""
-        message = f"The {role} rotates {turned:,}{whole} dimensions of a head."
-        yield make_finding("absurd-header", message)
+        yield "absurd-header", f"rotates {turned:,}{whole} dimensions of a head"
+    if header.architecture in _DELTA_NETS and draft_kind(header).is_model:  # not heads alone
+        yield from _absurd_delta_net(header)
 
 
-def _check_delta_net(header: ModelHeader, role: Role) -> Iterator[Finding]:
-    """Sizes of a gated delta net's state (`build_layer_attn_linear`), and how often it rests."""
-    if header.architecture not in _DELTA_NETS or not draft_kind(header).is_model:
-        return  # heads have attention alone
+def _absurd_delta_net(header: ModelHeader) -> Iterator[Fault]:
+    """Sizes of a gated delta net's state (`build_layer_attn_linear`), and of its interval."""
     keys = ("ssm.inner_size", "ssm.time_step_rank", "ssm.state_size")
     inner, heads, state = (whole_number(header, key) for key in keys)
     if inner is not None and heads is not None and state is not None and inner != heads * state:
-        message = f"The {role} has a state of {inner:,} channels in {heads:,} heads of {state:,}."
-        yield make_finding("absurd-header", message)
+        yield "absurd-header", f"has a state of {inner:,} channels in {heads:,} heads of {state:,}"
     if whole_number(header, "full_attention_interval") == 0:
-        yield make_finding("absurd-header", f"The {role} has attention in each 0th layer.")
+        yield "absurd-header", "has attention in each 0th layer"
 
 
 def _find_sidecar(header: ModelHeader, role: Role, kind: DraftKind) -> Finding | None:
-    """Files that lie beside a model and are taken for one by a loose pattern."""
+    """The finding for a file that is no model, but stored beside one."""
     known = _sidecar_by_name(header, role, kind)
     if known is None and kind.is_model and (header.type or "model") != "model":
         known = f"a file of type '{one_line(header.type or '')}'", ""
@@ -162,82 +147,64 @@ def _sidecar(role: Role, what: str, hint: str) -> Finding:
 
 
 def _sidecar_by_name(header: ModelHeader, role: Role, kind: DraftKind) -> tuple[str, str] | None:
-    """What a sidecar is and what to do about it, where it cannot be used in this role."""
+    """Description and hint of a sidecar that cannot be used in this role."""
     known = _SIDECARS.get(header.architecture) or _SIDECARS.get(header.type or "")
     if known is None and kind.only_drafts and role != "draft":
         return kind.words, _HEAD_HINT
     return known
 
 
-def _check_tokenizer(header: ModelHeader, role: Role) -> Iterator[Finding]:
-    """What makes `llama_vocab::impl::load` throw, or abort the whole process."""
-    vocab = header.vocab
+def _tokenizer_faults(vocab: Vocab | None) -> Iterator[Fault]:
+    """Why `llama_vocab::impl::load` would throw, or end the process."""
     if vocab is None:
-        yield make_finding("no-tokenizer", f"The {role} holds no tokenizer.")
+        yield "no-tokenizer", "holds no tokenizer"
     elif vocab.type == "NONE":
-        # No text is given to a draft: as one, such a model is refused for its type alone.
-        if role != "draft" or not loads_without_texts(header):
-            yield make_finding(
-                "no-vocabulary", f"The {role} has the tokenizer {vocab.model!r}: no tokens."
-            )
+        yield "no-vocabulary", f"has the tokenizer {vocab.model!r}: no tokens"
     elif vocab.type == "unknown":
-        shown = one_line(vocab.model)
-        yield make_finding("unknown-tokenizer", f"The {role} has the unknown tokenizer '{shown}'.")
+        yield "unknown-tokenizer", f"has the unknown tokenizer '{one_line(vocab.model)}'"
     elif not len(vocab):
-        yield make_finding(
-            "no-tokenizer", f"The {role} has a {vocab.type} tokenizer without tokens."
-        )
+        yield "no-tokenizer", f"has a {vocab.type} tokenizer without tokens"
     else:
-        if vocab.type == "BPE":
-            yield from _check_bpe(vocab, role)
+        if vocab.type == "BPE" and vocab.n_merges is None and vocab.pre != "kimi-k2":
+            yield "no-merges", "has a BPE tokenizer without merges, which llama.cpp cannot load"
+        if vocab.type == "BPE" and vocab.pre not in PRE_GROUPS:
+            yield "unknown-pre", f"has the unknown pre-tokenizer '{one_line(vocab.pre)}'"
         keys = vocab.keys()
-        yield from _check_duplicates(keys, role)
+        yield from _duplicates(keys)
         if vocab.type in _BYTES_BY_NAME:
-            yield from _check_bytes(vocab, keys, role)
+            yield from _bytes_without_number(vocab, keys)
 
 
-def _check_bpe(vocab: Vocab, role: Role) -> Iterator[Finding]:
-    if vocab.n_merges is None and vocab.pre != "kimi-k2":
-        message = f"The {role} has a BPE tokenizer without merges, which llama.cpp cannot load."
-        yield make_finding("no-merges", message)
-    if vocab.pre not in PRE_GROUPS:
-        shown = one_line(vocab.pre)
-        yield make_finding("unknown-pre", f"The {role} has the unknown pre-tokenizer '{shown}'.")
-
-
-def _check_duplicates(keys: list[bytes], role: Role) -> Iterator[Finding]:
-    """llama.cpp asserts that every token text is unique, and dies if not."""
+def _duplicates(keys: list[bytes]) -> Iterator[Fault]:
+    """llama.cpp asserts that every token text is unique."""
     if len(set(keys)) == len(keys):
         return
     twice = [key for key, times in Counter(keys).items() if times > 1]
     first, second = islice((i for i, key in enumerate(keys) if key == twice[0]), 2)
-    yield make_finding(
-        "duplicate-tokens",
-        f"The {role} holds {counted(len(twice), 'token text')} more than once, "
-        f"such as {show_text(twice[0])} as ids {first} and {second}.",
-    )
+    example = f"such as {show_text(twice[0])} as ids {first} and {second}"
+    many = counted(len(twice), "token text")
+    yield "duplicate-tokens", f"holds {many} more than once, {example}"
 
 
-def _check_bytes(vocab: Vocab, keys: list[bytes], role: Role) -> Iterator[Finding]:
-    """llama.cpp reads a byte's number behind the third character, and throws where none is."""
+def _bytes_without_number(vocab: Vocab, keys: list[bytes]) -> Iterator[Fault]:
+    """llama.cpp reads a byte's number after the third character, and throws if there is none."""
     short = [i for i in vocab.ids_of_type(BYTE) if len(keys[i]) < len("<0x")]
     if short:
-        tokens = counted(len(short), "byte token")
         example = f"such as {show_text(keys[short[0]])} as id {short[0]}"
-        yield make_finding("byte-number", f"The {role} holds {tokens} without a number, {example}.")
+        many = counted(len(short), "byte token")
+        yield "byte-number", f"holds {many} without a number, {example}"
 
 
-def _check_embedding(header: ModelHeader, role: Role) -> Iterator[Finding]:
-    """llama.cpp wants one row of the embedding for each token, not one more or less."""
+def _embedding_faults(header: ModelHeader) -> Iterator[Fault]:
+    """llama.cpp requires one row of the embedding for each token."""
     n_tokens = _dummy_tokens(header) if loads_without_texts(header) else len(header.vocab or ())
     shapes = [tensor.shape for tensor in header.tensors if tensor.name == "token_embd.weight"]
-    if not n_tokens or not shapes or len(shapes[0]) < 2 or shapes[0][1] == n_tokens:
-        return
-    sizes = f"{shapes[0][1]:,} rows for {n_tokens:,} tokens"
-    yield make_finding("embedding-size", f"The {role}'s embedding has {sizes}.")
+    if n_tokens and shapes and len(shapes[0]) > 1 and shapes[0][1] != n_tokens:
+        sizes = f"{shapes[0][1]:,} rows for {n_tokens:,} tokens"
+        yield "embedding-size", f"has an embedding of {sizes}"
 
 
 def _dummy_tokens(header: ModelHeader) -> int:
-    """How many empty tokens llama.cpp makes up where there is no tokenizer."""
+    """Number of empty tokens that llama.cpp makes up without a tokenizer."""
     size = header.get("vocab_size")
     return size if isinstance(size, int) else 0

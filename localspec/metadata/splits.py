@@ -1,7 +1,7 @@
-"""Split GGUF models: all parts found and read, part 1 first, and checked to belong together."""
+"""Split GGUF models: reads all parts, and checks that they belong together."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from localspec.core.errors import FileProblem
@@ -12,58 +12,48 @@ from localspec.metadata.gguf_file import MAX_TENSORS, HeaderReader, PartHeader
 
 
 def read_parts(path: Path) -> list[PartHeader]:
-    """Parse the file at `path`, and every other part when it is the first of a split model.
+    """Parse a file, and all other parts if it is the first of a split model.
 
-    Raises `FileProblem` if a file is missing or unreadable, and `NotAGGUF` if the content is not a
-    complete, sane, little-endian GGUF file of version 2 or 3.
+    Raises `FileProblem` if a file is missing or unreadable, and `NotAGGUF` if it is not a valid
+    little-endian GGUF file of version 2 or 3.
     """
     first = read_part(path)
-    parts = [first]
-    for other in _other_parts(first):
-        parts.append(read_part(other))
-        _join(parts)
-    _check_tensors(parts)
-    return parts
+    return _joined(first, map(read_part, _other_parts(first)))
 
 
 def read_part(path: Path) -> PartHeader:
-    """Parse one file; raises what `read_parts` does."""
+    """Parse one file; raises as `read_parts`."""
     with open_file(path) as file:
-        reader = HeaderReader(file)
-        reader.finish()
-        return reader.part
+        return HeaderReader(file).finish()
 
 
 def finish_parts(readers: Sequence[HeaderReader]) -> list[PartHeader]:
     """Read the headers of all parts of a model, part 1 first, to their ends.
 
-    Raises what the sources raise, and `NotAGGUF` for a header that is damaged, or parts that do not
-    belong together.
+    Raises what the sources raise, and `NotAGGUF` for a damaged header or parts of other models.
     """
-    parts: list[PartHeader] = []
-    for reader in readers:
-        reader.finish()
-        parts.append(reader.part)
-        count = parts[0].number("split.count") or 1
-        if count != len(readers):
-            parts[0].fail(
-                f"says that its model has {count:,} parts, but {len(readers):,} are there"
-            )
+    first, count = readers[0].finish(), len(readers)
+    said = first.number("split.count") or 1
+    if said != count:
+        first.fail(f"says that its model has {said:,} parts, but {count:,} are there")
+    return _joined(first, (reader.finish() for reader in readers[1:]))
+
+
+def _joined(first: PartHeader, others: Iterable[PartHeader]) -> list[PartHeader]:
+    parts = [first]
+    for other in others:
+        parts.append(other)
         _join(parts)
     _check_tensors(parts)
     return parts
 
 
 def _join(parts: list[PartHeader]) -> None:
-    """Require that the part read last is the next one, and keep of it no more than is needed.
+    """Check that the last part is the next one, and drop its keys.
 
-    All else in a part after the first is dropped at once, so that many parts, which may be links to
-    one file, take no more memory than one.
+    Otherwise a thousand parts, which may be links to one file, would fill the memory.
     """
-    *others, last = parts
-    if not others:
-        return
-    index, count = len(others), parts[0].number("split.count")
+    last, index, count = parts[-1], len(parts) - 1, parts[0].number("split.count")
     if last.number("split.no") != index or last.number("split.count") not in (None, count):
         last.fail(f"does not say that it is part {index + 1} of {count}")
     for kept in (last.values, last.arrays, last.announced, last.types, last.spans):
@@ -93,7 +83,7 @@ def _other_parts(first: PartHeader) -> list[Path]:
         )
     if name is None or (int(name[2]), int(name[3])) != (1, count):
         raise FileProblem(
-            f"{shown} is part 1 of {count} of a split model, but its name hides where the rest is.",
+            f"{shown} is part 1 of {count} of a split model, but its name does not say so.",
             f"Rename the parts to {part_name('NAME', 1, count)} and so on.",
         )
     others = [part_name(stem, n, count) for n in range(2, count + 1)]
@@ -108,7 +98,7 @@ def _other_parts(first: PartHeader) -> list[Path]:
 
 
 def _check_tensors(parts: list[PartHeader]) -> None:
-    """No tensor is there twice, and none is missing (`llama_model_loader`)."""
+    """Raise NotAGGUF if a tensor is duplicated or missing (`llama_model_loader`)."""
     if len(parts) == 1:
         return
     first, tensors = parts[0], [tensor for part in parts for tensor in part.tensors]

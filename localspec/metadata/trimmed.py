@@ -1,8 +1,8 @@
-"""Trimmed vocabulary of a draft: for which of its target's tokens a file has output rows.
+"""Trimmed vocabulary of a draft: the target's tokens for which it has output rows.
 
-After FR-Spec (arXiv 2502.14856). llama.cpp is told of a model with so few tokens, none of them with
-a text. Behind its tensors, where llama.cpp does not look, lie the embeddings of all tokens: other
-tokens than those it can propose must still be read.
+After FR-Spec (arXiv 2502.14856). To llama.cpp it is a model with so few tokens, without texts. The
+embeddings of all tokens, which it must still read, follow its tensors, where llama.cpp does not
+look.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from localspec.metadata.gguf_file import ALIGNMENT, MAX_ELEMENTS, UINT32, PartHeader, TensorInfo
+from localspec.metadata.gguf_file import MAX_ELEMENTS, UINT32, PartHeader, TensorInfo
 from localspec.metadata.vocab import Vocab
 
 _PREFIX = "localspec.vocab."
@@ -20,17 +20,17 @@ IDS, SIZE, DIGEST, SCALE = (f"{_PREFIX}{name}" for name in ("ids", "size", "sha2
 EMBEDDING = "token_embd.weight"
 MAKE_AGAIN = "Make it again with `localspec draft make`."
 
-# Types of which ggml makes no floats (`ggml_get_type_traits`).
+# Types that ggml does not convert to floats (`ggml_get_type_traits`).
 _UNREADABLE = frozenset("I8 I16 I32 I64 F64 Q8_1 Q8_K".split())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrimmedVocabulary:
-    """The tokens that a draft can propose, and where the embeddings of all tokens lie.
+    """The tokens that a draft can propose, and the place of the embeddings of all tokens.
 
-    ``ids`` are the target's ids of the output rows, ascending, shape (rows,). All ``size`` tokens
-    can be read: from byte ``offset`` to the end of the file each has ``row_bytes`` bytes, ``width``
-    numbers of ggml's type ``type_id``, which count ``scale`` times as inputs. ``digest`` is the
+    ``ids`` are the target's ids of the output rows, ascending, shape (rows,). The embeddings of all
+    ``size`` tokens lie from byte ``offset`` to the end of the file: ``row_bytes`` bytes each, of
+    ``width`` numbers of ggml's type ``type_id``, to be multiplied by ``scale``. ``digest`` is the
     `vocabulary_digest` of the target.
     """
 
@@ -44,7 +44,6 @@ class TrimmedVocabulary:
     offset: int
 
     def describe(self) -> str:
-        """How many tokens of how many, for a sentence."""
         return f"{len(self.ids):,} of {self.size:,} tokens"
 
 
@@ -54,21 +53,25 @@ def vocabulary_digest(vocab: Vocab) -> str:
 
 
 def read_trimmed(part: PartHeader, architecture: str, n_parts: int) -> TrimmedVocabulary | None:
-    """The trimmed vocabulary of a file, None where it has its own.
+    """The trimmed vocabulary of a file, None if it has its own.
 
-    Raises `NotAGGUF` where the keys, the tensors and the size of the file do not agree.
+    Raises `NotAGGUF` if keys, tensors and the size of the file do not agree.
     """
     if not any(key.startswith(_PREFIX) for key in part.types):
         return None
-    _require_lone(part, n_parts)
+    if n_parts > 1:
+        part.fail("is split, and has a trimmed vocabulary, which cannot be", MAKE_AGAIN)
+    if part.text("tokenizer.ggml.model") != "none":
+        part.fail("has a trimmed vocabulary beside a tokenizer of its own", MAKE_AGAIN)
     size = _read_size(part)
     ids = _read_ids(part, size)
     matrix = _read_matrix(part, len(ids), architecture)
     row_bytes = matrix.n_bytes // len(ids)
-    offset = _offset(part)
+    end = max(tensor.offset + tensor.n_bytes for tensor in part.tensors)
+    offset = part.data_start + part.aligned(end)
     if offset + size * row_bytes != part.n_bytes:
         part.fail(
-            f"has {part.n_bytes - offset:,} bytes behind its tensors, where the embeddings of "
+            f"has {part.n_bytes - offset:,} bytes after its tensors, where the embeddings of "
             f"{size:,} tokens take {size * row_bytes:,}"
         )
     return TrimmedVocabulary(
@@ -83,14 +86,6 @@ def read_trimmed(part: PartHeader, architecture: str, n_parts: int) -> TrimmedVo
     )
 
 
-def _require_lone(part: PartHeader, n_parts: int) -> None:
-    """Neither other parts nor a tokenizer."""
-    if n_parts > 1:
-        part.fail("is split, and has a trimmed vocabulary, which cannot be", MAKE_AGAIN)
-    if part.text("tokenizer.ggml.model") != "none":
-        part.fail("has a trimmed vocabulary beside a tokenizer of its own", MAKE_AGAIN)
-
-
 def _read_size(part: PartHeader) -> int:
     size = part.number(SIZE)
     if size is None or not 1 <= size <= MAX_ELEMENTS:
@@ -98,14 +93,8 @@ def _read_size(part: PartHeader) -> int:
     return size
 
 
-def _offset(part: PartHeader) -> int:
-    """Where the embeddings begin: behind the last tensor, in bytes of the file, aligned."""
-    end = max((tensor.offset + tensor.n_bytes for tensor in part.tensors), default=0)
-    return part.data_start + end + -end % (part.number("general.alignment") or ALIGNMENT)
-
-
 def _read_ids(part: PartHeader, size: int) -> NDArray[np.int32]:
-    """Ids of so many tokens, ascending, shape (rows,), of at least one row."""
+    """Ids below ``size``, ascending, shape (rows,), of at least one row."""
     array = part.array(IDS, "list of u32", UINT32)
     if array is None or not array.length:
         part.fail(f"lists no ids in its key '{IDS}'", MAKE_AGAIN)
@@ -117,14 +106,14 @@ def _read_ids(part: PartHeader, size: int) -> NDArray[np.int32]:
 
 def _read_matrix(part: PartHeader, n_rows: int, architecture: str) -> TensorInfo:
     """The embeddings of the tokens that can be proposed."""
-    found = [tensor for tensor in part.tensors if tensor.name == EMBEDDING]
-    if not found or len(found[0].shape) != 2 or found[0].shape[1] != n_rows:
+    found = next((tensor for tensor in part.tensors if tensor.name == EMBEDDING), None)
+    if found is None or len(found.shape) != 2 or found.shape[1] != n_rows:
         part.fail(f"has no tensor '{EMBEDDING}' of {n_rows:,} rows, one for each id", MAKE_AGAIN)
-    if found[0].type_name in _UNREADABLE or not found[0].shape[0]:
-        part.fail(f"has embeddings of type {found[0].type_name}, which are no weights", MAKE_AGAIN)
+    if found.type_name in _UNREADABLE or not found.shape[0]:
+        part.fail(f"has embeddings of type {found.type_name}, which are no weights", MAKE_AGAIN)
     if part.number(f"{architecture}.vocab_size") != n_rows:
         part.fail(f"does not give its {n_rows:,} output rows as vocab_size", MAKE_AGAIN)
-    return found[0]
+    return found
 
 
 def _read_digest(part: PartHeader) -> str:

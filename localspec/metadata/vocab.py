@@ -1,4 +1,4 @@
-"""Vocabulary of a GGUF file as llama.cpp loads it: token texts and types, special ids, defaults."""
+"""Vocabulary of a GGUF file as llama.cpp loads it: texts and types of tokens, special ids."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -42,7 +42,7 @@ _KMER_MARK = "\ue000".encode()  # ends the k-mers of hybriddna, so that each is 
 
 
 class Tokenizer(NamedTuple):
-    """The vocabulary's type as llama.cpp has it, and the file's own name for its tokenizer."""
+    """llama.cpp's type of the vocabulary, and the file's own name for its tokenizer."""
 
     type: VocabType
     model: str
@@ -56,7 +56,7 @@ class _Defaults(NamedTuple):
     add_eos: bool = False
 
 
-# What `llama_vocab::impl::load` assumes for each tokenizer before it looks at the file's own keys.
+# Defaults of `llama_vocab::impl::load` for each tokenizer, before it reads the file's own keys.
 TOKENIZERS = {
     "llama": _Defaults("SPM", 1, 2, add_bos=True),
     "gpt2": _Defaults("BPE", 11, 11),
@@ -85,7 +85,7 @@ class Vocab:
 
     `tokens` are the file's raw bytes; `token_types` has one entry per token (1 normal, 2 unknown,
     3 control, 4 user-defined, 5 unused, 6 byte), or is None. `from_file` names those of bos_id,
-    eos_id, eot_id, add_bos and add_eos that the file decided; the others are defaults.
+    eos_id, eot_id, add_bos and add_eos that are no defaults.
     """
 
     model: str
@@ -112,14 +112,14 @@ class Vocab:
         return field not in self.from_file
 
     def keys(self) -> list[bytes]:
-        """Texts by which llama.cpp looks tokens up: C strings, a stand-in for each empty one."""
+        """llama.cpp's keys of tokens: C strings, with a substitute for each empty one."""
         if all(self.tokens) and b"\0" not in b"".join(self.tokens):  # as in every sane file
             return self.tokens
         cut = (token.partition(b"\0")[0] if b"\0" in token else token for token in self.tokens)
         return [text or b"[EMPTY_%d]" % token_id for token_id, text in enumerate(cut)]
 
     def texts(self) -> list[bytes]:
-        """Token texts as llama.cpp holds and compares them: the keys, but for one tokenizer."""
+        """Token texts as llama.cpp compares them: the keys, except in one tokenizer."""
         keys = self.keys()
         if self.model != "hybriddna" or b"<oov>" not in keys:
             return keys
@@ -137,7 +137,7 @@ class Vocab:
 
 
 def read_tokenizer(part: PartHeader) -> Tokenizer | None:
-    """What is known without the tokens; None where no tokenizer is named, or not yet."""
+    """The tokenizer by its name; None if there is none, or it is not read yet."""
     model = part.text("tokenizer.ggml.model")
     return None if model is None else Tokenizer(_defaults(model).type, model)
 
@@ -147,7 +147,7 @@ def _defaults(model: str) -> _Defaults:
 
 
 def build_vocab(part: PartHeader) -> Vocab | None:
-    """The vocabulary as `llama_vocab::impl::load` would have it, or None without a tokenizer.
+    """The vocabulary as `llama_vocab::impl::load` makes it, or None without a tokenizer.
 
     Raises `NotAGGUF` where that throws because of a value's type or an array's length.
     """
@@ -155,7 +155,7 @@ def build_vocab(part: PartHeader) -> Vocab | None:
     if model is None:
         return None
     default = _defaults(model)
-    if default.type not in ("NONE", "unknown"):  # of which llama.cpp reads no more than the name
+    if default.type not in ("NONE", "unknown"):  # else llama.cpp reads the name only
         _require_types(part, default.type)
     pre = "gemma4" if model == "gemma4" else part.text("tokenizer.ggml.pre") or "default"
     if default.type == "BPE":
@@ -194,7 +194,7 @@ def _require_types(part: PartHeader, kind: VocabType) -> None:
     part.require(_U32_KEYS, UINT32, "u32")
     part.require(_BOOL_KEYS, BOOL, "true or false")
     part.array(f"{_PREFIX}suppress_tokens", "list of i32", INT32)
-    if kind == "BPE":  # the merges of other types are never looked at
+    if kind == "BPE":  # the merges of other types are ignored
         part.array(f"{_PREFIX}merges", "list of texts", STRING)
     if kind == "UGM":
         part.array(f"{_PREFIX}precompiled_charsmap", "list of bytes", INT8, UINT8)
@@ -222,7 +222,7 @@ def _token_types(part: PartHeader, n_tokens: int) -> NDArray[np.int32] | None:
 def _special_id(
     part: PartHeader, name: str, default: int | None, n_tokens: int, from_file: set[str]
 ) -> int | None:
-    """An id outside the vocabulary counts as not given; a default outside it as none."""
+    """The id; one outside the vocabulary counts as not given, a default outside it as none."""
     given = part.number(f"{_PREFIX}{name}_token_id")
     if given is not None and given < n_tokens:
         from_file.add(f"{name}_id")

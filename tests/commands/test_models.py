@@ -263,7 +263,7 @@ from localspec.display import models as lists
 from localspec.library import acquire
 from localspec.hub import client as hub
 
-real = hub.stream
+real = hub.stream_resuming
 
 def deadly(*arguments):
     left = 25_000
@@ -273,7 +273,7 @@ def deadly(*arguments):
         if left <= 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-hub.stream = deadly  # for downloads; headers are read as ever
+hub.stream_resuming = deadly  # for downloads; headers are read as ever
 sys.argv = ["localspec", "download", *sys.argv[1:]]
 for _ in range(10):
     child = os.fork()
@@ -298,7 +298,7 @@ def test_a_pair_survives_ten_kills(stocked: FakeHub, localspec: Command, pair: P
         assert path.read_bytes() in (pair.target.read_bytes(), pair.draft.read_bytes())
     assert len(files) < 2
     done = localspec("download", *PAIR)
-    assert done.code == 0 and "Going on with " in done.err
+    assert done.code == 0 and "Resuming " in done.err
     starts = {int(str(r.range)[6:].split("-")[0]) for r in stocked.asked("resolve") if r.range}
     assert {25_000, 50_000, 75_000, 100_000} <= starts
     stocked.stop()
@@ -308,7 +308,7 @@ def test_a_pair_survives_ten_kills(stocked: FakeHub, localspec: Command, pair: P
 def test_ctrl_c_keeps_what_came(
     stocked: FakeHub, localspec: Command, pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = hub_client.stream
+    real = hub_client.stream_resuming
 
     def interrupted(*arguments: object) -> object:
         for piece in real(*arguments):  # type: ignore[arg-type]
@@ -316,12 +316,12 @@ def test_ctrl_c_keeps_what_came(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(hub_client, "stream", interrupted)
+        patch.setattr(hub_client, "stream_resuming", interrupted)
         done = localspec("download", PAIR[0])
     assert (done.code, done.out) == (130, "") and "Traceback" not in done.err
     assert [p.suffix for p in paths.models_folder().rglob("*") if p.is_file()] == [".part"]
     again = localspec("download", PAIR[0])
-    assert again.code == 0 and "Going on with big-Q4_K_M.gguf" in again.err
+    assert again.code == 0 and "Resuming big-Q4_K_M.gguf" in again.err
     assert Path(again.out.strip()).read_bytes() == pair.target.read_bytes()
 
 
@@ -330,11 +330,11 @@ def test_bytes_that_came_wrong_are_fetched_again(
 ) -> None:
     stocked.faults.append(flip(170_000, path="big-Q4_K_M", times=2))  # one for its header
     done = localspec("download", PAIR[0])
-    assert done.code == 0 and "came wrong" in done.err
+    assert done.code == 0 and "is damaged" in done.err
     assert Path(done.out.strip()).read_bytes() == pair.target.read_bytes()
     stocked.faults[:] = [flip(90_000, path="small", times=None)]
     wrong = localspec("download", PAIR[1])
-    assert wrong.code == 1 and wrong.out == "" and "came wrong twice" in wrong.err
+    assert wrong.code == 1 and wrong.out == "" and "was damaged twice" in wrong.err
     assert not [path for path in paths.models_folder().rglob("*small*") if path.is_file()]
 
 
@@ -582,7 +582,7 @@ PROBLEMS: list[tuple[str, int, str]] = [
     ("download org/Original", 1, "org/Original holds only safetensors, and no GGUF file"),
     ("run -m org/Original hi", 1, "org/Original holds only safetensors, and no GGUF file"),
     ("check TARGET org/Original", 2, "org/Original holds only safetensors, and no GGUF file"),
-    ("download org/eyes-GGUF", 1, "holds only what lies beside a model: mmproj-eyes-F16.gguf"),
+    ("download org/eyes-GGUF", 1, "holds only sidecars of a model: mmproj-eyes-F16.gguf"),
     ("download org/two-GGUF:Q8_0", 1, "one-Q8_0.gguf, another-Q8_0.gguf"),
     ("download hf:org/big-GGUF/big-Q2_K.gguf", 1, "has no file big-Q2_K.gguf; the nearest are"),
     ("download org/junk-GGUF", 1, "it is a text file"),

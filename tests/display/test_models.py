@@ -17,7 +17,7 @@ from rich.console import Console
 from localspec.core.formatting import one_line
 from localspec.display import console
 from localspec.display import models as lists
-from localspec.hub.provenance import Verdict
+from localspec.hub.provenance import Verification
 from localspec.library import user_pairs
 from localspec.library.catalog import load_catalog
 from localspec.library.local_models import Inventory, LocalModel, find_models
@@ -242,8 +242,8 @@ def test_when_nothing_fits_the_nearest_say_why(in_zoo: zoo.Zoo, streams: Streams
 
 def test_verdicts_are_told_as_they_come(streams: Streams) -> None:
     path = Path("/models/a.gguf")
-    right = Verdict(path, "right", "a.gguf is right.")
-    wrong = Verdict(path, "wrong", "b.gguf is wrong.", "Remove it.")
+    right = Verification(path, "right", "a.gguf is right.")
+    wrong = Verification(path, "wrong", "b.gguf is wrong.", "Remove it.")
     assert lists.verdicts(iter([right, right])) == [right, right]
     assert streams.read()[0] == 2 * "right         a.gguf is right.\n"
     assert lists.verdicts(iter([right, wrong, right])) == [right, wrong, right]
@@ -257,3 +257,27 @@ def test_verdicts_are_told_as_they_come(streams: Streams) -> None:
     with pytest.raises(KeyboardInterrupt):
         lists.verdicts(broken())  # type: ignore[arg-type]
     assert streams.read()[0] == "right         a.gguf is right.\n"
+
+
+HOSTILE = "evil\x1b]0;pwned\x07\x1b[2J\x9b31m\u202e\x7f\r\n\tname"  # of a stranger's file
+
+
+@pytest.mark.parametrize("columns", [60, 120])
+def test_no_name_moves_the_cursor(columns: int) -> None:
+    path = Path(HOSTILE.replace("/", ""))
+    model = LocalModel(path, "localspec", HOSTILE, 5, (path,))
+    row = PairRow(
+        HOSTILE, HOSTILE, True, HOSTILE, HOSTILE, 1, (True, True), True, (HOSTILE, HOSTILE), None,
+        None,
+    )  # fmt: skip
+    refused = (Refusal(path, one_line(HOSTILE), HOSTILE, HOSTILE, True),)
+    draft = Suggestion(path, one_line(HOSTILE), ("10 times smaller", HOSTILE), 2.0)
+    # `Window` fails at whatever would move the cursor, retitle it or turn the line around.
+    drawn(columns, lambda: lists.models(Inventory((model,), (HOSTILE,), ())))
+    drawn(columns, lambda: lists.models(Inventory((), (), (path,))))
+    drawn(columns, lambda: lists.pairs([row]))
+    drawn(columns, lambda: lists.pair(row, {"acceptance": HOSTILE}))
+    drawn(columns, lambda: lists.suggestions(Suggestions((), refused, ()), "x.gguf"))
+    drawn(columns, lambda: lists.verdicts([Verification(path, "wrong", HOSTILE, HOSTILE)]))
+    window = drawn(120, lambda: lists.suggestions(Suggestions((draft,), (), ()), HOSTILE))
+    assert "localspec chat --target" in window.text

@@ -215,7 +215,7 @@ def test_a_wrong_token(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, model: Rem
         error = refused(call)
         assert "refuses your access token" in error.message and "HF_TOKEN" in error.hint
     monkeypatch.setenv("HF_TOKEN", "hf_geheim\u00e4")
-    assert "characters that no token has" in refused(lambda: read(model)).message
+    assert "invalid characters" in refused(lambda: read(model)).message
 
 
 def test_a_saved_token(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -229,17 +229,11 @@ def test_a_saved_token(hub: FakeHub, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert read(found) == DATA
 
 
-def test_a_disabled_repository(hub: FakeHub, model: RemoteModel) -> None:
-    hub.repos[REPO].disabled = True
-    for call in (lambda: client.resolve(Reference(REPO)), lambda: read(model)):
-        assert "was disabled by the Hub" in refused(call).message
-
-
 def test_a_file_that_was_removed(hub: FakeHub, model: RemoteModel) -> None:
     commit = hub.repos[REPO].commit
     del hub.repos[REPO].files[NAME]
     hub.repos[REPO].revisions[commit] = commit
-    assert f"no longer hands out {NAME}" in refused(lambda: read(model)).message
+    assert f"no longer has {NAME}" in refused(lambda: read(model)).message
 
 
 @pytest.mark.parametrize(
@@ -261,15 +255,6 @@ def test_a_pause(
         assert isinstance(error, DroppedConnection) and error.retry_after == pause
         assert ("too many requests" if code == 429 else f"status {code}") in error.message
     assert len(hub.requests) == 2  # the library's own retries are not used
-
-
-def test_other_refusals(hub: FakeHub, model: RemoteModel) -> None:
-    hub.faults = [status(403, times=2)]
-    assert "forbids access to org/model-GGUF: Error 403" in refused(lambda: read(model)).message
-    hub.faults = [status(404)]
-    assert "does not answer like a Hub: status 404" in refused(lambda: read(model)).message
-    hub.faults = [status(416)]
-    assert "fewer bytes on the Hub, not the 256,000" in refused(lambda: read(model)).message
 
 
 @pytest.mark.parametrize("kind", ["html", "garbage"])
@@ -306,13 +291,6 @@ def test_a_password_in_the_endpoint_is_not_shown(
     monkeypatch.setenv("HF_ENDPOINT", f"http://me:secret@127.0.0.1:{hub.port}")
     error = refused(lambda: client.resolve(Reference(REPO)), DroppedConnection)
     assert "secret" not in error.message + error.hint
-
-
-def test_redirects_without_end(hub: FakeHub, model: RemoteModel) -> None:
-    for on in ("api", "file"):
-        hub.faults = [loop(on=on)]
-        call = (lambda: read(model)) if on == "file" else lambda: client.resolve(Reference(REPO))
-        assert "redirects without end" in refused(call).message
 
 
 # --- a Hub that is down, or slow ---
@@ -475,11 +453,6 @@ def test_a_body_shorter_than_the_range(hub: FakeHub, model: RemoteModel) -> None
     assert read(model, 10) == DATA[10:]
 
 
-def test_a_wrong_byte_passes(hub: FakeHub, model: RemoteModel) -> None:
-    hub.faults = [flip(1000)]
-    assert read(model) != DATA  # who keeps the bytes compares the hash
-
-
 def test_a_range_that_is_ignored(hub: FakeHub, model: RemoteModel) -> None:
     hub.faults = [whole()]
     assert read(model, 0, 1000) == DATA[:1000]  # from the start that does no harm
@@ -488,16 +461,6 @@ def test_a_range_that_is_ignored(hub: FakeHub, model: RemoteModel) -> None:
     assert "sends all of sub/model-Q4_K_M.gguf" in error.message
     hub.faults = [whole()]
     assert read(model) == DATA
-
-
-def test_another_range_than_asked(hub: FakeHub, model: RemoteModel) -> None:
-    hub.faults = [Fault("other range")]
-    assert "sends another part of" in refused(lambda: read(model, 10)).message
-
-
-def test_a_compressed_answer(hub: FakeHub, model: RemoteModel) -> None:
-    hub.faults = [Fault("gzip")]
-    assert "was compressed on its way" in refused(lambda: read(model)).message
 
 
 def test_a_file_of_another_size(hub: FakeHub, model: RemoteModel) -> None:
@@ -514,7 +477,7 @@ def test_what_is_not_read_is_not_waited_for(hub: FakeHub) -> None:
     found = client.resolve(Reference(REPO))
     pieces = client.stream(found, found.files[0])
     assert next(pieces)[:10] == DATA[:10]
-    pieces.close()  # type: ignore[attr-defined]
+    pieces.close()
     assert read(found, 1 << 39, (1 << 39) + 5) == bytes(5)
 
 
@@ -554,11 +517,7 @@ def test_a_cached_file_of_this_commit(
     assert not hub.requests
 
 
-def test_a_cached_file_of_another_commit(
-    hub: FakeHub,
-    model: RemoteModel,
-    tmp_path: Path,
-) -> None:
+def test_a_cached_file_of_another_commit(hub: FakeHub, model: RemoteModel, tmp_path: Path) -> None:
     (file,) = model.files
     cache = tmp_path / "huggingface" / "hub"
     assert paths.hub_cache_folder() == cache
@@ -570,10 +529,7 @@ def test_a_cached_file_of_another_commit(
     assert client.cached(model, file) is None
 
 
-def test_a_file_that_the_library_downloaded(
-    hub: FakeHub,
-    model: RemoteModel,
-) -> None:
+def test_a_file_that_the_library_downloaded(hub: FakeHub, model: RemoteModel) -> None:
     path = huggingface_hub.hf_hub_download(
         REPO, NAME, endpoint=hub.url, cache_dir=paths.hub_cache_folder()
     )

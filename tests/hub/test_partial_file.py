@@ -23,7 +23,6 @@ from localspec.hub import partial_file
 from localspec.hub.partial_file import (
     PartialFile,
     TooLong,
-    check_space,
     locked_partial,
     partial_path,
     remove_partial,
@@ -317,23 +316,6 @@ def test_a_closed_pipe_behind_the_progress_is_no_full_disk(place: Path, left: Pa
     with pytest.raises(BrokenPipeError), opened(place) as part:
         part.recover(show)
     assert left.read_bytes() == DATA[:300]
-
-
-def test_room_is_looked_for_where_the_folder_will_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Path] = []
-
-    def usage(path: Path) -> object:
-        asked.append(path)
-        return type("Usage", (), {"free": 2 << 30})()
-
-    monkeypatch.setattr("shutil.disk_usage", usage)
-    check_space(tmp_path / "not" / "yet", 2 << 30)
-    with pytest.raises(DownloadProblem) as problem:
-        check_space(tmp_path, (2 << 30) + (100 << 20))
-    assert "lacks 100 MiB: 2.1 GiB are still to come, 2.0 GiB are free" in problem.value.message
-    assert asked == [tmp_path, tmp_path] and not (tmp_path / "not").exists()
 
 
 def test_the_size_of_what_is_no_file_is_unknown(tmp_path: Path) -> None:

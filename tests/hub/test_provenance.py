@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from localspec.hub.provenance import (
     MAX_RECORD_BYTES,
     Provenance,
-    Verdict,
+    Verification,
     read_record,
     record_path,
     recorded,
@@ -43,7 +43,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def judged(path: Path) -> Verdict:
+def judged(path: Path) -> Verification:
     (verdict,) = verify([path])
     assert verdict.message.endswith(".") and "\n" not in verdict.message
     assert verdict.state == "right" or verdict.hint
@@ -143,7 +143,7 @@ def test_right(path: Path) -> None:
 def test_right_as_far_as_anyone_knows(path: Path) -> None:
     write_record(path, origin_of(DATA, checked="size"))
     verdict = judged(path)
-    assert verdict.state == "right" and "the Hub named no hash" in verdict.message
+    assert verdict.state == "right" and "the Hub listed no hash" in verdict.message
 
 
 def test_a_flipped_bit_is_wrong_and_tells_both_hashes(path: Path) -> None:

@@ -231,7 +231,7 @@ def test_the_plain_name_comes_before_prefixed_ones() -> None:
 
 def test_a_tag_that_fits_several_models_is_asked_about() -> None:
     error = refusal(f"{REPO}:Q8_0", "base-Q8_0.gguf", "base-it-Q8_0.gguf", "base-Q4_0.gguf")
-    assert "2 models that fit Q8_0: base-Q8_0.gguf, base-it-Q8_0.gguf." in error.message
+    assert "2 models that match Q8_0: base-Q8_0.gguf, base-it-Q8_0.gguf." in error.message
     assert f"hf:{REPO}/base-Q8_0.gguf" in error.hint
 
 
@@ -275,7 +275,7 @@ def test_sidecars_are_never_chosen_beside_a_model() -> None:
 
 def test_a_repository_of_nothing_but_heads_is_named_for_them() -> None:
     for sidecar in OTHERS:
-        assert "only what lies beside a model" in refusal(REPO, sidecar).message, sidecar
+        assert "only sidecars of a model" in refusal(REPO, sidecar).message, sidecar
     for sidecar in HEADS:
         assert chosen(REPO, sidecar) == chosen(f"{REPO}:q4_k_m", sidecar) == [sidecar]
         assert chosen(REPO, *OTHERS, sidecar) == [sidecar]
@@ -296,7 +296,7 @@ def test_a_file_by_name() -> None:
     assert chosen(f"hf:{REPO}/x-q8_0.gguf", *files) == ["Q8_0/x-Q8_0.gguf"]
     assert chosen(f"hf:{REPO}/a.gguf", "a.gguf", "A.gguf", "b/a.gguf") == ["a.gguf"]
     error = refusal(f"hf:{REPO}/a.gguf", "b/a.gguf", "c/a.gguf")
-    assert "2 models that fit 'a.gguf': b/a.gguf, c/a.gguf" in error.message
+    assert "2 models that match 'a.gguf': b/a.gguf, c/a.gguf" in error.message
 
 
 def test_near_names_after_a_rename() -> None:

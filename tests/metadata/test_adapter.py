@@ -60,8 +60,8 @@ def test_keys_that_do_not_fit(
     [
         ([], "holds no tensors"),
         ([Tensor("blk.0.attn_q.bias")], "is no LoRA's"),
-        (pair("blk.9.attn_q.weight"), "lacks a part"),
-        (pair()[:1], "lacks a part"),
+        (pair("blk.9.attn_q.weight"), "lacks one of its tensors"),
+        (pair()[:1], "lacks one of its tensors"),
         (pair(lora_a=(32, 4)), "other sizes"),
         (pair(lora_b=(4, 32)), "other sizes"),
         (pair(lora_b=(8, 64)), "other sizes"),

@@ -37,10 +37,7 @@ KINDS: dict[str, tuple[bytes, DraftKind]] = {
     "a model with heads of its own": (target_bytes(), DraftKind()),
     "heads": (mtp_bytes(), DraftKind("mtp", 1, target_width=WIDTH)),
     "three heads": (mtp_bytes("step35", heads=3), DraftKind("mtp", 3, target_width=WIDTH)),
-    "heads numbered from 0": (
-        mtp_bytes(first=0),
-        DraftKind("mtp", 1, target_width=WIDTH),
-    ),
+    "heads numbered from 0": (mtp_bytes(first=0), DraftKind("mtp", 1, target_width=WIDTH)),
     "wide heads": (
         mtp_bytes("deepseek4", keys={"hyper_connection.count": 4}),
         DraftKind("mtp", 1, target_width=4 * WIDTH),

@@ -58,10 +58,7 @@ FIT: dict[str, tuple[bytes, bytes]] = {
         target_bytes("deepseek4", keys={"hyper_connection.count": 4}),
         mtp_bytes("deepseek4", keys={"hyper_connection.count": 4}),
     ),
-    "an assistant": (
-        target_bytes("gemma4", heads=0, keys=GEMMA),
-        assistant_bytes(keys=GEMMA),
-    ),
+    "an assistant": (target_bytes("gemma4", heads=0, keys=GEMMA), assistant_bytes(keys=GEMMA)),
     "eagle3": (target_bytes("llama", heads=0), eagle3_bytes()),
     "eagle3, first layer": (target_bytes("llama", heads=0), eagle3_bytes(layers=(0, 1, 3))),
     "eagle3 behind the last layer": (target_bytes(), eagle3_bytes(layers=(1, 2, LAYERS))),
@@ -268,7 +265,7 @@ BROKEN: dict[str, tuple[bytes, str, str]] = {
     "keys and values": (
         eagle3_bytes(keys={"attention.key_length": 16, "attention.value_length": 32}),
         "heads-header",
-        "keys and values of unlike lengths",
+        "keys and values of different lengths",
     ),
     "no layers": (dflash_bytes(layers=()), "heads-header", "names no layers"),
     "a block of one": (dflash_bytes(keys={"block_size": 1}), "heads-header", "blocks of 1 tokens"),
@@ -304,7 +301,7 @@ BROKEN: dict[str, tuple[bytes, str, str]] = {
         "maps 100 tokens, but has no output matrix for so many",
     ),
     "a map of small numbers": (
-        eagle3_bytes(tensors=[Tensor("d2t", (9,), 26)]), "heads-header", "that is none"
+        eagle3_bytes(tensors=[Tensor("d2t", (9,), 26)]), "heads-header", "an invalid map"
     ),
     "a map out of the vocabulary": (
         eagle3_bytes(mapped=[0, N_TOKENS]), "heads-header", "maps to the token 300, of 300"

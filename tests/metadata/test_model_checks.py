@@ -57,12 +57,12 @@ FILES: dict[str, tuple[dict[str, object], str, str]] = {
     "a row too many": (
         {"tensors": [Tensor("token_embd.weight", (8, N_WORDS + 1))]},
         "embedding-size",
-        "embedding has 301 rows for 300 tokens",
+        "embedding of 301 rows for 300 tokens",
     ),
     "a row too few": (
         {"tensors": [Tensor("token_embd.weight", (8, N_WORDS - 1))]},
         "embedding-size",
-        "embedding has 299 rows for 300 tokens",
+        "embedding of 299 rows for 300 tokens",
     ),
     "duplicate stand-in": (
         {"tokens": changed({7: "", 8: "[EMPTY_7]"})},

@@ -69,7 +69,7 @@ def test_missing_parts_are_listed(tmp_path: Path) -> None:
 def test_a_renamed_first_part(tmp_path: Path) -> None:
     paths = write_split(tmp_path)
     other = paths[0].rename(tmp_path / "model.gguf")
-    assert "its name hides" in refusal(other).message
+    assert "its name does not say so" in refusal(other).message
 
 
 @pytest.mark.parametrize("count", [0, 1])

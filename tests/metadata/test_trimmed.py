@@ -92,7 +92,7 @@ def test_keys_that_are_wrong(tmp_path: Path, case: str) -> None:
 def test_embeddings_that_are_cut_short_or_too_long(tmp_path: Path, missing: int) -> None:
     behind = 4 * WIDTH * SIZE + missing
     path = write_trimmed(tmp_path / "a.gguf", trimmed_keys(), behind=behind)
-    assert "behind its tensors" in refusal(path).message
+    assert "after its tensors" in refusal(path).message
 
 
 def test_rows_that_do_not_agree(tmp_path: Path) -> None:

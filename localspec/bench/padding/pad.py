@@ -31,7 +31,7 @@ from localspec.bench.padding.encoder import Quantization, TensorEncoder, place
 from localspec.bench.padding.layout import Forms, PaddedShape, TensorForm
 from localspec.bench.padding.source import PaddingSource, require_paddable
 from localspec.core.errors import FileProblem, LocalspecError
-from localspec.core.files import appearing_when_complete, require_room
+from localspec.core.files import appearing_when_complete, require_disk_space
 from localspec.metadata.header import read_header
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def pad_model(
         if destination.exists() and destination.samefile(source):
             raise LocalspecError(f"{source} cannot be padded onto itself.", "Name another file.")
         needed = padded.num_bytes + padded.source.header_bytes
-        require_room(destination.parent, needed, "The padded model", _ELSEWHERE)
+        require_disk_space(destination.parent, needed, "The padded model", _ELSEWHERE)
         with (
             appearing_when_complete(destination) as partial,
             _writer(partial, padded.source.layout.architecture) as writer,

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from localspec.core.errors import DraftNotMade, EngineError, FileProblem
-from localspec.core.files import appearing_when_complete, require_room
+from localspec.core.files import appearing_when_complete, require_disk_space
 from localspec.core.formatting import one_line
 from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME, Value
 from localspec.metadata.header import ModelHeader, read_header
@@ -125,7 +125,7 @@ def _require_room(target: ModelHeader, recipe: Recipe, names: dict[str, str], ou
         elements = sum(tensor.n_elements for tensor in kept)
         # Twice: quantized, and its copy with the new header. A few matrices get better types.
         needed = 2 * elements * stored.block_bytes // stored.block_elements * 5 // 4
-    require_room(output.parent, needed + target.data_start, "The draft", _ELSEWHERE)
+    require_disk_space(output.parent, needed + target.data_start, "The draft", _ELSEWHERE)
 
 
 def _require_loadable(partial: Path, output: Path) -> None:
