@@ -62,7 +62,7 @@ def serve(
     ):
         use_template(engine, templating)
         service = _service(engine, request, length, serving)
-        with service.scheduler:
+        with closing(service.scheduler):
             app = make_app(service, access, max_body=serving.max_body * 2**20, say=console.note)
             server = Server(app, service.scheduler, console.note)
             listen(socket)

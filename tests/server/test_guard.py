@@ -47,7 +47,7 @@ def test_all_pages_need_a_key_and_origins_must_be_some() -> None:
     with pytest.raises(UsageError, match="every web page"):
         Access(origins=("*",)).check()
     for wrong in ("localhost:3000", PAGE + "/", PAGE + "/chat", "null", ""):
-        with pytest.raises(UsageError, match="is no origin"):
+        with pytest.raises(UsageError, match="is not an origin"):
             Access(origins=(wrong,)).check()
 
 

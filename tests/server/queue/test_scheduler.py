@@ -114,6 +114,11 @@ async def responses_of(job: Job) -> AsyncGenerator[Piece]:
                 yield response
 
 
+def one(queue: Scheduler, wanted: GenerationRequest) -> Job:
+    (job,) = queue.submit([wanted])
+    return job
+
+
 async def tokens_of(job: Job) -> list[int]:
     return [token async for response in responses_of(job) for token in response.tokens]
 
@@ -144,7 +149,7 @@ def test_the_answers_are_those_of_run_and_come_in_order() -> None:
 
     async def main() -> list[list[int]]:
         with scheduler(ToyEngine()) as queue:
-            jobs = [queue.submit(each) for each in wanted]
+            jobs = [one(queue, each) for each in wanted]
             return await asyncio.gather(*[read(i, job) for i, job in enumerate(jobs)])
 
     assert asyncio.run(main()) == [alone(each) for each in wanted]
@@ -154,7 +159,7 @@ def test_the_answers_are_those_of_run_and_come_in_order() -> None:
 def test_the_figures_of_a_response_are_those_of_its_time() -> None:
     async def main() -> list[Piece]:
         with scheduler(ToyEngine()) as queue:
-            return [response async for response in responses_of(queue.submit(ask()))]
+            return [response async for response in responses_of(one(queue, ask()))]
 
     responses = asyncio.run(main())
     assert [response.stats.rounds for response in responses] == list(range(1, len(responses) + 1))
@@ -166,7 +171,7 @@ def test_the_jobs_of_a_request_arrive_in_one_queue_without_a_task_for_each_respo
 
     async def main() -> list[Job]:
         with scheduler(ToyEngine(), ToyEngine()) as queue:
-            jobs = queue.submit_all([ask(seed=1), ask(seed=2), ask(seed=3)])
+            jobs = queue.submit([ask(seed=1), ask(seed=2), ask(seed=3)])
             async for job, response in received(jobs):
                 assert len(asyncio.all_tasks()) == 1
                 if response is None:
@@ -187,7 +192,7 @@ def test_an_error_reaches_its_own_asker_and_the_slot_goes_on() -> None:
     async def main() -> None:
         with scheduler(gated.engine) as queue:
             gated.failure = MemoryError("torn")
-            bad, long, good = queue.submit_all([ask("ab"), ask("ab" * 99), ask("abcab")])
+            bad, long, good = queue.submit([ask("ab"), ask("ab" * 99), ask("abcab")])
             with pytest.raises(MemoryError, match="torn"):
                 await tokens_of(bad)
             with pytest.raises(PromptTooLong):
@@ -207,11 +212,11 @@ def test_the_queue_has_a_limit_and_says_when_to_ask_again(
 
     async def main() -> None:
         with scheduler(gated.engine, limits=Limits(waiting=2)) as queue:
-            running = queue.submit(ask(max_tokens=1))
-            waiting = queue.submit_all([ask(max_tokens=1), ask(max_tokens=1)])
+            running = one(queue, ask(max_tokens=1))
+            waiting = queue.submit([ask(max_tokens=1), ask(max_tokens=1)])
             assert (queue.running, queue.waiting) == (1, 2)
             with pytest.raises(QueueFull) as full:
-                queue.submit(ask())
+                one(queue, ask())
             assert full.value.retry_after == 1  # nothing is known yet
             gated.begun()
             clock.now += 30
@@ -221,9 +226,9 @@ def test_the_queue_has_a_limit_and_says_when_to_ask_again(
             for _ in range(2):
                 gated.begun()
             clock.now += 11
-            late = queue.submit(ask(max_tokens=1))
+            late = one(queue, ask(max_tokens=1))
             with pytest.raises(QueueFull) as full:
-                queue.submit(ask())
+                one(queue, ask())
             assert full.value.retry_after == 60 and "60 s" in full.value.hint
             gated.open()
             for job in (*waiting, late):
@@ -237,13 +242,13 @@ def test_several_choices_are_queued_all_or_none() -> None:
 
     async def main() -> None:
         with scheduler(gated.engine, limits=Limits(waiting=2)) as queue:
-            first = queue.submit(ask())
+            first = one(queue, ask())
             with pytest.raises(QueueFull):
-                queue.submit_all([ask()] * 3)
+                queue.submit([ask()] * 3)
             assert queue.waiting == 0
-            with pytest.raises(UsageError, match="4 answers are wanted at once, and 3 is the most"):
-                queue.submit_all([ask()] * 4)
-            others = queue.submit_all([ask(seed=2), ask(seed=3)])
+            with pytest.raises(UsageError, match="4 answers were .* 3 is the most"):
+                queue.submit([ask()] * 4)
+            others = queue.submit([ask(seed=2), ask(seed=3)])
             gated.open()
             for job in (first, *others):
                 assert await tokens_of(job) == alone(job.request)
@@ -254,7 +259,7 @@ def test_several_choices_are_queued_all_or_none() -> None:
 def test_no_place_to_wait_still_lets_a_free_slot_answer() -> None:
     async def main() -> list[int]:
         with scheduler(ToyEngine(), limits=Limits(waiting=0)) as queue:
-            return await tokens_of(queue.submit(ask()))
+            return await tokens_of(one(queue, ask()))
 
     assert asyncio.run(main()) == alone(ask())
 
@@ -264,7 +269,7 @@ def test_who_waits_too_long_is_told() -> None:
 
     async def main() -> None:
         with scheduler(gated.engine, limits=Limits(queue_seconds=0.01)) as queue:
-            running, waiting = queue.submit_all([ask(), ask()])
+            running, waiting = queue.submit([ask(), ask()])
             gated.begun()
             with pytest.raises(QueueTimeout, match="No slot was free for 0.01 s") as late:
                 await tokens_of(waiting)
@@ -285,7 +290,7 @@ def test_an_answer_that_takes_too_long_ends_with_what_there_is(
 
     async def main() -> list[Piece]:
         with scheduler(gated.engine, limits=Limits(answer_seconds=10.0)) as queue:
-            job = queue.submit(wanted)
+            job = one(queue, wanted)
             gated.allow(3)  # the prompt, and two rounds
             responses = []
             async for response in responses_of(job):
@@ -310,7 +315,7 @@ def test_the_time_of_an_answer_may_be_over_before_its_first_token() -> None:
     async def main() -> None:
         with scheduler(gated.engine, limits=Limits(answer_seconds=-1.0)) as queue:
             with pytest.raises(AnswerTimeout):
-                await tokens_of(queue.submit(ask()))
+                await tokens_of(one(queue, ask()))
 
     asyncio.run(main())
 
@@ -323,7 +328,7 @@ def test_a_cancelled_job_leaves_the_queue_at_once() -> None:
 
     async def main() -> None:
         with scheduler(gated.engine) as queue:
-            first, second, third = queue.submit_all([ask(), ask(), ask(seed=3)])
+            first, second, third = queue.submit([ask(), ask(), ask(seed=3)])
             second.cancel()
             second.cancel()
             assert queue.waiting == 1
@@ -340,7 +345,7 @@ def test_a_cancelled_answer_frees_its_slot_within_a_round() -> None:
 
     async def main() -> None:
         with scheduler(gated.engine) as queue:
-            job, other = queue.submit_all([ask("abc", 50), ask("abcd", 5)])
+            job, other = queue.submit([ask("abc", 50), ask("abcd", 5)])
             gated.begun()
             gated.allow(2)
             rounds = 0
@@ -361,7 +366,7 @@ def test_who_leaves_early_has_cancelled() -> None:
 
     async def main() -> None:
         with scheduler(gated.engine) as queue:
-            job = queue.submit(ask("abc", 50))
+            job = one(queue, ask("abc", 50))
             reader = asyncio.create_task(tokens_of(job))
             await asyncio.sleep(0)
             reader.cancel()
@@ -378,7 +383,7 @@ def test_a_pass_that_nobody_wants_ends_before_the_prompt_is_read() -> None:
 
     async def main() -> None:
         with scheduler(gated.engine) as queue:
-            job = queue.submit(ask("abcde"))
+            job = one(queue, ask("abcde"))
             gated.begun()
             job.cancel()
             gated.open()
@@ -393,10 +398,10 @@ def test_an_event_loop_that_is_gone_takes_nothing_with_it() -> None:
     gated = Gated()
 
     async def leave() -> Job:
-        return queue.submit(ask("abc", 5))
+        return one(queue, ask("abc", 5))
 
     async def stay() -> list[int]:
-        return await tokens_of(queue.submit(ask("abcd")))
+        return await tokens_of(one(queue, ask("abcd")))
 
     with scheduler(gated.engine) as queue:
         asyncio.run(leave())
@@ -412,13 +417,13 @@ def test_closing_refuses_what_waits_and_lets_what_runs_end() -> None:
 
     async def main() -> None:
         with scheduler(gated.engine) as queue:
-            running, waiting = queue.submit_all([ask(), ask()])
+            running, waiting = queue.submit([ask(), ask()])
             gated.begun()
             closing = asyncio.create_task(asyncio.to_thread(queue.close, PATIENCE))
             with pytest.raises(Closing, match="shutting down"):
                 await tokens_of(waiting)
             with pytest.raises(Closing):
-                queue.submit(ask())
+                one(queue, ask())
             gated.open()
             assert await tokens_of(running) == alone(running.request)
             await closing
@@ -431,7 +436,7 @@ def test_closing_ends_what_would_not_end() -> None:
 
     async def main() -> None:
         with scheduler(gated.engine) as queue:
-            running = queue.submit(ask("abc", 50))
+            running = one(queue, ask("abc", 50))
             gated.allow(2)
             answer = responses_of(running)
             assert (await anext(answer)).finish_reason is None
@@ -457,12 +462,12 @@ def test_the_slot_that_knows_most_of_a_prompt_takes_it() -> None:
     async def main() -> None:
         with scheduler(*engines) as queue:
             for text in (texts["a"], texts["b"], texts["a"] + "c", texts["b"] + "c"):
-                await tokens_of(queue.submit(ask(text, 4)))
+                await tokens_of(one(queue, ask(text, 4)))
             held = [bytes(engine.target.tokens[:101]) for engine in engines]
             assert held == [texts["a"].encode() + b"c", texts["b"].encode() + b"c", b""]
             # A few tokens that prompts share are no reason: the one used longest ago takes it.
-            await tokens_of(queue.submit(ask("abc", 4)))
-            await tokens_of(queue.submit(ask("abd", 4)))
+            await tokens_of(one(queue, ask("abc", 4)))
+            await tokens_of(one(queue, ask("abd", 4)))
             assert bytes(engines[2].target.tokens[:3]) == b"abc"
             assert bytes(engines[0].target.tokens[:3]) == b"abd"
 
@@ -476,7 +481,7 @@ def test_what_was_learnt_is_kept_once_a_minute(monkeypatch: pytest.MonkeyPatch) 
         with scheduler(engine) as queue:
             for seconds, kept in ((0, 0), (61, 1), (59, 1), (2, 2)):
                 clock.now += seconds
-                await tokens_of(queue.submit(ask()))
+                await tokens_of(one(queue, ask()))
                 assert engine.profile.kept == kept
 
     asyncio.run(main())
@@ -520,9 +525,9 @@ class Visit:
 
     def _submit(self, asks: list[GenerationRequest]) -> None:
         try:
-            jobs = self._queue.submit_all(asks)
+            jobs = self._queue.submit(asks)
         except QueueFull as full:
-            assert full.retry_after >= 1 and self._queue.waiting + len(asks) > 4
+            assert (full.retry_after or 0) >= 1 and self._queue.waiting + len(asks) > 4
             return
         for job in jobs:
             self._readers.append(asyncio.create_task(self._read(len(self._jobs), job)))
@@ -607,7 +612,7 @@ def test_a_real_pair_whose_clients_come_and_go(engine: Engine, length: DraftToke
 
     async def main() -> list[list[int] | None]:
         with scheduler(engine, prefixes=PrefixCache(2**30)) as queue:
-            return await asyncio.gather(*[client(queue.submit(each)) for each in wanted])
+            return await asyncio.gather(*[client(one(queue, each)) for each in wanted])
 
     found = asyncio.run(main())
     whole = [(each, tokens) for each, tokens in zip(wanted, found, strict=True) if tokens]
@@ -632,11 +637,11 @@ def test_slots_that_share_passes_share_the_prefixes_too(
                 Prompt(prompt, Reading(engine.piece)), GenerateOptions(GREEDY, length, max_tokens=9)
             )
             if number == 4 and turn % 2:
-                leaving = queue.submit(asked)
+                leaving = one(queue, asked)
                 asyncio.get_running_loop().call_later(0.002 * turn, leaving.cancel)
                 await tokens_of(leaving)
             tokens, stats = list[int](), GenerationStats()
-            async for response in responses_of(queue.submit(asked)):
+            async for response in responses_of(one(queue, asked)):
                 tokens += response.tokens
                 stats = response.stats
             said.append((prompt, tokens))
