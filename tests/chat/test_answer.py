@@ -29,7 +29,7 @@ def test_collect_passes_each_response_on() -> None:
     collected = collect(iter(responses), seen.append)
     assert seen == responses
     assert collected.text == text_of(responses) and collected.tokens == tokens_of(responses)
-    assert collected.stats is responses[0].stats
+    assert collected.stats is responses[-1].stats
     assert collected.finish_reason == responses[-1].finish_reason
     assert collect(iter(responses)) == collected
 

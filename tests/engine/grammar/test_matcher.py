@@ -146,7 +146,7 @@ def test_a_bound_that_is_exceeded_is_a_sentence(
 
     low = LLParserLimits(step_max_items=20, verbose_errors=False)
     monkeypatch.setattr(matcher, "limits", lambda: low)
-    with pytest.raises(GrammarError, match="cannot be obeyed"):
+    with pytest.raises(GrammarError, match="cannot be enforced"):
         answer = engine.constraint('root ::= s\ns ::= s s s | s s | "a"', 1)
         history = [0]
         for length in range(9):
