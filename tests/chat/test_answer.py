@@ -23,29 +23,29 @@ def answered() -> list[Piece]:
     )
 
 
-def test_collect_passes_each_response_on() -> None:
-    responses = answered()
+def test_collect_passes_each_piece_on() -> None:
+    pieces = answered()
     seen: list[Piece] = []
-    collected = collect(iter(responses), seen.append)
-    assert seen == responses
-    assert collected.text == text_of(responses) and collected.tokens == tokens_of(responses)
-    assert collected.stats is responses[-1].stats
-    assert collected.finish_reason == responses[-1].finish_reason
-    assert collect(iter(responses)) == collected
+    collected = collect(iter(pieces), seen.append)
+    assert seen == pieces
+    assert collected.text == text_of(pieces) and collected.tokens == tokens_of(pieces)
+    assert collected.stats is pieces[-1].stats
+    assert collected.finish_reason == pieces[-1].finish_reason
+    assert collect(iter(pieces)) == collected
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_ctrl_c_while_a_response_is_shown_keeps_it(count: int) -> None:
-    responses = answered()
+def test_ctrl_c_while_a_piece_is_shown_keeps_it(count: int) -> None:
+    pieces = answered()
     shown: list[Piece] = []
 
-    def show(response: Piece) -> None:
-        shown.append(response)
+    def show(piece: Piece) -> None:
+        shown.append(piece)
         if len(shown) == count:
             raise KeyboardInterrupt
 
-    collected = collect(iter(responses), show)
-    assert collected.finish_reason == "cancelled" and shown[:count] == responses[:count]
+    collected = collect(iter(pieces), show)
+    assert collected.finish_reason == "cancelled" and shown[:count] == pieces[:count]
     assert collected.text == text_of(shown)  # with what was held back
     assert collected.tokens == tokens_of(shown[:count])
 
@@ -53,7 +53,7 @@ def test_ctrl_c_while_a_response_is_shown_keeps_it(count: int) -> None:
 @pytest.mark.parametrize("stop", [["abcX"], []])
 @pytest.mark.parametrize("inside", [True, False])
 def test_ctrl_c_shows_what_was_held_back(stop: list[str], inside: bool) -> None:
-    """Ctrl-C comes while the engine decodes, or while a response is shown."""
+    """Ctrl-C comes while the engine decodes, or while a piece is shown."""
     said = b"d abc" if stop else "d \u20ac".encode()[:-1]
     engine = ToyEngine(quirk=None, n_ctx=64)
     seen: list[Piece] = []
@@ -68,16 +68,16 @@ def test_ctrl_c_shows_what_was_held_back(stop: list[str], inside: bool) -> None:
             logits[-1, token] = 99
         return logits
 
-    def show(response: Piece) -> None:
-        seen.append(response)
+    def show(piece: Piece) -> None:
+        seen.append(piece)
         if not inside and len(seen) == len(said):
             raise KeyboardInterrupt
 
     engine.target.decode = dictated  # type: ignore[method-assign, assignment]
-    responses = stream_generate(
+    pieces = stream_generate(
         engine, engine.encode("ab"), GenerateOptions(GREEDY, 0, stop=tuple(stop))
     )
-    collected = collect(responses, show)
+    collected = collect(pieces, show)
     assert collected.finish_reason == "cancelled"
     assert collected.text == text_of(seen) == said.decode("utf-8", "replace")
     assert collected.tokens == [*said] and seen[-1].tokens == ()

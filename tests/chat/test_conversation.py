@@ -55,9 +55,9 @@ class Person:
             return typed
         raise typed
 
-    def stream(self, response: Piece) -> None:
-        self.streamed += response.text
-        self.lengths.append(response.draft_tokens)
+    def stream(self, piece: Piece) -> None:
+        self.streamed += piece.text
+        self.lengths.append(piece.draft_tokens)
         if self.interrupt is not None:
             self.interrupt -= 1
             if self.interrupt == 0:
