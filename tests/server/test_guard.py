@@ -1,4 +1,4 @@
-"""Who may ask: Host, Origin, keys, content types."""
+"""Access control: Host, Origin, API keys, content types."""
 
 from __future__ import annotations
 

@@ -4,10 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
+from localspec.chat.message import MAX_CALLS
 from localspec.chat.tools.tool import MAX_TOOLS
 from localspec.server.api.requests import WHOLE, Name, RequestObject, Text
-
-_MOST_CALLS = 128
 
 
 class TextPart(RequestObject):
@@ -53,9 +52,7 @@ class AssistantMessage(RequestObject):
     role: Literal["assistant"]
     content: Content | None = None
     reasoning_content: Text | None = None
-    tool_calls: Annotated[list[ToolCall], Field(max_length=_MOST_CALLS, fail_fast=True)] | None = (
-        None
-    )
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_CALLS, fail_fast=True)] | None = None
     name: Name | None = None
     refusal: None = None
     audio: None = None
