@@ -60,23 +60,23 @@ def read_messages(entries: Sequence[Mapping[str, object]]) -> list[Message]:
 
 def one_call_each(messages: Sequence[Message]) -> list[Message]:
     """The same messages with one call each, followed by its result."""
-    told: list[Message] = []
+    single: list[Message] = []
     rest = list(messages)
     while rest:
         message = rest.pop(0)
         calls = message.get("tool_calls", [])
         if len(calls) < 2:
-            told.append(message)
+            single.append(message)
             continue
         count = next((i for i, each in enumerate(rest) if each["role"] != "tool"), len(rest))
         results, rest = rest[:count], rest[count:]
         for i, call in enumerate(calls):
             first = message if i == 0 else assistant_turn("")
-            told.append({**first, "tool_calls": [call]})
-            told += [each for each in results if each.get("tool_call_id") == call["id"]]
+            single.append({**first, "tool_calls": [call]})
+            single += [each for each in results if each.get("tool_call_id") == call["id"]]
             results = [each for each in results if each.get("tool_call_id") != call["id"]]
-        told += results
-    return told
+        single += results
+    return single
 
 
 def _read(entry: Mapping[str, object], place: str) -> Message:

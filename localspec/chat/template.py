@@ -68,11 +68,11 @@ class ChatTemplate:
         place in the template is prepended to the next message. Raises TemplateError when the
         template fails, UsageError for tool calls that it has no place for.
         """
-        told = [self._told(message) for message in self.tools.placed(messages)]
-        if told and told[0]["role"] == "system" and not self.has_system_role:
-            told = _merged(told)
+        prepared = [self._prepared(message) for message in self.tools.placed(messages)]
+        if prepared and prepared[0]["role"] == "system" and not self.has_system_role:
+            prepared = _merged(prepared)
         thinking = self.thinking if thinking is None else thinking
-        return self._fill(told, generation, now, thinking, tools, variables)
+        return self._fill(prepared, generation, now, thinking, tools, variables)
 
     def begin(
         self,
@@ -185,18 +185,18 @@ class ChatTemplate:
             return False
         return True
 
-    def _told(self, message: Mapping[str, Any]) -> dict[str, Any]:
+    def _prepared(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """A message under the names that templates read, of which reasoning has three.
 
         Which reasoning is in the prompt, that of the last turn or none, is the template's choice.
         """
-        told = dict(message)
+        prepared = dict(message)
         if reasoning := message.get("reasoning_content"):
-            told |= {"thinking": reasoning, "reasoning": reasoning}
-        is_empty = not message["content"] and "tool_calls" not in message
+            prepared |= {"thinking": reasoning, "reasoning": reasoning}
+        is_empty = not message["content"] and "tool_calls" not in message  # cut off in reasoning
         if is_empty and message["role"] == "assistant":
-            told["content"] = "" if self._takes_empty_answers else " "  # cut off while reasoning
-        return told
+            prepared["content"] = "" if self._takes_empty_answers else " "
+        return prepared
 
     def _try(
         self,
@@ -222,7 +222,7 @@ class ChatTemplate:
             "add_generation_prompt": generation,
             "bos_token": self.bos,
             "eos_token": self.eos,
-            **(dict.fromkeys(_TOOLS, [tool.told for tool in tools]) if tools else {}),
+            **(dict.fromkeys(_TOOLS, [tool.definition for tool in tools]) if tools else {}),
             **switch,
             **self.variables,
             **(variables or {}),
@@ -240,9 +240,9 @@ class ChatTemplate:
         return format_between(shown, _THOUGHTS, _ANSWER)
 
 
-def _merged(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _merged(prepared: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The system message prepended to the next; llama.cpp: `system_message_not_supported`."""
-    system, *others = told
+    system, *others = prepared
     if not others:
         return []
     first = others[0] | {"content": f"{system['content']}\n{others[0]['content']}"}

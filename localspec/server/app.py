@@ -113,9 +113,9 @@ async def _answer(
     service: Service, request: Request, body: AnswerRequest, form: type[Reply]
 ) -> Response:
     """Answer a request, whole or streamed, until its client disconnects."""
-    wanted, warnings = await asyncio.to_thread(body.read, service)
+    requests, warnings = await asyncio.to_thread(body.read, service)
     reply = form(body, service, warnings)
-    answers = Answers(service.scheduler.submit(wanted), service.metrics)
+    answers = Answers(service.scheduler.submit(requests), service.metrics)
     try:
         if body.stream:
             # An error before the first piece still gets its own status.
@@ -139,14 +139,14 @@ def _end(scope: Scope, answers: Answers) -> None:
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
     """The result of ``work``; cancels it, and raises ClientDisconnect, when the client leaves."""
-    wanted, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
     try:
-        await asyncio.wait((wanted, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not wanted.done():
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
             raise ClientDisconnect
-        return wanted.result()
+        return task.result()
     finally:
-        wanted.cancel()
+        task.cancel()
         gone.cancel()
 
 

@@ -100,8 +100,8 @@ class Guard:
         headers, access = Headers(scope=scope), self._access
         host = headers.get("host", "")
         if not access.is_host(host):
-            told = f"Without a key this server is called 127.0.0.1 or localhost, not {host[:200]}."
-            return _refusal(403, told)
+            names = f"127.0.0.1 or localhost, not {host[:200]}"
+            return _refusal(403, f"Without a key this server is called {names}.")
         origin = headers.get("origin")
         if origin is not None and not access.is_origin(origin, host.lower()):
             return _refusal(

@@ -49,10 +49,10 @@ class AccessLog:
             path = scope["path"]
             self._metrics.count_request(path if path in _PATHS else "other", status, seconds)
             if path not in _QUIET:
-                told = figures(state["stats"]) if "stats" in state else ""
+                numbers = figures(state["stats"]) if "stats" in state else ""
                 ended = " cut off" if state.get("cut_off") else ""
-                asked = f"{scope['method']} {one_line(path[:200])}"
-                self._say(f"{asked} {status}{ended} {seconds:.2f} s{told}")
+                request = f"{scope['method']} {one_line(path[:200])}"
+                self._say(f"{request} {status}{ended} {seconds:.2f} s{numbers}")
 
 
 def figures(stats: GenerationStats) -> str:

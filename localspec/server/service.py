@@ -84,18 +84,18 @@ class Service:
         seed = self.defaults.seed if given is None else given
         return secrets.randbelow(MAX_SEED + 1) if seed in (None, -1) else int(seed or 0)
 
-    def draft_length(self, asked: DraftTokens | None) -> DraftTokens:
+    def draft_length(self, requested: DraftTokens | None) -> DraftTokens:
         """The draft length of a request; raises UsageError for one that needs a draft model.
 
         "auto" uses the draft model or prompt lookup, or plain decoding without either.
         """
         options = self.defaults.options
-        length = options.draft_tokens if asked is None else asked
+        length = options.draft_tokens if requested is None else requested
         if self.engine.draft is not None:
             return length
         if length == "auto":
             return "auto" if options.prompt_lookup and self.engine.can_roll_back else 0
-        if asked not in (None, 0):
+        if requested not in (None, 0):
             raise UsageError(
                 f"draft_tokens is {length}, but this server has no draft model.",
                 'Ask for "auto" or "off", or start the server with --draft MODEL.',

@@ -15,7 +15,17 @@ import pytest
 from localspec.core.errors import LocalspecError
 from localspec.server import listen as listen_module
 from localspec.server.listen import bind, listen, url
-from tests.support.served import CHAT, HELLO, PATIENCE, Gate, ServedToy, Site, events_of, serving
+from tests.support.served import (
+    CHAT,
+    HELLO,
+    PATIENCE,
+    Gate,
+    ServedToy,
+    Site,
+    events_of,
+    gated_toy,
+    serving,
+)
 
 
 def test_port_0_is_a_free_one() -> None:
@@ -59,8 +69,7 @@ def test_an_address_that_is_none(host: str) -> None:
 
 
 def test_what_is_under_way_may_be_completed_and_nothing_begins() -> None:
-    toy = ServedToy(quirk=None)
-    toy.target = gate = Gate()
+    toy, gate = gated_toy()
     heard: list[str] = []
     with serving(toy) as site:
         site.server._say = heard.append
@@ -86,8 +95,7 @@ def test_what_is_under_way_may_be_completed_and_nothing_begins() -> None:
 
 
 def test_what_takes_too_long_ends_with_an_error() -> None:
-    toy = ServedToy(quirk=None)
-    toy.target = gate = Gate()
+    toy, gate = gated_toy()
     gate.let(2)
     with serving(toy) as site:
         with site.client.stream(
@@ -125,8 +133,7 @@ def opened(site: Site) -> socket.socket:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Site, Gate]]:
     """A server that waits hardly at all for a request, and answers pass by pass."""
     monkeypatch.setattr(listen_module, "_RECEIVE_SECONDS", 0.05)
-    toy = ServedToy(quirk=None)
-    toy.target = gate = Gate()
+    toy, gate = gated_toy()
     with serving(toy) as site:
         yield site, gate
         gate.let(10**6)

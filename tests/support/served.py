@@ -88,6 +88,13 @@ class Gate(ToyModel):
         return super().decode(tokens, rows)
 
 
+def gated_toy() -> tuple[ServedToy, Gate]:
+    """An engine without a draft, and its target."""
+    toy = ServedToy(quirk=None)
+    toy.target = gate = Gate()
+    return toy, gate
+
+
 @dataclass
 class Site:
     """A running server, and a client of it."""

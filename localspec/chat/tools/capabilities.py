@@ -91,20 +91,20 @@ class ToolCapabilities:
                 "Leave them out, or take a model that was trained to call tools.",
             )
         each = messages if taken.several else one_call_each(messages)
-        return [self._told(message, taken) for message in each]
+        return [self._place(message, taken) for message in each]
 
-    def _told(self, message: Message, taken: CallsTaken) -> dict[str, Any]:
-        told: dict[str, Any] = dict(message)
+    def _place(self, message: Message, taken: CallsTaken) -> dict[str, Any]:
+        placed: dict[str, Any] = dict(message)
         if "tool_calls" in message:
-            told["tool_calls"] = [self._short(taken.of(c), "id") for c in message["tool_calls"]]
+            placed["tool_calls"] = [self._short(taken.of(c), "id") for c in message["tool_calls"]]
             if message.get("reasoning_content") and _ONE_TEXT in self.source:
-                told["content"] = ""
-        return self._short(told, "tool_call_id")
+                placed["content"] = ""
+        return self._short(placed, "tool_call_id")
 
-    def _short(self, told: dict[str, Any], key: str) -> dict[str, Any]:
+    def _short(self, entry: dict[str, Any], key: str) -> dict[str, Any]:
         """With an id that this template takes."""
-        shortens = key in told and _SHORT_IDS in self.source
-        return told | {key: short_id(told[key])} if shortens else told
+        shortens = key in entry and _SHORT_IDS in self.source
+        return entry | {key: short_id(entry[key])} if shortens else entry
 
     def _describes(self) -> bool:
         """Whether the template shows offered tools to the model."""

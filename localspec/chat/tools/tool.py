@@ -19,12 +19,12 @@ ToolChoice = Literal["none", "auto", "required"] | Mapping[str, object]
 class Tool:
     """A function that the model may call; ``parameters`` is the JSON schema of its arguments.
 
-    ``told`` is OpenAI's object, for the chat template.
+    ``definition`` is OpenAI's object, for the chat template.
     """
 
     name: str
     parameters: Mapping[str, Any]
-    told: Mapping[str, object]
+    definition: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ def _read_tool(entry: Mapping[str, object], i: int) -> Tool:
         raise UsageError(f"The parameters of {name} are not a JSON schema.", "Expected an object.")
     schema: Mapping[str, Any] = parameters or {"type": "object", "properties": {}}
     description = function.get("description")
-    told = {**function, "description": description or "", "parameters": schema}
-    return Tool(name, schema, {"type": "function", "function": told})
+    shown = {**function, "description": description or "", "parameters": schema}
+    return Tool(name, schema, {"type": "function", "function": shown})
 
 
 def forced_tools(choice: ToolChoice, tools: Sequence[Tool]) -> tuple[Tool, ...]:

@@ -137,16 +137,16 @@ class Scheduler:
             job.begin()
             worker.take(job)
 
-    def _require_room(self, wanted: int) -> None:
+    def _require_room(self, requested: int) -> None:
         most = self._limits.waiting + len(self._workers)
         if self._closing:
             raise Closing
-        if wanted > most:
+        if requested > most:
             raise UsageError(
-                f"{wanted} answers were requested at once, and {most} is the most.",
+                f"{requested} answers were requested at once, and {most} is the most.",
                 "Ask for fewer.",
             )
-        if len(self._waiting) + wanted > self._limits.waiting + len(self._idle):
+        if len(self._waiting) + requested > self._limits.waiting + len(self._idle):
             raise QueueFull(len(self._waiting), self._retry_after())
 
     def _retry_after(self) -> int:

@@ -17,10 +17,10 @@ def tool(name: object = "f", **more: object) -> dict[str, Any]:
 def test_tools_are_told_with_all_that_templates_read() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
     plain, described = read_tools([tool(), tool("g", description="G", parameters=schema, x=1)])
-    assert plain.told["function"] == {
+    assert plain.definition["function"] == {
         "name": "f", "description": "", "parameters": {"type": "object", "properties": {}},
     }  # fmt: skip
-    assert described.told["function"] == {
+    assert described.definition["function"] == {
         "name": "g", "description": "G", "parameters": schema, "x": 1,
     }  # fmt: skip
     assert described.parameters == schema
