@@ -257,7 +257,7 @@ def before_the_dead_end(engine: Engine, params: SamplingParams, length: DraftTok
         engine, random_ids(8), GenerateOptions(params, length, grammar=grammar)
     )
     with pytest.raises(GrammarError, match="position"):
-        collect(stream, lambda response: parts.append(response.text))
+        collect(stream, lambda piece: parts.append(piece.text))
     return "".join(parts)
 
 
