@@ -105,10 +105,10 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and not access.is_origin(origin, host.lower()):
             return _refusal(
-                403, f"Pages of {origin[:200]} may not ask here (allow them with --cors)."
+                403, f"Pages of {origin[:200]} may not use this server (see --cors-origins)."
             )
         if access.keys and not _is_open(scope) and not access.is_key(_key(headers)):
-            message = "A key is needed: Authorization: Bearer KEY, with the server's --api-key."
+            message = "A key is needed: send Authorization: Bearer KEY, with the key of --api-key."
             return _refusal(401, message, {"WWW-Authenticate": "Bearer"}, "invalid_api_key")
         if scope["method"] == "POST" and not _is_json(headers.get("content-type", "")):
             return _refusal(415, "The Content-Type must be application/json.")

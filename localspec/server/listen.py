@@ -138,8 +138,8 @@ class Server(uvicorn.Server):
 
     def _close(self) -> None:
         if running := self._scheduler.running:
-            within = f"within {self._grace:g} s; Ctrl-C again ends at once"
-            self._say(f"Ending, with what is under way ({running}) {within}.")
+            grace = f"answers under way ({running}) have {self._grace:g} s to complete"
+            self._say(f"Shutting down; {grace}. Ctrl-C again ends at once.")
         self._scheduler.close(self._grace)
 
     @contextlib.contextmanager

@@ -211,7 +211,7 @@ def test_the_second_signal_ends_it_at_once(tiny: TinyFiles) -> None:
             next(chunks)  # it is under way
             process.send_signal(signal.SIGINT)
             assert process.stderr is not None
-            assert any(line.startswith("Ending, with what is") for line in process.stderr)
+            assert any(line.startswith("Shutting down; answers") for line in process.stderr)
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE) == 130
 
