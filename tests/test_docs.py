@@ -143,8 +143,7 @@ def test_the_page_of_the_server_names_every_flag_field_and_figure() -> None:
     own = [each for each in serve.params if getattr(each, "rich_help_panel", None) == "Server"]
     assert own
     fields = ChatRequest.model_fields | CompletionRequest.model_fields
-    with Scheduler([]) as scheduler:
-        metrics = Metrics(scheduler).text().decode()
+    metrics = Metrics(Scheduler([])).text().decode()
     figures = re.findall(r"^# TYPE localspec_(\S+) ", metrics, re.M)
     figures = [name for name in figures if not name.endswith("_created")]
     codes = re.findall(r"`([^`\n]+)`", text)

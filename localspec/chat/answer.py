@@ -1,4 +1,4 @@
-"""An answer as it comes: pieces of text with their origin, rounds, and the whole of them."""
+"""An answer: the pieces of its stream, and all of them collected."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -18,9 +18,9 @@ Origin = Literal["draft", "lookup", "history", "forced", "corrected", "plain"]
 class TextPart(NamedTuple):
     """Text of one token, and where the token came from.
 
-    "draft", "lookup", "history" and "forced": drafted by the draft model, by prompt lookup, out of
-    an earlier answer or as the only token that a grammar allows, and accepted; "corrected": the
-    target's own, where a drafted token was rejected; "plain": the target's own, where nothing was
+    "draft", "lookup", "history" and "forced": an accepted token, drafted by the draft model, by
+    prompt lookup, from an earlier answer or as the only token that a grammar allows; "corrected":
+    the target's, where a drafted token was rejected; "plain": the target's, where nothing was
     drafted. Text that was held back belongs to the token that released it.
     """
 
@@ -33,10 +33,9 @@ class TextPart(NamedTuple):
 class Piece:
     """Text and tokens of one round, the figures so far, draft length and controller status.
 
-    ``held`` is text that is not in any ``parts`` yet, because it may begin a stop string or a
-    character of several tokens: what an answer that ends here has still to show. ``logprobs``,
-    where they were asked for, has one entry for each of ``tokens``; ``tool_calls`` are those that
-    the round completed.
+    ``held`` is text that is held back because it may begin a stop string or a character of several
+    tokens; if the answer ends here, it follows. ``logprobs``, if requested, has one entry for each
+    of ``tokens``; ``tool_calls`` are those that the round completed.
     """
 
     parts: tuple[TextPart, ...]
@@ -54,21 +53,20 @@ class Piece:
 
     @property
     def text(self) -> str:
-        """The answer's part of the round's text."""
+        """The text of the answer in this round."""
         return "".join([part.text for part in self.parts if not part.reasoning])
 
     @property
     def reasoning(self) -> str:
-        """What the model thinks before it answers: the other part."""
+        """The text of the reasoning in this round."""
         return "".join([part.text for part in self.parts if part.reasoning])
 
 
 @dataclass(slots=True)
 class Answer:
-    """A stream put together; ``finish_reason`` is "cancelled" when Ctrl-C ended it.
+    """A collected stream; ``finish_reason`` is "cancelled" after Ctrl-C.
 
-    ``status`` says why nothing was drafted in the end, if that was so; ``reasoning`` are the
-    model's thoughts before it answered, ``tool_calls`` its calls of tools.
+    ``status`` says why nothing was drafted at the end, if so; ``reasoning`` precedes the answer.
     """
 
     text: str
@@ -116,10 +114,9 @@ def collect(
     pieces: Iterator[Piece],
     on_piece: Callable[[Piece], None] = lambda piece: None,
 ) -> Answer:
-    """Put a stream together, passing each piece on; Ctrl-C keeps what was said.
+    """Collect a stream, passing each piece on; Ctrl-C ends it with what there is.
 
-    After Ctrl-C or an error, text that was held back is passed on in a last piece, which has no
-    tokens.
+    After Ctrl-C or an error, held text is passed on in a last piece without tokens.
     """
     answer, parts = Answer("", [], GenerationStats(), "cancelled"), list[str]()
     thoughts: list[str] = []

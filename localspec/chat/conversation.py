@@ -1,4 +1,4 @@
-"""A conversation with one engine: messages, settings, and the answers that extend them."""
+"""A conversation with one engine: turns, settings, and the interfaces it needs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,46 +16,27 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.loop import TokenModel
 
 
-class Introduced(Protocol):
-    """What is known of a pair on this machine."""
+class PairProfile(Protocol):
+    """The measured costs of a pair."""
 
-    def introduce(self, say: Callable[[str], None]) -> None:
-        """Get to know the pair, as auto needs to; say what that takes and shows."""
-        ...
+    def introduce(self, say: Callable[[str], None]) -> None: ...
 
 
 class ChatEngine(Protocol):
-    """A loaded pair with the model's chat template; see `engine.Engine`."""
+    """What a chat needs of `engine.Engine`."""
 
     @property
     def target(self) -> TokenModel: ...
-
     @property
     def draft(self) -> TokenModel | None: ...
-
     @property
-    def can_roll_back(self) -> bool:
-        """Whether the target's last tokens can be forgotten."""
-        ...
-
+    def can_roll_back(self) -> bool: ...
     @property
-    def profile(self) -> Introduced: ...
-
-    def token_rules(self, params: SamplingParams) -> object:
-        """Raise UsageError where the parameters name a token that the model does not have."""
-        ...
-
-    def stream(self, prompt: Sequence[int], options: GenerateOptions) -> Iterator[Piece]:
-        """Generate after the prompt; see `engine.generate.stream_generate`."""
-        ...
-
-    def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """Token ids of a conversation, up to the assistant's turn."""
-        ...
-
-    def system_notes(self, system: str) -> list[str]:
-        """What of this system message, or beside it, the chat template ignores, in sentences."""
-        ...
+    def profile(self) -> PairProfile: ...
+    def token_rules(self, params: SamplingParams) -> object: ...
+    def stream(self, prompt: Sequence[int], options: GenerateOptions) -> Iterator[Piece]: ...
+    def encode_chat(self, messages: Sequence[Message]) -> list[int]: ...
+    def system_notes(self, system: str) -> list[str]: ...
 
 
 class ChatUI(Protocol):
@@ -65,33 +46,33 @@ class ChatUI(Protocol):
         """One message; EOFError at the end of input, KeyboardInterrupt at Ctrl-C."""
         ...
 
-    def stream(self, response: Piece) -> None:
+    def stream(self, piece: Piece) -> None:
         """Show a piece of the answer, and the figures so far."""
         ...
 
     def end_answer(self, answer: Answer, filled: float) -> None:
-        """Close the answer and show its figures; ``filled`` is the used share of the context."""
+        """Show the figures of a complete answer; ``filled`` is the used share of the context."""
         ...
 
     def show_stats(self, stats: GenerationStats) -> None:
-        """Show the sums of the conversation."""
+        """Show the figures of the whole conversation."""
         ...
 
     def say(self, sentence: str) -> None:
-        """Tell something that is no answer."""
+        """Show a note."""
         ...
 
     def complain(self, problem: LocalspecError) -> None:
-        """Tell what went wrong and what to do."""
+        """Show an error and its hint."""
         ...
 
 
 @dataclass(slots=True)
 class Chat:
-    """A conversation with one engine. ``options`` hold for each answer.
+    """A conversation with one engine; ``options`` apply to each answer.
 
-    ``turns`` holds all of it; the model is shown those from index ``oldest`` on. ``file`` is where
-    the conversation was saved or loaded last: saving it there again is safe.
+    The prompt contains the ``turns`` from index ``oldest`` on. ``file`` is where the conversation
+    was saved or loaded last, and may be overwritten.
     """
 
     engine: ChatEngine
@@ -104,10 +85,10 @@ class Chat:
     file: Path | None = None
 
     def answer(self, turns: list[Message]) -> None:
-        """Answer the last user turn and keep both, also when Ctrl-C ended the answer.
+        """Answer the last user turn and add both to the conversation, also after Ctrl-C.
 
-        An answer that did not begin leaves the conversation as it was. Raises PromptTooLong where
-        the last turn alone leaves no room for an answer.
+        Without a single token, the conversation stays as it was. Raises PromptTooLong where the
+        last turn alone leaves no room for an answer.
         """
         oldest, prompt = self._make_room(turns)
         answer = collect(self.engine.stream(prompt, self.options), self.ui.stream)
@@ -115,7 +96,9 @@ class Chat:
             self.turns = [*turns, assistant_turn(answer.text, answer.reasoning)]
             self.oldest = oldest
         self.total.merge(answer.stats)
-        self.ui.end_answer(answer, _used(answer.stats) / self.engine.target.n_ctx)
+        stats = answer.stats
+        used = stats.cached_tokens + stats.prompt_tokens + stats.tokens
+        self.ui.end_answer(answer, used / self.engine.target.n_ctx)
         if answer.finish_reason == "context":
             self.ui.say(
                 "The answer filled the context: the next one is given with the oldest turns left "
@@ -130,7 +113,7 @@ class Chat:
         return self.engine.encode_chat(messages)
 
     def _make_room(self, turns: Sequence[Message]) -> tuple[int, list[int]]:
-        """Index of the oldest turn to show, and the prompt; tells how many more are left out."""
+        """Index of the oldest turn in the prompt, and the prompt; notes the dropped turns."""
         n_ctx = self.engine.target.n_ctx
 
         @cache
@@ -146,14 +129,9 @@ class Chat:
 
 
 def unseen(left_out: Sequence[Message]) -> str:
-    """How many questions are among the turns that are left out, as a sentence; empty for none."""
+    """A sentence about the questions among the dropped turns; empty for none."""
     count = sum(turn["role"] == "user" for turn in left_out)
     if count == 0:
         return ""
     which = "question and its answer" if count == 1 else f"{count} questions and their answers"
     return f"The model no longer sees the oldest {which}."
-
-
-def _used(stats: GenerationStats) -> int:
-    """Tokens of the context that a prompt and its answer take."""
-    return stats.cached_tokens + stats.prompt_tokens + stats.tokens

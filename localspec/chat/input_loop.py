@@ -1,4 +1,4 @@
-"""Reads messages, answers them or obeys slash commands, until the end of input."""
+"""The loop of a chat: read a message, answer it or run a slash command."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from localspec.core.errors import LocalspecError
 
 
 def run(chat: Chat) -> int:
-    """Read, answer or obey, until the end of input or /exit; how many lines failed."""
+    """Read and handle messages until the end of input or /exit; returns how many failed."""
     hinted, failed = False, 0
     while True:
         try:
@@ -28,16 +28,16 @@ def run(chat: Chat) -> int:
         except LocalspecError as problem:
             failed += 1
             chat.ui.complain(problem)
-        except KeyboardInterrupt:  # just before an answer, or just behind one
+        except KeyboardInterrupt:  # just before or after an answer
             chat.ui.say("Stopped.")
 
 
 def handle(chat: Chat, text: str) -> bool:
-    """Obey a command or answer a message; False when the conversation is to end."""
+    """Run a command or answer a message; False when the conversation ends."""
     if text.startswith("/") and not text.startswith("//"):
         return obey(chat, text)
     if text.strip():
-        text = text.removeprefix("/")  # of two: a message that begins with one
+        text = text.removeprefix("/")  # a doubled slash stands for one
         chat.answer([*chat.turns, {"role": "user", "content": text}])
     return True
 
@@ -45,9 +45,9 @@ def handle(chat: Chat, text: str) -> bool:
 def read_message(read_line: Callable[[bool], str]) -> str:
     """One message: a line, a block between triple quotes, or lines that end in a backslash.
 
-    Neither a block nor several lines that came at once, pasted, are a command, unless the paste
-    names one: where the message begins with a slash, the slash is doubled. ``read_line`` is told
-    whether the line continues a message; its EOFError then ends the message.
+    A block is never a command, nor are several lines pasted at once, unless the first word is one:
+    a slash at the beginning is doubled. ``read_line`` gets whether the line continues a message;
+    its EOFError then ends the message.
     """
     line = read_line(False).strip("\n")
     quoted = line.lstrip().startswith('"""')

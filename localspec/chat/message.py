@@ -1,4 +1,4 @@
-"""Messages: one turn of a conversation, from a file of ours or from a request in OpenAI's form."""
+"""Messages of a conversation, read from a saved file or from a request in OpenAI's form."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn, NotRequired, TypedDict
@@ -13,8 +13,8 @@ MAX_CALLS = 128  # in one message
 class Message(TypedDict):
     """One turn of a conversation; ``role`` is system, user, assistant or tool.
 
-    ``reasoning_content`` are the assistant's thoughts before its answer, ``tool_calls`` its calls
-    in OpenAI's form but with an object for ``arguments``. A tool's result names its call.
+    ``reasoning_content`` precedes an answer; ``tool_calls`` are in OpenAI's form, but with an
+    object for ``arguments``. A tool's result names its call in ``tool_call_id``.
     """
 
     role: str
@@ -26,7 +26,7 @@ class Message(TypedDict):
 
 
 def parse_message(entry: object) -> Message:
-    """A message from what a JSON file holds; raises ValueError for anything else."""
+    """A message of a JSON file; raises ValueError for anything else."""
     if (
         not isinstance(entry, dict)
         or entry.get("role") not in ROLES
@@ -34,57 +34,57 @@ def parse_message(entry: object) -> Message:
         or not isinstance(entry.get("reasoning_content", ""), str)
     ):
         raise ValueError(f"a message needs a role ({', '.join(ROLES)}) and a content, a text.")
-    message: Message = {"role": entry["role"], "content": entry["content"]}
-    if entry.get("reasoning_content"):
-        message["reasoning_content"] = entry["reasoning_content"]
-    return message
+    return _message(entry["role"], entry["content"], entry.get("reasoning_content", ""))
 
 
 def assistant_turn(text: str, reasoning: str = "") -> Message:
-    """An answer as a message: what was said, and apart from it what was thought."""
-    message: Message = {"role": "assistant", "content": text}
+    """An answer as a message."""
+    return _message("assistant", text, reasoning)
+
+
+def _message(role: str, content: str, reasoning: str) -> Message:
+    message: Message = {"role": role, "content": content}
     if reasoning:
         message["reasoning_content"] = reasoning
     return message
 
 
 def read_messages(entries: Sequence[Mapping[str, object]]) -> list[Message]:
-    """Messages in OpenAI's form, their parts joined; raises UsageError for what is none.
+    """Messages in OpenAI's form; raises UsageError for invalid ones.
 
-    A developer's message is the system's, as in llama.cpp for all models but gpt-oss, whose
-    template makes no difference. Its parts are joined by new lines, as there too.
+    As in llama.cpp, the role developer means system (all models but gpt-oss, whose template makes
+    no difference), and content parts are joined by line breaks.
     """
     return [_read(entry, f"messages[{i}]") for i, entry in enumerate(entries)]
 
 
 def one_call_each(messages: Sequence[Message]) -> list[Message]:
-    """The same with one call in a message, each with its result behind it."""
-    told: list[Message] = []
+    """The same messages with one call each, followed by its result."""
+    single: list[Message] = []
     rest = list(messages)
     while rest:
         message = rest.pop(0)
         calls = message.get("tool_calls", [])
         if len(calls) < 2:
-            told.append(message)
+            single.append(message)
             continue
         count = next((i for i, each in enumerate(rest) if each["role"] != "tool"), len(rest))
         results, rest = rest[:count], rest[count:]
         for i, call in enumerate(calls):
             first = message if i == 0 else assistant_turn("")
-            told.append({**first, "tool_calls": [call]})
-            told += [each for each in results if each.get("tool_call_id") == call["id"]]
+            single.append({**first, "tool_calls": [call]})
+            single += [each for each in results if each.get("tool_call_id") == call["id"]]
             results = [each for each in results if each.get("tool_call_id") != call["id"]]
-        told += results
-    return told
+        single += results
+    return single
 
 
 def _read(entry: Mapping[str, object], place: str) -> Message:
     role = "system" if entry.get("role") == "developer" else entry.get("role")
     if not isinstance(role, str) or role not in (*ROLES, "tool"):
-        _refuse(f"{place} has no role that is known.", "system, user, assistant or tool")
-    message: Message = {"role": role, "content": _text(entry.get("content"), role, place)}
-    if reasoning := entry.get("reasoning_content"):
-        message["reasoning_content"] = _require_text(reasoning, f"{place}.reasoning_content")
+        _refuse(f"{place} has no known role.", "system, user, assistant or tool")
+    reasoning = _require_text(entry.get("reasoning_content") or "", f"{place}.reasoning_content")
+    message = _message(role, _text(entry.get("content"), role, place), reasoning)
     if role == "tool":
         call_id = entry.get("tool_call_id") or ""
         message["tool_call_id"] = _require_text(call_id, f"{place}.tool_call_id")
@@ -92,7 +92,10 @@ def _read(entry: Mapping[str, object], place: str) -> Message:
         message["name"] = _require_text(name, f"{place}.name")
     if calls := entry.get("tool_calls"):
         if role != "assistant" or not isinstance(calls, list) or len(calls) > MAX_CALLS:
-            _refuse(f"{place}.tool_calls is no list of calls.", f"at most {MAX_CALLS}, in answers")
+            _refuse(
+                f"{place}.tool_calls is not a list of calls.",
+                f"at most {MAX_CALLS}, in answers",
+            )
         message["tool_calls"] = [
             _read_call(call, f"{place}.tool_calls[{i}]") for i, call in enumerate(calls)
         ]
@@ -100,7 +103,7 @@ def _read(entry: Mapping[str, object], place: str) -> Message:
 
 
 def _text(content: object, role: str, place: str) -> str:
-    """The text of a message; an answer may have none, and parts are joined."""
+    """The text of a message, which only an answer may lack."""
     if content is None and role == "assistant":
         return ""
     if isinstance(content, str):
@@ -114,8 +117,8 @@ def _part(part: object, place: str) -> str:
     kind = part.get("type") if isinstance(part, Mapping) else None
     text = part.get("text") if isinstance(part, Mapping) else None
     if kind != "text" or not isinstance(text, str):
-        what = f"of type {kind[:40]}" if isinstance(kind, str) and kind != "text" else "no text"
-        _refuse(f"{place} is {what}, and models are given text alone here.", "parts of type text")
+        what = f"of type {kind[:40]}" if isinstance(kind, str) and kind != "text" else "not a text"
+        _refuse(f"{place} is {what}, and only text is supported.", "parts of type text")
     return text
 
 
@@ -123,7 +126,7 @@ def _read_call(call: object, place: str) -> dict[str, Any]:
     """A call with its arguments as an object: requests hold the text of one."""
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping):
-        _refuse(f"{place} is no call of a function.", '{"id": …, "function": {…}}')
+        _refuse(f"{place} is not a function call.", '{"id": …, "function": {…}}')
     arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
         try:
@@ -137,13 +140,13 @@ def _read_call(call: object, place: str) -> dict[str, Any]:
         )
     name = _require_text(function.get("name"), f"{place}.function.name")
     call_id = _require_text(call.get("id") or "", f"{place}.id")
-    told = {"name": name, "arguments": arguments}
-    return {"id": call_id, "type": "function", "function": told}
+    function = {"name": name, "arguments": arguments}
+    return {"id": call_id, "type": "function", "function": function}
 
 
 def _require_text(value: object, place: str) -> str:
     if not isinstance(value, str):
-        _refuse(f"{place} is no text.", "one")
+        _refuse(f"{place} is not a string.", "one")
     return value
 
 

@@ -1,5 +1,6 @@
-"""Parts an answer into the model's thoughts and what it says, by the marks its template uses."""
+"""Separates the model's reasoning from its answer, by the marks of its chat template."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -9,11 +10,11 @@ Part = Literal["answer", "reasoning", "dropped"]
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What text means at some place of an answer, and which marks lead to another place.
+    """What text is at some place of an answer, and the marks that lead to other states.
 
-    White space in front of a mark belongs to the mark; with ``strips``, so does what follows the
-    mark that led here. With ``otherwise``, marks count at the beginning only: anything else leads
-    there. With ``keeps``, the mark that led here begins its text.
+    White space before a mark is dropped; with ``strips``, also that behind the mark that led here.
+    With ``otherwise``, marks count at the beginning only, and any other text leads to that state.
+    With ``keeps``, the mark that led here is part of the text.
     """
 
     marks: Mapping[str, str]
@@ -27,12 +28,12 @@ Format = Mapping[str, State]  # begins with "start"
 
 
 def marks_of(form: Format) -> set[str]:
-    """Every text that is no part of thoughts or answer."""
+    """All marks of a format."""
     return {mark for state in form.values() for mark in state.marks}
 
 
 def state_behind(form: Format, opening: str) -> str:
-    """Where an answer begins, behind what the template writes to open the assistant's turn."""
+    """The state in which an answer begins, behind the template's ``opening`` of the turn."""
     begins = [opening.find(mark) for mark in form["start"].marks if mark in opening]
     if not begins:
         return "start"
@@ -42,7 +43,7 @@ def state_behind(form: Format, opening: str) -> str:
 
 
 def closing_mark(form: Format, state: str) -> str:
-    """The mark that ends the thoughts in which an answer begins; "" where it begins with none."""
+    """The mark that ends the reasoning with which an answer begins; "" without reasoning."""
     if state not in form or form[state].part != "reasoning":
         return ""
     marks = form[state].marks.items()
@@ -51,17 +52,17 @@ def closing_mark(form: Format, state: str) -> str:
 
 @dataclass(slots=True)
 class Splitter:
-    """Parts one answer while it comes; what may be the beginning of a mark is held back."""
+    """Separates one answer while it streams; text that may begin a mark is held back."""
 
     form: Format
     state: str = "start"
     held: str = field(default="", init=False)
-    _began: bool = field(default=False, init=False)  # something of this state was handed out
+    _began: bool = field(default=False, init=False)  # text of this state was returned
 
     def push(self, text: str, final: bool = False) -> list[tuple[str, bool]]:
-        """The text that is decided by now, each piece with whether it is a thought.
+        """Add text; returns what is decided, each with whether it is reasoning.
 
-        ``final`` releases what was held back.
+        ``final`` releases the held text.
         """
         self.held += text
         decided: list[tuple[str, bool]] = []
@@ -86,7 +87,7 @@ class Splitter:
         return decided
 
     def _begin(self, state: State, otherwise: str, final: bool) -> bool:
-        """Obey the mark at the beginning of the held text, if there is one; False: undecided."""
+        """Follow the mark at the beginning of the held text, if any; False while undecided."""
         text = self.held.lstrip()
         for mark, target in state.marks.items():
             if text.startswith(mark):
@@ -99,18 +100,17 @@ class Splitter:
         return True
 
     def _cut(self, state: State, final: bool) -> tuple[str, str | None]:
-        """The held text up to its first mark, and the mark; without one, what cannot be of one."""
+        """The held text up to its first mark, and the mark; else the text that begins no mark."""
         found = min(((self.held.find(mark), mark) for mark in state.marks if mark in self.held),
                     default=None)  # fmt: skip
         if found is not None:
             at, mark = found
             ready, self.held = self.held[:at].rstrip(), self.held[at + len(mark) :]
             return ready, mark
-        if final or not state.marks:
-            ready, self.held = self.held, ""
-            return ready, None
-        sure = len(self.held) - max(overlap(self.held, mark) for mark in state.marks)
-        sure = len(self.held[:sure].rstrip())
+        sure = len(self.held)
+        if state.marks and not final:
+            sure -= max(overlap(self.held, mark) for mark in state.marks)
+            sure = len(self.held[:sure].rstrip())
         ready, self.held = self.held[:sure], self.held[sure:]
         return ready, None
 
@@ -124,3 +124,103 @@ def overlap(text: str, mark: str) -> int:
     """Length of the longest end of ``text`` that may begin ``mark``."""
     most = min(len(mark) - 1, len(text))
     return next((n for n in range(most, 0, -1) if mark.startswith(text[-n:])), 0)
+
+
+def tagged(opening: str, closing: str, begin: tuple[str, ...] = (), end: str = "") -> Format:
+    """Reasoning between two tags before the answer, which may have tags as well.
+
+    The opening tag counts only at the beginning, so that an answer may mention it.
+    """
+    answer = dict.fromkeys(begin, "behind")
+    return {
+        "start": State({opening: "thoughts", closing: "behind"} | answer, otherwise="answer"),
+        "thoughts": State({closing: "behind"}, "reasoning", strips=True),
+        "behind": State(answer, strips=True, otherwise="answer"),
+        "answer": State({end: "answer"} if end else {}),
+    }
+
+
+def _harmony(call: str) -> Format:
+    """The channels of gpt-oss: ``<|channel|>analysis<|message|>...<|end|>``, then the answer.
+
+    As in llama.cpp's `common_chat_params_init_gpt_oss`, analysis is reasoning, final and commentary
+    are the answer. A tool call (``to=``) leads to the state ``call``: its whole text, or reasoning
+    where no tools are offered.
+    """
+    header = {"<|start|>": "header", "<|channel|>": "header"}
+    headers = {"<|end|>": "start"} | header
+    thinking = {"analysis": "thinking header", " to=": call}
+    return {
+        "start": State({"<|message|>": "answer", "to=": call} | header, otherwise="answer"),
+        "header": State({"<|message|>": "answer"} | thinking, "dropped"),
+        "thinking header": State({"<|message|>": "thoughts", "final": "header"}, "dropped"),
+        "thoughts": State(headers, "reasoning", strips=True),
+        "answer": State(headers),
+        "call": State({"<|end|>": "start", "<|call|>": "start", "<|start|>": "header"}, keeps=True),
+    }
+
+
+def _gemma() -> Format:
+    """Gemma 4, which may reason again after a part of its answer."""
+    opening, closing = "<|channel>thought", "<channel|>"
+    again = State({opening: "thoughts", closing: "answer"})
+    return {**tagged(opening, closing), "answer": again}
+
+
+_HARMONY = "<|channel|>"
+_HARMONY_WITH_CALLS = _harmony("call")
+
+# By a text that a template must contain; the first match counts.
+_KNOWN: Mapping[str, Format] = {
+    _HARMONY: _harmony("thinking header"),  # gpt-oss
+    "<|channel>": _gemma(),
+    "<response></response>": tagged(  # Granite 3.3
+        "<think>", "</think>", ("<response>",), "</response>"
+    ),
+    "[THINK]": tagged("[THINK]", "[/THINK]"),  # Magistral, Ministral
+    "<seed:think>": tagged("<seed:think>", "</seed:think>"),  # Seed-OSS
+    "<mm:think>": tagged("<mm:think>", "</mm:think>"),  # MiniMax-M3
+    "<|inner_prefix|>": tagged("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+    "<|START_TEXT|>": tagged(
+        "<|START_THINKING|>", "<|END_THINKING|>", ("<|START_TEXT|>",), "<|END_TEXT|>"
+    ),  # Cohere2
+    "<|START_RESPONSE|>": tagged(
+        "<|START_THINKING|>", "<|END_THINKING|>", ("<|START_RESPONSE|>",), "<|END_RESPONSE|>"
+    ),  # Command R7B
+    "<|begin|>assistant<|think|>": tagged(
+        "<|think|>", "<|end|>", ("<|content|>", "<|begin|>assistant<|content|>"), "<|end|>"
+    ),  # Solar Open
+    "<|end_of_msg|>": tagged(
+        "<|open|>think<|sep|>",
+        "<|close|>think<|sep|>",
+        ("<|open|>response<|sep|>",),
+        "<|close|>response<|sep|>",
+    ),  # Kimi K3
+    "[BEGIN FINAL RESPONSE]": tagged(
+        "Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]", end="[END FINAL RESPONSE]"
+    ),  # Apriel
+    "</think>": tagged("<think>", "</think>"),  # Qwen3, DeepSeek R1 and many more
+    "<think>": tagged("<think>", "</think>"),
+}
+_TAG = r"[<\[][^\s<>\[\]]{1,38}[>\]]"
+
+
+def known_format(template: str, calls: bool = False) -> Format | None:
+    """The format of a known template; with ``calls``, tool calls are part of the answer."""
+    if calls and _HARMONY in template:
+        return _HARMONY_WITH_CALLS
+    return next((known for mark, known in _KNOWN.items() if mark in template), None)
+
+
+def format_between(rendered: str, thoughts: str, answer: str) -> Format | None:
+    """The format with the tags that a rendering has on both sides of ``thoughts``.
+
+    None where there are no tags, or where the same tag also opens ``answer``.
+    """
+    before, _, after = rendered.partition(thoughts)
+    opening, closing = re.search(rf"({_TAG})\s*$", before), re.match(rf"\s*({_TAG})", after)
+    if opening is None or closing is None:
+        return None
+    if after.partition(answer)[0].rstrip().endswith(opening.group(1)):
+        return None
+    return tagged(opening.group(1), closing.group(1))

@@ -1,4 +1,4 @@
-"""Jinja for the templates of strangers: a sandbox with bounded output."""
+"""Jinja for untrusted templates: a sandbox with bounded output."""
 
 import datetime
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 MAX_CHARACTERS = 16 * 2**20
 
-# What a template can make Jinja raise besides its own errors: a filter on the wrong type, endless
+# Errors besides Jinja's own that a template can cause: a filter on the wrong type, endless
 # recursion, loops nested deeper than Python compiles.
 _PROVOKED = (
     ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, SyntaxError,
@@ -21,7 +21,7 @@ _PROVOKED = (
 
 
 def fill(source: str, variables: Mapping[str, Any], now: datetime.datetime) -> str:
-    """The text of a template with these variables; ``now`` is what ``strftime_now`` tells.
+    """The text of a template with these variables; ``now`` is the time of ``strftime_now``.
 
     Raises TemplateError when the template fails or writes more than MAX_CHARACTERS.
     """
@@ -35,7 +35,7 @@ def fill(source: str, variables: Mapping[str, Any], now: datetime.datetime) -> s
 
 
 def names_read(source: str) -> frozenset[str]:
-    """The names a template may look up in the variables it is given; raises TemplateError."""
+    """The names of the variables that a template reads; raises TemplateError."""
     import jinja2
     from jinja2 import meta
 
@@ -55,22 +55,22 @@ def _failure(error: BaseException) -> TemplateError:
 
 @lru_cache(maxsize=4)
 def _compiled(source: str) -> "Template":
-    """Compiled once, since every turn of a conversation renders its template."""
+    """Cached, since every turn of a conversation renders its template."""
     return _environment().from_string(source)
 
 
 @cache
 def _environment() -> "Environment":
-    """A sandbox with the names that Hugging Face's chat templates may rely on.
+    """A sandbox with the globals and filters of Hugging Face's chat templates.
 
-    Repetition is bounded, because ``'a' * 10**9`` is small to write. Loops over loops and padded
-    formats are not: a template can still waste time and memory, which Ctrl-C ends.
+    The results of ``*`` and ``**`` are bounded. Nested loops and padded formats are not: a template
+    can still waste time and memory, until Ctrl-C.
     """
     from jinja2.ext import Extension
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """``{% generation %}`` marks the assistant's part for training; here it shows its body."""
+        """``{% generation %}`` marks the assistant's part for training; its body is rendered."""
 
         tags = {"generation"}
 
@@ -123,11 +123,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """With the arguments of Hugging Face's ``tojson``.
-
-    Jinja's own filter escapes for HTML, which models were not trained on. What a filter such as
-    ``map`` gives is written as a list.
-    """
+    """Hugging Face's ``tojson``: Jinja's own escapes for HTML. Iterators become lists."""
     import json
 
     if isinstance(value, Iterator):

@@ -1,4 +1,4 @@
-"""Slash commands of a chat: their names, what they do, the help."""
+"""Slash commands of a chat: names, help, functions."""
 
 import json
 import secrets
@@ -16,7 +16,6 @@ from localspec.core.formatting import percent
 from localspec.core.sampling_choice import change_sampling, written
 from localspec.core.sampling_params import (
     MAX_SEED,
-    SamplingParams,
     require_fixed_length,
     sampling_fields,
 )
@@ -26,7 +25,7 @@ MAX_SAVED_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A slash command: what follows its name, what it does, and the function that does it."""
+    """A slash command; ``usage`` shows its arguments."""
 
     usage: str
     help: str
@@ -44,7 +43,7 @@ def _help(chat: Chat, rest: str) -> None:
 
 
 def _exit(chat: Chat, rest: str) -> None:
-    """Ending is the caller's part."""
+    """`obey` tells the caller to end."""
 
 
 def _clear(chat: Chat, rest: str) -> None:
@@ -64,7 +63,8 @@ def _regenerate(chat: Chat, rest: str) -> None:
             "/set temperature 0.8, then /regen."
         )
     # The same seed would give the same answer.
-    _set_sampling(chat, replace(chat.options.sampling, seed=secrets.randbelow(MAX_SEED + 1)))
+    sampling = replace(chat.options.sampling, seed=secrets.randbelow(MAX_SEED + 1))
+    chat.options = replace(chat.options, sampling=sampling)
     chat.answer(turns)
 
 
@@ -74,7 +74,7 @@ def _undo(chat: Chat, rest: str) -> None:
         raise UsageError("There is nothing to undo.", "Ask something first.")
     chat.turns = chat.turns[: asked[-1]]
     if chat.oldest >= len(chat.turns):
-        chat.oldest = 0  # what made the older turns be left out is gone
+        chat.oldest = 0  # the turns that did not fit are gone
     chat.ui.say("The last question and its answer are forgotten.")
 
 
@@ -88,11 +88,11 @@ def _stats(chat: Chat, rest: str) -> None:
 def _context(chat: Chat, rest: str) -> None:
     turns = chat.turns
     if not turns or turns[-1]["role"] != "user":
-        turns = [*turns, {"role": "user", "content": ""}]  # as templates want it
+        turns = [*turns, {"role": "user", "content": ""}]  # templates require it
     used = len(chat.encode(turns, chat.oldest))
     system = 0
     if chat.system is not None:
-        # Beside one of a letter: where there is none, many templates write their own.
+        # Compared with one of a letter: without any, many templates write a default one.
         letter = len(replace(chat, system="a").encode(turns, chat.oldest))
         system = max(0, used - letter + 1)
     n_ctx = chat.engine.target.n_ctx
@@ -109,7 +109,7 @@ def _draft(chat: Chat, rest: str) -> None:
     lengths = parse_draft_tokens(rest) if rest else ()
     if lengths is None or len(lengths) > 1:
         raise UsageError(
-            f"{rest!r} is no draft length.", "Type /draft N, /draft auto or /draft off."
+            f"{rest!r} is not a draft length.", "Type /draft N, /draft auto or /draft off."
         )
     if lengths and lengths[0] not in (0, "auto") and chat.engine.draft is None:
         raise UsageError("No draft model is loaded.", "Start chat with --draft FILE.gguf.")
@@ -132,7 +132,7 @@ def _system(chat: Chat, rest: str) -> None:
 
 
 def _say_ignored(chat: Chat) -> None:
-    """Say what a system message that is new changes for the template, as it is at the start."""
+    """Show what the template ignores of a new system message, or because of it."""
     for sentence in () if chat.system is None else chat.engine.system_notes(chat.system):
         chat.ui.say(sentence)
 
@@ -146,13 +146,9 @@ def _set(chat: Chat, rest: str) -> None:
     params = change_sampling(chat.options.sampling, name, value.strip())
     require_fixed_length(chat.options.draft_tokens, params)
     chat.engine.token_rules(params)  # refuses a bias of no token
-    _set_sampling(chat, params)
+    chat.options = replace(chat.options, sampling=params)
     name = name.replace("-", "_")
     chat.ui.say(f"{name} {written(chat.options.sampling, name)}")
-
-
-def _set_sampling(chat: Chat, params: SamplingParams) -> None:
-    chat.options = replace(chat.options, sampling=params)
 
 
 def _save(chat: Chat, rest: str) -> None:
@@ -189,23 +185,21 @@ def _named(rest: str, command: str) -> Path:
         raise UsageError(f"{command} needs a file name.", f"Type {command} FILE.")
     try:
         return Path(rest).expanduser()
-    except RuntimeError as error:  # ~ and a name that is nobody's
+    except RuntimeError as error:  # ~ with an unknown user name
         raise FileProblem(f"{rest} cannot be found: {error}", "Try another name.") from error
 
 
 def _parse_saved(document: Any, path: Path) -> tuple[str | None, list[Message]]:
-    """Check what a file says before it replaces the conversation."""
-    problem = FileProblem(f"{path} holds no saved conversation.", "Give a file that /save wrote.")
-    if not isinstance(document, dict) or not isinstance(document.get("messages"), list):
-        raise problem
+    """System message and turns of a saved conversation; raises FileProblem for another file."""
     try:
-        turns = [parse_message(entry) for entry in document["messages"]]
-    except ValueError as error:
-        raise problem from error
-    system = document.get("system")
-    if system is not None and not isinstance(system, str):
-        raise problem
-    return system, turns
+        messages, system = document["messages"], document.get("system")
+        if not isinstance(messages, list) or not isinstance(system, str | None):
+            raise ValueError("messages must be a list, system a text")
+        return system, [parse_message(entry) for entry in messages]
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileProblem(
+            f"{path} holds no saved conversation.", "Give a file that /save wrote."
+        ) from error
 
 
 COMMANDS = {

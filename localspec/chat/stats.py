@@ -1,39 +1,32 @@
-"""Figures of answers: tokens per second, acceptance, time to the first token, from rounds."""
+"""Statistics of answers: tokens per second, acceptance, time to the first token."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import zip_longest
 from typing import NamedTuple
 
 from localspec.speculative.loop import Prefill, Round
 
-# Fields of GenerationStats that are sums over answers.
-_SUMS = (
-    *("answers", "prompt_tokens", "cached_tokens", "prompt_seconds", "draft_prompt_seconds"),
-    *("tokens", "first_tokens", "rounds", "drafted", "accepted", "branched"),
-    *("seconds", "draft_seconds", "verify_seconds", "plain_seconds"),
-)
-
 
 class SourceStats(NamedTuple):
-    """What one source of candidates contributed: rounds are those it took part in."""
+    """What one source of drafts contributed, and in how many rounds."""
 
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
 
     def plus(self, rounds: int = 0, drafted: int = 0, accepted: int = 0) -> "SourceStats":
-        """These and some more."""
+        """The sums."""
         return SourceStats(self.rounds + rounds, self.drafted + drafted, self.accepted + accepted)
 
 
 class PassStats(NamedTuple):
-    """The target's passes of one width (drafted tokens and one): how many, and their seconds."""
+    """The target's passes of one width (drafted tokens + 1) and their seconds."""
 
     passes: int = 0
     seconds: float = 0.0
 
     def plus(self, passes: int, seconds: float) -> "PassStats":
-        """These and some more."""
+        """The sums."""
         return PassStats(self.passes + passes, self.seconds + seconds)
 
 
@@ -41,15 +34,14 @@ class PassStats(NamedTuple):
 class GenerationStats:
     """Sums over one answer, or over several added together.
 
-    ``seconds`` holds all the time from the end of the prompt to the last token: drafting,
-    verifying, what the controller learns, the tokens' text. Left out are the consumer's time
-    between two pieces and the reading of the prompt by target and prompt lookup
-    (``prompt_seconds``) and draft (``draft_prompt_seconds``). ``draft_seconds`` and
-    ``verify_seconds`` are the rounds' own. ``branched`` counts accepted tokens that were not the
-    first candidate of their place: what trees gave. ``first_tokens`` counts tokens picked behind
-    the last chunk of a prompt: ``prompt_seconds`` paid for them, so that tokens per second are all
-    other tokens over ``seconds``. Each has a round of its own. ``plain_seconds`` is what plain
-    decoding would have taken, 0 where costs are not known. ``slowest_round`` is in seconds.
+    ``seconds`` is the time from the end of the prompt to the last token, with drafting, verifying
+    and all else, but without the consumer's time between two pieces and without reading the prompt
+    by target and prompt lookup (``prompt_seconds``) and draft (``draft_prompt_seconds``).
+    ``draft_seconds`` and ``verify_seconds`` are parts of it. ``branched`` counts accepted tokens
+    that were not the first candidate of their place in a tree. ``first_tokens`` counts tokens from
+    the last pass over a prompt: that time is in ``prompt_seconds``, so tokens per second leave them
+    out. Each has its own round. ``plain_seconds`` is the estimated time of plain decoding, 0 where
+    costs are not known. ``slowest_round`` is in seconds.
     """
 
     answers: int = 0
@@ -74,14 +66,14 @@ class GenerationStats:
     passes: dict[int, PassStats] = field(default_factory=dict)
 
     def start(self, prefill: Prefill) -> None:
-        """Count the reading of the prompt, of all tokens that were not found in the cache."""
+        """Count the reading of a prompt."""
         self.answers += 1
         self.prompt_tokens += prefill.tokens + 1
         self.cached_tokens += prefill.cached
         self.prompt_seconds += prefill.seconds
 
     def add(self, outcome: Round, seconds: float) -> None:
-        """Count one round, which took ``seconds`` with all that is not in its own figure."""
+        """Count one round, which took ``seconds`` in all."""
         self.rounds += 1
         self.tokens += len(outcome.tokens)
         self.drafted += outcome.drafted
@@ -119,9 +111,9 @@ class GenerationStats:
         )
 
     def merge(self, other: "GenerationStats") -> None:
-        """Add the sums of another answer; the time to the first token stays the first one's.
+        """Add the sums of another answer; the time to the first token stays that of the first.
 
-        What plain decoding would have taken is known of both answers, or of neither.
+        ``plain_seconds`` becomes 0 where one of them does not know it.
         """
         known = all(side.plain_seconds or not side.tokens for side in (self, other))
         for name in _SUMS:
@@ -140,23 +132,23 @@ class GenerationStats:
 
     @property
     def timed_tokens(self) -> int:
-        """Generated tokens that ``seconds`` paid for."""
+        """Generated tokens that ``seconds`` covers."""
         return self.tokens - self.first_tokens
 
     @property
     def generation_tps(self) -> float | None:
-        """Generated tokens per second of rounds; None before the first pass of one."""
+        """Generated tokens per second; None before the first round."""
         return self.timed_tokens / self.seconds if self.timed_tokens and self.seconds > 0 else None
 
     @property
     def prompt_tps(self) -> float | None:
-        """Prompt tokens decoded per second, the last one left out; None when none were."""
+        """Prompt tokens per second, without the last of each prompt; None without any."""
         decoded = self.prompt_tokens - self.answers
         return decoded / self.prompt_seconds if decoded > 0 and self.prompt_seconds > 0 else None
 
     @property
     def estimated_speedup(self) -> float | None:
-        """Against plain decoding, by the costs learnt; None where they are not known."""
+        """The speedup over plain decoding by the cost model; None where costs are not known."""
         seconds = self.seconds + self.draft_prompt_seconds
         return self.plain_seconds / seconds if self.plain_seconds and seconds else None
 
@@ -169,3 +161,7 @@ class GenerationStats:
     def mean_accepted_length(self) -> float | None:
         """Tokens per round, the bonus token included; None before the first."""
         return self.tokens / self.rounds if self.rounds else None
+
+
+# Fields that are sums over answers.
+_SUMS = {each.name for each in fields(GenerationStats) if each.default == 0} - {"slowest_round"}

@@ -1,4 +1,4 @@
-"""Chat templates: a conversation as the prompt its model was trained on."""
+"""Chat templates: render a conversation as the prompt that its model was trained on."""
 
 import datetime
 import hashlib
@@ -8,9 +8,8 @@ from functools import cached_property, partial
 from os.path import commonprefix
 from typing import Any
 
-from localspec.chat.formats import format_between, known_format
 from localspec.chat.message import Message
-from localspec.chat.reasoning import Format, state_behind
+from localspec.chat.reasoning import Format, format_between, known_format, state_behind
 from localspec.chat.sandbox import fill, names_read
 from localspec.chat.tools.capabilities import ToolCapabilities
 from localspec.chat.tools.tool import Tool
@@ -26,24 +25,25 @@ CHATML = (
 NAMED = {"chatml": CHATML}
 
 _THINKING = {"enable_thinking", "thinking"}  # the names of the switch in templates
-# Names under which templates are told how much to think, besides those that ``thinking`` sets.
+# Other variables that control reasoning in some templates.
 _SWITCHES = (
     "reasoning_effort", "reasoning_strength", "thinking_budget", "thinking_effort", "thinking_mode",
     "thinking_option", "skip_thinking",
 )  # fmt: skip
 
-_TOOLS = ("tools", "available_tools")  # as most templates call them, and Granite's
+_TOOLS = ("tools", "available_tools")  # Granite reads the second
 
-_SYSTEM, _QUESTION, _ANSWER, _THOUGHTS = "System text", "Question", "Answer", "Thoughts of a model"
+# A made-up conversation.
+_SYSTEM, _ANSWER, _THOUGHTS = "System text", "Answer", "Thoughts of a model"
+_USER: Message = {"role": "user", "content": "Question"}
 
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A Jinja template with what it is told besides the messages.
+    """A Jinja template with its variables.
 
-    ``bos`` and ``eos`` are the texts of those tokens, which some templates print. Templates of
-    thinking models read ``thinking`` as ``enable_thinking`` or ``thinking``; None leaves it to
-    them. ``variables`` are whatever else they read, and have the last word.
+    ``bos`` and ``eos`` are the texts of those tokens. ``thinking`` is passed as ``enable_thinking``
+    and ``thinking``; None leaves the template its default. ``variables`` override all others.
     """
 
     source: str
@@ -64,16 +64,15 @@ class ChatTemplate:
     ) -> str:
         """The conversation as text; with ``generation``, up to the assistant's next turn.
 
-        ``thinking`` replaces the template's own setting, and each of ``variables`` its own. A
-        system message that the template has no place for goes in front of the next one. Raises
-        TemplateError when the template fails, UsageError for calls that it has no place for.
+        ``thinking`` and ``variables`` override those of the template. A system message without a
+        place in the template is prepended to the next message. Raises TemplateError when the
+        template fails, UsageError for tool calls that it has no place for.
         """
-        told = [self._told(message) for message in self.tools.placed(messages)]
-        if told and told[0]["role"] == "system" and not self.has_system_role:
-            told = _merged(told)
+        prepared = [self._prepared(message) for message in self.tools.placed(messages)]
+        if prepared and prepared[0]["role"] == "system" and not self.has_system_role:
+            prepared = _merged(prepared)
         thinking = self.thinking if thinking is None else thinking
-        now = now or datetime.datetime.now()
-        return self._fill(told, generation, now, thinking, tools, variables or {})
+        return self._fill(prepared, generation, now, thinking, tools, variables)
 
     def begin(
         self,
@@ -83,10 +82,10 @@ class ChatTemplate:
         tools: Sequence[Tool] = (),
         variables: Mapping[str, object] | None = None,
     ) -> tuple[str, str]:
-        """The prompt, and the state of `format` in which the answer to it begins.
+        """The prompt, and the state of `format` in which the answer begins.
 
-        As in llama.cpp's `common_chat_template_generation_prompt`, what opens the assistant's turn
-        is what the template adds for it: some open the thoughts, or close them at once.
+        As in llama.cpp's `common_chat_template_generation_prompt`, the opening of the turn is what
+        ``add_generation_prompt`` adds: some templates open the reasoning, or close it at once.
         """
         now = datetime.datetime.now()
         render = partial(
@@ -103,37 +102,31 @@ class ChatTemplate:
 
     @property
     def stop(self) -> tuple[str, ...]:
-        """Texts that end an answer: a model that ChatML was not made for may spell its end out."""
+        """Texts that end an answer: a model not trained on ChatML may spell its end mark out."""
         return (_CHATML_END,) if self.source == CHATML else ()
 
     @cached_property
     def format(self) -> Format | None:
-        """The marks around the model's thoughts; None where the template tells of none."""
+        """The marks around the model's reasoning; None where the template has none."""
         return known_format(self.source) or self._shown_format()
 
     @cached_property
     def format_with_calls(self) -> Format | None:
-        """`format` where tools are offered: calls of them are in the answer."""
+        """`format` where tools are offered: tool calls are part of the answer."""
         return known_format(self.source, calls=True) or self.format
 
     @cached_property
     def tools(self) -> ToolCapabilities:
-        """What the template makes of tools and their calls."""
+        """How the template handles tools and tool calls."""
         return ToolCapabilities(self.source, self._try)
 
     @cached_property
     def has_system_role(self) -> bool:
-        """Whether the template writes a system message down; llama.cpp: `caps_get`."""
-        question: Message = {"role": "user", "content": _QUESTION}
+        """Whether the template writes a system message; llama.cpp: `caps_get`."""
         try:
-            return _SYSTEM in self._try([{"role": "system", "content": _SYSTEM}, question])
+            return _SYSTEM in self._try([{"role": "system", "content": _SYSTEM}, _USER])
         except TemplateError:
-            pass
-        try:
-            self._try([question])
-        except TemplateError:
-            return True  # it fails without one as well
-        return False
+            return not self._accepts([_USER])  # True where it fails without one as well
 
     def settings(self) -> dict[str, object]:
         """What a prompt depends on besides the messages, as plain data."""
@@ -144,7 +137,7 @@ class ChatTemplate:
         }
 
     def notes(self, system: str | None = None) -> list[str]:
-        """What of all that it is told this template makes nothing of, in sentences."""
+        """Settings that this template ignores, in sentences."""
         notes = []
         if self.thinking is not None and not self._switches_thinking(system):
             notes.append(self._no_switch("--think" if self.thinking else "--no-think", system))
@@ -158,8 +151,8 @@ class ChatTemplate:
         return notes
 
     def _switches_thinking(self, system: str | None) -> bool:
-        """Whether it makes a difference to this template if the model is to think."""
-        messages: list[Message] = [{"role": "user", "content": _QUESTION}]
+        """Whether ``thinking`` changes the prompt."""
+        messages: list[Message] = [_USER]
         if system is not None:
             messages.insert(0, {"role": "system", "content": system})
         now = datetime.datetime.now()
@@ -183,25 +176,27 @@ class ChatTemplate:
 
     @cached_property
     def _takes_empty_answers(self) -> bool:
-        question: Message = {"role": "user", "content": _QUESTION}
+        return self._accepts([_USER, {"role": "assistant", "content": ""}, _USER])
+
+    def _accepts(self, messages: Sequence[Message]) -> bool:
         try:
-            self._try([question, {"role": "assistant", "content": ""}, question])
+            self._try(messages)
         except TemplateError:
             return False
         return True
 
-    def _told(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """A message under the names that templates read; thoughts have three of them.
+    def _prepared(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """A message under the names that templates read, of which reasoning has three.
 
-        Which thoughts are written again, those of the last turn or none, is the template's choice.
+        Which reasoning is in the prompt, that of the last turn or none, is the template's choice.
         """
-        told = dict(message)
+        prepared = dict(message)
         if reasoning := message.get("reasoning_content"):
-            told |= {"thinking": reasoning, "reasoning": reasoning}
-        is_empty = not message["content"] and "tool_calls" not in message
+            prepared |= {"thinking": reasoning, "reasoning": reasoning}
+        is_empty = not message["content"] and "tool_calls" not in message  # cut off in reasoning
         if is_empty and message["role"] == "assistant":
-            told["content"] = "" if self._takes_empty_answers else " "  # cut inside its thoughts
-        return told
+            prepared["content"] = "" if self._takes_empty_answers else " "
+        return prepared
 
     def _try(
         self,
@@ -209,47 +204,45 @@ class ChatTemplate:
         generation: bool = True,
         tools: Sequence[Tool] = (),
     ) -> str:
-        """A rendering of a conversation that is made up."""
-        return self._fill(messages, generation, datetime.datetime.now(), tools=tools)
+        """The rendering of a made-up conversation."""
+        return self._fill(messages, generation, tools=tools)
 
     def _fill(
         self,
         messages: Sequence[Mapping[str, Any]],
         generation: bool,
-        now: datetime.datetime,
+        now: datetime.datetime | None = None,
         thinking: bool | None = None,
         tools: Sequence[Tool] = (),
         variables: Mapping[str, object] | None = None,
     ) -> str:
-        told = [tool.told for tool in tools]
-        switch = {} if thinking is None else dict.fromkeys(sorted(_THINKING), thinking)
+        switch = {} if thinking is None else dict.fromkeys(_THINKING, thinking)
         given = {
             "messages": messages,
             "add_generation_prompt": generation,
             "bos_token": self.bos,
             "eos_token": self.eos,
-            **(dict.fromkeys(_TOOLS, told) if told else {}),
+            **(dict.fromkeys(_TOOLS, [tool.definition for tool in tools]) if tools else {}),
             **switch,
             **self.variables,
             **(variables or {}),
         }
-        return fill(self.source, given, now)
+        return fill(self.source, given, now or datetime.datetime.now())
 
     def _shown_format(self) -> Format | None:
-        """The tags that the template itself writes around thoughts, if it writes any."""
+        """The tags that the template writes around the reasoning of a made-up answer."""
         answer = {"role": "assistant", "content": _ANSWER}
         thoughts = dict.fromkeys(("reasoning_content", "thinking", "reasoning"), _THOUGHTS)
-        talk = [{"role": "user", "content": _QUESTION}, answer | thoughts]
         try:
-            shown = self._try(talk, generation=False)
+            shown = self._try([_USER, answer | thoughts], generation=False)
         except TemplateError:
             return None
         return format_between(shown, _THOUGHTS, _ANSWER)
 
 
-def _merged(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The system message in front of the next one; llama.cpp: `system_message_not_supported`."""
-    system, *others = told
+def _merged(prepared: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The system message prepended to the next; llama.cpp: `system_message_not_supported`."""
+    system, *others = prepared
     if not others:
         return []
     first = others[0] | {"content": f"{system['content']}\n{others[0]['content']}"}

@@ -1,4 +1,4 @@
-"""Which turns of a conversation the model is shown: the newest that leave room for an answer."""
+"""The context window: which turns go into the prompt, so that an answer has room."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -20,13 +20,12 @@ def fit(
     n_ctx: int,
     max_tokens: int | None,
 ) -> int:
-    """Index of the oldest turn to show, ``oldest`` or later; the last question always is.
+    """Index of the first turn in the prompt, ``oldest`` or later, at most the last question.
 
-    ``count`` tells how many tokens the prompt has from an index on. An answer is left a quarter of
-    the context, or ``max_tokens`` where that is less. Where there is less, turns are left out until
-    half of the context is free, so that not every following question has to be read with all
-    before it again (llama.cpp's context shift frees half for the same reason). The last exchange
-    stays if it leaves the room that an answer needs.
+    ``count`` gives the tokens of the prompt from an index on. An answer gets a quarter of the
+    context, or ``max_tokens`` where that is less. Without that room, turns are dropped until half
+    of the context is free, so that not every later question rereads the whole prompt (llama.cpp's
+    context shift frees half for the same reason). The last exchange stays if it leaves that room.
     """
     room = answer_room(n_ctx, max_tokens)
     questions = [i for i in range(oldest + 1, len(turns)) if turns[i]["role"] == "user"]
@@ -34,7 +33,7 @@ def fit(
         return oldest
 
     def first(most: int) -> int:
-        """The first question from which on the prompt has at most so many tokens, or the last."""
+        """The first question from which the prompt has at most so many tokens, or the last."""
         found = bisect_left(questions, True, key=lambda start: count(start) <= most)
         return questions[min(found, len(questions) - 1)]
 
@@ -43,7 +42,7 @@ def fit(
 
 
 def answer_room(n_ctx: int, max_tokens: int | None) -> int:
-    """Tokens that older turns must leave to an answer."""
+    """Tokens reserved for an answer."""
     quarter = n_ctx // 4
     return quarter if max_tokens is None or max_tokens < 0 else min(max_tokens, quarter)
 

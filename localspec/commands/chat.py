@@ -34,7 +34,7 @@ def chat(
     loading: LoadingFlags,
     name: NameArgument = None,
 ) -> None:
-    """Talk with a model, turn by turn; /help lists the commands."""
+    """Chat with a model, turn by turn; /help lists the commands."""
     from localspec.chat.conversation import Chat
     from localspec.chat.input_loop import run
     from localspec.display.chat import open_screen
@@ -67,7 +67,7 @@ def chat(
         ):
             failed = run(conversation)
     if failed and not screen.interactive:
-        raise typer.Exit(1)  # a person has read what failed, a script has not
+        raise typer.Exit(1)  # a person has seen the errors, a script has not
 
 
 def register(app: typer.Typer) -> None:

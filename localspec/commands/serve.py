@@ -45,7 +45,7 @@ def serve(
     loading: LoadingFlags,
     name: NameArgument = None,
 ) -> None:
-    """Answer OpenAI's API over HTTP: chats and completions, drafted."""
+    """Serve OpenAI's API over HTTP: chats and completions with speculative decoding."""
     _require_extra()
     from localspec.server.app import make_app
     from localspec.server.listen import Server, bind, listen, url
@@ -57,12 +57,12 @@ def serve(
     with (
         closing(bind(serving.host, serving.port)) as socket,
         open_engine(request, serving.parallel) as engine,
-        # With a key, clients may be strangers to each other: see docs/serving.md.
+        # With a key, clients may not trust each other: see docs/serving.md.
         lookup_cache(engine, request, default=not access.keys),
     ):
         use_template(engine, templating)
         service = _service(engine, request, length, serving)
-        with service.scheduler:
+        with closing(service.scheduler):
             app = make_app(service, access, max_body=serving.max_body * 2**20, say=console.note)
             server = Server(app, service.scheduler, console.note)
             listen(socket)
@@ -74,7 +74,7 @@ def serve(
 def _service(
     engine: "Engine", request: Request, length: DraftTokens, serving: ServingFlags
 ) -> "Service":
-    """The engine behind its queue, with what the command line says of answers."""
+    """The engine behind its queue, with the defaults of the command line."""
     from localspec.engine.prefix_cache import PrefixCache
     from localspec.server.queue.scheduler import Scheduler
     from localspec.server.service import Defaults, Service
@@ -90,10 +90,10 @@ def _service(
     defaults = Defaults(options, seed=params.seed if given not in (None, -1) else None)
     file = engine.target.header.path
     names = serving.names() or (file.stem, file.name)
-    said = engine.notes
+    notes = engine.notes
     slots = engine.open_slots()
     for sentence in engine.notes:
-        if sentence not in said:  # why there is but one
+        if sentence not in notes:  # why there is only one slot
             console.note(sentence)
     say = None if serving.cache_ram == 0 else console.note
     prefixes = PrefixCache(_cache_bytes(engine, serving.cache_ram), say)
@@ -102,7 +102,7 @@ def _service(
 
 
 def _cache_bytes(engine: "Engine", asked: int | None) -> int:
-    """The bound on what is kept of earlier prompts: MiB that were asked for, or a share of the RAM.
+    """The size of the prefix cache: the given MiB, or a share of the RAM.
 
     Mapped weights must stay in RAM, but the system counts their pages as available.
     """
@@ -117,7 +117,7 @@ def _cache_bytes(engine: "Engine", asked: int | None) -> int:
 
 
 def _about(engine: "Engine") -> dict[str, Any]:
-    """What `/props` tells of the files: their names, not where they lie."""
+    """The files in `/props`: their names without their folders."""
     draft = engine.draft
     return {
         "model": engine.target.header.path.name,

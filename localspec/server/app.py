@@ -1,4 +1,4 @@
-"""The server's paths."""
+"""The application: the server's paths."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -14,8 +14,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec import __version__
 from localspec.server.api.answers import Answers
-from localspec.server.api.chat import ChatRequest
-from localspec.server.api.completions import CompletionRequest
+from localspec.server.api.chat import ChatReply, ChatRequest
+from localspec.server.api.completions import CompletionReply, CompletionRequest
 from localspec.server.api.documents import (
     ERRORS,
     ChatCompletion,
@@ -24,19 +24,21 @@ from localspec.server.api.documents import (
     Models,
     answered,
 )
+from localspec.server.api.replies import Reply
+from localspec.server.api.requests import AnswerRequest
 from localspec.server.errors import BadRequest, add_error_handlers, request_id
 from localspec.server.guard import LOOPBACK, Access, Guard
 from localspec.server.log import AccessLog
 from localspec.server.metrics import CONTENT_TYPE
 from localspec.server.service import Service
 
-MAX_BODY = 16 * 2**20  # bytes; a context of a million tokens is smaller
+MAX_BODY = 16 * 2**20  # bytes; enough for a context of a million tokens
 _PAGE = Path(__file__).parent / "page"
 Result = TypeVar("Result")
 
 
 class _Stream(StreamingResponse):
-    """Events that end with their answers, also where the client went before the first."""
+    """A stream of events that closes its answers, also where the client disconnects."""
 
     media_type = "text/event-stream"
 
@@ -58,7 +60,7 @@ def make_app(
     max_body: int = MAX_BODY,
     say: Callable[[str], None] = lambda line: None,
 ) -> ASGIApp:
-    """The application; ``max_body`` bounds a request in bytes, ``say`` hears a line of each."""
+    """The application; ``max_body`` bounds a request in bytes, ``say`` gets a log line of each."""
     app = FastAPI(
         title="localspec",
         version=__version__,
@@ -84,82 +86,83 @@ def make_app(
 
 
 def _add_answers(app: FastAPI, service: Service) -> None:
-    """The paths at which the model answers."""
+    """Paths of answers."""
 
     @app.post("/v1/chat/completions", responses=answered(ChatCompletion))
     async def chat(request: Request, body: ChatRequest) -> Response:
         """Answer a conversation."""
-        return await _answer(service, request, body)
+        return await _answer(service, request, body, ChatReply)
 
     @app.post("/v1/completions", responses=answered(Completion))
     async def complete(request: Request, body: CompletionRequest) -> Response:
         """Continue a text."""
-        return await _answer(service, request, body)
+        return await _answer(service, request, body, CompletionReply)
 
     @app.post("/v1/embeddings", responses=ERRORS)
     async def embed(body: dict[str, Any]) -> Response:
-        """Refused: localspec loads models that generate text."""
+        """Refused: this server generates text only."""
         raise BadRequest(
             "This server generates text; it makes no embeddings.",
             "Run an embedding model with llama-server --embeddings.",
-            status=404,  # clients try again at what a server says of itself
+            status=404,  # clients retry on 5xx
             code="unsupported",
         )
 
 
 async def _answer(
-    service: Service, request: Request, body: ChatRequest | CompletionRequest
+    service: Service, request: Request, body: AnswerRequest, form: type[Reply]
 ) -> Response:
-    """The answers to a request, whole or streamed; they end when its client goes away."""
-    asks, reply = await asyncio.to_thread(body.read, service)
-    answers = Answers(service.scheduler.submit_all(asks), service.metrics)
+    """Answer a request, whole or streamed, until its client disconnects."""
+    requests, warnings = await asyncio.to_thread(body.read, service)
+    reply = form(body, service, warnings)
+    answers = Answers(service.scheduler.submit(requests), service.metrics)
     try:
         if body.stream:
-            # An error before the first text still has a status of its own.
+            # An error before the first piece still gets its own status.
             first = await _while_connected(request, answers.first())
             return _Stream(answers, reply.events(answers, first, request_id(request)))
         await _while_connected(request, answers.rest())
     except BaseException as error:
         _end(request.scope, answers)
         if isinstance(error, ClientDisconnect):
-            return Response(status_code=499)  # nobody reads it
+            return Response(status_code=499)  # for the log
         raise
     _end(request.scope, answers)
     return JSONResponse(reply.whole(answers))
 
 
 def _end(scope: Scope, answers: Answers) -> None:
-    """Free the engine, and leave the figures for the log."""
+    """Free the slots, and pass the figures to the log."""
     answers.close()
     scope["state"] |= {"stats": answers.stats, "cut_off": not answers.complete}
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of ``work``, which is cancelled when the client goes: ClientDisconnect."""
-    wanted, gone = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request))
+    """The result of ``work``; cancels it, and raises ClientDisconnect, when the client leaves."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
     try:
-        await asyncio.wait((wanted, gone), return_when=asyncio.FIRST_COMPLETED)
-        if not wanted.done():
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
             raise ClientDisconnect
-        return wanted.result()
+        return task.result()
     finally:
-        wanted.cancel()
+        task.cancel()
         gone.cancel()
 
 
-async def _gone(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     """Return when the client has closed the connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 def _add_facts(app: FastAPI, service: Service) -> None:
-    """The paths at which the server tells of itself."""
+    """Paths of what the server reports about itself."""
 
     @app.get("/health", responses=ERRORS)
     @app.get("/v1/health", responses=ERRORS)
     async def health() -> dict[str, str]:
-        """Whether the model is loaded: while it loads, nothing listens."""
+        """Whether the server is up; it listens once the model is loaded."""
         return {"status": "ok"}
 
     @app.get("/v1/models", responses=ERRORS)
@@ -175,12 +178,12 @@ def _add_facts(app: FastAPI, service: Service) -> None:
 
     @app.get("/props", responses=ERRORS)
     async def props() -> dict[str, Any]:
-        """The model's files, and what holds where a request says nothing."""
+        """The model's files, and the defaults for requests."""
         return service.props()
 
     @app.get("/metrics", responses=ERRORS, response_class=PlainTextResponse)
     async def metrics() -> Response:
-        """Figures for Prometheus."""
+        """Metrics for Prometheus."""
         return Response(service.metrics.text(), media_type=CONTENT_TYPE)
 
 
@@ -196,7 +199,7 @@ def _model(service: Service, name: str) -> Model:
 
 
 def _add_page(app: FastAPI) -> None:
-    """The page at / with its files, which need no network."""
+    """The page at / and its files, which need no network."""
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
@@ -206,7 +209,7 @@ def _add_page(app: FastAPI) -> None:
 
 
 class _Page(StaticFiles):
-    """The page's files, none of which may load or run anything else."""
+    """The page's files, with headers that let them load nothing else."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)

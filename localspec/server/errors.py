@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients know them: a JSON object with a sentence, a type and a code."""
+"""Errors in the form of OpenAI's API: a JSON object with message, type, param and code."""
 
 import logging
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ from localspec.core.errors import (
     TemplateError,
     UsageError,
 )
-from localspec.server.queue.limits import AnswerTimeout, Closing, QueueFull, QueueTimeout
+from localspec.server.queue.limits import Unavailable
 
 logger = logging.getLogger("localspec.server")
 
 TOO_LARGE = "The body is larger than this server takes (--max-body)."
-_MOST_CHARACTERS = 1000  # of what may quote the request
+_MOST_CHARACTERS = 1000  # of a text that may quote the request
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -29,11 +29,12 @@ _TYPES = {
     404: "not_found_error",
     429: "rate_limit_error",
 }
-_MENDABLE = (UsageError, GrammarError, TemplateError, PromptTooLong)  # by another request
+# Another request could succeed.
+_CLIENT_ERRORS = (UsageError, GrammarError, TemplateError, PromptTooLong)
 
 
 class BadRequest(LocalspecError):
-    """A request that cannot be answered; ``status`` is HTTP's, ``param`` the field at fault."""
+    """An invalid request; ``status`` is HTTP's, ``param`` the field at fault."""
 
     def __init__(
         self,
@@ -60,35 +61,34 @@ def error_body(
 
 
 def presentable(text: str) -> str:
-    """Text that may quote a request, cut, with what UTF-8 cannot say replaced."""
+    """A text that may quote the request: cut, and lone surrogates replaced."""
     shown = text[:_MOST_CHARACTERS] + "..." * (len(text) > _MOST_CHARACTERS)
     return shown.encode("utf-8", "replace").decode()
 
 
 def describe(error: BaseException, request_id: str) -> tuple[int, dict[str, Any], dict[str, str]]:
-    """Status, body and headers for what went wrong.
-
-    Of what no other request would mend only the log says more.
-    """
+    """Status, body and headers for an error; details of a server error go to the log only."""
+    headers: dict[str, str] = {}
+    param = None
     if isinstance(error, BadRequest):
-        told = error_body(error.status, _sentences(error), param=error.param, code=error.code)
-        return error.status, told, {}
-    if isinstance(error, (QueueFull, QueueTimeout)):
-        status = 429 if isinstance(error, QueueFull) else 503
-        again = {"Retry-After": str(error.retry_after)}
-        return status, error_body(status, _sentences(error), code="queue_full"), again
-    if isinstance(error, (AnswerTimeout, Closing)):
-        return 503, error_body(503, _sentences(error)), {}
-    if isinstance(error, _MENDABLE):
+        status, param, code = error.status, error.param, error.code
+    elif isinstance(error, Unavailable):
+        status, code = error.status, error.code
+        if error.retry_after is not None:
+            headers["Retry-After"] = str(error.retry_after)
+    elif isinstance(error, _CLIENT_ERRORS):
+        status = 400
         code = "context_length_exceeded" if isinstance(error, PromptTooLong) else None
-        return 400, error_body(400, _sentences(error), code=code), {}
-    logger.error("Request %s failed.", request_id, exc_info=error)
-    message = f"The server failed to answer; its log says why, under request {request_id}."
-    return 500, error_body(500, message), {}
+    else:
+        logger.error("Request %s failed.", request_id, exc_info=error)
+        message = f"The server failed to answer; its log says why, under request {request_id}."
+        return 500, error_body(500, message), {}
+    message = f"{error.message} {error.hint}".strip()
+    return status, error_body(status, message, param=param, code=code), headers
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Let every error of an app be told in OpenAI's form."""
+    """Reply to every error of an app in OpenAI's form."""
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(LocalspecError, _failed)
@@ -98,19 +98,21 @@ def add_error_handlers(app: FastAPI) -> None:
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    first = _most_telling(error.errors())
-    param = ".".join(_place(error.body, first)) or None
-    if first["type"] == "json_invalid" or param is None:
-        return JSONResponse(error_body(400, "The body is no JSON object."), 400)
-    if first["type"] == "extra_forbidden":
-        message = f"There is no field {param}, or it is not supported here."
-        return JSONResponse(error_body(400, message, param=param, code="unknown_field"), 400)
-    message = f"{param}: {first['msg']}." if param else f"{first['msg']}."
-    return JSONResponse(error_body(400, message, param=param), 400)
+    # A union reports an error for each member: the deepest is that of the intended one.
+    found: dict[str, Any] = max(error.errors(), key=lambda each: len(each["loc"]))
+    param = ".".join(_field_path(error.body, found))
+    code = None
+    if found["type"] == "json_invalid" or not param:
+        message, param = "The body is not a JSON object.", ""
+    elif found["type"] == "extra_forbidden":
+        message, code = f"There is no field {param}, or it is not supported here.", "unknown_field"
+    else:
+        message = f"{param}: {found['msg']}."
+    return JSONResponse(error_body(400, message, param=param or None, code=code), 400)
 
 
-def _place(body: Any, error: dict[str, Any]) -> Iterator[str]:
-    """The way to the field at fault, without what a union calls its members."""
+def _field_path(body: Any, error: dict[str, Any]) -> Iterator[str]:
+    """Names and indexes down to the field at fault, without pydantic's names of union members."""
     *_, last = error["loc"]
     for part in error["loc"][1:]:
         is_name = isinstance(body, dict) and part in body
@@ -120,19 +122,13 @@ def _place(body: Any, error: dict[str, Any]) -> Iterator[str]:
             body = body[part] if is_name or is_index else None
 
 
-def _most_telling(errors: Any) -> dict[str, Any]:
-    """Of several, as a union reports them, the one that lies deepest."""
-    found: dict[str, Any] = max(errors, key=lambda each: len(each["loc"]))
-    return found
-
-
 async def _http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     messages = {
         404: f"There is nothing at {request.url.path}.",
         405: f"{request.method} is not for {request.url.path}.",
         413: TOO_LARGE,
-        400: "The body is no JSON that this server can read.",
+        400: "The body is not JSON that this server can read.",
     }
     message = messages.get(error.status_code, str(error.detail))
     return JSONResponse(
@@ -150,9 +146,5 @@ async def _failed(request: Request, error: Exception) -> JSONResponse:
 
 
 def request_id(request: Request) -> str:
-    """The name of a request in replies and log."""
+    """The id of a request in replies and log."""
     return str(request.scope.get("state", {}).get("request_id", "?"))
-
-
-def _sentences(error: LocalspecError) -> str:
-    return f"{error.message} {error.hint}".strip()

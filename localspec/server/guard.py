@@ -1,4 +1,4 @@
-"""Who may ask: Host, Origin, key and content type of a request, looked at before it is read."""
+"""Access control by headers: Host, Origin, API key, content type and length of a request."""
 
 import ipaddress
 import secrets
@@ -13,13 +13,13 @@ from localspec.core.errors import UsageError
 from localspec.server.errors import TOO_LARGE, error_body
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
-# A key is asked of everything else: a browser loads the page before it can send one.
+# Without a key, because a browser loads the page before it can send one.
 _OPEN_PATHS = ("/", "/health", "/v1/health")
 _OPEN_FOLDER = "/page/"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
+    """Whether an address is reachable from this machine only."""
     if host == "localhost":
         return True
     try:
@@ -30,14 +30,14 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may ask: keys, web pages of other origins; ``host`` is the address listened on."""
+    """API keys, and other origins whose pages may send requests; ``host`` is listened on."""
 
     host: str = "127.0.0.1"
     keys: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Raise UsageError for a server that strangers could use."""
+        """Raise UsageError for a server that is open to others without a key."""
         if not is_loopback(self.host) and not self.keys:
             raise UsageError(
                 f"On {self.host} other machines could use this server.",
@@ -52,15 +52,15 @@ class Access:
             parts = urlsplit(origin)
             if origin != "*" and origin != f"{parts.scheme}://{parts.netloc}":
                 raise UsageError(
-                    f"--cors {origin} is no origin.",
+                    f"--cors {origin} is not an origin.",
                     "Expected something like http://localhost:3000.",
                 )
 
     def is_host(self, header: str) -> bool:
         """Whether a Host header names this server.
 
-        Without a key another name is a web page's whose DNS leads here (rebinding). With one names
-        are many, another machine's or a proxy's, and such a page has no key.
+        Without a key, another name may be a web page's that resolves to this machine (DNS
+        rebinding). With one, any name is accepted, such as a proxy's: such a page has no key.
         """
         if self.keys:
             return True
@@ -68,13 +68,13 @@ class Access:
         return name.lower() in (*_LOOPBACK_NAMES, self.host, f"[{self.host}]")
 
     def is_origin(self, origin: str, host: str) -> bool:
-        """Whether a page of this origin may ask: the server's own, or one that was allowed."""
+        """Whether pages of this origin may send requests: the server's own, or allowed ones."""
         own = (f"http://{host}", f"https://{host}")
         return origin.lower() in own or origin in self.origins or "*" in self.origins
 
     def is_key(self, given: str) -> bool:
-        """Whether a header's text is a key; takes equally long for any that is none."""
-        data = given.encode("latin-1")  # as which the header's bytes were read
+        """Whether a header's text is a key; takes equally long for every wrong one."""
+        data = given.encode("latin-1")  # the encoding in which headers were decoded
         return any([secrets.compare_digest(data, key.encode()) for key in self.keys])
 
 
@@ -87,7 +87,7 @@ class Guard:
     def __init__(self, app: ASGIApp, access: Access, max_body: int) -> None:
         self._app = app
         self._access = access
-        self._max_body = max_body  # in bytes; what comes in chunks is counted while it is read
+        self._max_body = max_body  # bytes; a chunked body is counted while it is read
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         refused = self._refused(scope) if scope["type"] == "http" else None
@@ -100,19 +100,19 @@ class Guard:
         headers, access = Headers(scope=scope), self._access
         host = headers.get("host", "")
         if not access.is_host(host):
-            told = f"Without a key this server is called 127.0.0.1 or localhost, not {host[:200]}."
-            return _refusal(403, told)
+            names = f"127.0.0.1 or localhost, not {host[:200]}"
+            return _refusal(403, f"Without a key this server is called {names}.")
         origin = headers.get("origin")
         if origin is not None and not access.is_origin(origin, host.lower()):
             return _refusal(
-                403, f"Pages of {origin[:200]} may not ask here (allow them with --cors)."
+                403, f"Pages of {origin[:200]} may not use this server (see --cors-origins)."
             )
         if access.keys and not _is_open(scope) and not access.is_key(_key(headers)):
-            message = "A key is needed: Authorization: Bearer KEY, with the server's --api-key."
+            message = "A key is needed: send Authorization: Bearer KEY, with the key of --api-key."
             return _refusal(401, message, {"WWW-Authenticate": "Bearer"}, "invalid_api_key")
         if scope["method"] == "POST" and not _is_json(headers.get("content-type", "")):
             return _refusal(415, "The Content-Type must be application/json.")
-        if int(headers.get("content-length", 0)) > self._max_body:  # a number, or h11 refused it
+        if int(headers.get("content-length", 0)) > self._max_body:  # h11 checked the number
             return _refusal(413, TOO_LARGE)
         return None
 
@@ -130,13 +130,13 @@ def _is_open(scope: Scope) -> bool:
 
 
 def _key(headers: Headers) -> str:
-    """The key of a request, as OpenAI's clients send it, or as Anthropic's do."""
+    """The key of a request, in the header of OpenAI's clients or of Anthropic's."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
 
 
 def _is_json(content_type: str) -> bool:
-    """Pages of other origins may send other types without asking first."""
+    """Browsers send other types across origins without a preflight request."""
     kind = content_type.partition(";")[0].strip().lower()
     return kind == "application/json" or (
         kind.startswith("application/") and kind.endswith("+json")

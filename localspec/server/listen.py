@@ -1,5 +1,6 @@
-"""A socket to listen on, and the server's life from the first request to the last."""
+"""Where the server listens, its connections, signals and shutdown."""
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -8,25 +9,28 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from localspec.core.errors import LocalspecError
-from localspec.server.connection import MOST_CONNECTIONS, Connection
 from localspec.server.queue.scheduler import Scheduler
 
-GRACE_SECONDS = 10.0  # for answers under way when the server is to end
+GRACE_SECONDS = 10.0  # for answers under way at shutdown
+MOST_CONNECTIONS = 256  # with an answer: each may send a body of the largest size
+_RECEIVE_SECONDS = 60.0  # for a request, from its first byte to its last
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket of our own, not yet listening; raises LocalspecError where there is none."""
+    """A bound socket, not yet listening; raises LocalspecError where there is none."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise LocalspecError(
-            f"{host} is no address to listen on.", "Try --host 127.0.0.1."
+            f"{host} is not an address to listen on.", "Try --host 127.0.0.1."
         ) from error
-    # Of localhost's two the older one, which clients try that know but one.
+    # IPv4 first: clients that try one address of localhost try that one.
     family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
     made = socket.socket(family, kind, protocol)
     try:
@@ -39,7 +43,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def listen(bound: socket.socket) -> None:
-    """Let clients connect; raises LocalspecError where another took the port meanwhile."""
+    """Let clients connect; raises LocalspecError where another process took the port meanwhile."""
     try:
         bound.listen()
     except OSError as error:
@@ -55,16 +59,51 @@ def _cannot_listen(host: str, port: int, error: OSError) -> LocalspecError:
 
 
 def url(listening: socket.socket) -> str:
-    """Where clients find it."""
+    """The server's base URL."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class Connection(H11Protocol):
+    """Uvicorn's connection with a timeout for receiving a request; answers have none.
+
+    Without it, silent connections could hold all of the process's file descriptors.
+    """
+
+    _timeout: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > 2 * MOST_CONNECTIONS:
+            transport.abort()  # below that, Uvicorn replies 503 to each request
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_timeout()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        """Start the timeout while a request is incomplete; cancel it when it is complete."""
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._cancel_timeout()
+        elif self._timeout is None:
+            self._timeout = self.loop.call_later(_RECEIVE_SECONDS, self.transport.close)
+
+    def _cancel_timeout(self) -> None:
+        if self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
 
 
 class Server(uvicorn.Server):
     """Uvicorn's server in front of a queue, both ended by `end`.
 
-    Then no request is taken any more, those that wait are refused, and answers under way have
-    ``grace`` seconds to be complete; ``say`` hears of it.
+    At the end new and waiting requests are refused, and answers under way get ``grace`` seconds;
+    ``say`` is told.
     """
 
     def __init__(
@@ -85,7 +124,7 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 limit_concurrency=MOST_CONNECTIONS,
-                timeout_graceful_shutdown=int(grace) + 5,  # the queue is done before
+                timeout_graceful_shutdown=int(grace) + 5,  # the queue ends before
             )
         )
         self._scheduler = scheduler
@@ -99,21 +138,21 @@ class Server(uvicorn.Server):
 
     def _close(self) -> None:
         if running := self._scheduler.running:
-            within = f"within {self._grace:g} s; Ctrl-C again ends at once"
-            self._say(f"Ending, with what is under way ({running}) {within}.")
+            grace = f"answers under way ({running}) have {self._grace:g} s to complete"
+            self._say(f"Shutting down; {grace}. Ctrl-C again ends at once.")
         self._scheduler.close(self._grace)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Ctrl-C and SIGTERM end the server, a second one the process.
 
-        Uvicorn would raise them again afterwards, past what closes the models.
+        Uvicorn would raise them again afterwards, before the models are closed.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        wanted = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self._hear) for number in wanted}
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: signal.signal(number, self._hear) for number in numbers}
         try:
             yield
         finally:

@@ -10,12 +10,12 @@ from localspec.chat.stats import GenerationStats
 from localspec.core.formatting import one_line
 from localspec.server.metrics import Metrics
 
-_QUIET = ("/health", "/v1/health", "/metrics")  # asked every few seconds by machines
-_OWN = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models", "/props")
+_QUIET = ("/health", "/v1/health", "/metrics")  # polled every few seconds: not logged
+_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models", "/props")
 
 
 class AccessLog:
-    """Middleware that names each request, and tells ``say`` what became of it."""
+    """Middleware that gives each request an id, and ``say`` a line at its end."""
 
     def __init__(self, app: ASGIApp, say: Callable[[str], None], metrics: Metrics) -> None:
         self._app = app
@@ -29,7 +29,7 @@ class AccessLog:
         name = secrets.token_hex(8)
         state = scope.setdefault("state", {})
         state["request_id"] = name
-        status, began = 499, time.monotonic()  # as nginx has it: nobody waited for a reply
+        status, began = 499, time.monotonic()  # nginx's status: the client disconnected
 
         async def named(message: Message) -> None:
             nonlocal status
@@ -42,21 +42,21 @@ class AccessLog:
         try:
             await self._app(scope, receive, named)
         except Exception:
-            if status == 499:  # else it was told, and logged, by `errors`
+            if status == 499:  # else `errors` replied, and logged it
                 raise
         finally:
             seconds = time.monotonic() - began
             path = scope["path"]
-            self._metrics.count_request(path if path in _OWN else "other", status, seconds)
+            self._metrics.count_request(path if path in _PATHS else "other", status, seconds)
             if path not in _QUIET:
-                told = figures(state["stats"]) if "stats" in state else ""
+                numbers = figures(state["stats"]) if "stats" in state else ""
                 ended = " cut off" if state.get("cut_off") else ""
-                asked = f"{scope['method']} {one_line(path[:200])}"
-                self._say(f"{asked} {status}{ended} {seconds:.2f} s{told}")
+                request = f"{scope['method']} {one_line(path[:200])}"
+                self._say(f"{request} {status}{ended} {seconds:.2f} s{numbers}")
 
 
 def figures(stats: GenerationStats) -> str:
-    """What an answer took, for the end of a line."""
+    """The figures of an answer, for the end of a log line."""
     read = f", prompt {stats.prompt_tokens + stats.cached_tokens}"
     cached = f" ({stats.cached_tokens} cached)" if stats.cached_tokens else ""
     speed = "" if stats.generation_tps is None else f" at {stats.generation_tps:.1f} tok/s"

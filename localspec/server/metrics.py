@@ -1,4 +1,4 @@
-"""Figures of the server for Prometheus, under llama-server's names where it has them."""
+"""The server's metrics for Prometheus, under llama-server's names where it has them."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -38,11 +38,11 @@ class Metrics:
         )
         running = Gauge("localspec_requests_processing", "Answers under way.", registry=registry)
         running.set_function(lambda: scheduler.running)
-        waiting = Gauge("localspec_requests_deferred", "Answers that wait.", registry=registry)
+        waiting = Gauge("localspec_requests_deferred", "Answers waiting.", registry=registry)
         waiting.set_function(lambda: scheduler.waiting)
         self.first_token_seconds = Histogram(
             "localspec_time_to_first_token_seconds",
-            "From the request to the first text, the wait in the queue included.",
+            "From the request to the first text, including the wait in the queue.",
             buckets=_SECONDS,
             registry=registry,
         )
@@ -55,7 +55,7 @@ class Metrics:
         )
 
     def count_answer(self, stats: GenerationStats) -> None:
-        """Add what one answer took, also of one that was cut off."""
+        """Add the figures of one answer, which may be cut off."""
         self._read.inc(stats.prompt_tokens)
         self._cached.inc(stats.cached_tokens)
         self._reading.inc(stats.prompt_seconds + stats.draft_prompt_seconds)
@@ -73,5 +73,5 @@ class Metrics:
         self._request_seconds.labels(path).observe(seconds)
 
     def text(self) -> bytes:
-        """All of it in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)

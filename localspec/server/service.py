@@ -1,64 +1,40 @@
-"""What a server answers with: one engine, its queue, and what holds where a request is silent."""
+"""The served engine with its queue, metrics and defaults for requests."""
 
 import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from localspec.chat.template import ChatTemplate
-from localspec.chat.tools.tool import ToolChoice
 from localspec.core.config import DraftTokens
 from localspec.core.errors import UsageError
 from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import MAX_SEED
-from localspec.engine.generate import TextEngine
-from localspec.engine.text_stream import Prompt
 from localspec.server.errors import BadRequest
 from localspec.server.metrics import Metrics
 from localspec.server.queue.scheduler import Scheduler
 
-
-class ServedEngine(TextEngine, Protocol):
-    """An engine that also makes tokens of texts and conversations; see `engine.Engine`."""
-
-    template: ChatTemplate
-
-    def encode_chat(
-        self,
-        messages: Sequence[Mapping[str, object]],
-        *,
-        thinking: bool | None = None,
-        tools: Sequence[Mapping[str, object]] = (),
-        tool_choice: ToolChoice = "auto",
-        variables: Mapping[str, object] | None = None,
-    ) -> Prompt:
-        """Token ids of a conversation, up to the assistant's turn."""
-        ...
-
-    def encode_text(self, text: str, *, special: bool = False) -> Prompt:
-        """Raw text as token ids."""
-        ...
+if TYPE_CHECKING:
+    from localspec.engine.engine import Engine
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What holds where a request says nothing; without ``seed``, each answer draws its own."""
+    """Defaults for absent fields of requests; without ``seed``, each answer draws its own."""
 
     options: GenerateOptions = GenerateOptions()
     seed: int | None = None
 
 
 class Service:
-    """One engine behind its queue, under the names by which requests may call its model.
+    """One engine behind its queue; ``names`` are those by which requests may call its model.
 
-    ``about`` is what `/props` tells of it besides the defaults. Its methods may be called from any
-    thread.
+    ``about`` is added to `/props`. Thread-safe.
     """
 
     def __init__(
         self,
-        engine: ServedEngine,
+        engine: "Engine",
         scheduler: Scheduler,
         defaults: Defaults = Defaults(),
         names: Sequence[str] = ("model",),
@@ -78,10 +54,10 @@ class Service:
         return self.names[0]
 
     def props(self) -> dict[str, Any]:
-        """What is loaded, and what holds where a request says nothing, as plain data."""
+        """What is loaded, and the defaults for requests, as plain data."""
         options = asdict(self.defaults.options)
         params = options["sampling"] | {"seed": self.defaults.seed}
-        silent = ("draft_tokens", "prompt_lookup", "max_tokens")
+        names = ("draft_tokens", "prompt_lookup", "max_tokens")
         target = self.engine.target
         return {
             **self.about,
@@ -89,14 +65,11 @@ class Service:
             "n_ctx": target.n_ctx,
             "n_vocab": target.n_vocab,
             "has_draft": self.engine.draft is not None,
-            "default_generation_settings": {
-                **{name: options[name] for name in silent},
-                "params": params,
-            },
+            "default_generation_settings": {n: options[n] for n in names} | {"params": params},
         }
 
     def require_model(self, name: str | None) -> None:
-        """Refuse a request for another model: its answer would not be what was asked for."""
+        """Raise BadRequest for another model's name."""
         if name is not None and name not in self.names:
             raise BadRequest(
                 f"There is no model {name!r} here: this server answers as {self.model}.",
@@ -111,18 +84,18 @@ class Service:
         seed = self.defaults.seed if given is None else given
         return secrets.randbelow(MAX_SEED + 1) if seed in (None, -1) else int(seed or 0)
 
-    def draft_length(self, asked: DraftTokens | None) -> DraftTokens:
+    def draft_length(self, requested: DraftTokens | None) -> DraftTokens:
         """The draft length of a request; raises UsageError for one that needs a draft model.
 
-        "auto" drafts with what there is, be it nothing.
+        "auto" uses the draft model or prompt lookup, or plain decoding without either.
         """
         options = self.defaults.options
-        length = options.draft_tokens if asked is None else asked
+        length = options.draft_tokens if requested is None else requested
         if self.engine.draft is not None:
             return length
         if length == "auto":
             return "auto" if options.prompt_lookup and self.engine.can_roll_back else 0
-        if asked not in (None, 0):
+        if requested not in (None, 0):
             raise UsageError(
                 f"draft_tokens is {length}, but this server has no draft model.",
                 'Ask for "auto" or "off", or start the server with --draft MODEL.',

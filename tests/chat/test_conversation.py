@@ -55,9 +55,9 @@ class Person:
             return typed
         raise typed
 
-    def stream(self, response: Piece) -> None:
-        self.streamed += response.text
-        self.lengths.append(response.draft_tokens)
+    def stream(self, piece: Piece) -> None:
+        self.streamed += piece.text
+        self.lengths.append(piece.draft_tokens)
         if self.interrupt is not None:
             self.interrupt -= 1
             if self.interrupt == 0:
@@ -108,16 +108,10 @@ def said_turns(chat: Chat) -> list[tuple[str, str]]:
 
 def refused(chat: Chat, person: Person, line: str) -> LocalspecError:
     """The problem that a line gives; the conversation goes on, unchanged."""
-    before = (list(chat.turns), chat.system, chat.options.sampling, chat.options.draft_tokens)
-    person.script, count = [line], len(person.answers)
+    before = (list(chat.turns), chat.system, chat.options, len(person.answers))
+    person.script = [line]
     run(chat)
-    assert (
-        list(chat.turns),
-        chat.system,
-        chat.options.sampling,
-        chat.options.draft_tokens,
-    ) == before
-    assert len(person.answers) == count
+    assert (list(chat.turns), chat.system, chat.options, len(person.answers)) == before
     return person.problems.pop()
 
 
@@ -154,18 +148,14 @@ def test_max_tokens_and_stop_hold_for_each_answer() -> None:
 
 
 def test_sums_of_the_conversation() -> None:
-    chat, person, _ = talked("one", "/stats", "two", "/clear", "/stats")
+    chat, person, _ = talked("/stats", "one", "/stats", "two", "/clear", "/stats")
+    assert person.said[0] == "There are no answers yet."
     first, second = (answer.stats for answer in person.answers)
     assert person.sums[0] is person.sums[1] is chat.total
     assert chat.total.answers == 2
     assert chat.total.tokens == first.tokens + second.tokens == 24
     assert chat.total.rounds == first.rounds + second.rounds
     assert chat.total.ttft_s == first.ttft_s
-
-
-def test_sums_before_the_first_answer() -> None:
-    _, person, _ = talked("/stats")
-    assert person.sums == [] and person.said == ["There are no answers yet."]
 
 
 # -- the cache between turns ---------------------------------------------------------------
@@ -243,17 +233,22 @@ def test_ctrl_c_keeps_what_was_said(length: DraftTokens) -> None:
     assert chat.total.tokens == len(first.tokens) + 40
 
 
+def interrupt_once(monkeypatch: pytest.MonkeyPatch, thing: object, name: str) -> None:
+    """Let the next call of this method raise KeyboardInterrupt."""
+    method = getattr(thing, name)
+
+    def interrupted(*arguments: object) -> None:
+        monkeypatch.setattr(thing, name, method)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(thing, name, interrupted)
+
+
 def test_ctrl_c_while_the_prompt_is_read_forgets_the_question(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     chat, person, engine = made()
-    decode = engine.target.decode
-
-    def interrupted(tokens: list[int], rows: int) -> object:
-        monkeypatch.setattr(engine.target, "decode", decode)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(engine.target, "decode", interrupted)
+    interrupt_once(monkeypatch, engine.target, "decode")
     person.script = ["one", "two"]
     run(chat)
     assert [answer.finish_reason for answer in person.answers] == ["cancelled", "length"]
@@ -264,13 +259,7 @@ def test_ctrl_c_outside_of_an_answer_does_not_end_the_chat(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     chat, person, engine = made("one", "two")
-    encode = engine.encode_chat
-
-    def interrupted(*arguments: object, **more: object) -> list[int]:
-        monkeypatch.setattr(engine, "encode_chat", encode)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(engine, "encode_chat", interrupted)
+    interrupt_once(monkeypatch, engine, "encode_chat")
     run(chat)
     assert [role for role, _ in said_turns(chat)] == ["user", "assistant"]
     assert len(person.answers) == 1 and person.script == []
@@ -363,20 +352,12 @@ def test_ctrl_c_while_the_prompt_is_read_leaves_nothing_out(
 ) -> None:
     chat, person, engine = talked("one", engine=ChatToy(n_ctx=64))
     before = list(chat.turns)
-
-    def interrupted(tokens: list[int], rows: int) -> object:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(engine.target, "decode", interrupted)
-        handle(chat, "x" * 50)
+    interrupt_once(monkeypatch, engine.target, "decode")
+    handle(chat, "x" * 50)
     assert person.answers[-1].finish_reason == "cancelled"
     assert (chat.turns, chat.oldest) == (before, 0)
     handle(chat, "two")
-    assert [turn["content"] for turn in engine.asked[-1] if turn["role"] == "user"] == [
-        "one",
-        "two",
-    ]
+    assert [turn["content"] for turn in engine.asked[-1][::2]] == ["one", "two"]
 
 
 def test_what_was_left_out_can_come_back(tmp_path: Path) -> None:
@@ -454,9 +435,6 @@ def test_help_names_every_command() -> None:
         assert sum(sentence.startswith(name + " ") for sentence in person.said) == 2
     assert any('"""' in sentence for sentence in person.said)
     assert engine.asked == []
-
-
-def test_aliases_name_commands() -> None:
     assert set(ALIASES.values()) <= set(COMMANDS) and not set(ALIASES) & set(COMMANDS)
 
 
@@ -598,6 +576,9 @@ def test_set() -> None:
 def test_a_setting_that_is_none(rest: str) -> None:
     chat, person, _ = made()
     assert isinstance(refused(chat, person, f"/set {rest}"), UsageError)
+    problem = refused(chat, person, "/set temperature 500")
+    assert problem.message == "temperature is 500.0, expected a value from 0 to 100."
+    assert problem.hint == "The default is 0.8."  # and no flag
 
 
 # -- saved conversations -------------------------------------------------------------------
@@ -683,25 +664,18 @@ GOOD = '{"system": null, "messages": [{"role": "user", "content": "one"}]}'
      '{"messages": [{"role": "user", "content": 3}]}',
      '{"messages": [{"role": "user", "content": null}]}',
      '{"system": 3, "messages": []}', '{"messages": ' + "[" * 100_000 + "]" * 100_000 + "}",
-     '{"messages": ' + "9" * 5000 + "}"],
-    ids=lambda text: text[:40],
+     '{"messages": ' + "9" * 5000 + "}", GOOD.encode("utf-16")],
+    ids=lambda text: str(text[:40]),
 )  # fmt: skip
-def test_files_that_hold_no_conversation(text: str, tmp_path: Path) -> None:
+def test_files_that_hold_no_conversation(text: str | bytes, tmp_path: Path) -> None:
     path = tmp_path / "talk.json"
-    path.write_text(text, encoding="utf-8")
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
     chat, person, _ = talked("one", system="Be brief")
     problem = refused(chat, person, f"/load {path}")
     assert isinstance(problem, FileProblem) and str(path) in problem.message
     path.write_text(GOOD, encoding="utf-8")
     handle(chat, f"/load {path}")
     assert said_turns(chat) == [("user", "one")] and chat.system is None
-
-
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
-    path = tmp_path / "talk.json"
-    path.write_bytes(GOOD.encode("utf-16"))
-    chat, person, _ = talked("one")
-    assert isinstance(refused(chat, person, f"/load {path}"), FileProblem)
 
 
 def test_huge_files_are_not_read(tmp_path: Path) -> None:
@@ -824,10 +798,3 @@ def test_any_text_without_triple_quotes_survives_a_block(text: str, inline: bool
     read_line, _ = reader(*lines.split("\n"), "next")
     assert read_message(read_line) == text
     assert read_line(False) == "next"
-
-
-def test_a_value_out_of_range_names_no_flag() -> None:
-    chat, person, _ = made("one")
-    problem = refused(chat, person, "/set temperature 500")
-    assert problem.message == "temperature is 500.0, expected a value from 0 to 100."
-    assert problem.hint == "The default is 0.8."

@@ -55,8 +55,8 @@ def test_openais_form(entry: dict[str, Any], message: Message) -> None:
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ({"role": "robot", "content": "Hi"}, "messages[0] has no role"),
-        ({"content": "Hi"}, "messages[0] has no role"),
+        ({"role": "robot", "content": "Hi"}, "messages[0] has no known role"),
+        ({"content": "Hi"}, "messages[0] has no known role"),
         ({"role": "user"}, "messages[0] has no content"),
         ({"role": "tool", "content": None}, "messages[0] has no content"),
         ({"role": "user", "content": 3}, "messages[0] has no content"),
@@ -64,20 +64,26 @@ def test_openais_form(entry: dict[str, Any], message: Message) -> None:
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
             "messages[0].content[0] is of type image_url",
         ),
-        ({"role": "user", "content": [{"type": "text"}]}, "messages[0].content[0] is no text"),
-        ({"role": "user", "content": ["Hi"]}, "messages[0].content[0] is no text"),
-        ({"role": "user", "content": "Hi", "tool_calls": [call("f")]}, "tool_calls is no list"),
-        ({"role": "assistant", "tool_calls": call("f")}, "tool_calls is no list"),
-        ({"role": "assistant", "tool_calls": [call("f")] * 129}, "tool_calls is no list"),
-        ({"role": "assistant", "tool_calls": [{"id": "c"}]}, "tool_calls[0] is no call"),
-        ({"role": "assistant", "tool_calls": ["f"]}, "tool_calls[0] is no call"),
+        (
+            {"role": "user", "content": [{"type": "text"}]},
+            "messages[0].content[0] is not a text",
+        ),
+        ({"role": "user", "content": ["Hi"]}, "messages[0].content[0] is not a text"),
+        ({"role": "user", "content": "Hi", "tool_calls": [call("f")]}, "tool_calls is not a list"),
+        ({"role": "assistant", "tool_calls": call("f")}, "tool_calls is not a list"),
+        ({"role": "assistant", "tool_calls": [call("f")] * 129}, "tool_calls is not a list"),
+        (
+            {"role": "assistant", "tool_calls": [{"id": "c"}]},
+            "tool_calls[0] is not a function",
+        ),
+        ({"role": "assistant", "tool_calls": ["f"]}, "tool_calls[0] is not a function"),
         ({"role": "assistant", "tool_calls": [call("f", "{")]}, "arguments is not the text"),
         ({"role": "assistant", "tool_calls": [call("f", "[1]")]}, "arguments is not the text"),
         ({"role": "assistant", "tool_calls": [call("f", [1])]}, "arguments is not the text"),
         ({"role": "assistant", "tool_calls": [call("f", DEEP)]}, "arguments is not the text"),
         ({"role": "assistant", "tool_calls": [call("f", "[" * 9999)]}, "arguments is not"),
-        ({"role": "assistant", "tool_calls": [call(3)]}, "function.name is no text"),  # type: ignore[arg-type]
-        ({"role": "tool", "content": "x", "tool_call_id": 3}, "tool_call_id is no text"),
+        ({"role": "assistant", "tool_calls": [call(3)]}, "function.name is not a string"),  # type: ignore[arg-type]
+        ({"role": "tool", "content": "x", "tool_call_id": 3}, "tool_call_id is not a string"),
     ],
 )
 def test_what_is_refused(entry: dict[str, Any], said: str) -> None:

@@ -8,13 +8,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from localspec.chat.formats import known_format, tagged
 from localspec.chat.reasoning import (
     Format,
     Splitter,
+    format_between,
+    known_format,
     marks_of,
     state_behind,
+    tagged,
 )
+from tests.support import templates
 
 THINK = tagged("<think>", "</think>")
 GRANITE = tagged("<think>", "</think>", ("<response>",), "</response>")
@@ -151,3 +154,26 @@ def test_nothing_is_held_back_that_cannot_be_a_mark() -> None:
 )
 def test_where_an_answer_begins(form: Format, opening: str, state: str) -> None:
     assert state_behind(form, opening) == state
+
+
+@pytest.mark.parametrize("source", templates.ALL, ids=lambda source: source[:12])
+def test_formats_of_known_templates(source: str) -> None:
+    knows = source in templates.SPOKEN and source != templates.NEW_MODEL
+    assert (known_format(source) is not None) == knows
+
+
+@pytest.mark.parametrize(
+    ("rendered", "marks"),
+    [
+        ("[user]q[bot]<muse>\nT\n</muse>\nA", ("<muse>", "</muse>")),
+        ("[user]q[bot][MUSE]T[/MUSE]A", ("[MUSE]", "[/MUSE]")),
+        ("[user]q[bot]A", None),
+        ("[user]q\nT\nA", None),
+        ("<|bot|>T<|end|>A", ("<|bot|>", "<|end|>")),
+        ("self<|message|>T<|eom|>user<|message|>A", None),  # the same tag opens the answer
+        (f"<{'m' * 60}>T</muse>A", None),
+    ],
+)
+def test_tags_that_a_rendering_shows(rendered: str, marks: tuple[str, str] | None) -> None:
+    found = format_between(rendered, "T", "A")
+    assert (None if found is None else marks_of(found)) == (None if marks is None else set(marks))

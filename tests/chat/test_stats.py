@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-import pytest
-
 from localspec.chat.stats import GenerationStats, PassStats
 from localspec.speculative.loop import Prefill, Round
 
@@ -28,11 +26,14 @@ def answered() -> GenerationStats:
 
 def test_nothing_measured_is_none_not_zero() -> None:
     stats = GenerationStats()
-    assert stats.generation_tps is None
-    assert stats.prompt_tps is None
-    assert stats.acceptance_rate is None
-    assert stats.mean_accepted_length is None
-    assert stats.ttft_s is None
+    figures = (stats.generation_tps, stats.prompt_tps, stats.acceptance_rate, stats.ttft_s)
+    assert {*figures, stats.mean_accepted_length} == {None}
+    stats.add(Round((1,), 3, 0, 1.0), 1.0)
+    assert stats.acceptance_rate == 0 and stats.accepted_at == [1]
+    for tokens, seconds in ((0, 0.0), (0, 1.0)):  # a cached prompt
+        stats = GenerationStats()
+        stats.start(Prefill(tokens, 30, seconds))
+        assert stats.prompt_tps is None and stats.prompt_tokens == 1
 
 
 def test_a_snapshot_does_not_change_with_later_rounds() -> None:
@@ -62,15 +63,12 @@ def test_derived_figures() -> None:
     assert stats.slowest_round == 1.0
 
 
-def test_accepted_at_counts_drafting_rounds_by_accepted_tokens() -> None:
+def test_rounds_are_counted_by_accepted_tokens_and_passes_by_width() -> None:
     stats = answered()
     assert stats.accepted_at == [1, 2, 0, 1]
     assert sum(stats.accepted_at) == 4  # the first round drafted nothing
     assert sum(n * count for n, count in enumerate(stats.accepted_at)) == stats.accepted
-
-
-def test_passes_by_width() -> None:
-    assert answered().passes == {
+    assert stats.passes == {
         1: PassStats(1, 0.5), 4: PassStats(2, 1.5), 5: PassStats(1, 0.625), 2: PassStats(1, 0.375),
     }  # fmt: skip
 
@@ -99,21 +97,6 @@ def test_merged_sums_are_those_of_all_rounds() -> None:
     empty = GenerationStats()
     empty.merge(GenerationStats())
     assert empty == GenerationStats() and empty.ttft_s is None
-
-
-def test_zero_acceptance_is_not_nothing_drafted() -> None:
-    stats = GenerationStats()
-    stats.add(Round((1,), 3, 0, 1.0), 1.0)
-    assert stats.acceptance_rate == 0
-    assert stats.accepted_at == [1]
-
-
-@pytest.mark.parametrize(("tokens", "seconds"), [(0, 0.0), (0, 1.0)])
-def test_a_cached_prompt_has_no_speed(tokens: int, seconds: float) -> None:
-    stats = GenerationStats()
-    stats.start(Prefill(tokens, 30, seconds))
-    assert stats.prompt_tps is None
-    assert stats.prompt_tokens == 1
 
 
 def test_an_estimate_covers_every_answer_or_none() -> None:

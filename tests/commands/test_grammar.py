@@ -107,4 +107,4 @@ def test_bytes_that_are_no_text_are_refused(run: Command, tmp_path: Path) -> Non
 
 def test_bytes_of_a_strict_shell_are_refused(tiny: TinyFiles) -> None:
     done = process("run", "-m", str(tiny.target), "--grammar", b'root ::= "\xff"', HELLO)  # type: ignore[arg-type]
-    assert done.returncode == 1 and "bytes that are no text" in done.stderr
+    assert done.returncode == 1 and "is not valid Unicode" in done.stderr

@@ -35,7 +35,7 @@ from tests.support.served import CHAT, HELLO, PATIENCE
         (("--api-key", ""), "--api-key has no key."),
         (("--api-key", " , "), "--api-key has no key."),
         (("--cors", "*"), "With --cors '*' every web page could use this server."),
-        (("--cors", "localhost"), "--cors localhost is no origin."),
+        (("--cors", "localhost"), "--cors localhost is not an origin."),
         (("--api-key-file", "nothing.txt"), "nothing.txt cannot be read"),
         (("--port", "70000"), "65535"),
         (("--max-queue", "0"), "max-queue"),
@@ -211,7 +211,7 @@ def test_the_second_signal_ends_it_at_once(tiny: TinyFiles) -> None:
             next(chunks)  # it is under way
             process.send_signal(signal.SIGINT)
             assert process.stderr is not None
-            assert any(line.startswith("Ending, with what is") for line in process.stderr)
+            assert any(line.startswith("Shutting down; answers") for line in process.stderr)
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE) == 130
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.chat.answer import Piece, collect
-from localspec.chat.formats import tagged
+from localspec.chat.reasoning import tagged
 from localspec.chat.stats import GenerationStats
 from localspec.core.config import DraftTokens
 from localspec.core.errors import GrammarError, PromptTooLong, UsageError

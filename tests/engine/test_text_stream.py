@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.chat.formats import known_format, tagged
-from localspec.chat.reasoning import Splitter
+from localspec.chat.reasoning import Splitter, known_format, tagged
 from localspec.chat.tools.finder import CallFinder
 from localspec.chat.tools.forms import HERMES
 from localspec.chat.tools.tool import Tool, ToolCall

@@ -22,6 +22,7 @@ from tests.support.served import (
     ServedToy,
     Site,
     error_of,
+    gated_toy,
     serving,
 )
 
@@ -37,8 +38,7 @@ def gated(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Site, Gate, threadi
         cancelled.set()
 
     monkeypatch.setattr(Job, "cancel", told)
-    toy = ServedToy(quirk=None)
-    toy.target = gate = Gate()
+    toy, gate = gated_toy()
     with serving(toy, limits=Limits(waiting=1)) as site:
         yield site, gate, cancelled
         gate.let(10**6)

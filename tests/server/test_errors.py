@@ -18,11 +18,11 @@ from tests.support.served import (
     COMPLETIONS,
     HELLO,
     PATIENCE,
-    Gate,
     ServedToy,
     Site,
     error_of,
     events_of,
+    gated_toy,
     serving,
 )
 
@@ -41,8 +41,7 @@ def test_each_kind_has_its_status() -> None:
 
 
 def test_who_waits_too_long_is_told_when_to_ask_again() -> None:
-    toy = ServedToy(quirk=None)
-    toy.target = gate = Gate()
+    toy, gate = gated_toy()
     limits = Limits(waiting=2, queue_seconds=0.01)
     with serving(toy, limits=limits) as site, ThreadPoolExecutor() as other:
         first = other.submit(site.ask)

@@ -1,4 +1,4 @@
-"""Who may ask: Host, Origin, keys, content types."""
+"""Access control: Host, Origin, API keys, content types."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_all_pages_need_a_key_and_origins_must_be_some() -> None:
     with pytest.raises(UsageError, match="every web page"):
         Access(origins=("*",)).check()
     for wrong in ("localhost:3000", PAGE + "/", PAGE + "/chat", "null", ""):
-        with pytest.raises(UsageError, match="is no origin"):
+        with pytest.raises(UsageError, match="is not an origin"):
             Access(origins=(wrong,)).check()
 
 
@@ -62,11 +62,8 @@ def test_all_pages_need_a_key_and_origins_must_be_some() -> None:
 )  # fmt: skip
 def test_names_of_a_loopback_server(header: str, is_one: bool) -> None:
     assert Access("127.0.0.2").is_host(header) == is_one
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"])
-def test_behind_a_key_names_are_many(host: str) -> None:
-    assert Access(host, keys=("k",)).is_host("my-machine.lan:8080")
+    for host in ("0.0.0.0", "127.0.0.1"):  # behind a key, any name may be the server's
+        assert Access(host, keys=("k",)).is_host(header)
 
 
 def test_a_proxy_s_page_may_ask_who_has_the_key(locked: Site) -> None:

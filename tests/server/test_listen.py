@@ -1,17 +1,31 @@
-"""Where a server listens, and how it ends."""
+"""Where a server listens, how it ends, and connections that send nothing, or send slowly."""
 
 from __future__ import annotations
 
 import json
 import re
+import socket
 import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 
 import httpx2
 import pytest
 
 from localspec.core.errors import LocalspecError
+from localspec.server import listen as listen_module
 from localspec.server.listen import bind, listen, url
-from tests.support.served import CHAT, HELLO, PATIENCE, Gate, ServedToy, Site, events_of, serving
+from tests.support.served import (
+    CHAT,
+    HELLO,
+    PATIENCE,
+    Gate,
+    ServedToy,
+    Site,
+    events_of,
+    gated_toy,
+    serving,
+)
 
 
 def test_port_0_is_a_free_one() -> None:
@@ -55,8 +69,7 @@ def test_an_address_that_is_none(host: str) -> None:
 
 
 def test_what_is_under_way_may_be_completed_and_nothing_begins() -> None:
-    toy = ServedToy(quirk=None)
-    toy.target = gate = Gate()
+    toy, gate = gated_toy()
     heard: list[str] = []
     with serving(toy) as site:
         site.server._say = heard.append
@@ -78,12 +91,12 @@ def test_what_is_under_way_may_be_completed_and_nothing_begins() -> None:
         asking.join()
         *_, last, done = events_of(got[0].text)
         assert json.loads(last)["choices"][0]["finish_reason"] == "length" and done == "[DONE]"
-    assert heard == ["Ending, with what is under way (1) within 60 s; Ctrl-C again ends at once."]
+    (note,) = heard
+    assert "answers under way (1) have 60 s to complete" in note
 
 
 def test_what_takes_too_long_ends_with_an_error() -> None:
-    toy = ServedToy(quirk=None)
-    toy.target = gate = Gate()
+    toy, gate = gated_toy()
     gate.let(2)
     with serving(toy) as site:
         with site.client.stream(
@@ -106,3 +119,69 @@ def refuses(site: Site) -> None:
             httpx2.get(f"{site.url}/health", timeout=PATIENCE)
         except httpx2.TransportError:
             return
+
+
+BODY = json.dumps({"messages": HELLO, "max_tokens": 3}).encode()
+HEAD = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" % CHAT.encode()
+HEAD += b"Content-Length: %d\r\n\r\n" % len(BODY)
+
+
+def opened(site: Site) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Site, Gate]]:
+    """A server that waits hardly at all for a request, and answers pass by pass."""
+    monkeypatch.setattr(listen_module, "_RECEIVE_SECONDS", 0.05)
+    toy, gate = gated_toy()
+    with serving(toy) as site:
+        yield site, gate
+        gate.let(10**6)
+
+
+@pytest.mark.parametrize("sent", [b"", HEAD[:50], HEAD, HEAD + BODY[:-1]])
+def test_what_does_not_come_in_time_is_not_waited_for(
+    hasty: tuple[Site, Gate], sent: bytes
+) -> None:
+    site, _ = hasty
+    with opened(site) as slow:
+        slow.sendall(sent)
+        assert slow.recv(9) == b""
+    assert site.get("/health").status_code == 200
+
+
+def test_the_rest_of_a_second_request_is_not_waited_for(hasty: tuple[Site, Gate]) -> None:
+    site, gate = hasty
+    gate.let(10**6)
+    with opened(site) as slow:
+        slow.sendall(HEAD + BODY)
+        assert slow.recv(12) == b"HTTP/1.1 200"
+        slow.sendall(HEAD)
+        while slow.recv(4096):
+            pass  # it ends, and not after Uvicorn's five seconds without a word
+    assert site.get("/health").status_code == 200
+
+
+def test_an_answer_may_take_longer(hasty: tuple[Site, Gate]) -> None:
+    site, gate = hasty
+    with opened(site) as patient, opened(site) as silent:
+        patient.sendall(HEAD + BODY)
+        assert gate.began.acquire(timeout=PATIENCE)
+        assert silent.recv(9) == b""  # the time is over, for both
+        gate.let(10**6)
+        assert patient.recv(12) == b"HTTP/1.1 200"
+
+
+def test_more_connections_than_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listen_module, "MOST_CONNECTIONS", 2)
+    with serving(ServedToy()) as site, ExitStack() as stack:
+        held = [stack.enter_context(opened(site)) for _ in range(6)]
+        for each in held[4:]:  # they would need too many files
+            with suppress(ConnectionResetError):
+                assert each.recv(9) == b""
+        held[1].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert held[1].recv(12) == b"HTTP/1.1 503"
+        stack.close()
+        while site.get("/health").status_code != 200:
+            pass

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
@@ -23,9 +23,12 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 from localspec.engine.prefix_cache import PrefixCache
 from localspec.server.queue.limits import Limits
-from localspec.server.service import Defaults, ServedEngine
+from localspec.server.service import Defaults
 from tests.support.real_pair import TinyFiles, options
 from tests.support.served import CHAT, HELLO, PATIENCE, ServedToy, Site, events_of, serving, text_of
+
+if TYPE_CHECKING:
+    from localspec.engine.engine import Engine
 
 AT_ONCE = 16
 LENGTH = 24  # tokens of an answer
@@ -76,7 +79,7 @@ def wishes(count: int, drafts: Sequence[int | str]) -> list[Wish]:
     return [wish(number) for number in range(count)]
 
 
-def expected(engine: ServedEngine, wish: Wish) -> list[str]:
+def expected(engine: Engine | ServedToy, wish: Wish) -> list[str]:
     """What an engine says by itself, plainly."""
     texts = []
     for seed in range(wish.number, wish.number + wish.n):

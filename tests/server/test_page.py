@@ -28,7 +28,7 @@ from localspec.server.queue.limits import Limits
 from localspec.server.service import Defaults
 from localspec.speculative.loop import DraftStatus
 from tests.support.browser import CONTRASTS, PATIENCE, Page, chromium
-from tests.support.served import Gate, ServedToy, Site, serving
+from tests.support.served import Gate, ServedToy, Site, gated_toy, serving
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -150,8 +150,7 @@ def test_without_a_draft_nothing_was_drafted(load: Open, server: Site) -> None:
 
 
 def test_the_meter_is_live_and_stop_ends_the_answer(load: Open) -> None:
-    engine = ServedToy(quirk=None)
-    engine.target = gate = Gate()
+    engine, gate = gated_toy()
     with serving(engine, defaults=Defaults(GenerateOptions(SamplingParams(temperature=0)))) as site:
         page = load(site)
         page.send("hello")
@@ -201,8 +200,7 @@ def test_the_meter_says_what_the_terminals_does(
 
 
 def test_the_page_follows_an_answer_unless_its_reader_is_elsewhere(load: Open) -> None:
-    engine = ServedToy(quirk=None)
-    engine.target = gate = Gate()
+    engine, gate = gated_toy()
     with serving(engine, defaults=Defaults(GenerateOptions(SamplingParams(temperature=0)))) as site:
         page = load(site)
         page.look(390, "light", 450)
@@ -222,8 +220,7 @@ def test_the_page_follows_an_answer_unless_its_reader_is_elsewhere(load: Open) -
 
 
 def test_a_question_stopped_before_its_answer_can_be_sent_again(load: Open) -> None:
-    engine = ServedToy(quirk=None)
-    engine.target = gate = Gate()
+    engine, gate = gated_toy()
     with serving(engine) as site:
         page = load(site)
         page.send("hello")
@@ -290,8 +287,7 @@ def test_html_is_text_and_thoughts_are_folded(load: Open, recited: tuple[Site, l
 
 
 def test_a_full_queue_is_said_and_nothing_lost(load: Open) -> None:
-    engine = ServedToy(quirk=None)
-    engine.target = gate = Gate()
+    engine, gate = gated_toy()
     with serving(engine, limits=Limits(waiting=0)) as site:
         page = load(site)
         with ThreadPoolExecutor() as other:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from localspec.core.generate_options import GenerateOptions
 from tests.support.command import Command
-from tests.support.served import CHAT, COMPLETIONS, Site, serving, text_of
-from tests.support.tool_templates import HERMES
+from tests.support.served import CHAT, COMPLETIONS, Site, text_of
 
 pytestmark = pytest.mark.llama
 
@@ -43,13 +40,6 @@ def test_texts_are_those_of_run_with_any_draft_length(
     assert text_of(server.stream(CHAT, **asked)) == ran
     if length in (1, 4):
         assert reply["timings"]["draft_n_accepted"] > 0
-
-
-def test_the_second_choice_has_the_next_seed(server: Site) -> None:
-    asked = {"messages": MESSAGES, **SETTINGS}
-    both = [c["message"] for c in server.ask(CHAT, n=2, **asked)["choices"]]
-    alone = server.ask(CHAT, **asked | {"seed": 12})["choices"][0]["message"]
-    assert both[1] == alone != both[0]
 
 
 def test_raw_text_is_continued(
@@ -131,18 +121,6 @@ def test_a_grammar_is_obeyed_with_a_draft(server: Site) -> None:
     assert len(texts) == 1 and re.fullmatch("[a-c]{9}", texts.pop())
 
 
-def test_a_bias_bans_a_token(server: Site) -> None:
-    asked = {"messages": MESSAGES, "temperature": 0, "max_tokens": 1, "logprobs": True}
-    first = server.ask(CHAT, top_logprobs=2, **asked)["choices"][0]["logprobs"]["content"][0]
-    assert [each["token"] for each in first["top_logprobs"]][0] == first["token"]
-    assert bytes(first["bytes"]).decode() == first["token"]
-    engine: Any = server.service.engine
-    banned = engine.target.tokenize(first["token"], add_special=False, parse_special=False)
-    bias = {str(token): -100 for token in banned}
-    other = server.ask(CHAT, logit_bias=bias, **asked)["choices"][0]["message"]["content"]
-    assert other != first["token"]
-
-
 def test_a_template_is_told_and_what_it_ignores_is_said(server: Site) -> None:
     reply = server.ask(
         CHAT, messages=MESSAGES, enable_thinking=True, chat_template_kwargs={"mood": "good"}
@@ -157,65 +135,3 @@ def test_tools_that_the_template_has_no_place_for_are_refused(server: Site) -> N
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
     status, error = server.refused(CHAT, messages=MESSAGES, tools=[tool])
     assert status == 400 and "tool" in error["message"]
-
-
-@pytest.fixture(scope="module")
-def calling(demo_files: tuple[Path, Path]) -> Iterator[Site]:
-    """A server whose template tells the model of tools."""
-    from dataclasses import replace
-
-    from localspec.core.config import LoadOptions
-    from localspec.engine.engine import Engine
-    from localspec.server.service import Defaults
-
-    target, draft = (LoadOptions(path, threads=1) for path in demo_files)
-    with Engine.load(target, draft) as engine:
-        engine.template = replace(engine.template, source=HERMES)
-        with serving(engine, defaults=Defaults(GenerateOptions(max_tokens=200))) as site:
-            yield site
-
-
-LOOK = {
-    "type": "function",
-    "function": {
-        "name": "look",
-        "parameters": {
-            "type": "object",
-            "properties": {"where": {"enum": ["here", "there"]}},
-            "required": ["where"],
-            "additionalProperties": False,
-        },
-    },
-}
-
-
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look"}}])
-def test_a_call_that_is_forced(calling: Site, choice: object) -> None:
-    asked = {"tools": [LOOK], "tool_choice": choice, "seed": 3}
-    (told,) = calling.ask(CHAT, **asked)["choices"]
-    assert told["finish_reason"] == "tool_calls" and told["message"]["content"] is None
-    (call,) = told["message"]["tool_calls"]
-    assert call["type"] == "function" and call["function"]["name"] == "look" and call["id"]
-    assert json.loads(call["function"]["arguments"])["where"] in ("here", "there")
-    events = calling.stream(CHAT, draft_tokens=3, **asked)
-    deltas = [c["delta"] for e in events for c in e["choices"] if "tool_calls" in c["delta"]]
-    (streamed,) = deltas[0]["tool_calls"]
-    assert streamed["function"] == call["function"] and streamed["index"] == 0
-    assert events[-1]["choices"][0]["finish_reason"] == "tool_calls"
-    answered = [
-        {"role": "user", "content": "look"},
-        told["message"],
-        {"role": "tool", "tool_call_id": call["id"], "content": "a tree"},
-    ]
-    assert calling.ask(CHAT, messages=answered, tools=[LOOK], max_tokens=3)
-
-
-def test_tools_beside_a_grammar_are_refused(calling: Site) -> None:
-    status, error = calling.refused(CHAT, tools=[LOOK], grammar='root ::= "a"')
-    assert status == 400 and "tool_choice" in error["message"]
-    status, error = calling.refused(CHAT, tools=[LOOK], tool_choice={
-        "type": "function", "function": {"name": "other"},
-    })  # fmt: skip
-    assert status == 400 and "other" in error["message"]
-    status, error = calling.refused(CHAT, tool_choice="required")
-    assert status == 400 and "no tools" in error["message"]

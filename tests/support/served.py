@@ -6,9 +6,9 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import httpx2
 import numpy as np
@@ -27,9 +27,12 @@ from localspec.server.guard import LOOPBACK, Access
 from localspec.server.listen import Server, bind, listen, url
 from localspec.server.queue.limits import Limits
 from localspec.server.queue.scheduler import Scheduler
-from localspec.server.service import Defaults, ServedEngine, Service
+from localspec.server.service import Defaults, Service
 from tests.support.chat_toys import ChatToy
 from tests.support.toys import ToyModel
+
+if TYPE_CHECKING:
+    from localspec.engine.engine import Engine
 
 PATIENCE = 60.0  # seconds, for what should take none
 HELLO = [{"role": "user", "content": "hello"}]
@@ -83,6 +86,13 @@ class Gate(ToyModel):
         self.began.release()
         assert self._open.acquire(timeout=PATIENCE)
         return super().decode(tokens, rows)
+
+
+def gated_toy() -> tuple[ServedToy, Gate]:
+    """An engine without a draft, and its target."""
+    toy = ServedToy(quirk=None)
+    toy.target = gate = Gate()
+    return toy, gate
 
 
 @dataclass
@@ -169,7 +179,7 @@ def text_of(events: Sequence[dict[str, Any]], index: int = 0, key: str = "conten
 
 @contextmanager
 def serving(
-    engine: ServedEngine,
+    engine: Engine | ServedToy,
     *,
     access: Access = LOOPBACK,
     defaults: Defaults | None = None,
@@ -185,8 +195,8 @@ def serving(
     """
     defaults = defaults or Defaults(GenerateOptions(SamplingParams(temperature=0), max_tokens=8))
     lines: list[str] = []
-    with Scheduler(slots or [engine], limits or Limits(), prefixes) as scheduler:
-        service = Service(engine, scheduler, defaults, names)
+    with closing(Scheduler(slots or [engine], limits or Limits(), prefixes)) as scheduler:
+        service = Service(cast("Engine", engine), scheduler, defaults, names)
         app = make_app(service, access, max_body=max_body, say=lines.append)
         server = Server(app, scheduler, grace=0)
         listening = bind("127.0.0.1", 0)

@@ -1,1 +1,1 @@
-"""Tools offered to a model: how they are told, how its calls are read, how a call is forced."""
+"""Tools: how models write calls, and how templates show tools and calls."""

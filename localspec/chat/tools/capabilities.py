@@ -1,4 +1,4 @@
-"""What a chat template makes of tools and their calls, found out with made-up conversations."""
+"""How a chat template handles tools and tool calls, found out by rendering made-up messages."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -17,15 +17,15 @@ _USER = {"role": "user", "content": "Question"}
 _NAME, _OTHER, _KEY = "made_up_tool", "made_up_other", "made_up_key"
 _VALUE, _RESULT, _ID = "A made up value", "A made up result", "abcde1234"
 
-_ONE_TEXT = "<|channel|>"  # gpt-oss writes a call's thoughts or its text, not both
-_SHORT_IDS = "[TOOL_CALLS]"  # Mistral refuses ids of other than nine characters
+_ONE_TEXT = "<|channel|>"  # gpt-oss writes a call's reasoning or its text, not both
+_SHORT_IDS = "[TOOL_CALLS]"  # Mistral requires ids of nine characters
 
 
 @dataclass(frozen=True, slots=True)
 class CallsTaken:
-    """How a template takes calls: their arguments as ``objects`` or as JSON text, and how many.
+    """Whether a template takes arguments as ``objects`` or as JSON text, and ``several`` calls.
 
-    Some have a place for one call in a message, and refuse ``several`` or forget about them.
+    Some templates write one call of a message, and refuse or drop the others.
     """
 
     objects: bool
@@ -33,44 +33,44 @@ class CallsTaken:
 
     def of(self, call: Mapping[str, Any]) -> dict[str, Any]:
         """A call as the template takes it."""
+        if self.objects:
+            return dict(call)
         function = call["function"]
-        given = function["arguments"]
-        told = {**function, "arguments": given if self.objects else as_json(given)}
-        return {**call, "function": told}
+        return {**call, "function": {**function, "arguments": as_json(function["arguments"])}}
 
 
 @dataclass(frozen=True)
 class ToolCapabilities:
-    """What the template ``source`` makes of tools; ``render`` writes made-up messages with it."""
+    """How the template ``source`` handles tools; ``render`` renders made-up messages."""
 
     source: str
     render: Render
 
     @cached_property
     def form(self) -> CallForm:
-        """How the model writes calls of tools.
+        """How the model writes tool calls.
 
-        Raises UsageError where the template tells the model of none, or no known family's.
+        Raises UsageError where the template shows no tools, or the family is not known.
         """
         if not self._describes():
             raise UsageError(
-                "The model's chat template has no place for tools: it would not hear of them.",
+                "The model's chat template has no place for tools.",
                 "Leave tools out, or take a model that was trained to call them.",
             )
         form = call_form(self.source)
         if form is None:
             raise UsageError(
-                "How this model writes calls of tools is not known.",
+                "How this model writes tool calls is not known.",
                 f"Known are the chat templates of {', '.join(FAMILIES)}.",
             )
         return form
 
     @cached_property
     def calls_taken(self) -> CallsTaken | None:
-        """How the template takes calls; None where it has no place for them or for their results.
+        """How the template takes calls; None where it has no place for calls or results.
 
-        Objects where that writes JSON or values, not Python's own notation (llama.cpp asks the
-        same: `supports_object_arguments`).
+        Objects where the template writes them as JSON or values, not as Python's repr (llama.cpp
+        tests the same: `supports_object_arguments`).
         """
         for taken in (CallsTaken(objects=True), CallsTaken(objects=False)):
             if self._writes(taken, (_NAME,)):
@@ -87,28 +87,27 @@ class ToolCapabilities:
         taken = self.calls_taken
         if taken is None:
             raise UsageError(
-                "The model's chat template has no place for calls of tools and their results.",
+                "The model's chat template has no place for tool calls and their results.",
                 "Leave them out, or take a model that was trained to call tools.",
             )
         each = messages if taken.several else one_call_each(messages)
-        return [self._told(message, taken) for message in each]
+        return [self._place(message, taken) for message in each]
 
-    def _told(self, message: Message, taken: CallsTaken) -> dict[str, Any]:
-        told: dict[str, Any] = dict(message)
+    def _place(self, message: Message, taken: CallsTaken) -> dict[str, Any]:
+        placed: dict[str, Any] = dict(message)
         if "tool_calls" in message:
-            told["tool_calls"] = [self._short(taken.of(c), "id") for c in message["tool_calls"]]
+            placed["tool_calls"] = [self._short(taken.of(c), "id") for c in message["tool_calls"]]
             if message.get("reasoning_content") and _ONE_TEXT in self.source:
-                told["content"] = ""
-        return self._short(told, "tool_call_id")
+                placed["content"] = ""
+        return self._short(placed, "tool_call_id")
 
-    def _short(self, told: dict[str, Any], key: str) -> dict[str, Any]:
+    def _short(self, entry: dict[str, Any], key: str) -> dict[str, Any]:
         """With an id that this template takes."""
-        if key not in told or _SHORT_IDS not in self.source:
-            return told
-        return told | {key: short_id(told[key])}
+        shortens = key in entry and _SHORT_IDS in self.source
+        return entry | {key: short_id(entry[key])} if shortens else entry
 
     def _describes(self) -> bool:
-        """Whether the template tells the model of tools that are offered."""
+        """Whether the template shows offered tools to the model."""
         parameter = {"type": "string", "description": "Made up"}
         parameters = {"type": "object", "properties": {_KEY: parameter}, "required": [_KEY]}
         function = {"name": _NAME, "description": "Made up", "parameters": parameters}
@@ -119,7 +118,7 @@ class ToolCapabilities:
             return False
 
     def _writes(self, taken: CallsTaken, names: Sequence[str]) -> bool:
-        """Whether the template writes down an answer with calls of these tools, and results."""
+        """Whether the template writes an answer with calls of these tools, and their results."""
         calls = [
             {"id": _ID, "type": "function", "function": {"name": name, "arguments": {_KEY: _VALUE}}}
             for name in names
@@ -138,7 +137,7 @@ class ToolCapabilities:
 
 
 def short_id(call_id: str) -> str:
-    """An id of nine letters and digits, the same for the same id."""
+    """A stable id of nine letters and digits for any id."""
     if len(call_id) == 9 and call_id.isalnum():
         return call_id
     return hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()[:9]

@@ -1,4 +1,4 @@
-"""Parts an answer into text and calls of tools while it comes."""
+"""Separates an answer into text and tool calls while it streams."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -9,28 +9,27 @@ from localspec.chat.tools.readers import NO_CALL, Span
 from localspec.chat.tools.tool import Tool, ToolCall
 
 MAX_CALL = 2**18  # characters
-MAX_MISSES = 100  # marks that open no call: behind so many nothing is looked for
+MAX_MISSES = 100  # opening marks without a call, after which the search stops
 
 
 @dataclass(slots=True)
 class CallFinder:
-    """Finds the calls in one answer; what may be the beginning of one is held back.
+    """Finds the calls in one answer; text that may begin a call is held back.
 
-    A call is given whole, once it is complete. What is none, such as broken JSON, a tool that is
-    not offered or a call that is cut off, is text. White space in front of calls and between them
-    belongs to them.
+    A call is returned whole, once it is complete. Broken JSON, a tool that is not offered and a
+    call that is cut off are text. White space before and between calls is dropped.
     """
 
     form: CallForm
     tools: Sequence[Tool]
     held: str = field(default="", init=False)
-    _began: bool = field(default=False, init=False)  # the answer has said more than white space
-    _behind: bool = field(default=False, init=False)  # a call, and nothing else since
+    _began: bool = field(default=False, init=False)  # more than white space was returned
+    _behind: bool = field(default=False, init=False)  # the last thing returned is a call
     _misses: int = field(default=0, init=False)
-    _waits: bool = field(default=False, init=False)  # for the end of a call that has begun
+    _waits: bool = field(default=False, init=False)  # a call has begun and is incomplete
 
     def push(self, text: str, final: bool = False) -> list[str | ToolCall]:
-        """Text and calls that are decided by now, in order; ``final`` decides about all."""
+        """Add text; returns what is decided, in order. ``final`` decides about all held text."""
         self.held += text
         if self._waits and not final and len(self.held) < MAX_CALL:
             if not any(end in text for end in "}]>"):
@@ -42,13 +41,13 @@ class CallFinder:
         return found
 
     def given_up(self) -> "CallFinder":
-        """One that takes what is held back for text."""
+        """A copy that treats all held text as text."""
         other = replace(self, form=replace(self.form, openings=(), first=(), closings=()))
         other.held = self.held
         return other
 
     def _step(self, found: list[str | ToolCall], final: bool) -> bool:
-        """Decide about the next part of the held text; False: it takes more text."""
+        """Decide about the next part of the held text; False if that needs more text."""
         if self._behind and not self._closed(final):
             return False
         at, opening = self._opening()
@@ -71,7 +70,7 @@ class CallFinder:
         return True
 
     def _closed(self, final: bool) -> bool:
-        """Drop what closes a call; False while that is undecided, or where nothing is left."""
+        """Drop closing marks behind a call; False while undecided, or where nothing is left."""
         text = self.held.lstrip()
         marks = self.form.closings
         while closing := next((mark for mark in marks if text.startswith(mark)), None):
@@ -84,7 +83,7 @@ class CallFinder:
         return bool(text) and not any(mark.startswith(text) and mark != text for mark in starts)
 
     def _opening(self) -> tuple[int, str]:
-        """Where a call may begin, and with which mark; -1 where none does."""
+        """Index and mark of the next possible call; -1 for none."""
         if self._misses >= MAX_MISSES:
             return -1, ""
         text = self.held.lstrip()
@@ -96,7 +95,7 @@ class CallFinder:
         return min((place for place in places if place[0] >= 0), default=(-1, ""))
 
     def _read(self, at: int) -> Span | None:
-        """What begins at the opening, as far as tools are offered that are called."""
+        """The calls at an opening; no call where one names a tool that is not offered."""
         text = self.held[at : at + MAX_CALL]
         span = self.form.read(text, self.tools)
         if span is None:
@@ -105,7 +104,7 @@ class CallFinder:
         return span if all(call.name in names for call in span.calls) else NO_CALL
 
     def _say(self, found: list[str | ToolCall], length: int) -> None:
-        """Give out so many characters as text."""
+        """Return so many characters as text."""
         if length:
             found.append(self.held[:length])
             self._began = self._began or not self.held[:length].isspace()
@@ -113,7 +112,7 @@ class CallFinder:
             self._behind = False
 
     def _sure(self) -> int:
-        """How many of the held characters no call begins with."""
+        """How many of the held characters cannot begin a call."""
         marks = (*self.form.openings, *(() if self._began else self.form.first))
         keep = max((overlap(self.held, mark) for mark in marks), default=0)
         return len(self.held[: len(self.held) - keep].rstrip())

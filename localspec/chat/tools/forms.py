@@ -1,12 +1,12 @@
-"""How families of models write calls of tools, found by what their chat templates say."""
+"""How families of models write tool calls, recognized by their chat templates."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from localspec.chat.tools.gemma import gemma_object
 from localspec.chat.tools.readers import (
     Reader,
     first_of,
+    gemma_object,
     json_calls,
     named_calls,
     tagged_calls,
@@ -17,13 +17,14 @@ _NAME = r"(?P<name>[A-Za-z0-9_.:/-]{1,128})"
 
 @dataclass(frozen=True, slots=True)
 class CallForm:
-    """The marks of a family's calls.
+    """The texts with which a family's models write a call.
 
-    ``openings`` are where a call may begin, ``first`` are the same at the beginning of an answer
-    alone; ``read`` reads one there. ``closings`` may stand behind a call, ``inner`` inside; no mark
-    of a form begins another one's text. A call is written as ``begin``, the arguments, ``end``,
-    with NAME for the name; the arguments are a JSON object, or else each ``parameter``, with KEY,
-    and with IS_TEXT where it says whether its value is text. Without ``begin`` none can be forced.
+    A call may begin at one of ``openings``, and at the beginning of an answer at one of ``first``;
+    ``read`` parses it there. ``closings`` may follow a call, ``inner`` stand inside; no mark begins
+    another's text. To force a call, the grammar writes ``begin`` with the tool's name for NAME, the
+    arguments, and ``end``; without ``begin`` none can be forced. The arguments are a JSON object,
+    or one ``parameter`` (opening and closing text) each, with KEY for the key and IS_TEXT for
+    whether the value is text.
     """
 
     family: str
@@ -38,7 +39,7 @@ class CallForm:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """All texts that may be control tokens."""
+        """All marks, which may be control tokens."""
         return (*self.openings, *self.closings, *self.inner)
 
 
@@ -96,25 +97,19 @@ _mistral = first_of(
     json_calls(r"\[TOOL_CALLS\]"),
     named_calls(rf"\[TOOL_CALLS\]\s*{_NAME}(?:\[CALL_ID\](?P<id>[\w-]{{1,64}}))?(?:\[ARGS\])?"),
 )
-MISTRAL_LIST = CallForm(
-    "Mistral",
-    _mistral,
-    ("[TOOL_CALLS]",),
-    '[TOOL_CALLS][{"name": "NAME", "arguments": ',
-    "}]",
-    inner=("[ARGS]", "[CALL_ID]"),
-)
-MISTRAL_NAMED = CallForm(
-    "Mistral",
-    _mistral,
-    ("[TOOL_CALLS]",),
-    "[TOOL_CALLS]NAME[ARGS]",
-    "",
-    inner=("[ARGS]", "[CALL_ID]"),
-)
+
+
+def _mistral_form(begin: str, end: str) -> CallForm:
+    return CallForm(
+        "Mistral", _mistral, ("[TOOL_CALLS]",), begin, end, inner=("[ARGS]", "[CALL_ID]")
+    )
+
+
+MISTRAL_LIST = _mistral_form('[TOOL_CALLS][{"name": "NAME", "arguments": ', "}]")
+MISTRAL_NAMED = _mistral_form("[TOOL_CALLS]NAME[ARGS]", "")
 LLAMA = CallForm(
     "Llama 3",
-    # Bare JSON may be an answer that was asked for: what does not begin as a call is none.
+    # Bare JSON may be the answer itself: a call must begin with one of these keys.
     json_calls(r'<\|python_tag\|>|(?=\{\s*"(?:name|type|function|parameters)"\s*:)'),
     ("<|python_tag|>",),
     '{"name": "NAME", "parameters": ',
@@ -134,27 +129,22 @@ _deepseek = named_calls(
     r"(?:<｜tool▁calls▁begin｜>\s*)?<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?"
     rf"{_NAME}(?:<｜tool▁sep｜>|\s*```(?:json)?)"
 )
-_DEEPSEEK = (
-    ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),
-    ("```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
-    ("<｜tool▁sep｜>",),
-)
-DEEPSEEK = CallForm(
-    "DeepSeek",
-    _deepseek,
-    _DEEPSEEK[0],
-    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\n",
-    "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-    *_DEEPSEEK[1:],
-)
-DEEPSEEK_V31 = CallForm(
-    "DeepSeek",
-    _deepseek,
-    _DEEPSEEK[0],
-    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>NAME<｜tool▁sep｜>",
-    "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-    *_DEEPSEEK[1:],
-)
+
+
+def _deepseek_form(call: str, end: str) -> CallForm:
+    return CallForm(
+        "DeepSeek",
+        _deepseek,
+        ("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>"),
+        f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{call}",
+        f"{end}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        ("```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
+        ("<｜tool▁sep｜>",),
+    )
+
+
+DEEPSEEK = _deepseek_form("function<｜tool▁sep｜>NAME\n```json\n", "\n```")
+DEEPSEEK_V31 = _deepseek_form("NAME<｜tool▁sep｜>", "")
 KIMI = CallForm(
     "Kimi K2",
     named_calls(
@@ -190,7 +180,7 @@ GEMMA = CallForm(
 
 
 def _dsml(wrapper: str) -> CallForm:
-    """DeepSeek's own marks, around the calls the ``wrapper``."""
+    """DeepSeek's markup language, with calls inside of the tag ``wrapper``."""
     opening, invoke = f"<｜DSML｜{wrapper}>", "<｜DSML｜invoke name="
     return CallForm(
         "DeepSeek DSML",
@@ -211,7 +201,7 @@ def _dsml(wrapper: str) -> CallForm:
 
 
 def _listed(family: str, opening: str, closing: str, keys: tuple[str, str]) -> CallForm:
-    """A list of objects behind a mark."""
+    """A list of objects between two marks."""
     begin = f'{opening}[{{"{keys[0]}": "NAME", "{keys[1]}": '
     header = "".join(f"\\{c}" if c in "|[]" else c for c in opening)
     closings = (closing,) if closing else ()
@@ -223,7 +213,7 @@ NEMOTRON = _listed("Nemotron Nano 2", "<TOOLCALL>", "</TOOLCALL>", ("name", "arg
 COMMAND = _listed("Command R7B", "<|START_ACTION|>", "<|END_ACTION|>", ("tool_name", "parameters"))
 APRIEL = _listed("Apriel", "<tool_calls>", "</tool_calls>", ("name", "arguments"))
 
-# By what a template must mention, all of it; the first that fits counts.
+# By texts that a template must contain, all of them; the first match counts.
 _KNOWN: Mapping[tuple[str, ...], CallForm] = {
     ("｜DSML｜", "function_calls>"): _dsml("function_calls"),  # V3.2
     ("｜DSML｜", "tool_calls>"): _dsml("tool_calls"),  # V4
@@ -250,7 +240,6 @@ FAMILIES = tuple(dict.fromkeys(form.family for form in FORMS))
 
 
 def call_form(template: str) -> CallForm | None:
-    """The form of calls that a template's text tells of; None where it tells of none known."""
-    return next(
-        (form for marks, form in _KNOWN.items() if all(mark in template for mark in marks)), None
-    )
+    """The form of calls in a template's source; None where it is not known."""
+    found = (form for marks, form in _KNOWN.items() if all(mark in template for mark in marks))
+    return next(found, None)

@@ -1,5 +1,6 @@
-"""Reads calls at the beginning of a text: of JSON alone, of a name and JSON, of tagged values."""
+"""Parsers of tool calls at the beginning of a text: JSON, a name and JSON, or tagged values."""
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from typing import Any
 
 from localspec.chat.tools.tool import Tool, ToolCall, as_json, parsed
 
-_HEAD = 240  # characters in which a call must have said its name
+_HEAD = 240  # characters within which a call must name its tool
 # Strings are skipped whole; a quote by itself opens one that has not ended yet.
 _JSON_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
 _PYTHON = {"True": True, "False": False, "None": None}
@@ -15,74 +16,61 @@ _PYTHON = {"True": True, "False": False, "None": None}
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """So many characters are calls; none, without calls: the text begins with no call."""
+    """The first ``length`` characters are calls; without calls, the text begins with none."""
 
     length: int
     calls: tuple[ToolCall, ...]
 
 
 NO_CALL = Span(0, ())
-# What a text begins with, its opening mark included; None while more text can decide. What was
-# decided stays so whatever follows.
+# The calls at the beginning of a text, opening mark included; None while more text can decide.
+# A decision holds whatever follows.
 Reader = Callable[[str, Sequence[Tool]], Span | None]
-# JSON of the object that begins at a place of a text, and where it ends; None where it does not.
+# The JSON of the object that begins at a place of a text, and its end; None where it is incomplete.
 Arguments = Callable[[str, int], tuple[str, int] | None]
 
 
 def json_calls(header: str) -> Reader:
-    """Behind a header, an object or a list of objects that hold name and arguments."""
-    pattern = re.compile(rf"(?:{header})\s*(?=[{{\[])")
+    """Behind a header: an object with name and arguments, or a list of such objects."""
 
-    def read(text: str, tools: Sequence[Tool]) -> Span | None:
-        found = pattern.match(text[:_HEAD])
-        if found is None:
-            return NO_CALL if len(text) >= _HEAD else None
-        end = _json_end(text, found.end())
-        if end is None:
+    def read(text: str, found: re.Match[str], tools: Sequence[Tool]) -> Span | None:
+        whole = _json_value(text, found.end())
+        if whole is None:
             return None
-        value = _value(text[found.end() : end])
+        value = _parse(whole[0])
         calls = [_call(each) for each in (value if isinstance(value, list) else [value])]
-        whole = tuple(call for call in calls if call is not None)
-        return Span(end, whole) if whole and len(whole) == len(calls) else NO_CALL
+        valid = tuple(call for call in calls if call is not None)
+        return Span(whole[1], valid) if valid and len(valid) == len(calls) else NO_CALL
 
-    return read
+    return _behind(rf"(?:{header})\s*(?=[{{\[])", read)
 
 
 def named_calls(header: str, arguments: Arguments | None = None) -> Reader:
-    """Behind a header with the groups ``name`` and perhaps ``id``, an object: the arguments.
+    """Behind a header with the groups ``name`` and perhaps ``id``: an object of arguments.
 
-    They are JSON, or what ``arguments`` can make JSON of.
+    ``arguments`` converts it to JSON where it is in another notation.
     """
-    pattern = re.compile(rf"(?:{header})\s*(?={{)", re.DOTALL)
-    find = arguments or _json_object
 
-    def read(text: str, tools: Sequence[Tool]) -> Span | None:
-        found = pattern.match(text[:_HEAD])
-        if found is None:
-            return NO_CALL if len(text) >= _HEAD else None
-        whole = find(text, found.end())
+    def read(text: str, found: re.Match[str], tools: Sequence[Tool]) -> Span | None:
+        whole = (arguments or _json_value)(text, found.end())
         if whole is None:
             return None
         groups = found.groupdict()
-        call = _made(groups["name"], _value(whole[0]), groups.get("id"))
+        call = _make_call(groups["name"], _parse(whole[0]), groups.get("id"))
         return NO_CALL if call is None else Span(whole[1], (call,))
 
-    return read
+    return _behind(rf"(?:{header})\s*(?={{)", read)
 
 
 def tagged_calls(header: str, parameter: str, starts: str, end: str) -> Reader:
-    """Behind a header with the group ``name``, tagged parameters up to a tag that ends the call.
+    """Behind a header with the group ``name``: tagged parameters, up to the tag ``end``.
 
     ``parameter`` has the groups ``key`` and ``value``, and begins with the text ``starts``. A value
     is text where the tool's schema says so; else it is JSON if it can be (as in llama.cpp).
     """
-    head = re.compile(header)
     one = re.compile(rf"\s*{parameter}", re.DOTALL)
 
-    def read(text: str, tools: Sequence[Tool]) -> Span | None:
-        found = head.match(text[:_HEAD])
-        if found is None:
-            return NO_CALL if len(text) >= _HEAD else None
+    def read(text: str, found: re.Match[str], tools: Sequence[Tool]) -> Span | None:
         schema = next((t.parameters for t in tools if t.name == found["name"]), {})
         arguments: dict[str, Any] = {}
         at = found.end()
@@ -96,11 +84,11 @@ def tagged_calls(header: str, parameter: str, starts: str, end: str) -> Reader:
         possible = rest.startswith(starts) or starts.startswith(rest) or end.startswith(rest)
         return None if possible else NO_CALL
 
-    return read
+    return _behind(header, read)
 
 
 def first_of(*readers: Reader) -> Reader:
-    """What the first of several forms makes of a text that is one."""
+    """The first of several forms that finds a call."""
 
     def read(text: str, tools: Sequence[Tool]) -> Span | None:
         spans = [reader(text, tools) for reader in readers]
@@ -110,71 +98,103 @@ def first_of(*readers: Reader) -> Reader:
     return read
 
 
-def _json_end(text: str, start: int) -> int | None:
-    """Where the object or list ends that begins at ``start``; None where it does not."""
+def _behind(
+    header: str, read: Callable[[str, re.Match[str], Sequence[Tool]], Span | None]
+) -> Reader:
+    """A reader of what follows a header, which must stand at the beginning of the text."""
+    pattern = re.compile(header, re.DOTALL)
+
+    def read_behind(text: str, tools: Sequence[Tool]) -> Span | None:
+        found = pattern.match(text[:_HEAD])
+        if found is None:
+            return NO_CALL if len(text) >= _HEAD else None
+        return read(text, found, tools)
+
+    return read_behind
+
+
+def _json_value(text: str, start: int) -> tuple[str, int] | None:
+    """The text of the object or list that begins at ``start``, and its end."""
     depth = 0
     for token in _JSON_TOKEN.finditer(text, start):
         if token[0] == '"':
             return None
-        if token[0] in "{[":
-            depth += 1
-        elif token[0] in "}]":
-            depth -= 1
-            if depth == 0:
-                return token.end()
+        depth += (token[0] in "{[") - (token[0] in "}]")
+        if depth == 0:
+            return text[start : token.end()], token.end()
     return None
 
 
-def _json_object(text: str, start: int) -> tuple[str, int] | None:
-    end = _json_end(text, start)
-    return None if end is None else (text[start:end], end)
+# Gemma 4's notation: JSON with its own quotes, names unquoted. An open quote matches nothing.
+_GEMMA_TOKEN = re.compile(
+    r'<\|"\|>(?P<text>.*?)<\|"\|>|(?P<mark>[{}\[\],:])|(?P<bare>(?:(?!<\|"\|>)[^{}\[\],:])+)',
+    re.DOTALL,
+)
+_LITERAL = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|true|false|null")
 
 
-def _value(text: str) -> Any:
-    """What a JSON text says; None where it is none."""
+def gemma_object(text: str, start: int) -> tuple[str, int] | None:
+    """A Gemma 4 object as JSON (invalid where the notation is broken), and its end."""
+    parts: list[str] = []
+    depth, at = 0, start
+    while token := _GEMMA_TOKEN.match(text, at):
+        at = token.end()
+        parts.append(_gemma_as_json(token, is_name=text[at : at + 1] == ":"))
+        depth += (token["mark"] or " ") in "{["
+        depth -= (token["mark"] or " ") in "}]"
+        if depth == 0:
+            return "".join(parts), at
+    return None
+
+
+def _gemma_as_json(token: re.Match[str], is_name: bool) -> str:
+    if token["mark"]:
+        return token["mark"]
+    if token["text"] is not None:
+        return json.dumps(token["text"])
+    bare = token["bare"].strip()
+    return bare if not bare or (_LITERAL.fullmatch(bare) and not is_name) else json.dumps(bare)
+
+
+def _parse(text: str, otherwise: Any = None) -> Any:
+    """The value of a JSON text; ``otherwise`` where it is invalid."""
     try:
         return parsed(text)
     except ValueError:
-        return None
+        return otherwise
 
 
 def _call(value: Any) -> ToolCall | None:
-    """A call from an object that names it, or holds one that does, in any of the known keys."""
+    """A call from an object under any of the known keys, or below ``function``."""
     if not isinstance(value, dict):
         return None
     inner = value.get("function")
-    told = {**value, **inner} if isinstance(inner, dict) else value
-    name = told.get("name", told.get("tool_name", inner))
-    given = told.get("arguments", told.get("parameters"))
-    call_id = told.get("id", told.get("tool_call_id"))
-    return _made(name, {} if given is None else given, call_id)
+    found = {**value, **inner} if isinstance(inner, dict) else value
+    name = found.get("name", found.get("tool_name", inner))
+    arguments = found.get("arguments", found.get("parameters"))
+    call_id = found.get("id", found.get("tool_call_id"))
+    return _make_call(name, {} if arguments is None else arguments, call_id)
 
 
-def _made(name: object, arguments: Any, call_id: object) -> ToolCall | None:
-    """A call, if the arguments are an object; some models write one into a string."""
+def _make_call(name: object, arguments: Any, call_id: object) -> ToolCall | None:
+    """A call, if the arguments are an object; some models write the object into a string."""
     if isinstance(arguments, str):
-        arguments = _value(arguments)
+        arguments = _parse(arguments)
     if not isinstance(name, str) or not isinstance(arguments, dict):
         return None
     return ToolCall(name, as_json(arguments), call_id[:64] if isinstance(call_id, str) else "")
 
 
 def _typed(text: str, schema: Mapping[str, Any], key: str) -> Any:
-    """A parameter's value, of which only the text is known."""
+    """A parameter's value by the tool's schema."""
     properties = schema.get("properties")
-    known = properties.get(key) if isinstance(properties, Mapping) else None
-    if is_text(known):
+    if is_text(properties.get(key) if isinstance(properties, Mapping) else None):
         return text
-    if text.strip() in _PYTHON:
-        return _PYTHON[text.strip()]
-    try:
-        return parsed(text)
-    except ValueError:
-        return text
+    return _PYTHON[text.strip()] if text.strip() in _PYTHON else _parse(text, text)
 
 
 def is_text(schema: object) -> bool:
-    """Whether a value by this schema is a text and nothing else."""
+    """Whether a schema allows strings only."""
     if not isinstance(schema, Mapping):
         return False
     if "type" in schema:

@@ -1,4 +1,4 @@
-"""Tools as a request names them, calls of them, and which of them must be called."""
+"""Tools of a request, tool calls, and the choice of tools that must be called."""
 
 import json
 import re
@@ -9,9 +9,9 @@ from typing import Any, Literal, NoReturn
 from localspec.core.errors import UsageError
 
 MAX_TOOLS = 128  # OpenAI's bound
-MAX_DEPTH = 100  # of arguments: Python fails near a thousand levels, where depends on its stack
+MAX_DEPTH = 100  # levels of arguments: Python's json fails near a thousand
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,128}")
-# "none" does not tell the tools; "required" or OpenAI's object with a function's name forces one.
+# "none" hides the tools; "required", or OpenAI's object with a function's name, forces a call.
 ToolChoice = Literal["none", "auto", "required"] | Mapping[str, object]
 
 
@@ -19,17 +19,17 @@ ToolChoice = Literal["none", "auto", "required"] | Mapping[str, object]
 class Tool:
     """A function that the model may call; ``parameters`` is the JSON schema of its arguments.
 
-    ``told`` is what the chat template is given: OpenAI's object.
+    ``definition`` is OpenAI's object, for the chat template.
     """
 
     name: str
     parameters: Mapping[str, Any]
-    told: Mapping[str, object]
+    definition: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that the model wrote: the arguments as a JSON object; ``id`` is "" without its own."""
+    """A call that the model wrote: arguments as JSON text; ``id`` is "" if it gave none."""
 
     name: str
     arguments: str
@@ -37,7 +37,7 @@ class ToolCall:
 
 
 def read_tools(entries: Sequence[Mapping[str, object]]) -> tuple[Tool, ...]:
-    """Tools in OpenAI's form; raises UsageError for what is none."""
+    """Parse tools in OpenAI's form; raises UsageError for invalid ones."""
     if len(entries) > MAX_TOOLS:
         raise UsageError(f"{len(entries)} tools are offered.", f"Expected at most {MAX_TOOLS}.")
     tools = tuple(_read_tool(entry, i) for i, entry in enumerate(entries))
@@ -51,27 +51,27 @@ def _read_tool(entry: Mapping[str, object], i: int) -> Tool:
     function = entry.get("function")
     if entry.get("type") != "function" or not isinstance(function, Mapping):
         raise UsageError(
-            f"tools[{i}] is no function.",
+            f"tools[{i}] is not a function.",
             'Expected {"type": "function", "function": {"name": …, "parameters": …}}.',
         )
     name, parameters = function.get("name"), function.get("parameters")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise UsageError(
-            f"tools[{i}] has no name that can be called.",
+            f"tools[{i}] has no valid name.",
             "Expected up to 128 letters, digits, and characters of _.:/-",
         )
     if not isinstance(parameters or {}, Mapping):
-        raise UsageError(f"The parameters of {name} are no JSON schema.", "Expected an object.")
+        raise UsageError(f"The parameters of {name} are not a JSON schema.", "Expected an object.")
     schema: Mapping[str, Any] = parameters or {"type": "object", "properties": {}}
     description = function.get("description")
-    told = {**function, "description": description or "", "parameters": schema}
-    return Tool(name, schema, {"type": "function", "function": told})
+    shown = {**function, "description": description or "", "parameters": schema}
+    return Tool(name, schema, {"type": "function", "function": shown})
 
 
 def forced_tools(choice: ToolChoice, tools: Sequence[Tool]) -> tuple[Tool, ...]:
-    """Which of the tools one must be called of; () where the model is free.
+    """The tools of which one must be called; () where the model is free.
 
-    Raises UsageError for what is no choice among them.
+    Raises UsageError for an invalid choice.
     """
     if choice in ("none", "auto"):
         return ()
@@ -82,7 +82,7 @@ def forced_tools(choice: ToolChoice, tools: Sequence[Tool]) -> tuple[Tool, ...]:
     function = choice.get("function") if isinstance(choice, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str):
-        _refuse_choice("tool_choice is none that is known.")
+        _refuse_choice("tool_choice is not a known choice.")
     if found := tuple(tool for tool in tools if tool.name == name):
         return found
     _refuse_choice(f"tool_choice names {name[:128]}, which is not offered.")
@@ -97,7 +97,7 @@ def _refuse_choice(message: str) -> NoReturn:
 
 
 def parsed(text: str) -> Any:
-    """The value of a JSON text; raises ValueError for what is none, or not `is_shallow`."""
+    """The value of a JSON text; raises ValueError if it is invalid or not `is_shallow`."""
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
     except RecursionError as error:
@@ -107,31 +107,21 @@ def parsed(text: str) -> Any:
     return value
 
 
-def is_shallow(value: object) -> bool:
-    """Whether a JSON value has no more than MAX_DEPTH levels, so that it can be written again."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        inner = [each.values() if isinstance(each, dict) else each for each in level
-                 if isinstance(each, dict | list)]  # fmt: skip
-        level = [each for values in inner for each in values]
-        if not level:
-            return True
-    return False
+def is_shallow(value: object, levels: int = MAX_DEPTH) -> bool:
+    """Whether a JSON value has no more than MAX_DEPTH levels, so that it can be serialized."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return not inner or (levels > 1 and all(is_shallow(each, levels - 1) for each in inner))
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def as_json(value: object) -> str:
-    """A value as JSON text that is also Unicode: half a surrogate pair stays escaped."""
+    """A value as JSON text in valid Unicode: with a lone surrogate, all is escaped."""
     text = json.dumps(value, ensure_ascii=False)
-    return text if text.isascii() or _is_unicode(text) else json.dumps(value)
-
-
-def _is_unicode(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        return json.dumps(value)
+    return text

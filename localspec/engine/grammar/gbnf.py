@@ -1,7 +1,8 @@
-"""GBNF, llama.cpp's notation of grammars, as llguidance's Lark."""
+"""Converts GBNF, llama.cpp's grammar notation, to llguidance's Lark."""
 
 import json
 from collections.abc import Mapping
+from graphlib import CycleError, TopologicalSorter
 
 from llguidance.gbnf_to_lark import (
     AlternativeNode,
@@ -28,10 +29,9 @@ _NOTHING = '""'
 def gbnf_as_lark(text: str) -> str:
     """Convert GBNF to llguidance's Lark; raises GrammarError for invalid GBNF.
 
-    llguidance's own converter makes lexemes of whole rules. Its lexer takes the longest one, where
-    GBNF tries all: an identifier before ``"x"`` would swallow the x. Here a grammar without
-    recursion becomes one regular expression, and any other one has lexemes of one character, which
-    mean the same.
+    llguidance's own converter makes lexemes of whole rules. Its lexer takes the longest lexeme,
+    where GBNF tries all: an identifier before ``"x"`` would swallow the x. Here a grammar without
+    recursion becomes one regular expression, and any other has lexemes of one character.
     """
     try:
         rules = _Parser().parse(text)
@@ -45,10 +45,10 @@ def gbnf_as_lark(text: str) -> str:
 
 
 class _Parser(GrammarParser):
-    """llguidance's parser, which keeps escapes as they are written; here they are resolved."""
+    """llguidance's parser, extended to resolve escapes."""
 
     def _parse_char(self, pos: Position) -> tuple[str, Position]:
-        """One character: a longer result would be an escape, which no end of a text is."""
+        """One character, which may be written as an escape."""
         if not pos.current():
             raise GbnfToLarkError(pos, "unexpected end")
         if pos.current() != "\\":
@@ -80,7 +80,7 @@ class _Parser(GrammarParser):
             if pos.current() == "-" and pos.advance().current() != "]":
                 last, pos = self._parse_char(pos.advance())
             if last < first:
-                raise GbnfToLarkError(pos, "the range falls")
+                raise GbnfToLarkError(pos, "the range is reversed")
             members += f"{_escaped(first)}-{_escaped(last)}"
         if not members:
             raise GbnfToLarkError(pos, "no character between [ and ]")
@@ -92,7 +92,7 @@ def _escaped(character: str) -> str:
 
 
 def _name(name: str, recursive: bool) -> str:
-    """The name of a rule, or of a part of a regular expression, which is written in capitals."""
+    """The name of a rule, or in capitals of a part of a regular expression."""
     plain = "".join(c if c.islower() or c.isdigit() else f"_{ord(c)}_" for c in name)
     return f"r_{plain}" if recursive else f"R_{plain.upper()}"
 
@@ -103,26 +103,18 @@ def _is_recursive(rules: Mapping[str, RuleNode]) -> bool:
         raise GrammarError(
             "The grammar has no rule named root, where an answer begins.", "Add: root ::= ..."
         )
-    done: set[str] = set()
-    found = False
-
-    def visit(name: str, inside: tuple[str, ...]) -> None:
-        nonlocal found
-        found |= name in inside
-        if name in done or name in inside:
-            return
-        for other in _mentioned(rules[name]):
-            if other not in rules:
-                raise GrammarError(
-                    f"The rule {name} of the grammar mentions {other}, which is not defined.",
-                    f"Add: {other} ::= ...",
-                )
-            visit(other, (*inside, name))
-        done.add(name)
-
-    for name in rules:
-        visit(name, ())
-    return found
+    graph = {name: _mentioned(rule) for name, rule in rules.items()}
+    for name, others in graph.items():
+        if missing := [other for other in others if other not in rules]:
+            raise GrammarError(
+                f"The rule {name} of the grammar mentions {missing[0]}, which is not defined.",
+                f"Add: {missing[0]} ::= ...",
+            )
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError:
+        return True
+    return False
 
 
 def _mentioned(node: ASTNode) -> list[str]:
@@ -132,7 +124,7 @@ def _mentioned(node: ASTNode) -> list[str]:
 
 
 def _lark(node: ASTNode, recursive: bool) -> str:
-    """A part of a rule; texts are single lexemes each character where rules are recursive."""
+    """A part of a rule in Lark; each character is a lexeme where rules are recursive."""
     match node:
         case RuleNode():
             return _lark(node.alternatives, recursive)

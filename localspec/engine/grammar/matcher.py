@@ -1,4 +1,4 @@
-"""Which tokens a grammar allows next, and which it forces, by llguidance's matcher."""
+"""The tokens that a grammar allows or forces next, by llguidance's matcher."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -14,13 +14,13 @@ from localspec.speculative.sampling.constrained import RECALL
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-_DEAD_END = "NoExtensionBias"  # llguidance's name of a place where no token may stand
+_DEAD_END = "NoExtensionBias"  # llguidance's error where no token is allowed
 
 
 class TokenTexts:
-    """A vocabulary as llguidance wants it (its `TokenizerWrapper`).
+    """A vocabulary in the form of llguidance's `TokenizerWrapper`.
 
-    Control tokens count as their text, as in llama.cpp, but for those that end an answer.
+    Control tokens count as their text, as in llama.cpp, except for those that end an answer.
     """
 
     is_tokenizer_wrapper = True
@@ -29,15 +29,15 @@ class TokenTexts:
     def __init__(
         self, tokens: list[bytes], stops: list[int], tokenize: Callable[[str], list[int]]
     ) -> None:
-        self.tokens = tokens if stops else [*tokens, b""]  # one that no model says ends answers
+        self.tokens = tokens if stops else [*tokens, b""]  # an added token ends answers
         self.special_token_ids = stops or [len(tokens)]
         self.eos_token_id = self.special_token_ids[0]
         self._tokenize = tokenize
 
     def __call__(self, text: str) -> list[int]:
-        """Token ids of what a grammar forces, as the model would write it.
+        """Token ids of a text that a grammar forces, as the model would write it.
 
-        Behind a line break, as some vocabularies put a blank before a text.
+        Tokenized behind a line break, as some vocabularies add a blank before a text.
         """
         lead = self._tokenize("\n")
         whole = self._tokenize("\n" + text)
@@ -47,7 +47,7 @@ class TokenTexts:
         return self._longest_first(text.encode())
 
     def _longest_first(self, text: bytes) -> list[int]:
-        """Token ids where the model's own lose bytes; up to a byte that no token has."""
+        """Token ids for a text whose tokenization loses bytes; up to a byte without a token."""
         ids: list[int] = []
         while text:
             sizes = range(min(len(text), self._longest), 0, -1)
@@ -67,14 +67,14 @@ class TokenTexts:
         return max(map(len, self.tokens))
 
     def tokenizer(self) -> "LLTokenizer":
-        """llguidance's form, with a tree of all tokens: half a second for 150,000."""
+        """llguidance's tokenizer with a tree of all tokens: takes 0.5 s for 150,000."""
         from llguidance import LLTokenizer
 
         return LLTokenizer(self, eos_token=self.special_token_ids)  # type: ignore[arg-type]
 
 
 class CompiledGrammar:
-    """A grammar over a vocabulary, at its beginning; raises GrammarError for a bad one."""
+    """A grammar over a vocabulary; raises GrammarError for an invalid one."""
 
     def __init__(self, text: str, tokenizer: "LLTokenizer") -> None:
         from llguidance import LLMatcher
@@ -86,15 +86,15 @@ class CompiledGrammar:
         self.stops = list(tokenizer.eos_tokens)
 
     def matcher(self) -> "LLMatcher":
-        """One at the beginning."""
+        """A matcher at the beginning of the grammar."""
         return self._beginning.deep_copy()
 
 
 class GrammarConstraint:
-    """Which tokens a grammar allows in the answer that begins at position ``start``.
+    """The tokens that a grammar allows in the answer that begins at position ``start``.
 
-    An ``endless`` answer goes on where the grammar allows that. Keeps the masks behind the last
-    tokens it was shown: drafting and verifying ask about the same places.
+    An ``endless`` answer goes on where the grammar allows it. Caches the masks of the last
+    positions: drafting and verifying ask for the same ones.
     """
 
     def __init__(self, grammar: CompiledGrammar, start: int, *, endless: bool = False) -> None:
@@ -104,16 +104,15 @@ class GrammarConstraint:
         self._matcher = grammar.matcher()
         self._read = 0  # tokens that the matcher consumed
         self._tokens: list[int] = []  # of the answer, drafted ones included
-        # By the number of tokens before the place:
+        # By the number of tokens before the position:
         self._masks: dict[int, NDArray[np.bool]] = {}
         self._forced: dict[int, list[int]] = {}
 
     def allows(self, token: int, position: int, history: Sequence[int]) -> bool:
-        """Whether `mask` holds this token: without computing the mask where nothing is forced."""
-        length = position - self._start
+        """Whether `mask` allows this token; avoids computing the mask where possible."""
+        length = self._follow(position, history)
         if length < 0:
             return True
-        self._follow(length, history)
         if length in self._masks or token in self._grammar.stops:
             return bool(self._mask(length)[token])
         if forced := self._forced_at(length):
@@ -121,20 +120,14 @@ class GrammarConstraint:
         return self._reach(length) and self._matcher.validate_tokens([token]) == 1
 
     def mask(self, position: int, history: Sequence[int]) -> NDArray[np.bool]:
-        """Which tokens may stand at ``position``; see `constrained.Constraint`."""
-        length = position - self._start
-        if length < 0:
-            return np.ones(self._grammar.n_vocab, np.bool)
-        self._follow(length, history)
-        return self._mask(length)
+        """The tokens allowed at ``position``; see `constrained.Constraint`."""
+        length = self._follow(position, history)
+        return np.ones(self._grammar.n_vocab, np.bool) if length < 0 else self._mask(length)
 
     def forced(self, position: int, history: Sequence[int]) -> list[int]:
-        """The tokens that alone may stand from ``position`` on; none where there is a choice."""
-        length = position - self._start
-        if length < 0:
-            return []
-        self._follow(length, history)
-        return self._forced_at(length)
+        """The only possible tokens from ``position`` on; none where there is a choice."""
+        length = self._follow(position, history)
+        return [] if length < 0 else self._forced_at(length)
 
     def _forced_at(self, length: int) -> list[int]:
         if length not in self._forced:
@@ -165,16 +158,19 @@ class GrammarConstraint:
         return mask
 
     def _fail(self) -> None:
-        """Begin again behind a dead end; raise GrammarError where a bound was exceeded."""
+        """Restart the matcher after a dead end; raise GrammarError where a limit was exceeded."""
         reason = self._matcher.get_error()
         self._matcher, self._read = self._grammar.matcher(), 0
         if not reason.startswith(_DEAD_END):
             raise refused(reason)
 
-    def _follow(self, length: int, history: Sequence[int]) -> None:
-        """Let the tokens begin with the last ``length`` of this history."""
+    def _follow(self, position: int, history: Sequence[int]) -> int:
+        """Make the end of the history the answer; returns its length, negative before ``start``."""
+        length = position - self._start
+        if length < 0:
+            return length
         both = min(length, len(self._tokens))
-        # A draft's window begins with the first token of all, which is not the one before the rest.
+        # A draft's window begins with BOS, which does not precede the rest.
         first = max(0, both - RECALL, length - len(history) + 1)
         if first > both:
             raise ValueError(f"the history has {len(history)} tokens, too few after {both}")
@@ -185,6 +181,7 @@ class GrammarConstraint:
             self._forced = {at: ids for at, ids in self._forced.items() if at <= shared}
             self._roll_back(shared)
             self._tokens[shared:] = recent[shared - first :]
+        return length
 
     def _roll_back(self, length: int) -> None:
         if self._read > length:
@@ -192,7 +189,7 @@ class GrammarConstraint:
             self._read = length
 
     def _reach(self, length: int) -> bool:
-        """Consume the first ``length`` tokens; False where the grammar refuses one of them."""
+        """Consume the first ``length`` tokens; False where the grammar rejects one of them."""
         self._roll_back(length)
         self._read += self._matcher.try_consume_tokens(self._tokens[self._read : length])
         if self._matcher.is_error():

@@ -1,6 +1,6 @@
-"""What an answer obeys, as the user writes it: GBNF, Lark, a JSON schema, a regular expression.
+"""Reads grammars: GBNF, Lark, JSON schemas and regular expressions, as llguidance's notation.
 
-All become llguidance's own notation, checked and within bounds. Nothing is fetched.
+All are checked for validity and size. References to other documents are not fetched.
 """
 
 import json
@@ -18,8 +18,8 @@ _OPTIONS = {
     "whitespace_pattern": r"[ ]|\n[ \t]{0,20}",  # between the tokens of JSON
     "json_allow_general_unicode_escapes": True,
 }
-_TOLD = 160  # characters of llguidance's own message
-_EXCERPT = re.compile(r"\s*(\d+ \||\^+$)")  # a line of the grammar in it, or a mark below one
+_MOST_CHARACTERS = 160  # of llguidance's message
+_EXCERPT = re.compile(r"\s*(\d+ \||\^+$)")  # a quoted line of the grammar, or the mark below it
 _SCHEMAS_BY_NAME = {"properties", "patternProperties", "$defs", "definitions"}
 _VALUES = {"enum", "const", "default", "examples"}
 _OTHERS = {"additionalProperties", "patternProperties"}
@@ -41,10 +41,10 @@ class ReadGrammar(NamedTuple):
 
 
 def read_grammar(text: str) -> str:
-    """GBNF or Lark in llguidance's notation, which itself is taken as it is.
+    """Convert GBNF or Lark to llguidance's notation, which is also accepted.
 
     A text with ``%llguidance`` or a rule named start is Lark, as in llama.cpp. Raises GrammarError
-    for what is none, or too large.
+    for an invalid or too large grammar.
     """
     from llguidance import LLMatcher
     from llguidance.gbnf_to_lark import is_lark_syntax
@@ -59,7 +59,7 @@ def read_grammar(text: str) -> str:
 
 
 def read_regex(text: str) -> str:
-    """A regular expression, which the whole answer matches; raises GrammarError for a bad one."""
+    """Convert a regular expression for the whole answer; raises GrammarError."""
     from llguidance import LLMatcher
 
     _require_text(text, "regular expression")
@@ -67,11 +67,11 @@ def read_regex(text: str) -> str:
 
 
 def read_schema(text: str) -> ReadGrammar:
-    """Strict JSON that a schema describes, and warnings for keywords that are not enforced.
+    """Convert a JSON schema; warns of keywords that are not enforced.
 
-    Between tokens stands a blank, or a new line and its indent, or nothing, unless the schema's
-    ``x-guidance`` says otherwise. `completed` fills in what a schema leaves open. Raises
-    GrammarError for an invalid schema, or one that cannot be enforced.
+    Between the tokens of JSON stands a blank, or a line break and indentation, or nothing, unless
+    the schema's ``x-guidance`` says otherwise. `completed` fills in what a schema leaves open.
+    Raises GrammarError for an invalid schema, or one that cannot be enforced.
     """
     _require_text(text, "JSON schema")
     try:
@@ -84,13 +84,13 @@ def read_schema(text: str) -> ReadGrammar:
 
 
 def schema_grammar(schema: object) -> ReadGrammar:
-    """`read_schema` of one that is read; raises GrammarError."""
+    """`read_schema` of a parsed schema; raises GrammarError."""
     from llguidance import LLMatcher
 
     if not isinstance(schema, dict):
         if schema is not True:
             raise GrammarError(
-                f"{json.dumps(schema)[:60]} is no JSON schema.",
+                f"{json.dumps(schema)[:60]} is not a JSON schema.",
                 'Give one such as {"type": "object"}.',
             )
         schema = {}
@@ -104,11 +104,11 @@ def schema_grammar(schema: object) -> ReadGrammar:
 def options_of(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The `completed` schema with llguidance's options: ours, over them its ``x-guidance``.
 
-    Raises GrammarError for options that are no object, and for a schema that is nested too deeply.
+    Raises GrammarError for options other than an object, and for a schema nested too deeply.
     """
     given = schema.get("x-guidance", {})
     if not isinstance(given, dict):
-        raise GrammarError("x-guidance of the JSON schema is no object.")
+        raise GrammarError("x-guidance of the JSON schema is not an object.")
     try:
         return {**completed(schema), "x-guidance": {**_OPTIONS, **given, "lenient": True}}
     except RecursionError as error:
@@ -116,17 +116,16 @@ def options_of(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def completed(schema: Any) -> Any:
-    """The schema as llama.cpp's converter reads it, where it leaves something out.
+    """The schema with omissions filled in as llama.cpp's converter does.
 
-    A type that is not named is the one that the keywords are about. An object that lists properties
-    and says nothing of others has no others, unless schemas are combined: each of them would refuse
-    the properties of the others.
+    A missing type is inferred from the keywords. An object with ``properties`` allows no others
+    unless it says so or schemas are combined: each would reject the properties of the others.
     """
     return _complete(schema, closes=not _combines(schema))
 
 
 def _combines(schema: Any) -> bool:
-    """Whether properties stand in a schema beside others that hold at the same place."""
+    """Whether a schema combines ``properties`` with other schemas for the same value."""
     if isinstance(schema, list):
         return any(map(_combines, schema))
     if not isinstance(schema, dict):
@@ -155,7 +154,7 @@ def _complete(schema: Any, closes: bool) -> Any:
 
 
 def limits() -> "LLParserLimits":
-    """llguidance's default bounds on compiling a grammar and on computing a mask."""
+    """llguidance's default limits on compiling a grammar and on computing a mask."""
     from llguidance import LLParserLimits
 
     return LLParserLimits(verbose_errors=False)
@@ -171,11 +170,14 @@ def _checked(grammar: str, what: str) -> ReadGrammar:
 
 
 def refused(reason: str, what: str = "grammar") -> GrammarError:
-    """llguidance's reason why it cannot obey, as a sentence."""
-    told = " ".join(line.strip() for line in reason.splitlines() if not _EXCERPT.match(line))
-    shown = told if len(told) <= _TOLD else f"{told[:_TOLD]}..."
+    """An error with llguidance's reason in one line."""
+    lines = [line.strip() for line in reason.splitlines() if not _EXCERPT.match(line)]
+    shown = " ".join(lines)
+    if len(shown) > _MOST_CHARACTERS:
+        shown = f"{shown[:_MOST_CHARACTERS]}..."
     return GrammarError(
-        f"The {what} cannot be obeyed: {shown.rstrip('.')}.", "See docs/grammar.md for what can."
+        f"The {what} cannot be enforced: {shown.rstrip('.')}.",
+        "See docs/grammar.md for what is supported.",
     )
 
 
@@ -185,12 +187,10 @@ def _require_text(text: str, what: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise GrammarError(
-            f"The {what} holds bytes that are no text.", "Give UTF-8 text."
-        ) from None
+        raise GrammarError(f"The {what} is not valid Unicode.", "Give UTF-8 text.") from None
     if "\0" in text or not text.strip():
         raise GrammarError(f"The {what} is empty, or binary.", "Give text.")
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")

@@ -1,4 +1,4 @@
-"""A grammar that makes the model call one of some tools, in its family's own marks."""
+"""Grammars that force a tool call in the notation of the model's family."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,14 +10,14 @@ from localspec.chat.tools.tool import Tool
 from localspec.core.errors import GrammarError, UsageError
 from localspec.engine.grammar.source import options_of, read_grammar
 
-# A value between tags: no "</", with which the closing tag begins.
+# A value between tags must not contain "</", the beginning of the closing tag.
 _TEXT = "/([^<]|<[^\\/])*/"
 
 
 def tool_grammar(form: CallForm, tools: Sequence[Tool], before: str = "") -> str:
-    """Lark for one call of one of these tools, behind the text ``before``.
+    """Lark for one call of one of these tools, after the text ``before``.
 
-    Raises UsageError where a tool's schema is none that a grammar can hold, or the form itself.
+    Raises UsageError where the form, or the schema of a tool, cannot be expressed in a grammar.
     """
     if not form.begin:
         raise UsageError(
@@ -37,7 +37,7 @@ def tool_grammar(form: CallForm, tools: Sequence[Tool], before: str = "") -> str
 
 
 def _call(form: CallForm, tool: Tool, i: int, before: str) -> list[str]:
-    """The rules of a call: its arguments are a JSON object, or one tagged value each."""
+    """The rules of a call, whose arguments are a JSON object or tagged values."""
     begin, end = (json.dumps(part.replace("NAME", tool.name)) for part in (form.begin, form.end))
     opening = f"call{i}: {json.dumps(before)} {begin}"
     schema = tool.parameters
@@ -47,7 +47,7 @@ def _call(form: CallForm, tool: Tool, i: int, before: str) -> list[str]:
     properties, required = _fields(schema)
     rules, parts = [], list[str]()
     for j, (key, value) in enumerate(properties.items()):
-        # A text and its closing tag are one lexeme: else the text would take the line break.
+        # A text and its closing tag are one lexeme, else the text would consume the line break.
         name = f"V{i}_{j}" if is_text(value) else f"v{i}_{j}"
         opened = form.parameter[0].replace("KEY", key)
         opened = json.dumps(opened.replace("IS_TEXT", str(is_text(value)).lower()))
@@ -62,15 +62,15 @@ def _json(schema: Any) -> str:
 
 
 def _with_definitions(value: Any, schema: Mapping[str, Any]) -> Any:
-    """A property's schema with the definitions of the whole, to which its ``$ref`` may point."""
+    """A property's schema with the definitions that its ``$ref`` may point to."""
     shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     return {**shared, **value} if isinstance(value, dict) else value
 
 
 def _fields(schema: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The properties that are tagged one by one, and which are required.
+    """The properties, which are tagged one by one, and the required ones.
 
-    Raises GrammarError where a schema tells of them in another way.
+    Raises GrammarError for a schema that describes them elsewhere.
     """
     if indirect := [key for key in ("$ref", "anyOf", "oneOf", "allOf") if key in schema]:
         raise GrammarError(
@@ -80,7 +80,7 @@ def _fields(schema: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         )
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict) or not isinstance(required, list):
-        raise GrammarError("properties is no object, or required is no list.")
+        raise GrammarError("properties must be an object, and required a list.")
     if missing := [name for name in required if name not in properties]:
         raise GrammarError(
             f"{missing[0]} is required, but not below properties.", "Describe it there."

@@ -1,1 +1,1 @@
-"""OpenAI's API: its requests read, its replies written."""
+"""OpenAI's API: parsing requests, writing replies."""

@@ -1,4 +1,4 @@
-"""The answers to one request, on their way: merged as they come, and what became of each."""
+"""The answers to one request: their pieces in order of arrival, and what is complete so far."""
 
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -15,66 +15,66 @@ from localspec.speculative.sampling.logprobs import TokenLogprob
 
 @dataclass(slots=True)
 class Choice:
-    """One of the answers, as far as it has come."""
+    """One of the answers, as far as it has come; ``pieces`` counts those that were added."""
 
     index: int
     job: Job
-    parts: list[str] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     tool_calls: list[ToolCall] = field(default_factory=list)
-    responses: int = 0
+    pieces: int = 0
     finish_reason: str | None = None
     stats: GenerationStats = field(default_factory=GenerationStats)
 
-    def add(self, response: Piece) -> None:
-        """What comes next."""
-        self.responses += 1
-        self.parts.append(response.text)
-        self.thoughts.append(response.reasoning)
-        self.logprobs += response.logprobs
-        self.tool_calls += response.tool_calls
-        self.finish_reason = self._reason(response)
-        self.stats = response.stats
+    def add(self, piece: Piece) -> None:
+        """Add the next piece; ``finish_reason`` is then one of OpenAI's."""
+        self.pieces += 1
+        self.texts.append(piece.text)
+        self.thoughts.append(piece.reasoning)
+        self.logprobs += piece.logprobs
+        self.tool_calls += piece.tool_calls
+        self.stats = piece.stats
+        called = piece.finish_reason == "stop" and self.tool_calls
+        renamed = {"context": "length", "stop": "tool_calls" if called else "stop"}
+        self.finish_reason = renamed.get(piece.finish_reason or "", piece.finish_reason)
 
-    def _reason(self, response: Piece) -> str | None:
-        """Why the answer ends here, as OpenAI's API has it: it knows no full context."""
-        if response.finish_reason == "context":
-            return "length"
-        called = self.tool_calls and response.finish_reason == "stop"
-        return "tool_calls" if called else response.finish_reason
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether the request asked for log probabilities."""
+        return self.job.request.options.logprobs is not None
 
     @property
     def seed(self) -> int:
-        """The one that repeats this answer."""
+        """The seed that repeats this answer."""
         return self.job.request.options.sampling.seed
 
     @property
     def text(self) -> str:
-        """The answer."""
-        return "".join(self.parts)
+        """The answer without the reasoning."""
+        return "".join(self.texts)
 
     @property
     def reasoning(self) -> str:
-        """The thoughts before it."""
+        """The reasoning before the answer."""
         return "".join(self.thoughts)
 
 
 class Answers:
-    """The answers to one request; to be iterated once, until each is complete.
+    """The answers to one request; iterate once, until each is complete.
 
-    Whoever has begun them calls `close` once, in the middle or at the end.
+    Call `close` exactly once, also where the iteration was not finished.
     """
 
     def __init__(self, jobs: Sequence[Job], metrics: Metrics) -> None:
         self.choices = [Choice(i, job) for i, job in enumerate(jobs)]
-        self.asked_at = time.monotonic()
+        self._began = time.monotonic()
         self._metrics = metrics
-        self._parts = self._merge()
+        self._pieces = self._merge()
 
     @property
     def complete(self) -> bool:
-        """Whether nothing more comes."""
+        """Whether every answer has ended."""
         return all(choice.finish_reason for choice in self.choices)
 
     @property
@@ -86,42 +86,33 @@ class Answers:
         return total
 
     def __aiter__(self) -> AsyncIterator[tuple[Choice, Piece]]:
-        return self._parts
+        return self._pieces
 
     async def first(self) -> tuple[Choice, Piece]:
-        """What comes first, or the error in its place."""
-        return await anext(self._parts)
+        """The first piece; raises the error that came instead."""
+        return await anext(self._pieces)
 
     async def rest(self) -> None:
-        """Wait until they are complete."""
-        async for _ in self._parts:
+        """Wait until all answers are complete."""
+        async for _ in self._pieces:
             pass
 
     def close(self) -> None:
-        """Want no more of them, and count what they took."""
+        """Cancel what is still under way, and count the answers in the metrics."""
         for choice in self.choices:
             choice.job.cancel()
             self._metrics.count_answer(choice.stats)
 
     async def _merge(self) -> AsyncIterator[tuple[Choice, Piece]]:
-        """Each response as it comes, added to its choice."""
+        """Each piece as it comes, added to its choice; raises Closing for a cut-off answer."""
         choices = {choice.job: choice for choice in self.choices}
-        async for job, response in received(list(choices)):
+        async for job, piece in received(list(choices)):
             choice = choices[job]
-            if response is None:
-                self._end(choice)
-            else:
-                self._add(choice, response)
-                yield choice, response
-
-    def _add(self, choice: Choice, response: Piece) -> None:
-        if not choice.responses:
-            waited = time.monotonic() - self.asked_at
-            self._metrics.first_token_seconds.observe(waited)
-        choice.add(response)
-
-    @staticmethod
-    def _end(choice: Choice) -> None:
-        """Refuse to call an answer whole that was cut off."""
-        if choice.finish_reason is None:
-            raise Closing
+            if piece is not None:
+                if not choice.pieces:
+                    waited = time.monotonic() - self._began
+                    self._metrics.first_token_seconds.observe(waited)
+                choice.add(piece)
+                yield choice, piece
+            elif choice.finish_reason is None:
+                raise Closing

@@ -1,4 +1,4 @@
-"""Chat completions: messages to a prompt, answers as OpenAI's chat API writes them."""
+"""Chat completions: messages to a prompt, and replies in the form of OpenAI's chat API."""
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,19 +12,18 @@ from localspec.chat.answer import Piece
 from localspec.chat.tools.tool import ToolCall
 from localspec.core.errors import UsageError
 from localspec.engine.text_stream import Prompt
-from localspec.server.api.answers import Answers, Choice
+from localspec.server.api.answers import Choice
 from localspec.server.api.messages import Message, NamedTool, ToolChoice, Tools
 from localspec.server.api.replies import Json, Reply, finite, origins, text_of
 from localspec.server.api.requests import WHOLE, AnswerRequest, TokenCount
 from localspec.server.errors import BadRequest
-from localspec.server.queue.job import GenerationRequest
 from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
 
 if TYPE_CHECKING:
-    from localspec.server.service import ServedEngine, Service
+    from localspec.engine.engine import Engine
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max", "default"]
-_OURS = ("messages", "add_generation_prompt", "tools")  # what no request tells a template
+_RESERVED = ("messages", "add_generation_prompt", "tools")  # variables that localspec sets
 
 
 class ChatRequest(AnswerRequest):
@@ -39,41 +38,27 @@ class ChatRequest(AnswerRequest):
     reasoning_effort: Effort | None = None
     enable_thinking: bool | None = None
     chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=64)] | None = None
-    # Parameters of OpenAI's that are not here, and the values at which they change nothing.
+    # Unsupported parameters of OpenAI's API, accepted with values that change nothing.
     modalities: Annotated[list[Literal["text"]], Field(min_length=1, max_length=1)] | None = None
     parallel_tool_calls: bool | None = None
     verbosity: Any = None
 
-    def read(self, service: "Service") -> tuple[list[GenerationRequest], Reply]:
-        """What is to be answered, and how; renders and reads texts, which takes its time."""
-        service.require_model(self.model)
-        grammar, warnings = self.read_grammar()
-        newer = self.max_completion_tokens
-        asks = self.asks(
-            service,
-            [self._prompt(service.engine)],
-            max_tokens=self.max_tokens if newer is None else newer,
-            grammar=grammar,
-            logprobs=self._logprobs,
-        )
-        warnings += self._unread(service.engine)
-        form = _Chat(service.engine, bool(self.return_origins))
-        kind = "chat.completion.chunk" if self.stream else "chat.completion"
-        return asks, Reply(form, self, service.model, kind, warnings)
-
-    def _prompt(self, engine: "ServedEngine") -> Prompt:
+    def prompts(self, engine: "Engine") -> list[Prompt]:
         choice = self.tool_choice
-        return engine.encode_chat(
+        prompt = engine.encode_chat(
             [message.model_dump(exclude_none=True) for message in self.messages],
             thinking=self._thinking,
             tools=[tool.model_dump(exclude_none=True) for tool in self.tools or ()],
             tool_choice=choice.model_dump() if isinstance(choice, NamedTool) else choice or "auto",
             variables=self._variables,
         )
+        return [prompt]
 
-    @property
-    def _logprobs(self) -> int | None:
-        """How many of the likeliest tokens are told for each; None where none are asked for."""
+    def answer_tokens(self) -> int | None:
+        newer = self.max_completion_tokens
+        return self.max_tokens if newer is None else newer
+
+    def top_logprob_count(self) -> int | None:
         if self.top_logprobs is not None and not self.logprobs:
             raise BadRequest(
                 "top_logprobs was given without logprobs.",
@@ -82,96 +67,81 @@ class ChatRequest(AnswerRequest):
             )
         return (self.top_logprobs or 0) if self.logprobs else None
 
+    def template_warnings(self, engine: "Engine") -> list[str]:
+        thinking, variables = self._thinking, self._variables
+        if thinking is None and not variables:
+            return []
+        template = engine.template
+        requested = replace(
+            template,
+            thinking=template.thinking if thinking is None else thinking,
+            variables={**template.variables, **variables},
+        )
+        return [note for note in requested.notes() if note not in template.notes()]
+
     @property
     def _thinking(self) -> bool | None:
         return False if self.reasoning_effort == "none" else self.enable_thinking
 
     @property
     def _variables(self) -> Mapping[str, object]:
-        """What the template is told besides; raises UsageError for what is not the request's."""
+        """Variables for the chat template; raises UsageError for those that localspec sets."""
         given = self.chat_template_kwargs or {}
-        if kept := given.keys() & _OURS:
-            raise UsageError(f"chat_template_kwargs cannot set {min(kept)}.", "Leave it out.")
-        silent = self.reasoning_effort in (None, "none", "default")
-        return {} | given if silent else {"reasoning_effort": self.reasoning_effort} | given
-
-    def _unread(self, engine: "ServedEngine") -> list[str]:
-        """What of all that the template is told by this request it makes nothing of."""
-        thinking, told = self._thinking, self._variables
-        if thinking is None and not told:
-            return []
-        template = engine.template
-        own = template.thinking if thinking is None else thinking
-        asked = replace(template, thinking=own, variables={**template.variables, **told})
-        return [note for note in asked.notes() if note not in template.notes()]
+        if reserved := given.keys() & _RESERVED:
+            raise UsageError(f"chat_template_kwargs cannot set {min(reserved)}.", "Leave it out.")
+        if self.reasoning_effort in (None, "none", "default"):
+            return given
+        return {"reasoning_effort": self.reasoning_effort} | given
 
 
-class _Chat:
-    """Choices with a message, or with what is new of it."""
+class ChatReply(Reply):
+    """Choices with a message, or in a stream with the message's new parts."""
 
-    def __init__(self, engine: "ServedEngine", with_origins: bool) -> None:
-        self._engine = engine
-        self._with_origins = with_origins
+    id_prefix = "chatcmpl"
+    kind = "chat.completion"
+    chunk_kind = "chat.completion.chunk"
 
-    def whole(self, answers: Answers) -> list[Json]:
-        return [
-            {
-                "index": choice.index,
-                "message": _message(choice),
-                "logprobs": self._logprobs(choice, choice.logprobs),
-                "finish_reason": choice.finish_reason,
-                "seed": choice.seed,
-            }
-            for choice in answers.choices
-        ]
+    def content(self, choice: Choice) -> Json:
+        return {"message": _message(choice), "logprobs": self._logprobs(choice, choice.logprobs)}
 
-    def parts(self, choice: Choice, response: Piece) -> Iterator[Json]:
-        if choice.responses == 1:
-            yield _part(choice, {"role": "assistant", "content": ""}) | {"seed": choice.seed}
-        logprobs = self._logprobs(choice, response.logprobs)
-        for delta in self._deltas(choice, response):
-            yield _part(choice, **delta) | {"logprobs": logprobs}
-            logprobs = None  # they are told once
-        if response.finish_reason:
-            yield _part(choice, {}) | {
-                "logprobs": logprobs, "finish_reason": choice.finish_reason,
-            }  # fmt: skip
+    def deltas(self, choice: Choice, piece: Piece) -> Iterator[Json]:
+        if choice.pieces == 1:
+            role = {"role": "assistant", "content": ""}
+            yield {"delta": role, "logprobs": None, "finish_reason": None, "seed": choice.seed}
+        logprobs = self._logprobs(choice, piece.logprobs)
+        for delta in self._new_parts(choice, piece):
+            yield {**delta, "logprobs": logprobs, "finish_reason": None}
+            logprobs = None  # sent with the first part only
+        if piece.finish_reason:
+            yield {"delta": {}, "logprobs": logprobs, "finish_reason": choice.finish_reason}
 
-    def _deltas(self, choice: Choice, response: Piece) -> Iterator[Json]:
-        """What is new: thoughts, text, calls, each by itself."""
-        for reasoning, group in groupby(response.parts, lambda piece: piece.reasoning):
-            pieces = list(group)
-            text = "".join([piece.text for piece in pieces])
+    def _new_parts(self, choice: Choice, piece: Piece) -> Iterator[Json]:
+        """Reasoning, text and tool calls of a piece, each by itself."""
+        for reasoning, group in groupby(piece.parts, lambda part: part.reasoning):
+            parts = list(group)
+            text = "".join([part.text for part in parts])
             delta: Json = {"delta": {"reasoning_content" if reasoning else "content": text}}
-            yield delta | ({"origins": origins(pieces)} if self._with_origins else {})
-        before = len(choice.tool_calls) - len(response.tool_calls)
-        for i, call in enumerate(response.tool_calls, before):
+            yield delta | ({"origins": origins(parts)} if self.request.return_origins else {})
+        before = len(choice.tool_calls) - len(piece.tool_calls)
+        for i, call in enumerate(piece.tool_calls, before):
             yield {"delta": {"tool_calls": [{"index": i, **_call(call)}]}}
 
     def _logprobs(self, choice: Choice, entries: Sequence[TokenLogprob]) -> Json | None:
-        """How likely the tokens were, the one that ended the answer left out."""
-        if choice.job.request.options.logprobs is None:
+        if not choice.has_logprobs:
             return None
-        shown = [entry for entry in entries if not self._engine.is_stop(entry.token)]
-        return {"content": [self._token(entry) for entry in shown], "refusal": None}
+        return {"content": [*map(self._token, self.reported(entries))], "refusal": None}
 
     def _token(self, entry: TokenLogprob) -> Json:
-        top = [self._likely(token, value) for token, value in entry.top]
-        return {**self._likely(entry.token, entry.logprob), "top_logprobs": top}
+        top = [self._candidate(token, value) for token, value in entry.top]
+        return {**self._candidate(entry.token, entry.logprob), "top_logprobs": top}
 
-    def _likely(self, token: int, logprob: float) -> Json:
-        data = self._engine.piece(token)
+    def _candidate(self, token: int, logprob: float) -> Json:
+        data = self.engine.piece(token)
         return {"token": text_of(data), "logprob": finite(logprob), "bytes": list(data)}
 
 
-def _part(choice: Choice, delta: Json, **more: object) -> Json:
-    return {
-        "index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None, **more,
-    }  # fmt: skip
-
-
 def _message(choice: Choice) -> Json:
-    """The whole answer; beside calls without text there is no content."""
+    """The whole answer; ``content`` is null where there are only tool calls."""
     calls = [_call(call) for call in choice.tool_calls]
     content = choice.text if choice.text or not calls else None
     message: Json = {"role": "assistant", "content": content, "refusal": None}
@@ -181,7 +151,7 @@ def _message(choice: Choice) -> Json:
 
 
 def _call(call: ToolCall) -> Json:
-    """A call under its own id, or one that it is given."""
+    """A tool call with the model's id, or with a random one."""
     return {
         "id": call.id or f"call_{secrets.token_hex(12)}",
         "type": "function",

@@ -1,60 +1,51 @@
-"""Completions: texts or token ids continued, as OpenAI's older API writes them."""
+"""Completions: texts or token ids continued, in the form of OpenAI's older API."""
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
 from localspec.chat.answer import Piece
 from localspec.engine.text_stream import Prompt, Reading
-from localspec.server.api.answers import Answers, Choice
+from localspec.server.api.answers import Choice
 from localspec.server.api.replies import Json, Reply, finite, origins, text_of
 from localspec.server.api.requests import MOST_ANSWERS, TRUTH, WHOLE, AnswerRequest, Text
 from localspec.server.errors import BadRequest
-from localspec.server.queue.job import GenerationRequest
 from localspec.speculative.sampling.logprobs import MAX_LOGPROBS, TokenLogprob
 
 if TYPE_CHECKING:
-    from localspec.server.service import ServedEngine, Service
+    from localspec.engine.engine import Engine
 
 Ids = Annotated[
     list[Annotated[int, Field(ge=0, le=2**31 - 1), WHOLE]],
     Field(min_length=1, max_length=2**20, fail_fast=True),
 ]
-Prompted = Annotated[Text, StringConstraints(min_length=1)]
+PromptText = Annotated[Text, StringConstraints(min_length=1)]
 Several = Field(min_length=1, max_length=MOST_ANSWERS)
 
 
 class CompletionRequest(AnswerRequest):
     """POST /v1/completions."""
 
-    prompt: Prompted | Ids | Annotated[list[Prompted], Several] | Annotated[list[Ids], Several]
+    prompt: PromptText | Ids | Annotated[list[PromptText], Several] | Annotated[list[Ids], Several]
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS), WHOLE] | None = None
-    # Parameters of OpenAI's that are not here, and the values at which they change nothing.
+    # Unsupported parameters of OpenAI's API, accepted with values that change nothing.
     echo: Annotated[Literal[False], TRUTH] | None = None
     best_of: Annotated[int, Field(ge=1, le=1), WHOLE] | None = None  # Literal[1] takes true
     suffix: Literal[""] | None = None
 
-    def read(self, service: "Service") -> tuple[list[GenerationRequest], Reply]:
-        """What is to be answered, and how; reads texts, which takes its time."""
-        service.require_model(self.model)
-        grammar, warnings = self.read_grammar()
+    def prompts(self, engine: "Engine") -> list[Prompt]:
         given = self.prompt if isinstance(self.prompt, list) else [self.prompt]
         texts = [given] if isinstance(given[0], int) else given
-        asks = self.asks(
-            service,
-            [_prompt(service.engine, text) for text in texts],
-            max_tokens=self.max_tokens,
-            grammar=grammar,
-            logprobs=self.logprobs,
-        )
-        form = _Completion(service.engine, bool(self.return_origins))
-        return asks, Reply(form, self, service.model, "text_completion", warnings)
+        return [_prompt(engine, text) for text in texts]
+
+    def top_logprob_count(self) -> int | None:
+        return self.logprobs
 
 
-def _prompt(engine: "ServedEngine", text: str | list[int]) -> Prompt:
-    """Text as token ids with BOS where the model wants one, or the ids as they were given."""
+def _prompt(engine: "Engine", text: str | list[int]) -> Prompt:
+    """Text as token ids with BOS where the model wants one, or the given ids."""
     if isinstance(text, str):
         return engine.encode_text(text)
     if (largest := max(text)) >= (n_vocab := engine.target.n_vocab):
@@ -66,43 +57,34 @@ def _prompt(engine: "ServedEngine", text: str | list[int]) -> Prompt:
     return Prompt(text, Reading(engine.piece))
 
 
-class _Completion:
-    """Choices with a text, or with what is new of it."""
+class CompletionReply(Reply):
+    """Choices with a text, or in a stream with the new part of it."""
 
-    def __init__(self, engine: "ServedEngine", with_origins: bool) -> None:
-        self._engine = engine
-        self._with_origins = with_origins
-        self._told: dict[int, int] = {}  # characters of each choice that logprobs were told of
+    id_prefix = "cmpl"
+    kind = chunk_kind = "text_completion"
 
-    def whole(self, answers: Answers) -> list[Json]:
-        return [
-            self._choice(choice, choice.text, choice.logprobs) | {"seed": choice.seed}
-            for choice in answers.choices
-        ]
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._offsets: dict[int, int] = {}  # by choice: characters with logprobs so far
 
-    def parts(self, choice: Choice, response: Piece) -> Iterator[Json]:
-        part = self._choice(choice, response.text, response.logprobs)
-        yield part | {"origins": origins(response.parts)} if self._with_origins else part
+    def content(self, choice: Choice) -> Json:
+        return {"text": choice.text, "logprobs": self._logprobs(choice, choice.logprobs)}
 
-    def _choice(self, choice: Choice, text: str, entries: Sequence[TokenLogprob]) -> Json:
-        asked = choice.job.request.options.logprobs is not None
-        return {
-            "index": choice.index,
-            "text": text,
-            "logprobs": self._logprobs(choice.index, entries) if asked else None,
-            "finish_reason": choice.finish_reason,
-        }
+    def deltas(self, choice: Choice, piece: Piece) -> Iterator[Json]:
+        delta: Json = {"text": piece.text, "logprobs": self._logprobs(choice, piece.logprobs)}
+        delta["finish_reason"] = choice.finish_reason
+        yield delta | ({"origins": origins(piece.parts)} if self.request.return_origins else {})
 
-    def _logprobs(self, index: int, entries: Sequence[TokenLogprob]) -> Json:
-        """How likely the tokens were, the one that ended the answer left out.
-
-        Offsets are those of the tokens' texts one behind the other, from the answer's beginning.
-        """
-        shown = [entry for entry in entries if not self._engine.is_stop(entry.token)]
-        tokens = [text_of(self._engine.piece(entry.token)) for entry in shown]
-        *offsets, self._told[index] = accumulate(map(len, tokens), initial=self._told.get(index, 0))
+    def _logprobs(self, choice: Choice, entries: Sequence[TokenLogprob]) -> Json | None:
+        """Lists of one entry per token; offsets count the tokens' texts from the beginning."""
+        if not choice.has_logprobs:
+            return None
+        shown = self.reported(entries)
+        tokens = [text_of(self.engine.piece(entry.token)) for entry in shown]
+        begin = self._offsets.get(choice.index, 0)
+        *offsets, self._offsets[choice.index] = accumulate(map(len, tokens), initial=begin)
         tops = [
-            {text_of(self._engine.piece(token)): finite(value) for token, value in entry.top}
+            {text_of(self.engine.piece(token)): finite(value) for token, value in entry.top}
             for entry in shown
         ]
         return {

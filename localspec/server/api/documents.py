@@ -1,4 +1,4 @@
-"""Replies as the OpenAPI document describes them: OpenAI's objects, with what localspec adds."""
+"""Types of the replies, for the OpenAPI document: OpenAI's objects with localspec's fields."""
 
 from typing import Any, Literal, NotRequired
 
@@ -8,7 +8,7 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class ErrorDetail(TypedDict):
-    """What went wrong; ``param`` is the field at fault."""
+    """``param`` is the field at fault."""
 
     message: str
     type: str
@@ -17,19 +17,15 @@ class ErrorDetail(TypedDict):
 
 
 class Error(TypedDict):
-    """The body of every refusal."""
-
     error: ErrorDetail
 
 
 class PromptDetails(TypedDict):
-    """Of the prompt's tokens."""
-
     cached_tokens: int
 
 
 class Usage(TypedDict):
-    """Tokens; a prompt counts once, however many answers it has."""
+    """Token counts; a prompt counts once, however many answers it has."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -40,8 +36,8 @@ class Usage(TypedDict):
 class Timings(TypedDict):
     """llama-server's figures: tokens, milliseconds, tokens per second.
 
-    ``draft_speedup`` is an estimate of what drafting gained over plain decoding, null where the
-    costs of the pair are not known; ``rounds`` are the target's passes.
+    ``draft_speedup`` is estimated against plain decoding, null where the costs of the pair are
+    not known; ``rounds`` are the target's passes.
     """
 
     cache_n: int
@@ -59,45 +55,33 @@ class Timings(TypedDict):
     rounds: int
 
 
-class Likely(TypedDict):
-    """A token with the natural log of its probability."""
-
+class Candidate(TypedDict):
     token: str
     logprob: float
     bytes: list[int]
 
 
-class Token(Likely):
-    """A token of the answer, and what else was likely in its place."""
-
-    top_logprobs: list[Likely]
+class Token(Candidate):
+    top_logprobs: list[Candidate]
 
 
 class ChatLogprobs(TypedDict):
-    """How likely the tokens were."""
-
     content: list[Token]
     refusal: None
 
 
 class CalledFunction(TypedDict):
-    """Name and arguments, the text of a JSON object."""
-
     name: str
     arguments: str
 
 
 class Call(TypedDict):
-    """A call of a tool."""
-
     id: str
     type: Literal["function"]
     function: CalledFunction
 
 
 class AnswerMessage(TypedDict):
-    """The model's turn, its thoughts apart."""
-
     role: Literal["assistant"]
     content: str | None
     refusal: None
@@ -116,7 +100,7 @@ class ChatChoice(TypedDict):
 
 
 class CompletionLogprobs(TypedDict):
-    """How likely the tokens were, in lists of one length."""
+    """Lists with one entry per token."""
 
     tokens: list[str]
     token_logprobs: list[float]
@@ -145,29 +129,21 @@ class _Reply(TypedDict):
 
 
 class ChatCompletion(_Reply):
-    """The reply to a chat request."""
-
     object: Literal["chat.completion"]
     choices: list[ChatChoice]
 
 
 class Completion(_Reply):
-    """The reply to a request for completions."""
-
     object: Literal["text_completion"]
     choices: list[CompletionChoice]
 
 
 class ModelMeta(TypedDict):
-    """Sizes, in tokens."""
-
     n_ctx: int
     n_vocab: int
 
 
 class Model(TypedDict):
-    """The model under one of its names."""
-
     id: str
     object: Literal["model"]
     created: int
@@ -176,19 +152,19 @@ class Model(TypedDict):
 
 
 class Models(TypedDict):
-    """The model under all of its names."""
+    """One model, under each of its names."""
 
     object: Literal["list"]
     data: list[Model]
 
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": Error, "description": "A request that cannot be answered."},
-    "5XX": {"model": Error, "description": "No answer, through no fault of the request."},
+    "4XX": {"model": Error, "description": "The request is invalid."},
+    "5XX": {"model": Error, "description": "The server failed, or has no room now."},
 }
 
 
 def answered(reply: type[Any]) -> dict[int | str, dict[str, Any]]:
-    """The responses of a path that answers, whole or streamed."""
+    """The responses of a path with answers, whole or streamed."""
     events: dict[str, Any] = {"text/event-stream": {}}
     return {200: {"model": reply, "content": events}, **ERRORS}

@@ -1,18 +1,15 @@
-"""Messages and tools of a chat request, as OpenAI's API has them."""
+"""Messages and tools of a chat request, in OpenAI's form."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
+from localspec.chat.message import MAX_CALLS
 from localspec.chat.tools.tool import MAX_TOOLS
-from localspec.server.api.requests import WHOLE, Name, Part, Text
-
-_MOST_CALLS = 128
+from localspec.server.api.requests import WHOLE, Name, RequestObject, Text
 
 
-class TextPart(Part):
-    """A piece of a message's text."""
-
+class TextPart(RequestObject):
     type: Literal["text"]
     text: Text
     cache_control: Any = None
@@ -21,63 +18,53 @@ class TextPart(Part):
 Content = Text | Annotated[list[TextPart], Field(max_length=10_000, fail_fast=True)]
 
 
-class SystemMessage(Part):
-    """What the model is told before the conversation."""
-
+class SystemMessage(RequestObject):
     role: Literal["system", "developer"]
     content: Content
     name: Name | None = None
 
 
-class UserMessage(Part):
-    """A question."""
-
+class UserMessage(RequestObject):
     role: Literal["user"]
     content: Content
     name: Name | None = None
 
 
-class CalledFunction(Part):
-    """Name and arguments of a call, which are the text of a JSON object."""
+class CalledFunction(RequestObject):
+    """``arguments`` are a JSON object, or the text of one."""
 
     name: Name
     arguments: Text | dict[str, Any]
-    # What the openai package adds where it reads a call.
+    # Added by the openai package when it parses a call.
     parsed_arguments: Any = None
 
 
-class CallOfTool(Part):
-    """A call that the model made earlier."""
-
+class ToolCall(RequestObject):
     id: Name
     type: Literal["function"] = "function"
     function: CalledFunction
     index: Annotated[int, WHOLE] | None = None
 
 
-class AssistantMessage(Part):
-    """An earlier answer, with what replies carry and clients send back."""
+class AssistantMessage(RequestObject):
+    """An earlier answer, with all fields that clients send back."""
 
     role: Literal["assistant"]
     content: Content | None = None
     reasoning_content: Text | None = None
-    tool_calls: (
-        Annotated[list[CallOfTool], Field(max_length=_MOST_CALLS, fail_fast=True)] | None
-    ) = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=MAX_CALLS, fail_fast=True)] | None = None
     name: Name | None = None
     refusal: None = None
     audio: None = None
     function_call: None = None
     annotations: Any = None
-    # What clients add to an answer that they read: openai the first, litellm the others.
+    # Added by clients to answers: the first by openai, the others by litellm.
     parsed: Any = None
     provider_specific_fields: Any = None
     thinking_blocks: Any = None
 
 
-class ToolMessage(Part):
-    """What a call came to."""
-
+class ToolMessage(RequestObject):
     role: Literal["tool"]
     content: Content
     tool_call_id: Name
@@ -89,8 +76,8 @@ Message = Annotated[
 ]
 
 
-class OfferedFunction(Part):
-    """A function that the model may call; ``parameters`` is a JSON schema of its arguments."""
+class OfferedFunction(RequestObject):
+    """``parameters`` is a JSON schema of the arguments."""
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
     description: Text | None = None
@@ -98,21 +85,17 @@ class OfferedFunction(Part):
     strict: bool | None = None
 
 
-class OfferedTool(Part):
-    """A tool that the model may call."""
-
+class OfferedTool(RequestObject):
     type: Literal["function"]
     function: OfferedFunction
 
 
-class NamedFunction(Part):
-    """The name of an offered function."""
-
+class NamedFunction(RequestObject):
     name: Name
 
 
-class NamedTool(Part):
-    """The tool that must be called."""
+class NamedTool(RequestObject):
+    """A tool choice: the tool that must be called."""
 
     type: Literal["function"]
     function: NamedFunction

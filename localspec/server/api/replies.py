@@ -1,10 +1,11 @@
-"""Parts of replies that both kinds have: who answers, usage, llama-server's timings, events."""
+"""What both kinds of reply share: head, usage, llama-server's timings, server-sent events."""
 
 import json
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastapi.sse import format_sse_event
 
@@ -15,49 +16,53 @@ from localspec.server.api.answers import Answers, Choice
 from localspec.server.api.documents import Timings, Usage
 from localspec.server.api.requests import AnswerRequest
 from localspec.server.errors import describe, presentable
+from localspec.speculative.sampling.logprobs import TokenLogprob
+
+if TYPE_CHECKING:
+    from localspec.server.service import Service
 
 Json = dict[str, Any]
 
 
-class Form(Protocol):
-    """How one of OpenAI's two APIs writes answers."""
+class Reply(ABC):
+    """A reply under one id, as one JSON object or as a stream of events."""
 
-    def whole(self, answers: Answers) -> list[Json]:
-        """The choices of a reply in one piece."""
-        ...
+    id_prefix: ClassVar[str]
+    kind: ClassVar[str]
+    chunk_kind: ClassVar[str]
 
-    def parts(self, choice: Choice, response: Piece) -> Iterator[Json]:
-        """What a stream says of a response: choices, each an event's only one."""
-        ...
-
-
-class Reply:
-    """A reply under one id, whole or as events."""
-
-    def __init__(
-        self, form: Form, request: AnswerRequest, model: str, kind: str, warnings: Sequence[str]
-    ) -> None:
-        prefix = "chatcmpl" if kind.startswith("chat") else "cmpl"
-        self._form = form
-        self._request = request
+    def __init__(self, request: AnswerRequest, service: "Service", warnings: Sequence[str]) -> None:
+        self.request = request
+        self.engine = service.engine
         self._warnings = {"warnings": [*map(presentable, warnings)]} if warnings else {}
         self._head: Json = {
-            "id": f"{prefix}-{secrets.token_hex(12)}",
-            "object": kind,
+            "id": f"{self.id_prefix}-{secrets.token_hex(12)}",
+            "object": self.chunk_kind if request.stream else self.kind,
             "created": int(time.time()),
-            "model": model,
+            "model": service.model,
             "system_fingerprint": f"localspec-{__version__}",
         }
 
+    @abstractmethod
+    def content(self, choice: Choice) -> Json:
+        """What a choice holds of a complete answer."""
+
+    @abstractmethod
+    def deltas(self, choice: Choice, piece: Piece) -> Iterator[Json]:
+        """What a piece adds to its choice, one event each."""
+
     def whole(self, answers: Answers) -> Json:
-        """The reply in one piece, when the answers are complete."""
-        return {
-            **self._head,
-            "choices": self._form.whole(answers),
-            "usage": usage(answers.choices),
-            "timings": timings(answers.stats),
-            **self._warnings,
-        }
+        """The reply as one object, when the answers are complete."""
+        choices = [
+            {
+                "index": choice.index,
+                **self.content(choice),
+                "finish_reason": choice.finish_reason,
+                "seed": choice.seed,
+            }
+            for choice in answers.choices
+        ]
+        return {**self._head, "choices": choices, **self._totals(answers), **self._warnings}
 
     async def events(
         self, answers: Answers, first: tuple[Choice, Piece], request_id: str
@@ -66,30 +71,38 @@ class Reply:
         try:
             for body in self._chunks(answers, *first):
                 yield _event(body)
-            async for choice, response in answers:
-                for body in self._chunks(answers, choice, response):
+            async for choice, piece in answers:
+                for body in self._chunks(answers, choice, piece):
                     yield _event(body)
         except Exception as error:
             yield _event(describe(error, request_id)[1])
             return
-        if self._request.includes_usage:
-            yield _event(self._last(answers) | {"choices": [], "usage": usage(answers.choices)})
+        if self.request.includes_usage:
+            body = {**self._head, "choices": [], **self._totals(answers), **self._warnings}
+            yield _event(body)
         yield format_sse_event(data_str="[DONE]")
 
-    def _chunks(self, answers: Answers, choice: Choice, response: Piece) -> Iterator[Json]:
-        no_usage = {"usage": None} if self._request.includes_usage else {}
-        draft = {"tokens": response.draft_tokens, "status": response.status.value}
-        drafting = {"draft": draft} if self._request.return_origins else {}
-        for part in self._form.parts(choice, response):
-            body = {**self._head, "choices": [part], **no_usage, **drafting}
-            if self._request.timings_per_token:
-                body["timings"] = timings(response.stats)
-            if part["finish_reason"] and answers.complete and not no_usage:
-                body = self._last(answers) | {"choices": [part], **drafting}
+    def reported(self, entries: Sequence[TokenLogprob]) -> list[TokenLogprob]:
+        """Without the token that ended the answer."""
+        return [entry for entry in entries if not self.engine.is_stop(entry.token)]
+
+    def _chunks(self, answers: Answers, choice: Choice, piece: Piece) -> Iterator[Json]:
+        common = dict(self._head)
+        if self.request.includes_usage:
+            common["usage"] = None
+        if self.request.return_origins:
+            common["draft"] = {"tokens": piece.draft_tokens, "status": piece.status.value}
+        if self.request.timings_per_token:
+            common["timings"] = timings(piece.stats)
+        for delta in self.deltas(choice, piece):
+            body = {**common, "choices": [{"index": choice.index, **delta}]}
+            if delta["finish_reason"] and answers.complete and not self.request.includes_usage:
+                body |= {"timings": timings(answers.stats), **self._warnings}
             yield body
 
-    def _last(self, answers: Answers) -> Json:
-        return {**self._head, "timings": timings(answers.stats), **self._warnings}
+    @staticmethod
+    def _totals(answers: Answers) -> Json:
+        return {"usage": usage(answers.choices), "timings": timings(answers.stats)}
 
 
 def _event(body: Json) -> bytes:
@@ -97,22 +110,20 @@ def _event(body: Json) -> bytes:
 
 
 def usage(choices: Sequence[Choice]) -> Usage:
-    """Tokens as OpenAI counts them: a prompt once, however many answers it has."""
-    prompts = {id(choice.job.request.prompt): len(choice.job.request.prompt) for choice in choices}
-    read, generated = sum(prompts.values()), sum(choice.stats.tokens for choice in choices)
-    cached = {
-        id(choice.job.request.prompt): choice.stats.cached_tokens for choice in reversed(choices)
-    }
+    """Token counts as in OpenAI's API: a prompt counts once, however many answers it has."""
+    first = {id(choice.job.request.prompt): choice for choice in reversed(choices)}.values()
+    read = sum(len(choice.job.request.prompt) for choice in first)
+    generated = sum(choice.stats.tokens for choice in choices)
     return {
         "prompt_tokens": read,
         "completion_tokens": generated,
         "total_tokens": read + generated,
-        "prompt_tokens_details": {"cached_tokens": sum(cached.values())},
+        "prompt_tokens_details": {"cached_tokens": sum(c.stats.cached_tokens for c in first)},
     }
 
 
 def timings(stats: GenerationStats) -> Timings:
-    """Figures under llama-server's names, in milliseconds; the speed-up is over plain decoding."""
+    """Figures under llama-server's names, in milliseconds; ``draft_speedup`` is an estimate."""
     prompt_ms = 1000 * stats.prompt_seconds
     predicted_ms = 1000 * stats.seconds
     return {
@@ -133,15 +144,15 @@ def timings(stats: GenerationStats) -> Timings:
 
 
 def finite(logprob: float) -> float:
-    """A log probability that JSON can hold: OpenAI's least one stands for none."""
+    """A log probability as JSON can hold it; OpenAI's minimum, -9999, stands for -infinity."""
     return max(logprob, -9999.0)
 
 
 def text_of(data: bytes) -> str:
-    """The text of a token, which may be a part of a character."""
+    """The text of a token, which may be an incomplete character."""
     return data.decode("utf-8", "replace")
 
 
-def origins(pieces: Sequence[TextPart]) -> list[Json]:
-    """Where each piece of text came from."""
-    return [piece._asdict() for piece in pieces]
+def origins(parts: Sequence[TextPart]) -> list[Json]:
+    """The origin of each part of a piece: drafted, corrected, plain."""
+    return [part._asdict() for part in parts]

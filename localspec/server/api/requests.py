@@ -1,6 +1,5 @@
-"""What requests for chats and completions share: where an answer ends, how it is sampled."""
+"""Fields and checks that chat and completion requests share."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,8 +14,9 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from localspec.chat.window import require_room
-from localspec.core.config import MAX_DRAFT_TOKENS, DraftTokens
+from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.core.errors import UsageError
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import MAX_SEED, SamplingParams, require_fixed_length
 from localspec.engine.grammar.source import MAX_CHARACTERS, read_grammar, read_regex, schema_grammar
 from localspec.engine.text_stream import Prompt
@@ -24,20 +24,21 @@ from localspec.server.errors import BadRequest
 from localspec.server.queue.job import GenerationRequest
 
 if TYPE_CHECKING:
+    from localspec.engine.engine import Engine
     from localspec.server.service import Service
 
-MOST_ANSWERS = 16  # of one request, all prompts and choices together
+MOST_ANSWERS = 16  # to one request: prompts times choices
 _MOST_TOKENS = 2**31 - 1
 _MOST_ENTRIES = 1024  # of an object
 
 
 def _whole(value: object) -> object:
-    """A number without fraction is a whole one, however JSON writes it."""
+    """Accept 3.0 as the integer 3: JSON makes no difference."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _truth(value: object) -> object:
-    """Neither 0 nor 1, which in Python equal what JSON tells apart."""
+    """Refuse 0 and 1, which equal false and true in Python."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         raise PydanticCustomError("bool_type", "Input should be true or false")
     return value
@@ -60,10 +61,10 @@ def _few(given: object) -> object:
     return given
 
 
-class Part(BaseModel):
-    """A JSON object of a request: of exact types, without fields that nobody knows.
+class RequestObject(BaseModel):
+    """A JSON object in a request: strict types, no unknown fields.
 
-    Lists of them, and other long lists, fail at their first error: a million take a minute to tell.
+    Long lists fail at their first error: collecting a million errors takes a minute.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -74,38 +75,30 @@ class Part(BaseModel):
         return _few(given)
 
 
-class StreamOptions(Part):
-    """What a stream tells besides the text."""
-
+class StreamOptions(RequestObject):
     include_usage: bool | None = None
     include_obfuscation: Annotated[Literal[False], TRUTH] | None = None
 
 
-class JsonSchema(Part):
-    """A JSON schema with its name."""
-
+class JsonSchema(RequestObject):
     name: Name
     description: Annotated[str, StringConstraints(max_length=MAX_CHARACTERS)] | None = None
     schema_: dict[str, Any] | None = Field(None, alias="schema")
     strict: bool | None = None
 
 
-class TextFormat(Part):
-    """Free text."""
-
+class TextFormat(RequestObject):
     type: Literal["text"]
 
 
-class JsonObjectFormat(Part):
-    """Any JSON object, or as in llama-server one that a schema describes."""
+class JsonObjectFormat(RequestObject):
+    """Any JSON object, or one that matches a schema (llama-server's extension)."""
 
     type: Literal["json_object"]
     schema_: dict[str, Any] | None = Field(None, alias="schema")
 
 
-class JsonSchemaFormat(Part):
-    """What a JSON schema describes."""
-
+class JsonSchemaFormat(RequestObject):
     type: Literal["json_schema"]
     json_schema: JsonSchema
 
@@ -115,8 +108,8 @@ ResponseFormat = Annotated[
 ]
 
 
-class AnswerRequest(Part):
-    """Fields of both kinds of request; what is left out, or null, is the server's default."""
+class AnswerRequest(RequestObject):
+    """Fields of both kinds of request; a field that is absent or null takes the default."""
 
     model: Name | None = None
     n: Annotated[int, Field(ge=1, le=8), WHOLE] | None = None
@@ -143,19 +136,19 @@ class AnswerRequest(Part):
         ]
         | None
     ) = None
-    # What the answer obeys.
+    # Constraints on the answer's text.
     response_format: ResponseFormat | None = None
     grammar: Annotated[str, StringConstraints(max_length=MAX_CHARACTERS)] | None = None
     json_schema: dict[str, Any] | None = None
     regex: Annotated[str, StringConstraints(max_length=MAX_CHARACTERS)] | None = None
-    # localspec's and llama-server's own.
+    # Extensions of localspec and llama-server.
     draft_tokens: (
         Annotated[int, Field(ge=0, le=MAX_DRAFT_TOKENS), WHOLE] | Literal["auto", "off"] | None
     ) = None
     return_origins: bool | None = None
     timings_per_token: bool | None = None
     cache_prompt: Annotated[Literal[True], TRUTH] | None = None
-    # What says nothing about the answer, and is read past.
+    # Accepted and ignored: they do not change the answer.
     user: Any = None
     store: Any = None
     metadata: Any = None
@@ -166,61 +159,67 @@ class AnswerRequest(Part):
     safety_identifier: Any = None
 
     @property
-    def choices(self) -> int:
-        """How many answers to each prompt."""
-        return self.n or 1
-
-    @property
     def includes_usage(self) -> bool:
         """Whether a stream ends with the usage."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
-    @property
-    def stops(self) -> tuple[str, ...]:
-        """Texts that end the answer."""
-        if isinstance(self.stop, str):
-            return (self.stop,)
-        return tuple(self.stop or ())
+    def read(self, service: "Service") -> tuple[list[GenerationRequest], list[str]]:
+        """One generation request for each answer, and warnings; may take long (tokenization).
 
-    def asks(
-        self,
-        service: "Service",
-        prompts: Sequence[Prompt],
-        *,
-        max_tokens: int | None,
-        grammar: str | None,
-        logprobs: int | None,
-    ) -> list[GenerationRequest]:
-        """One for each answer: those to the same prompt have seeds that follow each other.
-
-        Raises what is wrong with them, before anything waits.
+        Answers to one prompt have consecutive seeds. Raises LocalspecError for a request that
+        cannot be answered, so that it never waits in the queue.
         """
-        if len(prompts) * self.choices > MOST_ANSWERS:
+        service.require_model(self.model)
+        grammar, warnings = self.read_grammar()
+        prompts, n = self.prompts(service.engine), self.n or 1
+        if len(prompts) * n > MOST_ANSWERS:
             raise BadRequest(
-                f"That are {len(prompts) * self.choices} answers.",
-                f"Ask for {MOST_ANSWERS} at most.",
+                f"{len(prompts) * n} answers were requested.", f"Ask for {MOST_ANSWERS} at most."
             )
-        defaults = service.defaults.options
-        params, seed = self._params(defaults.sampling), service.seed(self.seed)
-        service.engine.token_rules(params)
-        asked: DraftTokens | None = 0 if self.draft_tokens == "off" else self.draft_tokens
-        options = replace(
-            defaults,
-            draft_tokens=service.draft_length(asked),
-            max_tokens=defaults.max_tokens if max_tokens is None else max_tokens,
-            stop=self.stops,
-            grammar=grammar,
-            logprobs=logprobs,
-        )
-        require_fixed_length(options.draft_tokens, params)
+        options = self._options(service, grammar)
         for prompt in prompts:
             require_room(len(prompt), service.engine.target.n_ctx)
-        seeds = [(seed + i) % (MAX_SEED + 1) for i in range(self.choices)]
-        return [
-            GenerationRequest(prompt, replace(options, sampling=replace(params, seed=each)))
+        first = service.seed(self.seed)
+        samplings = [replace(options.sampling, seed=(first + i) % (MAX_SEED + 1)) for i in range(n)]
+        requests = [
+            GenerationRequest(prompt, replace(options, sampling=sampling))
             for prompt in prompts
-            for each in seeds
+            for sampling in samplings
         ]
+        return requests, warnings + self.template_warnings(service.engine)
+
+    def prompts(self, engine: "Engine") -> list[Prompt]:
+        """The prompts, each of which gets ``n`` answers."""
+        raise NotImplementedError
+
+    def answer_tokens(self) -> int | None:
+        """The most tokens of an answer; None for the server's default."""
+        return self.max_tokens
+
+    def top_logprob_count(self) -> int | None:
+        """How many log probabilities are reported for each token; None for none at all."""
+        raise NotImplementedError
+
+    def template_warnings(self, engine: "Engine") -> list[str]:
+        """Settings of this request that the chat template ignores, in sentences."""
+        return []
+
+    def _options(self, service: "Service", grammar: str | None) -> GenerateOptions:
+        defaults, most = service.defaults.options, self.answer_tokens()
+        params = self._params(defaults.sampling)
+        service.engine.token_rules(params)  # refuses a bias of no token
+        length = service.draft_length(0 if self.draft_tokens == "off" else self.draft_tokens)
+        require_fixed_length(length, params)
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop or ()
+        return replace(
+            defaults,
+            sampling=params,
+            draft_tokens=length,
+            max_tokens=defaults.max_tokens if most is None else most,
+            stop=tuple(stop),
+            grammar=grammar,
+            logprobs=self.top_logprob_count(),
+        )
 
     def _params(self, defaults: SamplingParams) -> SamplingParams:
         given = {name: getattr(self, name) for name in _SAMPLING}
@@ -234,13 +233,13 @@ class AnswerRequest(Part):
         """The grammar of the answer, and a warning for each schema keyword it does not enforce.
 
         Raises BadRequest for more than one, and for a strict schema of which something cannot be
-        enforced; GrammarError for what is none.
+        enforced; GrammarError for an invalid one.
         """
         given = {
             "grammar": self.grammar,
             "regex": self.regex,
             "json_schema": self.json_schema,
-            "response_format": _described(self.response_format),
+            "response_format": _schema(self.response_format),
         }
         found = {name: each for name, each in given.items() if each is not None}
         if len(found) > 1:
@@ -249,7 +248,8 @@ class AnswerRequest(Part):
             if isinstance(each, str):
                 return (read_regex if name == "regex" else read_grammar)(each), []
             grammar, warnings = schema_grammar(each)
-            if warnings and _is_strict(self.response_format):
+            form = self.response_format
+            if warnings and isinstance(form, JsonSchemaFormat) and form.json_schema.strict:
                 raise BadRequest(
                     f"Not enforced: {warnings[0]}", "Leave it out, or strict.", param=name
                 )
@@ -263,7 +263,7 @@ _SAMPLING = (
 )
 
 
-def _described(form: TextFormat | JsonObjectFormat | JsonSchemaFormat | None) -> object:
+def _schema(form: TextFormat | JsonObjectFormat | JsonSchemaFormat | None) -> object:
     """The schema of a response format; None where it is free text."""
     if isinstance(form, JsonSchemaFormat):
         if form.json_schema.schema_ is None:
@@ -272,7 +272,3 @@ def _described(form: TextFormat | JsonObjectFormat | JsonSchemaFormat | None) ->
     if isinstance(form, JsonObjectFormat):
         return {"type": "object"} if form.schema_ is None else form.schema_
     return None
-
-
-def _is_strict(form: TextFormat | JsonObjectFormat | JsonSchemaFormat | None) -> bool:
-    return isinstance(form, JsonSchemaFormat) and bool(form.json_schema.strict)

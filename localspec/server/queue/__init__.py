@@ -1,1 +1,1 @@
-"""The queue in front of the engine: who is answered next, in which thread, for how long."""
+"""The queue in front of the engine: limits, the order of jobs, a thread for each slot."""

@@ -1,4 +1,4 @@
-"""One answer that is wanted, and its responses on their way from a slot's thread to asyncio."""
+"""One requested answer, and its pieces on their way from a slot's thread to asyncio."""
 
 import asyncio
 import time
@@ -14,7 +14,7 @@ from localspec.engine.text_stream import Prompt
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """What `stream_generate` is to be called with."""
+    """Arguments of `stream_generate`."""
 
     prompt: Prompt
     options: GenerateOptions
@@ -24,24 +24,23 @@ class GenerationRequest:
 class Job:
     """An answer that waits for a slot, or is under way in one.
 
-    Its responses come from `received`, in the event loop in which it was made. ``asked_at`` and
-    ``begun_at``, when a slot took it, are of `time.monotonic`.
+    `received` gives its pieces in the event loop in which the job was made. ``begun_at``
+    (`time.monotonic`) is when a slot took it; ``withdraw`` is called when it is cancelled.
     """
 
     request: GenerationRequest
-    withdraw: "Callable[[Job], None]" = lambda job: None  # told of a cancellation
-    asked_at: float = field(default_factory=time.monotonic)
+    withdraw: "Callable[[Job], None]" = lambda job: None
     begun_at: float | None = None
     cancelled: bool = False
     reason: LocalspecError | None = None
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _arrivals: "asyncio.Queue[Arrival]" = field(default_factory=asyncio.Queue)
-    _patience: asyncio.TimerHandle | None = None
+    _timeout: asyncio.TimerHandle | None = None
 
     def cancel(self, reason: LocalspecError | None = None) -> None:
-        """Want no more of it: it leaves the queue at once, or its slot within a round.
+        """The answer is no longer needed: leave the queue now, or the slot within a round.
 
-        The iteration ends, with ``reason`` where there is one. From any thread, more than once.
+        The iteration ends, with ``reason`` where there is one. Thread-safe and idempotent.
         """
         if not self.cancelled:
             self.reason = reason
@@ -49,7 +48,7 @@ class Job:
             self.withdraw(self)
 
     def deliver(self, arrivals: "asyncio.Queue[Arrival]") -> None:
-        """Put all that has come, and all that comes, into this queue."""
+        """Put all past and future arrivals into this queue."""
         while not self._arrivals.empty():
             arrivals.put_nowait(self._arrivals.get_nowait())
         self._arrivals = arrivals
@@ -57,45 +56,40 @@ class Job:
     # -- for the scheduler and the slot's thread ---------------------------------------------
 
     def wait_at_most(self, seconds: float, otherwise: "Callable[[Job], None]") -> None:
-        """Call ``otherwise`` in the event loop unless a slot begins before; to be called there."""
-        self._patience = self._loop.call_later(seconds, otherwise, self)
+        """Call ``otherwise`` in the event loop unless a slot begins before; call in that loop."""
+        self._timeout = self._loop.call_later(seconds, otherwise, self)
 
     def begin(self) -> None:
-        """A slot takes it."""
+        """A slot takes the job."""
         self.begun_at = time.monotonic()
-        self._wait_no_more()
+        self._cancel_timeout()
 
-    def put(self, piece: Piece) -> None:
-        """Pass a piece on."""
-        self._put(piece)
-
-    def end(self, error: BaseException | None = None) -> None:
-        """Nothing more comes, as the answer is complete, or because of an error."""
-        self._wait_no_more()
-        self._put(error)
-
-    def _wait_no_more(self) -> None:
-        if self._patience is not None:
-            self._in_loop(self._patience.cancel)
-
-    def _put(self, item: Piece | BaseException | None) -> None:
+    def put(self, item: Piece | BaseException | None) -> None:
+        """Pass on a piece, or the end: an error, or None."""
         self._in_loop(lambda: self._arrivals.put_nowait((self, item)))
 
+    def end(self, error: BaseException | None = None) -> None:
+        """The answer is complete, or ended by an error."""
+        self._cancel_timeout()
+        self.put(error)
+
+    def _cancel_timeout(self) -> None:
+        if self._timeout is not None:
+            self._in_loop(self._timeout.cancel)
+
     def _in_loop(self, act: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop is closed, and nobody there to be told
+        with suppress(RuntimeError):  # the loop is closed: nobody reads the answer
             self._loop.call_soon_threadsafe(act)
 
 
 Arrival = tuple[Job, Piece | BaseException | None]
 
 
-async def received(
-    jobs: Sequence[Job],
-) -> AsyncGenerator[tuple[Job, Piece | None], None]:
-    """The responses of jobs as they come, each with its job; None at the end of a job.
+async def received(jobs: Sequence[Job]) -> AsyncGenerator[tuple[Job, Piece | None], None]:
+    """The pieces of jobs as they come, each with its job; None at the end of a job.
 
-    To be iterated once for each job. Raises the error of the first job that fails; who leaves the
-    iteration early cancels all.
+    Iterate once for each job. Raises the error of the first job that fails; ending the iteration
+    early cancels all jobs.
     """
     arrivals = asyncio.Queue[Arrival]()
     for job in jobs:

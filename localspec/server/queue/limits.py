@@ -1,4 +1,4 @@
-"""Bounds of what is asked for at the same time, and what those are told who reach them."""
+"""Queue limits and their errors."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,25 @@ from localspec.core.errors import LocalspecError
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Jobs that may wait for a slot, and seconds: in the queue, and of an answer in its slot."""
+    """Most waiting jobs; seconds that a job may wait, and that an answer may take in its slot."""
 
     waiting: int = 64
     queue_seconds: float = 600.0
     answer_seconds: float = 3600.0
 
 
-class QueueFull(LocalspecError):
-    """As many requests wait as may (HTTP 429); ``retry_after`` is in seconds."""
+class Unavailable(LocalspecError):
+    """The server gives no answer now; ``status`` is HTTP's, ``retry_after`` in seconds."""
+
+    status = 503
+    code: str | None = None
+    retry_after: int | None = None
+
+
+class QueueFull(Unavailable):
+    """The queue has no room for another request."""
+
+    status, code = 429, "queue_full"
 
     def __init__(self, waiting: int, retry_after: int) -> None:
         super().__init__(
@@ -24,18 +34,20 @@ class QueueFull(LocalspecError):
         self.retry_after = retry_after
 
 
-class QueueTimeout(LocalspecError):
-    """A request waited for as long as may be (HTTP 503); ``retry_after`` is in seconds."""
+class QueueTimeout(Unavailable):
+    """A request waited for a slot longer than allowed."""
+
+    code = "queue_full"
 
     def __init__(self, seconds: float, retry_after: int) -> None:
         super().__init__(f"No slot was free for {seconds:g} s.", f"Ask again in {retry_after} s.")
         self.retry_after = retry_after
 
 
-class AnswerTimeout(LocalspecError):
-    """The time of an answer was over before its first token (HTTP 503, without Retry-After).
+class AnswerTimeout(Unavailable):
+    """The time of an answer ran out before its first token.
 
-    Later than that there is no error: the answer ends as one that reached its ``max_tokens``.
+    After the first token there is no error: the answer ends as if it had reached ``max_tokens``.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -45,8 +57,8 @@ class AnswerTimeout(LocalspecError):
         )
 
 
-class Closing(LocalspecError):
-    """The server takes no more requests, or ended one that was under way (HTTP 503)."""
+class Closing(Unavailable):
+    """The server takes no more requests, or ended one that was under way."""
 
     def __init__(self) -> None:
         super().__init__("The server is shutting down.", "Ask again when it is back.")

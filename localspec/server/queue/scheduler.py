@@ -1,11 +1,11 @@
-"""Requests answered in the order in which they came, each by the slot that knows most of it."""
+"""The queue: first in, first out; each job runs in the slot with the longest cached prefix."""
 
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from types import TracebackType
+from contextlib import suppress
 
 from localspec.core.errors import UsageError
 from localspec.engine.generate import TextEngine
@@ -16,17 +16,17 @@ from localspec.server.queue.worker import Worker
 from localspec.speculative.prefix import common_prefix
 
 _LIMITS = Limits()
-_RECENT = 16  # answers, from whose seconds is told when to ask again
+_RECENT = 16  # answers whose mean duration estimates Retry-After
 
 
 class Scheduler:
     """The queue in front of the slots, each of which has a thread.
 
     Jobs begin in the order in which they were submitted. Of several free slots, the one whose cache
-    shares most with the prompt takes the job, else the one that was used longest ago, as in
-    llama.cpp's server (`get_available_slot`). ``prefixes`` keeps what a slot would forget.
+    shares the longest prefix with the prompt takes the job, else the least recently used one, as
+    in llama.cpp's server (`get_available_slot`). ``prefixes`` stores caches that slots overwrite.
 
-    Jobs are submitted and iterated in an event loop; all else may be called from any thread.
+    Jobs are submitted and iterated in an event loop; all else is thread-safe.
     """
 
     def __init__(
@@ -46,27 +46,23 @@ class Scheduler:
             Worker(engine, prefixes, limits.answer_seconds, self._free, f"slot {i}")
             for i, engine in enumerate(slots)
         ]
-        self._idle = list(self._workers)  # the one that was used longest ago comes first
+        self._idle = list(self._workers)  # least recently used first
 
     @property
     def waiting(self) -> int:
-        """Jobs that no slot has begun."""
+        """How many jobs wait for a slot."""
         return len(self._waiting)
 
     @property
     def running(self) -> int:
-        """Jobs under way."""
+        """How many jobs are under way."""
         return len(self._running)
 
-    def submit(self, request: GenerationRequest) -> Job:
-        """Queue an answer; see `submit_all`."""
-        return self.submit_all([request])[0]
+    def submit(self, requests: Sequence[GenerationRequest]) -> list[Job]:
+        """Queue answers in this order, all or none; call in an event loop.
 
-    def submit_all(self, requests: Sequence[GenerationRequest]) -> list[Job]:
-        """Queue answers one after the other, all or none; to be called in an event loop.
-
-        A job that waits too long ends with QueueTimeout. Raises QueueFull where there is no room
-        for all now, UsageError where there never is, Closing once `close` was called.
+        A job that waits too long ends with QueueTimeout. Raises QueueFull where the queue has no
+        room for all now, UsageError where it never has, Closing after `close`.
         """
         jobs = [Job(request, self._withdraw) for request in requests]
         with self._lock:
@@ -79,10 +75,10 @@ class Scheduler:
         return jobs
 
     def close(self, seconds: float = 0.0) -> None:
-        """Refuse what comes and what waits, and end what is under way; returns when all has ended.
+        """Refuse waiting and new jobs, and return when those under way have ended.
 
-        Answers may take so many seconds more; then they end with Closing. Blocks meanwhile: to be
-        called beside the event loop in which they are read. Harmless when called again.
+        They get Closing after so many seconds. Blocks: call outside of the event loop in which
+        they are read. Idempotent.
         """
         ends = time.monotonic() + seconds
         with self._lock:
@@ -91,7 +87,7 @@ class Scheduler:
         for job in refused:
             job.cancel(Closing())
         for worker in self._workers:
-            worker.close()
+            worker.take(None)
         for worker in self._workers:
             worker.join(max(0.0, ends - time.monotonic()))
         with self._lock:
@@ -101,36 +97,25 @@ class Scheduler:
         for worker in self._workers:
             worker.join()
 
-    def __enter__(self) -> "Scheduler":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     # -- called by jobs and slots --------------------------------------------------------------
 
     def _withdraw(self, job: Job) -> None:
-        """Let a cancelled job leave the queue; one that is under way is ended by its slot."""
-        if self._leaves(job):
+        """Remove a cancelled job from the queue; a running one is ended by its slot."""
+        if self._remove(job):
             job.end(job.reason)
 
     def _give_up(self, job: Job) -> None:
-        if self._leaves(job):
+        if self._remove(job):
             with self._lock:
                 again = self._retry_after()
             job.end(QueueTimeout(self._limits.queue_seconds, again))
 
-    def _leaves(self, job: Job) -> bool:
-        with self._lock:
-            waited = job in self._waiting
-            if waited:
-                self._waiting.remove(job)
-        return waited
+    def _remove(self, job: Job) -> bool:
+        """Whether the job was waiting."""
+        with self._lock, suppress(ValueError):
+            self._waiting.remove(job)
+            return True
+        return False
 
     def _free(self, worker: Worker, job: Job) -> None:
         with self._lock:
@@ -143,7 +128,7 @@ class Scheduler:
     # -- under the lock ------------------------------------------------------------------------
 
     def _assign(self) -> None:
-        """Let idle slots begin what waits."""
+        """Give waiting jobs to idle slots."""
         while self._waiting and self._idle:
             job = self._waiting.popleft()
             worker = max(self._idle, key=lambda worker: _shared(worker, job.request.prompt))
@@ -152,24 +137,25 @@ class Scheduler:
             job.begin()
             worker.take(job)
 
-    def _require_room(self, wanted: int) -> None:
+    def _require_room(self, requested: int) -> None:
         most = self._limits.waiting + len(self._workers)
         if self._closing:
             raise Closing
-        if wanted > most:
+        if requested > most:
             raise UsageError(
-                f"{wanted} answers are wanted at once, and {most} is the most.", "Ask for fewer."
+                f"{requested} answers were requested at once, and {most} is the most.",
+                "Ask for fewer.",
             )
-        if len(self._waiting) + wanted > self._limits.waiting + len(self._idle):
+        if len(self._waiting) + requested > self._limits.waiting + len(self._idle):
             raise QueueFull(len(self._waiting), self._retry_after())
 
     def _retry_after(self) -> int:
-        """Seconds until what waits now has begun, if answers take as long as those of late."""
+        """Seconds until all waiting jobs have begun, by the mean duration of recent answers."""
         mean = sum(self._seconds) / max(1, len(self._seconds))
         return max(1, math.ceil(mean * len(self._waiting) / len(self._workers)))
 
 
 def _shared(worker: Worker, prompt: list[int]) -> int:
-    """Tokens of the prompt that the slot holds; 0 where they are hardly worth another's cache."""
+    """Tokens of the prompt in the slot's cache; 0 for a prefix too short to prefer this slot."""
     shared = common_prefix(worker.tokens, prompt)
     return shared if shared >= WORTH_KEEPING else 0

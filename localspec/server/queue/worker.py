@@ -1,8 +1,8 @@
-"""A thread that gives one answer after the other, on one of the sequences of an engine."""
+"""A slot's thread, which generates one answer after the other."""
 
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import closing
 from queue import SimpleQueue
 
@@ -13,14 +13,14 @@ from localspec.engine.prefix_cache import PrefixCache
 from localspec.server.queue.job import Job
 from localspec.server.queue.limits import AnswerTimeout
 
-_KEEP_PROFILE = 60.0  # seconds: what was learnt is written no more often
+_SAVE_PROFILE = 60.0  # seconds at least between two writes of the pair profile
 
 
 class Worker:
     """Takes jobs, one at a time; ``free`` is called in its thread at the end of each.
 
-    What goes wrong in an answer is told to its reader, and the next job begins as any other: a
-    model recovers by itself from a pass that was cut off.
+    An error goes to the reader of its answer, and the next job begins as usual: a model recovers
+    by itself from a pass that was cut off.
     """
 
     def __init__(
@@ -36,76 +36,71 @@ class Worker:
         self._answer_seconds = answer_seconds
         self._free = free
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self._kept_at = time.monotonic()
+        self._saved_at = time.monotonic()
         self._thread = threading.Thread(target=self._work, name=name)
         self._thread.start()
 
     @property
     def tokens(self) -> list[int]:
-        """What the target holds; to be looked at while the slot is free."""
+        """The tokens in the target's cache; read them only while the slot is free."""
         return self._engine.target.tokens
 
-    def take(self, job: Job) -> None:
-        """Answer this next."""
+    def take(self, job: Job | None) -> None:
+        """Answer this job next; None ends the thread after the answer under way."""
         self._jobs.put(job)
 
-    def close(self) -> None:
-        """Take no more jobs; the one under way goes on."""
-        self._jobs.put(None)
-
     def join(self, seconds: float | None = None) -> None:
-        """Wait for the end of the thread, no longer than so many seconds."""
+        """Wait for the end of the thread, with a timeout."""
         self._thread.join(seconds)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             error: BaseException | None = None
             try:
-                self._answer(job)
+                with self._engine.answering():
+                    self._answer(job)
+                    self._save_profile()
             except BaseException as raised:
                 error = raised
-            self._free(self, job)  # first: who is told of the end may ask whether the slot is free
+            self._free(self, job)  # before the end: its reader may ask whether the slot is free
             job.end(error)
 
     def _answer(self, job: Job) -> None:
-        """Put the responses; after the time of an answer what is there is all of it."""
+        """Put the pieces; after ``answer_seconds`` the answer ends as it is."""
         ends = time.monotonic() + self._answer_seconds
+        request = job.request
+        last: Piece | None = None
 
-        def unwanted() -> bool:
+        def is_over() -> bool:
             return job.cancelled or time.monotonic() > ends
 
-        last: Piece | None = None
-        with self._engine.answering():
-            try:
-                with stopped_when(unwanted), closing(self._responses(job)) as responses:
-                    for last in responses:
+        try:
+            with stopped_when(is_over):
+                require_wanted()
+                self._prefixes.take_up(self._engine, request.prompt)
+                pieces = stream_generate(self._engine, request.prompt, request.options)
+                with closing(pieces):
+                    for last in pieces:
                         job.put(last)
                         if last.finish_reason is None:
                             require_wanted()
-            except Cancelled:
-                if job.reason is not None:
-                    raise job.reason from None
-                if not job.cancelled:
-                    job.put(_cut_off(last, self._answer_seconds))
-            self._keep_profile()
+        except Cancelled:
+            if job.reason is not None:
+                raise job.reason from None
+            if not job.cancelled:
+                job.put(_cut_off(last, self._answer_seconds))
 
-    def _responses(self, job: Job) -> Generator[Piece, None, None]:
-        require_wanted()
-        request, engine = job.request, self._engine
-        self._prefixes.take_up(engine, request.prompt)
-        return stream_generate(engine, request.prompt, request.options)
-
-    def _keep_profile(self) -> None:
-        """A server runs for days: what was learnt is not only written at its end."""
-        if time.monotonic() - self._kept_at > _KEEP_PROFILE:
+    def _save_profile(self) -> None:
+        """Save the pair profile now and then: a server may run for days."""
+        if time.monotonic() - self._saved_at > _SAVE_PROFILE:
             self._engine.profile.save()
-            self._kept_at = time.monotonic()
+            self._saved_at = time.monotonic()
 
 
 def _cut_off(last: Piece | None, seconds: float) -> Piece:
-    """The end of an answer that took too long, with the text that was held back.
+    """The last piece of an answer that took too long, with the text that was held back.
 
-    Raises AnswerTimeout where nothing was said yet.
+    Raises AnswerTimeout where there was no piece yet.
     """
     if last is None:
         raise AnswerTimeout(seconds) from None

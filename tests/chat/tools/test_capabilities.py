@@ -49,7 +49,7 @@ def test_templates_that_take_none_refuse_them(source: str) -> None:
     with pytest.raises(UsageError, match="no place for tools"):
         _ = ChatTemplate(source).tools.form
     for message in (calling("c"), result("c")):
-        with pytest.raises(UsageError, match="no place for calls"):
+        with pytest.raises(UsageError, match="no place for tool calls"):
             render(source, message)
 
 

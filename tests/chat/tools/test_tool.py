@@ -17,10 +17,10 @@ def tool(name: object = "f", **more: object) -> dict[str, Any]:
 def test_tools_are_told_with_all_that_templates_read() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
     plain, described = read_tools([tool(), tool("g", description="G", parameters=schema, x=1)])
-    assert plain.told["function"] == {
+    assert plain.definition["function"] == {
         "name": "f", "description": "", "parameters": {"type": "object", "properties": {}},
     }  # fmt: skip
-    assert described.told["function"] == {
+    assert described.definition["function"] == {
         "name": "g", "description": "G", "parameters": schema, "x": 1,
     }  # fmt: skip
     assert described.parameters == schema
@@ -29,13 +29,13 @@ def test_tools_are_told_with_all_that_templates_read() -> None:
 @pytest.mark.parametrize(
     ("entries", "said"),
     [
-        ([{"type": "web_search"}], "tools[0] is no function"),
-        ([{"type": "function"}], "tools[0] is no function"),
-        ([tool(None)], "tools[0] has no name"),
-        ([tool("a b")], "tools[0] has no name"),
-        ([tool(""), tool()], "tools[0] has no name"),
-        ([tool("x" * 129)], "tools[0] has no name"),
-        ([tool(parameters=[1])], "parameters of f are no JSON schema"),
+        ([{"type": "web_search"}], "tools[0] is not a function"),
+        ([{"type": "function"}], "tools[0] is not a function"),
+        ([tool(None)], "tools[0] has no valid name"),
+        ([tool("a b")], "tools[0] has no valid name"),
+        ([tool(""), tool()], "tools[0] has no valid name"),
+        ([tool("x" * 129)], "tools[0] has no valid name"),
+        ([tool(parameters=[1])], "parameters of f are not a JSON schema"),
         ([tool(), tool("g"), tool()], "Two tools are named f"),
         ([tool(str(i)) for i in range(129)], "129 tools"),
     ],

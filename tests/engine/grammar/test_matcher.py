@@ -146,7 +146,7 @@ def test_a_bound_that_is_exceeded_is_a_sentence(
 
     low = LLParserLimits(step_max_items=20, verbose_errors=False)
     monkeypatch.setattr(matcher, "limits", lambda: low)
-    with pytest.raises(GrammarError, match="cannot be obeyed"):
+    with pytest.raises(GrammarError, match="cannot be enforced"):
         answer = engine.constraint('root ::= s\ns ::= s s s | s s | "a"', 1)
         history = [0]
         for length in range(9):
@@ -257,7 +257,7 @@ def before_the_dead_end(engine: Engine, params: SamplingParams, length: DraftTok
         engine, random_ids(8), GenerateOptions(params, length, grammar=grammar)
     )
     with pytest.raises(GrammarError, match="position"):
-        collect(stream, lambda response: parts.append(response.text))
+        collect(stream, lambda piece: parts.append(piece.text))
     return "".join(parts)
 
 

@@ -178,15 +178,15 @@ REFUSED = {
     "no JSON": ("{'type': 'object'}", "is not JSON"),
     "NaN": ('{"const": NaN}', "is not JSON"),
     "deep JSON": ("[" * 100_000, "is not JSON"),
-    "a list": ("[]", r"\[\] is no JSON schema"),
-    "never": ("false", "false is no JSON schema"),
+    "a list": ("[]", r"\[\] is not a JSON schema"),
+    "never": ("false", "false is not a JSON schema"),
     "a type that is none": ('{"type": "map"}', "Invalid type: map"),
     "the network": ('{"$ref": "https://example.org/a.json"}', "does not fetch"),
-    "a file": ('{"$ref": "other.json#/a"}', "cannot be obeyed"),
+    "a file": ('{"$ref": "other.json#/a"}', "cannot be enforced"),
     "no such part": ('{"$ref": "#/$defs/missing"}', "does not exist"),
     "nothing to choose": ('{"enum": []}', "anyOf is empty"),
-    "properties": ('{"properties": 5}', "cannot be obeyed"),
-    "items": ('{"prefixItems": 5}', "cannot be obeyed"),
+    "properties": ('{"properties": 5}', "cannot be enforced"),
+    "items": ('{"prefixItems": 5}', "cannot be enforced"),
     "falling": ('{"type": "string", "minLength": 5, "maxLength": 2}', "is greater than maxLength"),
     "no number": ('{"type": "integer", "minimum": "3"}', "minimum"),
     "no pattern": ('{"pattern": "(a"}', "unclosed group"),
@@ -257,9 +257,9 @@ def test_regular_expressions_match_the_whole_answer() -> None:
 def test_lark_is_known_by_its_start() -> None:
     for lark in ('start: "a" | b\nb: /[0-9]+/', '%llguidance {}\nstart: "a" | /[0-9]+/'):
         assert accepts(read_grammar(lark), b"12") and not accepts(read_grammar(lark), b"b")
-    with pytest.raises(GrammarError, match="cannot be obeyed"):
+    with pytest.raises(GrammarError, match="cannot be enforced"):
         read_grammar("start: missing")
-    with pytest.raises(GrammarError, match="no text"):
+    with pytest.raises(GrammarError, match="not valid Unicode"):
         read_grammar('root ::= "\udcff"')
 
 

@@ -103,16 +103,13 @@ def test_a_text_whose_choices_are_no_texts_may_be_any(values: Any) -> None:
 
 
 def test_a_schema_that_no_grammar_holds_names_its_tool() -> None:
-    with pytest.raises(UsageError, match=r"No call of f can be forced: .*does not fetch"):
-        tool_grammar(forms.HERMES, (tool("f", {"$ref": "https://example.org/x"}),))
-
-
-def test_a_schema_that_is_nested_too_deeply_names_its_tool() -> None:
-    schema: dict[str, Any] = {}
+    deep: dict[str, Any] = {}
     for _ in range(2000):
-        schema = {"items": schema}
-    with pytest.raises(UsageError, match="No call of f can be forced: .*nested too deeply"):
-        tool_grammar(forms.HERMES, (tool("f", {"properties": {"a": schema}}),))
+        deep = {"items": deep}
+    fetched = {"$ref": "https://example.org/x"}
+    for schema, said in ((fetched, "not fetch"), ({"properties": {"a": deep}}, "too deeply")):
+        with pytest.raises(UsageError, match=f"No call of f can be forced: .*{said}"):
+            tool_grammar(forms.HERMES, (tool("f", schema),))
 
 
 def test_a_notation_that_is_not_json_cannot_be_forced() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from localspec.chat.answer import collect
-from localspec.chat.formats import tagged
+from localspec.chat.reasoning import tagged
 from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate

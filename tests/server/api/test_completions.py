@@ -60,11 +60,15 @@ def test_several_prompts_have_choices_each(toy_server: Site) -> None:
         ("prompt", ""), ("prompt", []), ("prompt", [[]]), ("prompt", ["a", 1]), ("prompt", [-1]),
         ("prompt", ["a"] * 17), ("prompt", None), ("prompt", [["a"]]), ("echo", True),
         ("best_of", 2), ("suffix", "end"), ("logprobs", 21), ("messages", []),
+        # Numbers are neither true nor false.
+        ("echo", 0), ("echo", 0.0), ("best_of", True), ("cache_prompt", 1),
+        ("stream_options", {"include_obfuscation": 0}),
     ],
 )  # fmt: skip
 def test_a_field_that_cannot_be(toy_server: Site, field: str, value: object) -> None:
     status, error = toy_server.refused(COMPLETIONS, **{field: value})
     assert status == 400 and error["type"] == "invalid_request_error"
+    assert error["param"].startswith(field)
 
 
 def test_what_changes_nothing_is_taken(toy_server: Site) -> None:

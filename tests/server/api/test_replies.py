@@ -26,11 +26,8 @@ def test_timings_are_milliseconds_and_what_the_cache_held_is_apart() -> None:
     assert told["prompt_per_second"] == 9 / 2  # the last one waits for the first round
 
 
-def test_what_cannot_be_has_openai_s_least_probability() -> None:
+def test_log_probabilities_and_tokens_are_what_json_can_hold() -> None:
     assert finite(-math.inf) == -9999.0 and finite(-3.5) == -3.5
-
-
-def test_half_a_character_is_shown_as_one() -> None:
     assert text_of("é".encode()[:1]) == "\ufffd"
 
 

@@ -36,21 +36,15 @@ def curl(site: Site, *arguments: str, key: str = "key", body: str = "") -> tuple
     return int(status), told
 
 
-def test_an_answer(site: Site) -> None:
-    status, told = curl(site, *JSON, "--data", ASKED)
-    assert status == 200
-    assert len(json.loads(told)["choices"][0]["message"]["content"]) == 6
-
-
-def test_a_stream(site: Site) -> None:
-    _, whole = curl(site, *JSON, "--data", ASKED)
+def test_an_answer_whole_and_streamed(site: Site) -> None:
+    status, whole = curl(site, *JSON, "--data", ASKED)
+    content = json.loads(whole)["choices"][0]["message"]["content"]
+    assert status == 200 and len(content) == 6
     asked = json.dumps(json.loads(ASKED) | {"stream": True})
     status, told = curl(site, *JSON, "--no-buffer", "--data", asked)
     *events, last = events_of(told)
     assert status == 200 and last == "[DONE]"
-    assert (
-        text_of([*map(json.loads, events)]) == json.loads(whole)["choices"][0]["message"]["content"]
-    )
+    assert text_of([*map(json.loads, events)]) == content
 
 
 def test_a_wrong_key(site: Site) -> None:

@@ -24,9 +24,8 @@ from localspec.engine.generate import stream_generate
 from localspec.server.guard import Access
 from localspec.server.queue.limits import Limits
 from localspec.server.service import Defaults
-from tests.support.command import Command
 from tests.support.reciting import reciting, write_reciter
-from tests.support.served import HELLO, PATIENCE, Gate, ServedToy, Site, serving
+from tests.support.served import HELLO, PATIENCE, Gate, ServedToy, Site, gated_toy, serving
 from tests.support.tool_templates import HERMES
 
 QUESTION = "What is a list?"
@@ -109,17 +108,6 @@ def alone(demo_files: tuple[Path, Path]) -> Iterator[Callable[[int], str]]:
 
 
 @pytest.mark.llama
-def test_the_text_is_that_of_run(
-    real: OpenAI, localspec: Command, demo_files: tuple[Path, Path]
-) -> None:
-    target, draft = demo_files
-    flags = ("-m", target, "-md", draft, "-t", "1", "--temp", "0.9", "--top-p", "0.95")
-    done = localspec("run", *flags, "--seed", "3", "-n", "24", QUESTION)
-    reply = real.chat.completions.create(model="target", messages=MESSAGES, seed=3, **SAMPLED)
-    assert reply.choices[0].message.content == done.out.removesuffix("\n")
-
-
-@pytest.mark.llama
 def test_whole_answers(real: OpenAI, alone: Callable[[int], str]) -> None:
     reply = real.chat.completions.create(model="target", messages=MESSAGES, seed=3, n=2, **SAMPLED)
     assert [choice.message.content for choice in reply.choices] == [alone(3), alone(4)]
@@ -185,22 +173,11 @@ def test_the_stream_helper_puts_an_answer_together(
 
 
 @pytest.mark.llama
-def test_an_answer_ends_before_a_stop_text(real: OpenAI, alone: Callable[[int], str]) -> None:
-    whole = alone(3)
-    stop = whole[8:11]
-    for given in (stop, ["\0", stop]):
-        reply = real.chat.completions.create(
-            model="target", messages=MESSAGES, seed=3, stop=given, **SAMPLED
-        )
-        assert reply.choices[0].message.content == whole[: whole.index(stop)]
-        assert reply.choices[0].finish_reason == "stop"
-
-
-@pytest.mark.llama
 def test_the_older_api(real: OpenAI) -> None:
-    asked: dict[str, Any] = {"model": "target", "prompt": "def add(a, b):", "temperature": 0}
-    reply = real.completions.create(**asked, max_tokens=9)
-    stream = real.completions.create(**asked, max_tokens=9, stream=True)
+    asked: dict[str, Any] = {"model": "target", "temperature": 0, "max_tokens": 9}
+    asked["prompt"] = "def add(a, b):"
+    reply = real.completions.create(**asked)
+    stream = real.completions.create(**asked, stream=True)
     (choice,) = reply.choices
     assert choice.text == "".join([part.choices[0].text for part in stream]) != ""
     several = real.completions.create(**(asked | {"prompt": ["def add(a, b):", "import"]}))
@@ -283,12 +260,14 @@ def test_a_forced_call_obeys_its_schema(tool_user: Site, choice: Any, stream: bo
     }  # fmt: skip
     with client(tool_user) as asking:
         if stream:
-            with asking.chat.completions.stream(**asked) as events:
+            with asking.chat.completions.stream(**asked, extra_body={"draft_tokens": 3}) as events:
                 whole: Any = events.get_final_completion()
         else:
             whole = asking.chat.completions.create(**asked)
         (made,) = whole.choices
-        assert made.finish_reason == "tool_calls" and not made.message.content
+        assert made.finish_reason == "tool_calls" and made.message.content == (
+            "" if stream else None
+        )
         (call,) = made.message.tool_calls
         assert call.function.name == "weather"
         assert json.loads(call.function.arguments)["city"] in ("Oslo", "Rome")
@@ -299,6 +278,19 @@ def test_a_forced_call_obeys_its_schema(tool_user: Site, choice: Any, stream: bo
             model="toy", messages=more, tools=[WEATHER], max_tokens=3
         )
         assert after.choices[0].finish_reason in ("length", "stop")
+
+
+@pytest.mark.llama
+def test_choices_of_tools_that_cannot_be_obeyed_are_refused(tool_user: Site) -> None:
+    other = {"type": "function", "function": {"name": "other"}}
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("tool_choice", {"tools": [WEATHER], "grammar": 'root ::= "a"'}),
+        ("other", {"tools": [WEATHER], "tool_choice": other}),
+        ("no tools", {"tool_choice": "required"}),
+    ]
+    for said, fields in cases:
+        status, error = tool_user.refused(**fields)
+        assert status == 400 and said in error["message"]
 
 
 @pytest.mark.llama
@@ -369,8 +361,7 @@ def test_models_and_keys() -> None:
 @pytest.fixture
 def gated() -> Iterator[tuple[Site, Gate]]:
     """A server whose target is let pass by pass, with room for one request that waits."""
-    toy = ServedToy(quirk=None)
-    toy.target = gate = Gate()
+    toy, gate = gated_toy()
     with serving(toy, limits=Limits(waiting=1)) as site:
         yield site, gate
         gate.let(10**6)

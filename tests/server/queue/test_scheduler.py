@@ -35,8 +35,14 @@ from localspec.server.queue.scheduler import Scheduler
 from tests.support.real_pair import TinyFiles, fresh, options, random_ids
 from tests.support.toys import ToyEngine
 
+pytestmark = pytest.mark.anyio
 PATIENCE = 60.0  # seconds until a test that hangs is given up
 GREEDY = SamplingParams(temperature=0)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
 
 class Gated:
@@ -99,23 +105,28 @@ def ask(
 
 def alone(wanted: GenerationRequest, **options: Any) -> list[int]:
     """The tokens of an answer without any server."""
-    responses = stream_generate(
+    pieces = stream_generate(
         ToyEngine(**options),
         wanted.prompt,
         replace(wanted.options, draft_tokens=0),
     )
-    return collect(responses).tokens
+    return collect(pieces).tokens
 
 
-async def responses_of(job: Job) -> AsyncGenerator[Piece]:
+async def pieces_of(job: Job) -> AsyncGenerator[Piece]:
     async with aclosing(received([job])) as arrivals:
-        async for _, response in arrivals:
-            if response is not None:
-                yield response
+        async for _, piece in arrivals:
+            if piece is not None:
+                yield piece
+
+
+def one(queue: Scheduler, wanted: GenerationRequest) -> Job:
+    (job,) = queue.submit([wanted])
+    return job
 
 
 async def tokens_of(job: Job) -> list[int]:
-    return [token async for response in responses_of(job) for token in response.tokens]
+    return [token async for piece in pieces_of(job) for token in piece.tokens]
 
 
 @contextmanager
@@ -144,35 +155,35 @@ def test_the_answers_are_those_of_run_and_come_in_order() -> None:
 
     async def main() -> list[list[int]]:
         with scheduler(ToyEngine()) as queue:
-            jobs = [queue.submit(each) for each in wanted]
+            jobs = [one(queue, each) for each in wanted]
             return await asyncio.gather(*[read(i, job) for i, job in enumerate(jobs)])
 
     assert asyncio.run(main()) == [alone(each) for each in wanted]
     assert ended == sorted(ended)
 
 
-def test_the_figures_of_a_response_are_those_of_its_time() -> None:
+def test_the_figures_of_a_piece_are_those_of_its_time() -> None:
     async def main() -> list[Piece]:
         with scheduler(ToyEngine()) as queue:
-            return [response async for response in responses_of(queue.submit(ask()))]
+            return [piece async for piece in pieces_of(one(queue, ask()))]
 
-    responses = asyncio.run(main())
-    assert [response.stats.rounds for response in responses] == list(range(1, len(responses) + 1))
+    pieces = asyncio.run(main())
+    assert [piece.stats.rounds for piece in pieces] == list(range(1, len(pieces) + 1))
 
 
-def test_the_jobs_of_a_request_arrive_in_one_queue_without_a_task_for_each_response() -> None:
+def test_the_jobs_of_a_request_arrive_in_one_queue_without_a_task_for_each_piece() -> None:
     found: dict[Job, list[int]] = {}
     ended = list[Job]()
 
     async def main() -> list[Job]:
         with scheduler(ToyEngine(), ToyEngine()) as queue:
-            jobs = queue.submit_all([ask(seed=1), ask(seed=2), ask(seed=3)])
-            async for job, response in received(jobs):
+            jobs = queue.submit([ask(seed=1), ask(seed=2), ask(seed=3)])
+            async for job, piece in received(jobs):
                 assert len(asyncio.all_tasks()) == 1
-                if response is None:
+                if piece is None:
                     ended.append(job)
                 else:
-                    found.setdefault(job, []).extend(response.tokens)
+                    found.setdefault(job, []).extend(piece.tokens)
             return jobs
 
     jobs = asyncio.run(main())
@@ -180,99 +191,87 @@ def test_the_jobs_of_a_request_arrive_in_one_queue_without_a_task_for_each_respo
     assert sorted(ended, key=jobs.index) == jobs
 
 
-def test_an_error_reaches_its_own_asker_and_the_slot_goes_on() -> None:
+async def test_an_error_reaches_its_own_asker_and_the_slot_goes_on() -> None:
     gated = Gated()
     gated.open()
 
-    async def main() -> None:
-        with scheduler(gated.engine) as queue:
-            gated.failure = MemoryError("torn")
-            bad, long, good = queue.submit_all([ask("ab"), ask("ab" * 99), ask("abcab")])
-            with pytest.raises(MemoryError, match="torn"):
-                await tokens_of(bad)
-            with pytest.raises(PromptTooLong):
-                await tokens_of(long)
-            assert await tokens_of(good) == alone(good.request)
-
-    asyncio.run(main())
+    with scheduler(gated.engine) as queue:
+        gated.failure = MemoryError("torn")
+        bad, long, good = queue.submit([ask("ab"), ask("ab" * 99), ask("abcab")])
+        with pytest.raises(MemoryError, match="torn"):
+            await tokens_of(bad)
+        with pytest.raises(PromptTooLong):
+            await tokens_of(long)
+        assert await tokens_of(good) == alone(good.request)
 
 
 # -- bounds ----------------------------------------------------------------------------------
 
 
-def test_the_queue_has_a_limit_and_says_when_to_ask_again(
+async def test_the_queue_has_a_limit_and_says_when_to_ask_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock, gated = FakeTime(monkeypatch), Gated()
 
-    async def main() -> None:
-        with scheduler(gated.engine, limits=Limits(waiting=2)) as queue:
-            running = queue.submit(ask(max_tokens=1))
-            waiting = queue.submit_all([ask(max_tokens=1), ask(max_tokens=1)])
-            assert (queue.running, queue.waiting) == (1, 2)
-            with pytest.raises(QueueFull) as full:
-                queue.submit(ask())
-            assert full.value.retry_after == 1  # nothing is known yet
+    with scheduler(gated.engine, limits=Limits(waiting=2)) as queue:
+        running = one(queue, ask(max_tokens=1))
+        waiting = queue.submit([ask(max_tokens=1), ask(max_tokens=1)])
+        assert (queue.running, queue.waiting) == (1, 2)
+        with pytest.raises(QueueFull) as full:
+            one(queue, ask())
+        assert full.value.retry_after == 1  # nothing is known yet
+        gated.begun()
+        clock.now += 30
+        gated.allow(2)
+        await tokens_of(running)
+        assert (queue.running, queue.waiting) == (1, 1)
+        for _ in range(2):
             gated.begun()
-            clock.now += 30
-            gated.allow(2)
-            await tokens_of(running)
-            assert (queue.running, queue.waiting) == (1, 1)
-            for _ in range(2):
-                gated.begun()
-            clock.now += 11
-            late = queue.submit(ask(max_tokens=1))
-            with pytest.raises(QueueFull) as full:
-                queue.submit(ask())
-            assert full.value.retry_after == 60 and "60 s" in full.value.hint
-            gated.open()
-            for job in (*waiting, late):
-                await tokens_of(job)
-
-    asyncio.run(main())
+        clock.now += 11
+        late = one(queue, ask(max_tokens=1))
+        with pytest.raises(QueueFull) as full:
+            one(queue, ask())
+        assert full.value.retry_after == 60 and "60 s" in full.value.hint
+        gated.open()
+        for job in (*waiting, late):
+            await tokens_of(job)
 
 
-def test_several_choices_are_queued_all_or_none() -> None:
+async def test_several_choices_are_queued_all_or_none() -> None:
     gated = Gated()
 
-    async def main() -> None:
-        with scheduler(gated.engine, limits=Limits(waiting=2)) as queue:
-            first = queue.submit(ask())
-            with pytest.raises(QueueFull):
-                queue.submit_all([ask()] * 3)
-            assert queue.waiting == 0
-            with pytest.raises(UsageError, match="4 answers are wanted at once, and 3 is the most"):
-                queue.submit_all([ask()] * 4)
-            others = queue.submit_all([ask(seed=2), ask(seed=3)])
-            gated.open()
-            for job in (first, *others):
-                assert await tokens_of(job) == alone(job.request)
-
-    asyncio.run(main())
+    with scheduler(gated.engine, limits=Limits(waiting=2)) as queue:
+        first = one(queue, ask())
+        with pytest.raises(QueueFull):
+            queue.submit([ask()] * 3)
+        assert queue.waiting == 0
+        with pytest.raises(UsageError, match="4 answers were .* 3 is the most"):
+            queue.submit([ask()] * 4)
+        others = queue.submit([ask(seed=2), ask(seed=3)])
+        gated.open()
+        for job in (first, *others):
+            assert await tokens_of(job) == alone(job.request)
 
 
 def test_no_place_to_wait_still_lets_a_free_slot_answer() -> None:
     async def main() -> list[int]:
         with scheduler(ToyEngine(), limits=Limits(waiting=0)) as queue:
-            return await tokens_of(queue.submit(ask()))
+            return await tokens_of(one(queue, ask()))
 
     assert asyncio.run(main()) == alone(ask())
 
 
-def test_who_waits_too_long_is_told() -> None:
+async def test_who_waits_too_long_is_told() -> None:
     gated = Gated()
 
-    async def main() -> None:
-        with scheduler(gated.engine, limits=Limits(queue_seconds=0.01)) as queue:
-            running, waiting = queue.submit_all([ask(), ask()])
-            gated.begun()
-            with pytest.raises(QueueTimeout, match="No slot was free for 0.01 s") as late:
-                await tokens_of(waiting)
-            assert late.value.retry_after == 1 and queue.waiting == 0
-            gated.open()
-            assert await tokens_of(running) == alone(running.request)  # the limit is not for it
-
-    asyncio.run(main())
+    with scheduler(gated.engine, limits=Limits(queue_seconds=0.01)) as queue:
+        running, waiting = queue.submit([ask(), ask()])
+        gated.begun()
+        with pytest.raises(QueueTimeout, match="No slot was free for 0.01 s") as late:
+            await tokens_of(waiting)
+        assert late.value.retry_after == 1 and queue.waiting == 0
+        gated.open()
+        assert await tokens_of(running) == alone(running.request)  # the limit is not for it
 
 
 def test_an_answer_that_takes_too_long_ends_with_what_there_is(
@@ -285,107 +284,92 @@ def test_an_answer_that_takes_too_long_ends_with_what_there_is(
 
     async def main() -> list[Piece]:
         with scheduler(gated.engine, limits=Limits(answer_seconds=10.0)) as queue:
-            job = queue.submit(wanted)
+            job = one(queue, wanted)
             gated.allow(3)  # the prompt, and two rounds
-            responses = []
-            async for response in responses_of(job):
-                responses.append(response)
-                if len(responses) == 2:
+            pieces = []
+            async for piece in pieces_of(job):
+                pieces.append(piece)
+                if len(pieces) == 2:
                     for _ in range(4):
                         gated.begun()
                     clock.now += 11
                     gated.allow()
-            return responses
+            return pieces
 
-    responses = asyncio.run(main())
-    assert [response.finish_reason for response in responses] == [None, None, "length"]
-    tokens = [token for response in responses for token in response.tokens]
-    assert tokens == alone(wanted)[:2] and responses[-1].tokens == ()
+    pieces = asyncio.run(main())
+    assert [piece.finish_reason for piece in pieces] == [None, None, "length"]
+    tokens = [token for piece in pieces for token in piece.tokens]
+    assert tokens == alone(wanted)[:2] and pieces[-1].tokens == ()
 
 
-def test_the_time_of_an_answer_may_be_over_before_its_first_token() -> None:
+async def test_the_time_of_an_answer_may_be_over_before_its_first_token() -> None:
     gated = Gated()
     gated.open()
 
-    async def main() -> None:
-        with scheduler(gated.engine, limits=Limits(answer_seconds=-1.0)) as queue:
-            with pytest.raises(AnswerTimeout):
-                await tokens_of(queue.submit(ask()))
-
-    asyncio.run(main())
+    with scheduler(gated.engine, limits=Limits(answer_seconds=-1.0)) as queue:
+        with pytest.raises(AnswerTimeout):
+            await tokens_of(one(queue, ask()))
 
 
 # -- cancelled -------------------------------------------------------------------------------
 
 
-def test_a_cancelled_job_leaves_the_queue_at_once() -> None:
+async def test_a_cancelled_job_leaves_the_queue_at_once() -> None:
     gated = Gated()
 
-    async def main() -> None:
-        with scheduler(gated.engine) as queue:
-            first, second, third = queue.submit_all([ask(), ask(), ask(seed=3)])
-            second.cancel()
-            second.cancel()
-            assert queue.waiting == 1
-            assert await tokens_of(second) == []
-            gated.open()
-            assert await tokens_of(first) == alone(first.request)
-            assert await tokens_of(third) == alone(third.request)
-
-    asyncio.run(main())
+    with scheduler(gated.engine) as queue:
+        first, second, third = queue.submit([ask(), ask(), ask(seed=3)])
+        second.cancel()
+        second.cancel()
+        assert queue.waiting == 1
+        assert await tokens_of(second) == []
+        gated.open()
+        assert await tokens_of(first) == alone(first.request)
+        assert await tokens_of(third) == alone(third.request)
 
 
-def test_a_cancelled_answer_frees_its_slot_within_a_round() -> None:
+async def test_a_cancelled_answer_frees_its_slot_within_a_round() -> None:
     gated = Gated()
 
-    async def main() -> None:
-        with scheduler(gated.engine) as queue:
-            job, other = queue.submit_all([ask("abc", 50), ask("abcd", 5)])
-            gated.begun()
-            gated.allow(2)
-            rounds = 0
-            async for response in responses_of(job):
-                rounds = response.stats.rounds
-                job.cancel()
-                gated.allow()  # the round that is under way
-            assert rounds == 1
-            assert queue.waiting == 0  # the other one was begun before this one's end was told
-            gated.open()
-            assert await tokens_of(other) == alone(other.request)
-
-    asyncio.run(main())
-
-
-def test_who_leaves_early_has_cancelled() -> None:
-    gated = Gated()
-
-    async def main() -> None:
-        with scheduler(gated.engine) as queue:
-            job = queue.submit(ask("abc", 50))
-            reader = asyncio.create_task(tokens_of(job))
-            await asyncio.sleep(0)
-            reader.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await reader
-            assert job.cancelled
-            gated.open()
-
-    asyncio.run(main())
-
-
-def test_a_pass_that_nobody_wants_ends_before_the_prompt_is_read() -> None:
-    gated = Gated()
-
-    async def main() -> None:
-        with scheduler(gated.engine) as queue:
-            job = queue.submit(ask("abcde"))
-            gated.begun()
+    with scheduler(gated.engine) as queue:
+        job, other = queue.submit([ask("abc", 50), ask("abcd", 5)])
+        gated.begun()
+        gated.allow(2)
+        rounds = 0
+        async for piece in pieces_of(job):
+            rounds = piece.stats.rounds
             job.cancel()
-            gated.open()
-            assert await tokens_of(job) == []
-        assert gated.engine.target.tokens == []
+            gated.allow()  # the round that is under way
+        assert rounds == 1
+        assert queue.waiting == 0  # the other one was begun before this one's end was told
+        gated.open()
+        assert await tokens_of(other) == alone(other.request)
 
-    asyncio.run(main())
+
+async def test_who_leaves_early_has_cancelled() -> None:
+    gated = Gated()
+
+    with scheduler(gated.engine) as queue:
+        job = one(queue, ask("abc", 50))
+        reader = asyncio.create_task(tokens_of(job))
+        await asyncio.sleep(0)
+        reader.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reader
+        assert job.cancelled
+        gated.open()
+
+
+async def test_a_pass_that_nobody_wants_ends_before_the_prompt_is_read() -> None:
+    gated = Gated()
+
+    with scheduler(gated.engine) as queue:
+        job = one(queue, ask("abcde"))
+        gated.begun()
+        job.cancel()
+        gated.open()
+        assert await tokens_of(job) == []
+    assert gated.engine.target.tokens == []
     assert not is_unwanted()
 
 
@@ -393,10 +377,10 @@ def test_an_event_loop_that_is_gone_takes_nothing_with_it() -> None:
     gated = Gated()
 
     async def leave() -> Job:
-        return queue.submit(ask("abc", 5))
+        return one(queue, ask("abc", 5))
 
     async def stay() -> list[int]:
-        return await tokens_of(queue.submit(ask("abcd")))
+        return await tokens_of(one(queue, ask("abcd")))
 
     with scheduler(gated.engine) as queue:
         asyncio.run(leave())
@@ -407,79 +391,67 @@ def test_an_event_loop_that_is_gone_takes_nothing_with_it() -> None:
 # -- closed ----------------------------------------------------------------------------------
 
 
-def test_closing_refuses_what_waits_and_lets_what_runs_end() -> None:
+async def test_closing_refuses_what_waits_and_lets_what_runs_end() -> None:
     gated = Gated()
 
-    async def main() -> None:
-        with scheduler(gated.engine) as queue:
-            running, waiting = queue.submit_all([ask(), ask()])
-            gated.begun()
-            closing = asyncio.create_task(asyncio.to_thread(queue.close, PATIENCE))
-            with pytest.raises(Closing, match="shutting down"):
-                await tokens_of(waiting)
-            with pytest.raises(Closing):
-                queue.submit(ask())
-            gated.open()
-            assert await tokens_of(running) == alone(running.request)
-            await closing
-
-    asyncio.run(main())
+    with scheduler(gated.engine) as queue:
+        running, waiting = queue.submit([ask(), ask()])
+        gated.begun()
+        closing = asyncio.create_task(asyncio.to_thread(queue.close, PATIENCE))
+        with pytest.raises(Closing, match="shutting down"):
+            await tokens_of(waiting)
+        with pytest.raises(Closing):
+            one(queue, ask())
+        gated.open()
+        assert await tokens_of(running) == alone(running.request)
+        await closing
 
 
-def test_closing_ends_what_would_not_end() -> None:
+async def test_closing_ends_what_would_not_end() -> None:
     gated = Gated()
 
-    async def main() -> None:
-        with scheduler(gated.engine) as queue:
-            running = queue.submit(ask("abc", 50))
-            gated.allow(2)
-            answer = responses_of(running)
-            assert (await anext(answer)).finish_reason is None
-            closing = asyncio.create_task(asyncio.to_thread(queue.close, 0.0))
-            while not running.cancelled:
-                await asyncio.sleep(0)
-            gated.open()
-            with pytest.raises(Closing):
-                while True:
-                    await anext(answer)
-            await closing
-
-    asyncio.run(main())
+    with scheduler(gated.engine) as queue:
+        running = one(queue, ask("abc", 50))
+        gated.allow(2)
+        answer = pieces_of(running)
+        assert (await anext(answer)).finish_reason is None
+        closing = asyncio.create_task(asyncio.to_thread(queue.close, 0.0))
+        while not running.cancelled:
+            await asyncio.sleep(0)
+        gated.open()
+        with pytest.raises(Closing):
+            while True:
+                await anext(answer)
+        await closing
 
 
 # -- which slot ------------------------------------------------------------------------------
 
 
-def test_the_slot_that_knows_most_of_a_prompt_takes_it() -> None:
+async def test_the_slot_that_knows_most_of_a_prompt_takes_it() -> None:
     engines = [ToyEngine(n_ctx=512) for _ in range(3)]
     texts = {name: name * 100 for name in "ab"}
 
-    async def main() -> None:
-        with scheduler(*engines) as queue:
-            for text in (texts["a"], texts["b"], texts["a"] + "c", texts["b"] + "c"):
-                await tokens_of(queue.submit(ask(text, 4)))
-            held = [bytes(engine.target.tokens[:101]) for engine in engines]
-            assert held == [texts["a"].encode() + b"c", texts["b"].encode() + b"c", b""]
-            # A few tokens that prompts share are no reason: the one used longest ago takes it.
-            await tokens_of(queue.submit(ask("abc", 4)))
-            await tokens_of(queue.submit(ask("abd", 4)))
-            assert bytes(engines[2].target.tokens[:3]) == b"abc"
-            assert bytes(engines[0].target.tokens[:3]) == b"abd"
-
-    asyncio.run(main())
+    with scheduler(*engines) as queue:
+        for text in (texts["a"], texts["b"], texts["a"] + "c", texts["b"] + "c"):
+            await tokens_of(one(queue, ask(text, 4)))
+        held = [bytes(engine.target.tokens[:101]) for engine in engines]
+        assert held == [texts["a"].encode() + b"c", texts["b"].encode() + b"c", b""]
+        # A few tokens that prompts share are no reason: the one used longest ago takes it.
+        await tokens_of(one(queue, ask("abc", 4)))
+        await tokens_of(one(queue, ask("abd", 4)))
+        assert bytes(engines[2].target.tokens[:3]) == b"abc"
+        assert bytes(engines[0].target.tokens[:3]) == b"abd"
 
 
-def test_what_was_learnt_is_kept_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_learnt_is_kept_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, engine = FakeTime(monkeypatch), ToyEngine()
 
-    async def main() -> None:
-        with scheduler(engine) as queue:
-            for seconds, kept in ((0, 0), (61, 1), (59, 1), (2, 2)):
-                clock.now += seconds
-                await tokens_of(queue.submit(ask()))
-                assert engine.profile.kept == kept
-
-    asyncio.run(main())
+    with scheduler(engine) as queue:
+        for seconds, kept in ((0, 0), (61, 1), (59, 1), (2, 2)):
+            clock.now += seconds
+            await tokens_of(one(queue, ask()))
+            assert engine.profile.kept == kept
 
 
 # -- anything at any time --------------------------------------------------------------------
@@ -520,9 +492,9 @@ class Visit:
 
     def _submit(self, asks: list[GenerationRequest]) -> None:
         try:
-            jobs = self._queue.submit_all(asks)
+            jobs = self._queue.submit(asks)
         except QueueFull as full:
-            assert full.retry_after >= 1 and self._queue.waiting + len(asks) > 4
+            assert (full.retry_after or 0) >= 1 and self._queue.waiting + len(asks) > 4
             return
         for job in jobs:
             self._readers.append(asyncio.create_task(self._read(len(self._jobs), job)))
@@ -531,9 +503,9 @@ class Visit:
     async def _read(self, index: int, job: Job) -> None:
         tokens, last = list[int](), None
         try:
-            async for response in responses_of(job):
-                tokens += response.tokens
-                last = response.finish_reason
+            async for piece in pieces_of(job):
+                tokens += piece.tokens
+                last = piece.finish_reason
         except MemoryError:
             self._failures -= 1
         except LocalspecError as error:
@@ -552,25 +524,22 @@ class Visit:
 
 @settings(max_examples=60)
 @given(st.integers(1, 3), MOVES, st.booleans())
-def test_nothing_is_lost_mixed_or_left(
+async def test_nothing_is_lost_mixed_or_left(
     slots: int, moves: list[tuple[str, int]], soon: bool
 ) -> None:
-    async def main() -> None:
-        engines = [Gated() for _ in range(slots)]
-        for each in engines:
-            each.open()
-        with scheduler(*(each.engine for each in engines), limits=Limits(waiting=4)) as queue:
-            visit = Visit(queue, engines)
-            for name, which in moves:
-                await visit.move(name, which)
-            if soon:
-                await asyncio.to_thread(queue.close, 0.0)
-            async with asyncio.timeout(PATIENCE):
-                await visit.end()
-                while queue.waiting or queue.running:  # the last round of those who left
-                    await asyncio.sleep(0.001)
-
-    asyncio.run(main())
+    engines = [Gated() for _ in range(slots)]
+    for each in engines:
+        each.open()
+    with scheduler(*(each.engine for each in engines), limits=Limits(waiting=4)) as queue:
+        visit = Visit(queue, engines)
+        for name, which in moves:
+            await visit.move(name, which)
+        if soon:
+            await asyncio.to_thread(queue.close, 0.0)
+        async with asyncio.timeout(PATIENCE):
+            await visit.end()
+            while queue.waiting or queue.running:  # the last round of those who left
+                await asyncio.sleep(0.001)
 
 
 # -- llama.cpp -------------------------------------------------------------------------------
@@ -597,17 +566,17 @@ def test_a_real_pair_whose_clients_come_and_go(engine: Engine, length: DraftToke
             for _ in range(dice.randrange(50)):
                 await asyncio.sleep(0)
             job.cancel()
-        async for response in responses_of(job):
-            tokens += response.tokens
+        async for piece in pieces_of(job):
+            tokens += piece.tokens
             if len(tokens) >= (leaves or 99):
                 return None
         if leaves is None:
-            cached.append(response.stats.cached_tokens)
+            cached.append(piece.stats.cached_tokens)
         return None if leaves == 0 else tokens
 
     async def main() -> list[list[int] | None]:
         with scheduler(engine, prefixes=PrefixCache(2**30)) as queue:
-            return await asyncio.gather(*[client(queue.submit(each)) for each in wanted])
+            return await asyncio.gather(*[client(one(queue, each)) for each in wanted])
 
     found = asyncio.run(main())
     whole = [(each, tokens) for each, tokens in zip(wanted, found, strict=True) if tokens]
@@ -632,13 +601,13 @@ def test_slots_that_share_passes_share_the_prefixes_too(
                 Prompt(prompt, Reading(engine.piece)), GenerateOptions(GREEDY, length, max_tokens=9)
             )
             if number == 4 and turn % 2:
-                leaving = queue.submit(asked)
+                leaving = one(queue, asked)
                 asyncio.get_running_loop().call_later(0.002 * turn, leaving.cancel)
                 await tokens_of(leaving)
             tokens, stats = list[int](), GenerationStats()
-            async for response in responses_of(queue.submit(asked)):
-                tokens += response.tokens
-                stats = response.stats
+            async for piece in pieces_of(one(queue, asked)):
+                tokens += piece.tokens
+                stats = piece.stats
             said.append((prompt, tokens))
             cached.append(stats.cached_tokens if turn else 300)
             prompt = [*prompt, *tokens, *random_ids(5, seed=turn)]
