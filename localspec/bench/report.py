@@ -18,6 +18,7 @@ from localspec.core import machine
 from localspec.core.errors import FileProblem
 from localspec.core.files import appearing_when_complete
 from localspec.llama import llama_library
+from localspec.llama.memory.use import MemoryUse
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
@@ -55,7 +56,10 @@ class Report:
             "version": __version__,
             "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "complete": complete,
-            **_pair(self._engine),
+            **self._engine.settings(),
+            "memory": {
+                name: use and use.as_json() for name, use in memory_use(self._engine).items()
+            },
             "settings": _settings(self._plan),
             "machine": _machine(),
             "prompts": [
@@ -71,17 +75,10 @@ class Report:
             _write(self._path, self.document)
 
 
-def _pair(engine: "Engine") -> dict[str, object]:
-    target, draft = engine.target, engine.draft
-    pair = target.memory if draft is None else target.memory + draft.memory
-    return {
-        **engine.settings(),
-        "memory": {
-            "target": target.memory.as_json(),
-            "draft": None if draft is None else draft.memory.as_json(),
-            "pair": pair.as_json(),
-        },
-    }
+def memory_use(engine: "Engine") -> dict[str, MemoryUse | None]:
+    """Memory of the target, of the draft (None without one), and of both."""
+    target, draft = engine.target.memory, None if engine.draft is None else engine.draft.memory
+    return {"target": target, "draft": draft, "pair": target + draft if draft else target}
 
 
 def _settings(plan: BenchPlan) -> dict[str, object]:
