@@ -20,6 +20,7 @@ from localspec.core.config import CTX_SIZE, TRAINED_CTX_SIZE
 from localspec.core.errors import FileProblem, IncompatiblePair, UsageError
 from localspec.core.files import appearing_when_complete
 from localspec.display import console
+from localspec.export.names import DIALECTS
 from localspec.library.catalog import MTP
 from localspec.library.resolve import FIND
 
@@ -28,13 +29,7 @@ if TYPE_CHECKING:
     from localspec.hub.remote_header import PairCheck
     from localspec.metadata.header import ModelHeader
 
-# Names of `export.engines.ENGINES`, which a test compares: importing that takes a while.
-ENGINES = (
-    *("llama-server", "llama-cli", "ik_llama", "vllm"),
-    *("sglang", "lmstudio", "ollama", "python"),
-)
-_ON_GPUS = ("vllm", "sglang")
-_OWN = "python"  # a script that uses this library
+_ON_GPUS = [name for name, dialect in DIALECTS.items() if dialect.on_gpus]
 
 
 @spread_groups
@@ -44,8 +39,8 @@ def export(
         typer.Option(
             "--to",
             metavar="ENGINE",
-            parser=choice(*ENGINES),
-            help=f"What is to run the pair: {', '.join(ENGINES)}.",
+            parser=choice(*DIALECTS),
+            help=f"What is to run the pair: {', '.join(DIALECTS)}.",
         ),
     ],
     pair: PairFlags,
@@ -73,8 +68,7 @@ def export(
     best fixed one by what auto learnt of the pair on this machine, else the engine's. Exit code 1,
     with the reason, where the engine cannot run the pair.
     """
-    from localspec.export.engines import ENGINES as EXPORTS
-    from localspec.export.facts import require_whole_vocabulary
+    from localspec.export.engines import export_pair
 
     if to not in _ON_GPUS and (ignored := cluster.given()):
         console.note(f"Ignored, since only {' and '.join(_ON_GPUS)} use it: {', '.join(ignored)}.")
@@ -85,10 +79,8 @@ def export(
         name, FlagGroups(models, LoadingFlags(ctx_size=ctx_size), SamplingFlags())
     )
     verdict = _judged(request)
-    if to != _OWN:
-        require_whole_vocabulary(verdict.draft)
     facts = _facts(request, verdict, _length(request, verdict), cluster)
-    exported = EXPORTS[to](facts)
+    exported = export_pair(to, facts)
     for sentence in exported.notes:
         console.note(sentence)
     if output is None:
