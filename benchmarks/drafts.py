@@ -94,7 +94,7 @@ def measure(target: Path, side: Side, args: argparse.Namespace) -> tuple[Compari
 
 def lines(found: Comparison, memory: int) -> Iterator[str]:
     """Its rows of the table in Markdown."""
-    _, *figures = found.figures() or found.figures(loops=True)
+    _, *figures = found.figures() or found.figures(found.names)
     for ours in figures:
         low, high = ours.speedup_interval or (ours.speedup, ours.speedup)
         cells = [

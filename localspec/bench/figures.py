@@ -41,12 +41,6 @@ class Side:
         """Those of the answers to these prompts, by position: ``[repeat][prompt]``."""
         return [[row[i].stats for i in prompts] for row in self.answers]
 
-    def only(self, prompts: Sequence[int]) -> "Side":
-        """The same with the answers to these prompts only, by position."""
-        return Side(
-            self.draft_tokens, tuple(tuple(row[i] for i in prompts) for row in self.answers)
-        )
-
     def spent(self, prompts: Sequence[int]) -> Spent:
         """Seconds and tokens of rounds; the draft's reading of the prompt counts."""
         stats = self.stats(prompts)

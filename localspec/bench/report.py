@@ -1,7 +1,4 @@
-"""Benchmark report: one JSON document of what was measured, with which settings, on which machine.
-
-Kept in a file that is complete or untouched at any time.
-"""
+"""Benchmark report: a JSON document of what was measured, with which settings, on which machine."""
 
 import json
 import time
@@ -27,10 +24,10 @@ FORMAT = 3  # raise it when a key changes its name or meaning
 
 
 class Report:
-    """The document of one run, kept in a file (None: nowhere) as often as there is news.
+    """The document of one run, written to a file (None: nowhere) after each task.
 
-    ``prompts`` holds all that are to be measured, by task. In the document speeds are in tokens per
-    second, seconds end in ``_s``, memory is in bytes; ``overall`` is None before the first result.
+    ``prompts`` are by task. Speeds are in tokens per second, seconds end in ``_s``, memory is in
+    bytes; ``overall`` is None before the first result. The file is always complete or untouched.
     """
 
     def __init__(
@@ -51,16 +48,20 @@ class Report:
 
         Raises FileProblem when the file cannot be written; the document is there all the same.
         """
+        engine, plan = self._engine, self._plan
         self.document = {
             "format": FORMAT,
             "version": __version__,
             "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "complete": complete,
-            **self._engine.settings(),
-            "memory": {
-                name: use and use.as_json() for name, use in memory_use(self._engine).items()
+            **engine.settings(),
+            "memory": {name: use and use.as_json() for name, use in memory_use(engine).items()},
+            "settings": {
+                "draft_tokens": list(plan.lengths),
+                "repeats": plan.repeats,
+                "max_tokens": plan.max_tokens,
+                "sampling": asdict(plan.params),
             },
-            "settings": _settings(self._plan),
             "machine": _machine(),
             "prompts": [
                 {"name": f"{task} {i + 1}", "task": task, "messages": list(prompt.messages)}
@@ -81,15 +82,6 @@ def memory_use(engine: "Engine") -> dict[str, MemoryUse | None]:
     return {"target": target, "draft": draft, "pair": target + draft if draft else target}
 
 
-def _settings(plan: BenchPlan) -> dict[str, object]:
-    return {
-        "draft_tokens": list(plan.lengths),
-        "repeats": plan.repeats,
-        "max_tokens": plan.max_tokens,
-        "sampling": asdict(plan.params),
-    }
-
-
 def _machine() -> dict[str, object]:
     return {
         "cpu": machine.cpu_name(),
@@ -102,7 +94,7 @@ def _machine() -> dict[str, object]:
 
 
 def require_writable(path: Path) -> None:
-    """Raise FileProblem now, rather than behind a long measurement, if `path` cannot be kept."""
+    """Raise FileProblem before a long measurement if ``path`` cannot be written."""
     try:
         if path.is_dir():
             raise IsADirectoryError(f"{path} is a folder")
@@ -125,7 +117,7 @@ def _write(path: Path, result: Mapping[str, object]) -> None:
 
 
 class _Enough(Exception):
-    """Leaves a file that was opened only to see that it can be."""
+    """Leaves a file that was opened only to see that it can be written."""
 
 
 def _not_written(path: Path, error: OSError) -> FileProblem:

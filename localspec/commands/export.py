@@ -27,7 +27,6 @@ from localspec.library.resolve import FIND
 if TYPE_CHECKING:
     from localspec.export.facts import DraftLength, Exported, PairFacts
     from localspec.hub.remote_header import PairCheck
-    from localspec.metadata.header import ModelHeader
 
 _ON_GPUS = [name for name, dialect in DIALECTS.items() if dialect.on_gpus]
 
@@ -40,7 +39,7 @@ def export(
             "--to",
             metavar="ENGINE",
             parser=choice(*DIALECTS),
-            help=f"What is to run the pair: {', '.join(DIALECTS)}.",
+            help=f"The engine that is to run the pair: {', '.join(DIALECTS)}.",
         ),
     ],
     pair: PairFlags,
@@ -78,9 +77,8 @@ def export(
     request = make_request(
         name, FlagGroups(models, LoadingFlags(ctx_size=ctx_size), SamplingFlags())
     )
-    verdict = _judged(request)
-    facts = _facts(request, verdict, _length(request, verdict), cluster)
-    exported = export_pair(to, facts)
+    verdict = _checked(request)
+    exported = export_pair(to, _facts(request, verdict, cluster))
     for sentence in exported.notes:
         console.note(sentence)
     if output is None:
@@ -89,15 +87,15 @@ def export(
         _write(output, exported)
 
 
-def _judged(request: Request) -> "PairCheck":
-    """The verdict on the pair that was named, by its headers; raises IncompatiblePair for a no."""
+def _checked(request: Request) -> "PairCheck":
+    """Check the pair by its headers; raises IncompatiblePair for models that are none."""
     from localspec.library.acquire import judge
 
     draft = request.draft.model or MTP
     if draft == FIND:
         raise UsageError(
-            "export takes the draft by its name.",
-            "See what there is: " + shlex.join(["localspec", "suggest", request.target]),
+            "--draft find does not work with export: name the draft.",
+            "See which drafts fit: " + shlex.join(["localspec", "suggest", request.target]),
         )
     verdict = judge(
         request.target, draft, request.resolver, download_ui(), lenient=request.models.lenient
@@ -115,35 +113,26 @@ def _judged(request: Request) -> "PairCheck":
 
 
 def _length(request: Request, verdict: "PairCheck") -> "DraftLength":
-    """The draft length asked for or kept with the pair, else the one that was learnt here."""
+    """The draft length given or saved with the pair, else the one that was learnt here."""
     from localspec.export.facts import DraftLength, learnt_length
 
     asked = request.draft.one_length("auto")
     if asked == 0:
         raise UsageError(
-            "Draft length 0 drafts nothing, so there is no pair to hand on.",
+            "Draft length 0 drafts nothing, so there is nothing to export.",
             "Give a number, or leave it out.",
         )
     if asked != "auto":
         return DraftLength(asked, f"{asked}, as given or kept with the pair", given=True)
-    if not all(_is_here(header) for header in (verdict.target, verdict.draft)):
+    if not (verdict.target.path.exists() and verdict.draft.path.exists()):
         return DraftLength(
             None, "the engine's default, since only of local files it is known what auto learnt"
         )
     return learnt_length(verdict.target, verdict.draft)
 
 
-def _is_here(header: "ModelHeader") -> bool:
-    return header.path.exists()
-
-
-def _facts(
-    request: Request,
-    verdict: "PairCheck",
-    length: "DraftLength",
-    cluster: ClusterFlags,
-) -> "PairFacts":
-    """Everything that an engine is told of the pair."""
+def _facts(request: Request, verdict: "PairCheck", cluster: ClusterFlags) -> "PairFacts":
+    """Everything that an export depends on."""
     from localspec.export.facts import Cluster, PairFacts
     from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
 
@@ -154,7 +143,7 @@ def _facts(
         target,
         verdict.draft,
         verdict.report,
-        length,
+        _length(request, verdict),
         ctx_size,
         settings,
         request.sampling,

@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from localspec.core.errors import IncompatiblePair
 from localspec.core.sampling_params import sampling_fields
-from localspec.metadata.draft_kind import DraftKind
+
+if TYPE_CHECKING:  # the command line imports this
+    from localspec.metadata.draft_kind import DraftKind
 
 Names = Mapping[str, str]  # ours, of `PairSettings` and SamplingParams, to the engine's
 
@@ -27,7 +30,7 @@ class Dialect:
     vocabulary_rule: bool = False
     on_gpus: bool = False
 
-    def draft(self, kind: DraftKind) -> str:
+    def draft(self, kind: "DraftKind") -> str:
         """Its name of a kind of draft; raises IncompatiblePair for one that it cannot run."""
         if self.drafts is None:
             return kind.spec_type

@@ -145,7 +145,7 @@ def _verdict(lookup: Comparison, drafted: Comparison, memory: int, most: float) 
     used = [i for i, name in enumerate(drafted.names) if name not in looping]
     used = used or list(range(len(drafted.names)))  # better than nothing
     (plain, ours), theirs = drafted.sides, lookup.sides[1]
-    text = drafted.figures(loops=True)[1].text
+    text = drafted.figures(drafted.names)[1].text
     figures = side_figures(ours, plain, used, text)
     spent, spent_alone = ours.spent(used), theirs.spent(used)
     return Verdict(

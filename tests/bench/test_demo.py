@@ -128,7 +128,7 @@ def test_every_variant_is_compared_with_the_same_plain_answers() -> None:
         plain, again = (one.sides[0] for one in result.comparisons)
         assert plain == again and len(plain.answers[0]) == len(HYBRID_QUESTIONS)
         for one in result.comparisons:
-            off, drafted = one.figures(loops=True)
+            off, drafted = one.figures(one.names)
             assert off.drafted == 0 < drafted.drafted and drafted.draft_tokens == 2
             assert drafted.text in ("same", "rounding")
         assert json.loads(json.dumps(result.as_json()))["ways"][1]["task"] == "MTP"
