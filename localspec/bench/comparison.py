@@ -1,4 +1,4 @@
-"""Benchmark comparisons: prompts of one kind answered with every draft length, and as JSON.
+"""Benchmark comparisons: prompts of one task answered by every side, and as JSON.
 
 Answers whose text repeats itself are left out of the figures: drafting is too easy there.
 """
@@ -31,11 +31,11 @@ def repeated_share(tokens: Sequence[int], n: int = 8) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Prompts of one kind, by name, answered by every side; the first side is plain.
+    """Prompts of one task, by name, answered by every side; the first side is plain.
 
     ``guesses`` holds for each prompt, if there is a draft, what it says in the place of each token
-    of the first plain answer, given the text before. ``seed_decides`` is that of the sampling
-    parameters: if not, other texts are no difference to be explained.
+    of the first plain answer. Without ``seed_decides`` (of the sampling parameters) texts may
+    differ.
     """
 
     task: str

@@ -1,7 +1,7 @@
-"""Text equality: where drafted text leaves plain text, and whether rounding explains it.
+"""Text equality: where drafted text differs from plain text, and whether rounding explains it.
 
 Kernels round differently by the width of a pass, so both texts are generated again with passes of
-one width: if they are equal then, nothing but rounding told them apart.
+one width: if they are equal then, only rounding made the difference.
 """
 
 import math
@@ -26,13 +26,12 @@ Miss = tuple[int, float | None]  # see `Audit.misses`
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where an answer leaves the plain one: after ``position`` equal tokens.
+    """Where an answer differs from the plain one: after ``position`` equal tokens.
 
     ``margin`` is the lead of the plain pick over the runner-up there, in logits (None: there was
     none). ``repeatable`` says whether both sides (of auto: plain) gave their texts again. If so,
-    ``proven_at`` is the width of pass at which they give one text, so that only the kernels'
-    rounding told them apart. None means that no such width was found: the difference is a mistake
-    until somebody shows otherwise.
+    ``proven_at`` is the width of pass at which both give the same text: the difference is proven to
+    be rounding. None means that no such width was found, so it counts as a mistake.
     """
 
     prompt: str
@@ -47,9 +46,9 @@ class Difference:
 class Audit:
     """A drafted answer read again by plain decoding, token by token.
 
-    ``misses`` holds, for each token that is not what plain decoding picks behind the same text, its
-    position in the answer and by how many logits, noise included, it falls short of that pick;
-    None where plain decoding would never pick it.
+    ``misses`` holds, for each token that is not plain decoding's pick after the same text, its
+    position and how many logits, noise included, it falls short of that pick; None where plain
+    decoding would never pick it.
     """
 
     prompt: str
@@ -60,7 +59,7 @@ class Audit:
 
 
 class DifferenceFinder:
-    """Finds where answers to one prompt leave the ``plain`` text, and why."""
+    """Finds where answers to one prompt differ from the ``plain`` text, and why."""
 
     def __init__(self, name: str, prompt: PromptIds, plain: list[int]) -> None:
         self._name = name
@@ -157,9 +156,9 @@ def audit_answers(
 
 
 def rounding(engine: Engine, prompt: PromptIds, text: Sequence[int]) -> float:
-    """By how many logits passes of one token differ at most, on a text, from the widest passes.
+    """The largest difference, in logits on a text, between passes of one token and wide ones.
 
-    What is picked can differ where two tokens are no farther apart than twice that.
+    Picks can differ where two tokens are no farther apart than twice that.
     """
     target, worst = engine.target, 0.0
     for start in range(0, len(text), _WIDE):

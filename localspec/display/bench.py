@@ -26,7 +26,8 @@ _WIDTHS = {
 }  # fmt: skip
 _FIRST_TO_GO = ("TTFT", "90% CI", "tok/rnd", "accept")  # where a terminal is too narrow
 _LONGEST_TASK = 20
-_TEXT = {"same": "same", "rounding": "rounding", "different": "DIFFERENT", "redrawn": "redrawn"}
+_TOO_FAST = "1.00x: the target is too fast for drafting to help"
+_COSTS = "Measured (cost in plain tokens)"
 
 
 class Scoreboard:
@@ -95,7 +96,7 @@ def _cells(task: str, row: Figures, plain: bool) -> dict[str, str]:
         "accept": percent(row.acceptance_rate) if row.drafted else "",
         "tok/rnd": number(row.mean_accepted_length, 2),
         "TTFT": f"{row.ttft_s:.2f}s" if row.ttft_s < 10 else f"{row.ttft_s:.0f}s",
-        "text": "" if plain and row.text == "same" else _TEXT[row.text],
+        "text": "" if plain and row.text == "same" else row.text.replace("different", "DIFFERENT"),
     }
 
 
@@ -161,31 +162,26 @@ def _advice(best: Figures, drafting: str, plain: str) -> str:
 
 def _details(out: "Console", comparison: Comparison, figures: list[Figures]) -> None:
     """Tables of what a round costs, and of what drafting could reach at best."""
-    measured = [
-        (
-            f"--draft {row.draft_tokens}",
-            f"{row.mean_accepted_length:.2f} tokens a round, cost {row.round_cost:.2f}",
-        )
-        for row in figures[1:]
-        if row.drafted
-    ]
+    measured = [(f"--draft {row.draft_tokens}", _cost(row)) for row in figures[1:] if row.drafted]
     if (ratio := comparison.auto_over_fixed()) is not None:
         span = _span(ratio.interval, " to ")
         value = f"{ratio.ratio:.2f}x" + (f" (90% CI {span})" if span else "")
         measured.append((f"auto over the best fixed length, {ratio.length}", value))
-    _rows(out, "Measured (cost in plain tokens)", measured)
+    _rows(out, _COSTS, measured)
     if (limits := comparison.limits()) is not None:
+        most = f"{limits.ceiling:.2f}x, {limits.ceiling_length} a round"
         possible = [
-            (
-                "every drafted token right",
-                f"{limits.ceiling:.2f}x, {limits.ceiling_length} a round",
-            ),
+            ("every drafted token right", most if limits.ceiling_length else _TOO_FAST),
             ("oracle: the best length in every round", f"{limits.oracle:.2f}x"),
             ("best causal policy (estimate)", f"{limits.causal:.2f}x"),
             ("best fixed length", f"{limits.fixed:.2f}x, {limits.fixed_length} a round"),
             ("1, 2, ... tokens right in a row", " ".join(f"{s:.0%}" for s in limits.shares)),
         ]
         _rows(out, "Possible at these costs, without prompt lookup", possible)
+
+
+def _cost(row: Figures) -> str:
+    return f"{row.mean_accepted_length:.2f} tokens a round, cost {row.round_cost:.2f}"
 
 
 def _rows(out: "Console", heading: str, rows: Sequence[tuple[str, str]]) -> None:
@@ -283,9 +279,12 @@ def _hybrid_result(out: "Console", result: "HybridResult", verbose: bool) -> Non
     board.add(replace(first, task="plain", sides=first.sides[:1], differences=()))
     for variant in variants:
         board.add(variant, plain=False)
-    if rows := {each.task: each.figures()[1] for each in variants if each.figures()}:
+    rows = {each.task: figures[1] for each in variants if (figures := each.figures())}
+    if rows:
         best = max(rows, key=lambda name: rows[name].speedup)
         out.print(_advice(rows[best], best, "plain"), markup=False)
+    if verbose:
+        _rows(out, _COSTS, [(name, _cost(row)) for name, row in rows.items() if row.drafted])
     for each in variants:
         for sentence in _differences(each, verbose=verbose, prefix=f"{each.task}: "):
             out.print(sentence, markup=False)

@@ -1,4 +1,4 @@
-"""What another engine is told of a checked pair, and the draft length that was learnt of it."""
+"""Facts of a checked pair that an export needs, and the draft length that was learnt of it."""
 
 import os
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from localspec.speculative.control.valuation import LONGEST_AUTO
 
 @dataclass(frozen=True, slots=True)
 class DraftLength:
-    """Tokens drafted in a round, and where that is from; None leaves it to the engine.
+    """Tokens drafted in a round (None: the engine's default), and where the number is from.
 
     ``given`` says that the user chose it.
     """
@@ -39,12 +39,12 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class PairFacts:
-    """A checked pair as another engine is told of it.
+    """A checked pair as it is exported.
 
     ``draft`` is the target again where that drafts with heads of its own. ``ctx_size`` is in
-    tokens. ``settings`` and ``sampling`` are what was given or is kept with the pair, by the names
-    of `PairSettings`. The repositories are those of the weights in the original format
-    (safetensors), None where nobody named them.
+    tokens. ``settings`` and ``sampling`` were given or saved with the pair, by the names of
+    `PairSettings`. The repositories are those of the original weights (safetensors), None where
+    the user named none.
     """
 
     target: ModelHeader
@@ -84,7 +84,7 @@ class PairFacts:
 
     @property
     def whole_sampling(self) -> dict[str, object]:
-        """The sampling kept with the pair, over what the target's header recommends."""
+        """The sampling saved with the pair, over what the target's header recommends."""
         chosen = choose_sampling(self.sampling, self.target.sampling)
         named = dict.fromkeys((*chosen.recommended, *self.sampling))
         if self.sampling.get("seed") == RANDOM_SEED:
@@ -136,7 +136,7 @@ def local_path(header: ModelHeader, engine: str) -> Path:
         str(path).encode()
     except UnicodeEncodeError:
         raise IncompatiblePair(
-            f"{engine} cannot be told of {one_line(str(path))}, whose path is not UTF-8.",
+            f"{engine} cannot read {one_line(str(path))}: its path is not UTF-8.",
             "Link the file under a plain name, and export that.",
         ) from None
     return path

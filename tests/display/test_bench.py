@@ -285,6 +285,8 @@ def test_details_are_for_the_verbose(
         "  best fixed length                       1.60x, 5 a round",
         "  1, 2, ... tokens right in a row         71% 50%",
     ]
+    monkeypatch.setattr(Comparison, "limits", lambda self: replace(limits, ceiling_length=0))
+    assert "too fast for drafting" in "".join(summed_up(streams, compared(*sides), verbose=True))
     alone = summed_up(streams, compared(*sides[:3:2]), verbose=True)  # no fixed length
     assert not any("best fixed length, " in line for line in alone)
 
@@ -327,9 +329,13 @@ def test_variants_of_the_hybrid_stand_below_one_plain_row(
     fast = made_comparison((2, 2), task="MTP", loops=1, prompts=2)
     result = HybridResult("F16", header, header, (slow, fast))
     bench_display.demo_result(result, verbose=True)
-    title, _, plain, loops, first, second, verdict, why = streams.read()[0].splitlines()
+    title, _, plain, loops, first, second, verdict, *costs, why = streams.read()[0].splitlines()
     assert title.startswith("F16: the 87k hybrid padded to 87k parameters")
     assert plain.startswith("plain") and " off " in plain and "repeats itself" in loops
     assert first.startswith("draft model") and second.startswith("MTP")
     assert "x  " in first and "x  " in second
+    assert costs[1:] == [
+        "  draft model  2.50 tokens a round, cost 1.83",
+        "  MTP          2.50 tokens a round, cost 1.25",
+    ]
     assert verdict.startswith("Fastest here: MTP, ") and why.startswith("draft model: code 1")

@@ -93,7 +93,7 @@ def test_a_path_that_is_no_text_is_not_written(tmp_path: Path) -> None:
     header = model(tmp_path, "big")
     wild = replace(header, path=Path(os.fsdecode(os.fsencode(header.path) + b"\xff")))
     header.path.rename(wild.path)
-    with pytest.raises(IncompatiblePair, match="whose path is not UTF-8"):
+    with pytest.raises(IncompatiblePair, match="its path is not UTF-8"):
         local_path(wild, "It")
 
 
