@@ -47,6 +47,8 @@ def _same(*names: str) -> dict[str, str]:
     return {name: name for name in names}
 
 
+_KINDS = ("draft-simple", "draft-mtp", "draft-eagle3", "draft-dflash")
+
 # common/arg.cpp of the llama.cpp inside llama-cpp-python 0.3.36.
 _LLAMA_CPP = "llama.cpp 0c1e570 (October 2026)"
 _LLAMA_SETTINGS = {
@@ -121,12 +123,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "vllm": Dialect(
         "vLLM",
         "vLLM 0.33",
-        {
-            "draft-simple": "draft_model",
-            "draft-mtp": "mtp",
-            "draft-eagle3": "eagle3",
-            "draft-dflash": "dflash",
-        },
+        dict(zip(_KINDS, ("draft_model", "mtp", "eagle3", "dflash"), strict=True)),
         {},
         _GENERATION_CONFIG,
         on_gpus=True,
@@ -135,12 +132,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "sglang": Dialect(
         "SGLang",
         "SGLang 0.5.23",
-        {
-            "draft-simple": "STANDALONE",
-            "draft-mtp": "NEXTN",
-            "draft-eagle3": "EAGLE3",
-            "draft-dflash": "DFLASH",
-        },
+        dict(zip(_KINDS, ("STANDALONE", "NEXTN", "EAGLE3", "DFLASH"), strict=True)),
         {},
         _GENERATION_CONFIG | _same("presence_penalty", "frequency_penalty"),
         on_gpus=True,
