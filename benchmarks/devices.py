@@ -133,7 +133,7 @@ def beside_cpu(
 def drafted(comparison: Comparison) -> str:
     """What was accepted, and whether drafted texts are the plain one."""
     told = []
-    for figures in comparison.figures(loops=True)[1:]:
+    for figures in comparison.figures(comparison.names)[1:]:
         told.append(
             f"{figures.draft_tokens}: {figures.accepted} of {figures.drafted} {figures.text}"
         )

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from common import CTX_SIZE, GREEDY, Parser, conditions, unheard
 
-from localspec.bench import demo, hybrid
+from localspec.bench import demo
 from localspec.bench.comparison import Comparison
 from localspec.bench.padding.encoder import Quantization
 from localspec.bench.padding.layout import PaddedShape
@@ -85,7 +85,7 @@ def measure(target: Path, side: Side, args: argparse.Namespace) -> tuple[Compari
     options = LoadOptions(target, ctx_size=CTX_SIZE, threads=args.threads)
     draft = None if side.draft is None else replace(options, path=side.draft)
     plan = BenchPlan(GREEDY, (0, *side.lengths), args.repeats, args.tokens)
-    questions = hybrid.QUESTIONS if args.model == "hybrid" else demo.QUESTIONS
+    questions = demo.HYBRID_QUESTIONS if args.model == "hybrid" else demo.QUESTIONS
     with Engine.load(replace(options, branches=side.branches), draft) as engine:
         prompts = [engine.encode_chat([{"role": "user", "content": each}]) for each in questions]
         (found,) = run_bench(engine, {side.name: prompts}, plan)
@@ -94,7 +94,7 @@ def measure(target: Path, side: Side, args: argparse.Namespace) -> tuple[Compari
 
 def lines(found: Comparison, memory: int) -> Iterator[str]:
     """Its rows of the table in Markdown."""
-    _, *figures = found.figures() or found.figures(loops=True)
+    _, *figures = found.figures() or found.figures(found.names)
     for ours in figures:
         low, high = ours.speedup_interval or (ours.speedup, ours.speedup)
         cells = [

@@ -115,7 +115,7 @@ def measure(case: Case, repeats: int, threads: int | None, clock: Clock) -> Iter
         engine.profile.forget()  # what was learnt under hardship is of no use elsewhere
     plain = [one.stats for row in found.sides[0].answers for one in row]
     usual = sum(s.verify_seconds for s in plain) / sum(s.timed_tokens for s in plain)
-    for figures, side in zip(found.figures(loops=True), found.sides, strict=True):
+    for figures, side in zip(found.figures(found.names), found.sides, strict=True):
         slowest = max(one.stats.slowest_round for row in side.answers for one in row)
         yield Row(
             case.name, figures.draft_tokens, figures.generation_tps, figures.speedup,

@@ -26,13 +26,11 @@ from common import CTX_SIZE, Parser, conditions, span, timing, unheard
 from plain import speculate
 from plain import theirs as theirs_plain
 
-from localspec.bench.demo import QUANTIZATIONS, padded_hybrid
-from localspec.bench.equality import Difference
-from localspec.bench.hybrid import QUESTIONS, open_ways
+from localspec.bench.demo import HYBRID_QUESTIONS, QUANTIZATIONS, open_variants, padded_hybrid
+from localspec.bench.equality import Difference, DifferenceFinder
 from localspec.bench.padding.encoder import Quantization
-from localspec.bench.plan import BenchPlan
-from localspec.bench.run import take_turns, warm_up
-from localspec.bench.variants import Way
+from localspec.bench.plan import BenchPlan, Variant
+from localspec.bench.run import take_turns
 from localspec.chat.answer import Answer
 from localspec.core import machine
 from localspec.core.config import LoadOptions
@@ -140,9 +138,9 @@ def child_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def ours(way: Way, prompt: str) -> Run:
+def ours(variant: Variant, prompt: str) -> Run:
     """Our answer, the draft's reading of the prompt included."""
-    found = way.answer(way.engine.encode_text(prompt, special=True))
+    found = variant.answer(variant.engine.encode_text(prompt, special=True))
     stats = found.stats
     seconds = stats.seconds + stats.draft_prompt_seconds
     return Run(
@@ -150,51 +148,50 @@ def ours(way: Way, prompt: str) -> Run:
     )
 
 
-def all_ways(opened: Sequence[Way], plan: BenchPlan) -> dict[str, Way]:
+def all_variants(opened: Sequence[Variant], plan: BenchPlan) -> dict[str, Variant]:
     """Ours by name, plain first."""
     plain, suffix, draft, heads = opened
-    fixed = [(f"MTP {k}", heads, replace(plan, lengths=(0, k))) for k in (1, 2, 3)]
-    sides = [
-        (PLAIN, plain, plain.plan),
-        *fixed,
-        (AUTO, heads, plan),
-        (ALONE, heads, replace(plan, prompt_lookup=False)),
-        ("draft model auto", draft, plan),
-        ("suffix index alone", suffix, plan),
-    ]
-    return {name: Way(name, way.engine, each) for name, way, each in sides}
+    return {
+        PLAIN: plain,
+        **{f"MTP {k}": replace(heads, length=k) for k in (1, 2, 3)},
+        AUTO: heads,
+        ALONE: replace(heads, plan=replace(plan, prompt_lookup=False)),
+        "draft model auto": draft,
+        "suffix index alone": suffix,
+    }
 
 
 def measure(args: argparse.Namespace, quantization: Quantization) -> list[Row]:
     """Every side on one quantisation; sides take turns over prompts and repeats."""
     files = padded_hybrid(quantization, unheard)
     plan = BenchPlan(PARAMS, (0, "auto"), args.repeats, args.tokens, clock=args.clock)
-    with open_ways(files, plan, args.threads) as opened:
-        ways = all_ways(opened, plan)
+    with open_variants(files, plan, args.threads) as opened:
+        variants = all_variants(opened, plan)
         print(f"\nrollback, as chosen here: {opened[-1].engine.target.rollback.name}")
-        prompts = [as_text(opened[0], question) for question in QUESTIONS[: args.prompts]]
+        prompts = [as_text(opened[0], question) for question in HYBRID_QUESTIONS[: args.prompts]]
         sides: dict[str, Callable[[str], Run]] = {
-            PLAIN: partial(ours, ways[PLAIN]),
+            PLAIN: partial(ours, variants[PLAIN]),
             "llama.cpp plain": partial(theirs_alone, args, files[0]),
             **{f"{THEIRS}{k}": partial(theirs, args, files[0], k) for k in args.lengths},
-            **{name: partial(ours, way) for name, way in ways.items()},
+            **{name: partial(ours, variant) for name, variant in variants.items()},
         }
-        for way in ways.values():
-            warm_up(way.engine, way.engine.encode_text(prompts[0], special=True), way.plan)
+        for variant in variants.values():
+            variant.warm_up(variant.engine.encode_text(prompts[0], special=True))
         runs = [
             take_turns([partial(side, prompt) for side in sides.values()], args.repeats)
             for prompt in prompts
         ]
         return [
-            row_of(name, prompts, [each[0] for each in runs], [each[i] for each in runs], ways)
+            row_of(name, prompts, [each[0] for each in runs], [each[i] for each in runs], variants)
             for i, name in enumerate(sides)
         ]
 
 
-def as_text(way: Way, question: str) -> str:
+def as_text(variant: Variant, question: str) -> str:
     """A question in the model's chat format; BOS is left out, since both sides add it."""
-    text, _ = way.engine.template.begin([{"role": "user", "content": question}])
-    return text.removeprefix(way.engine.template.bos)
+    template = variant.engine.template
+    text, _ = template.begin([{"role": "user", "content": question}])
+    return text.removeprefix(template.bos)
 
 
 def row_of(
@@ -202,25 +199,23 @@ def row_of(
     prompts: Sequence[str],
     plain: list[list[Run]],
     runs: list[list[Run]],
-    ways: dict[str, Way],
+    variants: dict[str, Variant],
 ) -> Row:
     """A row of the table, with the reasons of texts that are not the plain ones."""
     others = sum(
         any(not run.text.strip().startswith(wanted[0].text.strip()) for run in each)
         for wanted, each in zip(plain, runs, strict=True)
     )
-    if name not in ways:
+    if name not in variants:
         return Row(name, runs, None, others)
-    differences = [
-        found
-        for i, prompt in enumerate(prompts)
-        for found in ways[name].differences(
-            f"question {i + 1}",
-            ways[name].engine.encode_text(prompt, special=True),
-            [run.ours for run in plain[i] if run.ours],
-            [run.ours for run in runs[i] if run.ours],
+    variant, differences = variants[name], list[Difference]()
+    for i, prompt in enumerate(prompts):
+        ids = variant.engine.encode_text(prompt, special=True)
+        (baseline, *_), answers = (
+            [run.ours for run in each if run.ours] for each in (plain[i], runs[i])
         )
-    ]
+        finder = DifferenceFinder(f"question {i + 1}", ids, baseline.tokens)
+        differences += finder.explain(variant, answers)
     return Row(name, runs, differences, others)
 
 
@@ -315,7 +310,9 @@ def main() -> None:
     parser.add_argument("--bin", type=Path, required=True, help="folder with their programs")
     parser.add_argument("--quantizations", nargs="+", default=list(QUANTIZATIONS))
     parser.add_argument("--lengths", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6])
-    parser.integers(prompts=len(QUESTIONS), repeats=3, tokens=96, threads=machine.physical_cores())
+    parser.integers(
+        prompts=len(HYBRID_QUESTIONS), repeats=3, tokens=96, threads=machine.physical_cores()
+    )
     parser.cpu_time()
     args = parser.parse_args()
     args.clock, args.threads = timing(args)

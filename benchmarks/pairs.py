@@ -99,17 +99,17 @@ def judge(pair: str, max_tokens: int, comparison: Comparison) -> Iterator[Row]:
     """A row for the answers that do not repeat themselves, and one for those that do."""
     looping = comparison.looping()
     for loops in (False, True):
-        part = comparison.only([n for n in comparison.names if (n in looping) is loops])
-        ratio, limits = part.auto_over_fixed(loops=True), part.limits(loops=True)
+        names = [name for name in comparison.names if (name in looping) is loops]
+        ratio, limits = comparison.auto_over_fixed(names), comparison.limits(names)
         if ratio is None:
             continue
-        figures = {row.draft_tokens: row for row in part.figures(loops=True)}
+        figures = {row.draft_tokens: row for row in comparison.figures(names)}
         yield Row(
             pair=pair,
             max_tokens=max_tokens,
-            task=part.task,
+            task=comparison.task,
             loops=loops,
-            prompts=len(part.names),
+            prompts=len(names),
             plain_tps=figures[0].generation_tps,
             auto=figures["auto"].speedup,
             best_fixed=ratio.length,

@@ -160,7 +160,7 @@ def measure(engine: Engine, proxy: Proxy, delay: float, repeats: int, tokens: in
     turns = _turns(engine, proxy, prompts[0])
     (comparison,) = run_bench(engine, {"demo": prompts}, plan)
     _require_same_text(comparison)
-    plain, auto = comparison.figures(loops=True)
+    plain, auto = comparison.figures(comparison.names)
     rounds = auto.tokens / auto.mean_accepted_length
     return Row(
         delay,

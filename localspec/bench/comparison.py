@@ -1,10 +1,10 @@
-"""Benchmark comparisons: prompts of one kind answered with every draft length, and as JSON.
+"""Benchmark comparisons: prompts of one task answered by every side, and as JSON.
 
 Answers whose text repeats itself are left out of the figures: drafting is too easy there.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 from localspec.bench.equality import Audit, Difference
 from localspec.bench.figures import (
@@ -31,11 +31,11 @@ def repeated_share(tokens: Sequence[int], n: int = 8) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Prompts of one kind, by name, answered by every side; the first side is plain.
+    """Prompts of one task, by name, answered by every side; the first side is plain.
 
     ``guesses`` holds for each prompt, if there is a draft, what it says in the place of each token
-    of the first plain answer, given the text before. ``seed_decides`` is that of the sampling
-    parameters: if not, other texts are no difference to be explained.
+    of the first plain answer. Without ``seed_decides`` (of the sampling parameters) texts may
+    differ.
     """
 
     task: str
@@ -85,49 +85,43 @@ class Comparison:
             )
         ]
 
-    def only(self, names: Collection[str]) -> "Comparison":
-        """The same over those of its prompts that are named."""
-        kept = [i for i, name in enumerate(self.names) if name in names]
-        return replace(
-            self,
-            names=tuple(self.names[i] for i in kept),
-            sides=tuple(side.only(kept) for side in self.sides),
-            differences=tuple(each for each in self.differences if each.prompt in names),
-            guesses=tuple(self.guesses[i] for i in kept) if self.guesses else (),
-            audits=tuple(each for each in self.audits if each.prompt in names),
-        )
+    def figures(self, prompts: Collection[str] | None = None) -> list[Figures]:
+        """One for each side over prompts by name; empty without any.
 
-    def figures(self, *, loops: bool = False) -> list[Figures]:
-        """One for each side, over the prompts whose text does not loop; empty when all do.
-
-        ``loops`` counts those that do as well, here and below.
+        By default, here and below, over those whose text does not loop.
         """
-        used = self._used(loops)
-        if not used:
-            return []
-        plain = self.sides[0]
-        return [side_figures(side, plain, used, self._text(side)) for side in self.sides]
+        used, plain = self._used(prompts), self.sides[0]
+        return [
+            side_figures(side, plain, used, self._text(side, prompts or self.names))
+            for side in self.sides
+            if used
+        ]
 
-    def auto_over_fixed(self, *, loops: bool = False) -> AutoOverFixed | None:
+    def auto_over_fixed(self, prompts: Collection[str] | None = None) -> AutoOverFixed | None:
         """auto against the best fixed length; None where one of both was not measured."""
-        used = self._used(loops)
+        used = self._used(prompts)
         return auto_over_fixed(self.sides, used) if used else None
 
-    def limits(self, *, loops: bool = False) -> Limits | None:
+    def limits(self, prompts: Collection[str] | None = None) -> Limits | None:
         """What drafting could reach here, from measured costs; None where nothing was drafted."""
-        used = self._used(loops)
+        used = self._used(prompts)
         if not (used and self.guesses):
             return None
         return hindsight_limits(self.sides, used, [self.guesses[i] for i in used])
 
-    def _used(self, loops: bool) -> list[int]:
-        left_out = () if loops else self.looping()
-        return [i for i, name in enumerate(self.names) if name not in left_out]
+    def _used(self, prompts: Collection[str] | None) -> list[int]:
+        if prompts is None:
+            prompts = set(self.names) - set(self.looping())
+        return [i for i, name in enumerate(self.names) if name in prompts]
 
-    def _text(self, side: Side) -> SameText:
+    def _text(self, side: Side, prompts: Collection[str]) -> SameText:
         if not self.seed_decides and side.draft_tokens != 0:
             return "redrawn"
-        ours = [d for d in self.differences if d.draft_tokens == side.draft_tokens]
+        ours = [
+            each
+            for each in self.differences
+            if each.draft_tokens == side.draft_tokens and each.prompt in prompts
+        ]
         if not ours:
             return "same"
         return "different" if any(d.proven_at is None for d in ours) else "rounding"

@@ -1,7 +1,8 @@
-"""Demo: the bundled pair, padded to the cost of bigger models, measured plain beside drafted."""
+"""Demo: the bundled pair or hybrid, padded to the cost of bigger models, plain beside drafted."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,11 +15,10 @@ from localspec.bench.padding.pad import (
     DEMO_TARGET_SHAPE,
     padded_copy,
 )
-from localspec.bench.plan import BenchPlan
-from localspec.bench.run import run_bench
+from localspec.bench.plan import BenchPlan, Variant
+from localspec.bench.run import compare_variants, run_bench
 from localspec.core import paths
-from localspec.core.config import DraftTokens, LoadOptions
-from localspec.core.sampling_params import SamplingParams
+from localspec.core.config import LoadOptions
 from localspec.engine.engine import Engine
 from localspec.metadata.header import ModelHeader, read_header
 
@@ -34,17 +34,23 @@ QUESTIONS = (
     "Show me the source of json.dumps.",
     "Show me the source of textwrap.wrap.",
 )
+# Those that the hybrid answers without repeating itself.
+HYBRID_QUESTIONS = (
+    "Show me the source of os.path.join.",
+    "How is random.choice implemented?",
+    "How is symtable.SymbolTable.has_children implemented?",
+    "Show me the source of idlelib.scrolledlist.ScrolledList.on_select.",
+    "Explain the method asyncio.windows_events.IocpProactor.select.",
+    "How is pdb.Pdb.handle_command_def implemented?",
+)
 
-Progress = Callable[[str, int, int], None]
+Progress = Callable[[str, int, int], None]  # label, done, total
 Shapes = tuple[PaddedShape, PaddedShape]
 
 
 @dataclass(frozen=True, slots=True)
 class PairResult:
-    """One quantisation of the demo pair, plain and drafted.
-
-    ``bundled`` holds the headers of target and draft before padding.
-    """
+    """One quantisation of the demo pair; ``bundled`` are target and draft before padding."""
 
     bundled: tuple[ModelHeader, ModelHeader]
     target: ModelHeader
@@ -60,6 +66,93 @@ class PairResult:
             "draft": self.draft.as_json(),
             **self.comparison.as_json(),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class HybridResult:
+    """One quantisation of the hybrid; ``bundled`` is its header before padding.
+
+    Each of ``comparisons`` is of plain decoding and one variant, whose name is its task.
+    """
+
+    quantization: Quantization
+    bundled: ModelHeader
+    target: ModelHeader
+    comparisons: tuple[Comparison, ...]
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data for ``--json``."""
+        return {
+            "quantization": self.quantization,
+            "bundled": self.bundled.as_json(),
+            "target": self.target.as_json(),
+            "ways": [comparison.as_json() for comparison in self.comparisons],
+        }
+
+
+def run_demo(
+    plan: BenchPlan,
+    threads: int | None = None,
+    on_progress: Progress = lambda label, done, total: None,
+) -> Iterator[PairResult]:
+    """Measure every quantisation of the padded pair; one result at a time."""
+    bundled = read_header(paths.demo_pair()[0]), read_header(paths.demo_pair()[1])
+    for quantization in QUANTIZATIONS:
+        files = padded_pair(quantization, on_progress)
+
+        def on_answer(task: str, done: int, total: int) -> None:
+            on_progress(f"measuring the {task} pair", done, total)
+
+        with Engine.load(*_load_options(files, threads)) as engine:
+            assert engine.draft is not None
+            prompts = [engine.encode_chat([{"role": "user", "content": q}]) for q in QUESTIONS]
+            (found,) = run_bench(engine, {quantization: prompts}, plan, on_answer)
+            yield PairResult(bundled, engine.target.header, engine.draft.header, found)
+
+
+def run_hybrid_demo(
+    plan: BenchPlan,
+    threads: int | None = None,
+    on_progress: Progress = lambda label, done, total: None,
+) -> Iterator[HybridResult]:
+    """Measure every quantisation of the padded hybrid; one result at a time."""
+    for quantization in QUANTIZATIONS:
+        files = padded_hybrid(quantization, on_progress)
+        on_answer = partial(on_progress, f"measuring the {quantization} hybrid")
+        with open_variants(files, plan, threads) as variants:
+            engine = variants[0].engine
+            prompts = {
+                f"question {i}": engine.encode_chat([{"role": "user", "content": question}])
+                for i, question in enumerate(HYBRID_QUESTIONS, 1)
+            }
+            found = tuple(compare_variants(variants, prompts, on_answer))
+            target = engine.target.header
+        yield HybridResult(quantization, read_header(paths.demo_hybrid()), target, found)
+
+
+@contextmanager
+def open_variants(
+    files: tuple[Path, Path], plan: BenchPlan, threads: int | None
+) -> Iterator[list[Variant]]:
+    """Plain, prompt lookup if auto decides, the draft model, and the hybrid's own MTP head.
+
+    Each kind of draft has an engine of its own: plain decoding pays for no head.
+    """
+    target, draft = _load_options(files, threads)
+    with ExitStack() as stack:
+        alone, pair, heads = (
+            stack.enter_context(Engine.load(target, each))
+            for each in (None, draft, replace(target, load_heads=True))
+        )
+        length = plan.lengths[-1]
+        named = [("lookup", alone)] if length == "auto" else []
+        named += [("draft model", pair), ("MTP", heads)]
+        drafting = [Variant(name, engine, plan, length) for name, engine in named]
+        yield [Variant("plain", alone, plan, 0), *drafting]
+
+
+def _load_options(files: tuple[Path, Path], threads: int | None) -> list[LoadOptions]:
+    return [LoadOptions(path, ctx_size=CTX_SIZE, threads=threads) for path in files]
 
 
 def padded_pair(
@@ -85,54 +178,9 @@ def _padded(
     sources: tuple[Path, Path], shapes: Shapes, quantization: Quantization, on_progress: Progress
 ) -> tuple[Path, Path]:
     folder = paths.cache_folder() / "demo"
+    labels = f"padding the demo target ({quantization})", f"padding the draft ({quantization})"
     target, draft = (
         padded_copy(source, folder, shape, quantization, partial(on_progress, label))
-        for source, shape, label in zip(
-            sources,
-            shapes,
-            (f"padding the demo target ({quantization})", f"padding the draft ({quantization})"),
-            strict=True,
-        )
+        for source, shape, label in zip(sources, shapes, labels, strict=True)
     )
     return target, draft
-
-
-def run_demo(
-    *,
-    draft_tokens: DraftTokens,
-    repeats: int,
-    max_tokens: int,
-    threads: int | None = None,
-    on_progress: Progress = lambda label, done, total: None,
-) -> Iterator[PairResult]:
-    """Measure every quantisation of the padded pair, greedily; one result at a time."""
-    plan = BenchPlan(SamplingParams(temperature=0), (0, draft_tokens), repeats, max_tokens)
-    for quantization in QUANTIZATIONS:
-        target, draft = padded_pair(quantization, on_progress)
-        options = [
-            LoadOptions(path, ctx_size=CTX_SIZE, threads=threads) for path in (target, draft)
-        ]
-        with Engine.load(*options) as engine:
-            yield _measure(engine, quantization, plan, on_progress)
-
-
-def _measure(
-    engine: Engine, quantization: str, plan: BenchPlan, on_progress: Progress
-) -> PairResult:
-    assert engine.draft is not None
-    prompts = [engine.encode_chat([{"role": "user", "content": q}]) for q in QUESTIONS]
-    total = plan.answers(len(prompts))
-    done = 0
-
-    def on_answer(task: str) -> None:
-        nonlocal done
-        done += 1
-        on_progress(f"measuring the {task} pair", done, total)
-
-    (comparison,) = run_bench(engine, {quantization: prompts}, plan, on_answer)
-    return PairResult(
-        bundled=(read_header(paths.demo_pair()[0]), read_header(paths.demo_pair()[1])),
-        target=engine.target.header,
-        draft=engine.draft.header,
-        comparison=comparison,
-    )

@@ -1,19 +1,20 @@
-"""Text equality: where drafted text leaves plain text, and whether rounding explains it.
+"""Text equality: where drafted text differs from plain text, and whether rounding explains it.
 
 Kernels round differently by the width of a pass, so both texts are generated again with passes of
-one width: if they are equal then, nothing but rounding told them apart.
+one width: if they are equal then, only rounding made the difference.
 """
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from localspec.bench.plan import BenchEngine, BenchPlan, PromptIds, widest_pass
+from localspec.bench.plan import BenchPlan, PromptIds, Variant, widest_pass
 from localspec.chat.answer import Answer
 from localspec.core.config import DraftTokens
+from localspec.engine.engine import Engine
 from localspec.speculative.loop import Logits, TokenModel, prefill
 from localspec.speculative.prefix import common_prefix
 from localspec.speculative.sampling.sampler import Sampler
@@ -25,13 +26,12 @@ Miss = tuple[int, float | None]  # see `Audit.misses`
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where an answer leaves the plain one: after ``position`` equal tokens.
+    """Where an answer differs from the plain one: after ``position`` equal tokens.
 
     ``margin`` is the lead of the plain pick over the runner-up there, in logits (None: there was
     none). ``repeatable`` says whether both sides (of auto: plain) gave their texts again. If so,
-    ``proven_at`` is the width of pass at which they give one text, so that only the kernels'
-    rounding told them apart. None means that no such width was found: the difference is a mistake
-    until somebody shows otherwise.
+    ``proven_at`` is the width of pass at which both give the same text: the difference is proven to
+    be rounding. None means that no such width was found, so it counts as a mistake.
     """
 
     prompt: str
@@ -46,9 +46,9 @@ class Difference:
 class Audit:
     """A drafted answer read again by plain decoding, token by token.
 
-    ``misses`` holds, for each token that is not what plain decoding picks behind the same text, its
-    position in the answer and by how many logits, noise included, it falls short of that pick;
-    None where plain decoding would never pick it.
+    ``misses`` holds, for each token that is not plain decoding's pick after the same text, its
+    position and how many logits, noise included, it falls short of that pick; None where plain
+    decoding would never pick it.
     """
 
     prompt: str
@@ -59,95 +59,86 @@ class Audit:
 
 
 class DifferenceFinder:
-    """Finds where the answers to one prompt leave the plain one, and why.
+    """Finds where answers to one prompt differ from the ``plain`` text, and why."""
 
-    ``regenerate`` answers the prompt once more with a draft length.
-    """
-
-    def __init__(
-        self,
-        engine: BenchEngine,
-        name: str,
-        prompt: PromptIds,
-        plan: BenchPlan,
-        regenerate: Callable[[DraftTokens], Answer],
-    ) -> None:
-        self._engine = engine
+    def __init__(self, name: str, prompt: PromptIds, plain: list[int]) -> None:
         self._name = name
         self._prompt = prompt
-        self._plan = plan
-        self._regenerate = regenerate
-        self._replayed: dict[tuple[DraftTokens, int], list[int]] = {}
+        self._plain = plain
+        self._replayed: dict[tuple[Variant, int], list[int]] = {}
 
-    def among(self, rows: Sequence[Sequence[Answer]]) -> Iterator[Difference]:
-        """One for each text of a side that is not the first plain one; ``rows[side][repeat]``."""
-        plain = rows[0][0].tokens
-        if not self._plan.params.seed_decides:
+    def explain(self, variant: Variant, answers: Sequence[Answer]) -> Iterator[Difference]:
+        """One for each text of a variant that is not the plain one."""
+        if not variant.plan.params.seed_decides:
             return
-        for length, answers in zip(self._plan.lengths, rows, strict=True):
-            others = {tuple(one.tokens) for one in answers} - {tuple(plain)}
-            for other in sorted(others):
-                yield self._explain(length, plain, list(other))
+        for other in sorted({tuple(one.tokens) for one in answers} - {tuple(self._plain)}):
+            yield self._explain(variant, list(other))
 
-    def _explain(self, length: DraftTokens, plain: list[int], other: list[int]) -> Difference:
-        position = common_prefix(plain, other)
-        width = self._engine.min_width
+    def _explain(self, variant: Variant, other: list[int]) -> Difference:
+        position = common_prefix(self._plain, other)
+        width = variant.engine.min_width
         # How wide auto's passes are depends on the clock: where rounding decides, so does its text.
-        again = other if length == "auto" else self._replay(length, width)
-        repeatable = self._replay(0, width) == plain and again == other
+        again = other if variant.length == "auto" else self._replay(variant, width)
+        repeatable = self._replay(_plain(variant), width) == self._plain and again == other
         return Difference(
             prompt=self._name,
-            draft_tokens=length,
+            draft_tokens=variant.length,
             position=position,
-            margin=self._margin(plain[:position]),
+            margin=self._margin(variant, self._plain[:position]),
             repeatable=repeatable,
-            proven_at=self._proven_at(length) if repeatable else None,
+            proven_at=self._proven_at(variant) if repeatable else None,
         )
 
-    def _proven_at(self, length: DraftTokens) -> int | None:
-        """The width of pass at which plain and drafted text are one: two, or the side's widest.
+    def _proven_at(self, variant: Variant) -> int | None:
+        """The width of pass at which plain and drafted text are the same: two, or the widest.
 
         Two suffices on a CPU, where all wider passes round alike; GPU kernels change again at
         larger widths, so there both sides are brought to the same one.
         """
-        for width in sorted({2, widest_pass(length), self._widest_tree(length)}):
-            if width > self._engine.min_width and self._has_room(width):
-                if self._replay(0, width) == self._replay(length, width):
+        engine = variant.engine
+        for width in sorted({2, widest_pass(variant.length), _widest_tree(variant)}):
+            needed = variant.plan.needed_ctx(len(self._prompt), width)
+            if width > engine.min_width and needed <= engine.target.n_ctx:
+                if self._replay(_plain(variant), width) == self._replay(variant, width):
                     return width
         return None
 
-    def _widest_tree(self, length: DraftTokens) -> int:
-        """Tokens in the widest pass of a side whose target verifies trees."""
-        tree = self._engine.target.tree
-        if tree is None or length == "auto":
-            return widest_pass(length)
-        return widest_pass(length) + min(tree.paths - 1, length * (tree.branches - 1))
-
-    def _has_room(self, width: int) -> bool:
-        return self._plan.needed_ctx(len(self._prompt), width) <= self._engine.target.n_ctx
-
-    def _replay(self, length: DraftTokens, width: int) -> list[int]:
-        """The tokens of a side with passes of at least this width."""
-        key = (length, width)
+    def _replay(self, variant: Variant, width: int) -> list[int]:
+        """The tokens of a variant with passes of at least this width."""
+        key = (variant, width)
         if key not in self._replayed:
-            with self._engine.widened(width):
-                self._replayed[key] = self._regenerate(length).tokens
+            with variant.engine.widened(width):
+                self._replayed[key] = variant.answer(self._prompt).tokens
         return self._replayed[key]
 
-    def _margin(self, tokens: list[int]) -> float | None:
+    def _margin(self, variant: Variant, tokens: list[int]) -> float | None:
         """The lead of the plain pick behind these tokens, on logits computed as plain does."""
-        context, target = list(self._prompt), self._engine.target
+        context, target, params = list(self._prompt), variant.engine.target, variant.plan.params
         target.truncate(0)
         row = _first_row(target, context)
         for token in tokens:
             context.append(token)
             row = target.decode([token], 1)[0]
-        rules = self._engine.token_rules(self._plan.params)
-        return Sampler(self._plan.params, rules).margin(row, len(context), context)
+        return Sampler(params, variant.engine.token_rules(params)).margin(
+            row, len(context), context
+        )
+
+
+def _plain(variant: Variant) -> Variant:
+    """Plain decoding by a variant's engine."""
+    return replace(variant, name="0", length=0)
+
+
+def _widest_tree(variant: Variant) -> int:
+    """Tokens in the widest pass of a variant whose target verifies trees."""
+    tree, length = variant.engine.target.tree, variant.length
+    if tree is None or length == "auto":
+        return widest_pass(length)
+    return widest_pass(length) + min(tree.paths - 1, length * (tree.branches - 1))
 
 
 def audit_answers(
-    engine: BenchEngine,
+    engine: Engine,
     name: str,
     prompt: PromptIds,
     plan: BenchPlan,
@@ -164,10 +155,10 @@ def audit_answers(
             yield Audit(name, length, len(text), one.tokens == plain, known[text])
 
 
-def rounding(engine: BenchEngine, prompt: PromptIds, text: Sequence[int]) -> float:
-    """By how many logits passes of one token differ at most, on a text, from the widest passes.
+def rounding(engine: Engine, prompt: PromptIds, text: Sequence[int]) -> float:
+    """The largest difference, in logits on a text, between passes of one token and wide ones.
 
-    What is picked can differ where two tokens are no farther apart than twice that.
+    Picks can differ where two tokens are no farther apart than twice that.
     """
     target, worst = engine.target, 0.0
     for start in range(0, len(text), _WIDE):
@@ -187,7 +178,7 @@ def _first_row(target: TokenModel, prompt: Sequence[int]) -> Logits:
 
 
 def _misses(
-    engine: BenchEngine, prompt: PromptIds, plan: BenchPlan, text: Sequence[int]
+    engine: Engine, prompt: PromptIds, plan: BenchPlan, text: Sequence[int]
 ) -> Iterator[Miss]:
     """Where plain decoding, given the text so far, would have said another token."""
     context, sampler = list(prompt), Sampler(plan.params, engine.token_rules(plan.params))

@@ -1,7 +1,4 @@
-"""Benchmark figures: speedup, acceptance and cost per round of a draft length against plain.
-
-And the limits of speedup in hindsight, from the costs that a run measured.
-"""
+"""Benchmark figures: speedup, acceptance, cost of a round, and what drafting could reach."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +22,7 @@ from localspec.speculative.limits import (
     shares,
 )
 
-_PLACES = 8  # of a draft, for which its share of right tokens is told
+_PLACES = 8  # of a draft, for which `Limits.shares` is computed
 
 SameText = Literal["same", "rounding", "different", "redrawn"]
 
@@ -41,12 +38,6 @@ class Side:
         """Those of the answers to these prompts, by position: ``[repeat][prompt]``."""
         return [[row[i].stats for i in prompts] for row in self.answers]
 
-    def only(self, prompts: Sequence[int]) -> "Side":
-        """The same with the answers to these prompts only, by position."""
-        return Side(
-            self.draft_tokens, tuple(tuple(row[i] for i in prompts) for row in self.answers)
-        )
-
     def spent(self, prompts: Sequence[int]) -> Spent:
         """Seconds and tokens of rounds; the draft's reading of the prompt counts."""
         stats = self.stats(prompts)
@@ -58,14 +49,12 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One side against the plain one.
+    """One side against plain decoding.
 
-    Time is that of all rounds, and of the draft's reading of the prompt, which plain decoding does
-    not pay; ``draft_prompt_s`` is the mean of the latter. ``speedup`` is the ratio of seconds per
-    token, from sums over all repeats; ``speedup_interval`` is its 90 % interval over the prompts
-    (None: too few of them, or plain itself), ``speedup_by_repeat`` holds one such ratio per repeat.
-    ``round_cost`` is the time of a round in plain tokens: drafting pays when
-    ``mean_accepted_length`` is larger.
+    Time is that of all rounds and of the draft's reading of the prompt, whose mean is
+    ``draft_prompt_s``. ``speedup`` is the ratio of seconds per token, from sums over all repeats;
+    ``speedup_interval`` its 90 % interval over the prompts (None: too few, or plain itself).
+    ``round_cost`` is in plain tokens: drafting pays when ``mean_accepted_length`` is larger.
     """
 
     draft_tokens: DraftTokens
@@ -86,10 +75,10 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class AutoOverFixed:
-    """How many times as fast as the best fixed length auto is, with its interval as in `Figures`.
+    """The speed of auto over that of the best fixed length, with its interval as in `Figures`.
 
-    In each repeat the best is that which was the quickest in the other repeats
-    (`best_by_other_repeats`); ``length`` is the quickest over all of them.
+    The best is chosen by the other repeats (`best_by_other_repeats`); ``length`` is the fastest
+    over all of them.
     """
 
     length: DraftTokens
@@ -99,15 +88,14 @@ class AutoOverFixed:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Speedups over plain that could be had, by what passes and draft steps cost in this run.
+    """Possible speedups over plain, by what passes and draft steps cost in this run.
 
     ``ceiling`` if every drafted token were right, with ``ceiling_length`` of them a round;
-    ``oracle`` with this draft and the best length in every round, known beforehand; ``causal`` by
-    the best policy that sees only how sure the draft is (`causal_seconds`); ``fixed`` with the best
-    single length, ``fixed_length``. ``shares`` are those of the places where the draft gets
-    1, 2, ... tokens right in a row. No draft longer than the longest that was verified is
-    considered, and not the reading of prompts; nor prompt lookup, of which ``prompt_lookup`` says
-    whether a side drafted by it too.
+    ``oracle`` with the best length in every round, known beforehand; ``causal`` by the best policy
+    that sees only how sure the draft is (`causal_seconds`); ``fixed`` with the best single length.
+    ``shares`` are those of the places where the draft gets 1, 2, ... tokens right in a row. Drafts
+    are no longer than the longest that was verified. Reading of prompts and prompt lookup do not
+    count; ``prompt_lookup`` says whether a side used the latter.
     """
 
     ceiling: float
@@ -121,7 +109,7 @@ class Limits:
 
 
 def side_figures(side: Side, plain: Side, prompts: Sequence[int], text: SameText) -> Figures:
-    """Those of a side over some prompts, by position; ``text`` is its verdict on equality."""
+    """Figures of a side over some prompts, by position; ``text`` says whether it is plain's."""
     ours, theirs = side.spent(prompts), plain.spent(prompts)
     flat = [stats for row in side.stats(prompts) for stats in row]
     tokens, rounds = sum(s.tokens for s in flat), sum(s.rounds for s in flat)
@@ -147,7 +135,7 @@ def side_figures(side: Side, plain: Side, prompts: Sequence[int], text: SameText
 
 
 def auto_over_fixed(sides: Sequence[Side], prompts: Sequence[int]) -> AutoOverFixed | None:
-    """That over these prompts, by position; None where auto or every fixed length is missing."""
+    """auto against the fixed lengths over prompts by position; None where one is missing."""
     spent = {side.draft_tokens: side.spent(prompts) for side in sides}
     auto = spent.pop("auto", None)
     fixed = {length: one for length, one in spent.items() if length != 0}
@@ -164,9 +152,9 @@ def auto_over_fixed(sides: Sequence[Side], prompts: Sequence[int]) -> AutoOverFi
 def hindsight_limits(
     sides: Sequence[Side], prompts: Sequence[int], guesses: Sequence[Sequence[Guess]]
 ) -> Limits | None:
-    """What drafting could reach over these prompts, by position; None where nothing was drafted.
+    """What drafting could reach over prompts by position; None where nothing was drafted.
 
-    ``guesses`` holds for each of them what the draft says at each token of the plain answer.
+    ``guesses`` holds for each prompt what the draft says at each token of the plain answer.
     """
     # auto's draft seconds are not all those of steps, so a fixed length tells more of them.
     fixed = [side for side in sides if side.draft_tokens not in (0, "auto")]
@@ -188,10 +176,7 @@ def _merged(sides: Sequence[Side], prompts: Sequence[int]) -> GenerationStats:
 
 
 def _pass_seconds(sides: Sequence[Side], prompts: Sequence[int]) -> list[float]:
-    """The mean seconds of the target's passes of 1, 2, ... tokens, up to the widest there was.
-
-    What was not seen in between is interpolated.
-    """
+    """Mean seconds of the target's passes of 1, 2, ... tokens to the widest, interpolated."""
     passes = _merged(sides, prompts).passes
     costs = PassCosts()
     for width, each in passes.items():

@@ -1,42 +1,29 @@
-"""Benchmark plans: which draft lengths answer which prompts, how often, and in what context.
-
-Also names what measuring needs of an engine beyond generating.
-"""
+"""Benchmark plans and variants: what answers which prompts, how often, in which context."""
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
 
+from localspec.chat.answer import Answer, collect
 from localspec.core.config import DraftTokens
 from localspec.core.errors import PromptTooLong
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
-from localspec.engine.generate import TextEngine
+from localspec.engine.engine import Engine
+from localspec.engine.generate import stream_generate
 from localspec.speculative.control.controllers import longest
 from localspec.speculative.loop import Clock
 
 PromptIds = Sequence[int]
 
-
-class BenchEngine(TextEngine, Protocol):
-    """An engine whose passes can be widened, to tell rounding from a mistake."""
-
-    @property
-    def min_width(self) -> int:
-        """Tokens of the target's narrowest pass."""
-        ...
-
-    def widened(self, width: int) -> AbstractContextManager[None]:
-        """Let no pass of the target be narrower than ``width`` tokens inside the block."""
-        ...
+_WARM_UP_TOKENS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
-    """How to measure. ``lengths`` are the sides; the first is 0, plain, which all are held to.
+    """How to measure. The first of the draft ``lengths`` is 0, plain decoding, the baseline.
 
-    ``clock`` tells seconds, to the measurement and to auto alike.
+    ``clock`` returns seconds; the measurement and auto share it.
     """
 
     params: SamplingParams
@@ -49,7 +36,7 @@ class BenchPlan:
 
     @property
     def width(self) -> int:
-        """Tokens in the widest pass of any side, at least two."""
+        """Tokens in the widest pass of any length, at least two."""
         return max(map(widest_pass, self.lengths))
 
     def needed_ctx(self, prompt: int, width: int) -> int:
@@ -59,19 +46,44 @@ class BenchPlan:
         """
         return prompt + self.max_tokens - 2 + width
 
-    def answers(self, prompts: int) -> int:
-        """Measured answers to this many prompts."""
-        return prompts * self.repeats * len(self.lengths)
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One side of a benchmark: an engine that drafts ``length`` tokens a round; 0 is plain."""
+
+    name: str
+    engine: Engine
+    plan: BenchPlan
+    length: DraftTokens
+
+    def answer(self, prompt: PromptIds) -> Answer:
+        """Generate once from empty caches; Ctrl-C ends the whole measurement."""
+        engine, plan = self.engine, self.plan
+        engine.target.truncate(0)
+        if engine.draft is not None:
+            engine.draft.truncate(0)
+        engine.prompt_lookup.update([])
+        engine.conversations.clear()
+        options = GenerateOptions(
+            plan.params, self.length, prompt_lookup=plan.prompt_lookup, max_tokens=plan.max_tokens
+        )
+        result = collect(stream_generate(engine, prompt, options, clock=plan.clock))
+        if result.finish_reason == "cancelled":
+            raise KeyboardInterrupt
+        return result
+
+    def warm_up(self, prompt: PromptIds) -> None:
+        """Answer briefly, unmeasured: first passes page weights in and set up kernels."""
+        short = replace(self.plan, max_tokens=min(self.plan.max_tokens, _WARM_UP_TOKENS))
+        replace(self, plan=short).answer(prompt)
 
 
 def widest_pass(length: DraftTokens) -> int:
-    """Tokens in the widest pass of a side, at least two."""
+    """Tokens in the widest pass with a draft length, at least two."""
     return 1 + max(1, longest(length))
 
 
-def require_room(
-    engine: BenchEngine, tasks: Mapping[str, Sequence[PromptIds]], plan: BenchPlan
-) -> None:
+def require_room(engine: Engine, tasks: Mapping[str, Sequence[PromptIds]], plan: BenchPlan) -> None:
     """Raise PromptTooLong when a prompt, its answer and a widened pass exceed the context."""
     longest_prompt = max(len(prompt) for group in tasks.values() for prompt in group)
     needed = plan.needed_ctx(longest_prompt, plan.width)

@@ -11,17 +11,17 @@ from pathlib import Path
 
 from localspec.chat.message import Message, parse_message
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import read_at_most
+from localspec.core.files import read_text
 
 SHIPPED = Path(__file__).with_name("prompts.jsonl")
-MAX_BYTES = 64 * 2**20
+_MAX_BYTES = 64 * 2**20
 _NO_TASK = "prompts"
 _EXAMPLE = 'Expected on each line: {"task": "code", "prompt": "Write ..."}'
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A conversation that waits for its next answer, and the kind of task it stands for."""
+    """A conversation to be answered, and its kind of task."""
 
     task: str
     messages: tuple[Message, ...]
@@ -32,14 +32,12 @@ def read_prompts(path: Path = SHIPPED) -> list[Prompt]:
 
     Raises FileProblem, naming the line, for what cannot be read.
     """
-    try:
-        data = read_at_most(path, MAX_BYTES)
-        lines = data.decode("utf-8-sig").split("\n")  # other line separators may stand in a text
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise FileProblem(f"The prompt file {path} cannot be read: {reason}.", _EXAMPLE) from error
+    text = read_text(
+        path, _MAX_BYTES, what="The prompt file ", expected="JSON objects, one a line,"
+    )
     prompts = []
-    for number, line in enumerate(lines, start=1):
+    # Other line separators may stand in a text.
+    for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
                 prompts.append(_read_line(line))
@@ -53,16 +51,16 @@ def read_prompts(path: Path = SHIPPED) -> list[Prompt]:
 def _read_line(line: str) -> Prompt:
     fields = json.loads(line)
     if not isinstance(fields, dict):
-        raise ValueError("this is no JSON object.")
+        raise ValueError("expected a JSON object.")
     task = fields.get("task", _NO_TASK)
     if not isinstance(task, str) or not task.strip():
-        raise ValueError("the task is no text.")
+        raise ValueError("expected a text as the task.")
     task = task.strip()
     if isinstance(fields.get("prompt"), str) and "messages" not in fields:
         return Prompt(task, ({"role": "user", "content": fields["prompt"]},))
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages or "prompt" in fields:
-        raise ValueError("there is neither a prompt, a text, nor messages, a list (or both).")
+        raise ValueError("expected either a prompt (a text) or messages (a list).")
     return Prompt(task, tuple(map(parse_message, messages)))
 
 

@@ -1,7 +1,4 @@
-"""Benchmark report: one JSON document of what was measured, with which settings, on which machine.
-
-Kept in a file that is complete or untouched at any time.
-"""
+"""Benchmark report: a JSON document of what was measured, with which settings, on which machine."""
 
 import json
 import time
@@ -18,6 +15,7 @@ from localspec.core import machine
 from localspec.core.errors import FileProblem
 from localspec.core.files import appearing_when_complete
 from localspec.llama import llama_library
+from localspec.llama.memory.use import MemoryUse
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
@@ -26,10 +24,10 @@ FORMAT = 3  # raise it when a key changes its name or meaning
 
 
 class Report:
-    """The document of one run, kept in a file (None: nowhere) as often as there is news.
+    """The document of one run, written to a file (None: nowhere) after each task.
 
-    ``prompts`` holds all that are to be measured, by task. In the document speeds are in tokens per
-    second, seconds end in ``_s``, memory is in bytes; ``overall`` is None before the first result.
+    ``prompts`` are by task. Speeds are in tokens per second, seconds end in ``_s``, memory is in
+    bytes; ``overall`` is None before the first result. The file is always complete or untouched.
     """
 
     def __init__(
@@ -50,13 +48,20 @@ class Report:
 
         Raises FileProblem when the file cannot be written; the document is there all the same.
         """
+        engine, plan = self._engine, self._plan
         self.document = {
             "format": FORMAT,
             "version": __version__,
             "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "complete": complete,
-            **_pair(self._engine),
-            "settings": _settings(self._plan),
+            **engine.settings(),
+            "memory": {name: use and use.as_json() for name, use in memory_use(engine).items()},
+            "settings": {
+                "draft_tokens": list(plan.lengths),
+                "repeats": plan.repeats,
+                "max_tokens": plan.max_tokens,
+                "sampling": asdict(plan.params),
+            },
             "machine": _machine(),
             "prompts": [
                 {"name": f"{task} {i + 1}", "task": task, "messages": list(prompt.messages)}
@@ -71,26 +76,10 @@ class Report:
             _write(self._path, self.document)
 
 
-def _pair(engine: "Engine") -> dict[str, object]:
-    target, draft = engine.target, engine.draft
-    pair = target.memory if draft is None else target.memory + draft.memory
-    return {
-        **engine.settings(),
-        "memory": {
-            "target": target.memory.as_json(),
-            "draft": None if draft is None else draft.memory.as_json(),
-            "pair": pair.as_json(),
-        },
-    }
-
-
-def _settings(plan: BenchPlan) -> dict[str, object]:
-    return {
-        "draft_tokens": list(plan.lengths),
-        "repeats": plan.repeats,
-        "max_tokens": plan.max_tokens,
-        "sampling": asdict(plan.params),
-    }
+def memory_use(engine: "Engine") -> dict[str, MemoryUse | None]:
+    """Memory of the target, of the draft (None without one), and of both."""
+    target, draft = engine.target.memory, None if engine.draft is None else engine.draft.memory
+    return {"target": target, "draft": draft, "pair": target + draft if draft else target}
 
 
 def _machine() -> dict[str, object]:
@@ -105,7 +94,7 @@ def _machine() -> dict[str, object]:
 
 
 def require_writable(path: Path) -> None:
-    """Raise FileProblem now, rather than behind a long measurement, if `path` cannot be kept."""
+    """Raise FileProblem before a long measurement if ``path`` cannot be written."""
     try:
         if path.is_dir():
             raise IsADirectoryError(f"{path} is a folder")
@@ -128,7 +117,7 @@ def _write(path: Path, result: Mapping[str, object]) -> None:
 
 
 class _Enough(Exception):
-    """Leaves a file that was opened only to see that it can be."""
+    """Leaves a file that was opened only to see that it can be written."""
 
 
 def _not_written(path: Path, error: OSError) -> FileProblem:

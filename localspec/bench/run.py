@@ -1,129 +1,84 @@
-"""Benchmark runner: measures plain decoding beside drafted, in interleaved repeats, task by task.
+"""Benchmark runner: variants answer the same prompts in turn, and are compared with plain."""
 
-Every side answers through the same function as `localspec run`. Nothing is drawn here.
-"""
-
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from localspec.bench.comparison import Comparison
 from localspec.bench.equality import Audit, Difference, DifferenceFinder, audit_answers
 from localspec.bench.figures import Side
-from localspec.bench.plan import BenchEngine, BenchPlan, PromptIds, require_room
-from localspec.chat.answer import Answer, collect
-from localspec.core.config import DraftTokens
+from localspec.bench.plan import BenchPlan, PromptIds, Variant, require_room
+from localspec.chat.answer import Answer
 from localspec.core.errors import LocalspecError
-from localspec.core.generate_options import GenerateOptions
-from localspec.engine.generate import model_drafter, stream_generate
+from localspec.engine.engine import Engine
+from localspec.engine.generate import model_drafter
 from localspec.llama.heads.head import Head
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.limits import Guess
 
 T = TypeVar("T")
 
-_WARM_UP_TOKENS = 16
 _AT_ONCE = 32  # tokens of an answer that the draft is asked about in one pass
 _NOTHING = Guess(False, -math.inf)  # of a draft that lacks a token of the text
 
 
 def run_bench(
-    engine: BenchEngine,
+    engine: Engine,
     tasks: Mapping[str, Sequence[PromptIds]],
     plan: BenchPlan,
-    on_answer: Callable[[str], None] = lambda task: None,
+    on_answer: Callable[[str, int, int], None] = lambda task, done, total: None,
 ) -> Iterator[Comparison]:
-    """Compare all sides task by task, after a warm-up of each side.
+    """Compare the draft lengths of a plan task by task, after a warm-up.
 
-    ``on_answer`` hears the task of each measured answer. Ctrl-C or a LocalspecError ends the
-    measurement: what is complete of its task by then is yielded first, and then it is raised.
+    ``on_answer`` is called with the task, and how many of its answers there are and will be. Ctrl-C
+    or a LocalspecError ends the measurement: the prompts that are complete by then are yielded as
+    a comparison, then it is raised.
     """
     require_room(engine, tasks, plan)
-    warm_up(engine, next(iter(tasks.values()))[0], plan)
+    variants = [Variant(str(length), engine, plan, length) for length in plan.lengths]
+    _warm_up(variants, next(iter(tasks.values()))[0])
     for task, prompts in tasks.items():
+        named = {f"{task} {i}": prompt for i, prompt in enumerate(prompts, 1)}
         done: list[_Measured] = []
         problem: BaseException | None = None
-        heard = partial(on_answer, task)
         try:
-            for i, prompt in enumerate(prompts):
-                done.append(_measure(engine, f"{task} {i + 1}", prompt, plan, heard))
+            for measured in _measure(variants, named, partial(on_answer, task)):
+                done.append(measured)
         except (KeyboardInterrupt, LocalspecError) as error:
             problem = error
         if done:
-            yield _comparison(task, plan, done)
+            yield _comparison(task, variants, range(len(variants)), done)
         if problem is not None:
             raise problem
 
 
-def warm_up(engine: BenchEngine, prompt: PromptIds, plan: BenchPlan) -> None:
-    """Let every side answer once, unmeasured: first passes page weights in and set up kernels."""
-    short = replace(plan, max_tokens=min(plan.max_tokens, _WARM_UP_TOKENS))
-    for length in plan.lengths:
-        answer(engine, prompt, short, length)
+def compare_variants(
+    variants: Sequence[Variant],
+    prompts: Mapping[str, PromptIds],
+    on_answer: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Comparison]:
+    """Compare each variant with the first, which is plain decoding, over prompts by name.
 
-
-def answer(engine: BenchEngine, prompt: PromptIds, plan: BenchPlan, length: DraftTokens) -> Answer:
-    """Generate once from empty caches; Ctrl-C ends the whole measurement."""
-    engine.target.truncate(0)
-    if engine.draft is not None:
-        engine.draft.truncate(0)
-    engine.prompt_lookup.update([])
-    engine.conversations.clear()
-    result = collect(
-        stream_generate(
-            engine,
-            prompt,
-            GenerateOptions(
-                plan.params, length, prompt_lookup=plan.prompt_lookup, max_tokens=plan.max_tokens
-            ),
-            clock=plan.clock,
-        )
-    )
-    if result.finish_reason == "cancelled":
-        raise KeyboardInterrupt
-    return result
-
-
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """One prompt's answers, ``answers[side][repeat]``, and what explains their differences."""
-
-    name: str
-    answers: list[list[Answer]]
-    differences: list[Difference]
-    guesses: tuple[Guess, ...]
-    audits: list[Audit]
-
-
-def _measure(
-    engine: BenchEngine,
-    name: str,
-    prompt: PromptIds,
-    plan: BenchPlan,
-    on_answer: Callable[[], None],
-) -> _Measured:
-    """Answer one prompt with every side, then explain where the texts differ."""
-    sides = [partial(answer, engine, prompt, plan, length) for length in plan.lengths]
-    rows = take_turns(sides, plan.repeats, on_answer)
-    finder = DifferenceFinder(engine, name, prompt, plan, partial(answer, engine, prompt, plan))
-    return _Measured(
-        name,
-        rows,
-        list(finder.among(rows)),
-        _guesses(engine, prompt, plan, rows[0][0].tokens),
-        list(audit_answers(engine, name, prompt, plan, rows)) if plan.audit else [],
-    )
+    Each comparison has two sides, and its task is the variant's name. The repeats are those of the
+    first variant's plan.
+    """
+    _warm_up(variants, next(iter(prompts.values())))
+    measured = list(_measure(variants, prompts, on_answer))
+    return [
+        _comparison(variant.name, variants, (0, i), measured)
+        for i, variant in enumerate(variants[1:], 1)
+    ]
 
 
 def take_turns(
     sides: Sequence[Callable[[], T]], repeats: int, on_answer: Callable[[], None] = lambda: None
 ) -> list[list[T]]:
-    """What each side gives, ``[side][repeat]``; the sides are interleaved.
+    """What each side returns, ``[side][repeat]``, interleaved: noise falls on all sides alike.
 
-    So noise from other processes falls on all of them alike; their order alternates between
-    repeats.
+    Their order alternates between repeats.
     """
     given: list[list[T]] = [[] for _ in sides]
     for repeat in range(repeats):
@@ -131,21 +86,6 @@ def take_turns(
             given[i].append(sides[i]())
             on_answer()
     return given
-
-
-def _guesses(
-    engine: BenchEngine, prompt: PromptIds, plan: BenchPlan, tokens: Sequence[int]
-) -> tuple[Guess, ...]:
-    """`guesses_along` of the engine's draft.
-
-    Not told where the rule of acceptance asks for more than the same token, nor of heads, which
-    answer only where the target has just read.
-    """
-    asked = plan.params.seed_decides and not isinstance(engine.draft, Head)
-    drafter = model_drafter(engine, plan.params) if asked else None
-    if drafter is None:
-        return ()
-    return guesses_along(drafter, prompt, tokens)
 
 
 def guesses_along(
@@ -163,13 +103,71 @@ def guesses_along(
     return tuple(guesses)
 
 
-def _comparison(task: str, plan: BenchPlan, measured: Sequence[_Measured]) -> Comparison:
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """One prompt: ``answers[variant][repeat]``, and the differences of each variant from plain."""
+
+    name: str
+    answers: list[list[Answer]]
+    differences: list[list[Difference]]
+    guesses: tuple[Guess, ...]
+    audits: list[Audit]
+
+
+def _warm_up(variants: Sequence[Variant], prompt: PromptIds) -> None:
+    for variant in variants:
+        variant.warm_up(prompt)
+
+
+def _measure(
+    variants: Sequence[Variant],
+    prompts: Mapping[str, PromptIds],
+    on_answer: Callable[[int, int], None],
+) -> Iterator[_Measured]:
+    """Answer each prompt with every variant in turn, then explain where the texts differ."""
+    first = variants[0]
+    plan, count = first.plan, itertools.count(1)
+    total = plan.repeats * len(variants) * len(prompts)
+    for name, prompt in prompts.items():
+        sides = [partial(variant.answer, prompt) for variant in variants]
+        rows = take_turns(sides, plan.repeats, lambda: on_answer(next(count), total))
+        plain = rows[0][0].tokens
+        finder = DifferenceFinder(name, prompt, plain)
+        yield _Measured(
+            name,
+            rows,
+            [list(finder.explain(*each)) for each in zip(variants, rows, strict=True)],
+            _guesses(first, prompt, plain),
+            list(audit_answers(first.engine, name, prompt, plan, rows)) if plan.audit else [],
+        )
+
+
+def _guesses(plain: Variant, prompt: PromptIds, tokens: Sequence[int]) -> tuple[Guess, ...]:
+    """`guesses_along` of the draft beside plain decoding.
+
+    Empty where the rule of acceptance asks for more than the same token, and for prediction heads,
+    which answer only where the target has just read.
+    """
+    engine, params = plain.engine, plain.plan.params
+    asked = params.seed_decides and not isinstance(engine.draft, Head)
+    drafter = model_drafter(engine, params) if asked else None
+    return () if drafter is None else guesses_along(drafter, prompt, tokens)
+
+
+def _comparison(
+    task: str, variants: Sequence[Variant], chosen: Sequence[int], measured: Sequence[_Measured]
+) -> Comparison:
+    """The chosen variants, by position, over all prompts."""
     sides = tuple(
-        Side(length, tuple(zip(*(one.answers[i] for one in measured), strict=True)))
-        for i, length in enumerate(plan.lengths)
+        Side(variants[i].length, tuple(zip(*(one.answers[i] for one in measured), strict=True)))
+        for i in chosen
     )
-    differences = tuple(each for one in measured for each in one.differences)
-    guesses = tuple(one.guesses for one in measured) if measured[0].guesses else ()
-    names = tuple(one.name for one in measured)
-    audits = tuple(each for one in measured for each in one.audits)
-    return Comparison(task, names, sides, differences, guesses, plan.params.seed_decides, audits)
+    return Comparison(
+        task,
+        tuple(one.name for one in measured),
+        sides,
+        tuple(each for one in measured for i in chosen for each in one.differences[i]),
+        tuple(one.guesses for one in measured) if measured[0].guesses else (),
+        variants[0].plan.params.seed_decides,
+        tuple(each for one in measured for each in one.audits),
+    )

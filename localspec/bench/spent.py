@@ -1,4 +1,4 @@
-"""What a side of a benchmark spent on its prompts, and how sure a comparison of two sides is."""
+"""Seconds and tokens that a side of a benchmark spent, and confidence intervals of a speedup."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,11 +37,11 @@ class Spent:
 
 
 def speedup_interval(slow: Spent, quick: Spent) -> Interval | None:
-    """Between what the speedup of ``quick`` over ``slow`` lies in 90 % of resamples of the prompts.
+    """The 90 % interval of the speedup of ``quick`` over ``slow``, over the prompts.
 
     The percentile bootstrap (Efron 1979): prompts are drawn with replacement, as many as there are,
-    each with all its repeats and the same for both sides. The draws are always the same. None for
-    fewer than ``FEWEST_PROMPTS``.
+    each with all its repeats and the same for both sides; the seed is fixed. None for fewer than
+    ``FEWEST_PROMPTS``.
     """
     prompts = slow.seconds.shape[1]
     if prompts < FEWEST_PROMPTS:
@@ -58,10 +58,10 @@ def speedup_interval(slow: Spent, quick: Spent) -> Interval | None:
 
 
 def best_by_other_repeats(sides: Sequence[Spent]) -> Spent:
-    """In each repeat what that side spent which is the quickest in all the other repeats.
+    """What the best side spent, where each repeat's best is the fastest in all other repeats.
 
-    The quickest of several sides is also the luckiest: compared in the repeats that chose it, it
-    looks better than it is. A single repeat has to choose for itself.
+    The fastest of several sides is also the luckiest: in the repeats that chose it, it looks better
+    than it is. A single repeat has to choose for itself.
     """
     repeats = range(sides[0].repeats)
     chosen = []

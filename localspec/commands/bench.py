@@ -1,6 +1,5 @@
 """The command ``bench``: plain decoding against draft lengths, measured and compared."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from localspec.bench.plan import BenchPlan
     from localspec.bench.prompts import Prompt
     from localspec.bench.report import Report
+    from localspec.display.bench import Scoreboard
     from localspec.engine.engine import Engine
 
 DEFAULT_LENGTHS: tuple[DraftTokens, ...] = (2, 4, 8)
@@ -81,10 +81,10 @@ def bench(
 
     Plain is always measured; --draft-tokens 2,4,8,auto unless given, auto where there is no draft.
     Greedy and with seed 0 unless flags say otherwise. Exit code 1 if a text differs from plain for
-    no proven reason.
+    no proven reason. --verbose adds what a round costs, what drafting could reach, and memory.
     """
     from localspec.bench.prompts import SHIPPED, by_task, read_prompts
-    from localspec.bench.report import require_writable
+    from localspec.bench.report import Report, require_writable
 
     if models.lookup_cache is not None or models.lookup_files:
         raise UsageError(
@@ -101,7 +101,8 @@ def bench(
         lengths = _sides(request, drafts=engine.draft is not None)
         plan = _plan(engine, request, lengths, repeats, max_tokens, audit)
         use_template(engine, templating)
-        found, problem = _run(engine, plan, groups, output, as_json)
+        report = Report(engine, plan, groups, output)
+        found, problem = _run(engine, plan, groups, report, as_json=as_json, verbose=models.verbose)
     if isinstance(problem, LocalspecError):
         raise problem
     unexplained = any(d.proven_at is None for one in found for d in one.differences)
@@ -133,24 +134,56 @@ def _run(
     engine: "Engine",
     plan: "BenchPlan",
     groups: "Mapping[str, Sequence[Prompt]]",
-    output: Path | None,
+    report: "Report",
+    *,
     as_json: bool,
+    verbose: bool,
 ) -> "tuple[list[Comparison], BaseException | None]":
-    """Measure, and keep the document whatever ends it early."""
+    """Measure and show it; the report is saved whatever ends it early, which is returned too."""
     from localspec.bench.plan import require_room
-    from localspec.bench.report import Report
+    from localspec.bench.report import memory_use
+    from localspec.display.bench import Scoreboard
 
     ids = _encode_prompts(engine, groups)
     require_room(engine, ids, plan)
-    report = Report(engine, plan, groups, output)
-    found, problem = _measure(engine, ids, plan, report, stderr=as_json)
-    with held_interrupt():  # a second Ctrl-C must not lose what the first one kept
+    board = Scoreboard(console.make_console(as_json), [*groups, "all"])
+    found, problem = _measure(engine, ids, plan, report, board)
+    with held_interrupt():  # a second Ctrl-C must not lose what the first one left
+        if problem is not None:
+            console.note(f"Stopped early: {sum(len(one.names) for one in found)} prompts measured.")
+        board.finish(found, memory_use(engine) if verbose else None)
         try:
             report.save(found, complete=problem is None)
         finally:
             if as_json:
                 console.json_line(report.document)
     return found, problem
+
+
+def _measure(
+    engine: "Engine",
+    tasks: dict[str, list[list[int]]],
+    plan: "BenchPlan",
+    report: "Report",
+    board: "Scoreboard",
+) -> "tuple[list[Comparison], BaseException | None]":
+    """Fill the table, each result saved first; also what ended it early."""
+    from localspec.bench.run import run_bench
+
+    found: list[Comparison] = []
+    try:
+        with progress() as on_progress:
+
+            def on_answer(task: str, done: int, total: int) -> None:
+                on_progress(f"{task} ({len(found) + 1} of {len(tasks)})", done, total)
+
+            for comparison in run_bench(engine, tasks, plan, on_answer):
+                found.append(comparison)
+                report.save(found, complete=False)
+                board.add(comparison)
+    except (KeyboardInterrupt, LocalspecError) as error:
+        return found, error
+    return found, None
 
 
 def _sides(request: Request, *, drafts: bool) -> tuple[DraftTokens, ...]:
@@ -178,44 +211,6 @@ def _encode_prompts(
             except TemplateError as problem:
                 raise TemplateError(f"{task} {i + 1}: {problem.message}", problem.hint) from problem
     return ids
-
-
-def _measure(
-    engine: "Engine",
-    tasks: dict[str, list[list[int]]],
-    plan: "BenchPlan",
-    report: "Report",
-    *,
-    stderr: bool,
-) -> "tuple[list[Comparison], BaseException | None]":
-    """Fill the table and say what it means, each result kept first; also what ended it early."""
-    from localspec.bench.run import run_bench
-    from localspec.display.bench import Scoreboard
-
-    board = Scoreboard(console.make_console(stderr), [*tasks, "all"])
-    found: list[Comparison] = []
-    done = Counter[str]()
-    problem: BaseException | None = None
-    try:
-        with progress() as on_progress:
-
-            def on_answer(task: str) -> None:
-                done[task] += 1
-                label = f"{task} ({len(found) + 1} of {len(tasks)})"
-                on_progress(label, done[task], plan.answers(len(tasks[task])))
-
-            for comparison in run_bench(engine, tasks, plan, on_answer):
-                found.append(comparison)
-                report.save(found, complete=False)
-                board.add(comparison)
-    except (KeyboardInterrupt, LocalspecError) as error:
-        problem = error
-    with held_interrupt():
-        if problem is not None:
-            console.note(f"Stopped early: {sum(len(one.names) for one in found)} prompts measured.")
-        draft = None if engine.draft is None else engine.draft.memory
-        board.finish(found, engine.target.memory, draft)
-    return found, problem
 
 
 def register(app: typer.Typer) -> None:

@@ -1,7 +1,7 @@
 """The command ``demo``: the bundled pair or hybrid, plain beside drafted."""
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,12 +11,12 @@ from localspec.commands.flags.groups import choice
 from localspec.core import machine
 from localspec.core.config import THREADS, choose_draft
 from localspec.core.errors import UsageError
+from localspec.core.sampling_params import SamplingParams
 from localspec.display import console
 from localspec.display.progress import progress
 
 if TYPE_CHECKING:
-    from localspec.bench.demo import PairResult
-    from localspec.bench.hybrid import HybridResult
+    from localspec.bench.demo import HybridResult, PairResult
 
 
 def demo(
@@ -46,9 +46,17 @@ def demo(
             help="Default: physical cores.",
         ),
     ] = None,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="Also what a round costs, and what drafting could reach."
+        ),
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Compare plain and speculative decoding on the bundled models; no network."""
+    from localspec.bench.demo import run_demo, run_hybrid_demo
+    from localspec.bench.plan import BenchPlan
     from localspec.display import bench as bench_display
     from localspec.engine.loading.notes import missing_gpu
 
@@ -59,13 +67,15 @@ def demo(
         console.note(sentence)
     if not as_json:
         bench_display.demo_intro(model, length)
+    plan = BenchPlan(SamplingParams(temperature=0), (0, length), repeats, max_tokens)
+    run: Callable[..., Iterator[PairResult | HybridResult]]
+    run = run_demo if model == "pair" else run_hybrid_demo
     results = []
-    for result in _measure(
-        model, draft_tokens=length, repeats=repeats, max_tokens=max_tokens, threads=threads
-    ):
-        results.append(result.as_json())
-        if not as_json:
-            _show(result)
+    with progress() as on_progress:
+        for result in run(plan, threads, on_progress):
+            results.append(result.as_json())
+            if not as_json:
+                bench_display.demo_result(result, verbose=verbose)
     if as_json:
         settings = {"repeats": repeats, "max_tokens": max_tokens, "temperature": 0}
         machine_facts = {"cpu": machine.cpu_name(), "threads": threads or machine.physical_cores()}
@@ -73,27 +83,6 @@ def demo(
         console.json_line(
             {"version": __version__, "settings": settings | machine_facts, key: results}
         )
-
-
-def _measure(model: str, **asked: Any) -> Iterator["PairResult | HybridResult"]:
-    """Each quantisation of what is shown, as it is measured."""
-    from localspec.bench.demo import run_demo
-    from localspec.bench.hybrid import run_hybrid_demo
-
-    run: Callable[..., Iterator[PairResult | HybridResult]]
-    run = run_demo if model == "pair" else run_hybrid_demo
-    with progress() as on_progress:
-        yield from run(on_progress=on_progress, **asked)
-
-
-def _show(result: "PairResult | HybridResult") -> None:
-    from localspec.bench.hybrid import HybridResult
-    from localspec.display import bench as bench_display
-
-    if isinstance(result, HybridResult):
-        bench_display.hybrid_result(result)
-    else:
-        bench_display.demo_result(result)
 
 
 def register(app: typer.Typer) -> None:

@@ -20,21 +20,15 @@ from localspec.core.config import CTX_SIZE, TRAINED_CTX_SIZE
 from localspec.core.errors import FileProblem, IncompatiblePair, UsageError
 from localspec.core.files import appearing_when_complete
 from localspec.display import console
+from localspec.export.names import DIALECTS
 from localspec.library.catalog import MTP
 from localspec.library.resolve import FIND
 
 if TYPE_CHECKING:
     from localspec.export.facts import DraftLength, Exported, PairFacts
     from localspec.hub.remote_header import PairCheck
-    from localspec.metadata.header import ModelHeader
 
-# Names of `export.engines.ENGINES`, which a test compares: importing that takes a while.
-ENGINES = (
-    *("llama-server", "llama-cli", "ik_llama", "vllm"),
-    *("sglang", "lmstudio", "ollama", "python"),
-)
-_ON_GPUS = ("vllm", "sglang")
-_OWN = "python"  # a script that uses this library
+_ON_GPUS = [name for name, dialect in DIALECTS.items() if dialect.on_gpus]
 
 
 @spread_groups
@@ -44,8 +38,8 @@ def export(
         typer.Option(
             "--to",
             metavar="ENGINE",
-            parser=choice(*ENGINES),
-            help=f"What is to run the pair: {', '.join(ENGINES)}.",
+            parser=choice(*DIALECTS),
+            help=f"The engine that is to run the pair: {', '.join(DIALECTS)}.",
         ),
     ],
     pair: PairFlags,
@@ -73,8 +67,7 @@ def export(
     best fixed one by what auto learnt of the pair on this machine, else the engine's. Exit code 1,
     with the reason, where the engine cannot run the pair.
     """
-    from localspec.export.engines import ENGINES as EXPORTS
-    from localspec.export.facts import require_whole_vocabulary
+    from localspec.export.engines import export_pair
 
     if to not in _ON_GPUS and (ignored := cluster.given()):
         console.note(f"Ignored, since only {' and '.join(_ON_GPUS)} use it: {', '.join(ignored)}.")
@@ -84,11 +77,8 @@ def export(
     request = make_request(
         name, FlagGroups(models, LoadingFlags(ctx_size=ctx_size), SamplingFlags())
     )
-    verdict = _judged(request)
-    if to != _OWN:
-        require_whole_vocabulary(verdict.draft)
-    facts = _facts(request, verdict, _length(request, verdict), cluster)
-    exported = EXPORTS[to](facts)
+    verdict = _checked(request)
+    exported = export_pair(to, _facts(request, verdict, cluster))
     for sentence in exported.notes:
         console.note(sentence)
     if output is None:
@@ -97,15 +87,15 @@ def export(
         _write(output, exported)
 
 
-def _judged(request: Request) -> "PairCheck":
-    """The verdict on the pair that was named, by its headers; raises IncompatiblePair for a no."""
+def _checked(request: Request) -> "PairCheck":
+    """Check the pair by its headers; raises IncompatiblePair for models that are none."""
     from localspec.library.acquire import judge
 
     draft = request.draft.model or MTP
     if draft == FIND:
         raise UsageError(
-            "export takes the draft by its name.",
-            "See what there is: " + shlex.join(["localspec", "suggest", request.target]),
+            "--draft find does not work with export: name the draft.",
+            "See which drafts fit: " + shlex.join(["localspec", "suggest", request.target]),
         )
     verdict = judge(
         request.target, draft, request.resolver, download_ui(), lenient=request.models.lenient
@@ -123,35 +113,26 @@ def _judged(request: Request) -> "PairCheck":
 
 
 def _length(request: Request, verdict: "PairCheck") -> "DraftLength":
-    """The draft length asked for or kept with the pair, else the one that was learnt here."""
+    """The draft length given or saved with the pair, else the one that was learnt here."""
     from localspec.export.facts import DraftLength, learnt_length
 
     asked = request.draft.one_length("auto")
     if asked == 0:
         raise UsageError(
-            "Draft length 0 drafts nothing, so there is no pair to hand on.",
+            "Draft length 0 drafts nothing, so there is nothing to export.",
             "Give a number, or leave it out.",
         )
     if asked != "auto":
         return DraftLength(asked, f"{asked}, as given or kept with the pair", given=True)
-    if not all(_is_here(header) for header in (verdict.target, verdict.draft)):
+    if not (verdict.target.path.exists() and verdict.draft.path.exists()):
         return DraftLength(
             None, "the engine's default, since only of local files it is known what auto learnt"
         )
     return learnt_length(verdict.target, verdict.draft)
 
 
-def _is_here(header: "ModelHeader") -> bool:
-    return header.path.exists()
-
-
-def _facts(
-    request: Request,
-    verdict: "PairCheck",
-    length: "DraftLength",
-    cluster: ClusterFlags,
-) -> "PairFacts":
-    """Everything that an engine is told of the pair."""
+def _facts(request: Request, verdict: "PairCheck", cluster: ClusterFlags) -> "PairFacts":
+    """Everything that an export depends on."""
     from localspec.export.facts import Cluster, PairFacts
     from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
 
@@ -162,7 +143,7 @@ def _facts(
         target,
         verdict.draft,
         verdict.report,
-        length,
+        _length(request, verdict),
         ctx_size,
         settings,
         request.sampling,

@@ -1,4 +1,4 @@
-"""A bench run in the terminal: a table that grows with the results, and sentences that judge it."""
+"""Benchmarks in the terminal: a table that grows with the results, and a sentence of advice."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ from rich.cells import cell_len, set_cell_size
 
 from localspec.bench.comparison import Comparison, together
 from localspec.bench.equality import Audit, Difference
-from localspec.bench.figures import AutoOverFixed, Figures, Limits
+from localspec.bench.figures import Figures
 from localspec.bench.spent import FEWEST_PROMPTS, Interval
 from localspec.core.config import DraftTokens
 from localspec.core.formatting import count, number, one_line, percent
@@ -18,8 +18,7 @@ from localspec.llama.memory.use import MemoryUse
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from localspec.bench.demo import PairResult
-    from localspec.bench.hybrid import HybridResult
+    from localspec.bench.demo import HybridResult, PairResult
 
 _WIDTHS = {
     "task": 4, "draft": 5, "tok/s": 6, "speedup": 7, "90% CI": 9, "accept": 6, "tok/rnd": 7,
@@ -27,7 +26,8 @@ _WIDTHS = {
 }  # fmt: skip
 _FIRST_TO_GO = ("TTFT", "90% CI", "tok/rnd", "accept")  # where a terminal is too narrow
 _LONGEST_TASK = 20
-_TEXT = {"same": "same", "rounding": "rounding", "different": "DIFFERENT", "redrawn": "redrawn"}
+_TOO_FAST = "1.00x: the target is too fast for drafting to help"
+_COSTS = "Measured (cost in plain tokens)"
 
 
 class Scoreboard:
@@ -56,14 +56,17 @@ class Scoreboard:
             self._out.print(f"{name}{self._gap}{note}", style="dim", markup=False)
 
     def finish(
-        self, comparisons: Sequence[Comparison], target: MemoryUse, draft: MemoryUse | None
+        self, comparisons: Sequence[Comparison], memory: Mapping[str, MemoryUse | None] | None
     ) -> None:
-        """The rows over all comparisons, what they say in sentences, and the memory it took."""
+        """The rows over all comparisons, and what they say; with details where memory is given."""
         if len(comparisons) > 1:
             self.add(together(comparisons))
         if comparisons:
-            summary(self._out, together(comparisons))
-        self._out.print(memory_line(target, draft), markup=False)
+            summary(self._out, together(comparisons), verbose=memory is not None)
+        if memory is not None:
+            shown = memory if memory["draft"] else {"target": memory["target"]}
+            used = [(name, str(use)) for name, use in shown.items()]
+            _rows(self._out, "Memory", used)
 
     def _total(self, gap: int) -> int:
         return sum(self._widths.values()) + gap * (len(self._widths) - 1)
@@ -93,7 +96,7 @@ def _cells(task: str, row: Figures, plain: bool) -> dict[str, str]:
         "accept": percent(row.acceptance_rate) if row.drafted else "",
         "tok/rnd": number(row.mean_accepted_length, 2),
         "TTFT": f"{row.ttft_s:.2f}s" if row.ttft_s < 10 else f"{row.ttft_s:.0f}s",
-        "text": "" if plain and row.text == "same" else _TEXT[row.text],
+        "text": "" if plain and row.text == "same" else row.text.replace("different", "DIFFERENT"),
     }
 
 
@@ -114,82 +117,88 @@ def _length(length: DraftTokens) -> str:
     return str(length) if length else "off"
 
 
-def summary(out: "Console", comparison: Comparison) -> None:
-    """What the figures say, in sentences."""
-    sentences = [_fastest(figures)] if (figures := comparison.figures()) else []
-    if (ratio := comparison.auto_over_fixed()) is not None:
-        sentences.append(_auto(ratio))
-    if left_out := len(comparison.looping()):
-        sentences.append(
-            f"{left_out} of {len(comparison.names)} prompts have answers that repeat themselves "
-            "too much, and are left out of the figures."
-        )
-    if (limits := comparison.limits()) is not None:
-        sentences += _limited(limits, figures)
-    sentences += [_explain(each) for each in comparison.differences]
+def summary(out: "Console", comparison: Comparison, *, verbose: bool = False) -> None:
+    """One sentence of advice, and what went wrong; with ``verbose`` the details behind it."""
+    figures = comparison.figures()
+    sentences = [_fastest(figures)] if figures else []
+    sentences += _differences(comparison, verbose=verbose)
     if comparison.audits:
         sentences.append(_audited(comparison.audits))
     for sentence in sentences:
         out.print(sentence, markup=False)
+    if verbose and figures:
+        _details(out, comparison, figures)
 
 
 def _fastest(figures: list[Figures]) -> str:
     plain, *others = figures
+    rate = f"Plain decoding reaches {number(plain.generation_tps)} tok/s"
     if not others:
-        return f"Plain decoding: {number(plain.generation_tps)} tok/s. Name a draft to compare it."
-    if not any(row.drafted for row in others) and others[-1].draft_tokens == "auto":
-        rate = number(plain.generation_tps)
-        return f"Plain decoding: {rate} tok/s; auto found nothing worth drafting."
+        return f"{rate}; name a draft to compare it."
     if not any(row.drafted for row in others):
+        if others[-1].draft_tokens == "auto":
+            return f"{rate}; auto found nothing worth drafting."
         return "Nothing was drafted: the answers are too short, or the draft's context is full."
     drafted = [row for row in others if row.drafted and row.text != "different"]
     if not drafted:
         return "No draft length can be recommended: each gives another text than plain."
     best = max(drafted, key=lambda row: row.speedup)
-    choice = _length(best.draft_tokens) if best.speedup > 1 else "off"
-    return f"Fastest here: --draft {choice}. {_verdict(best)}"
+    return _advice(best, f"--draft {best.draft_tokens}", "--draft off")
 
 
-def _verdict(row: Figures) -> str:
-    if row.speedup_interval is None:
-        outcome = f"Fewer than {FEWEST_PROMPTS} prompts decide nothing"
+def _advice(best: Figures, drafting: str, plain: str) -> str:
+    """Which of the two to use, from the figures of the fastest that drafts."""
+    reached = f"{best.speedup:.2f}x the speed of plain decoding"
+    if best.speedup_interval is None:
+        doubt = f"; fewer than {FEWEST_PROMPTS} prompts decide nothing"
     else:
-        low, high = row.speedup_interval
-        outcome = (
-            "Drafting pays" if low > 1 else "Drafting loses" if high < 1
-            else "Drafting hardly matters, or more prompts must tell"
-        )  # fmt: skip
-    return (
-        f"{outcome}: with length {row.draft_tokens} a round gives {row.mean_accepted_length:.2f} "
-        f"tokens and costs as much as {row.round_cost:.2f} plain ones."
-    )
+        low, high = best.speedup_interval
+        doubt = f" (90% CI {low:.2f} to {high:.2f})"
+        doubt += "; more prompts must tell" if low <= 1 <= high else ""
+    if best.speedup > 1:
+        return f"Fastest here: {drafting}, {reached}{doubt}."
+    return f"Fastest here: {plain}; the best draft ({drafting}) reaches {reached}{doubt}."
 
 
-def _auto(found: AutoOverFixed) -> str:
-    said = f"auto is {found.ratio:.2f}x the best fixed length ({found.length})"
-    return f"{said}, {span}." if (span := _span(found.interval, " to ")) else f"{said}."
+def _details(out: "Console", comparison: Comparison, figures: list[Figures]) -> None:
+    """Tables of what a round costs, and of what drafting could reach at best."""
+    measured = [(f"--draft {row.draft_tokens}", _cost(row)) for row in figures[1:] if row.drafted]
+    if (ratio := comparison.auto_over_fixed()) is not None:
+        span = _span(ratio.interval, " to ")
+        value = f"{ratio.ratio:.2f}x" + (f" (90% CI {span})" if span else "")
+        measured.append((f"auto over the best fixed length, {ratio.length}", value))
+    _rows(out, _COSTS, measured)
+    if (limits := comparison.limits()) is not None:
+        most = f"{limits.ceiling:.2f}x, {limits.ceiling_length} a round"
+        possible = [
+            ("every drafted token right", most if limits.ceiling_length else _TOO_FAST),
+            ("oracle: the best length in every round", f"{limits.oracle:.2f}x"),
+            ("best causal policy (estimate)", f"{limits.causal:.2f}x"),
+            ("best fixed length", f"{limits.fixed:.2f}x, {limits.fixed_length} a round"),
+            ("1, 2, ... tokens right in a row", " ".join(f"{s:.0%}" for s in limits.shares)),
+        ]
+        _rows(out, "Possible at these costs, without prompt lookup", possible)
 
 
-def _limited(limits: Limits, figures: list[Figures]) -> list[str]:
-    if limits.ceiling_length == 0:
-        return ["Limits here: no draft can pay, were each of its tokens right."]
-    fastest = max(figures[1:], key=lambda row: row.speedup)
-    judged = next((row for row in figures if row.draft_tokens == "auto"), fastest)
-    shares = " ".join(f"{share:.0%}" for share in limits.shares)
-    name = _length(judged.draft_tokens)
-    said = (
-        f"Limits here: {limits.ceiling:.2f}x if every token drafted were right "
-        f"({limits.ceiling_length} a round); with this draft {limits.oracle:.2f}x by the best "
-        f"length in every round, known beforehand, of which {name} reached "
-        f"{judged.speedup / limits.oracle:.0%}, {limits.causal:.2f}x by the best policy that knows "
-        f"only the draft's margins, of which {name} reached {judged.speedup / limits.causal:.0%}, "
-        f"and {limits.fixed:.2f}x by {limits.fixed_length} in all."
-    )
-    if limits.prompt_lookup:
-        said += " They leave out prompt lookup, which auto used: --suffix off compares fairly."
+def _cost(row: Figures) -> str:
+    return f"{row.mean_accepted_length:.2f} tokens a round, cost {row.round_cost:.2f}"
+
+
+def _rows(out: "Console", heading: str, rows: Sequence[tuple[str, str]]) -> None:
+    """A small table below its heading: a label and its value on each line."""
+    if rows:
+        out.print(heading, style="bold", markup=False)
+    width = max((len(label) for label, _ in rows), default=0)
+    for label, value in rows:
+        out.print(f"  {label:<{width}}  {value}", markup=False)
+
+
+def _differences(comparison: Comparison, *, verbose: bool, prefix: str = "") -> list[str]:
+    """A sentence for each text that is not the plain one; proven rounding is only a detail."""
     return [
-        said,
-        f"The draft gets 1, 2, ... {len(limits.shares)} tokens right in a row: {shares}.",
+        prefix + _explain(each)
+        for each in comparison.differences
+        if verbose or each.proven_at is None
     ]
 
 
@@ -226,12 +235,6 @@ def _audited(audits: Sequence[Audit]) -> str:
     return f"{said}; {same} of {len(audits)} answers are the same as plain's."
 
 
-def memory_line(target: MemoryUse, draft: MemoryUse | None) -> str:
-    """Memory of the target, and of the pair, on one line."""
-    line = f"memory: target {target}"
-    return line if draft is None else f"{line}; with the draft {target + draft}"
-
-
 def demo_intro(model: str, draft_tokens: object) -> None:
     """What the demo of the "pair" or the "hybrid" does, said plainly, on stderr."""
     note(
@@ -241,9 +244,18 @@ def demo_intro(model: str, draft_tokens: object) -> None:
     )
 
 
-def demo_result(result: "PairResult") -> None:
-    """One quantisation as a small table with sentences around it, on stdout."""
+def demo_result(result: "PairResult | HybridResult", *, verbose: bool = False) -> None:
+    """One quantisation as a small table and a sentence of advice, on stdout."""
+    from localspec.bench.demo import PairResult
+
     out = make_console(stderr=False)
+    if isinstance(result, PairResult):
+        _pair_result(out, result, verbose)
+    else:
+        _hybrid_result(out, result, verbose)
+
+
+def _pair_result(out: "Console", result: "PairResult", verbose: bool) -> None:
     comparison = result.comparison
     target, draft = result.bundled
     out.print(
@@ -253,26 +265,26 @@ def demo_result(result: "PairResult") -> None:
         markup=False,
     )
     Scoreboard(out, [comparison.task]).add(comparison)
-    summary(out, comparison)
+    summary(out, comparison, verbose=verbose)
 
 
-def hybrid_result(result: "HybridResult") -> None:
-    """One quantisation as a table of all ways, with sentences around it, on stdout."""
-    out = make_console(stderr=False)
+def _hybrid_result(out: "Console", result: "HybridResult", verbose: bool) -> None:
     out.print(
         f"{result.quantization}: the {count(result.bundled.parameters)} hybrid padded to "
         f"{count(result.target.parameters)} parameters: same text, the cost of a bigger model",
         markup=False,
     )
-    first, ways = result.comparisons[0], result.comparisons
-    board = Scoreboard(out, [way.task for way in ways])
+    first, variants = result.comparisons[0], result.comparisons
+    board = Scoreboard(out, [variant.task for variant in variants])
     board.add(replace(first, task="plain", sides=first.sides[:1], differences=()))
-    for way in ways:
-        board.add(way, plain=False)
-    if rows := {way.task: way.figures()[1] for way in ways if way.figures()}:
+    for variant in variants:
+        board.add(variant, plain=False)
+    rows = {each.task: figures[1] for each in variants if (figures := each.figures())}
+    if rows:
         best = max(rows, key=lambda name: rows[name].speedup)
-        name = best if rows[best].speedup > 1 else "plain"
-        out.print(f"Fastest here: {name}. {_verdict(rows[best])}", markup=False)
-    for way in ways:
-        for each in way.differences:
-            out.print(f"{way.task}: {_explain(each)}", markup=False)
+        out.print(_advice(rows[best], best, "plain"), markup=False)
+    if verbose:
+        _rows(out, _COSTS, [(name, _cost(row)) for name, row in rows.items() if row.drafted])
+    for each in variants:
+        for sentence in _differences(each, verbose=verbose, prefix=f"{each.task}: "):
+            out.print(sentence, markup=False)

@@ -1,4 +1,4 @@
-"""Sizes of a pair on several GPUs: how tensors and layers are split, and what each GPU holds."""
+"""How a pair is split over several GPUs, and the memory that each GPU needs."""
 
 import math
 from dataclasses import dataclass
@@ -41,11 +41,11 @@ class Split:
 
 
 def split_pair(facts: PairFacts, *, pipeline: bool) -> Split:
-    """How the pair is spread over the GPUs of a cluster.
+    """How the pair is split over the GPUs of a cluster.
 
-    The number of attention heads must be divisible by the GPUs that share a layer (`verify_with_
-    parallel_config` in vLLM), those of an ordinary draft too. With ``pipeline``, what is left of
-    the GPUs gets layers of its own. Raises UsageError for GPUs that cannot be used so,
+    The number of attention heads, of an ordinary draft too, must be divisible by the GPUs that
+    share a layer (`verify_with_parallel_config` in vLLM). With ``pipeline`` the remaining factor
+    is groups with layers of their own. Raises UsageError for GPUs that cannot be used like that,
     NotEnoughMemory where the models do not fit.
     """
     cluster = facts.cluster

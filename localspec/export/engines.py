@@ -1,25 +1,60 @@
-"""The engines that a pair can be handed on to, by the names they have on the command line."""
+"""A checked pair for another engine: what the engine cannot run is refused, the rest written."""
 
 from collections.abc import Callable, Mapping
 
+from localspec.core.errors import IncompatiblePair
+from localspec.core.formatting import one_line
+from localspec.export.commands import ik_llama, llama_cpp, sglang, vllm
+from localspec.export.documents import lm_studio, ollama, python_script
 from localspec.export.facts import Exported, PairFacts
-from localspec.export.ik_llama import ik_llama
-from localspec.export.llama_cpp import llama_cli, llama_server
-from localspec.export.lm_studio import lm_studio
-from localspec.export.ollama import ollama
-from localspec.export.python_script import python_script
-from localspec.export.sglang import sglang
-from localspec.export.vllm import vllm
+from localspec.export.names import DIALECTS, OWN, Dialect
 
-Export = Callable[[PairFacts], Exported]
-
-ENGINES: Mapping[str, Export] = {
-    "llama-server": llama_server,
-    "llama-cli": llama_cli,
+_WRITERS: Mapping[str, Callable[[Dialect, PairFacts], Exported]] = {
+    "llama-server": llama_cpp,
+    "llama-cli": llama_cpp,
     "ik_llama": ik_llama,
     "vllm": vllm,
     "sglang": sglang,
     "lmstudio": lm_studio,
     "ollama": ollama,
-    "python": python_script,
+    OWN: python_script,
 }
+# Settings that every engine is told of in its own way, or not at all: the check is made here.
+_ELSEWHERE = ("draft_tokens", "ctx_size", "lenient")
+
+
+def export_pair(engine: str, facts: PairFacts) -> Exported:
+    """The pair for an engine by its name in `DIALECTS`.
+
+    Raises IncompatiblePair where the engine cannot run it, and UsageError or NotEnoughMemory for
+    GPUs that cannot.
+    """
+    dialect = DIALECTS[engine]
+    if engine != OWN and facts.draft.trimmed is not None:
+        raise IncompatiblePair(
+            f"No other engine can run {one_line(facts.draft.path.name)}: its vocabulary was "
+            "trimmed, and only localspec knows which tokens its output rows are.",
+            "Serve the pair with this program: localspec serve, or export the draft that it was "
+            "made from.",
+        )
+    if dialect.vocabulary_rule and not facts.report.llama_cpp_accepts:
+        raise IncompatiblePair(
+            f"{dialect.label} cannot run this pair: llama.cpp refuses it by its rule "
+            f"{facts.report.llama_cpp_rule}, which --lenient only lifts here.",
+            "Serve it with this program: localspec serve --lenient, or choose another draft: "
+            "localspec suggest TARGET",
+        )
+    dialect.draft(facts.kind)
+    made = _WRITERS[engine](dialect, facts)
+    return Exported(made.text, (*made.notes, *_left_out(dialect, facts)), made.executable)
+
+
+def _left_out(dialect: Dialect, facts: PairFacts) -> tuple[str, ...]:
+    """One sentence with the settings of a pair that an engine does not have; none without."""
+    names = [
+        *(n for n in facts.settings if n not in dialect.settings and n not in _ELSEWHERE),
+        *(n for n in facts.sampling if n not in dialect.sampling),
+    ]
+    if not names:
+        return ()
+    return (f"Left out, since {dialect.label} has no such setting: {', '.join(names)}.",)

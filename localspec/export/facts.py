@@ -1,10 +1,11 @@
-"""What another engine is told of a checked pair, and the draft length that was learnt of it."""
+"""Facts of a checked pair that an export needs, and the draft length that was learnt of it."""
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from localspec import __version__
 from localspec.core.errors import IncompatiblePair
 from localspec.core.formatting import one_line
 from localspec.core.sampling_choice import RANDOM_SEED, choose_sampling
@@ -14,13 +15,10 @@ from localspec.metadata.header import ModelHeader
 from localspec.pairing import PairReport
 from localspec.speculative.control.valuation import LONGEST_AUTO
 
-# Settings that every engine is told of in its own way, or not at all: the check is made here.
-_ELSEWHERE = frozenset({"draft_tokens", "ctx_size", "lenient"})
-
 
 @dataclass(frozen=True, slots=True)
 class DraftLength:
-    """Tokens drafted in a round, and where that is from; None leaves it to the engine.
+    """Tokens drafted in a round (None: the engine's default), and where the number is from.
 
     ``given`` says that the user chose it.
     """
@@ -41,12 +39,12 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class PairFacts:
-    """A checked pair as another engine is told of it.
+    """A checked pair as it is exported.
 
     ``draft`` is the target again where that drafts with heads of its own. ``ctx_size`` is in
-    tokens. ``settings`` and ``sampling`` are what was given or is kept with the pair, by the names
-    of `PairSettings`. The repositories are those of the weights in the original format
-    (safetensors), None where nobody named them.
+    tokens. ``settings`` and ``sampling`` were given or saved with the pair, by the names of
+    `PairSettings`. The repositories are those of the original weights (safetensors), None where
+    the user named none.
     """
 
     target: ModelHeader
@@ -78,8 +76,15 @@ class PairFacts:
         return [self.target] if self.own_heads else [self.target, self.draft]
 
     @property
+    def all_settings(self) -> dict[str, object]:
+        """The settings with the draft length, the context, and the caches of a draft model."""
+        first = {"draft_tokens": self.length.tokens, "ctx_size": self.ctx_size}
+        caches = {f"draft_{n}": v for n, v in self.settings.items() if n.startswith("cache_type")}
+        return {**first, **self.settings, **first, **(caches if self.kind.is_model else {})}
+
+    @property
     def whole_sampling(self) -> dict[str, object]:
-        """The sampling kept with the pair, over what the target's header recommends."""
+        """The sampling saved with the pair, over what the target's header recommends."""
         chosen = choose_sampling(self.sampling, self.target.sampling)
         named = dict.fromkeys((*chosen.recommended, *self.sampling))
         if self.sampling.get("seed") == RANDOM_SEED:
@@ -93,6 +98,13 @@ class PairFacts:
         """Both models, for a comment: one line."""
         names = [one_line(header.path.name) for header in self.models]
         return " and ".join(names) + (" with its own heads" if self.own_heads else "")
+
+    def heading(self, version: str) -> list[str]:
+        """Comments for a file: what it is, for which version of an engine, and the draft length."""
+        return [
+            f"{self.title}, for {version}. Written by localspec {__version__}.",
+            f"Draft length: {self.length.source}.",
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,45 +136,10 @@ def local_path(header: ModelHeader, engine: str) -> Path:
         str(path).encode()
     except UnicodeEncodeError:
         raise IncompatiblePair(
-            f"{engine} cannot be told of {one_line(str(path))}, whose path is not UTF-8.",
+            f"{engine} cannot read {one_line(str(path))}: its path is not UTF-8.",
             "Link the file under a plain name, and export that.",
         ) from None
     return path
-
-
-def require_whole_vocabulary(draft: ModelHeader) -> None:
-    """Raise IncompatiblePair for a draft that this program alone can run."""
-    if draft.trimmed is not None:
-        raise IncompatiblePair(
-            f"No other engine can run {one_line(draft.path.name)}: its vocabulary was trimmed, and "
-            "only localspec knows which tokens its output rows are.",
-            "Serve the pair with this program: localspec serve, or export the draft that it was "
-            "made from.",
-        )
-
-
-def require_llama_rule(facts: PairFacts, engine: str) -> None:
-    """Raise IncompatiblePair for a pair that llama.cpp's own check of vocabularies refuses."""
-    if not facts.report.llama_cpp_accepts:
-        raise IncompatiblePair(
-            f"{engine} cannot run this pair: llama.cpp refuses it by its rule "
-            f"{facts.report.llama_cpp_rule}, which --lenient only lifts here.",
-            "Serve it with this program: localspec serve --lenient, or choose another draft: "
-            "localspec suggest TARGET",
-        )
-
-
-def left_out(
-    facts: PairFacts, engine: str, loading: Collection[str], sampling: Collection[str]
-) -> tuple[str, ...]:
-    """One sentence with the settings of a pair for which an engine has no flag; none without."""
-    names = [
-        *(n for n in facts.settings if n not in loading and n not in _ELSEWHERE),
-        *(n for n in facts.sampling if n not in sampling),
-    ]
-    if not names:
-        return ()
-    return (f"Left out, since {engine} has no such setting: {', '.join(names)}.",)
 
 
 def learnt_length(target: ModelHeader, draft: ModelHeader) -> DraftLength:

@@ -28,36 +28,35 @@ def original_repos(facts: PairFacts, engine: str) -> tuple[str, str | None]:
     IncompatiblePair where one is not known, or where the engine has no such heads.
     """
     target, draft = facts.target, facts.draft
-    if facts.kind.kind == "mtp" and draft.architecture not in ASSISTANTS:
-        if target.architecture not in _SERVED_HEADS:
-            raise IncompatiblePair(
-                f"{engine} cannot draft with the heads of a {one_line(target.architecture)} model.",
-                "llama.cpp does: --to llama-server",
-            )
-        return original_repo(target, facts.target_repo, "--target-repo"), None
-    return (
-        original_repo(target, facts.target_repo, "--target-repo"),
-        original_repo(draft, facts.draft_repo, "--draft-repo"),
-    )
+    with_target = facts.kind.kind == "mtp" and draft.architecture not in ASSISTANTS
+    if with_target and target.architecture not in _SERVED_HEADS:
+        raise IncompatiblePair(
+            f"{engine} cannot draft with the heads of a {one_line(target.architecture)} model.",
+            "llama.cpp can: --to llama-server",
+        )
+    repo = original_repo(target, facts.target_repo, "--target-repo")
+    if with_target:
+        return repo, None
+    return repo, original_repo(draft, facts.draft_repo, "--draft-repo")
 
 
 def original_repo(header: ModelHeader, given: str | None, option: str) -> str:
     """The repository to load instead of a GGUF file: the given one, or the one its header names.
 
-    Of a model on the Hub, its page's word counts next. A header's base model counts only where it
-    has the same name: of a model that was trained further it is the one before that training.
+    Of a model on the Hub, its page counts next. The header's base model counts only where it has
+    the same name: of a fine-tuned model it is the one before that training.
     Raises IncompatiblePair where none is known, UsageError for a given name that no repository can
     have, and what `quantized_from` raises.
     """
     if given is not None:
         _require_repo(given, option)
         return given
-    named = [repo for key in _SOURCES if (repo := _repo_at(header, key))]
     reference = on_hub(header)
-    if not named and reference is not None:
-        named = [repo for repo in (quantized_from(reference),) if repo]
-    if named:
-        return named[0]
+    named = next(filter(None, (_repo_at(header, key) for key in _SOURCES)), None)
+    if named is None and reference is not None:
+        named = quantized_from(reference)
+    if named is not None:
+        return named
     base = _repo_at(header, _BASE)
     ours = {model_name(header.path.name), model_name(header.name or "")} - {""}
     if base and model_name(base) in ours:
@@ -65,8 +64,8 @@ def original_repo(header: ModelHeader, given: str | None, option: str) -> str:
     shown = one_line(header.path.name)
     reason = f"names {base} as its base, which is another model" if base else "names none"
     raise IncompatiblePair(
-        f"This engine loads safetensors, and which repository holds those of {shown} is not known: "
-        f"its header {reason}.",
+        f"This engine loads safetensors, and the repository of those of {shown} is not known: its "
+        f"header {reason}.",
         f"Name it with {option} ORG/NAME.",
     )
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from localspec.bench.plan import BenchPlan, PromptIds
-from localspec.bench.run import answer, guesses_along
+from localspec.bench.plan import BenchPlan, PromptIds, Variant
+from localspec.bench.run import guesses_along
 from localspec.core.config import LoadOptions
 from localspec.core.errors import EngineError
 from localspec.core.sampling_params import SamplingParams
@@ -65,11 +65,12 @@ def record(
     The first is answered in any case; an answer without a token tells nothing, and is left out.
     """
     plan = BenchPlan(GREEDY, (0,), 1, ANSWER_TOKENS, clock=clock)
+    plain = Variant("plain", engine, plan, 0)
     texts, end = list[Text](), clock() + budget
     for prompt in prompts.values():
         if texts and clock() > end:
             break
-        said = answer(engine, prompt, plan, 0).tokens
+        said = plain.answer(prompt).tokens
         if said:
             texts.append(Text(prompt, said))
     return texts

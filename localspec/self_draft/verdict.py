@@ -7,9 +7,9 @@ from typing import Any, get_args
 
 from localspec.bench.comparison import Comparison
 from localspec.bench.figures import SameText, Side, side_figures
-from localspec.bench.plan import BenchPlan, PromptIds
+from localspec.bench.plan import BenchPlan, PromptIds, Variant
+from localspec.bench.run import compare_variants
 from localspec.bench.spent import FEWEST_PROMPTS, Interval, speedup_interval
-from localspec.bench.variants import Way, compare_ways
 from localspec.chat.stats import SourceStats
 from localspec.engine.engine import Engine
 from localspec.self_draft.trial import ANSWER_TOKENS, GREEDY
@@ -115,10 +115,13 @@ def judge(
     assert pair.draft is not None
     prompts, repeats = _affordable(asked, verify, budget)
     plan = BenchPlan(GREEDY, (0, "auto"), repeats, ANSWER_TOKENS, clock=clock)
-    plain = BenchPlan(GREEDY, (0, 0), repeats, ANSWER_TOKENS, clock=clock)
     alone = Engine(pair.target, None)  # of the same target: its memory is needed once
-    ways = Way("plain", alone, plain), Way("lookup", alone, plan), Way("self-draft", pair, plan)
-    lookup, drafted = compare_ways(ways, prompts, on_answer)
+    variants = (
+        Variant("plain", alone, plan, 0),
+        Variant("lookup", alone, plan, "auto"),
+        Variant("self-draft", pair, plan, "auto"),
+    )
+    lookup, drafted = compare_variants(variants, prompts, on_answer)
     alone.profile.save()
     most, _ = ceiling(verify, step)
     return _verdict(lookup, drafted, pair.draft.memory.total, most)
@@ -142,7 +145,7 @@ def _verdict(lookup: Comparison, drafted: Comparison, memory: int, most: float) 
     used = [i for i, name in enumerate(drafted.names) if name not in looping]
     used = used or list(range(len(drafted.names)))  # better than nothing
     (plain, ours), theirs = drafted.sides, lookup.sides[1]
-    text = drafted.figures(loops=True)[1].text
+    text = drafted.figures(drafted.names)[1].text
     figures = side_figures(ours, plain, used, text)
     spent, spent_alone = ours.spent(used), theirs.spent(used)
     return Verdict(

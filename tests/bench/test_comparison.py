@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.bench.comparison import repeated_share, together
-from localspec.bench.equality import Audit
 from localspec.chat.answer import Answer
 from localspec.core.config import DraftTokens
-from localspec.speculative.limits import Guess
 from tests.support.answers import (
     LOOP,
     VARIED,
@@ -45,23 +42,17 @@ def test_repeated_share(tokens: list[int], n: int, share: float) -> None:
 
 def test_loops_can_be_counted_where_they_are_wanted() -> None:
     found = made_comparison(loops=1, prompts=2)
-    assert found.figures(loops=True)[0].tokens == 2 * found.figures()[0].tokens
-    assert made_comparison(loops=1).figures() == []
-    assert len(made_comparison(loops=1).figures(loops=True)) == 2
+    assert found.figures(found.names)[0].tokens == 2 * found.figures()[0].tokens
+    alone = made_comparison(loops=1)
+    assert alone.figures() == [] and len(alone.figures(alone.names)) == 2
 
 
-def test_some_of_the_prompts_are_a_comparison_too() -> None:
-    audits = tuple(Audit(f"code {i}", 3, 40, True, ()) for i in (1, 2, 3))
-    guesses = tuple((Guess(bool(i), 1.0),) for i in range(3))
-    found = replace(
-        made_comparison(loops=1, prompts=3, differences=[difference("code 2")]),
-        audits=audits, guesses=guesses,
-    )  # fmt: skip
-    loops, rest = found.only(found.looping()), found.only({"code 2", "code 3"})
-    assert (loops.names, loops.differences, loops.audits) == (("code 1",), (), audits[:1])
-    assert loops.guesses == guesses[:1] and rest.guesses == guesses[1:]
-    assert rest.differences == found.differences and rest.figures() == found.figures()
-    assert loops.figures() == [] and loops.figures(loops=True)[0].tokens == 2 * len(LOOP)
+def test_figures_of_some_of_the_prompts() -> None:
+    found = made_comparison(loops=1, prompts=3, differences=[difference("code 2")])
+    loops, rest = found.figures(["code 1"]), found.figures(["code 2", "code 3"])
+    assert rest == found.figures() and rest[1].text == "rounding"
+    assert loops[0].tokens == 2 * len(LOOP) and loops[1].text == "same"
+    assert found.figures([]) == []
 
 
 def test_looping_answers_are_left_out_of_figures() -> None:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from localspec.bench import run
 from localspec.bench.comparison import Comparison
 from localspec.bench.equality import DifferenceFinder
-from localspec.bench.plan import BenchPlan
+from localspec.bench.plan import Variant
 from localspec.chat.answer import Answer
 from localspec.core.config import DraftTokens
 from tests.support.answers import VARIED, made_answer
-from tests.support.bench_toys import BenchToy, compare, drafted, plan
+from tests.support.bench_toys import BenchToy, compare, drafted, plan, variant
 from tests.support.toys import ToyModel, ToyTree
 
 
@@ -55,24 +53,23 @@ def test_kernels_that_change_later_are_brought_to_one_width() -> None:
     assert {each.proven_at for each in found.differences} == {5}
 
 
-def test_trees_are_brought_to_the_width_of_the_widest() -> None:
+def test_trees_are_brought_to_the_width_of_the_widest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where kernels round otherwise up to a width that only a tree reaches: 4 and 8 rivals."""
     engine, tried = BenchToy(n_ctx=256), []
 
-    def regenerate(length: DraftTokens) -> Answer:
-        tried.append((length, engine.min_width))
-        equal = length == 0 or engine.min_width >= 13
+    def answer(self: Variant, prompt: object) -> Answer:
+        tried.append((self.length, engine.min_width))
+        equal = self.length == 0 or engine.min_width >= 13
         return made_answer(1.0, VARIED if equal else [9, *VARIED[1:]])
 
+    monkeypatch.setattr(Variant, "answer", answer)
     engine.target.tree = ToyTree(ToyModel())  # type: ignore[assignment]
-    finder = DifferenceFinder(engine, "x", engine.encode("abc"), plan(0, 4), regenerate)
-    plain, other = made_answer(1.0), made_answer(1.0, [9, *VARIED[1:]])
-    (difference,) = finder.among([[plain], [other]])
+    other, prompt = made_answer(1.0, [9, *VARIED[1:]]), engine.encode("abc")
+    (difference,) = DifferenceFinder("x", prompt, VARIED).explain(variant(engine, 4), [other])
     assert difference.proven_at == 13
     assert [width for length, width in tried if length == 4] == [1, 2, 5, 13]
     engine.target.n_ctx = 8  # too short for any of them
-    short = DifferenceFinder(engine, "x", engine.encode("abc"), plan(0, 4), regenerate)
-    (difference,) = short.among([[plain], [other]])
+    (difference,) = DifferenceFinder("x", prompt, VARIED).explain(variant(engine, 4), [other])
     assert difference.proven_at is None
 
 
@@ -151,16 +148,15 @@ def test_what_cannot_be_repeated_is_not_called_rounding(
     assert "different" in {row.text for row in found.figures()}
 
 
-def test_auto_need_not_repeat_what_rounding_decides() -> None:
+def test_auto_need_not_repeat_what_rounding_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, drafted_texts = BenchToy(), iter([[1], [2], [3], [4]])
 
-    def answer(engine: BenchToy, prompt: object, plan: BenchPlan, length: DraftTokens) -> Answer:
+    def answer(self: Variant, prompt: object) -> Answer:
         narrow = engine.target.min_width == 1
-        return made_answer(1.0, next(drafted_texts) if narrow and length == "auto" else VARIED)
+        return made_answer(1.0, next(drafted_texts) if narrow and self.length == "auto" else VARIED)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "answer", answer)
-        found = compare(engine, [engine.encode("abc")], plan(0, "auto", repeats=3))
+    monkeypatch.setattr(Variant, "answer", answer)
+    found = compare(engine, [engine.encode("abc")], plan(0, "auto", repeats=3))
     assert len(found.differences) == 3
     assert {(each.repeatable, each.proven_at) for each in found.differences} == {(True, 2)}
 
@@ -178,11 +174,9 @@ def test_a_difference_in_any_repeat_is_told(repeat: int) -> None:
     engine = BenchToy()
     texts = [VARIED, VARIED]
     texts[repeat] = [*VARIED[:-1], 99]
-    rows = [[made_answer(1.0)] * 2, [made_answer(1.0, text) for text in texts]]
-    prompt, planned = engine.encode("abc"), plan(0, 3)
-    regenerate = partial(run.answer, engine, prompt, planned)
-    finder = DifferenceFinder(engine, "code 1", prompt, planned, regenerate)
-    (found,) = finder.among(rows)
+    answers = [made_answer(1.0, text) for text in texts]
+    finder = DifferenceFinder("code 1", engine.encode("abc"), VARIED)
+    (found,) = finder.explain(variant(engine, 3), answers)
     assert (found.draft_tokens, found.position) == (3, len(VARIED) - 1)
 
 
@@ -202,15 +196,15 @@ def test_an_audit_reads_every_drafted_answer(temperature: float) -> None:
 
 
 def test_an_audit_tells_what_plain_would_not_have_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, honest = BenchToy(quirk=0.3), run.answer
+    engine, honest = BenchToy(quirk=0.3), Variant.answer
 
-    def careless(engine: Any, prompt: Any, plan: BenchPlan, length: DraftTokens) -> Answer:
-        given = honest(engine, prompt, plan, length)
-        if length == 4:
+    def careless(self: Variant, prompt: Sequence[int]) -> Answer:
+        given = honest(self, prompt)
+        if self.length == 4:
             given.tokens[5] = (given.tokens[5] + 1) % 200
         return given
 
-    monkeypatch.setattr(run, "answer", careless)
+    monkeypatch.setattr(Variant, "answer", careless)
     found = compare(engine, [engine.encode("abc")], replace(plan(0, 4), audit=True))
     (audit,) = found.audits
     (position, short), *_ = audit.misses

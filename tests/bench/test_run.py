@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from localspec.bench import run
 from localspec.bench.comparison import Comparison
-from localspec.bench.plan import BenchPlan
+from localspec.bench.plan import BenchPlan, Variant
 from localspec.bench.run import run_bench
 from localspec.chat.answer import Answer
 from localspec.core.config import DraftTokens
@@ -22,7 +22,7 @@ from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.limits import Guess
 from localspec.speculative.prompt_lookup import PromptLookup
 from tests.support.answers import made_answer
-from tests.support.bench_toys import BenchToy, compare, plan
+from tests.support.bench_toys import BenchToy, compare, plan, variant
 from tests.support.real_pair import GREEDY
 from tests.support.toys import FakeClock
 
@@ -30,18 +30,17 @@ from tests.support.toys import FakeClock
 def test_sides_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[int, DraftTokens, int]] = []
 
-    def answer(
-        engine: object, prompt: Sequence[int], plan: BenchPlan, length: DraftTokens
-    ) -> Answer:
-        calls.append((prompt[0], length, plan.max_tokens))
+    def answer(self: Variant, prompt: Sequence[int]) -> Answer:
+        calls.append((prompt[0], self.length, self.plan.max_tokens))
         return made_answer(1.0, [*prompt, 5])
 
-    monkeypatch.setattr(run, "answer", answer)
-    heard: list[tuple[str, int]] = []
+    monkeypatch.setattr(Variant, "answer", answer)
+    heard: list[tuple[str, int, int]] = []
+    toy: Any = BenchToy()
     found = list(
         run_bench(
-            BenchToy(), {"a": [[7], [8]], "b": [[9]]}, plan(0, 4, "auto", repeats=3, max_tokens=50),
-            lambda task: heard.append((task, len(calls))),
+            toy, {"a": [[7], [8]], "b": [[9]]}, plan(0, 4, "auto", repeats=3, max_tokens=50),
+            lambda *told: heard.append(told),
         )
     )  # fmt: skip
     warm, rest = calls[:3], calls[3:]
@@ -53,7 +52,9 @@ def test_sides_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
         for order in (there, there[::-1], there)
         for length in order
     ]
-    assert heard == [("a" if n <= 21 else "b", n) for n in range(4, 31)]
+    expected = [("a", 18)] * 18 + [("b", 9)] * 9
+    assert [(task, total) for task, _, total in heard] == expected
+    assert [done for _, done, _ in heard] == [*range(1, 19), *range(1, 10)]
     assert [comparison.task for comparison in found] == ["a", "b"]
     assert [comparison.names for comparison in found] == [("a 1", "a 2"), ("b 1",)]
     for comparison, prompts in zip(found, ([7, 8], [9]), strict=True):
@@ -63,7 +64,7 @@ def test_sides_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_does_not_fit_is_told_before_anything_is_measured() -> None:
-    engine = BenchToy(n_ctx=64)
+    engine: Any = BenchToy(n_ctx=64)
     fits = {"a": [[97]], "b": [[97] * 41]}  # 41 + 19 that are decoded + 4 more in a pass of 5
     assert len(list(run_bench(engine, fits, plan(0, 4)))) == 2
     engine.target.widths.clear()
@@ -76,12 +77,12 @@ def test_every_answer_starts_from_empty_caches() -> None:
     engine = BenchToy(clock=FakeClock())
     prompt = engine.encode("abcabc")
     for _ in range(2):
-        answer = run.answer(engine, prompt, plan(0, max_tokens=9), 3)
+        answer = variant(engine, 3, max_tokens=9).answer(prompt)
         assert answer.stats.cached_tokens == 0
         assert answer.stats.prompt_tokens == len(prompt)
 
 
-def test_every_answer_makes_the_suffix_index_anew() -> None:
+def test_every_answer_begins_prompt_lookup_anew() -> None:
     class Recorded(PromptLookup):
         """Keeps what it was told to hold."""
 
@@ -95,7 +96,7 @@ def test_every_answer_makes_the_suffix_index_anew() -> None:
     prompt = engine.encode("abcabc")
     for _ in range(2):
         held.clear()
-        run.answer(engine, prompt, plan(0, "auto", max_tokens=9), "auto")
+        variant(engine, "auto", max_tokens=9).answer(prompt)
         assert held[:2] == [[], prompt]
 
 
@@ -126,11 +127,11 @@ def test_what_is_complete_outlives_an_interruption(
             raise problem
         return made_answer(1.0)
 
-    monkeypatch.setattr(run, "answer", answer)
+    monkeypatch.setattr(Variant, "answer", answer)
     found: list[Comparison] = []
-    tasks = {"a": [[7], [8]], "b": [[9]]}
+    tasks, toy = {"a": [[7], [8]], "b": [[9]]}, cast(Engine, BenchToy())
     with pytest.raises(type(problem)):
-        for comparison in run_bench(BenchToy(), tasks, plan(0, 4, repeats=3)):
+        for comparison in run_bench(toy, tasks, plan(0, 4, repeats=3)):
             found.append(comparison)
     assert [list(comparison.names) for comparison in found] == kept
     for comparison in found:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from localspec.commands.export import ENGINES
+from localspec.export.names import DIALECTS
 from localspec.library.catalog import find_pair
 from localspec.metadata.trimmed import vocabulary_digest
 from tests.export.test_facts import learn
@@ -35,7 +35,7 @@ def test_stdout_is_the_command_alone(localspec: Command, pair: Pair, tmp_path: P
     assert "# Draft length: the engine's default, since too little was learnt" in done.out
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", DIALECTS)
 def test_every_engine(localspec: Command, pair: Pair, engine: str) -> None:
     repos = ["--target-repo", "org/Big", "--draft-repo", "org/Small"]
     flags = ["-m", str(pair.target), "-md", str(pair.draft), "--draft-tokens", "3"]
@@ -213,7 +213,7 @@ def test_nothing_is_loaded(pair: Pair) -> None:
     assert done.returncode == 0 and "llama-server" in done.stdout
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", DIALECTS)
 def test_a_draft_with_a_trimmed_vocabulary_is_for_this_program_alone(
     localspec: Command, tmp_path: Path, engine: str
 ) -> None:

@@ -11,10 +11,9 @@ import pytest
 from rich.cells import cell_len
 
 from localspec.bench.comparison import Comparison
-from localspec.bench.demo import PairResult
+from localspec.bench.demo import HybridResult, PairResult
 from localspec.bench.equality import Audit
 from localspec.bench.figures import Limits
-from localspec.bench.hybrid import HybridResult
 from localspec.core.config import DraftTokens
 from localspec.display import bench as bench_display
 from localspec.display import console
@@ -22,7 +21,6 @@ from localspec.display.bench import Scoreboard
 from localspec.llama.memory.use import MemoryUse
 from localspec.metadata.header import read_header
 from tests.support.answers import (
-    LOOP,
     compared,
     difference,
     made_answer,
@@ -45,8 +43,8 @@ def shown(streams: Streams, *comparisons: Comparison, tasks: Sequence[str] = ("c
     return out
 
 
-def summed_up(streams: Streams, comparison: Comparison) -> list[str]:
-    bench_display.summary(console.make_console(stderr=False), comparison)
+def summed_up(streams: Streams, comparison: Comparison, *, verbose: bool = False) -> list[str]:
+    bench_display.summary(console.make_console(stderr=False), comparison, verbose=verbose)
     return streams.read()[0].splitlines()
 
 
@@ -145,7 +143,9 @@ def test_names_cannot_steer_the_terminal(streams: Streams) -> None:
     assert "\x1b" not in written and "[bold]" in written
     assert len(written.splitlines()[2]) < 100
     loops = shown(streams, made_comparison(task=name, loops=1), tasks=[name])
-    said = summed_up(streams, made_comparison(task=name, differences=[difference(name)]))
+    said = summed_up(
+        streams, made_comparison(task=name, differences=[difference(name, proven_at=None)])
+    )
     assert "\x1b" not in loops + "".join(said) and "[bold]" in said[-1]
 
 
@@ -164,46 +164,33 @@ def test_columns_stand_below_each_other_whatever_they_hold(streams: Streams) -> 
 
 
 @pytest.mark.parametrize(
-    ("speedups", "start"),
+    ("speedups", "sentence"),
     [
-        ((1.01, 1.1, 1.2, 1.4), "Fastest here: --draft 3. Drafting pays: "),
-        ((0.8, 0.9, 0.95, 0.99), "Fastest here: --draft off. Drafting loses: "),
+        (
+            (1.01, 1.1, 1.2, 1.4),
+            "Fastest here: --draft 3, 1.16x the speed of plain decoding (90% CI 1.07 to 1.29).",
+        ),
+        (
+            (0.8, 0.9, 0.95, 0.99),
+            "Fastest here: --draft off; the best draft (--draft 3) reaches 0.90x the speed of "
+            "plain decoding (90% CI 0.85 to 0.97).",
+        ),
         (
             (0.9, 0.95, 1.2, 1.4),
-            "Fastest here: --draft 3. Drafting hardly matters, or more prompts",
+            "Fastest here: --draft 3, 1.08x the speed of plain decoding (90% CI 0.95 to 1.25); "
+            "more prompts must tell.",
         ),
-        ((1.4, 1.4, 1.4), "Fastest here: --draft 3. Fewer than 4 prompts decide nothing: "),
+        (
+            (1.4, 1.4, 1.4),
+            "Fastest here: --draft 3, 1.40x the speed of plain decoding; fewer than 4 prompts "
+            "decide nothing.",
+        ),
     ],
 )
-def test_the_verdict_follows_the_interval(
-    streams: Streams, speedups: Sequence[float], start: str
+def test_the_advice_follows_the_interval(
+    streams: Streams, speedups: Sequence[float], sentence: str
 ) -> None:
-    (sentence,) = summed_up(streams, varied_comparison(speedups))
-    assert sentence.startswith(start)
-
-
-@pytest.mark.parametrize(
-    ("prompts", "said"), [(1, "(4)."), (4, "(4), 1.12 to 1.12."), (8, "(4), 1.12 to 1.12.")]
-)
-def test_auto_is_compared_with_the_best_fixed_length(
-    streams: Streams, prompts: int, said: str
-) -> None:
-    seconds: tuple[tuple[DraftTokens, float], ...] = ((0, 9.0), (2, 6.0), ("auto", 4.0), (4, 4.5))
-    sides = [
-        side(length, [made_answer(each, drafted=9 * (length != 0)) for _ in range(prompts)])
-        for length, each in seconds
-    ]
-    sentence = summed_up(streams, compared(*sides))[1]
-    assert sentence == f"auto is 1.12x the best fixed length {said}"
-    assert len(summed_up(streams, compared(*sides[:3:2]))) == 1  # no fixed length
-    assert len(summed_up(streams, compared(*sides[:2]))) == 1  # no auto
-
-
-def test_the_verdict_gives_the_reason(streams: Streams) -> None:
-    (sentence,) = summed_up(streams, made_comparison((1.25, 1.25)))
-    assert sentence.endswith(
-        "with length 3 a round gives 2.50 tokens and costs as much as 2.00 plain ones."
-    )
+    assert summed_up(streams, varied_comparison(speedups)) == [sentence]
 
 
 def test_the_best_of_several_lengths_is_named(streams: Streams) -> None:
@@ -217,9 +204,9 @@ def test_the_best_of_several_lengths_is_named(streams: Streams) -> None:
         side(length, [made_answer(seconds, rounds=20, drafted=drafted)])
         for length, seconds, drafted in measured
     ]
-    assert summed_up(streams, compared(*sides))[0].startswith("Fastest here: --draft auto.")
+    assert summed_up(streams, compared(*sides))[0].startswith("Fastest here: --draft auto, ")
     mistaken = compared(*sides, differences=[difference(draft_tokens="auto", proven_at=None)])
-    assert summed_up(streams, mistaken)[0].startswith("Fastest here: --draft 2.")
+    assert summed_up(streams, mistaken)[0].startswith("Fastest here: --draft 2, ")
 
 
 def test_another_text_is_never_recommended(streams: Streams) -> None:
@@ -230,40 +217,8 @@ def test_another_text_is_never_recommended(streams: Streams) -> None:
 def test_plain_alone_has_a_figure_too(streams: Streams) -> None:
     comparison = compared(side(0, [made_answer(4.0)]))
     assert summed_up(streams, comparison) == [
-        "Plain decoding: 10.0 tok/s. Name a draft to compare it."
+        "Plain decoding reaches 10.0 tok/s; name a draft to compare it."
     ]
-
-
-def test_limits_are_said_beside_what_was_reached(
-    streams: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limits = Limits(4.0, 8, 2.0, 1.75, 1.6, 5, (0.71, 0.5), False)
-    monkeypatch.setattr(Comparison, "limits", lambda self: limits)
-    _, limited, shares = summed_up(streams, made_comparison((1.5, 1.5)))
-    assert limited == (
-        "Limits here: 4.00x if every token drafted were right (8 a round); with this draft 2.00x "
-        "by the best length in every round, known beforehand, of which 3 reached 75%, 1.75x by the "
-        "best policy that knows only the draft's margins, of which 3 reached 86%, and 1.60x by 5 "
-        "in all."
-    )
-    assert shares == "The draft gets 1, 2, ... 2 tokens right in a row: 71% 50%."
-    none = replace(limits, ceiling=1.0, ceiling_length=0)
-    monkeypatch.setattr(Comparison, "limits", lambda self: none)
-    assert "no draft can pay" in summed_up(streams, made_comparison((1.5, 1.5)))[1]
-
-
-def test_limits_are_held_against_auto_and_say_what_they_leave_out(
-    streams: Streams, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    limits = Limits(4.0, 8, 2.0, 1.6, 1.5, 5, (0.5,), True)
-    monkeypatch.setattr(Comparison, "limits", lambda self: limits)
-    quick, auto = made_answer(5.0, drafted=9), made_answer(6.25, drafted=9)
-    comparison = compared(side(0, [made_answer(10.0)]), side(3, [quick]), side("auto", [auto]))
-    limited = summed_up(streams, comparison)[2]
-    assert "of which auto reached 80%," in limited and "of which auto reached 100%," in limited
-    assert limited.endswith(
-        "They leave out prompt lookup, which auto used: --suffix off compares fairly."
-    )
 
 
 def test_an_audit_in_a_sentence(streams: Streams) -> None:
@@ -281,15 +236,6 @@ def test_an_audit_in_a_sentence(streams: Streams) -> None:
     assert "2 of them not its pick, short of it by 0.0012 logits at most; 1 of 2 answers" in said
 
 
-def test_what_is_left_out_is_said(streams: Streams) -> None:
-    assert summed_up(streams, made_comparison(loops=1, prompts=3))[1] == (
-        "1 of 3 prompts have answers that repeat themselves too much, and are left out of the "
-        "figures."
-    )
-    everything = compared(side(0, [made_answer(1.0, LOOP)]))
-    assert len(summed_up(streams, everything)) == 1
-
-
 def test_short_answers_draft_nothing(streams: Streams) -> None:
     sides = (side(0, [made_answer(4.0)]), side(3, [made_answer(4.0)]))
     (sentence,) = summed_up(streams, compared(*sides))
@@ -302,8 +248,10 @@ def test_differences_are_explained(streams: Streams) -> None:
         difference(position=0, margin=None, proven_at=None),
         difference(repeatable=False, proven_at=None),
     ]
-    said = summed_up(streams, made_comparison(prompts=2, differences=differences))
-    rounding, mistake, fickle = said[1:]
+    found = made_comparison(prompts=2, differences=differences)
+    _, *said = summed_up(streams, found)
+    _, rounding, mistake, fickle, *_ = summed_up(streams, found, verbose=True)
+    assert said == [mistake, fickle]  # rounding is a detail
     assert rounding == (
         "code 2, draft 3: differs after 41 equal tokens, where the plain pick leads by 0.00031 "
         "logits. Rounding: one text when every pass is 2 tokens wide or more."
@@ -312,14 +260,50 @@ def test_differences_are_explained(streams: Streams) -> None:
     assert "NOT rounding" in mistake and "NOT repeatable" in fickle
 
 
-def test_memory_in_words() -> None:
-    target = MemoryUse(weights=4500 * MIB, kv=512 * MIB, compute=88 * MIB)
-    assert bench_display.memory_line(target, None) == (
-        "memory: target 5.0 GiB (weights 4.4 GiB, KV 512 MiB, compute 88 MiB)"
-    )
-    assert bench_display.memory_line(target, MemoryUse(100 * MIB, 0, 12 * MIB)).endswith(
-        "; with the draft 5.1 GiB (weights 4.5 GiB, KV 512 MiB, compute 100 MiB)"
-    )
+@pytest.mark.parametrize(("prompts", "interval"), [(1, ""), (4, " (90% CI 1.12 to 1.12)")])
+def test_details_are_for_the_verbose(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch, prompts: int, interval: str
+) -> None:
+    limits = Limits(4.0, 8, 2.0, 1.75, 1.6, 5, (0.71, 0.5), False)
+    monkeypatch.setattr(Comparison, "limits", lambda self: limits)
+    seconds: tuple[tuple[DraftTokens, float], ...] = ((0, 9.0), (2, 6.0), ("auto", 4.0), (4, 4.5))
+    sides = [
+        side(length, [made_answer(s, rounds=20, drafted=9 * (length != 0)) for _ in range(prompts)])
+        for length, s in seconds
+    ]
+    assert len(summed_up(streams, compared(*sides))) == 1
+    assert summed_up(streams, compared(*sides), verbose=True)[1:] == [
+        "Measured (cost in plain tokens)",
+        "  --draft 2                           2.00 tokens a round, cost 1.33",
+        "  --draft auto                        2.00 tokens a round, cost 0.89",
+        "  --draft 4                           2.00 tokens a round, cost 1.00",
+        f"  auto over the best fixed length, 4  1.12x{interval}",
+        "Possible at these costs, without prompt lookup",
+        "  every drafted token right               4.00x, 8 a round",
+        "  oracle: the best length in every round  2.00x",
+        "  best causal policy (estimate)           1.75x",
+        "  best fixed length                       1.60x, 5 a round",
+        "  1, 2, ... tokens right in a row         71% 50%",
+    ]
+    monkeypatch.setattr(Comparison, "limits", lambda self: replace(limits, ceiling_length=0))
+    assert "too fast for drafting" in "".join(summed_up(streams, compared(*sides), verbose=True))
+    alone = summed_up(streams, compared(*sides[:3:2]), verbose=True)  # no fixed length
+    assert not any("best fixed length, " in line for line in alone)
+
+
+def test_memory_is_a_detail(streams: Streams) -> None:
+    target, draft = MemoryUse(4500 * MIB, 512 * MIB, 88 * MIB), MemoryUse(100 * MIB, 0, 12 * MIB)
+    board = Scoreboard(console.make_console(stderr=False), ["code"])
+    board.finish([], {"target": target, "draft": draft, "pair": target + draft})
+    board.finish([], {"target": target, "draft": None, "pair": target})
+    assert streams.read()[0].splitlines()[1:] == [
+        "Memory",
+        "  target  5.0 GiB (weights 4.4 GiB, KV 512 MiB, compute 88 MiB)",
+        "  draft   112 MiB (weights 100 MiB, KV 0 bytes, compute 12 MiB)",
+        "  pair    5.1 GiB (weights 4.5 GiB, KV 512 MiB, compute 100 MiB)",
+        "Memory",
+        "  target  5.0 GiB (weights 4.4 GiB, KV 512 MiB, compute 88 MiB)",
+    ]
 
 
 @pytest.mark.parametrize("columns", ["80", "40"])
@@ -330,23 +314,28 @@ def test_the_demo_fits(
     target, draft = read_header(tiny.target), read_header(tiny.draft)
     comparison = made_comparison(task="Q4_0", loops=1, prompts=2)
     bench_display.demo_result(PairResult((target, draft), target, draft, comparison))
-    title, _, plain, drafted, loops, verdict, left_out = streams.read()[0].splitlines()
+    title, _, plain, drafted, loops, advice = streams.read()[0].splitlines()
     assert title.startswith("Q4_0: the 87k target padded to 87k parameters, the 87k draft")
     assert plain.startswith("Q4_0") and drafted.endswith("same") and loops.endswith("Q4_0 1")
-    assert verdict.startswith("Fastest here: --draft 3.") and left_out.startswith("1 of 2")
+    assert advice.startswith("Fastest here: --draft 3, ")
 
 
-def test_ways_for_the_hybrid_stand_below_one_plain_row(
+def test_variants_of_the_hybrid_stand_below_one_plain_row(
     tiny: TinyFiles, streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     header = read_header(tiny.target)
     slow = made_comparison(task="draft model", loops=1, prompts=2, differences=(difference(),))
     fast = made_comparison((2, 2), task="MTP", loops=1, prompts=2)
-    bench_display.hybrid_result(HybridResult("F16", header, header, (slow, fast)))
-    title, _, plain, loops, first, second, verdict, why = streams.read()[0].splitlines()
+    result = HybridResult("F16", header, header, (slow, fast))
+    bench_display.demo_result(result, verbose=True)
+    title, _, plain, loops, first, second, verdict, *costs, why = streams.read()[0].splitlines()
     assert title.startswith("F16: the 87k hybrid padded to 87k parameters")
     assert plain.startswith("plain") and " off " in plain and "repeats itself" in loops
     assert first.startswith("draft model") and second.startswith("MTP")
     assert "x  " in first and "x  " in second
-    assert verdict.startswith("Fastest here: MTP. ") and why.startswith("draft model: code 1")
+    assert costs[1:] == [
+        "  draft model  2.50 tokens a round, cost 1.83",
+        "  MTP          2.50 tokens a round, cost 1.25",
+    ]
+    assert verdict.startswith("Fastest here: MTP, ") and why.startswith("draft model: code 1")

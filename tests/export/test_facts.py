@@ -11,10 +11,8 @@ import pytest
 
 from localspec.core.errors import IncompatiblePair
 from localspec.engine import profile_store
+from localspec.export.engines import export_pair
 from localspec.export.facts import learnt_length, local_path, on_hub
-from localspec.export.lm_studio import lm_studio
-from localspec.export.ollama import ollama
-from localspec.export.python_script import python_script
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.drafters import MODEL
@@ -95,7 +93,7 @@ def test_a_path_that_is_no_text_is_not_written(tmp_path: Path) -> None:
     header = model(tmp_path, "big")
     wild = replace(header, path=Path(os.fsdecode(os.fsencode(header.path) + b"\xff")))
     header.path.rename(wild.path)
-    with pytest.raises(IncompatiblePair, match="whose path is not UTF-8"):
+    with pytest.raises(IncompatiblePair, match="its path is not UTF-8"):
         local_path(wild, "It")
 
 
@@ -105,8 +103,8 @@ def test_what_is_kept_wins_over_what_the_target_recommends(tmp_path: Path) -> No
     known = facts_of(target, sampling={"top_k": 9, "seed": 3, "min_p": 0.25})
     expected = {"temperature": 0.7, "top_k": 9, "seed": 3, "min_p": 0.25}
     assert known.whole_sampling == expected
-    for export in (ollama, lm_studio, python_script):
-        text = export(known).text
+    for engine in ("ollama", "lmstudio", "python"):
+        text = export_pair(engine, known).text
         assert re.search(r"\b0\.7\b", text) and "0.25" in text
     at_random = replace(known, sampling={"seed": -1})
     assert "seed" not in at_random.whole_sampling

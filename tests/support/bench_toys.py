@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from localspec.bench.comparison import Comparison
 from localspec.bench.figures import Figures
-from localspec.bench.plan import BenchPlan
+from localspec.bench.plan import BenchPlan, Variant
 from localspec.bench.run import run_bench
 from localspec.core.config import DraftTokens
 from localspec.core.sampling_params import SamplingParams
@@ -77,6 +77,11 @@ def compare(engine: Any, prompts: Sequence[Sequence[int]], plan: BenchPlan) -> C
     """One task's comparison."""
     (comparison,) = run_bench(engine, {"code": prompts}, plan)
     return comparison
+
+
+def variant(engine: Any, length: DraftTokens, **options: Any) -> Variant:
+    """A side of a benchmark with a toy engine."""
+    return Variant(str(length), engine, plan(0, length, **options), length)
 
 
 def plan(*lengths: DraftTokens, repeats: int = 1, max_tokens: int = 20, **params: Any) -> BenchPlan:
