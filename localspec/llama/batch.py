@@ -1,11 +1,14 @@
-"""Tokens on their way into llama.cpp: cut into batches, and written into its arrays."""
+"""What goes through a llama_decode: tokens, cut into batches, and the logits of a pass."""
 
+import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from localspec.speculative.loop import Logits
 
 
 class AnyBatch(ABC):
@@ -95,6 +98,16 @@ class TreeBatch:
     def free(self) -> None:
         """Give the arrays back to llama.cpp."""
         self._llama.llama_batch_free(self.native)
+
+
+def read_logits(llama: Any, context: Any, rows: int, columns: int) -> Logits:
+    """The first ``rows`` of a context's last outputs, valid until its next pass.
+
+    ``columns`` are the rows of the model's output matrix.
+    """
+    first = llama.llama_get_logits(context)
+    array = (ctypes.c_float * (rows * columns)).from_address(ctypes.addressof(first.contents))
+    return np.frombuffer(memoryview(array), np.float32).reshape(rows, columns)
 
 
 def chunks(tokens: Sequence[int], rows: int, size: int) -> list[tuple[Sequence[int], int]]:

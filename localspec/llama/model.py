@@ -14,10 +14,17 @@ from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.core.errors import EngineError
 from localspec.core.interrupt import held_interrupt
 from localspec.llama import llama_library
-from localspec.llama.batch import AnyBatch, Batch, chunks
-from localspec.llama.cache.branches import Branches
-from localspec.llama.cache.copies import EVERY, LIVE, Copy, ReusableLengths, pointer
-from localspec.llama.cache.rollback import Fork, Reread, Rollback, Trim, make_rollback
+from localspec.llama.batch import AnyBatch, Batch, chunks, read_logits
+from localspec.llama.cache.branches import LlamaTrees
+from localspec.llama.cache.copies import (
+    EVERY,
+    LIVE,
+    Copy,
+    ReusableLengths,
+    copy_state,
+    restore_state,
+)
+from localspec.llama.cache.rollback import Fork, Rollback, Trim, make_rollback
 from localspec.llama.memory.attention import with_attention
 from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
 from localspec.llama.parameters import context_parameters, has_branches, uses_devices
@@ -46,7 +53,7 @@ class LlamaModel:
         header: ModelHeader,
         options: LoadOptions,
         *,
-        ways: Sequence[str] = (Fork.name,),
+        strategies: Sequence[str] = (Fork.name,),
         weightless: bool = False,
     ) -> None:
         self._llama = llama_library.library()
@@ -65,13 +72,13 @@ class LlamaModel:
         self._weightless = weightless
         self._context: Any = None
         self._batch: AnyBatch | None = None
-        self._branches: Branches | None = None
+        self._trees: LlamaTrees | None = None
         self._weights = Weights(header, self.options, weightless=weightless)
         self.memory = self._weights.memory
         self.n_vocab = self._weights.n_vocab
         try:
             self._batch = self.make_batch()
-            self.rollback: Rollback = self._choose_rollback(ways)
+            self.rollback: Rollback = self._choose_rollback(strategies)
         except BaseException:
             self.close()
             raise
@@ -88,14 +95,14 @@ class LlamaModel:
     batch_share = ALONE
 
     @property
-    def tree(self) -> Branches | None:
+    def tree(self) -> LlamaTrees | None:
         """How it verifies trees; None also where heads read along, whose texts are chains."""
-        return self._branches if self.listener is None else None
+        return self._trees if self.listener is None else None
 
     @property
     def can_roll_back(self) -> bool:
         """Whether the last tokens can be forgotten without reading all again."""
-        return self.rollback.name != Reread.name
+        return self.rollback.name != Rollback.name
 
     @property
     def gives_prompt_row(self) -> bool:
@@ -164,10 +171,9 @@ class LlamaModel:
         self._torn = True
         return self._held
 
-    def run(self, batch: Any, position: int) -> Logits:
+    def decode_tree(self, batch: Any, position: int) -> Logits:
         """Decode a llama_batch in what was lent; logits of all its tokens, valid until the next."""
-        code = self._llama.llama_decode(self._context, batch)
-        self._require_decoded(code, batch.n_tokens, position)
+        self._decode_batch(batch, batch.n_tokens, position)
         self._first_row = 0
         return self._logits(batch.n_tokens)
 
@@ -201,9 +207,7 @@ class LlamaModel:
             self._recover()
         if self.pending:
             self._read([], 0)
-        state = np.empty(self._llama.llama_state_seq_get_size(self._context, 0), np.uint8)
-        read = self._llama.llama_state_seq_get_data(self._context, pointer(state), len(state), 0)
-        return state[:read]
+        return copy_state(self._llama, self._context, LIVE)
 
     def restore(
         self, tokens: Sequence[int], state: NDArray[np.uint8], copies: Sequence[Copy] = ()
@@ -217,12 +221,7 @@ class LlamaModel:
         self._torn = True
         self._tokens.clear()
         self._undo(0, None)
-        with llama_library.log.watch():
-            count = self._llama.llama_state_seq_set_data(
-                self._context, pointer(state), len(state), 0
-            )
-        last = self._llama.llama_memory_seq_pos_max(self._llama.llama_get_memory(self._context), 0)
-        taken = count == len(state) and last == len(tokens) - 1
+        taken = restore_state(self._llama, self._context, LIVE, state, len(tokens))
         if taken and self.rollback.is_whole(len(tokens)):
             self._tokens.extend(tokens)
             self._held = len(tokens)
@@ -328,43 +327,44 @@ class LlamaModel:
 
     # -- llama.cpp -------------------------------------------------------------------------
 
-    def use(self, way: str) -> bool:
-        """Change the way of rolling back, which empties the cache; whether it works here."""
+    def use_rollback(self, strategy: str) -> bool:
+        """Change the rollback strategy, which empties the cache; whether it works here."""
         self.truncate(0)
         self._held = 0
-        found = self._make_context(way)
+        found = self._make_context(strategy)
         works = self._works(found)
         if not works:
-            self.rollback = Reread(self._llama, self._context)
-        return works and found.name == way
+            self.rollback = Rollback(self._llama, self._context)
+        return works and found.name == strategy
 
-    def _choose_rollback(self, ways: Sequence[str]) -> Rollback:
-        """The first way that works on a real context of this model; the context stays.
+    def _choose_rollback(self, strategies: Sequence[str]) -> Rollback:
+        """The first strategy that works on a real context of this model; the context stays.
 
-        One for trees comes first, where trees are wanted; where they do not work, none are.
+        A context for trees comes first, where they are wanted; where they do not work, none are.
         """
         if self._weights.is_stateful or self._weights.is_sliding:
             self.options = replace(self.options, branches=1)
         if has_branches(self.options, Trim.name):
             self.rollback = self._make_context(Trim.name)
-            if self._weightless or self._branches_work():
+            if self._weightless or self._trees_work():
                 return self.rollback
             self.options = replace(self.options, branches=1)
-        for way in (*(() if self._weights.is_stateful else (Trim.name,)), *ways, Fork.name):
-            found = self._make_context(way)
-            if self._weightless or (found.name == way and self._works(found)):
+        trim = () if self._weights.is_stateful else (Trim.name,)
+        for strategy in (*trim, *strategies, Fork.name):
+            found = self._make_context(strategy)
+            if self._weightless or (found.name == strategy and self._works(found)):
                 return found
-        return Reread(self._llama, self._context)
+        return Rollback(self._llama, self._context)
 
-    def _works(self, way: Rollback) -> bool:
-        """Whether this way can undo tokens, as a few passes show; a list would go out of date.
+    def _works(self, strategy: Rollback) -> bool:
+        """Whether it can undo tokens, as a few passes show; a list would go out of date.
 
         A cache that drops cells is believed; a state that came back must give the same logits.
         """
-        self.rollback = way
+        self.rollback = strategy
         first, others = ([(7919 * i + 1) % self.n_vocab for i in pair] for pair in ((0, 1), (2, 3)))
         self.decode(first, 1)  # as an answer: a prompt's end would be copied to return to
-        if way.name == Trim.name:
+        if strategy.name == Trim.name:
             self.truncate(1)
             works = self._held == 1
         else:
@@ -376,7 +376,7 @@ class LlamaModel:
         self.truncate(0)
         return works
 
-    def _branches_work(self) -> bool:
+    def _trees_work(self) -> bool:
         """Whether cells are dropped, and a row of a tree is what a chain gives in its place.
 
         Not all caches mask by sequence.
@@ -385,30 +385,31 @@ class LlamaModel:
         chain = self.decode([first, second, last], 1)[0].copy()
         self.truncate(1)
         works = self._held == 1
-        assert self._branches is not None
+        assert self._trees is not None
         try:
-            row = self._branches.decode([second, other, last], (0, 0))[2]
+            row = self._trees.decode([second, other, last], (0, 0))[2]
         except EngineError:
             return False
         finally:
             self.truncate(0)
         return works and _alike(chain, row)
 
-    def _make_context(self, way: str) -> Rollback:
+    def _make_context(self, strategy: str) -> Rollback:
         """A new context in place of the present one."""
         self._free_context()
-        params = context_parameters(self.options, self.n_ctx, self.threads, way)
+        params = context_parameters(self.options, self.n_ctx, self.threads, strategy)
         self._context, memory = self._weights.new_context(params)
         self.memory = self._weights.memory + memory
-        branched = has_branches(self.options, way)
-        self._branches = Branches(self) if branched else None
-        sequence = EVERY if branched else LIVE
-        return make_rollback(self._llama, self._weights.handle, self._context, way, sequence)
+        sequence = LIVE
+        if has_branches(self.options, strategy):
+            self._trees = LlamaTrees(self, self._context, self.options.branches)
+            sequence = EVERY
+        return make_rollback(self._llama, self._weights.handle, self._context, strategy, sequence)
 
     def _free_context(self) -> None:
-        if self._branches is not None:
-            self._branches.free()
-        self._branches = None
+        if self._trees is not None:
+            self._trees.free()
+        self._trees = None
         if self._context:
             self._llama.llama_free(self._context)
         self._context = None
@@ -464,12 +465,12 @@ class LlamaModel:
         self._first_row = outputs - added - rows
         slow = len(filled) > MAX_DRAFT_TOKENS + 1
         with llama_library.interruptible(self._context) if slow else nullcontext():
-            code = self._llama.llama_decode(self._context, self._batch.native)
-        self._require_decoded(code, len(tokens), position)
+            self._decode_batch(self._batch.native, len(tokens), position)
         self.rollback.observe(len(filled))
 
-    def _require_decoded(self, code: int, count: int, position: int) -> None:
-        """Raise EngineError where llama.cpp's code of a pass says so."""
+    def _decode_batch(self, batch: Any, count: int, position: int) -> None:
+        """One llama_decode; raises EngineError, which names so many tokens, where it fails."""
+        code = self._llama.llama_decode(self._context, batch)
         if code != 0:
             raise EngineError(
                 f"llama.cpp could not decode {count} tokens at position {position} of "
@@ -480,13 +481,8 @@ class LlamaModel:
     def _logits(self, rows: int) -> Logits:
         if rows == 0:
             return np.empty((0, self.n_vocab), np.float32)
-        columns = self._weights.n_vocab  # rows of the output matrix
-        pointer = self._llama.llama_get_logits(self._context)
         every = self._first_row + rows
-        array = (ctypes.c_float * (every * columns)).from_address(
-            ctypes.addressof(pointer.contents)
-        )
-        found = np.frombuffer(memoryview(array), np.float32).reshape(every, columns)
+        found = read_logits(self._llama, self._context, every, self._weights.n_vocab)
         return self.by_id(found[self._first_row :])
 
 

@@ -16,7 +16,7 @@ from localspec.core.config import MAX_PATHS, KeyValue, Lora, RopeOptions, Shares
 from localspec.core.errors import EngineError, UsageError
 from localspec.engine.engine import Engine
 from localspec.llama import llama_library
-from localspec.llama.memory.recurrent import SNAPSHOTS
+from localspec.llama.memory.layer_cache import SNAPSHOTS
 from localspec.llama.model import LlamaModel
 from localspec.llama.parameters import context_parameters, model_parameters
 from localspec.metadata.header import read_header

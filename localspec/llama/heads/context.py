@@ -11,6 +11,7 @@ import numpy as np
 from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.core.errors import EngineError
 from localspec.llama import llama_library
+from localspec.llama.batch import read_logits
 from localspec.llama.cache.rollback import Trim
 from localspec.llama.heads.states import States
 from localspec.llama.heads.unstable import unstable
@@ -111,8 +112,7 @@ class HeadContext:
         """Of the first ``rows`` outputs of the last pass, valid until the next."""
         if rows == 0:
             return np.empty((0, self.n_vocab), np.float32)
-        pointer = self._llama.llama_get_logits(self._context)
-        return np.ctypeslib.as_array(pointer, (rows, self.n_vocab))
+        return read_logits(self._llama, self._context, rows, self.n_vocab)
 
     def own_state(self, index: int) -> States:
         """The head's own state behind the token at ``index`` of the last pass; a copy."""

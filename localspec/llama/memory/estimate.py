@@ -5,21 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from localspec.core.config import MAX_DRAFT_TOKENS, MAX_ROWS, LoadOptions
-from localspec.llama.memory.attention import score_bytes, token_bytes, with_attention
-from localspec.llama.memory.recurrent import (
+from localspec.llama.memory.attention import score_bytes, with_attention
+from localspec.llama.memory.layer_cache import (
     ANCHORS,
     SNAPSHOTS,
     convolved,
     is_recurrent,
+    sliding_layers,
     state_bytes,
+    token_bytes,
 )
 from localspec.llama.memory.use import MemoryUse
-from localspec.metadata.draft_kind import (
-    draft_kind,
-    has_heads,
-    n_layers,
-    output_width,
-)
+from localspec.metadata.draft_kind import draft_kind, has_heads, n_layers, output_width
 from localspec.metadata.gguf_file import TensorInfo
 from localspec.metadata.header import ModelHeader
 
@@ -27,15 +24,6 @@ MAX_LAYERS = 1024  # that are looked at; llama.cpp allows half as many
 _CELLS = 256  # llama_context and its sliding caches round up to so many
 _FLOAT = 4  # bytes
 _BLOCK = re.compile(r"blk\.(\d{1,4})\.")
-
-# Which layers of an architecture slide, as its `load_arch_hparams` says: all but one of so many;
-# with `first`, the one that sees everything comes first. A key in the file may say otherwise.
-_FULL_EVERY = {
-    "afmoe": 4, "cohere2": 4, "exaone-moe": 4, "exaone4": 4, "gemma2": 2, "gemma3": 6, "gemma3n": 5,
-    "gpt-oss": 2, "llama4": 4, "mellum": 4, "olmo2": 4, "plamo3": 8,
-}  # fmt: skip
-_FULL_FIRST = {"cohere2moe": 4, "laguna": 4, "smallthinker": 4}
-_UNWINDOWED = frozenset({"phi3"})  # llama.cpp ignores the window its files state
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,22 +187,6 @@ def _by_place(
 
 def _padded(cells: int) -> int:
     return cells + -cells % _CELLS
-
-
-def sliding_layers(header: ModelHeader, count: int) -> list[bool]:
-    """Which layers keep only a window of the text; of unknown architectures none, to be safe."""
-    architecture, pattern = header.architecture, header.get("attention.sliding_window_pattern")
-    if not header.sliding_window or architecture in _UNWINDOWED:
-        return [False] * count
-    if isinstance(pattern, tuple):
-        return [i < len(pattern) and bool(pattern[i]) for i in range(count)]
-    every = _FULL_EVERY.get(architecture, _FULL_FIRST.get(architecture))
-    if every is None:
-        return [False] * count
-    if isinstance(pattern, int) and pattern > 0:
-        every = pattern
-    full = 0 if architecture in _FULL_FIRST else every - 1
-    return [i % every != full for i in range(count)]
 
 
 def _state_bytes(header: ModelHeader, block: Sequence[TensorInfo]) -> int:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from localspec.core.config import LoadOptions
 from localspec.llama import llama_library
 from localspec.llama.cache.rollback import Fork, Snapshots
-from localspec.llama.memory.recurrent import ANCHORS, SNAPSHOTS
+from localspec.llama.memory.layer_cache import ANCHORS, SNAPSHOTS
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from tests.support.real_pair import options
@@ -30,7 +30,7 @@ Files = Callable[[str], Path]
 
 def loaded(path: Path, way: str, **more: Any) -> LlamaModel:
     asked: LoadOptions = options(path, **{"ctx_size": 256} | more)
-    return LlamaModel(read_header(path), asked, ways=(way,))
+    return LlamaModel(read_header(path), asked, strategies=(way,))
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda pair: " ".join(pair))
@@ -291,8 +291,8 @@ def test_a_way_that_llama_cpp_lacks_is_not_tried(
         return real(*arguments)
 
     monkeypatch.setattr(library, "llama_decode", counted)
-    for ways in ((Fork.name,), (Snapshots.name, Fork.name)):
-        model = LlamaModel(read_header(path), options(path, ctx_size=256), ways=ways)
+    for strategies in ((Fork.name,), (Snapshots.name, Fork.name)):
+        model = LlamaModel(read_header(path), options(path, ctx_size=256), strategies=strategies)
         assert model.rollback.name == Fork.name
         model.close()
         passes.append(0)

@@ -13,11 +13,10 @@ from localspec.llama.memory.estimate import (
     MemoryEstimate,
     estimate_memory,
     estimate_run,
-    sliding_layers,
     tensor_bytes,
 )
+from localspec.llama.memory.layer_cache import ANCHORS, SNAPSHOTS, sliding_layers
 from localspec.llama.memory.probe import would_allocate
-from localspec.llama.memory.recurrent import ANCHORS, SNAPSHOTS
 from localspec.llama.memory.use import MemoryUse
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import ModelHeader, read_header
@@ -317,7 +316,7 @@ def test_recurrent_models_and_heads_take_what_is_estimated(
     path = write_model(tmp_path / "wider.gguf", wider)
     header, heads = read_header(path), name.endswith("-mtp")
     load = options(path, ctx_size=1024, load_heads=heads)
-    model = LlamaModel(header, load, ways=(way,))
+    model = LlamaModel(header, load, strategies=(way,))
     assert model.rollback.name == way
     allocated = model.memory
     if heads:
