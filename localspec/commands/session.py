@@ -278,7 +278,7 @@ def _heads(target: Path, loading: LoadingFlags) -> Path | None:
     None, with the reason if there are some, where they cannot be used: nobody asked for them.
     """
     from localspec.library.sidecars import is_named_for, mtp_beside, mtp_files
-    from localspec.llama.heads.unstable import unstable
+    from localspec.llama.heads.hidden_states import unstable
     from localspec.metadata.draft_kind import has_heads
     from localspec.metadata.header import read_header
 

@@ -13,8 +13,7 @@ from localspec.core.errors import EngineError
 from localspec.llama import llama_library
 from localspec.llama.batch import read_logits
 from localspec.llama.cache.rollback import Trim
-from localspec.llama.heads.states import States
-from localspec.llama.heads.unstable import unstable
+from localspec.llama.heads.hidden_states import States, unstable
 from localspec.llama.model import LlamaModel
 from localspec.llama.parameters import context_parameters
 from localspec.llama.weights import Weights

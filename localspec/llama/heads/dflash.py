@@ -7,8 +7,7 @@ import numpy as np
 from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.llama.heads.context import HeadContext
 from localspec.llama.heads.head import Head
-from localspec.llama.heads.states import States
-from localspec.llama.heads.taps import Tap
+from localspec.llama.heads.hidden_states import States, Tap
 from localspec.llama.model import LlamaModel
 from localspec.speculative.loop import Logits
 

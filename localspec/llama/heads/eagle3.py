@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from localspec.llama.heads.head import Head
-from localspec.llama.heads.states import States
+from localspec.llama.heads.hidden_states import States
 from localspec.speculative.loop import Logits
 
 

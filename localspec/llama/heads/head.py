@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.llama.batch import chunks
 from localspec.llama.heads.context import HeadContext
-from localspec.llama.heads.states import HiddenStates, States
-from localspec.llama.heads.taps import Tap, require_states
+from localspec.llama.heads.hidden_states import HiddenStates, States, Tap, require_states
 from localspec.llama.memory.use import MemoryUse
 from localspec.llama.model import LlamaModel
 from localspec.metadata.draft_kind import draft_kind

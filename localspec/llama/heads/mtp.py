@@ -6,9 +6,7 @@ import numpy as np
 
 from localspec.llama.heads.context import HeadContext
 from localspec.llama.heads.head import Head
-from localspec.llama.heads.states import States
-from localspec.llama.heads.taps import Tap
-from localspec.llama.heads.unstable import unstable
+from localspec.llama.heads.hidden_states import States, Tap, unstable
 from localspec.llama.model import LlamaModel
 
 

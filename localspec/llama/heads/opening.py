@@ -9,9 +9,8 @@ from localspec.llama.heads.context import HeadContext
 from localspec.llama.heads.dflash import DFlashHead
 from localspec.llama.heads.eagle3 import Eagle3Head
 from localspec.llama.heads.head import ROOM, Head
+from localspec.llama.heads.hidden_states import LastState, LayerInputs, unstable
 from localspec.llama.heads.mtp import ChainedHead, MtpHead, SharedHead
-from localspec.llama.heads.taps import LastState, LayerInputs
-from localspec.llama.heads.unstable import unstable
 from localspec.llama.model import LlamaModel
 from localspec.metadata.draft_kind import (
     ASSISTANTS,

@@ -15,8 +15,8 @@ from localspec.core.interrupt import Cancelled, stopped_when
 from localspec.core.sampling_params import SamplingParams
 from localspec.llama import llama_library
 from localspec.llama.heads.head import LAG, Head
+from localspec.llama.heads.hidden_states import KEPT, HiddenStates, States
 from localspec.llama.heads.mtp import SharedHead
-from localspec.llama.heads.states import KEPT, HiddenStates, States
 from localspec.llama.model import LlamaModel
 from localspec.speculative.control.controllers import FixedLength, NoDraft
 from localspec.speculative.drafters import ModelDrafter

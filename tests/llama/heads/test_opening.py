@@ -11,9 +11,9 @@ import pytest
 
 from localspec.core.errors import EngineError, IncompatiblePair
 from localspec.llama import llama_library
-from localspec.llama.heads import unstable as door
+from localspec.llama.heads import hidden_states
+from localspec.llama.heads.hidden_states import LastState
 from localspec.llama.heads.opening import open_head
-from localspec.llama.heads.taps import LastState
 from localspec.metadata.header import read_header
 from tests.support.heads import head_pair
 from tests.support.real_pair import load_model, options, random_ids
@@ -69,15 +69,12 @@ def test_a_file_that_llama_cpp_cannot_load_is_named(architecture: Files, tmp_pat
 def test_a_build_without_the_functions_is_told_by_a_sentence(
     architecture: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    door.unstable.cache_clear()
-    result, arguments, _ = door._UNBOUND["llama_get_embeddings_layer_inp"]
-    monkeypatch.setitem(
-        door._UNBOUND, "llama_get_embeddings_layer_inp", (result, arguments, ("gone", "gone too"))
-    )
+    hidden_states.unstable.cache_clear()
+    monkeypatch.setattr(hidden_states, "_BOUND", ("no_such_function",))
     with pytest.raises(EngineError, match="This build of llama-cpp-python cannot") as refused:
-        door.unstable()
+        hidden_states.unstable()
     assert "pip install llama-cpp-python==0.3.36" in refused.value.hint
-    door.unstable.cache_clear()
+    hidden_states.unstable.cache_clear()
 
 
 def test_states_of_zeros_are_told_by_a_sentence(

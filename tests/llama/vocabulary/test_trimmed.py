@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -18,13 +20,15 @@ from localspec.bench.padding.encoder import Quantization
 from localspec.bench.padding.pad import pad_model
 from localspec.bench.padding.source import PaddingSource
 from localspec.core.config import MAX_ROWS
-from localspec.core.errors import FileProblem, IncompatiblePair
+from localspec.core.errors import EngineError, FileProblem, IncompatiblePair
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.llama.memory.estimate import estimate_memory
 from localspec.llama.model import LlamaModel
-from localspec.llama.vocabulary.trimmed import TrimmedModel
+from localspec.llama.vocabulary.trimmed import _F32, TrimmedModel, _to_float
+from localspec.metadata.gguf_file import GGML_TYPES
 from localspec.metadata.header import read_header
+from localspec.metadata.trimmed import _UNREADABLE
 from localspec.self_draft.vocabulary import choose_ids
 from localspec.self_draft.writing.trim import trim_vocabulary
 from localspec.speculative.loop import Logits
@@ -169,6 +173,30 @@ def test_a_wider_pass_leaves_nothing_behind(trim: Trim) -> None:
         assert ((again == -np.inf) == (wide == -np.inf)).all()
     finally:
         model.close()
+
+
+def test_ggml_reads_every_type_that_is_let_in() -> None:
+    """Where it has no function for one, calling that would end the process."""
+    there = {each.name for each in GGML_TYPES.values() if _to_float(each.type_id)}
+    assert there == {each.name for each in GGML_TYPES.values()} - _UNREADABLE - {
+        GGML_TYPES[_F32].name
+    }
+
+
+def test_a_file_that_became_shorter_is_refused(trim: Trim, tmp_path: Path) -> None:
+    header = read_header(Path(shutil.copy(trim(60), tmp_path / "short.gguf")))
+    os.truncate(header.path, header.n_bytes - 1)
+    with pytest.raises(EngineError, match="cannot be read"):
+        TrimmedModel(header, options(header.path))
+
+
+def test_rows_that_are_too_wide_are_refused(trim: Trim) -> None:
+    """They would be written beyond the end of an array."""
+    header = read_header(trim(60))
+    assert header.trimmed is not None
+    wide = replace(header.trimmed, width=header.trimmed.width + 32)
+    with pytest.raises(EngineError, match="wide"):
+        TrimmedModel(replace(header, trimmed=wide), options(header.path))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.llama.heads.states import KEPT, HiddenStates
+from localspec.llama.heads.hidden_states import KEPT, HiddenStates
 
 WIDTH = 2
 
