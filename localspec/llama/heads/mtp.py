@@ -62,7 +62,7 @@ class SharedHead(Head):
     _reads_at_once = True
 
     def truncate(self, length: int) -> None:
-        """See `Head.keep`; what the target took back has not to be read again either."""
+        """See `Head.truncate`; what the target took back has not to be read again either."""
         super().truncate(min(length, len(self._target.tokens)))
 
     def _compute(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:

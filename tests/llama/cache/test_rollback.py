@@ -201,10 +201,10 @@ def test_llama_cpp_agrees_to_a_rollback_that_no_snapshot_was_written_for(
     for token in (11, 12, 13):
         model.decode([token], 1)
     llama = llama_library.library()
-    memory = llama.llama_get_memory(model._context)
+    memory = llama.llama_get_memory(model.context)
     assert llama.llama_memory_seq_rm(memory, 0, len(PROMPT) + 1, -1)
     model._held = len(PROMPT) + 1
-    del model._tokens[model._held :]
+    del model.tokens[model._held :]
     expected = oracle.decode([11, 7], 1)[0]
     wrong = model.decode([7], 1)[0]
     assert np.abs(wrong - expected).max() > 0.1 * np.abs(expected).max()
