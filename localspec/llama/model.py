@@ -28,7 +28,7 @@ from localspec.llama.cache.rollback import Fork, Rollback, Trim, make_rollback
 from localspec.llama.memory.attention import with_attention
 from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
 from localspec.llama.parameters import context_parameters, has_branches, uses_devices
-from localspec.llama.vocabulary.tokenizer import SHORT, require_fitting, tokenize, written_text
+from localspec.llama.vocabulary.tokenizer import SHORT, require_text_fits, tokenize, written_text
 from localspec.llama.weights import Weights
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import ALONE, Logits
@@ -169,7 +169,8 @@ class LlamaModel:
 
     def decode_tree(self, batch: Any, position: int) -> Logits:
         """Decode a llama_batch behind the text; logits of all its tokens, valid until the next."""
-        self._decode_batch(batch, batch.n_tokens, position)
+        code = self._llama.llama_decode(self.context, batch)
+        self._require_decoded(code, batch.n_tokens, position)
         self._first_row = 0
         return self._logits(batch.n_tokens)
 
@@ -231,7 +232,7 @@ class LlamaModel:
         Raises PromptTooLong, before it is tokenized, for text that no context could hold.
         """
         if len(text) > SHORT and self.header.vocab is not None:
-            require_fitting(text, self.n_ctx, max(map(len, self.header.vocab.tokens)))
+            require_text_fits(text, self.n_ctx, max(map(len, self.header.vocab.tokens)))
         return tokenize(
             self._llama, self.vocab, text, add_special=add_special, special=parse_special
         )
@@ -433,12 +434,12 @@ class LlamaModel:
         self._first_row = outputs - added - rows
         slow = len(filled) > MAX_DRAFT_TOKENS + 1
         with llama_library.interruptible(self.context) if slow else nullcontext():
-            self._decode_batch(self._batch.native, len(tokens), position)
+            code = self._llama.llama_decode(self.context, self._batch.native)
+        self._require_decoded(code, len(tokens), position)  # after Ctrl-C was raised
         self.rollback.observe(len(filled))
 
-    def _decode_batch(self, batch: Any, count: int, position: int) -> None:
-        """One llama_decode; raises EngineError, which names so many tokens, where it fails."""
-        code = self._llama.llama_decode(self.context, batch)
+    def _require_decoded(self, code: int, count: int, position: int) -> None:
+        """Raise EngineError where llama.cpp's code of a pass says so."""
         if code != 0:
             raise EngineError(
                 f"llama.cpp could not decode {count} tokens at position {position} of "

@@ -60,12 +60,12 @@ def model_parameters(options: LoadOptions, *, weightless: bool = False) -> Any:
 
 
 def has_branches(options: LoadOptions, strategy: str) -> bool:
-    """Whether the sequences of a context are the paths of a tree."""
+    """Whether a context's sequences are the paths of a tree, and not slots."""
     return options.sequences > options.parallel and strategy == rollback.Trim.name
 
 
 def context_parameters(options: LoadOptions, n_ctx: int, threads: int, strategy: str) -> Any:
-    """`llama_context_params` for texts of ``n_ctx`` tokens each, with a rollback strategy."""
+    """`llama_context_params` for sequences of ``n_ctx`` tokens, with a rollback strategy."""
     params = llama_library.library().llama_context_default_params()
     params.n_ctx = options.parallel * n_ctx + (1 if options.exact else 0)  # for the dummy row
     sequences = options.sequences if has_branches(options, strategy) else options.parallel

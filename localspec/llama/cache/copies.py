@@ -23,22 +23,22 @@ class ReusableLengths(NamedTuple):
     copies: tuple[Copy, ...] = ()
 
     def last(self, length: int) -> int:
-        """The greatest of no more than ``length`` tokens; 0 where all must be read again."""
+        """The greatest reusable length up to ``length``; 0 where all must be read again."""
         if length >= self.first:
             return length
         return max((at for at, _ in self.copies if at <= length), default=0)
 
     @property
     def n_bytes(self) -> int:
-        """Of the copies, in host memory."""
+        """Bytes of the copies, in host memory."""
         return sum(copy.nbytes for _, copy in self.copies)
 
 
 class Anchors:
     """Copies of the recurrent state in host memory, at the ends of the last prompts and answers.
 
-    A conversation returns there when an answer is written again, when its thoughts are left out,
-    or when another question follows it.
+    A conversation returns there when an answer is written again, its reasoning is left out, or
+    another question follows it.
     """
 
     def __init__(self, llama: Any, context: Any, most: int) -> None:
@@ -51,11 +51,11 @@ class Anchors:
 
     @property
     def copies(self) -> tuple[Copy, ...]:
-        """With the lengths they are of, the shortest first; their bytes are never changed."""
+        """Copies with their lengths, the shortest first; their bytes are never changed."""
         return tuple(self._copies)
 
     def restore_copies(self, copies: Sequence[Copy]) -> None:
-        """Have these and no others."""
+        """Replace the copies by these."""
         self._copies, self._passing = [*copies][-self._most :], None
 
     def add(self, length: int, *, passing: bool = False) -> None:
@@ -91,7 +91,7 @@ class Anchors:
         return 0
 
     def last(self, length: int) -> int:
-        """Of how many tokens the copy is that `restore` would return to; 0 without one."""
+        """The length that `restore` would return to; 0 without a copy."""
         return max((at for at, _ in self._copies if at <= length), default=0)
 
     def forget(self, length: int) -> None:

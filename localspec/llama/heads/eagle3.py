@@ -1,4 +1,4 @@
-"""EAGLE3: a head of one layer, fed with what goes into three layers of the target."""
+"""EAGLE3: a head of one layer, which reads what goes into three layers of the target."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ class Eagle3Head(Head):
     """Reads token x_p with what its encoder makes of the target's features at p - 1.
 
     The pair stands at position p - 1 of its cache, and the first token has none (arXiv 2503.01840,
-    `common_speculative_impl_draft_eagle3`). A head with a reduced vocabulary says minus infinity
+    `common_speculative_impl_draft_eagle3`). A head with a reduced vocabulary gives minus infinity
     for the target's other tokens: llama.cpp spreads its logits by ``d2t``.
     """
 

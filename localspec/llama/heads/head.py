@@ -1,4 +1,4 @@
-"""A head as a TokenModel: which tokens it has read, and with whose hidden states."""
+"""Prediction heads as a TokenModel: which tokens were read, and with whose hidden states."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,8 @@ from localspec.metadata.draft_kind import draft_kind
 from localspec.speculative.loop import ALONE, Logits
 from localspec.speculative.prefix import common_prefix
 
-# Tokens of the target that a head leaves unread until it is asked for a proposal. A review of a
-# draft that is not used compares them; with more of them, it would look through a window on the
-# context (`ModelDrafter`), where the target's states do not fit.
+# Tokens of the target that a head leaves unread until it is asked for a proposal. With more of
+# them, `ModelDrafter` would move its window on the context, where the target's states do not fit.
 LAG = 32
 ROOM = MAX_DRAFT_TOKENS + 2  # tokens behind the target's context, so that no window ever moves
 _NARROW = 16  # tokens of which logits nobody asked for cost less than another pass
@@ -23,11 +22,11 @@ _WIDEST_VERIFICATION = MAX_DRAFT_TOKENS + 10  # with tokens that are read again 
 class Head:
     """A TokenModel that reads a token together with the target's state behind the one before it.
 
-    The target says what it reads, and the head reads it as well: a prompt chunk by chunk, and what
-    was verified when the next proposal is asked for, in its first step. Drafted tokens are read
+    The head hears what its target reads (`_listen`) and reads it as well: a prompt chunk by chunk,
+    what was verified in the first step of the next proposal. Drafted tokens are read
     with the head's own states, and always forgotten at the next `truncate`: their place is taken by
-    what the target makes of them. Tokens that the target read unheard, such as a restored prompt
-    cache, count as read; the head begins behind them.
+    what the target makes of them. Tokens whose states the target did not hand out, such as a
+    restored prompt cache, count as read; the head begins behind them.
 
     A subclass says how tokens are read: `_pass`, `_draft`. ``memory`` is what llama.cpp allocated
     for the head alone, ``header`` that of its file.

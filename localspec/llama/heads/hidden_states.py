@@ -14,7 +14,7 @@ from localspec.llama import llama_library
 
 States = NDArray[np.float32]  # shape (tokens, width)
 
-KEPT = 256  # rows behind which nothing is read again but after a long way back
+KEPT = 256  # rows; states of earlier tokens are needed only after a long rollback
 
 # Functions of `llama-ext.h`, which llama.cpp exports but does not promise to keep. Those that the
 # bindings leave out: result, arguments, and the names in Itanium's and Microsoft's C++ ABI.
@@ -72,7 +72,7 @@ def _bind(library: Any, result: Any, arguments: list[Any], names: tuple[str, str
 
 
 class Tap(Protocol):
-    """One place, or several side by side."""
+    """A place in the target where hidden states are taken, or several side by side."""
 
     width: int
 
@@ -86,7 +86,7 @@ class Tap(Protocol):
 
 
 class LastState:
-    """What the target's last layer says of every token: the input of an MTP head."""
+    """What the target's last layer gives of every token: the input of an MTP head."""
 
     def __init__(self, llama: Any, context: Any, model: Any) -> None:
         self._context = context
@@ -102,7 +102,7 @@ class LastState:
 
 
 class LayerInputs:
-    """What goes into some of the target's layers, side by side: the food of EAGLE3 and DFlash.
+    """What goes into some of the target's layers, side by side: the input of EAGLE3 and DFlash.
 
     An id that is the number of layers means what the last one says; ``beyond_by_nextn``: it is had
     from the tap of MTP heads (`common_speculative_impl_draft_eagle3`, where DFlash's does not).
@@ -160,7 +160,7 @@ def _view(pointer: Any, count: int, width: int) -> States:
 class HiddenStates:
     """The rows of positions ``begin`` to ``end``, of which only the last `KEPT` stay.
 
-    All that the target read up to ``end`` was heard of, whether or not its rows are still here.
+    The target handed out all rows up to ``end``, whether or not they are still here.
     """
 
     def __init__(self, width: int) -> None:

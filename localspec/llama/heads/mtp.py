@@ -13,8 +13,8 @@ from localspec.llama.model import LlamaModel
 class MtpHead(Head):
     """One trained layer, used again for each drafted token.
 
-    At position p it reads token x_p with the target's state after p - 1, and says x_(p+1); zeros
-    stand before the first token, as in `common_speculative_impl_draft_mtp`.
+    At position p it reads token x_p with the target's state after p - 1, and predicts x_(p+1);
+    zeros stand before the first token, as in `common_speculative_impl_draft_mtp`.
     """
 
 
@@ -54,7 +54,7 @@ class ChainedHead(Head):
 
 
 class SharedHead(Head):
-    """A head that looks into its target's own cache, and has none: Gemma 4's assistant.
+    """A head that attends to its target's own cache, and has none: Gemma 4's assistant.
 
     It has nothing to catch up with, and stays at one position while it drafts.
     """

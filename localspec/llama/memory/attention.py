@@ -7,7 +7,7 @@ from localspec.core import machine
 from localspec.core.config import BATCH, LoadOptions
 from localspec.metadata.header import ModelHeader
 
-# Of one or a few tokens behind 200 others, both ways cost the same on CPUs, whatever the geometry:
+# One to a few tokens behind 200 others cost the same with and without it on CPUs, of any geometry:
 # see benchmarks/attention.py. A context of so many tokens is on average half full.
 _SHORT_CTX = 512
 _MOST_SCORES = 2**28  # bytes of attention scores of one pass without flash attention

@@ -93,11 +93,11 @@ def tensor_bytes(header: ModelHeader) -> int:
 
 
 def estimate_run(header: ModelHeader, ctx_size: int, options: LoadOptions) -> MemoryEstimate:
-    """What a model takes that generates: at most, with all recurrent states to return to.
+    """The most that generating takes, with all recurrent states to return to.
 
-    With ``options.parallel`` texts at the same time, each of ``ctx_size`` tokens.
-    Which way of rolling back is the cheapest is not known before the weights are loaded:
-    `Snapshots` takes the most, and one copy more than `Fork` (see `llama.cache.rollback`).
+    For ``options.parallel`` sequences at the same time, each of ``ctx_size`` tokens.
+    The rollback strategy is not known before the weights are loaded: `Snapshots` takes the most,
+    and one copy more than `Fork` (see `llama.cache.rollback`).
     """
     heads = options.load_heads
     once = estimate_memory(header, ctx_size, options, heads=heads)
@@ -118,7 +118,7 @@ def estimate_memory(
     """Estimate what ``header``'s model takes with ``ctx_size`` tokens of context.
 
     Of ``options`` the cache types, the batch sizes, adapters, ``exact``, ``parallel`` and
-    ``branches`` count: as many texts of that length, and a row of logits for each sequence or path.
+    ``branches`` count: so many sequences of that length, and a row of logits for each or each path.
     Recurrent layers keep a state for each of the ``sequences`` (`n_seq_max`; the attention's cells
     they share, as with `kv_unified`), and each as many ``snapshots`` of it (`n_rs_seq`). With
     ``heads``, NextN layers behind the model's own are loaded (`load_mtp`) and have a context of

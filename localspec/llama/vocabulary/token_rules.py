@@ -42,7 +42,7 @@ def token_rules(vocabulary: Vocabulary, params: SamplingParams) -> TokenRules:
     return TokenRules(tuple(sorted(masked)), breakers)
 
 
-def require_known(params: SamplingParams, n_vocab: int) -> None:
+def require_known_tokens(params: SamplingParams, n_vocab: int) -> None:
     """Raise UsageError for a logit bias of an id that the vocabulary does not have."""
     for text in params.logit_bias:
         if parse_logit_bias(text)[0] >= n_vocab:

@@ -52,7 +52,7 @@ def written_text(write: Callable[[Any, int], int]) -> bytes:
         size = -count
 
 
-def require_fitting(text: str, n_ctx: int, longest: int) -> None:
+def require_text_fits(text: str, n_ctx: int, longest: int) -> None:
     """Raise PromptTooLong for text that a context of ``n_ctx`` tokens cannot hold.
 
     ``longest`` is the length of the longest token, in bytes or more. What is refused here need not

@@ -45,7 +45,7 @@ class TrimmedModel(LlamaModel):
         self.n_vocab = header.trimmed.size
 
     def make_batch(self) -> AnyBatch:
-        """One that takes embeddings."""
+        """A batch that takes embeddings."""
         rows = EmbeddingRows(self.header, self._trimmed)
         return EmbeddingBatch(self._llama, self.weights.handle, rows, self.options.batch_size)
 
@@ -111,10 +111,10 @@ class EmbeddingRows:
 
 
 class EmbeddingBatch(AnyBatch):
-    """One of embeddings, with numpy's arrays behind it.
+    """A batch of embeddings, in arrays of numpy.
 
-    Where rotary embedding has sections llama.cpp makes their positions of a token's by itself, and
-    of an embedding's it expects them (`llm_graph_input_pos`). Raises EngineError for rows that are
+    Where rotary embedding has sections, llama.cpp expects the positions of each from embeddings,
+    though not from tokens (`llm_graph_input_pos`). Raises EngineError for rows that are
     wider than the model's.
     """
 
