@@ -99,7 +99,6 @@ class Weights:
             "name": header.name,
             "parameters": header.parameters,
             "quantization": header.quantization,
-            **{name: getattr(options, name) for name in _PLAIN_SETTINGS},
             "override_tensors": list(options.override_tensors),
             "tensor_split": list(options.tensor_split),
             "rpc": [str(server) for server in options.rpc],
@@ -110,6 +109,7 @@ class Weights:
             "threads": threads,
             "threads_batch": options.threads_batch or threads,
             "flash_attn": options.flash_attention,
+            **{name: getattr(options, name) for name in _PLAIN_SETTINGS},
             "llama_cpp_python": llama_library.build().bindings,
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,25 +46,19 @@ def test_heads_that_cannot_be_run_are_refused(
 
 def test_a_target_loaded_without_its_heads_is_a_mistake_of_the_caller(architecture: Files) -> None:
     path = architecture("glm4moe-mtp")
-    target = load_model(path, ctx_size=256)
-    try:
+    with closing(load_model(path, ctx_size=256)) as target:
         with pytest.raises(ValueError, match="load_heads"):
             open_head(target, None, options(path, ctx_size=256))
-    finally:
-        target.close()
 
 
 def test_a_file_that_llama_cpp_cannot_load_is_named(architecture: Files, tmp_path: Path) -> None:
     whole, cut = architecture("eagle3"), tmp_path / "cut.gguf"
     header = replace(read_header(whole), path=cut)
     cut.write_bytes(whole.read_bytes()[:-4096])
-    target = load_model(architecture("llama"), ctx_size=256)
-    try:
+    with closing(load_model(architecture("llama"), ctx_size=256)) as target:
         with pytest.raises(EngineError, match=r"cut\.gguf"):
             open_head(target, header, options(cut, ctx_size=256))
         assert target.listener is None
-    finally:
-        target.close()
 
 
 def test_a_build_without_the_functions_is_told_by_a_sentence(
@@ -89,11 +84,8 @@ def test_states_of_zeros_are_told_by_a_sentence(
 
 def test_a_target_without_the_tap_gives_zeros(architecture: Files) -> None:
     """What the sentence above is for: llama.cpp itself says nothing."""
-    target = load_model(architecture("falcon-h1"), ctx_size=256)
-    try:
+    with closing(load_model(architecture("falcon-h1"), ctx_size=256)) as target:
         tap = LastState(llama_library.library(), target.context, target.weights.handle)
         tap.switch(True)
         target.decode(random_ids(8), 0)
         assert not tap.rows(8).any()
-    finally:
-        target.close()
