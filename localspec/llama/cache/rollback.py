@@ -82,7 +82,6 @@ class Trim(Rollback):
         return length if self.is_whole(length) else 0
 
     def reusable_lengths(self, held: int) -> ReusableLengths:
-        """See `Rollback`."""
         return ReusableLengths(held if 0 < self._sliding < held else 0)
 
     def rewind(self, length: int, held: int | None) -> int:
@@ -117,11 +116,9 @@ class _Anchored(Rollback):
         self._anchors.add(length)
 
     def returns_to(self, length: int, held: int) -> int:
-        """See `Rollback`."""
         return self._anchors.last(length)
 
     def reusable_lengths(self, held: int) -> ReusableLengths:
-        """See `Rollback`."""
         return ReusableLengths(held, self._anchors.copies)
 
     def restore_copies(self, copies: Sequence[Copy]) -> None:

@@ -74,5 +74,4 @@ class DFlashHead(Head):
         self._written = min(self._written, max(0, length - self.offset))
 
     def _logits(self, rows: int) -> Logits:
-        """See `Head._logits`."""
         return self._said[:rows]

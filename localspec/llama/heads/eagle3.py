@@ -20,7 +20,6 @@ class Eagle3Head(Head):
     offset = 1
 
     def _pass(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
-        """See `Head._pass`."""
         first = 1 if begin == 0 else 0
         tokens, begin = tokens[first:], begin + first
         self._outputs = 0

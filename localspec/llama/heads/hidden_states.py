@@ -4,7 +4,7 @@ import ctypes
 import functools
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,73 +71,34 @@ def _bind(library: Any, result: Any, arguments: list[Any], names: tuple[str, str
     raise AttributeError(f"it has no function {names[0]}")
 
 
-class Tap(Protocol):
-    """A place in the target where hidden states are taken, or several side by side."""
+class Tap:
+    """A place in a target where hidden states are taken, or several side by side.
 
-    width: int
+    Of each of the ``layers`` what goes into it, or for None what the last one gives: ``each``
+    numbers a token.
+    """
+
+    def __init__(self, context: Any, layers: Sequence[int | None], each: int) -> None:
+        self._context = context
+        self._layers = tuple(layers)
+        self._each = each
+        self.width = len(self._layers) * each
 
     def switch(self, on: bool) -> None:
         """Let the target's passes store these states, or no longer."""
-        ...
-
-    def rows(self, count: int) -> States:
-        """Of the first ``count`` tokens of the last pass, valid until the next."""
-        ...
-
-
-class LastState:
-    """What the target's last layer gives of every token: the input of an MTP head."""
-
-    def __init__(self, llama: Any, context: Any, model: Any) -> None:
-        self._context = context
-        self.width: int = llama.llama_model_n_embd_out(model)
-
-    def switch(self, on: bool) -> None:
-        """See `Tap`."""
-        unstable().llama_set_embeddings_nextn(self._context, on, False)
-
-    def rows(self, count: int) -> States:
-        """See `Tap`."""
-        return _view(unstable().llama_get_embeddings_nextn(self._context), count, self.width)
-
-
-class LayerInputs:
-    """What goes into some of the target's layers, side by side: the input of EAGLE3 and DFlash.
-
-    An id that is the number of layers means what the last one says; ``beyond_by_nextn``: it is had
-    from the tap of MTP heads (`common_speculative_impl_draft_eagle3`, where DFlash's does not).
-    """
-
-    def __init__(
-        self,
-        llama: Any,
-        context: Any,
-        model: Any,
-        layers: Sequence[int],
-        *,
-        beyond_by_nextn: bool,
-    ) -> None:
-        self._context = context
-        self._layers = tuple(layers)
-        self._nextn = llama.llama_model_n_layer(model) if beyond_by_nextn else None
-        self._each: int = llama.llama_model_n_embd(model)
-        self.width = len(self._layers) * self._each
-
-    def switch(self, on: bool) -> None:
-        """See `Tap`."""
         for layer in self._layers:
-            if layer == self._nextn:
+            if layer is None:
                 unstable().llama_set_embeddings_nextn(self._context, on, False)
             else:
                 unstable().llama_set_embeddings_layer_inp(self._context, layer, on)
 
     def rows(self, count: int) -> States:
-        """See `Tap`."""
-        parts = [_view(self._pointer(layer), count, self._each) for layer in self._layers]
-        return np.concatenate(parts, axis=1)
+        """States of the first ``count`` tokens of the last pass, valid until the next."""
+        found = [_view(self._pointer(layer), count, self._each) for layer in self._layers]
+        return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
-    def _pointer(self, layer: int) -> Any:
-        if layer == self._nextn:
+    def _pointer(self, layer: int | None) -> Any:
+        if layer is None:
             return unstable().llama_get_embeddings_nextn(self._context)
         return unstable().llama_get_embeddings_layer_inp(self._context, layer)
 

@@ -34,14 +34,12 @@ class ChainedHead(Head):
         self._first = 0  # position of the first drafted token
 
     def _pass(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
-        """See `Head._pass`."""
         self._drafted, self._said, self._first = [], [], begin + len(tokens)
         for layer in reversed(range(self._layers)):  # the first one last: its logits count
             self._choose(layer, begin)
             self._compute(tokens, begin, states, outputs if layer == 0 else 0)
 
     def _draft(self, tokens: Sequence[int], begin: int, ahead: States) -> None:
-        """See `Head._draft`."""
         self._drafted.extend(tokens)
         self._said.append(ahead)
         self._choose(min(len(self._drafted), self._layers - 1), self._first)

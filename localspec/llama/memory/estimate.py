@@ -84,7 +84,7 @@ class MemoryEstimate:
 def keeps_state(header: ModelHeader) -> bool:
     """Whether any layer keeps a recurrent state."""
     blocks, *_ = _by_place(header, with_heads=False)
-    return any(is_recurrent(header, _names(block)) for block in blocks)
+    return any(is_recurrent(header, _shapes(block)) for block in blocks)
 
 
 def tensor_bytes(header: ModelHeader) -> int:
@@ -142,9 +142,9 @@ def estimate_memory(
     of_heads = _padded(asked + MAX_DRAFT_TOKENS + 2)  # `heads.head.ROOM`
     kv = tuple(
         (windowed if slides[i] else cells if i < own else of_heads)
-        * token_bytes(header, i, _names(block), options)
-        + states * _state_bytes(header, block)
-        for i, block in enumerate(blocks)
+        * token_bytes(header, i, shapes, options)
+        + states * state_bytes(header) * is_recurrent(header, shapes)
+        for i, shapes in enumerate(map(_shapes, blocks))
     )
     at_once = batch + -batch % options.sequences  # as `graph_reserve` rounds
     scores = score_bytes(header, at_once, cells) if options.flash_attention == "off" else 0
@@ -189,12 +189,7 @@ def _padded(cells: int) -> int:
     return cells + -cells % _CELLS
 
 
-def _state_bytes(header: ModelHeader, block: Sequence[TensorInfo]) -> int:
-    """Bytes of a layer's recurrent state for one sequence."""
-    return state_bytes(header) if is_recurrent(header, _names(block)) else 0
-
-
-def _names(block: Sequence[TensorInfo]) -> dict[str, tuple[int, ...]]:
+def _shapes(block: Sequence[TensorInfo]) -> dict[str, tuple[int, ...]]:
     """Shapes of a layer's tensors by their names without its number."""
     return {tensor.name.split(".", 2)[2]: tensor.shape for tensor in block}
 

@@ -41,7 +41,6 @@ class FreeMemory:
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """Those of workers and of GPUs."""
         return self.workers + self.gpus
 
     @property
@@ -217,13 +216,11 @@ def _largest(
 def _refuse(
     target: ModelHeader, wanted: MemoryPlan, largest: MemoryPlan | None, free: FreeMemory
 ) -> NoReturn:
-    short = wanted.on_gpu > sum(free.devices)
-    where = f"{size(free.ram)} of RAM are free"
+    on_devices = sum(free.devices)
+    short = wanted.on_gpu > on_devices
+    where = f"only {size(free.ram)} of RAM are free"
     if short:
-        where = (
-            f"{size(wanted.on_gpu)} of it on {free.where}, where {size(sum(free.devices))} are free"
-        )
-    if short:
+        where = f"{size(wanted.on_gpu)} of it on {free.where}, where {size(on_devices)} are free"
         hint = "Leave -ngl and -ngld to localspec, or give smaller numbers."
     elif wanted.draft_ctx_size > wanted.ctx_size:
         hint = "Leave --draft-ctx-size out: a draft needs no longer context than its target."
@@ -236,7 +233,7 @@ def _refuse(
         draft += f", for which {wanted.draft_ctx_size:,} tokens were asked,"
     raise NotEnoughMemory(
         f"{target.path.name}{draft} and a context of {wanted.ctx_size:,} tokens need "
-        f"{wanted.use}, but {'' if short else 'only '}{where}.",
+        f"{wanted.use}, but {where}.",
         hint,
     )
 

@@ -13,7 +13,7 @@ import pytest
 from localspec.core.errors import EngineError, IncompatiblePair
 from localspec.llama import llama_library
 from localspec.llama.heads import hidden_states
-from localspec.llama.heads.hidden_states import LastState
+from localspec.llama.heads.hidden_states import Tap
 from localspec.llama.heads.opening import open_head
 from localspec.metadata.header import read_header
 from tests.support.heads import head_pair
@@ -77,7 +77,7 @@ def test_states_of_zeros_are_told_by_a_sentence(
 ) -> None:
     with head_pair(architecture, "glm4moe-mtp", None) as pair:
         nothing = np.zeros((8, pair.head._tap.width), np.float32)
-        monkeypatch.setattr(LastState, "rows", lambda tap, count: nothing[:count])
+        monkeypatch.setattr(Tap, "rows", lambda tap, count: nothing[:count])
         with pytest.raises(EngineError, match="no hidden states"):
             pair.target.decode(random_ids(8), 0)
 
@@ -85,7 +85,8 @@ def test_states_of_zeros_are_told_by_a_sentence(
 def test_a_target_without_the_tap_gives_zeros(architecture: Files) -> None:
     """What the sentence above is for: llama.cpp itself says nothing."""
     with closing(load_model(architecture("falcon-h1"), ctx_size=256)) as target:
-        tap = LastState(llama_library.library(), target.context, target.weights.handle)
+        width = llama_library.library().llama_model_n_embd_out(target.weights.handle)
+        tap = Tap(target.context, (None,), width)
         tap.switch(True)
         target.decode(random_ids(8), 0)
         assert not tap.rows(8).any()
