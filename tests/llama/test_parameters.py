@@ -235,7 +235,9 @@ def test_contexts_get_what_is_asked(tiny: TinyFiles) -> None:
     assert params.flash_attn_type == 1
     assert read_header(tiny.target).context_length == 1024
     assert (params.n_seq_max, params.kv_unified, params.n_rs_seq) == (1, False, 0)
-    fork, snapshots = (context_parameters(asked, 64, 2, way) for way in ("fork", "snapshots"))
+    fork, snapshots = (
+        context_parameters(asked, 64, 2, strategy) for strategy in ("fork", "snapshots")
+    )
     assert (fork.n_seq_max, fork.kv_unified, fork.n_rs_seq) == (2, True, 0)
     assert (snapshots.n_seq_max, snapshots.n_rs_seq) == (1, SNAPSHOTS)
     branched = context_parameters(options(tiny.target, branches=2), 64, 2, "trim")

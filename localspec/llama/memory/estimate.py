@@ -65,8 +65,7 @@ class MemoryEstimate:
         if n_layers <= 0:
             return self.use.total
         first = max(0, len(self.layers) + 1 - n_layers)
-        weights = self.embedding + sum(self.layers[:first])
-        return weights + sum(self.kv[:first]) + self.anchors + self.compute
+        return self.weights_in_ram(n_layers) + sum(self.kv[:first]) + self.anchors + self.compute
 
     def weights_in_ram(self, n_layers: int) -> int:
         """Bytes of `in_ram` that are weights: mapped, they can be read from the disk again."""
@@ -155,14 +154,8 @@ def estimate_memory(
         compute += _compute(header, batch, cells, scores) + 2 * _FLOAT * batch * (
             output_width(header) or 0
         )
-    return MemoryEstimate(
-        embedding=embedding,
-        layers=tuple(sum(tensor.n_bytes for tensor in block) for block in blocks),
-        output=output,
-        kv=kv,
-        compute=compute,
-        copied=copied,
-    )
+    layers = tuple(sum(tensor.n_bytes for tensor in block) for block in blocks)
+    return MemoryEstimate(embedding, layers, output, kv, compute, copied)
 
 
 def _by_place(

@@ -65,6 +65,10 @@ class MemoryRequest:
     draft_gpu_layers: int | None
     locked: bool = False  # weights must stay in RAM
 
+    def draft_context(self, draft: ModelHeader | None, target_ctx: int) -> int:
+        """The draft's context in tokens beside such a target; 0 without a draft."""
+        return self.draft_ctx_size or (draft_ctx_size(draft, target_ctx) if draft else 0)
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
@@ -124,7 +128,7 @@ def plan(
     """
 
     def at(ctx_size: int) -> MemoryPlan:
-        draft_ctx = request.draft_ctx_size or (draft_ctx_size(draft, ctx_size) if draft else 0)
+        draft_ctx = request.draft_context(draft, ctx_size)
         return _place(ctx_size, draft_ctx, estimate(ctx_size, draft_ctx), request, free)
 
     bearable = _fits if request.locked else _runs

@@ -24,7 +24,6 @@ from localspec.llama.memory.plan import (
     MemoryRequest,
     asked_ctx_size,
     default_ctx_size,
-    draft_ctx_size,
     plan,
 )
 from localspec.llama.memory.use import MemoryUse
@@ -140,14 +139,12 @@ def plan_here(
             return first, None
         return first, estimate_run(draft, draft_ctx, draft_options).scaled(*scales[1])
 
-    def draft_context(ctx_size: int) -> int:
-        return request.draft_ctx_size or (draft_ctx_size(draft, ctx_size) if draft else 0)
-
     ctx_size = request.ctx_size or default_ctx_size(target)
-    draft_ctx = draft_context(ctx_size)
+    draft_ctx = request.draft_context(draft, ctx_size)
     least = request.ctx_size or min(ctx_size, LEAST_CTX)
+    least_draft = request.draft_context(draft, least)
     is_tight = _is_tight(estimate(ctx_size, draft_ctx), free)
-    if is_tight and not _is_hopeless(estimate(least, draft_context(least)), free):
+    if is_tight and not _is_hopeless(estimate(least, least_draft), free):
         scales[0] = _correction(target, ctx_size, target_options)
         if draft is not None and draft_options is not None:
             scales[1] = _correction(draft, draft_ctx, draft_options)

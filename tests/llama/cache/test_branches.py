@@ -139,7 +139,7 @@ def test_the_first_candidates_are_path_0() -> None:
     assert tree.shared(2, [0, 1, 3]) == 2 and tree.shared(1, [0, 1, 3]) == 1
 
 
-KINDS = ["tree", "tree", "tree", "chain", "keep", "abandon", "fail", "restore", "width"]
+KINDS = ["tree", "tree", "tree", "chain", "truncate", "abandon", "fail", "restore", "width"]
 STEPS = st.lists(
     st.tuples(st.sampled_from(KINDS), trees(), st.integers(0, 20)), min_size=3, max_size=10
 )
@@ -164,7 +164,7 @@ def test_after_any_history_the_cache_holds_the_text(
             model.decode(ids, len(ids))
             text += ids[: number // 2 + 1]
             model.truncate(len(text))
-        elif step == "keep":
+        elif step == "truncate":
             text = text[: max(0, len(text) - number)]
             model.truncate(len(text))
         elif step == "abandon":
@@ -347,7 +347,7 @@ def test_a_state_serves_contexts_without_trees_and_the_other_way_round(watched: 
     assert np.abs(watched.expected([*text, 7], 1) - row).max() < NEAR
 
 
-@pytest.mark.parametrize("follows", ["tree", "chain", "keep", "state", "returns_to", "reach"])
+@pytest.mark.parametrize("follows", ["tree", "chain", "truncate", "state", "returns_to", "lengths"])
 def test_a_pass_of_which_nothing_was_taken_is_undone(watched: Watched, follows: str) -> None:
     """As after Ctrl-C while the sampler picks."""
     watched.tree.decode([1, 2, 3, 4], [0, 0, 1])
@@ -359,7 +359,7 @@ def test_a_pass_of_which_nothing_was_taken_is_undone(watched: Watched, follows: 
     elif follows == "chain":
         watched.model.decode([5, 6], 1)
         text += [5, 6]
-    elif follows == "keep":
+    elif follows == "truncate":
         watched.model.truncate(len(text))
     elif follows == "state":
         assert watched.oracle.restore(text, watched.model.state())
