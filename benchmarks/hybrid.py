@@ -292,7 +292,7 @@ def show_rollback(args: argparse.Namespace, quantization: Quantization) -> None:
     print("|---|---|---|---|---|")
     for way in (Fork.name, Snapshots.name):
         for drafted, accepted in ((0, 0), (1, 0), (3, 1), (3, 3), (6, 1)):
-            model.use(way)
+            model.use_rollback(way)
             model.decode(range(10, 42), 0)
             inside, whole = rounds(model, drafted, accepted, 12, args.clock)
             if not drafted:

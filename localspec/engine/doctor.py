@@ -15,7 +15,7 @@ from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.engine.loading.notes import missing_gpu
 from localspec.llama import llama_library
-from localspec.llama.heads.unstable import unstable
+from localspec.llama.heads.hidden_states import unstable
 from localspec.llama.memory.attention import choose_attention
 from localspec.llama.memory.plan import default_ctx_size
 from localspec.llama.parameters import uses_devices

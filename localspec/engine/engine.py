@@ -29,7 +29,7 @@ from localspec.engine.text_stream import Prompt, Reading
 from localspec.llama.cache.rollback import Trim
 from localspec.llama.heads.head import Head
 from localspec.llama.model import LlamaModel
-from localspec.llama.vocabulary.token_rules import require_known, token_rules
+from localspec.llama.vocabulary.token_rules import require_known_tokens, token_rules
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import Clock
@@ -182,7 +182,7 @@ class Engine:
 
         Raises UsageError for a logit bias of an id that it does not have.
         """
-        require_known(params, self.target.n_vocab)
+        require_known_tokens(params, self.target.n_vocab)
         key = params.ignore_eos, params.dry_sequence_breakers if params.dry else None
         if key not in self._rules:
             self._rules[key] = token_rules(self.target, params)

@@ -35,7 +35,7 @@ FORMAT = 7
 _HEADER_BYTES = 2**20
 _MAX_BYTES = 2**20
 _CHECK_EVERY = 24 * 3600  # seconds
-_LEAST_CEILING = 1.05  # times plain speed: below it not even a perfect draft pays
+LEAST_CEILING = 1.05  # times plain speed: below it not even a perfect draft pays
 
 
 def profile_path(headers: list[ModelHeader], circumstances: Mapping[str, object]) -> Path:
@@ -130,6 +130,12 @@ def _recent(document: list[float], plain: float) -> RecentRate:
     if not (0 <= recent.tokens < 1e4 and 0 <= recent.per_second() * plain <= MAX_ROWS):
         raise ValueError(f"{recent.tokens} tokens in {recent.seconds} seconds")
     return recent
+
+
+def best_gain(known: PairProfile, *, drafts_block: bool = False) -> tuple[float, int]:
+    """Times plain speed with a draft that is always right, and its length; see `ceiling`."""
+    verify = [known.verify.seconds(1 + k, 0) for k in range(LONGEST_AUTO + 1)]
+    return ceiling(verify, known.draft.seconds(1, 0), drafts_block=drafts_block)
 
 
 class StoredProfile:
@@ -238,10 +244,8 @@ class StoredProfile:
         """One line when no draft could pay on this machine, with the figures."""
         if self._draft is None:
             return []
-        step = known.draft.seconds(1, 0)
-        verify = [known.verify.seconds(1 + k, 0) for k in range(LONGEST_AUTO + 1)]
-        most, length = ceiling(verify, step, drafts_block=self._draft.block_size is not None)
-        if most >= _LEAST_CEILING:
+        most, length = best_gain(known, drafts_block=self._draft.block_size is not None)
+        if most >= LEAST_CEILING:
             return []
         return [
             f"Even a draft that is always right would gain no more than {most:.2f}x here (with "

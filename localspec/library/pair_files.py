@@ -74,7 +74,7 @@ class PairFinder:
 
         None, with the reason if there are some, where they cannot be used: nobody asked for them.
         """
-        from localspec.llama.heads.unstable import unstable
+        from localspec.llama.heads.hidden_states import unstable
 
         header = read_header(target, self.override_kv)
         try:

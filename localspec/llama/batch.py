@@ -1,5 +1,6 @@
-"""Tokens on their way into llama.cpp: cut into batches, and written into its arrays."""
+"""What goes through a llama_decode: tokens, cut into batches, and the logits of a pass."""
 
+import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -7,25 +8,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from localspec.speculative.loop import Logits
+
 
 class AnyBatch(ABC):
-    """A llama_batch, ``native``, of tokens of one sequence each, as it is filled."""
+    """A llama_batch, ``native``, whose tokens belong to one sequence each."""
 
     native: Any
     _position: NDArray[np.int32]
     _wanted: NDArray[np.int8]
 
     def fill(self, tokens: Sequence[int], position: int, rows: int) -> None:
-        """Tokens from ``position`` on alone; logits wanted of the last ``rows``."""
+        """Replace its tokens by these of sequence 0, from ``position`` on; see `add`."""
         self.clear()
         self.add(tokens, position, rows, 0)
 
     def clear(self) -> None:
-        """Hold nothing."""
+        """Remove all tokens."""
         self.native.n_tokens = 0
 
     def add(self, tokens: Sequence[int], position: int, rows: int, sequence: int) -> None:
-        """Tokens of a sequence from ``position`` on; logits wanted of the last ``rows``."""
+        """Append tokens of a sequence from ``position`` on; logits wanted of the last ``rows``."""
         begin, end = self.native.n_tokens, self.native.n_tokens + len(tokens)
         self.native.n_tokens = end
         self._position[begin:end] = np.arange(position, position + len(tokens))
@@ -35,15 +38,15 @@ class AnyBatch(ABC):
 
     @abstractmethod
     def _write(self, tokens: Sequence[int], begin: int, end: int, sequence: int) -> None:
-        """The tokens themselves, and their sequence, into these places."""
+        """Write the tokens themselves and their sequence into places ``begin`` to ``end``."""
 
     @abstractmethod
     def free(self) -> None:
-        """Give the arrays back."""
+        """Free the arrays."""
 
 
 class Batch(AnyBatch):
-    """One of ids of tokens, with numpy views on llama.cpp's arrays."""
+    """A batch of token ids, with numpy views on llama.cpp's arrays."""
 
     def __init__(self, llama: Any, size: int) -> None:
         self._llama = llama
@@ -64,12 +67,12 @@ class Batch(AnyBatch):
         self._sequence[begin:end] = sequence
 
     def free(self) -> None:
-        """Give the arrays back to llama.cpp."""
+        """Free llama.cpp's arrays."""
         self._llama.llama_batch_free(self.native)
 
 
 class TreeBatch:
-    """A llama_batch, each token of up to ``paths`` sequences, the logits of all of them wanted."""
+    """A llama_batch whose tokens belong to up to ``paths`` sequences each, all with logits."""
 
     def __init__(self, llama: Any, size: int, paths: int) -> None:
         self._llama = llama
@@ -84,7 +87,7 @@ class TreeBatch:
     def fill(
         self, tokens: Sequence[int], positions: Sequence[int], sequences: Sequence[Sequence[int]]
     ) -> None:
-        """These tokens alone, each with its position and its sequences."""
+        """Replace its tokens by these, each with its position and its sequences."""
         self.native.n_tokens = count = len(tokens)
         self._token[:count] = tokens
         self._position[:count] = positions
@@ -93,18 +96,25 @@ class TreeBatch:
             row[: len(own)] = own
 
     def free(self) -> None:
-        """Give the arrays back to llama.cpp."""
+        """Free llama.cpp's arrays."""
         self._llama.llama_batch_free(self.native)
+
+
+def read_logits(llama: Any, context: Any, rows: int, columns: int) -> Logits:
+    """The first ``rows`` of a context's last outputs, valid until its next pass.
+
+    ``columns`` are the rows of the model's output matrix.
+    """
+    first = llama.llama_get_logits(context)
+    array = (ctypes.c_float * (rows * columns)).from_address(ctypes.addressof(first.contents))
+    return np.frombuffer(memoryview(array), np.float32).reshape(rows, columns)
 
 
 def chunks(tokens: Sequence[int], rows: int, size: int) -> list[tuple[Sequence[int], int]]:
     """Cut into batches of at most ``size``, with the rows wanted: all come from the last one."""
-    parts: list[tuple[Sequence[int], int]] = []
-    start = 0
-    while len(tokens) - start > size:
-        step = min(size, len(tokens) - start - rows)
-        parts.append((tokens[start : start + step], 0))
-        start += step
-    if start < len(tokens):
-        parts.append((tokens[start:], rows))
-    return parts
+    found: list[tuple[Sequence[int], int]] = []
+    while len(tokens) > size:
+        step = min(size, len(tokens) - rows)
+        found.append((tokens[:step], 0))
+        tokens = tokens[step:]
+    return [*found, (tokens, rows)] if tokens else found

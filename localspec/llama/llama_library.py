@@ -1,4 +1,4 @@
-"""The door to llama_cpp: the library, its log, its devices, how it was built."""
+"""The llama.cpp library: loaded, its log, its devices, how it was built."""
 
 import collections
 import ctypes
@@ -15,9 +15,9 @@ from localspec.core.errors import EngineError, UsageError
 from localspec.core.formatting import printable
 from localspec.core.interrupt import held_interrupt, is_unwanted, require_wanted
 
-# Iterations an idle libgomp thread spins before it sleeps, on a quiet machine and on a busy one.
-# Unbounded spinning, libgomp's default, stalls a token for up to a second beside another busy
-# process, and sleeping early costs up to 7 % where there is none; see docs/threads.md.
+# Iterations an idle libgomp thread spins before it sleeps, on a quiet machine and on a busy one;
+# see docs/threads.md. Unbounded spinning, libgomp's default, stalls a token for up to a second
+# beside another busy process, and sleeping early costs up to 7 % where there is none.
 SPIN_COUNT, SPIN_COUNT_BUSY = "10000", "1000"
 
 # Mesa's Vulkan device in software. Shaders that llama.cpp fuses of several operations crash its
@@ -162,11 +162,7 @@ def ggml() -> Any:
         ("ggml_backend_reg_name", ctypes.c_char_p, [ctypes.c_void_p]),
         ("ggml_backend_reg_dev_count", ctypes.c_size_t, [ctypes.c_void_p]),
         ("ggml_backend_reg_dev_get", ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_size_t]),
-        (
-            "ggml_backend_reg_get_proc_address",
-            ctypes.c_void_p,
-            [ctypes.c_void_p, ctypes.c_char_p],
-        ),
+        ("ggml_backend_reg_get_proc_address", ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]),
         ("ggml_set_abort_callback", ctypes.c_void_p, [ctypes.c_void_p]),
         ("ggml_get_name", ctypes.c_char_p, [ctypes.c_void_p]),
         ("ggml_nelements", ctypes.c_int64, [ctypes.c_void_p]),
@@ -189,18 +185,12 @@ def devices() -> list[Device]:
     found = []
     for i in range(library.ggml_backend_dev_count()):
         handle = library.ggml_backend_dev_get(i)
+        name = library.ggml_backend_dev_name(handle).decode()
+        description = library.ggml_backend_dev_description(handle).decode().strip()
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         library.ggml_backend_dev_memory(handle, ctypes.byref(free), ctypes.byref(total))
-        found.append(
-            Device(
-                name=library.ggml_backend_dev_name(handle).decode(),
-                description=library.ggml_backend_dev_description(handle).decode().strip(),
-                kind=_kind(handle),
-                free=free.value,
-                total=total.value,
-                handle=handle,
-            )
-        )
+        kind = _kind(handle)
+        found.append(Device(name, description, kind, free.value, total.value, handle))
     return found
 
 
@@ -246,9 +236,9 @@ def build() -> Build:
     import llama_cpp
 
     return Build(
-        bindings=llama_cpp.__version__,
-        llama_cpp=llama.llama_version().decode(),
-        features=llama.llama_print_system_info().decode().strip(),
-        gpu_offload=any(device.is_gpu for device in devices()),
-        rpc=bool(llama.llama_supports_rpc()),
+        llama_cpp.__version__,
+        llama.llama_version().decode(),
+        llama.llama_print_system_info().decode().strip(),
+        any(device.is_gpu for device in devices()),
+        bool(llama.llama_supports_rpc()),
     )

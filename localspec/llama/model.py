@@ -14,14 +14,21 @@ from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.core.errors import EngineError
 from localspec.core.interrupt import held_interrupt
 from localspec.llama import llama_library
-from localspec.llama.batch import AnyBatch, Batch, chunks
-from localspec.llama.cache.branches import Branches
-from localspec.llama.cache.copies import EVERY, LIVE, Copy, ReusableLengths, pointer
-from localspec.llama.cache.rollback import Fork, Reread, Rollback, Trim, make_rollback
+from localspec.llama.batch import AnyBatch, Batch, chunks, read_logits
+from localspec.llama.cache.branches import LlamaTrees
+from localspec.llama.cache.copies import (
+    EVERY,
+    LIVE,
+    Copy,
+    ReusableLengths,
+    copy_state,
+    restore_state,
+)
+from localspec.llama.cache.rollback import Fork, Rollback, Trim, make_rollback
 from localspec.llama.memory.attention import with_attention
 from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
 from localspec.llama.parameters import context_parameters, has_branches, uses_devices
-from localspec.llama.vocabulary.tokenizer import SHORT, require_fitting, tokenize
+from localspec.llama.vocabulary.tokenizer import SHORT, require_text_fits, tokenize, written_text
 from localspec.llama.weights import Weights
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import ALONE, Logits
@@ -36,17 +43,24 @@ class LlamaModel:
     Passes narrower than ``min_width`` tokens are filled up with others, taken back at once:
     llama.cpp's kernels round differently at different widths. ``memory`` is what llama.cpp
     allocated; of a ``weightless`` one, which can do nothing else, what it would allocate.
+    ``context`` and ``vocab`` are llama.cpp's handles, valid until this is closed; ``overridden``
+    are the keys whose values it took from ``options.override_kv`` instead of the file.
     ``listener`` is called after each pass with its tokens and the position of the first, and when
     all that was read is replaced, with none and how many there are now; see `heads`.
+    ``rollback`` is the first of the ``strategies`` that works, after `Trim`.
     Raises EngineError, with llama.cpp's own reason, when the model cannot be loaded.
     """
+
+    block_size: int | None = None  # each token of a proposal costs a step
+    reads_along = False
+    batch_share = ALONE
 
     def __init__(
         self,
         header: ModelHeader,
         options: LoadOptions,
         *,
-        ways: Sequence[str] = (Fork.name,),
+        strategies: Sequence[str] = (Fork.name,),
         weightless: bool = False,
     ) -> None:
         self._llama = llama_library.library()
@@ -55,7 +69,7 @@ class LlamaModel:
         on_device = uses_devices(options)
         self.options = with_attention(header, options, self.n_ctx, on_device=on_device)
         self.threads = options.threads or machine.physical_cores()
-        self._tokens: list[int] = []
+        self.tokens: list[int] = []  # in the cache; not to be changed by others
         self._held = 0  # so many of the tokens are in llama.cpp's cache
         self._torn = False  # true while our list and llama.cpp's cache may differ
         self._first_row = 0  # of the logits that were asked for, among those of the last pass
@@ -63,15 +77,17 @@ class LlamaModel:
         self.min_width = 2 if options.exact else 1
         self.keeps_prompts = False
         self._weightless = weightless
-        self._context: Any = None
+        self.context: Any = None
         self._batch: AnyBatch | None = None
-        self._branches: Branches | None = None
-        self._weights = Weights(header, self.options, weightless=weightless)
-        self.memory = self._weights.memory
-        self.n_vocab = self._weights.n_vocab
+        self._trees: LlamaTrees | None = None
+        self.weights = Weights(header, self.options, weightless=weightless)
+        self.memory = self.weights.memory
+        self.n_vocab = self.weights.n_vocab
+        self.vocab = self.weights.vocab
+        self.overridden = self.weights.overridden
         try:
             self._batch = self.make_batch()
-            self.rollback: Rollback = self._choose_rollback(ways)
+            self.rollback: Rollback = self._choose_rollback(strategies)
         except BaseException:
             self.close()
             raise
@@ -79,29 +95,20 @@ class LlamaModel:
     # -- TokenModel ------------------------------------------------------------------------
 
     @property
-    def tokens(self) -> list[int]:
-        """The tokens in the cache; not to be changed."""
-        return self._tokens
-
-    block_size: int | None = None  # each token of a proposal costs a step
-    reads_along = False
-    batch_share = ALONE
-
-    @property
-    def tree(self) -> Branches | None:
+    def tree(self) -> LlamaTrees | None:
         """How it verifies trees; None also where heads read along, whose texts are chains."""
-        return self._branches if self.listener is None else None
+        return self._trees if self.listener is None else None
 
     @property
     def can_roll_back(self) -> bool:
         """Whether the last tokens can be forgotten without reading all again."""
-        return self.rollback.name != Reread.name
+        return self.rollback.name != Rollback.name
 
     @property
     def gives_prompt_row(self) -> bool:
         """Where tokens are forgotten at no cost, unless rounding must not depend on the width.
 
-        Nor where a file keeps the state (``keeps_prompts``): a sliding window that ends behind the
+        Nor where a file stores the state (``keeps_prompts``): a sliding window that ends behind the
         prompt's last token cannot return to it.
         """
         trims = self.rollback.name == Trim.name
@@ -110,7 +117,7 @@ class LlamaModel:
     @property
     def pending(self) -> int:
         """How many of the tokens the next pass reads again, because a rollback undid them."""
-        return len(self._tokens) - self._held
+        return len(self.tokens) - self._held
 
     def decode(self, tokens: Sequence[int], rows: int) -> Logits:
         """Append ``tokens``; logits after the last ``rows``, valid until the next call.
@@ -118,113 +125,95 @@ class LlamaModel:
         Raises EngineError when llama.cpp refuses; the cache then holds what it held before. After
         Ctrl-C, or Cancelled where `stopped_when` ends it, it also holds the batches that were read.
         """
-        if self._torn:
-            self._recover()
+        self._recover()
         if rows > 1 and self.pending > max(_LONGEST_REPLAY, self.min_width):
             self._read([], 0)
         if rows == 0:
             self.rollback.anchor(self._held)
-        before = len(self._tokens)
+        before = len(self.tokens)
         try:
             self._read(tokens, rows)
         except EngineError:
             self._torn = True
-            del self._tokens[before:]
+            del self.tokens[before:]
             raise
         if rows == 0:
             if not self.pending:
                 self.rollback.anchor(self._held)
-            self._llama.llama_synchronize(self._context)  # a GPU may be at work; logits wait for it
+            self._llama.llama_synchronize(self.context)  # a GPU may be at work; logits wait for it
         return self._logits(rows)
 
     def checkpoint(self) -> None:
-        """Expect that what is read from here on is taken back."""
+        """Prepare for a rollback to here: later tokens may be rejected."""
         if not self.pending:
             self.rollback.checkpoint(self._held, self.n_ctx)
 
     def truncate(self, length: int) -> None:
         """Forget every token at ``length`` and beyond; those before may have to be read again."""
-        if self._torn or length < len(self._tokens):
+        if self._torn or length < len(self.tokens):
             with held_interrupt():
                 held = None if self._torn else self._held
                 self._torn = True
-                del self._tokens[length:]  # first: an error leaves a cache that is torn, not short
-                self._undo(len(self._tokens), held)
+                del self.tokens[length:]  # first: an error leaves a cache that is torn, not short
+                self._undo(len(self.tokens), held)
                 self._torn = False
 
     def begin_tree(self) -> int:
-        """Let `Branches` write behind the text, which is as long, until `adopt`, or else is undone.
+        """Let `LlamaTrees` write behind the text until `commit_tree`, or else that is undone.
 
-        Raises EngineError as `decode` does.
+        Returns the length of the text; raises EngineError as `decode` does.
         """
-        if self._torn:
-            self._recover()
-        if self.pending:
-            self._read([], 0)
+        self._read_pending()
         self._torn = True
         return self._held
 
-    def run(self, batch: Any, position: int) -> Logits:
-        """Decode a llama_batch in what was lent; logits of all its tokens, valid until the next."""
-        code = self._llama.llama_decode(self._context, batch)
+    def decode_tree(self, batch: Any, position: int) -> Logits:
+        """Decode a llama_batch behind the text; logits of all its tokens, valid until the next."""
+        code = self._llama.llama_decode(self.context, batch)
         self._require_decoded(code, batch.n_tokens, position)
         self._first_row = 0
         return self._logits(batch.n_tokens)
 
     def commit_tree(self, tokens: Sequence[int]) -> None:
         """Count these as read: the cache holds them behind the text, and nothing else."""
-        self._tokens += tokens
-        self._held = len(self._tokens)
+        self.tokens += tokens
+        self._held = len(self.tokens)
         self._torn = False
 
     def returns_to(self, length: int) -> int:
-        """How many tokens need not be read again, at least, after `keep` with this length."""
-        if self._torn:
-            self._recover()
+        """How many tokens need not be read again, at least, after `truncate` to this length."""
+        self._recover()
         if length >= self._held:
             return self._held
         return self.rollback.returns_to(length, self._held)
 
     def reusable_lengths(self) -> ReusableLengths:
         """To which lengths a copy of its `state` can return."""
-        if self._torn:
-            self._recover()
-        return self.rollback.reusable_lengths(len(self._tokens))
+        self._recover()
+        return self.rollback.reusable_lengths(len(self.tokens))
 
     def state_bytes(self) -> int:
         """How large `state` is, but for tokens that it reads again first."""
-        return int(self._llama.llama_state_seq_get_size(self._context, 0))
+        return int(self._llama.llama_state_seq_get_size(self.context, LIVE))
 
     def state(self) -> NDArray[np.uint8]:
         """llama.cpp's state of all tokens in the cache, as large as their part of the cache."""
-        if self._torn:
-            self._recover()
-        if self.pending:
-            self._read([], 0)
-        state = np.empty(self._llama.llama_state_seq_get_size(self._context, 0), np.uint8)
-        read = self._llama.llama_state_seq_get_data(self._context, pointer(state), len(state), 0)
-        return state[:read]
+        self._read_pending()
+        return copy_state(self._llama, self.context, LIVE)
 
     def restore(
         self, tokens: Sequence[int], state: NDArray[np.uint8], copies: Sequence[Copy] = ()
     ) -> bool:
         """Hold ``tokens`` with what `state` said of them; False, and empty, if it does not fit.
 
-        ``copies`` are those of `reach` when the state was taken. llama.cpp checks sizes and types
-        (`state_read_meta`, `state_read_data`), and here is checked that there are cells up to the
-        last token.
+        ``copies`` are those of `reusable_lengths` when the state was taken.
         """
         self._torn = True
-        self._tokens.clear()
+        self.tokens.clear()
         self._undo(0, None)
-        with llama_library.log.watch():
-            count = self._llama.llama_state_seq_set_data(
-                self._context, pointer(state), len(state), 0
-            )
-        last = self._llama.llama_memory_seq_pos_max(self._llama.llama_get_memory(self._context), 0)
-        taken = count == len(state) and last == len(tokens) - 1
+        taken = restore_state(self._llama, self.context, LIVE, state, len(tokens))
         if taken and self.rollback.is_whole(len(tokens)):
-            self._tokens.extend(tokens)
+            self.tokens.extend(tokens)
             self._held = len(tokens)
             self.rollback.restore_copies(copies)
             self.rollback.anchor(self._held)
@@ -232,30 +221,10 @@ class LlamaModel:
             self._undo(0, None)
         self._torn = False
         if self.listener is not None:
-            self.listener((), len(self._tokens))
-        return bool(self._tokens)
+            self.listener((), len(self.tokens))
+        return bool(self.tokens)
 
     # -- vocabulary ------------------------------------------------------------------------
-
-    @property
-    def weights(self) -> Weights:
-        """What was loaded, for the contexts of heads too."""
-        return self._weights
-
-    @property
-    def overridden(self) -> frozenset[str]:
-        """Keys whose values llama.cpp took from ``options.override_kv`` instead of the file."""
-        return self._weights.overridden
-
-    @property
-    def context(self) -> Any:
-        """llama.cpp's handle of the context, valid until this is closed."""
-        return self._context
-
-    @property
-    def vocab(self) -> Any:
-        """llama.cpp's handle of the vocabulary, valid until the model is closed."""
-        return self._weights.vocab
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Token ids of ``text``; ``add_special`` adds BOS where the model wants one.
@@ -263,30 +232,24 @@ class LlamaModel:
         Raises PromptTooLong, before it is tokenized, for text that no context could hold.
         """
         if len(text) > SHORT and self.header.vocab is not None:
-            require_fitting(text, self.n_ctx, max(map(len, self.header.vocab.tokens)))
+            require_text_fits(text, self.n_ctx, max(map(len, self.header.vocab.tokens)))
         return tokenize(
             self._llama, self.vocab, text, add_special=add_special, special=parse_special
         )
 
     def piece(self, token: int, special: bool = False) -> bytes:
         """The bytes of a token; control tokens are empty unless ``special``."""
-        size = 64
-        while True:
-            buffer = ctypes.create_string_buffer(size)
-            count = self._llama.llama_token_to_piece(self.vocab, token, buffer, size, 0, special)
-            if count >= 0:
-                return buffer.raw[:count]
-            size = -count
+        to_piece = self._llama.llama_token_to_piece
+        return written_text(
+            lambda buffer, size: to_piece(self.vocab, token, buffer, size, 0, special)
+        )
 
     def text_alone(self, token: int) -> bytes:
         """The bytes of a token that is a text by itself, markup included: `llama_detokenize`."""
-        one, size = (ctypes.c_int32 * 1)(token), 64
-        while True:
-            buffer = ctypes.create_string_buffer(size)
-            count = self._llama.llama_detokenize(self.vocab, one, 1, buffer, size, False, True)
-            if count >= 0:
-                return buffer.raw[:count]
-            size = -count
+        one, detokenize = (ctypes.c_int32 * 1)(token), self._llama.llama_detokenize
+        return written_text(
+            lambda buffer, size: detokenize(self.vocab, one, 1, buffer, size, False, True)
+        )
 
     def suppressed(self) -> list[int]:
         """Ids that the file says are never to be generated."""
@@ -304,7 +267,7 @@ class LlamaModel:
 
     def settings(self) -> dict[str, object]:
         """What a result obtained with this model depends on, as plain data."""
-        settings = self._weights.settings(self.n_ctx, self.threads)
+        settings = self.weights.settings(self.n_ctx, self.threads)
         return settings | {"rollback": self.rollback.name, "branches": self.options.branches}
 
     def make_batch(self) -> AnyBatch:
@@ -312,10 +275,7 @@ class LlamaModel:
         return Batch(self._llama, self.options.batch_size)
 
     def by_id(self, rows: Logits) -> Logits:
-        """Rows of llama.cpp's logits as rows of shape (rows, n_vocab), valid until the next call.
-
-        The same, where each token has its row of the output matrix.
-        """
+        """Rows of the output matrix as rows of shape (rows, n_vocab), valid until the next call."""
         return rows
 
     def close(self) -> None:
@@ -324,47 +284,48 @@ class LlamaModel:
             self._batch.free()
         self._batch = None
         self._free_context()
-        self._weights.close()
+        self.weights.close()
 
-    # -- llama.cpp -------------------------------------------------------------------------
+    # -- rollback --------------------------------------------------------------------------
 
-    def use(self, way: str) -> bool:
-        """Change the way of rolling back, which empties the cache; whether it works here."""
+    def use_rollback(self, strategy: str) -> bool:
+        """Change the rollback strategy, which empties the cache; whether it works here."""
         self.truncate(0)
         self._held = 0
-        found = self._make_context(way)
+        found = self._make_context(strategy)
         works = self._works(found)
         if not works:
-            self.rollback = Reread(self._llama, self._context)
-        return works and found.name == way
+            self.rollback = Rollback(self._llama, self.context)
+        return works and found.name == strategy
 
-    def _choose_rollback(self, ways: Sequence[str]) -> Rollback:
-        """The first way that works on a real context of this model; the context stays.
+    def _choose_rollback(self, strategies: Sequence[str]) -> Rollback:
+        """The first strategy that works on a real context of this model; the context stays.
 
-        One for trees comes first, where trees are wanted; where they do not work, none are.
+        A context for trees comes first, where they are wanted; where they do not work, none are.
         """
-        if self._weights.is_stateful or self._weights.is_sliding:
+        if self.weights.is_stateful or self.weights.is_sliding:
             self.options = replace(self.options, branches=1)
         if has_branches(self.options, Trim.name):
             self.rollback = self._make_context(Trim.name)
-            if self._weightless or self._branches_work():
+            if self._weightless or self._trees_work():
                 return self.rollback
             self.options = replace(self.options, branches=1)
-        for way in (*(() if self._weights.is_stateful else (Trim.name,)), *ways, Fork.name):
-            found = self._make_context(way)
-            if self._weightless or (found.name == way and self._works(found)):
+        trim = () if self.weights.is_stateful else (Trim.name,)
+        for strategy in (*trim, *strategies, Fork.name):
+            found = self._make_context(strategy)
+            if self._weightless or (found.name == strategy and self._works(found)):
                 return found
-        return Reread(self._llama, self._context)
+        return Rollback(self._llama, self.context)
 
-    def _works(self, way: Rollback) -> bool:
-        """Whether this way can undo tokens, as a few passes show; a list would go out of date.
+    def _works(self, strategy: Rollback) -> bool:
+        """Whether it can undo tokens, as a few passes show; a list would go out of date.
 
         A cache that drops cells is believed; a state that came back must give the same logits.
         """
-        self.rollback = way
+        self.rollback = strategy
         first, others = ([(7919 * i + 1) % self.n_vocab for i in pair] for pair in ((0, 1), (2, 3)))
         self.decode(first, 1)  # as an answer: a prompt's end would be copied to return to
-        if way.name == Trim.name:
+        if strategy.name == Trim.name:
             self.truncate(1)
             works = self._held == 1
         else:
@@ -376,7 +337,7 @@ class LlamaModel:
         self.truncate(0)
         return works
 
-    def _branches_work(self) -> bool:
+    def _trees_work(self) -> bool:
         """Whether cells are dropped, and a row of a tree is what a chain gives in its place.
 
         Not all caches mask by sequence.
@@ -385,33 +346,36 @@ class LlamaModel:
         chain = self.decode([first, second, last], 1)[0].copy()
         self.truncate(1)
         works = self._held == 1
-        assert self._branches is not None
+        assert self._trees is not None
         try:
-            row = self._branches.decode([second, other, last], (0, 0))[2]
+            row = self._trees.decode([second, other, last], (0, 0))[2]
         except EngineError:
             return False
         finally:
             self.truncate(0)
         return works and _alike(chain, row)
 
-    def _make_context(self, way: str) -> Rollback:
+    def _make_context(self, strategy: str) -> Rollback:
         """A new context in place of the present one."""
         self._free_context()
-        params = context_parameters(self.options, self.n_ctx, self.threads, way)
-        self._context, memory = self._weights.new_context(params)
-        self.memory = self._weights.memory + memory
-        branched = has_branches(self.options, way)
-        self._branches = Branches(self) if branched else None
-        sequence = EVERY if branched else LIVE
-        return make_rollback(self._llama, self._weights.handle, self._context, way, sequence)
+        params = context_parameters(self.options, self.n_ctx, self.threads, strategy)
+        self.context, memory = self.weights.new_context(params)
+        self.memory = self.weights.memory + memory
+        sequence = LIVE
+        if has_branches(self.options, strategy):
+            self._trees = LlamaTrees(self, self.context, self.options.branches)
+            sequence = EVERY
+        return make_rollback(self._llama, self.weights.handle, self.context, strategy, sequence)
 
     def _free_context(self) -> None:
-        if self._branches is not None:
-            self._branches.free()
-        self._branches = None
-        if self._context:
-            self._llama.llama_free(self._context)
-        self._context = None
+        if self._trees is not None:
+            self._trees.free()
+        self._trees = None
+        if self.context:
+            self._llama.llama_free(self.context)
+        self.context = None
+
+    # -- passes ----------------------------------------------------------------------------
 
     def _read(self, tokens: Sequence[int], rows: int) -> None:
         """Read what is pending and ``tokens`` behind it.
@@ -419,11 +383,17 @@ class LlamaModel:
         Ctrl-C ends a slow pass in the middle, and waits for the end of others: what a short pass
         computed is known then, and need not be read again.
         """
-        unread = [*self._tokens[self._held :], *tokens]
+        unread = [*self.tokens[self._held :], *tokens]
         for chunk, outputs in chunks(unread, rows, self.options.batch_size):
             slow = len(chunk) > MAX_DRAFT_TOKENS + 1
             with nullcontext() if slow else held_interrupt():
                 self._read_chunk(chunk, outputs, slow)
+
+    def _read_pending(self) -> None:
+        """Let llama.cpp's cache hold all the tokens."""
+        self._recover()
+        if self.pending:
+            self._read([], 0)
 
     def _read_chunk(self, chunk: Sequence[int], outputs: int, slow: bool) -> None:
         """One pass, of which all may be undone where Ctrl-C may end it."""
@@ -433,26 +403,26 @@ class LlamaModel:
             self.rollback.checkpoint(begin, len(chunk) if slow else max(0, outputs - 1, added))
         self._decode_chunk(chunk, begin, outputs, added)
         self._held += len(chunk)
-        self._tokens += chunk[len(chunk) - max(0, self._held - len(self._tokens)) :]
+        self.tokens += chunk[len(chunk) - max(0, self._held - len(self.tokens)) :]
         if added:
             self._undo(self._held, self._held + added)
         self._torn = False
         if self.listener is not None:
             self.listener(chunk, begin)
 
-    def _undo(self, length: int, held: int | None) -> int:
-        """Let llama.cpp's cache hold no more than ``length`` tokens; how many it holds."""
+    def _undo(self, length: int, held: int | None) -> None:
+        """Let llama.cpp's cache, which holds ``held`` tokens, hold no more than ``length``."""
         if held is None or length < held:
             self._held = self.rollback.rewind(length, held)
-        return self._held
 
     def _recover(self) -> None:
         """Agree with llama.cpp's cache again after an interrupted pass."""
-        self._undo(len(self._tokens), None)
-        self._torn = False
+        if self._torn:
+            self._undo(len(self.tokens), None)
+            self._torn = False
 
     def _decode_chunk(self, tokens: Sequence[int], position: int, rows: int, added: int) -> None:
-        """One llama_decode, in which the last token is repeated so many times.
+        """One llama_decode, in which the last token is repeated ``added`` times.
 
         The last layer is only as wide as the rows wanted of it: these too are no fewer than
         ``min_width``, with tokens read again in front and the added ones behind.
@@ -463,9 +433,9 @@ class LlamaModel:
         self._batch.fill(filled, position, outputs)
         self._first_row = outputs - added - rows
         slow = len(filled) > MAX_DRAFT_TOKENS + 1
-        with llama_library.interruptible(self._context) if slow else nullcontext():
-            code = self._llama.llama_decode(self._context, self._batch.native)
-        self._require_decoded(code, len(tokens), position)
+        with llama_library.interruptible(self.context) if slow else nullcontext():
+            code = self._llama.llama_decode(self.context, self._batch.native)
+        self._require_decoded(code, len(tokens), position)  # after Ctrl-C was raised
         self.rollback.observe(len(filled))
 
     def _require_decoded(self, code: int, count: int, position: int) -> None:
@@ -480,14 +450,8 @@ class LlamaModel:
     def _logits(self, rows: int) -> Logits:
         if rows == 0:
             return np.empty((0, self.n_vocab), np.float32)
-        columns = self._weights.n_vocab  # rows of the output matrix
-        pointer = self._llama.llama_get_logits(self._context)
-        every = self._first_row + rows
-        array = (ctypes.c_float * (every * columns)).from_address(
-            ctypes.addressof(pointer.contents)
-        )
-        found = np.frombuffer(memoryview(array), np.float32).reshape(every, columns)
-        return self.by_id(found[self._first_row :])
+        every = read_logits(self._llama, self.context, self._first_row + rows, self.weights.n_vocab)
+        return self.by_id(every[self._first_row :])
 
 
 def _alike(before: NDArray[np.float32], after: NDArray[np.float32]) -> bool:

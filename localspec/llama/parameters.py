@@ -59,16 +59,16 @@ def model_parameters(options: LoadOptions, *, weightless: bool = False) -> Any:
     return params
 
 
-def has_branches(options: LoadOptions, way: str) -> bool:
-    """Whether the sequences of a context are the paths of a tree."""
-    return options.sequences > options.parallel and way == rollback.Trim.name
+def has_branches(options: LoadOptions, strategy: str) -> bool:
+    """Whether a context's sequences are the paths of a tree, and not slots."""
+    return options.sequences > options.parallel and strategy == rollback.Trim.name
 
 
-def context_parameters(options: LoadOptions, n_ctx: int, threads: int, way: str) -> Any:
-    """`llama_context_params` for texts of ``n_ctx`` tokens each, rolled back in this way."""
+def context_parameters(options: LoadOptions, n_ctx: int, threads: int, strategy: str) -> Any:
+    """`llama_context_params` for sequences of ``n_ctx`` tokens, with a rollback strategy."""
     params = llama_library.library().llama_context_default_params()
     params.n_ctx = options.parallel * n_ctx + (1 if options.exact else 0)  # for the dummy row
-    sequences = options.sequences if has_branches(options, way) else options.parallel
+    sequences = options.sequences if has_branches(options, strategy) else options.parallel
     params.n_seq_max, params.kv_unified = sequences, sequences > 1
     params.n_batch, params.n_ubatch = options.batch_size, options.ubatch_size
     params.swa_full = False  # layers with a sliding window keep no more than that, and a batch
@@ -78,7 +78,7 @@ def context_parameters(options: LoadOptions, n_ctx: int, threads: int, way: str)
     params.flash_attn_type = _FLASH[options.flash_attention]
     params.type_k = GGML_TYPES_BY_NAME[options.cache_type_k].type_id
     params.type_v = GGML_TYPES_BY_NAME[options.cache_type_v].type_id
-    rollback.configure(params, way)
+    rollback.configure(params, strategy)
     for name, value in asdict(options.rope).items():
         if value is not None:
             setattr(params, name, _ROPE_SCALING.get(value, value))

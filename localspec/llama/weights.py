@@ -3,7 +3,7 @@
 import ctypes
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,10 @@ _WITHOUT_HEADS = (
     "A part of its prediction heads may be missing: run without them, --draft off, or see the "
     "whole log with --verbose."
 )
+_PLAIN_SETTINGS = (
+    "device gpu_layers cpu_moe_layers main_gpu split_mode parallel mmap batch_size ubatch_size "
+    "cache_type_k cache_type_v exact"
+).split()
 _OVERRIDE = re.compile(r"Using metadata override \( *\w+\) '(.+)' =")
 
 
@@ -44,7 +48,8 @@ class Weights:
         try:
             log = self._load(weightless)
             self.memory += read_buffers(log)
-            self.overridden = _overridden(log)
+            taken = map(_OVERRIDE.search, log)
+            self.overridden = frozenset(found[1] for found in taken if found)
             self.vocab = self._llama.llama_model_get_vocab(self.handle)
             self.n_vocab: int = self._llama.llama_vocab_n_tokens(self.vocab)
             # An adapter is freed with the model, and must be there before a context is made.
@@ -56,13 +61,13 @@ class Weights:
 
     @property
     def is_stateful(self) -> bool:
-        """Whether layers keep a state in place of keys and values, by llama.cpp's word."""
+        """Whether llama.cpp says that layers keep a state in place of keys and values."""
         is_recurrent = self._llama.llama_model_is_recurrent(self.handle)
         return bool(is_recurrent or self._llama.llama_model_is_hybrid(self.handle))
 
     @property
     def is_sliding(self) -> bool:
-        """Whether layers keep only a window of the text, by llama.cpp's word."""
+        """Whether llama.cpp says that layers keep only a window of the text."""
         return bool(self._llama.llama_model_n_swa(self.handle))
 
     def new_context(self, params: Any) -> tuple[Any, MemoryUse]:
@@ -94,18 +99,9 @@ class Weights:
             "name": header.name,
             "parameters": header.parameters,
             "quantization": header.quantization,
-            "device": options.device,
-            "gpu_layers": options.gpu_layers,
-            "cpu_moe_layers": options.cpu_moe_layers,
             "override_tensors": list(options.override_tensors),
             "tensor_split": list(options.tensor_split),
-            "main_gpu": options.main_gpu,
-            "split_mode": options.split_mode,
             "rpc": [str(server) for server in options.rpc],
-            "parallel": options.parallel,
-            "mmap": options.mmap,
-            "batch_size": options.batch_size,
-            "ubatch_size": options.ubatch_size,
             "rope": {k: v for k, v in asdict(options.rope).items() if v is not None},
             "lora": [{"file": str(path), "scale": scale} for path, scale in options.loras],
             "override_kv": dict(options.override_kv),
@@ -113,9 +109,7 @@ class Weights:
             "threads": threads,
             "threads_batch": options.threads_batch or threads,
             "flash_attn": options.flash_attention,
-            "cache_type_k": options.cache_type_k,
-            "cache_type_v": options.cache_type_v,
-            "exact": options.exact,
+            **{name: getattr(options, name) for name in _PLAIN_SETTINGS},
             "llama_cpp_python": llama_library.build().bindings,
         }
 
@@ -150,11 +144,6 @@ class Weights:
             )
         self.memory += read_buffers(llama_library.log.lines())
         return adapter
-
-
-def _overridden(log: Iterable[str]) -> frozenset[str]:
-    """Keys whose replaced values llama.cpp says it took."""
-    return frozenset(found[1] for line in log if (found := _OVERRIDE.search(line)))
 
 
 def _reason(errors: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import make_sampler
 from localspec.llama.memory.plan import draft_ctx_size
-from localspec.llama.memory.probe import plan_here, require_survival
+from localspec.llama.memory.probe import plan_here, require_no_crash
 from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.trimmed import open_draft_model
 from localspec.metadata.header import ModelHeader, read_header
@@ -132,7 +132,7 @@ class Trials:
     def _placed(self, header: ModelHeader) -> LoadOptions:
         """How the draft is loaded where it fits beside the target, which is in memory."""
         options = self._load(header.path)
-        require_survival(options)
+        require_no_crash(options)
         ctx_size = options.ctx_size or draft_ctx_size(header, self._engine.target.n_ctx)
         plan = plan_here(header, replace(options, ctx_size=ctx_size))
         return replace(options, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)

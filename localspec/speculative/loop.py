@@ -64,7 +64,7 @@ class TreeDecoder(Protocol):
         """Append the pending token and the candidates behind it: ``tokens``, the pending one first.
 
         Logits after each of them, shape (len(tokens), n_vocab), valid until the next call, which
-        must be `take`; an interrupted pass leaves the cache as it was before.
+        must be `commit`; an interrupted pass leaves the cache as it was before.
         """
         ...
 
@@ -146,7 +146,7 @@ class TokenModel(Protocol):
     def checkpoint(self) -> None:
         """Expect that what is read from here on is forgotten.
 
-        A pass of which several rows are wanted needs no mark: it is one.
+        A pass of which several rows are wanted needs no checkpoint: it is one.
         """
         ...
 

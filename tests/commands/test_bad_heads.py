@@ -247,17 +247,17 @@ RUN = ("--raw", "hello", "-n", "4", "-t", "1", "--temp", "0", "--suffix", "off")
 def test_heads_that_nobody_asked_for_end_no_command(
     localspec: Command, architecture: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from localspec.llama.heads import unstable as door
+    from localspec.llama.heads import hidden_states
 
     target = architecture("qwen35-mtp")
     plain = localspec("run", "-m", target, "--draft", "off", *RUN)
-    monkeypatch.setattr(door, "_BOUND", ("no_such_function",))
-    door.unstable.cache_clear()
+    monkeypatch.setattr(hidden_states, "_BOUND", ("no_such_function",))
+    hidden_states.unstable.cache_clear()
     try:
         done = localspec("run", "-m", target, *RUN)
         asked = localspec("run", "-m", target, "--draft", "mtp", *RUN)
     finally:
-        door.unstable.cache_clear()
+        hidden_states.unstable.cache_clear()
     assert (done.code, done.out) == (0, plain.out)
     assert "No heads are used. This build of llama-cpp-python cannot" in done.err
     assert asked.code == 1 and "This build of llama-cpp-python cannot" in asked.err

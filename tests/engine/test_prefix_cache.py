@@ -414,7 +414,7 @@ def test_a_hybrid_returns_to_the_ends_of_its_prompts(
     """As where the thoughts of an answer are left out of the conversation."""
     path = architecture("qwen35-mtp")
     given = options(path, ctx_size=1024, cache_type_k="f32", cache_type_v="f32", load_heads=heads)
-    target = LlamaModel(read_header(path), given, ways=(way,))
+    target = LlamaModel(read_header(path), given, strategies=(way,))
     with Engine(target, open_head(target, None, given) if heads else None) as engine:
         cache, length = PrefixCache(PLENTY), 3 if heads else 0
         talks = [random_ids(200, seed=seed) for seed in (1, 2)]
@@ -435,7 +435,7 @@ def test_a_hybrid_knows_where_it_can_return_to(
     architecture: Callable[[str], Path], way: str
 ) -> None:
     path = architecture("qwen35-mtp")
-    target = LlamaModel(read_header(path), options(path, ctx_size=512), ways=(way,))
+    target = LlamaModel(read_header(path), options(path, ctx_size=512), strategies=(way,))
     for length in (100, 200, 202, 205):
         target.truncate(0)
         target.decode(random_ids(200), 0)

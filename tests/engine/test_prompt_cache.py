@@ -232,7 +232,7 @@ def recurrent(architecture: Callable[[str], Path], way: str, *, heads: bool) -> 
     """A hybrid target that rolls back in one way, with its heads or without a draft."""
     path = architecture("qwen35-mtp")
     given = options(path, ctx_size=512, cache_type_k="f32", cache_type_v="f32", load_heads=heads)
-    target = LlamaModel(read_header(path), given, ways=(way,))
+    target = LlamaModel(read_header(path), given, strategies=(way,))
     with Engine(target, open_head(target, None, given) if heads else None) as engine:
         assert target.rollback.name == way
         yield engine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,12 +61,9 @@ def heads(path: Path) -> int:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_says_many_different_tokens(architecture: Callable[[str], Path], name: str) -> None:
-    model = load_model(architecture(name))
-    try:
+    with closing(load_model(architecture(name))) as model:
         assert len(set(greedy(model))) >= DISTINCT
         assert model.header.architecture == MODELS[name].name
-    finally:
-        model.close()
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +24,8 @@ def deep(tmp_path: Path) -> Path:
 
 
 def test_layers_that_change_nothing_have_no_influence(deep: Path) -> None:
-    model = load_model(silenced(deep, {2, 4}, deep.with_name("silent.gguf")))
-    try:
+    with closing(load_model(silenced(deep, {2, 4}, deep.with_name("silent.gguf")))) as model:
         found = block_influence(model, [random_ids(80), random_ids(10, seed=1)])
-    finally:
-        model.close()
     assert sorted(found) == [1, 2, 3, 4, 5]
     assert found[2] == pytest.approx(0, abs=1e-5) and found[4] == pytest.approx(0, abs=1e-5)
     assert min(found[1], found[3], found[5]) > 0.01
@@ -51,23 +49,17 @@ def test_each_token_counts_once_however_texts_are_cut(
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_what_the_model_holds_is_left_alone(tiny: TinyFiles, exact: bool) -> None:
-    model = load_model(tiny.target, exact=exact)
-    try:
+    with closing(load_model(tiny.target, exact=exact)) as model:
         before = model.decode(random_ids(9), 1).copy()
         assert block_influence(model, [random_ids(20, seed=1)])
         assert model.tokens == random_ids(9)
         model.truncate(8)
         assert np.allclose(model.decode(random_ids(9)[8:], 1), before, atol=1e-4)
-    finally:
-        model.close()
 
 
 def test_a_hybrid_tells_of_its_layers_but_not_of_its_heads() -> None:
-    model = load_model(paths.demo_hybrid())
-    try:
+    with closing(load_model(paths.demo_hybrid())) as model:
         assert sorted(block_influence(model, [random_ids(40)])) == [1, 2, 3, 4, 5]
-    finally:
-        model.close()
 
 
 def test_an_architecture_without_names_tells_nothing(tiny: TinyFiles) -> None:

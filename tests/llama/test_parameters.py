@@ -16,7 +16,7 @@ from localspec.core.config import MAX_PATHS, KeyValue, Lora, RopeOptions, Shares
 from localspec.core.errors import EngineError, UsageError
 from localspec.engine.engine import Engine
 from localspec.llama import llama_library
-from localspec.llama.memory.recurrent import SNAPSHOTS
+from localspec.llama.memory.layer_cache import SNAPSHOTS
 from localspec.llama.model import LlamaModel
 from localspec.llama.parameters import context_parameters, model_parameters
 from localspec.metadata.header import read_header
@@ -235,7 +235,9 @@ def test_contexts_get_what_is_asked(tiny: TinyFiles) -> None:
     assert params.flash_attn_type == 1
     assert read_header(tiny.target).context_length == 1024
     assert (params.n_seq_max, params.kv_unified, params.n_rs_seq) == (1, False, 0)
-    fork, snapshots = (context_parameters(asked, 64, 2, way) for way in ("fork", "snapshots"))
+    fork, snapshots = (
+        context_parameters(asked, 64, 2, strategy) for strategy in ("fork", "snapshots")
+    )
     assert (fork.n_seq_max, fork.kv_unified, fork.n_rs_seq) == (2, True, 0)
     assert (snapshots.n_seq_max, snapshots.n_rs_seq) == (1, SNAPSHOTS)
     branched = context_parameters(options(tiny.target, branches=2), 64, 2, "trim")

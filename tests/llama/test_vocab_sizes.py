@@ -6,6 +6,7 @@ One model of the pair has tokens added at its end, as a fine-tune adds them, and
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -151,13 +152,10 @@ def test_the_pairs_are_at_the_limit(tiny: TinyFiles, longer: LongerFiles, tmp_pa
 
 
 def test_the_draft_would_rather_say_what_the_target_lacks(longer: LongerFiles) -> None:
-    draft = load_model(longer.eager_draft)
-    try:
+    with closing(load_model(longer.eager_draft)) as draft:
         prompt = random_ids(32)
         likeliest = draft.decode(prompt, len(prompt)).argmax(axis=1)
         assert (likeliest >= draft.n_vocab - MORE).mean() > 0.5
-    finally:
-        draft.close()
 
 
 def test_a_larger_draft_changes_no_text(

@@ -15,7 +15,7 @@ from localspec.chat.message import Message
 from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
-from localspec.llama.vocabulary.token_rules import require_known
+from localspec.llama.vocabulary.token_rules import require_known_tokens
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import ALONE
@@ -62,7 +62,7 @@ class ChatToy:
         return b"" if token == STOP else bytes([token])
 
     def token_rules(self, params: SamplingParams) -> TokenRules:
-        require_known(params, STOP + 1)
+        require_known_tokens(params, STOP + 1)
         return NO_RULES
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:

@@ -60,21 +60,21 @@ def reciting(*answers: str) -> Iterator[list[str]]:
         return remember(engine, text(engine, prompt, special=special))
 
     def decode(model: LlamaModel, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
-        model._tokens.extend(tokens)
-        model._held = len(model._tokens)
+        model.tokens.extend(tokens)
+        model._held = len(model.tokens)
         vocab = model.header.vocab
         assert vocab is not None and vocab.eos_id is not None
         answer = answers[min(len(prompts), len(answers)) - 1]
         ids = model.tokenize(answer, add_special=False, parse_special=True)
         logits = np.full((rows, model.n_vocab), -99, np.float32)
         for row in range(rows):
-            said = len(model._tokens) - rows + row + 1 - begins[-1]
+            said = len(model.tokens) - rows + row + 1 - begins[-1]
             logits[row, ids[said] if 0 <= said < len(ids) else vocab.eos_id] = 99
         return logits
 
     def truncate(model: LlamaModel, length: int) -> None:
-        del model._tokens[length:]
-        model._held = len(model._tokens)
+        del model.tokens[length:]
+        model._held = len(model.tokens)
 
     with (
         patch.object(Engine, "encode_chat", encode_chat),

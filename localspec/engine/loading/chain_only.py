@@ -1,6 +1,7 @@
 """Why a target verifies chains of tokens, and no trees."""
 
 from localspec.core.config import LoadOptions
+from localspec.engine import profile_store
 from localspec.llama.memory.estimate import keeps_state
 from localspec.llama.model import LlamaModel
 from localspec.metadata.draft_kind import draft_kind
@@ -26,7 +27,20 @@ def chain_only(target: ModelHeader, draft: ModelHeader | None, options: LoadOpti
         return _CHAIN.format("--exact demands passes that round as plain decoding does")
     if draft is None:
         return _CHAIN.format("only a draft model has several candidates for a place")
+    if options.branches == "auto" and _gains_nothing(target, draft):
+        return _CHAIN.format("as was measured before, drafting gains nothing for this pair")
     return None
+
+
+def _gains_nothing(target: ModelHeader, draft: ModelHeader) -> bool:
+    """Whether no draft could pay, by what was learnt last of a pair; False for a new one.
+
+    A tree has no more accepted tokens than rows, as a perfect chain, and costs as much.
+    """
+    known = profile_store.latest([target, draft])
+    if known is None or not known.draft.knows(1):
+        return False
+    return profile_store.best_gain(known)[0] < profile_store.LEAST_CEILING
 
 
 def not_branched(model: LlamaModel, asked: LoadOptions) -> str | None:

@@ -23,7 +23,7 @@ from localspec.llama.memory.probe import (
     announcement,
     free_memory,
     plan_here,
-    require_survival,
+    require_no_crash,
 )
 from localspec.llama.model import LlamaModel
 from localspec.llama.rpc.servers import connect, warning
@@ -69,9 +69,9 @@ def load_pair(
     if draft is not None and not target.load_heads:
         draft_header = read_header(draft.path, draft.override_kv)
     notes = _require(header, draft_header, target, lenient)
-    require_survival(target)
+    require_no_crash(target)
     if draft is not None:
-        require_survival(draft)
+        require_no_crash(draft)
     if trial:
         headers = [each for each in (header, draft_header) if each is not None]
         target, draft = survivable(target, draft, headers, notes, say)

@@ -35,10 +35,10 @@ def load_target(
     rolled back: snapshots, which make each pass a little longer, are not for it.
     """
     if not drafted:
-        return LlamaModel(header, options, ways=(Fork.name,))
+        return LlamaModel(header, options, strategies=(Fork.name,))
     path = _choice_path(header, options)
     kept = _read(path)
-    model = LlamaModel(header, options, ways=WAYS if kept is None else (kept,))
+    model = LlamaModel(header, options, strategies=WAYS if kept is None else (kept,))
     if kept is None and model.rollback.name == Snapshots.name:
         if say is not None:
             say("New on this machine: measuring two ways to take rejected tokens back.")
@@ -53,11 +53,11 @@ def load_target(
 def _choose(model: LlamaModel, clock: Clock) -> dict[str, float]:
     """Let the model use the cheaper way; seconds of a round in each."""
     seconds = {Snapshots.name: _round_seconds(model, clock)}
-    if model.use(Fork.name):
+    if model.use_rollback(Fork.name):
         seconds[Fork.name] = _round_seconds(model, clock)
     best = min(seconds, key=seconds.__getitem__)
     if model.rollback.name != best:
-        model.use(best)
+        model.use_rollback(best)
     return seconds
 
 

@@ -1,6 +1,5 @@
 """llama.cpp's context of a model that was loaded for several sequences."""
 
-import ctypes
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,7 +9,8 @@ from localspec.core.config import MAX_ROWS
 from localspec.core.errors import EngineError
 from localspec.engine.slots.batch_scheduler import Part
 from localspec.llama import llama_library
-from localspec.llama.cache.copies import ReusableLengths, pointer
+from localspec.llama.batch import read_logits
+from localspec.llama.cache.copies import ReusableLengths, copy_state, restore_state
 from localspec.llama.cache.rollback import Trim
 from localspec.llama.model import LlamaModel
 from localspec.speculative.loop import Logits
@@ -74,23 +74,15 @@ class SharedContext:
 
     def state(self, sequence: int) -> NDArray[np.uint8]:
         """llama.cpp's state of a sequence."""
-        size = self._llama.llama_state_seq_get_size(self._context, sequence)
-        state = np.empty(size, np.uint8)
-        read = self._llama.llama_state_seq_get_data(self._context, pointer(state), size, sequence)
-        return state[:read]
+        return copy_state(self._llama, self._context, sequence)
 
     def restore(self, sequence: int, length: int, state: NDArray[np.uint8]) -> bool:
         """Hold ``length`` tokens as a state says; False, and nothing, where it does not fit."""
         end = self._ends[sequence]
         end.rewind(0, None)
-        with llama_library.log.watch():
-            count = self._llama.llama_state_seq_set_data(
-                self._context, pointer(state), len(state), sequence
-            )
-        memory = self._llama.llama_get_memory(self._context)
-        last = self._llama.llama_memory_seq_pos_max(memory, sequence)
-        if count == len(state) and last == length - 1 and end.is_whole(length):
-            return True
+        if restore_state(self._llama, self._context, sequence, state, length):
+            if end.is_whole(length):
+                return True
         end.rewind(0, None)
         return False
 
@@ -104,8 +96,5 @@ class SharedContext:
         if not every:
             self._llama.llama_synchronize(self._context)  # a GPU may be at work; logits wait for it
             return [np.empty((0, self.n_vocab), np.float32) for _ in rows]
-        first = self._llama.llama_get_logits(self._context)
-        columns = self._model.weights.n_vocab  # rows of the output matrix
-        array = (ctypes.c_float * (every * columns)).from_address(ctypes.addressof(first.contents))
-        found = np.frombuffer(memoryview(array), np.float32).reshape(every, columns)
+        found = read_logits(self._llama, self._context, every, self._model.weights.n_vocab)
         return np.split(self._model.by_id(found), np.cumsum(rows)[:-1])

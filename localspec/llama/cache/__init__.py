@@ -1,1 +1,1 @@
-"""What a context holds of a text: rolled back, copied, branched, kept in files."""
+"""The KV cache of a context: rolled back, copied, branched, stored in files."""

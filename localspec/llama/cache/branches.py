@@ -1,22 +1,68 @@
 """Trees of candidates on llama.cpp: a path is a sequence, and all share the cells of the text."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, Protocol
 
-from localspec.core.config import BRANCHES, MAX_PATHS, MAX_ROWS
+from localspec.core.config import BRANCHES, MAX_PATHS, MAX_ROWS, Branches
 from localspec.core.interrupt import held_interrupt
 from localspec.llama import llama_library
 from localspec.llama.batch import TreeBatch
 from localspec.llama.cache.copies import EVERY, LIVE
-from localspec.llama.cache.tree import Tree
 from localspec.speculative.loop import Logits
 
-if TYPE_CHECKING:
-    from localspec.llama.model import LlamaModel
+
+class TreeRows(NamedTuple):
+    """Rows of a pass over a tree by depth, the root's being 0, and the paths from it to a leaf.
+
+    ``paths`` are, for each row, the numbers of the paths that lead through it, in order; all lead
+    through row 0. Path 0 takes the first candidate at each place. ``lengths`` are the rows in each.
+    """
+
+    depths: list[int]
+    paths: list[list[int]]
+    lengths: list[int]
+
+    @classmethod
+    def of(cls, parents: Sequence[int]) -> "TreeRows":
+        """The tree in which row i + 1 follows row ``parents[i]``, which comes before it."""
+        depths, first = [0], dict[int, int]()
+        for row, parent in enumerate(parents, start=1):
+            depths.append(depths[parent] + 1)
+            first.setdefault(parent, row)
+        main = 0
+        while main in first:
+            main = first[main]
+        others = (row for row in range(len(depths)) if row not in first and row != main)
+        leaves = [main, *others]
+        paths: list[list[int]] = [[] for _ in depths]
+        for path, row in enumerate(leaves):
+            while row:
+                paths[row].append(path)
+                row = parents[row - 1]
+            paths[0].append(path)
+        return cls(depths, paths, [depths[leaf] + 1 for leaf in leaves])
+
+    def shared(self, path: int, rows: Sequence[int]) -> int:
+        """How many of ``rows``, which lead down from the root, are also on a path."""
+        return sum(path in self.paths[row] for row in rows)
 
 
-class Branches:
-    """A TreeDecoder for a model whose context holds `MAX_PATHS` sequences in shared cells.
+class TreeTarget(Protocol):
+    """What verifying a tree needs of a model; see `model.LlamaModel`."""
+
+    min_width: int
+
+    def begin_tree(self) -> int: ...
+
+    def decode_tree(self, batch: Any, position: int) -> Logits: ...
+
+    def commit_tree(self, tokens: Sequence[int]) -> None: ...
+
+    def decode(self, tokens: Sequence[int], rows: int) -> Logits: ...
+
+
+class LlamaTrees:
+    """A TreeDecoder for a model whose ``context`` holds `MAX_PATHS` sequences in shared cells.
 
     A token sees the cells that carry the first of its sequences, up to its own position
     (`llama_kv_cache::set_input_kq_mask`): one that carries all the paths that lead through it sees
@@ -29,16 +75,15 @@ class Branches:
 
     paths = MAX_PATHS
 
-    def __init__(self, model: "LlamaModel") -> None:
-        asked = model.options.branches
-        self.by_value = asked == "auto"
-        self.branches = BRANCHES.high if asked == "auto" else asked
+    def __init__(self, model: TreeTarget, context: Any, branches: Branches) -> None:
+        self.by_value = branches == "auto"
+        self.branches = BRANCHES.high if branches == "auto" else branches
         self._model = model
         self._llama = llama_library.library()
-        self._memory: Any = self._llama.llama_get_memory(model.context)
+        self._memory: Any = self._llama.llama_get_memory(context)
         self._batch = TreeBatch(self._llama, MAX_ROWS, MAX_PATHS)
         self._tokens: list[int] = []  # of the last pass, its filling included
-        self._tree = Tree.of(())
+        self._tree = TreeRows.of(())
         self._begin = 0  # position of its root
 
     def decode(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
@@ -48,12 +93,12 @@ class Branches:
         """
         self._begin = self._model.begin_tree()
         self._tokens = [*tokens, *[tokens[-1]] * (self._model.min_width - len(tokens))]
-        self._tree = Tree.of([*parents, *range(len(tokens) - 1, len(self._tokens) - 1)])
+        self._tree = TreeRows.of([*parents, *range(len(tokens) - 1, len(self._tokens) - 1)])
         with held_interrupt():
-            self._bring_up(len(self._tree.lengths))
+            self._copy_text(len(self._tree.lengths))
             positions = [self._begin + depth for depth in self._tree.depths]
             self._batch.fill(self._tokens, positions, self._tree.paths)
-            return self._model.run(self._batch.native, self._begin)[: len(tokens)]
+            return self._model.decode_tree(self._batch.native, self._begin)[: len(tokens)]
 
     def commit(self, rows: Sequence[int]) -> None:
         """See `TreeDecoder`.
@@ -61,36 +106,36 @@ class Branches:
         While passes are widened, to tell rounding from mistakes, tokens behind a row that is left
         out are read again: so they lie in the cells that they would have without a tree.
         """
-        way = [0, *rows]
-        in_order = [row for place, row in enumerate(way) if row == place]  # a beginning of it
-        kept = in_order if self._model.min_width > 1 else way
+        accepted = [0, *rows]
+        in_order = [row for place, row in enumerate(accepted) if row == place]  # a beginning of it
+        kept = in_order if self._model.min_width > 1 else accepted
         with held_interrupt():
-            self._drop(kept)
+            self._drop_others(kept)
             self._model.commit_tree([self._tokens[row] for row in kept])
-        if len(kept) < len(way):
-            self._model.decode([self._tokens[row] for row in way[len(kept) :]], 0)
+        if len(kept) < len(accepted):
+            self._model.decode([self._tokens[row] for row in accepted[len(kept) :]], 0)
 
     def free(self) -> None:
-        """Give back what passes are written into."""
+        """Free the batch."""
         self._batch.free()
 
-    def _bring_up(self, paths: int) -> None:
+    def _copy_text(self, paths: int) -> None:
         """Let the sequences of so many paths hold the text."""
         for path in range(1, paths):
             held = self._llama.llama_memory_seq_pos_max(self._memory, path) + 1
             if held < self._begin:
                 self._llama.llama_memory_seq_cp(self._memory, LIVE, path, held, self._begin)
 
-    def _drop(self, way: Sequence[int]) -> None:
-        """Leave of the last pass this way in the text; of other paths what they share with it."""
-        tree, end = self._tree, self._begin + len(way)
-        if max(tree.lengths) > len(way):
+    def _drop_others(self, rows: Sequence[int]) -> None:
+        """Leave these rows of the last pass in the text; of other paths what they share with it."""
+        tree, end = self._tree, self._begin + len(rows)
+        if max(tree.lengths) > len(rows):
             self._llama.llama_memory_seq_rm(self._memory, EVERY, end, -1)
         for path, length in enumerate(tree.lengths):
-            shared = tree.shared(path, way)
-            if shared < min(length, len(way)):
+            shared = tree.shared(path, rows)
+            if shared < min(length, len(rows)):
                 self._llama.llama_memory_seq_rm(self._memory, path, self._begin + shared, -1)
-        taken = tree.paths[way[-1]][0]
+        taken = tree.paths[rows[-1]][0]
         if taken != LIVE:
-            begin = self._begin + tree.shared(LIVE, way)
+            begin = self._begin + tree.shared(LIVE, rows)
             self._llama.llama_memory_seq_cp(self._memory, taken, LIVE, begin, end)

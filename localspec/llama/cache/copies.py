@@ -1,4 +1,4 @@
-"""Copies of recurrent states in host memory, and where a context can return to with them."""
+"""States of a context copied to host memory, and where it can return to with them."""
 
 import ctypes
 from collections.abc import Sequence
@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from localspec.llama import llama_library
 
 LIVE = 0  # id of the sequence that is answered
 EVERY = -1  # in place of an id: all sequences
@@ -21,22 +23,22 @@ class ReusableLengths(NamedTuple):
     copies: tuple[Copy, ...] = ()
 
     def last(self, length: int) -> int:
-        """The greatest of no more than ``length`` tokens; 0 where all must be read again."""
+        """The greatest reusable length up to ``length``; 0 where all must be read again."""
         if length >= self.first:
             return length
         return max((at for at, _ in self.copies if at <= length), default=0)
 
     @property
     def n_bytes(self) -> int:
-        """Of the copies, in host memory."""
+        """Bytes of the copies, in host memory."""
         return sum(copy.nbytes for _, copy in self.copies)
 
 
 class Anchors:
     """Copies of the recurrent state in host memory, at the ends of the last prompts and answers.
 
-    A conversation returns there when an answer is written again, when its thoughts are left out,
-    or when another question follows it.
+    A conversation returns there when an answer is written again, its reasoning is left out, or
+    another question follows it.
     """
 
     def __init__(self, llama: Any, context: Any, most: int) -> None:
@@ -49,11 +51,11 @@ class Anchors:
 
     @property
     def copies(self) -> tuple[Copy, ...]:
-        """With the lengths they are of, the shortest first; their bytes are never changed."""
+        """Copies with their lengths, the shortest first; their bytes are never changed."""
         return tuple(self._copies)
 
     def restore_copies(self, copies: Sequence[Copy]) -> None:
-        """Have these and no others."""
+        """Replace the copies by these."""
         self._copies, self._passing = [*copies][-self._most :], None
 
     def add(self, length: int, *, passing: bool = False) -> None:
@@ -69,12 +71,8 @@ class Anchors:
             return
         self._copies = [each for each in self._copies if each[0] != self._passing]
         self._passing = length if passing else None
-        size = self._llama.llama_state_seq_get_size_ext(self._context, LIVE, _PARTIAL)
-        copy = np.empty(size, np.uint8)
-        read = self._llama.llama_state_seq_get_data_ext(
-            self._context, pointer(copy), size, LIVE, _PARTIAL
-        )
-        if read == size:
+        copy = copy_state(self._llama, self._context, LIVE, _PARTIAL)
+        if len(copy):
             self._copies = [*self._copies, (length, copy)][-self._most :]
 
     def restore(self, length: int) -> int:
@@ -85,17 +83,15 @@ class Anchors:
         self.forget(length)
         if self._copies:
             at, copy = self._copies[-1]
-            taken = self._llama.llama_state_seq_set_data_ext(
-                self._context, pointer(copy), len(copy), LIVE, _PARTIAL
-            )
-            if taken == len(copy) and cut(self._llama, self._memory, at):
+            taken = _write_state(self._llama, self._context, LIVE, copy, _PARTIAL)
+            if taken and cut(self._llama, self._memory, at):
                 return at
             self._copies.clear()
         self._llama.llama_memory_clear(self._memory, True)
         return 0
 
     def last(self, length: int) -> int:
-        """Of how many tokens the copy is that `restore` would return to; 0 without one."""
+        """The length that `restore` would return to; 0 without a copy."""
         return max((at for at, _ in self._copies if at <= length), default=0)
 
     def forget(self, length: int) -> None:
@@ -109,6 +105,33 @@ def cut(llama: Any, memory: Any, length: int) -> bool:
     return bool(dropped) and llama.llama_memory_seq_pos_max(memory, LIVE) == length - 1
 
 
-def pointer(array: NDArray[np.uint8]) -> Any:
-    """The bytes of an array, as llama.cpp takes a state."""
+def copy_state(llama: Any, context: Any, sequence: int, flags: int = 0) -> NDArray[np.uint8]:
+    """llama.cpp's state of a sequence; empty where it gives none."""
+    state = np.empty(llama.llama_state_seq_get_size_ext(context, sequence, flags), np.uint8)
+    read = llama.llama_state_seq_get_data_ext(context, _pointer(state), len(state), sequence, flags)
+    return state[:read]
+
+
+def restore_state(
+    llama: Any, context: Any, sequence: int, state: NDArray[np.uint8], length: int
+) -> bool:
+    """Let a sequence hold ``length`` tokens as a copied state says; whether it does.
+
+    llama.cpp checks sizes and types (`state_read_meta`, `state_read_data`), and here is checked
+    that there are cells up to the last token.
+    """
+    with llama_library.log.watch():
+        taken = _write_state(llama, context, sequence, state, 0)
+    last = llama.llama_memory_seq_pos_max(llama.llama_get_memory(context), sequence)
+    return taken and last == length - 1
+
+
+def _write_state(
+    llama: Any, context: Any, sequence: int, state: NDArray[np.uint8], flags: int
+) -> bool:
+    read = llama.llama_state_seq_set_data_ext(context, _pointer(state), len(state), sequence, flags)
+    return bool(read == len(state))
+
+
+def _pointer(array: NDArray[np.uint8]) -> Any:
     return array.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))

@@ -5,49 +5,49 @@ copy that was made before, and what follows the copy is read again.
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from localspec.llama.cache.copies import EVERY, LIVE, Anchors, Copy, ReusableLengths, cut
-from localspec.llama.memory.recurrent import ANCHORS, SNAPSHOTS
+from localspec.llama.memory.layer_cache import ANCHORS, SNAPSHOTS
 
 _COPY = 1  # id of a sequence
 
 
-class Rollback(Protocol):
-    """Takes back the end of what the memory holds.
+class Rollback:
+    """The strategy that works on any memory, and the base of others: everything is read again.
 
-    Lengths are numbers of tokens from the beginning. ``name`` says which way it is.
+    Lengths are numbers of tokens from the beginning.
     """
 
-    name: ClassVar[str]
+    name: ClassVar[str] = "reread"
+
+    def __init__(self, llama: Any, context: Any) -> None:
+        self._llama = llama
+        self._memory = llama.llama_get_memory(context)
 
     def checkpoint(self, length: int, most: int) -> None:
         """The memory holds ``length`` tokens; of those read next, up to ``most`` may be undone."""
-        ...
 
     def anchor(self, length: int) -> None:
         """The memory holds ``length`` tokens, to which a later prompt may want to return."""
-        ...
-
-    def returns_to(self, length: int, held: int) -> int:
-        """What `rewind` to ``length``, less than ``held``, would leave at least."""
-        ...
-
-    def reusable_lengths(self, held: int) -> ReusableLengths:
-        """Where a copy of the state of the ``held`` tokens can return to."""
-        ...
-
-    def restore_copies(self, copies: Sequence[Copy]) -> None:
-        """The memory was given such a copy, whose reach has these copies."""
-        ...
 
     def observe(self, width: int) -> None:
         """A pass of ``width`` tokens was read."""
-        ...
+
+    def returns_to(self, length: int, held: int) -> int:
+        """What `rewind` to ``length``, less than ``held``, would leave at least."""
+        return 0
+
+    def reusable_lengths(self, held: int) -> ReusableLengths:
+        """Where a copy of the state of the ``held`` tokens can return to."""
+        return ReusableLengths(held)
+
+    def restore_copies(self, copies: Sequence[Copy]) -> None:
+        """The memory was given such a copy, with these copies of earlier states."""
 
     def is_whole(self, length: int) -> bool:
         """Whether the memory, which ends at ``length``, holds all that the next token needs."""
-        ...
+        return True
 
     def rewind(self, length: int, held: int | None) -> int:
         """Undo everything at ``length`` and beyond; how many tokens the memory now holds.
@@ -55,46 +55,34 @@ class Rollback(Protocol):
         These are no more than ``length``; those between must be read again. ``held`` is how many
         it held before, None where an interrupted pass may have changed it.
         """
-        ...
+        self._llama.llama_memory_clear(self._memory, True)
+        return 0
 
 
-class Trim:
+class Trim(Rollback):
     """Drops the cells of an attention cache; nothing is read again.
 
     ``sliding`` is the window of sliding layers, 0 for none. llama.cpp removes the end of such a
     cache whether or not the cells before it are still there; its server checks as is done here
-    (`pos_min_thold`). Cells of other sequences stay, unless ``sequence`` is `EVERY`, which is for
+    (`pos_min_thold`), and of such layers a copied state has only the last window
+    (`is_masked_swa`). Cells of other sequences stay, unless ``sequence`` is `EVERY`, which is for
     contexts of one text without sliding layers.
     """
 
-    name: ClassVar[str] = "trim"
+    name = "trim"
 
     def __init__(self, llama: Any, context: Any, sliding: int, sequence: int = LIVE) -> None:
-        self._llama = llama
-        self._memory = llama.llama_get_memory(context)
+        super().__init__(llama, context)
         self._sliding = sliding
         self._sequence = sequence
         self._is_alone = sequence == EVERY or llama.llama_n_seq_max(context) == 1
 
-    def checkpoint(self, length: int, most: int) -> None:
-        """Nothing to prepare."""
-
-    def anchor(self, length: int) -> None:
-        """Nothing to prepare."""
-
     def returns_to(self, length: int, held: int) -> int:
-        """Anywhere, but where sliding layers lack the window before it."""
+        """See `Rollback`: anywhere, but where sliding layers lack the window before it."""
         return length if self.is_whole(length) else 0
 
     def reusable_lengths(self, held: int) -> ReusableLengths:
-        """Anywhere, but of sliding layers only the last window is copied (`is_masked_swa`)."""
         return ReusableLengths(held if 0 < self._sliding < held else 0)
-
-    def restore_copies(self, copies: Sequence[Copy]) -> None:
-        """There are none."""
-
-    def observe(self, width: int) -> None:
-        """Nothing to learn."""
 
     def rewind(self, length: int, held: int | None) -> int:
         """Drop the cells; all of them where a sliding window has moved on."""
@@ -103,9 +91,8 @@ class Trim:
         if length and dropped and self.is_whole(length):
             return length
         if self._is_alone:  # also of what a made-up state may have left under other names
-            self._llama.llama_memory_clear(self._memory, True)
-        else:
-            drop(self._memory, self._sequence, 0, -1)
+            return super().rewind(length, held)
+        drop(self._memory, self._sequence, 0, -1)
         return 0
 
     def is_whole(self, length: int) -> bool:
@@ -116,46 +103,30 @@ class Trim:
         return 0 <= first <= max(0, length - self._sliding)
 
 
-class Reread:
-    """Reads everything again: for a memory on which no other way works."""
+class _Anchored(Rollback):
+    """Returns to copies of a recurrent state, the anchors, if to nothing else."""
 
-    name: ClassVar[str] = "reread"
-
-    def __init__(self, llama: Any, context: Any) -> None:
-        self._llama = llama
-        self._memory = llama.llama_get_memory(context)
-
-    def checkpoint(self, length: int, most: int) -> None:
-        """Nothing to prepare."""
+    def __init__(self, llama: Any, context: Any, anchors: int) -> None:
+        super().__init__(llama, context)
+        self._ubatch = int(llama.llama_n_ubatch(context))
+        self._anchors = Anchors(llama, context, anchors)
 
     def anchor(self, length: int) -> None:
-        """Nothing to prepare."""
+        """Copy the state for later prompts."""
+        self._anchors.add(length)
 
     def returns_to(self, length: int, held: int) -> int:
-        """Nowhere."""
-        return 0
+        return self._anchors.last(length)
 
     def reusable_lengths(self, held: int) -> ReusableLengths:
-        """Nowhere but where it is."""
-        return ReusableLengths(held)
+        return ReusableLengths(held, self._anchors.copies)
 
     def restore_copies(self, copies: Sequence[Copy]) -> None:
-        """There are none."""
-
-    def observe(self, width: int) -> None:
-        """Nothing to learn."""
-
-    def is_whole(self, length: int) -> bool:
-        """A state is whole, or it is not there."""
-        return True
-
-    def rewind(self, length: int, held: int | None) -> int:
-        """Empty the memory."""
-        self._llama.llama_memory_clear(self._memory, True)
-        return 0
+        """Count them as anchors."""
+        self._anchors.restore_copies(copies)
 
 
-class Fork:
+class Fork(_Anchored):
     """Shares the recurrent state with a second sequence, which keeps it when the first moves on.
 
     Copying an empty range of positions copies no cell of an attention cache, while the recurrent
@@ -163,69 +134,46 @@ class Fork:
     live sequence then writes into another cell. It costs no copy and a second state.
 
     ``sliding`` is as for `Trim`: sliding layers reuse cells once a micro-batch was read behind the
-    window, so that the shared state counts only near its mark. Anchors hold such cells themselves
-    (`llama_kv_cache_iswa::state_write`).
+    window, so that the shared state counts only near its checkpoint. Anchors hold such cells
+    themselves (`llama_kv_cache_iswa::state_write`).
     """
 
-    name: ClassVar[str] = "fork"
+    name = "fork"
 
     def __init__(self, llama: Any, context: Any, sliding: int) -> None:
-        self._llama = llama
-        self._memory = llama.llama_get_memory(context)
+        super().__init__(llama, context, ANCHORS)
         self._sliding = sliding
-        self._ubatch = int(llama.llama_n_ubatch(context))
-        self._anchors = Anchors(llama, context, ANCHORS)
-        self._marked: int | None = None
-        self._since = 0  # tokens read behind the mark
+        self._checkpoint: int | None = None
+        self._since = 0  # tokens read behind the checkpoint
 
     def checkpoint(self, length: int, most: int) -> None:
         """Share the present state, unless the copy is that one already."""
-        if length == self._marked:
+        if length == self._checkpoint:
             return
-        self._marked = None  # until it is true: Ctrl-C may come in between
+        self._checkpoint = None  # until it is true: Ctrl-C may come in between
         self._llama.llama_memory_seq_cp(self._memory, LIVE, _COPY, length, length)
-        self._marked, self._since = length, 0
-
-    def anchor(self, length: int) -> None:
-        """Keep a copy for later prompts."""
-        self._anchors.add(length)
-
-    def returns_to(self, length: int, held: int) -> int:
-        """To an anchor, if not to what is shared."""
-        return self._anchors.last(length)
-
-    def reusable_lengths(self, held: int) -> ReusableLengths:
-        """Where it is, and to the anchors."""
-        return ReusableLengths(held, self._anchors.copies)
-
-    def restore_copies(self, copies: Sequence[Copy]) -> None:
-        """Count them as anchors."""
-        self._anchors.restore_copies(copies)
+        self._checkpoint, self._since = length, 0
 
     def observe(self, width: int) -> None:
-        """So many tokens more are behind the mark."""
+        """Count the tokens behind the checkpoint."""
         self._since += width
-
-    def is_whole(self, length: int) -> bool:
-        """A state is whole, or it is not there."""
-        return True
 
     def rewind(self, length: int, held: int | None) -> int:
         """Return to the shared state, or to an anchor that is behind it."""
         if self._sliding and (held is None or self._since > self._ubatch):
-            self._marked = None  # sliding layers may have lost the window before it
-        marked = self._marked
-        if marked and self._anchors.last(length) <= marked <= length:
-            self._llama.llama_memory_seq_cp(self._memory, _COPY, LIVE, marked, marked)
-            if cut(self._llama, self._memory, marked):
+            self._checkpoint = None  # sliding layers may have lost the window before it
+        shared = self._checkpoint
+        if shared and self._anchors.last(length) <= shared <= length:
+            self._llama.llama_memory_seq_cp(self._memory, _COPY, LIVE, shared, shared)
+            if cut(self._llama, self._memory, shared):
                 self._anchors.forget(length)
                 self._since = 0
-                return marked
-        self._marked = None
+                return shared
+        self._checkpoint = None
         return self._anchors.restore(length)
 
 
-class Snapshots:
+class Snapshots(_Anchored):
     """Lets llama.cpp keep the states after each of the last tokens of a pass (`n_rs_seq`).
 
     Nothing is read again. `llama_memory_recurrent::seq_rm` would also agree to what no snapshot was
@@ -233,14 +181,11 @@ class Snapshots:
     each pass allows one rollback. Where more is to be undone, a copy is made before.
     """
 
-    name: ClassVar[str] = "snapshots"
+    name = "snapshots"
 
     def __init__(self, llama: Any, context: Any) -> None:
-        self._llama = llama
-        self._memory = llama.llama_get_memory(context)
+        super().__init__(llama, context, 1 + ANCHORS)
         self._depth = int(llama.llama_n_rs_seq(context))
-        self._ubatch = int(llama.llama_n_ubatch(context))
-        self._anchors = Anchors(llama, context, 1 + ANCHORS)
         self._allowed = 0
 
     def checkpoint(self, length: int, most: int) -> None:
@@ -248,31 +193,13 @@ class Snapshots:
         if most > min(self._depth, self._ubatch - 1):
             self._anchors.add(length, passing=True)
 
-    def anchor(self, length: int) -> None:
-        """Keep a copy for later prompts."""
-        self._anchors.add(length)
-
-    def returns_to(self, length: int, held: int) -> int:
-        """To a snapshot or an anchor."""
-        if held - length <= self._allowed:
-            return length
-        return self._anchors.last(length)
-
-    def reusable_lengths(self, held: int) -> ReusableLengths:
-        """Where it is, and to the anchors."""
-        return ReusableLengths(held, self._anchors.copies)
-
-    def restore_copies(self, copies: Sequence[Copy]) -> None:
-        """Count them as anchors."""
-        self._anchors.restore_copies(copies)
-
     def observe(self, width: int) -> None:
         """A pass has snapshots of the tokens of its last micro-batch."""
         self._allowed = min(self._depth, (width - 1) % self._ubatch)
 
-    def is_whole(self, length: int) -> bool:
-        """A state is whole, or it is not there."""
-        return True
+    def returns_to(self, length: int, held: int) -> int:
+        """To a snapshot or an anchor."""
+        return length if held - length <= self._allowed else super().returns_to(length, held)
 
     def rewind(self, length: int, held: int | None) -> int:
         """Return to a snapshot, or to a copy."""
@@ -284,24 +211,26 @@ class Snapshots:
         return self._anchors.restore(length)
 
 
-def configure(params: Any, way: str) -> None:
-    """Set what a way needs in `llama_context_params`."""
-    if way == Fork.name:
+def configure(params: Any, strategy: str) -> None:
+    """Set what a strategy needs in `llama_context_params`."""
+    if strategy == Fork.name:
         params.n_seq_max, params.kv_unified = 2, True
-    elif way == Snapshots.name:
+    elif strategy == Snapshots.name:
         params.n_rs_seq = SNAPSHOTS
 
 
-def make_rollback(llama: Any, model: Any, context: Any, way: str, sequence: int = LIVE) -> Rollback:
-    """The way for a context that was configured for it; `Trim` for one sequence, or `EVERY`.
+def make_rollback(
+    llama: Any, model: Any, context: Any, strategy: str, sequence: int = LIVE
+) -> Rollback:
+    """The strategy of a context that was configured for it; ``sequence`` is for `Trim`.
 
     Architectures without snapshots set `n_rs_seq` to 0: `llm_arch_supports_rs_rollback`.
     """
     sliding = int(llama.llama_model_n_swa(model))
-    if way == Trim.name:
+    if strategy == Trim.name:
         return Trim(llama, context, sliding, sequence)
-    if way == Fork.name:
+    if strategy == Fork.name:
         return Fork(llama, context, sliding)
-    if way == Snapshots.name and llama.llama_n_rs_seq(context):
+    if strategy == Snapshots.name and llama.llama_n_rs_seq(context):
         return Snapshots(llama, context)
-    return Reread(llama, context)
+    return Rollback(llama, context)

@@ -1,4 +1,4 @@
-"""What a model has read, in a file: its tokens and llama.cpp's state of them, checked before use.
+"""A file with a model's tokens and llama.cpp's state of them, checked before use.
 
     magic, 16 bytes | length of the header, u32 | header, JSON | tokens, i32 each | state
 
@@ -55,7 +55,7 @@ def require_state_file(path: Path) -> None:
 
 
 def write_state(path: Path, model: LlamaModel) -> int:
-    """Keep what the model holds; the bytes written. Only the user may read a new file.
+    """Write the model's tokens and state; returns the bytes. Only the user may read a new file.
 
     Raises OSError when it cannot be written; whatever was there is then unchanged.
     """
@@ -75,7 +75,7 @@ def write_state(path: Path, model: LlamaModel) -> int:
 
 
 def read_state(path: Path, model: LlamaModel) -> None:
-    """Let the model hold what the file says, unless it was made by another or is damaged.
+    """Restore the model from the file, unless another model made it or it is damaged.
 
     Raises OSError when it cannot be read, and ValueError with the reason, a clause, for a file that
     must not be used; the model is then as before, or empty.
@@ -115,7 +115,7 @@ def _read_header(file: BinaryIO) -> dict[str, Any]:
 
 
 def _require_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    """Raise ValueError with the first difference between the makings of two states."""
+    """Raise ValueError with the first difference between what two states were made with."""
     if found.get("format") != wanted["format"]:
         raise ValueError("another version of localspec wrote it")
     if found.get("model") != wanted["model"]:

@@ -11,9 +11,9 @@ import numpy as np
 from localspec.core.config import MAX_DRAFT_TOKENS, LoadOptions
 from localspec.core.errors import EngineError
 from localspec.llama import llama_library
+from localspec.llama.batch import read_logits
 from localspec.llama.cache.rollback import Trim
-from localspec.llama.heads.states import States
-from localspec.llama.heads.unstable import unstable
+from localspec.llama.heads.hidden_states import States, unstable
 from localspec.llama.model import LlamaModel
 from localspec.llama.parameters import context_parameters
 from localspec.llama.weights import Weights
@@ -49,7 +49,8 @@ class HeadContext:
         self.size = min(options.batch_size, options.ubatch_size)
         self._loaded = None if header is None else Weights(header, self._options)
         self._weights = self._loaded or target.weights
-        self._context: Any = None
+        self.header = self._weights.header
+        self.handle: Any = None  # of llama.cpp
         self._batch: Any = None
         try:
             self._n_ctx = n_ctx
@@ -57,14 +58,14 @@ class HeadContext:
             params.ctx_other = target.context
             if mtp:
                 params.ctx_type = self._llama.LLAMA_CONTEXT_TYPE_MTP
-            self._context, self.memory = self._weights.new_context(params)
+            self.handle, self.memory = self._weights.new_context(params)
             if self._loaded is not None:
                 self.memory += self._loaded.memory
             self.n_vocab = self._weights.n_vocab
             self.width: int = self._llama.llama_model_n_embd_out(self._weights.handle)
-            self._memory = self._llama.llama_get_memory(self._context)
-            self._batch = self._llama.llama_batch_ext_init(self._context)
-            unstable().llama_set_embeddings_nextn(self._context, True, True)
+            self._memory = self._llama.llama_get_memory(self.handle)
+            self._batch = self._llama.llama_batch_ext_init(self.handle)
+            unstable().llama_set_embeddings_nextn(self.handle, True, True)
         except BaseException:
             self.close()
             raise
@@ -72,16 +73,6 @@ class HeadContext:
     def settings(self) -> dict[str, object]:
         """Which file is loaded, and how, as plain data."""
         return self._weights.settings(self._n_ctx, self._threads)
-
-    @property
-    def header(self) -> ModelHeader:
-        """Of the file that holds the heads."""
-        return self._weights.header
-
-    @property
-    def handle(self) -> Any:
-        """llama.cpp's handle of the context."""
-        return self._context
 
     def decode(
         self,
@@ -104,24 +95,23 @@ class HeadContext:
         positions = range(end, end + len(features))
         self._fill(None, positions, features, len(features))
         self._process(self._llama.LLAMA_PROCESS_TYPE_ENCODE, positions)
-        rows = unstable().llama_get_embeddings_nextn(self._context)
+        rows = unstable().llama_get_embeddings_nextn(self.handle)
         return np.ctypeslib.as_array(rows, (len(features), self.width))
 
     def logits(self, rows: int) -> Logits:
         """Of the first ``rows`` outputs of the last pass, valid until the next."""
         if rows == 0:
             return np.empty((0, self.n_vocab), np.float32)
-        pointer = self._llama.llama_get_logits(self._context)
-        return np.ctypeslib.as_array(pointer, (rows, self.n_vocab))
+        return read_logits(self._llama, self.handle, rows, self.n_vocab)
 
     def own_state(self, index: int) -> States:
         """The head's own state behind the token at ``index`` of the last pass; a copy."""
-        row = unstable().llama_get_embeddings_nextn_ith(self._context, index)
+        row = unstable().llama_get_embeddings_nextn_ith(self.handle, index)
         return np.ctypeslib.as_array(row, (self.width,)).copy()
 
     def synchronize(self) -> None:
         """Wait until all passes are computed, as reading logits or states does."""
-        self._llama.llama_synchronize(self._context)
+        self._llama.llama_synchronize(self.handle)
 
     def forget(self, position: int) -> None:
         """Forget what is at ``position`` and beyond."""
@@ -135,11 +125,11 @@ class HeadContext:
         """Free everything but what is the target's; harmless when called twice."""
         if self._batch:
             self._llama.llama_batch_ext_free(self._batch)
-        if self._context:
-            self._llama.llama_free(self._context)
+        if self.handle:
+            self._llama.llama_free(self.handle)
         if self._loaded is not None:
             self._loaded.close()
-        self._context = self._batch = None
+        self.handle = self._batch = None
 
     def _fill(
         self,
@@ -171,8 +161,8 @@ class HeadContext:
 
     def _process(self, kind: int, positions: Sequence[int]) -> None:
         slow = len(positions) > MAX_DRAFT_TOKENS + 1
-        with llama_library.interruptible(self._context) if slow else nullcontext():
-            code = self._llama.llama_process(self._context, kind, self._batch)
+        with llama_library.interruptible(self.handle) if slow else nullcontext():
+            code = self._llama.llama_process(self.handle, kind, self._batch)
         if code != 0:
             raise EngineError(
                 f"llama.cpp could not compute the head at position {positions[0]} (code {code}).",

@@ -7,8 +7,7 @@ import numpy as np
 from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.llama.heads.context import HeadContext
 from localspec.llama.heads.head import Head
-from localspec.llama.heads.states import States
-from localspec.llama.heads.taps import Tap
+from localspec.llama.heads.hidden_states import States, Tap
 from localspec.llama.model import LlamaModel
 from localspec.speculative.loop import Logits
 
@@ -75,5 +74,4 @@ class DFlashHead(Head):
         self._written = min(self._written, max(0, length - self.offset))
 
     def _logits(self, rows: int) -> Logits:
-        """See `Head._logits`."""
         return self._said[:rows]

@@ -1,11 +1,11 @@
-"""EAGLE3: a head of one layer, fed with what goes into three layers of the target."""
+"""EAGLE3: a head of one layer, which reads what goes into three layers of the target."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
 from localspec.llama.heads.head import Head
-from localspec.llama.heads.states import States
+from localspec.llama.heads.hidden_states import States
 from localspec.speculative.loop import Logits
 
 
@@ -13,14 +13,13 @@ class Eagle3Head(Head):
     """Reads token x_p with what its encoder makes of the target's features at p - 1.
 
     The pair stands at position p - 1 of its cache, and the first token has none (arXiv 2503.01840,
-    `common_speculative_impl_draft_eagle3`). A head with a reduced vocabulary says minus infinity
+    `common_speculative_impl_draft_eagle3`). A head with a reduced vocabulary gives minus infinity
     for the target's other tokens: llama.cpp spreads its logits by ``d2t``.
     """
 
     offset = 1
 
     def _pass(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
-        """See `Head._pass`."""
         first = 1 if begin == 0 else 0
         tokens, begin = tokens[first:], begin + first
         self._outputs = 0

@@ -1,22 +1,18 @@
-"""A head as a TokenModel: which tokens it has read, and with whose hidden states."""
+"""Prediction heads as a TokenModel: which tokens were read, and with whose hidden states."""
 
 from collections.abc import Sequence
 
 from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.llama.batch import chunks
 from localspec.llama.heads.context import HeadContext
-from localspec.llama.heads.states import HiddenStates, States
-from localspec.llama.heads.taps import Tap, require_states
-from localspec.llama.memory.use import MemoryUse
+from localspec.llama.heads.hidden_states import HiddenStates, States, Tap, require_states
 from localspec.llama.model import LlamaModel
 from localspec.metadata.draft_kind import draft_kind
-from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import ALONE, Logits
 from localspec.speculative.prefix import common_prefix
 
-# Tokens of the target that a head leaves unread until it is asked for a proposal. A review of a
-# draft that is not used compares them; with more of them, it would look through a window on the
-# context (`ModelDrafter`), where the target's states do not fit.
+# Tokens of the target that a head leaves unread until it is asked for a proposal. With more of
+# them, `ModelDrafter` would move its window on the context, where the target's states do not fit.
 LAG = 32
 ROOM = MAX_DRAFT_TOKENS + 2  # tokens behind the target's context, so that no window ever moves
 _NARROW = 16  # tokens of which logits nobody asked for cost less than another pass
@@ -26,19 +22,21 @@ _WIDEST_VERIFICATION = MAX_DRAFT_TOKENS + 10  # with tokens that are read again 
 class Head:
     """A TokenModel that reads a token together with the target's state behind the one before it.
 
-    The target says what it reads, and the head reads it as well: a prompt chunk by chunk, and what
-    was verified when the next proposal is asked for, in its first step. Drafted tokens are read
-    with the head's own states, and always forgotten at the next `keep`: their place is taken by
-    what the target makes of them. Tokens that the target read unheard, such as a restored prompt
-    cache, count as read; the head begins behind them.
+    The head hears what its target reads (`_listen`) and reads it as well: a prompt chunk by chunk,
+    what was verified in the first step of the next proposal. Drafted tokens are read
+    with the head's own states, and always forgotten at the next `truncate`: their place is taken by
+    what the target makes of them. Tokens whose states the target did not hand out, such as a
+    restored prompt cache, count as read; the head begins behind them.
 
-    A subclass says how tokens are read: `_pass`, `_draft`.
+    A subclass says how tokens are read: `_pass`, `_draft`. ``memory`` is what llama.cpp allocated
+    for the head alone, ``header`` that of its file.
     """
 
     reads_along = True
     gives_prompt_row = False  # it reads no prompts by itself
     batch_share = ALONE
     tree = None
+    overridden = frozenset[str]()  # a head takes its values from the file
     pending = 0  # rows to be read again
     block_size: int | None = None  # most tokens of a proposal that is paid with its first
     offset = 0  # how much less the position of a token is in llama.cpp's cache
@@ -49,25 +47,17 @@ class Head:
         self._tap = tap
         self._states = HiddenStates(tap.width)
         self._ahead: States | None = None  # what the last pass says for a token drafted by it
-        self._tokens: list[int] = []
+        self.tokens: list[int] = []  # read, or before the first one heard of; not to be changed
         self._true = 0  # how many of them were read with the target's own states
         self._torn = False  # true while our list and llama.cpp's cache may differ
         self._heard = False
         self._outputs = 0  # rows of logits that the last pass has
         self.n_ctx = target.n_ctx + ROOM
+        self.header = context.header
+        self.memory = context.memory
         self.n_vocab = context.n_vocab
         tap.switch(True)
         target.listener = self._listen
-
-    @property
-    def header(self) -> ModelHeader:
-        """Of the file that holds the head."""
-        return self._context.header
-
-    @property
-    def overridden(self) -> frozenset[str]:
-        """No key: a head takes its values from the file."""
-        return frozenset()
 
     def settings(self) -> dict[str, object]:
         """What a result obtained with this head depends on, as plain data."""
@@ -75,17 +65,7 @@ class Head:
         spec_type = "draft-mtp" if kind.is_model else kind.spec_type  # of a whole model: its own
         return self._context.settings() | {"spec_type": spec_type}
 
-    @property
-    def memory(self) -> MemoryUse:
-        """What llama.cpp allocated for the head alone."""
-        return self._context.memory
-
     # -- TokenModel ------------------------------------------------------------------------
-
-    @property
-    def tokens(self) -> list[int]:
-        """The tokens read, and those before the first that it was told of; not to be changed."""
-        return self._tokens
 
     def decode(self, tokens: Sequence[int], rows: int) -> Logits:
         """Append ``tokens``; logits after the last ``rows``, valid until the next call.
@@ -104,7 +84,7 @@ class Head:
         self._cut(min(length, self._true))
 
     def checkpoint(self) -> None:
-        """Tokens read from here on may be taken back: they always may."""
+        """Nothing to prepare: tokens may always be taken back."""
 
     def close(self) -> None:
         """Free the head, before its target is freed; harmless when called twice."""
@@ -126,7 +106,7 @@ class Head:
             require_states(rows)
             self._heard = bool(len(tokens))
         first = min(position, self._true) if tokens else 0
-        self._cut(first + common_prefix(self._tokens[first : self._true], [*tokens]))
+        self._cut(first + common_prefix(self.tokens[first : self._true], [*tokens]))
         if not tokens:
             self._states.truncate(0)
         self._states.add(position, rows)
@@ -139,32 +119,32 @@ class Head:
     _reads_at_once = False  # tokens that may still be rejected are read as well
 
     def _follow(self, end: int) -> None:
-        self._read(self._target.tokens[len(self._tokens) : end], 0)
+        self._read(self._target.tokens[len(self.tokens) : end], 0)
 
     def _begin_behind(self, tokens: Sequence[int]) -> None:
         """Count tokens as read whose states nobody knows, in place of what was read."""
         self._cut(0)
-        self._tokens.extend(tokens)
+        self.tokens.extend(tokens)
         self._true = len(tokens)
 
     # -- reading ---------------------------------------------------------------------------
 
     def _read(self, tokens: Sequence[int], rows: int) -> None:
-        unknown = min(max(0, self._states.begin - len(self._tokens)), len(tokens) - rows)
+        unknown = min(max(0, self._states.begin - len(self.tokens)), len(tokens) - rows)
         if unknown > 0:
-            self._begin_behind([*self._tokens, *tokens[:unknown]])
+            self._begin_behind([*self.tokens, *tokens[:unknown]])
             tokens = tokens[unknown:]
         for chunk, outputs in chunks(tokens, rows, self._context.size):
-            begin, ahead = len(self._tokens), self._ahead
+            begin, ahead = len(self.tokens), self._ahead
             self._torn, self._ahead = True, None
             if begin > self._states.end and ahead is not None and len(chunk) == 1:
                 self._draft(chunk, begin, ahead)
             else:
                 states = self._states.inputs(begin, begin + len(chunk))
                 self._pass(chunk, begin, states, outputs)
-            self._tokens.extend(chunk)
+            self.tokens.extend(chunk)
             if self._true == begin:
-                self._true = max(begin, min(len(self._tokens), self._states.end + 1))
+                self._true = max(begin, min(len(self.tokens), self._states.end + 1))
             self._torn = False
         if rows == 0:
             self._context.synchronize()
@@ -197,9 +177,9 @@ class Head:
         return self._context.logits(self._outputs)[self._outputs - rows :]
 
     def _cut(self, length: int) -> None:
-        if length < len(self._tokens):
+        if length < len(self.tokens):
             self._torn, self._ahead = True, None
-            del self._tokens[length:]
+            del self.tokens[length:]
             self._true = min(self._true, length)
             self._forget(length)
             self._torn = False
@@ -207,8 +187,8 @@ class Head:
     def _mend(self) -> None:
         """After Ctrl-C in the middle of something: let llama.cpp hold what our list does."""
         if self._torn:
-            self._ahead, self._true = None, min(self._true, len(self._tokens))
-            self._forget(len(self._tokens))
+            self._ahead, self._true = None, min(self._true, len(self.tokens))
+            self._forget(len(self.tokens))
             self._torn = False
 
     def _forget(self, length: int) -> None:

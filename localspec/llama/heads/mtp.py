@@ -6,17 +6,15 @@ import numpy as np
 
 from localspec.llama.heads.context import HeadContext
 from localspec.llama.heads.head import Head
-from localspec.llama.heads.states import States
-from localspec.llama.heads.taps import Tap
-from localspec.llama.heads.unstable import unstable
+from localspec.llama.heads.hidden_states import States, Tap, unstable
 from localspec.llama.model import LlamaModel
 
 
 class MtpHead(Head):
     """One trained layer, used again for each drafted token.
 
-    At position p it reads token x_p with the target's state after p - 1, and says x_(p+1); zeros
-    stand before the first token, as in `common_speculative_impl_draft_mtp`.
+    At position p it reads token x_p with the target's state after p - 1, and predicts x_(p+1);
+    zeros stand before the first token, as in `common_speculative_impl_draft_mtp`.
     """
 
 
@@ -36,14 +34,12 @@ class ChainedHead(Head):
         self._first = 0  # position of the first drafted token
 
     def _pass(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:
-        """See `Head._pass`."""
         self._drafted, self._said, self._first = [], [], begin + len(tokens)
         for layer in reversed(range(self._layers)):  # the first one last: its logits count
             self._choose(layer, begin)
             self._compute(tokens, begin, states, outputs if layer == 0 else 0)
 
     def _draft(self, tokens: Sequence[int], begin: int, ahead: States) -> None:
-        """See `Head._draft`."""
         self._drafted.extend(tokens)
         self._said.append(ahead)
         self._choose(min(len(self._drafted), self._layers - 1), self._first)
@@ -56,7 +52,7 @@ class ChainedHead(Head):
 
 
 class SharedHead(Head):
-    """A head that looks into its target's own cache, and has none: Gemma 4's assistant.
+    """A head that attends to its target's own cache, and has none: Gemma 4's assistant.
 
     It has nothing to catch up with, and stays at one position while it drafts.
     """
@@ -64,7 +60,7 @@ class SharedHead(Head):
     _reads_at_once = True
 
     def truncate(self, length: int) -> None:
-        """See `Head.keep`; what the target took back has not to be read again either."""
+        """See `Head.truncate`; what the target took back has not to be read again either."""
         super().truncate(min(length, len(self._target.tokens)))
 
     def _compute(self, tokens: Sequence[int], begin: int, states: States, outputs: int) -> None:

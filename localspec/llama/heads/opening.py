@@ -9,9 +9,8 @@ from localspec.llama.heads.context import HeadContext
 from localspec.llama.heads.dflash import DFlashHead
 from localspec.llama.heads.eagle3 import Eagle3Head
 from localspec.llama.heads.head import ROOM, Head
+from localspec.llama.heads.hidden_states import Tap, unstable
 from localspec.llama.heads.mtp import ChainedHead, MtpHead, SharedHead
-from localspec.llama.heads.taps import LastState, LayerInputs
-from localspec.llama.heads.unstable import unstable
 from localspec.llama.model import LlamaModel
 from localspec.metadata.draft_kind import (
     ASSISTANTS,
@@ -37,9 +36,16 @@ def open_head(target: LlamaModel, header: ModelHeader | None, options: LoadOptio
     _require_fit(target.header, header, kind)
     if header is None and not target.options.load_heads:
         raise ValueError("the target was not loaded with load_heads")  # llama.cpp would abort
-    if kind.kind == "mtp":
-        return _open_mtp(target, header, options)
-    return _open_tapping(target, header, options, kind)
+    shares_cache = (header or target.header).architecture in ASSISTANTS
+    if kind.kind == "eagle3":  # whose graph makes room for the logits of a whole batch
+        options = replace(options, batch_size=BATCH.low, ubatch_size=BATCH.low)
+    n_ctx = target.n_ctx + (0 if shares_cache else ROOM)
+    context = HeadContext(target, header, options, mtp=kind.kind == "mtp", n_ctx=n_ctx)
+    try:
+        return _make_head(target, context, kind, shares_cache)
+    except BaseException:
+        context.close()
+        raise
 
 
 def _require_fit(target: ModelHeader, header: ModelHeader | None, kind: DraftKind) -> None:
@@ -52,41 +58,26 @@ def _require_fit(target: ModelHeader, header: ModelHeader | None, kind: DraftKin
             raise IncompatiblePair(finding.message, finding.hint)
 
 
-def _open_mtp(target: LlamaModel, header: ModelHeader | None, options: LoadOptions) -> Head:
-    source = header or target.header
-    shared = source.architecture in ASSISTANTS
-    n_ctx = target.n_ctx + (0 if shared else ROOM)
-    context = HeadContext(target, header, options, mtp=True, n_ctx=n_ctx)
-    tap = LastState(llama_library.library(), target.context, target.weights.handle)
-    try:
-        if shared:
+def _make_head(
+    target: LlamaModel, context: HeadContext, kind: DraftKind, shares_cache: bool
+) -> Head:
+    llama, model = llama_library.library(), target.weights.handle
+    if kind.kind == "mtp":
+        tap = Tap(target.context, (None,), llama.llama_model_n_embd_out(model))
+        if shares_cache:
             return SharedHead(target, context, tap)
-        layers = claimed_heads(source)
-        if layers > 1 and source.architecture in MTP_CHAINS:
+        layers = claimed_heads(context.header)
+        if layers > 1 and context.header.architecture in MTP_CHAINS:
             return ChainedHead(target, context, tap, layers)
         return MtpHead(target, context, tap)
-    except BaseException:
-        context.close()
-        raise
-
-
-def _open_tapping(
-    target: LlamaModel, header: ModelHeader | None, options: LoadOptions, kind: DraftKind
-) -> Head:
-    llama, eagle3 = llama_library.library(), kind.kind == "eagle3"
-    if eagle3:  # whose graph makes room for the logits of a whole batch
-        options = replace(options, batch_size=BATCH.low, ubatch_size=BATCH.low)
-    n_ctx = target.n_ctx + ROOM
-    context = HeadContext(target, header, options, mtp=False, n_ctx=n_ctx)
-    tap = LayerInputs(
-        llama, target.context, target.weights.handle, kind.target_layers, beyond_by_nextn=eagle3
-    )
-    try:
-        if eagle3:
-            return Eagle3Head(target, context, tap)
-        assert kind.mask_token is not None  # else it was refused above
-        llama.llama_set_causal_attn(context.handle, kind.causal)
-        return DFlashHead(target, context, tap, kind.block_size, kind.mask_token)
-    except BaseException:
-        context.close()
-        raise
+    each = llama.llama_model_n_embd(model)
+    if kind.kind == "eagle3":
+        # The id that is the number of layers means what the last one gives, had from the tap of MTP
+        # heads (`common_speculative_impl_draft_eagle3`; DFlash's does not do so).
+        last = llama.llama_model_n_layer(model)
+        taken = [None if layer == last else layer for layer in kind.target_layers]
+        return Eagle3Head(target, context, Tap(target.context, taken, each))
+    assert kind.mask_token is not None  # else it was refused above
+    llama.llama_set_causal_attn(context.handle, kind.causal)
+    tap = Tap(target.context, kind.target_layers, each)
+    return DFlashHead(target, context, tap, kind.block_size, kind.mask_token)

@@ -1,23 +1,17 @@
-"""Attention of a model: bytes of its KV cache, and whether flash attention computes it."""
+"""Whether flash attention computes a model, and the attention scores held without it."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from localspec.core import machine
 from localspec.core.config import BATCH, LoadOptions
-from localspec.llama.memory.recurrent import is_recurrent
-from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME
 from localspec.metadata.header import ModelHeader
 
-Shapes = Mapping[str, tuple[int, ...]]  # of a layer's tensors, by their names without its number
-
-# Of one or a few tokens behind 200 others, both ways cost the same on CPUs, whatever the geometry:
+# One to a few tokens behind 200 others cost the same with and without it on CPUs, of any geometry:
 # see benchmarks/attention.py. A context of so many tokens is on average half full.
 _SHORT_CTX = 512
 _MOST_SCORES = 2**28  # bytes of attention scores of one pass without flash attention
 _FLOAT = 4  # bytes
-_BOTH = frozenset({"falcon-h1"})  # attention and a recurrent state in each layer
 
 
 class AttentionChoice(NamedTuple):
@@ -100,41 +94,3 @@ def _has_own_small_keys(header: ModelHeader) -> bool:
     usual = (header.embedding_length or 0) // heads
     shares = header.get("attention.head_count_kv") not in (None, heads)
     return not shares and (usual if width is None else width) == 64
-
-
-def token_bytes(header: ModelHeader, index: int, shapes: Shapes, options: LoadOptions) -> int:
-    """Bytes of cached keys and values of one token in one layer."""
-    shared = header.get("attention.shared_kv_layers")
-    if isinstance(shared, int) and index >= (header.block_count or 0) - shared:
-        return 0
-    keys, values = _kv_widths(header, index, shapes)
-    return _packed(keys, options.cache_type_k) + _packed(values, options.cache_type_v)
-
-
-def _packed(width: int, type_name: str) -> int:
-    stored = GGML_TYPES_BY_NAME[type_name]
-    return width * stored.block_bytes // stored.block_elements
-
-
-def _kv_widths(header: ModelHeader, index: int, shapes: Shapes) -> tuple[int, int]:
-    """Elements of a token's key and value: as wide as the layer's projections make them."""
-    if is_recurrent(header, shapes) and header.architecture not in _BOTH:
-        return 0, 0
-    rank = header.get("attention.kv_lora_rank")
-    if isinstance(rank, int) and header.get("attention.key_length_mla") is not None:
-        turned = header.get("rope.dimension_count")
-        return rank + (turned if isinstance(turned, int) else 0), 0
-    rows = [shapes.get(f"attn_{name}.weight", ()) for name in ("k", "v")]
-    if len(rows[0]) == 2:  # where values are the keys again, there is no projection of their own
-        return rows[0][1], rows[1][1] if len(rows[1]) == 2 else rows[0][1]
-    if not {"attn_qkv.weight", "attn_kv_b.weight"} & set(shapes):
-        return 0, 0
-    heads = header.head_count or 1
-    given = header.get("attention.head_count_kv")
-    if isinstance(given, tuple) and index < len(given):
-        given = given[index]
-    n_kv = given if isinstance(given, int) and "attn_qkv.weight" in shapes else heads
-    usual = (header.embedding_length or 0) // heads
-    lengths = [header.get(f"attention.{name}_length") for name in ("key", "value")]
-    key, value = (length if isinstance(length, int) else usual for length in lengths)
-    return n_kv * key, n_kv * value

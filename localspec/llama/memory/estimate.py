@@ -5,21 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from localspec.core.config import MAX_DRAFT_TOKENS, MAX_ROWS, LoadOptions
-from localspec.llama.memory.attention import score_bytes, token_bytes, with_attention
-from localspec.llama.memory.recurrent import (
+from localspec.llama.memory.attention import score_bytes, with_attention
+from localspec.llama.memory.layer_cache import (
     ANCHORS,
     SNAPSHOTS,
     convolved,
     is_recurrent,
+    sliding_layers,
     state_bytes,
+    token_bytes,
 )
 from localspec.llama.memory.use import MemoryUse
-from localspec.metadata.draft_kind import (
-    draft_kind,
-    has_heads,
-    n_layers,
-    output_width,
-)
+from localspec.metadata.draft_kind import draft_kind, has_heads, n_layers, output_width
 from localspec.metadata.gguf_file import TensorInfo
 from localspec.metadata.header import ModelHeader
 
@@ -27,15 +24,6 @@ MAX_LAYERS = 1024  # that are looked at; llama.cpp allows half as many
 _CELLS = 256  # llama_context and its sliding caches round up to so many
 _FLOAT = 4  # bytes
 _BLOCK = re.compile(r"blk\.(\d{1,4})\.")
-
-# Which layers of an architecture slide, as its `load_arch_hparams` says: all but one of so many;
-# with `first`, the one that sees everything comes first. A key in the file may say otherwise.
-_FULL_EVERY = {
-    "afmoe": 4, "cohere2": 4, "exaone-moe": 4, "exaone4": 4, "gemma2": 2, "gemma3": 6, "gemma3n": 5,
-    "gpt-oss": 2, "llama4": 4, "mellum": 4, "olmo2": 4, "plamo3": 8,
-}  # fmt: skip
-_FULL_FIRST = {"cohere2moe": 4, "laguna": 4, "smallthinker": 4}
-_UNWINDOWED = frozenset({"phi3"})  # llama.cpp ignores the window its files state
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +65,7 @@ class MemoryEstimate:
         if n_layers <= 0:
             return self.use.total
         first = max(0, len(self.layers) + 1 - n_layers)
-        weights = self.embedding + sum(self.layers[:first])
-        return weights + sum(self.kv[:first]) + self.anchors + self.compute
+        return self.weights_in_ram(n_layers) + sum(self.kv[:first]) + self.anchors + self.compute
 
     def weights_in_ram(self, n_layers: int) -> int:
         """Bytes of `in_ram` that are weights: mapped, they can be read from the disk again."""
@@ -96,7 +83,7 @@ class MemoryEstimate:
 def keeps_state(header: ModelHeader) -> bool:
     """Whether any layer keeps a recurrent state."""
     blocks, *_ = _by_place(header, with_heads=False)
-    return any(is_recurrent(header, _names(block)) for block in blocks)
+    return any(is_recurrent(header, _shapes(block)) for block in blocks)
 
 
 def tensor_bytes(header: ModelHeader) -> int:
@@ -105,11 +92,11 @@ def tensor_bytes(header: ModelHeader) -> int:
 
 
 def estimate_run(header: ModelHeader, ctx_size: int, options: LoadOptions) -> MemoryEstimate:
-    """What a model takes that generates: at most, with all recurrent states to return to.
+    """The most that generating takes, with all recurrent states to return to.
 
-    With ``options.parallel`` texts at the same time, each of ``ctx_size`` tokens.
-    Which way of rolling back is the cheapest is not known before the weights are loaded:
-    `Snapshots` takes the most, and one copy more than `Fork` (see `llama.cache.rollback`).
+    For ``options.parallel`` sequences at the same time, each of ``ctx_size`` tokens.
+    The rollback strategy is not known before the weights are loaded: `Snapshots` takes the most,
+    and one copy more than `Fork` (see `llama.cache.rollback`).
     """
     heads = options.load_heads
     once = estimate_memory(header, ctx_size, options, heads=heads)
@@ -130,7 +117,7 @@ def estimate_memory(
     """Estimate what ``header``'s model takes with ``ctx_size`` tokens of context.
 
     Of ``options`` the cache types, the batch sizes, adapters, ``exact``, ``parallel`` and
-    ``branches`` count: as many texts of that length, and a row of logits for each sequence or path.
+    ``branches`` count: so many sequences of that length, and a row of logits for each or each path.
     Recurrent layers keep a state for each of the ``sequences`` (`n_seq_max`; the attention's cells
     they share, as with `kv_unified`), and each as many ``snapshots`` of it (`n_rs_seq`). With
     ``heads``, NextN layers behind the model's own are loaded (`load_mtp`) and have a context of
@@ -154,9 +141,9 @@ def estimate_memory(
     of_heads = _padded(asked + MAX_DRAFT_TOKENS + 2)  # `heads.head.ROOM`
     kv = tuple(
         (windowed if slides[i] else cells if i < own else of_heads)
-        * token_bytes(header, i, _names(block), options)
-        + states * _state_bytes(header, block)
-        for i, block in enumerate(blocks)
+        * token_bytes(header, i, shapes, options)
+        + states * state_bytes(header) * is_recurrent(header, shapes)
+        for i, shapes in enumerate(map(_shapes, blocks))
     )
     at_once = batch + -batch % options.sequences  # as `graph_reserve` rounds
     scores = score_bytes(header, at_once, cells) if options.flash_attention == "off" else 0
@@ -167,14 +154,8 @@ def estimate_memory(
         compute += _compute(header, batch, cells, scores) + 2 * _FLOAT * batch * (
             output_width(header) or 0
         )
-    return MemoryEstimate(
-        embedding=embedding,
-        layers=tuple(sum(tensor.n_bytes for tensor in block) for block in blocks),
-        output=output,
-        kv=kv,
-        compute=compute,
-        copied=copied,
-    )
+    layers = tuple(sum(tensor.n_bytes for tensor in block) for block in blocks)
+    return MemoryEstimate(embedding, layers, output, kv, compute, copied)
 
 
 def _by_place(
@@ -201,28 +182,7 @@ def _padded(cells: int) -> int:
     return cells + -cells % _CELLS
 
 
-def sliding_layers(header: ModelHeader, count: int) -> list[bool]:
-    """Which layers keep only a window of the text; of unknown architectures none, to be safe."""
-    architecture, pattern = header.architecture, header.get("attention.sliding_window_pattern")
-    if not header.sliding_window or architecture in _UNWINDOWED:
-        return [False] * count
-    if isinstance(pattern, tuple):
-        return [i < len(pattern) and bool(pattern[i]) for i in range(count)]
-    every = _FULL_EVERY.get(architecture, _FULL_FIRST.get(architecture))
-    if every is None:
-        return [False] * count
-    if isinstance(pattern, int) and pattern > 0:
-        every = pattern
-    full = 0 if architecture in _FULL_FIRST else every - 1
-    return [i % every != full for i in range(count)]
-
-
-def _state_bytes(header: ModelHeader, block: Sequence[TensorInfo]) -> int:
-    """Bytes of a layer's recurrent state for one sequence."""
-    return state_bytes(header) if is_recurrent(header, _names(block)) else 0
-
-
-def _names(block: Sequence[TensorInfo]) -> dict[str, tuple[int, ...]]:
+def _shapes(block: Sequence[TensorInfo]) -> dict[str, tuple[int, ...]]:
     """Shapes of a layer's tensors by their names without its number."""
     return {tensor.name.split(".", 2)[2]: tensor.shape for tensor in block}
 

@@ -41,7 +41,6 @@ class FreeMemory:
 
     @property
     def devices(self) -> tuple[int, ...]:
-        """Those of workers and of GPUs."""
         return self.workers + self.gpus
 
     @property
@@ -65,6 +64,10 @@ class MemoryRequest:
     gpu_layers: int | None
     draft_gpu_layers: int | None
     locked: bool = False  # weights must stay in RAM
+
+    def draft_context(self, draft: ModelHeader | None, target_ctx: int) -> int:
+        """The draft's context in tokens beside such a target; 0 without a draft."""
+        return self.draft_ctx_size or (draft_ctx_size(draft, target_ctx) if draft else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +128,7 @@ def plan(
     """
 
     def at(ctx_size: int) -> MemoryPlan:
-        draft_ctx = request.draft_ctx_size or (draft_ctx_size(draft, ctx_size) if draft else 0)
+        draft_ctx = request.draft_context(draft, ctx_size)
         return _place(ctx_size, draft_ctx, estimate(ctx_size, draft_ctx), request, free)
 
     bearable = _fits if request.locked else _runs
@@ -217,13 +220,11 @@ def _largest(
 def _refuse(
     target: ModelHeader, wanted: MemoryPlan, largest: MemoryPlan | None, free: FreeMemory
 ) -> NoReturn:
-    short = wanted.on_gpu > sum(free.devices)
-    where = f"{size(free.ram)} of RAM are free"
+    on_devices = sum(free.devices)
+    short = wanted.on_gpu > on_devices
+    where = f"only {size(free.ram)} of RAM are free"
     if short:
-        where = (
-            f"{size(wanted.on_gpu)} of it on {free.where}, where {size(sum(free.devices))} are free"
-        )
-    if short:
+        where = f"{size(wanted.on_gpu)} of it on {free.where}, where {size(on_devices)} are free"
         hint = "Leave -ngl and -ngld to localspec, or give smaller numbers."
     elif wanted.draft_ctx_size > wanted.ctx_size:
         hint = "Leave --draft-ctx-size out: a draft needs no longer context than its target."
@@ -236,7 +237,7 @@ def _refuse(
         draft += f", for which {wanted.draft_ctx_size:,} tokens were asked,"
     raise NotEnoughMemory(
         f"{target.path.name}{draft} and a context of {wanted.ctx_size:,} tokens need "
-        f"{wanted.use}, but {'' if short else 'only '}{where}.",
+        f"{wanted.use}, but {where}.",
         hint,
     )
 

@@ -8,7 +8,6 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -25,7 +24,6 @@ from localspec.llama.memory.plan import (
     MemoryRequest,
     asked_ctx_size,
     default_ctx_size,
-    draft_ctx_size,
     plan,
 )
 from localspec.llama.memory.use import MemoryUse
@@ -78,7 +76,7 @@ def require_loadable(path: Path) -> None:
     """
     options = LoadOptions(path, ctx_size=LEAST_CTX)
     try:
-        code = _ask(path, options)[0]
+        code, _ = _ask(path, options)
     except (OSError, subprocess.SubprocessError) as error:
         raise EngineError(f"llama.cpp did not say whether it loads {path.name}: {error}.") from None
     if child.crashed(code):
@@ -89,7 +87,7 @@ def require_loadable(path: Path) -> None:
         LlamaModel(read_header(path), options, weightless=True).close()
 
 
-def require_survival(options: LoadOptions) -> None:
+def require_no_crash(options: LoadOptions) -> None:
     """Raise UsageError where values in place of the file's make llama.cpp end its process.
 
     Its assertions look at what a converter would not write, and our checks know but some of them.
@@ -133,25 +131,23 @@ def plan_here(
         draft_options.gpu_layers if draft_options else None,
         target_options.resident,
     )
-    correct: list[Callable[[MemoryEstimate], MemoryEstimate]] = [lambda rough: rough] * 2
+    scales = [(1.0, 1.0)] * 2
 
     def estimate(ctx_size: int, draft_ctx: int) -> tuple[MemoryEstimate, MemoryEstimate | None]:
-        first = correct[0](estimate_run(target, ctx_size, target_options))
+        first = estimate_run(target, ctx_size, target_options).scaled(*scales[0])
         if draft is None or draft_options is None:
             return first, None
-        return first, correct[1](estimate_run(draft, draft_ctx, draft_options))
-
-    def draft_context(ctx_size: int) -> int:
-        return request.draft_ctx_size or (draft_ctx_size(draft, ctx_size) if draft else 0)
+        return first, estimate_run(draft, draft_ctx, draft_options).scaled(*scales[1])
 
     ctx_size = request.ctx_size or default_ctx_size(target)
-    draft_ctx = draft_context(ctx_size)
+    draft_ctx = request.draft_context(draft, ctx_size)
     least = request.ctx_size or min(ctx_size, LEAST_CTX)
-    wanted = _is_tight(estimate(ctx_size, draft_ctx), free)
-    if wanted and not _is_hopeless(estimate(least, draft_context(least)), free):
-        correct[0] = _correction(target, ctx_size, target_options)
+    least_draft = request.draft_context(draft, least)
+    is_tight = _is_tight(estimate(ctx_size, draft_ctx), free)
+    if is_tight and not _is_hopeless(estimate(least, least_draft), free):
+        scales[0] = _correction(target, ctx_size, target_options)
         if draft is not None and draft_options is not None:
-            correct[1] = _correction(draft, draft_ctx, draft_options)
+            scales[1] = _correction(draft, draft_ctx, draft_options)
     return plan(target, draft, request, free, estimate)
 
 
@@ -206,15 +202,13 @@ def _is_hopeless(models: tuple[MemoryEstimate, MemoryEstimate | None], free: Fre
     return working > 2 * (free.ram + sum(free.devices))
 
 
-def _correction(
-    header: ModelHeader, ctx_size: int, options: LoadOptions
-) -> Callable[[MemoryEstimate], MemoryEstimate]:
-    """How far llama.cpp's own plan is from the estimate at one context, applied to any."""
+def _correction(header: ModelHeader, ctx_size: int, options: LoadOptions) -> tuple[float, float]:
+    """How many times the estimate's caches and buffers llama.cpp plans with, at one context."""
     exact = would_allocate(header.path, replace(options, ctx_size=ctx_size))
     rough = estimate_memory(header, ctx_size, options, sequences=2, heads=options.load_heads).use
     if exact is None or not (rough.kv and rough.compute and exact.kv and exact.compute):
-        return lambda unchanged: unchanged
-    return lambda other: other.scaled(exact.kv / rough.kv, exact.compute / rough.compute)
+        return 1.0, 1.0
+    return exact.kv / rough.kv, exact.compute / rough.compute
 
 
 def _answer() -> None:

@@ -1,8 +1,9 @@
 """Memory of a loaded model as llama.cpp reports it: weights, KV cache, compute buffers."""
 
+import operator
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from localspec.core.formatting import size
 
@@ -31,11 +32,9 @@ class MemoryUse:
 
     @property
     def total(self) -> int:
-        """All bytes."""
         return self.weights + self.kv + self.compute
 
     def __str__(self) -> str:
-        """The total, and what it is made of."""
         return f"{size(self.total)} ({self.parts})"
 
     @property
@@ -44,22 +43,11 @@ class MemoryUse:
         return f"weights {size(self.weights)}, KV {size(self.kv)}, compute {size(self.compute)}"
 
     def __add__(self, other: "MemoryUse") -> "MemoryUse":
-        return MemoryUse(
-            self.weights + other.weights,
-            self.kv + other.kv,
-            self.compute + other.compute,
-            self.mapped + other.mapped,
-            self.on_devices + other.on_devices,
-        )
+        return MemoryUse(*map(operator.add, astuple(self), astuple(other)))
 
     def as_json(self) -> dict[str, int]:
         """Plain data, in bytes."""
-        return {
-            "weights": self.weights,
-            "kv": self.kv,
-            "compute": self.compute,
-            "total": self.total,
-        }
+        return {name: getattr(self, name) for name in ("weights", "kv", "compute", "total")}
 
 
 def read_buffers(log: Iterable[str]) -> MemoryUse:
@@ -73,17 +61,15 @@ def read_buffers(log: Iterable[str]) -> MemoryUse:
     compute: dict[str, int] = {}
     planned = mapped = on_devices = 0
     for line in log:
-        planned += sum(round(float(found["size"]) * _MIB) for found in _CACHE.finditer(line))
+        planned += sum(_bytes(found) for found in _CACHE.finditer(line))
         for found in _REPORT.finditer(line):
-            size = round(float(found["size"]) * _MIB)
-            if found["kind"] == "compute":
-                compute[found["device"]] = size
-            else:
-                sums[found["kind"]] += size
-            if found["kind"] == "model" and found["device"].endswith("_Mapped"):
-                mapped += size
-            if found["kind"] != "compute" and not _IN_RAM.search(found["device"]):
-                on_devices += size
+            device, kind, size = found["device"], found["kind"], _bytes(found)
+            if kind == "compute":
+                compute[device] = size
+                continue
+            sums[kind] += size
+            mapped += size * (kind == "model" and device.endswith("_Mapped"))
+            on_devices += size * (not _IN_RAM.search(device))
     return MemoryUse(
         weights=sums["model"] + sums["LoRA"],
         kv=max(planned, sums["KV"] + sums["RS"]),
@@ -92,3 +78,7 @@ def read_buffers(log: Iterable[str]) -> MemoryUse:
         on_devices=on_devices
         + sum(size for device, size in compute.items() if not _IN_RAM.search(device)),
     )
+
+
+def _bytes(found: re.Match[str]) -> int:
+    return round(float(found["size"]) * _MIB)

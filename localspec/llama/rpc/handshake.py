@@ -1,4 +1,4 @@
-"""A look at an RPC server before llama.cpp connects to it, which ends the process on failure."""
+"""An RPC server is checked before llama.cpp, which ends the process on failure, connects to it."""
 
 import socket
 import struct

@@ -7,25 +7,19 @@ import os
 import select
 import signal
 import socket
-import struct
 import sys
 import threading
-from pathlib import Path
 from typing import Any
 
 from localspec.core.config import RpcServer
 from localspec.llama import llama_library
 from localspec.llama.rpc.handshake import reset_at_close
 
-SILENCE = 180  # seconds that a pass may keep a server busy, before it counts as lost
-_ALONE, _PROBES = 10, 4  # seconds without a word until the other machine is asked, how often
-NOTICE = 30  # seconds of these, after which a wait is told
-_TICK = 2.0  # seconds between two looks
+# Seconds without a word until the other machine is asked, then between probes; how many of them.
+_IDLE, _INTERVAL, _PROBES = 10, 5, 4
 _GRACE = 2.0  # seconds that Ctrl-C waits for llama.cpp to return
-_PACKAGE = Path(__file__).parents[2]
-_CALLERS = tuple(f"{_PACKAGE / name}{os.sep}" for name in ("llama", "engine/slots"))
 _connections: dict[RpcServer, socket.socket] = {}  # llama.cpp's own
-_keep_alive: list[Any] = []  # callbacks of llama.cpp and of threads
+_keep_alive: list[Any] = []  # callbacks of llama.cpp and of Python's interpreter
 
 
 @functools.cache
@@ -34,37 +28,34 @@ def expect() -> None:
     callback = ctypes.CFUNCTYPE(None, ctypes.c_char_p)(_on_abort)
     _keep_alive.append(callback)
     llama_library.ggml().ggml_set_abort_callback(callback)
-    threading.Thread(target=_watch, args=(_signals(),), daemon=True).start()
+    signals = _signals()
+    if signals is not None:
+        threading.Thread(target=_watch_ctrl_c, args=(signals,), daemon=True).start()
 
 
-def _signals() -> list[int]:
+def _signals() -> int | None:
     """A pipe that gets the numbers of signals; none where an event loop has one already."""
     if threading.current_thread() is not threading.main_thread():
-        return []
+        return None
     heard, signalled = os.pipe()
     os.set_blocking(signalled, False)
     before = signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
     if before == -1:
-        return [heard]
+        return heard
     signal.set_wakeup_fd(before)
-    return []
+    return None
 
 
 def guard(server: RpcServer, connection: socket.socket) -> None:
-    """Bound how long llama.cpp waits on its connection to a server.
+    """Let llama.cpp's connection to a server break where the other machine is gone.
 
-    A machine that is gone does not say so, and a process that was stopped keeps its connection. Nor
-    does the server die where this process is killed while it computes.
+    A machine that is gone does not say so: keepalives find it out, while a server that is only slow
+    still answers them. Nor does the server die where this process is killed while it computes.
     """
     _connections[server] = connection
-    limit = struct.pack("ll", SILENCE, 0)  # struct timeval
-    options: list[tuple[int, int, int | bytes]] = [
-        (socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit),
-        (socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit),
-        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    ]
+    options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
     for name, value in (
-        ("TCP_KEEPIDLE", _ALONE), ("TCP_KEEPINTVL", _ALONE // 2), ("TCP_KEEPCNT", _PROBES)
+        ("TCP_KEEPIDLE", _IDLE), ("TCP_KEEPINTVL", _INTERVAL), ("TCP_KEEPCNT", _PROBES)
     ):  # fmt: skip
         if hasattr(socket, name):
             options.append((socket.IPPROTO_TCP, getattr(socket, name), value))
@@ -83,14 +74,9 @@ def _on_abort(reason: bytes) -> None:
         sys.stdout.flush()
     lost = [str(server) for server, each in _connections.items() if _is_closed(each)]
     who = " and ".join(lost) or " or ".join(map(str, _connections))
-    what = "was lost" if lost else f"gave no answer for {SILENCE} seconds, or none that fits"
-    hint = (
-        "See there why it ended, start it again, and repeat the command."
-        if lost
-        else "See whether it is stopped; if it is only slow, try a smaller --ubatch-size."
-    )
     _leave(
-        f"Error: The RPC server {who} {what}; an answer that had begun is not complete.\n{hint}\n",
+        f"Error: The RPC server {who} was lost; an answer that had begun is not complete.\n"
+        "See there why it ended, start it again, and repeat the command.\n",
         1,
     )
 
@@ -104,50 +90,20 @@ def _is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def _watch(signals: list[int]) -> None:
-    """Tell of waits, and end the process at a second Ctrl-C in one.
+def _watch_ctrl_c(signals: int) -> None:
+    """End the process at a second Ctrl-C while the main thread waits in llama.cpp.
 
-    Python handles signals between its own instructions, of which the main thread reaches none
-    while it waits in llama.cpp.
+    Python handles signals between its own instructions, of which the thread reaches none there.
     """
-    told: set[RpcServer] = set()
     while True:
-        if _hears_ctrl_c(signals, _TICK):
-            returned = _main_thread_runs()
-            if not returned.wait(_GRACE):
-                os.write(
-                    2, b"\nWaiting for an RPC server. Ctrl-C again ends the program at once.\n"
-                )
-            while not returned.wait(0.1):
-                if _hears_ctrl_c(signals, 0):
-                    _leave("", 130)
-        waiting = {server: _waited(each) for server, each in _connections.copy().items()}
-        silent = {server for server in waiting if _in_llama_cpp() and waiting[server] >= NOTICE}
-        for server in silent - told:
-            sentence = f"No answer from the RPC server {server} for {NOTICE} seconds; after"
-            os.write(2, f"\n{sentence} {SILENCE} it counts as lost.\n".encode())
-        told = silent
-
-
-def _hears_ctrl_c(signals: list[int], seconds: float) -> bool:
-    ready = select.select(signals, [], [], seconds)[0]
-    return any(os.read(each, 1)[0] == signal.SIGINT for each in ready)
-
-
-def _in_llama_cpp() -> bool:
-    """Whether a thread is in a call of llama.cpp: not every request has an answer to wait for."""
-    frames = sys._current_frames()
-    frames.pop(threading.get_ident(), None)
-    return any(frame.f_code.co_filename.startswith(_CALLERS) for frame in frames.values())
-
-
-def _waited(connection: socket.socket) -> float:
-    """Seconds since the last request, 0 where something came after it or Linux is not there."""
-    with contextlib.suppress(OSError, AttributeError, struct.error):
-        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
-        sent, _, received = struct.unpack_from("III", info, 44)  # tcpi_last_data_sent, …_recv
-        return sent / 1000 if sent < received else 0.0
-    return 0.0
+        if os.read(signals, 1)[0] != signal.SIGINT:
+            continue
+        returned = _main_thread_runs()
+        if not returned.wait(_GRACE):
+            os.write(2, b"\nWaiting for an RPC server. Ctrl-C again ends the program at once.\n")
+        while not returned.is_set():
+            if select.select([signals], [], [], 0.1)[0] and os.read(signals, 1)[0] == signal.SIGINT:
+                _leave("", 130)
 
 
 def _main_thread_runs() -> threading.Event:

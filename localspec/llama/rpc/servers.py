@@ -1,4 +1,4 @@
-"""RPC servers made devices of llama.cpp."""
+"""RPC servers connected as devices of llama.cpp."""
 
 import contextlib
 import ctypes
@@ -37,7 +37,7 @@ def connect(options: LoadOptions) -> LoadOptions:
     located = [locate(each, trust_network=options.trust_rpc_network) for each in options.rpc]
     servers = RpcServers(dict.fromkeys(located))
     new = [each for each in servers if each not in _connected]
-    _require_room(sum(device_count(each) for each in new))
+    _require_device_limit(sum(device_count(each) for each in new))
     if new:
         loss.expect()
     for each in new:
@@ -46,7 +46,7 @@ def connect(options: LoadOptions) -> LoadOptions:
 
 
 def warning(servers: RpcServers) -> str:
-    """What must be known of servers before they get anything, in a sentence."""
+    """A sentence on security, shown before servers get anything."""
     several = len(servers) > 1
     who = f"RPC servers {', '.join(map(str, servers))}" if several else f"RPC server {servers[0]}"
     them = "them" if several else "it"
@@ -70,7 +70,7 @@ def _require_build() -> None:
         )
 
 
-def _require_room(added: int) -> None:
+def _require_device_limit(added: int) -> None:
     """Raise EngineError for more devices than llama.cpp's scheduler can have: it would abort."""
     most = int(llama_library.library().llama_max_devices()) - _OTHERS
     have = sum(device.kind != "CPU" for device in llama_library.devices())

@@ -16,21 +16,13 @@ class Vocabulary(Protocol):
 
     n_vocab: int
 
-    def is_stop(self, token: int) -> bool:
-        """True for end-of-generation tokens."""
-        ...
+    def is_stop(self, token: int) -> bool: ...
 
-    def suppressed(self) -> list[int]:
-        """Ids that the file says are never to be generated."""
-        ...
+    def suppressed(self) -> list[int]: ...
 
-    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Token ids of a text."""
-        ...
+    def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]: ...
 
-    def text_alone(self, token: int) -> bytes:
-        """The bytes of a token that is a text by itself, markup included."""
-        ...
+    def text_alone(self, token: int) -> bytes: ...
 
 
 def token_rules(vocabulary: Vocabulary, params: SamplingParams) -> TokenRules:
@@ -42,7 +34,7 @@ def token_rules(vocabulary: Vocabulary, params: SamplingParams) -> TokenRules:
     return TokenRules(tuple(sorted(masked)), breakers)
 
 
-def require_known(params: SamplingParams, n_vocab: int) -> None:
+def require_known_tokens(params: SamplingParams, n_vocab: int) -> None:
     """Raise UsageError for a logit bias of an id that the vocabulary does not have."""
     for text in params.logit_bias:
         if parse_logit_bias(text)[0] >= n_vocab:

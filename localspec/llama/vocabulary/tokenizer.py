@@ -41,7 +41,18 @@ def tokenize(llama: Any, vocab: Any, text: str, *, add_special: bool, special: b
     return _on_stack(work, len(text) * _BYTES_PER_CHARACTER)
 
 
-def require_fitting(text: str, n_ctx: int, longest: int) -> None:
+def written_text(write: Callable[[Any, int], int]) -> bytes:
+    """What a function of llama.cpp writes, which returns minus the size that it needs, or uses."""
+    size = 64
+    while True:
+        buffer = ctypes.create_string_buffer(size)
+        count = write(buffer, size)
+        if count >= 0:
+            return buffer.raw[:count]
+        size = -count
+
+
+def require_text_fits(text: str, n_ctx: int, longest: int) -> None:
     """Raise PromptTooLong for text that a context of ``n_ctx`` tokens cannot hold.
 
     ``longest`` is the length of the longest token, in bytes or more. What is refused here need not

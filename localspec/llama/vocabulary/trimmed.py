@@ -1,13 +1,26 @@
-"""A draft with a trimmed vocabulary as a model that speaks its target's ids."""
+"""A draft with a trimmed vocabulary, which speaks its target's ids: embeddings in, logits out."""
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localspec.core.config import LoadOptions
+from localspec.core.errors import EngineError
+from localspec.llama import llama_library
 from localspec.llama.batch import AnyBatch
 from localspec.llama.model import LlamaModel
-from localspec.llama.vocabulary.embeddings import EmbeddingBatch, EmbeddingRows
 from localspec.metadata.header import ModelHeader
+from localspec.metadata.trimmed import MAKE_AGAIN, TrimmedVocabulary
 from localspec.speculative.loop import Logits
+
+_MROPE, _IMROPE = 8, 40  # llama_rope_type
+_PLANES = 4  # numbers of a position where rotary embedding has sections (GGML_MROPE_SECTIONS)
+_TIME_AND_PLACE = 3  # of them, which are the same for text
+_F32 = 0  # ggml_type
 
 
 def open_draft_model(header: ModelHeader, options: LoadOptions) -> LlamaModel:
@@ -32,7 +45,7 @@ class TrimmedModel(LlamaModel):
         self.n_vocab = header.trimmed.size
 
     def make_batch(self) -> AnyBatch:
-        """One that takes embeddings."""
+        """A batch that takes embeddings."""
         rows = EmbeddingRows(self.header, self._trimmed)
         return EmbeddingBatch(self._llama, self.weights.handle, rows, self.options.batch_size)
 
@@ -44,3 +57,125 @@ class TrimmedModel(LlamaModel):
         for row, logits in zip(spread, rows, strict=True):  # one by one is several times as fast
             row[self._columns] = logits
         return spread
+
+
+class _TypeTraits(ctypes.Structure):
+    """How ggml stores a type (`ggml_type_traits`)."""
+
+    _fields_ = (
+        ("type_name", ctypes.c_char_p),
+        ("block_elements", ctypes.c_int64),
+        ("block_elements_interleaved", ctypes.c_int64),
+        ("type_size", ctypes.c_size_t),
+        ("is_quantized", ctypes.c_bool),
+        ("to_float", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)),
+        ("from_float", ctypes.c_void_p),
+    )
+
+
+class EmbeddingRows:
+    """The embeddings of all tokens as the weights have them, mapped: only rows in use are read.
+
+    As floats they are what llama.cpp itself makes of them (`ggml_compute_forward_get_rows`). Raises
+    EngineError for a file that is no longer as its header said.
+    """
+
+    def __init__(self, header: ModelHeader, trimmed: TrimmedVocabulary) -> None:
+        self._trimmed = trimmed
+        shape = trimmed.size, trimmed.row_bytes
+        try:
+            mapped = np.memmap(header.path, np.uint8, "r", trimmed.offset, shape)
+        except (OSError, ValueError) as problem:
+            raise EngineError(
+                f"The embeddings of {header.path} cannot be read: {problem}.", MAKE_AGAIN
+            ) from problem
+        self._rows = np.asarray(mapped)
+
+    @property
+    def width(self) -> int:
+        """Numbers of an embedding."""
+        return self._trimmed.width
+
+    def write(self, tokens: Sequence[int], out: NDArray[np.float32]) -> None:
+        """The embeddings of these tokens into ``out``, of shape (len(tokens), width or more)."""
+        trimmed, width = self._trimmed, self._trimmed.width
+        stored = self._rows[np.asarray(tokens, np.intp)]
+        if trimmed.type_id == _F32:
+            out[:, :width] = stored.view(np.float32)
+        else:
+            to_float = _to_float(trimmed.type_id)
+            for source, floats in zip(stored, out, strict=True):
+                to_float(source.ctypes.data, floats.ctypes.data, width)
+        if trimmed.scale != 1:
+            out[:, :width] *= np.float32(trimmed.scale)
+
+
+class EmbeddingBatch(AnyBatch):
+    """A batch of embeddings, in arrays of numpy.
+
+    Where rotary embedding has sections, llama.cpp expects the positions of each from embeddings,
+    though not from tokens (`llm_graph_input_pos`). Raises EngineError for rows that are
+    wider than the model's.
+    """
+
+    def __init__(self, llama: Any, model: Any, rows: EmbeddingRows, size: int) -> None:
+        self._rows, most = rows, size + 1
+        sections = llama.llama_model_rope_type(model) in (_MROPE, _IMROPE)
+        self._planes = _PLANES if sections else 1
+        width = llama.llama_model_n_embd_inp(model)
+        if width < rows.width:  # ggml writes a row without asking how long it may be
+            raise EngineError(
+                f"llama.cpp takes embeddings {width:,} wide, and they are {rows.width:,}.",
+                MAKE_AGAIN,
+            )
+        self._embeddings = np.zeros((most, width), np.float32)
+        self._position = np.zeros(most, np.int32)
+        self._all_positions = np.zeros(self._planes * most, np.int32)
+        self._wanted = np.zeros(most, np.int8)
+        self._n_sequences = np.ones(most, np.int32)
+        self._sequence = np.zeros(most, np.int32)
+        ids, step = self._sequence.ctypes.data, self._sequence.itemsize
+        pointer = ctypes.POINTER(ctypes.c_int32)
+        each = [ctypes.cast(ids + i * step, pointer) for i in range(most)]
+        self._sequences = (pointer * most)(*each)
+        self.native = llama.llama_batch(
+            n_tokens=0,
+            embd=_array(self._embeddings, ctypes.c_float),
+            pos=_array(self._all_positions, ctypes.c_int32),
+            n_seq_id=_array(self._n_sequences, ctypes.c_int32),
+            seq_id=self._sequences,
+            logits=_array(self._wanted, ctypes.c_int8),
+        )
+
+    def _write(self, tokens: Sequence[int], begin: int, end: int, sequence: int) -> None:
+        self._rows.write(tokens, self._embeddings[begin:end])
+        planes = self._all_positions[: self._planes * end].reshape(self._planes, end)
+        planes[:_TIME_AND_PLACE] = self._position[:end]
+        planes[_TIME_AND_PLACE:] = 0
+        self._sequence[begin:end] = sequence
+
+    def free(self) -> None:
+        """Nothing to do: the arrays are numpy's."""
+
+
+@functools.cache
+def _to_float(type_id: int) -> Any:
+    """ggml's function that makes floats of a row, of any type but floats themselves."""
+    traits = _ggml().ggml_get_type_traits
+    traits.restype, traits.argtypes = ctypes.POINTER(_TypeTraits), [ctypes.c_int]
+    return traits(type_id).contents.to_float
+
+
+def _ggml() -> Any:
+    """The library of ggml's types: found through llama.cpp's, but for Windows."""
+    library = llama_library.library()._lib
+    if hasattr(library, "ggml_get_type_traits"):
+        return library
+    from llama_cpp._ctypes_extensions import load_shared_library
+    from llama_cpp._ggml import libggml_base_path
+
+    return load_shared_library("ggml-base", libggml_base_path)
+
+
+def _array(array: NDArray[Any], kind: Any) -> Any:
+    return array.ctypes.data_as(ctypes.POINTER(kind))

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from localspec.engine import profile_store
 from localspec.engine.engine import Engine
 from localspec.engine.loading.chain_only import chain_only
 from localspec.llama import llama_library
 from localspec.metadata.header import read_header
+from localspec.speculative.control.pair_profile import PairProfile
 from tests.support.real_pair import GREEDY, TinyFiles, fresh, options, random_ids
 from tests.support.tiny_models import write_tiny_model
 
@@ -32,6 +34,23 @@ def test_reasons(tiny: TinyFiles) -> None:
     assert "heads" in reason(draft=None, load_heads=True)
     assert "--exact" in reason(exact=True)
     assert reason(recurrent, branches=1) == ""  # which nobody need be told
+
+
+@pytest.mark.parametrize(("step", "trees"), [(0.0001, True), (0.1, False)])
+def test_auto_opens_no_trees_where_no_draft_can_pay(
+    tiny: TinyFiles, step: float, trees: bool
+) -> None:
+    """Where nothing was learnt yet, they may pay; and who asks for some gets them."""
+    pair = [read_header(path) for path in (tiny.target, tiny.draft)]
+    auto, two = (options(tiny.target, branches=asked) for asked in ("auto", 2))
+    assert chain_only(pair[0], pair[1], auto) is None
+    known = PairProfile()
+    for width in (1, 33):
+        known.verify.observe(width, 0, 0.1)
+    known.draft.observe(1, 0, step)
+    profile_store.save(profile_store.profile_path(pair, {}), known)
+    assert (chain_only(pair[0], pair[1], auto) is None) == trees
+    assert chain_only(pair[0], pair[1], two) is None
 
 
 def test_who_asks_for_trees_where_none_are_can_be_told_why(

@@ -305,6 +305,6 @@ def test_why_passes_cannot_be_shared_is_said(tiny: TinyFiles) -> None:
 def test_what_turns_out_to_keep_a_state_answers_one_after_the_other(tiny: TinyFiles) -> None:
     """Of an architecture that was not known to."""
     with Engine.load(options(tiny.target, ctx_size=256, parallel=2)) as engine:
-        engine.target.use(Fork.name)
+        engine.target.use_rollback(Fork.name)
         assert engine.open_slots() == [engine]
         assert any("one after the other" in note for note in engine.notes)

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from localspec.core.config import MAX_PATHS, MAX_ROWS
 from localspec.core.errors import EngineError
 from localspec.llama import llama_library
-from localspec.llama.cache.branches import Branches
+from localspec.llama.cache.branches import LlamaTrees, TreeRows
 from localspec.llama.cache.rollback import Trim
-from localspec.llama.cache.tree import Tree
 from localspec.llama.model import LlamaModel
 from localspec.llama.parameters import context_parameters
 from localspec.speculative.loop import DraftStatus, Logits, Proposal, Round, generate_rounds
@@ -40,7 +39,7 @@ class Watched(NamedTuple):
     oracle: LlamaModel
 
     @property
-    def tree(self) -> Branches:
+    def tree(self) -> LlamaTrees:
         assert self.model.tree is not None
         return self.model.tree
 
@@ -55,9 +54,9 @@ class Watched(NamedTuple):
         rows = self.tree.decode(tokens, parents).copy()
         assert rows.shape == (len(tokens), self.model.n_vocab)
         for leaf in set(range(len(tokens))) - set(parents):
-            way = way_to(leaf, parents)
-            expected = self.expected([*text, *(tokens[row] for row in way)], len(way))
-            assert np.abs(rows[way] - expected).max() < NEAR
+            path = path_to(leaf, parents)
+            expected = self.expected([*text, *(tokens[row] for row in path)], len(path))
+            assert np.abs(rows[path] - expected).max() < NEAR
         assert self.model.tokens == text
 
     def assert_holds(self, tokens: Sequence[int]) -> None:
@@ -103,9 +102,9 @@ def n_cells(model: LlamaModel, sequence: int) -> int:
     return max(0, (size - 72) // 1036)
 
 
-def way_to(row: int, parents: Sequence[int]) -> list[int]:
+def path_to(row: int, parents: Sequence[int]) -> list[int]:
     """The rows from the root on."""
-    return [0] if row == 0 else [*way_to(parents[row - 1], parents), row]
+    return [0] if row == 0 else [*path_to(parents[row - 1], parents), row]
 
 
 @st.composite
@@ -119,7 +118,28 @@ def trees(draw: st.DrawFn, most: int = 20) -> list[int]:
     return parents
 
 
-KINDS = ["tree", "tree", "tree", "chain", "keep", "abandon", "fail", "restore", "width"]
+@given(trees())
+def test_each_path_leads_to_a_leaf(parents: list[int]) -> None:
+    tree = TreeRows.of(parents)
+    leaves = set(range(len(parents) + 1)) - set(parents)
+    found = [
+        [row for row, paths in enumerate(tree.paths) if path in paths]
+        for path in range(len(tree.lengths))
+    ]
+    assert sorted(found) == sorted(path_to(leaf, parents) for leaf in leaves)
+    assert tree.lengths == [len(rows) for rows in found]
+    assert tree.depths == [len(path_to(row, parents)) - 1 for row in range(len(parents) + 1)]
+    assert all(paths == sorted(paths) for paths in tree.paths)
+
+
+def test_the_first_candidates_are_path_0() -> None:
+    tree = TreeRows.of([0, 0, 1, 1, 3])  # 1 and 2 follow the root, 3 and 4 follow 1, 5 follows 3
+    assert [row for row, paths in enumerate(tree.paths) if 0 in paths] == [0, 1, 3, 5]
+    assert tree.lengths == [4, 2, 3]
+    assert tree.shared(2, [0, 1, 3]) == 2 and tree.shared(1, [0, 1, 3]) == 1
+
+
+KINDS = ["tree", "tree", "tree", "chain", "truncate", "abandon", "fail", "restore", "width"]
 STEPS = st.lists(
     st.tuples(st.sampled_from(KINDS), trees(), st.integers(0, 20)), min_size=3, max_size=10
 )
@@ -136,15 +156,15 @@ def test_after_any_history_the_cache_holds_the_text(
         ids = rng.integers(0, 256, 1 + len(parents)).tolist()
         if step == "tree":
             watched.verify(parents, ids)
-            way = way_to(min(number, len(parents)), parents)
-            watched.tree.commit(way[1:])
-            text += [ids[row] for row in way]
+            path = path_to(min(number, len(parents)), parents)
+            watched.tree.commit(path[1:])
+            text += [ids[row] for row in path]
         elif step == "chain":
             ids = rng.integers(0, 256, number + 1).tolist()
             model.decode(ids, len(ids))
             text += ids[: number // 2 + 1]
             model.truncate(len(text))
-        elif step == "keep":
+        elif step == "truncate":
             text = text[: max(0, len(text) - number)]
             model.truncate(len(text))
         elif step == "abandon":
@@ -173,21 +193,21 @@ def test_rows_of_a_tree_are_bit_for_bit_those_of_chains(demo_files: tuple[Path, 
     assert branched.tree is not None
     rows = branched.tree.decode(tokens, parents).copy()
     for leaf in (3, 5, 6, 7):
-        way = way_to(leaf, parents)
+        path = path_to(leaf, parents)
         chains.truncate(0)
         chains.decode(TEXT, 0)
         # As wide as the tree: rows of narrow passes round otherwise.
-        ids = [tokens[row] for row in way] + [0] * (len(tokens) - len(way))
-        assert np.array_equal(rows[way], chains.decode(ids, len(ids))[: len(way)])
+        ids = [tokens[row] for row in path] + [0] * (len(tokens) - len(path))
+        assert np.array_equal(rows[path], chains.decode(ids, len(ids))[: len(path)])
     branched.close()
     chains.close()
 
 
 @pytest.mark.parametrize(
-    ("parents", "way"), [([0, 0, 2, 2], [2, 4]), ([0, 0, 1, 3], [1, 3]), ([0, 1, 1, 0], [1, 3])]
+    ("parents", "path"), [([0, 0, 2, 2], [2, 4]), ([0, 0, 1, 3], [1, 3]), ([0, 1, 1, 0], [1, 3])]
 )
 def test_widened_passes_leave_the_cells_in_order(
-    demo_files: tuple[Path, Path], parents: list[int], way: list[int]
+    demo_files: tuple[Path, Path], parents: list[int], path: list[int]
 ) -> None:
     """So texts with and without branches can be compared bit by bit, whichever rows were taken."""
     branched, chains = (load_model(demo_files[0], ctx_size=256, branches=n) for n in (3, 1))
@@ -199,8 +219,8 @@ def test_widened_passes_leave_the_cells_in_order(
     for i in range(3):
         tokens = [30 + i, 40, 50, 60, 70]
         branched.tree.decode(tokens, parents)
-        branched.tree.commit(way)
-        taken = [tokens[row] for row in (0, *way)]
+        branched.tree.commit(path)
+        taken = [tokens[row] for row in (0, *path)]
         chains.decode(taken, len(taken))
         text += taken
         assert branched.tokens == text
@@ -242,7 +262,7 @@ def test_the_widest_tree(watched: Watched) -> None:
     """As many paths as there may be, and as many rows."""
     parents = [*[0] * MAX_PATHS, *range(1, MAX_ROWS - MAX_PATHS)]
     watched.verify(parents, random_ids(MAX_ROWS))
-    last = way_to(MAX_ROWS - 1, parents)
+    last = path_to(MAX_ROWS - 1, parents)
     watched.tree.commit(last[1:])
     assert len(last) > 2
     watched.assert_holds([*TEXT, *(random_ids(MAX_ROWS)[row] for row in last)])
@@ -254,11 +274,11 @@ def test_two_leaves_cost_one_copy_of_what_is_missing(
     """Each call of llama.cpp walks all cells; sequences that no path needs are left alone."""
     made = count_calls(monkeypatch)
 
-    def round_of(parents: Sequence[int], way: Sequence[int]) -> list[tuple[Any, ...]]:
+    def round_of(parents: Sequence[int], path: Sequence[int]) -> list[tuple[Any, ...]]:
         held = len(watched.model.tokens)
         made.clear()
         watched.tree.decode(random_ids(1 + len(parents)), parents)
-        watched.tree.commit(way)
+        watched.tree.commit(path)
         return [
             (*call[:-2], *(end if end < 0 else end - held for end in call[-2:])) for call in made
         ]
@@ -327,7 +347,7 @@ def test_a_state_serves_contexts_without_trees_and_the_other_way_round(watched: 
     assert np.abs(watched.expected([*text, 7], 1) - row).max() < NEAR
 
 
-@pytest.mark.parametrize("follows", ["tree", "chain", "keep", "state", "returns_to", "reach"])
+@pytest.mark.parametrize("follows", ["tree", "chain", "truncate", "state", "returns_to", "lengths"])
 def test_a_pass_of_which_nothing_was_taken_is_undone(watched: Watched, follows: str) -> None:
     """As after Ctrl-C while the sampler picks."""
     watched.tree.decode([1, 2, 3, 4], [0, 0, 1])
@@ -339,7 +359,7 @@ def test_a_pass_of_which_nothing_was_taken_is_undone(watched: Watched, follows: 
     elif follows == "chain":
         watched.model.decode([5, 6], 1)
         text += [5, 6]
-    elif follows == "keep":
+    elif follows == "truncate":
         watched.model.truncate(len(text))
     elif follows == "state":
         assert watched.oracle.restore(text, watched.model.state())
@@ -361,12 +381,12 @@ def test_narrow_passes_are_filled_up(watched: Watched, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(llama, "llama_decode", noting)
     text = [*TEXT]
-    for way in ([1, 2], [3], []):
+    for path in ([1, 2], [3], []):
         watched.model.min_width = 17
         rows = watched.tree.decode([1, 2, 3, 4], [0, 1, 0])
         assert rows.shape == (4, watched.model.n_vocab) and widths[-1] == 17
-        watched.tree.commit(way)
-        text += [1, *([2, 3, 4][row - 1] for row in way)]
+        watched.tree.commit(path)
+        text += [1, *([2, 3, 4][row - 1] for row in path)]
         watched.model.min_width = 1
         watched.assert_holds(text)
 
@@ -499,8 +519,8 @@ class Oracle:
 
     def propose(self, context: list[int], limit: int) -> Proposal:
         parents = [int(self._random.integers(0, row + 1)) for row in range(min(limit, 7))]
-        depths = Tree.of(parents).depths
-        right = way_to(len(parents), parents)
+        depths = TreeRows.of(parents).depths
+        right = path_to(len(parents), parents)
         at = len(context) - 1
         tokens = [
             self._text[at + depth] if row in right else (self._text[at + depth] + 1) % 256

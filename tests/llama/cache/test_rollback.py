@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from localspec.core.config import LoadOptions
 from localspec.llama import llama_library
 from localspec.llama.cache.rollback import Fork, Snapshots
-from localspec.llama.memory.recurrent import ANCHORS, SNAPSHOTS
+from localspec.llama.memory.layer_cache import ANCHORS, SNAPSHOTS
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from tests.support.real_pair import options
@@ -23,24 +23,24 @@ from tests.support.today import STATEFUL, WAYS
 pytestmark = pytest.mark.llama
 
 WITH_SNAPSHOTS = [name for name in STATEFUL if Snapshots.name in WAYS[name]]
-CASES = [(name, way) for name in STATEFUL for way in WAYS[name]]
+CASES = [(name, strategy) for name in STATEFUL for strategy in WAYS[name]]
 PROMPT = list(range(30, 70))
 Files = Callable[[str], Path]
 
 
-def loaded(path: Path, way: str, **more: Any) -> LlamaModel:
+def loaded(path: Path, strategy: str, **more: Any) -> LlamaModel:
     asked: LoadOptions = options(path, **{"ctx_size": 256} | more)
-    return LlamaModel(read_header(path), asked, ways=(way,))
+    return LlamaModel(read_header(path), asked, strategies=(strategy,))
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda pair: " ".join(pair))
 def models(
     request: pytest.FixtureRequest, architecture: Files
 ) -> Iterator[tuple[LlamaModel, LlamaModel]]:
-    """A model that is rolled back in one way, and the same, which never is."""
-    name, way = request.param
-    model, oracle = (loaded(architecture(name), way) for _ in range(2))
-    assert model.rollback.name == way
+    """A model that is rolled back by one strategy, and the same, which never is."""
+    name, strategy = request.param
+    model, oracle = (loaded(architecture(name), strategy) for _ in range(2))
+    assert model.rollback.name == strategy
     yield model, oracle
     model.close()
     oracle.close()
@@ -175,11 +175,13 @@ def test_what_an_interrupted_pass_read_is_taken_back_too(
 
 
 @pytest.mark.parametrize(
-    ("name", "way"),
+    ("name", "strategy"),
     [("qwen35", "fork"), ("qwen35", "snapshots"), ("falcon-h1", "fork"), ("mamba2", "fork")],
 )
-def test_exact_passes_say_the_same_bit_for_bit(architecture: Files, name: str, way: str) -> None:
-    model = loaded(architecture(name), way, exact=True)
+def test_exact_passes_say_the_same_bit_for_bit(
+    architecture: Files, name: str, strategy: str
+) -> None:
+    model = loaded(architecture(name), strategy, exact=True)
     tokens = [*range(60, 90)]
     model.decode(PROMPT, 0)
     together = model.decode(tokens, len(tokens)).copy()
@@ -201,10 +203,10 @@ def test_llama_cpp_agrees_to_a_rollback_that_no_snapshot_was_written_for(
     for token in (11, 12, 13):
         model.decode([token], 1)
     llama = llama_library.library()
-    memory = llama.llama_get_memory(model._context)
+    memory = llama.llama_get_memory(model.context)
     assert llama.llama_memory_seq_rm(memory, 0, len(PROMPT) + 1, -1)
     model._held = len(PROMPT) + 1
-    del model._tokens[model._held :]
+    del model.tokens[model._held :]
     expected = oracle.decode([11, 7], 1)[0]
     wrong = model.decode([7], 1)[0]
     assert np.abs(wrong - expected).max() > 0.1 * np.abs(expected).max()
@@ -257,13 +259,13 @@ def test_a_copy_made_for_a_draft_stays_where_a_prompt_begins(architecture: Files
     oracle.close()
 
 
-@pytest.mark.parametrize("way", WAYS["lfm2"])
+@pytest.mark.parametrize("strategy", WAYS["lfm2"])
 def test_a_state_comes_back_with_the_window_of_sliding_layers(
-    architecture: Files, way: str
+    architecture: Files, strategy: str
 ) -> None:
     """Some of their cells in front of the state were used again for what followed it."""
     small = {"ctx_size": 1024, "batch_size": 64, "ubatch_size": 64}
-    model, oracle = (loaded(architecture("lfm2-sliding"), way, **small) for _ in range(2))
+    model, oracle = (loaded(architecture("lfm2-sliding"), strategy, **small) for _ in range(2))
     model.decode(PROMPT, 0)
     model.decode([1], 1)
     model.decode([2, 3, 4, 5], 4)
@@ -280,7 +282,7 @@ def test_a_state_comes_back_with_the_window_of_sliding_layers(
     oracle.close()
 
 
-def test_a_way_that_llama_cpp_lacks_is_not_tried(
+def test_a_strategy_that_llama_cpp_lacks_is_not_tried(
     architecture: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library, path, passes = llama_library.library(), architecture("falcon-h1"), [0]
@@ -291,8 +293,8 @@ def test_a_way_that_llama_cpp_lacks_is_not_tried(
         return real(*arguments)
 
     monkeypatch.setattr(library, "llama_decode", counted)
-    for ways in ((Fork.name,), (Snapshots.name, Fork.name)):
-        model = LlamaModel(read_header(path), options(path, ctx_size=256), ways=ways)
+    for strategies in ((Fork.name,), (Snapshots.name, Fork.name)):
+        model = LlamaModel(read_header(path), options(path, ctx_size=256), strategies=strategies)
         assert model.rollback.name == Fork.name
         model.close()
         passes.append(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,8 @@ from localspec.core.interrupt import Cancelled, stopped_when
 from localspec.core.sampling_params import SamplingParams
 from localspec.llama import llama_library
 from localspec.llama.heads.head import LAG, Head
+from localspec.llama.heads.hidden_states import KEPT, HiddenStates, States
 from localspec.llama.heads.mtp import SharedHead
-from localspec.llama.heads.states import KEPT, HiddenStates, States
 from localspec.llama.model import LlamaModel
 from localspec.speculative.control.controllers import FixedLength, NoDraft
 from localspec.speculative.drafters import ModelDrafter
@@ -122,16 +123,15 @@ def test_drafting_leaves_the_target_as_it_is(pair: HeadPair) -> None:
 def test_a_target_with_heads_says_what_it_says_without(architecture: Files, pair: HeadPair) -> None:
     """Neither the heads in its file nor the taps change a bit of its logits."""
     prompt, path = random_ids(50), pair.target.header.path
-    bare = LlamaModel(pair.target.header, replace(pair.target.options, load_heads=False))
-    try:
+    with closing(
+        LlamaModel(pair.target.header, replace(pair.target.options, load_heads=False))
+    ) as bare:
         pair.restart()
         for target in (bare, pair.target):
             target.decode(prompt[:-1], 0)
         for tokens in (prompt[-1:], random_ids(1), random_ids(5), random_ids(1, seed=1)):
             expected = bare.decode(tokens, len(tokens))
             assert np.array_equal(pair.target.decode(tokens, len(tokens)), expected), path.name
-    finally:
-        bare.close()
 
 
 def test_a_prompt_is_read_as_it_comes(pair: HeadPair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from localspec.llama.heads.hidden_states import unstable
 from localspec.llama.heads.mtp import ChainedHead, MtpHead, SharedHead
-from localspec.llama.heads.unstable import unstable
 from tests.support.heads import HeadPair, Row, head_pair
 from tests.support.real_pair import random_ids
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +12,9 @@ import pytest
 
 from localspec.core.errors import EngineError, IncompatiblePair
 from localspec.llama import llama_library
-from localspec.llama.heads import unstable as door
+from localspec.llama.heads import hidden_states
+from localspec.llama.heads.hidden_states import Tap
 from localspec.llama.heads.opening import open_head
-from localspec.llama.heads.taps import LastState
 from localspec.metadata.header import read_header
 from tests.support.heads import head_pair
 from tests.support.real_pair import load_model, options, random_ids
@@ -45,39 +46,30 @@ def test_heads_that_cannot_be_run_are_refused(
 
 def test_a_target_loaded_without_its_heads_is_a_mistake_of_the_caller(architecture: Files) -> None:
     path = architecture("glm4moe-mtp")
-    target = load_model(path, ctx_size=256)
-    try:
+    with closing(load_model(path, ctx_size=256)) as target:
         with pytest.raises(ValueError, match="load_heads"):
             open_head(target, None, options(path, ctx_size=256))
-    finally:
-        target.close()
 
 
 def test_a_file_that_llama_cpp_cannot_load_is_named(architecture: Files, tmp_path: Path) -> None:
     whole, cut = architecture("eagle3"), tmp_path / "cut.gguf"
     header = replace(read_header(whole), path=cut)
     cut.write_bytes(whole.read_bytes()[:-4096])
-    target = load_model(architecture("llama"), ctx_size=256)
-    try:
+    with closing(load_model(architecture("llama"), ctx_size=256)) as target:
         with pytest.raises(EngineError, match=r"cut\.gguf"):
             open_head(target, header, options(cut, ctx_size=256))
         assert target.listener is None
-    finally:
-        target.close()
 
 
 def test_a_build_without_the_functions_is_told_by_a_sentence(
     architecture: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    door.unstable.cache_clear()
-    result, arguments, _ = door._UNBOUND["llama_get_embeddings_layer_inp"]
-    monkeypatch.setitem(
-        door._UNBOUND, "llama_get_embeddings_layer_inp", (result, arguments, ("gone", "gone too"))
-    )
+    hidden_states.unstable.cache_clear()
+    monkeypatch.setattr(hidden_states, "_BOUND", ("no_such_function",))
     with pytest.raises(EngineError, match="This build of llama-cpp-python cannot") as refused:
-        door.unstable()
+        hidden_states.unstable()
     assert "pip install llama-cpp-python==0.3.36" in refused.value.hint
-    door.unstable.cache_clear()
+    hidden_states.unstable.cache_clear()
 
 
 def test_states_of_zeros_are_told_by_a_sentence(
@@ -85,18 +77,16 @@ def test_states_of_zeros_are_told_by_a_sentence(
 ) -> None:
     with head_pair(architecture, "glm4moe-mtp", None) as pair:
         nothing = np.zeros((8, pair.head._tap.width), np.float32)
-        monkeypatch.setattr(LastState, "rows", lambda tap, count: nothing[:count])
+        monkeypatch.setattr(Tap, "rows", lambda tap, count: nothing[:count])
         with pytest.raises(EngineError, match="no hidden states"):
             pair.target.decode(random_ids(8), 0)
 
 
 def test_a_target_without_the_tap_gives_zeros(architecture: Files) -> None:
     """What the sentence above is for: llama.cpp itself says nothing."""
-    target = load_model(architecture("falcon-h1"), ctx_size=256)
-    try:
-        tap = LastState(llama_library.library(), target.context, target.weights.handle)
+    with closing(load_model(architecture("falcon-h1"), ctx_size=256)) as target:
+        width = llama_library.library().llama_model_n_embd_out(target.weights.handle)
+        tap = Tap(target.context, (None,), width)
         tap.switch(True)
         target.decode(random_ids(8), 0)
         assert not tap.rows(8).any()
-    finally:
-        target.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -125,13 +126,12 @@ def test_a_context_says_what_it_uses(tiny: TinyFiles, ctx_size: int) -> None:
 
 @pytest.mark.llama
 def test_without_it_every_width_rounds_the_same(demo_files: tuple[Path, Path]) -> None:
-    model = load_model(demo_files[0], ctx_size=1024, flash_attention="off", threads=2)
-    try:
+    with closing(
+        load_model(demo_files[0], ctx_size=1024, flash_attention="off", threads=2)
+    ) as model:
         past, tokens = random_ids(600), random_ids(63)
         model.decode(past, 0)
         whole = model.decode(tokens, 63).copy()
         for width in (2, 3, 5, 8, 17, 32):
             model.truncate(len(past))
             np.testing.assert_array_equal(model.decode(tokens[:width], width), whole[:width])
-    finally:
-        model.close()

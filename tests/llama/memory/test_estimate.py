@@ -13,11 +13,10 @@ from localspec.llama.memory.estimate import (
     MemoryEstimate,
     estimate_memory,
     estimate_run,
-    sliding_layers,
     tensor_bytes,
 )
+from localspec.llama.memory.layer_cache import ANCHORS, SNAPSHOTS, sliding_layers
 from localspec.llama.memory.probe import would_allocate
-from localspec.llama.memory.recurrent import ANCHORS, SNAPSHOTS
 from localspec.llama.memory.use import MemoryUse
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import ModelHeader, read_header
@@ -302,7 +301,7 @@ WIDER = {
 
 @pytest.mark.llama
 @pytest.mark.parametrize(
-    ("name", "way", "states"),
+    ("name", "strategy", "states"),
     [
         ("qwen35-mtp", "fork", {"sequences": 2}),
         ("qwen35-mtp", "snapshots", {"snapshots": SNAPSHOTS}),
@@ -311,14 +310,14 @@ WIDER = {
     ],
 )
 def test_recurrent_models_and_heads_take_what_is_estimated(
-    tmp_path: Path, name: str, way: str, states: dict[str, int]
+    tmp_path: Path, name: str, strategy: str, states: dict[str, int]
 ) -> None:
     wider = replace(MODELS[name], keys={**MODELS[name].keys, **WIDER})
     path = write_model(tmp_path / "wider.gguf", wider)
     header, heads = read_header(path), name.endswith("-mtp")
     load = options(path, ctx_size=1024, load_heads=heads)
-    model = LlamaModel(header, load, ways=(way,))
-    assert model.rollback.name == way
+    model = LlamaModel(header, load, strategies=(strategy,))
+    assert model.rollback.name == strategy
     allocated = model.memory
     if heads:
         head = open_head(model, None, load)

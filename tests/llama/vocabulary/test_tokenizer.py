@@ -71,9 +71,9 @@ def test_text_that_no_context_could_hold_is_not_tokenized(tiny: TinyFiles) -> No
 
 
 def test_the_bound_is_finite_for_any_context() -> None:
-    tokenizer.require_fitting("a" * tokenizer.MAX_CHARACTERS, 10**6, 10**6)
+    tokenizer.require_text_fits("a" * tokenizer.MAX_CHARACTERS, 10**6, 10**6)
     with pytest.raises(PromptTooLong):
-        tokenizer.require_fitting("a" * (tokenizer.MAX_CHARACTERS + 1), 10**6, 10**6)
+        tokenizer.require_text_fits("a" * (tokenizer.MAX_CHARACTERS + 1), 10**6, 10**6)
 
 
 def test_a_stack_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:

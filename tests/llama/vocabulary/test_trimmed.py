@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,13 +21,15 @@ from localspec.bench.padding.encoder import Quantization
 from localspec.bench.padding.pad import pad_model
 from localspec.bench.padding.source import PaddingSource
 from localspec.core.config import MAX_ROWS
-from localspec.core.errors import FileProblem, IncompatiblePair
+from localspec.core.errors import EngineError, FileProblem, IncompatiblePair
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.llama.memory.estimate import estimate_memory
 from localspec.llama.model import LlamaModel
-from localspec.llama.vocabulary.trimmed import TrimmedModel
+from localspec.llama.vocabulary.trimmed import _F32, TrimmedModel, _to_float
+from localspec.metadata.gguf_file import GGML_TYPES
 from localspec.metadata.header import read_header
+from localspec.metadata.trimmed import _UNREADABLE
 from localspec.self_draft.vocabulary import choose_ids
 from localspec.self_draft.writing.trim import trim_vocabulary
 from localspec.speculative.loop import Logits
@@ -98,14 +103,10 @@ def test_a_tied_model_says_the_same(
     header = read_header(whole)
     assert not header.has_output
     trim_vocabulary(header, read_header(demo_files[0]), range(1, 4096, 4), path)
-    own, trimmed = load_model(whole), load_trimmed(path)
-    try:
+    with closing(load_model(whole)) as own, closing(load_trimmed(path)) as trimmed:
         tokens = [*range(40), 4095, 2048, 17]  # of these a quarter can be proposed
         assert_same(own, trimmed, tokens)
         assert own.tokens == trimmed.tokens == tokens
-    finally:
-        own.close()
-        trimmed.close()
 
 
 def test_a_model_with_its_own_output_says_the_same(tmp_path: Path) -> None:
@@ -116,12 +117,8 @@ def test_a_model_with_its_own_output_says_the_same(tmp_path: Path) -> None:
     assert header.has_output
     # Kernels that take several rows at a time round the same where all rows come in such groups.
     trim_vocabulary(header, header, range(0, 256, 2), path)
-    own, trimmed = load_model(header.path), load_trimmed(path)
-    try:
+    with closing(load_model(header.path)) as own, closing(load_trimmed(path)) as trimmed:
         assert_same(own, trimmed, range(0, N_VOCAB, 5))
-    finally:
-        own.close()
-        trimmed.close()
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen35", "gemma4", "mamba2", "lfm2"])
@@ -131,8 +128,7 @@ def test_tokens_are_taken_back(
     path = tmp_path / "trimmed.gguf"
     header = read_header(architecture(name))
     trim_vocabulary(header, header, range(0, N_VOCAB, 2), path)
-    own, trimmed = load_model(header.path), load_trimmed(path)
-    try:
+    with closing(load_model(header.path)) as own, closing(load_trimmed(path)) as trimmed:
         assert trimmed.rollback.name == own.rollback.name and trimmed.can_roll_back
         for model in (own, trimmed):
             model.decode(range(30), 0)
@@ -141,9 +137,6 @@ def test_tokens_are_taken_back(
             model.truncate(31)
         assert own.tokens == trimmed.tokens == [*range(31)]
         assert_same(own, trimmed, [7, 9])
-    finally:
-        own.close()
-        trimmed.close()
 
 
 def test_long_texts_are_read_in_batches(demo_files: tuple[Path, Path], trim: Trim) -> None:
@@ -160,15 +153,36 @@ def test_long_texts_are_read_in_batches(demo_files: tuple[Path, Path], trim: Tri
 
 
 def test_a_wider_pass_leaves_nothing_behind(trim: Trim) -> None:
-    model = load_trimmed(trim(60))
-    try:
+    with closing(load_trimmed(trim(60))) as model:
         wide = model.decode([1, 2, 3, 4], 4).copy()
         model.truncate(0)
         again = np.concatenate([model.decode([token], 1).copy() for token in (1, 2, 3, 4)])
         assert again.shape == wide.shape == (4, 4096)
         assert ((again == -np.inf) == (wide == -np.inf)).all()
-    finally:
-        model.close()
+
+
+def test_ggml_reads_every_type_that_is_let_in() -> None:
+    """Where it has no function for one, calling that would end the process."""
+    there = {each.name for each in GGML_TYPES.values() if _to_float(each.type_id)}
+    assert there == {each.name for each in GGML_TYPES.values()} - _UNREADABLE - {
+        GGML_TYPES[_F32].name
+    }
+
+
+def test_a_file_that_became_shorter_is_refused(trim: Trim, tmp_path: Path) -> None:
+    header = read_header(Path(shutil.copy(trim(60), tmp_path / "short.gguf")))
+    os.truncate(header.path, header.n_bytes - 1)
+    with pytest.raises(EngineError, match="cannot be read"):
+        TrimmedModel(header, options(header.path))
+
+
+def test_rows_that_are_too_wide_are_refused(trim: Trim) -> None:
+    """They would be written beyond the end of an array."""
+    header = read_header(trim(60))
+    assert header.trimmed is not None
+    wide = replace(header.trimmed, width=header.trimmed.width + 32)
+    with pytest.raises(EngineError, match="wide"):
+        TrimmedModel(replace(header, trimmed=wide), options(header.path))
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.llama.heads.states import KEPT, HiddenStates
+from localspec.llama.heads.hidden_states import KEPT, HiddenStates
 
 WIDTH = 2
 
@@ -20,7 +20,7 @@ def rows(position: int, count: int, version: int) -> np.ndarray:
     st.lists(
         st.one_of(
             st.tuples(st.just("add"), st.integers(0, 400), st.integers(0, 300)),
-            st.tuples(st.just("keep"), st.integers(0, 400), st.just(0)),
+            st.tuples(st.just("truncate"), st.integers(0, 400), st.just(0)),
             st.tuples(st.just("trim"), st.just(0), st.just(0)),
         )
     )
@@ -37,7 +37,7 @@ def test_a_row_is_the_last_one_heard_of_the_position_before(
             known |= dict.fromkeys(range(position, position + count), version)
             end = position + count
             states.add(position, rows(position, count, version))
-        elif name == "keep":
+        elif name == "truncate":
             known = {at: each for at, each in known.items() if at < position}
             end = min(end, position)
             states.truncate(position)

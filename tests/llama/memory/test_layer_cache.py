@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.llama.memory.recurrent import is_recurrent, state_bytes
+from localspec.llama.memory.layer_cache import is_recurrent, state_bytes
 from localspec.metadata.header import ModelHeader
 from tests.support.head_files import WIDTH, header_of, target_bytes
 

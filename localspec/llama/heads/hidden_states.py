@@ -1,0 +1,168 @@
+"""Hidden states of a target: where llama.cpp gives them (taps), and those of the last tokens."""
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from localspec.core.errors import EngineError
+from localspec.llama import llama_library
+
+States = NDArray[np.float32]  # shape (tokens, width)
+
+KEPT = 256  # rows; states of earlier tokens are needed only after a long rollback
+
+# Functions of `llama-ext.h`, which llama.cpp exports but does not promise to keep. Those that the
+# bindings leave out: result, arguments, and the names in Itanium's and Microsoft's C++ ABI.
+_CONTEXT, _FLOATS = ctypes.c_void_p, ctypes.POINTER(ctypes.c_float)
+_UNBOUND: dict[str, tuple[Any, list[Any], tuple[str, str]]] = {
+    "llama_set_embeddings_layer_inp": (
+        None,
+        [_CONTEXT, ctypes.c_uint32, ctypes.c_bool],
+        (
+            "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
+            "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z",
+        ),
+    ),
+    "llama_get_embeddings_layer_inp": (
+        _FLOATS,
+        [_CONTEXT, ctypes.c_uint32],
+        (
+            "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
+            "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z",
+        ),
+    ),
+}
+_BOUND = (
+    "llama_set_embeddings_nextn llama_get_embeddings_nextn llama_get_embeddings_nextn_ith "
+    "llama_set_nextn_layer_offset llama_get_ctx_other"
+).split()
+
+
+@functools.cache
+def unstable() -> Any:
+    """Those functions by name. Raises EngineError where this build lacks one of them."""
+    library = llama_library.library()._lib
+    try:
+        from llama_cpp import llama_cpp_ext
+
+        found = {name: getattr(llama_cpp_ext, name) for name in _BOUND}
+        found |= {name: _bind(library, *how) for name, how in _UNBOUND.items()}
+    except (ImportError, AttributeError) as error:
+        raise EngineError(
+            "This build of llama-cpp-python cannot read a model's hidden states, which drafting "
+            f"with heads needs: {error}.",
+            "Install the version that is known to: pip install llama-cpp-python==0.3.36, or give "
+            "an ordinary draft model.",
+        ) from error
+    return SimpleNamespace(**found)
+
+
+def _bind(library: Any, result: Any, arguments: list[Any], names: tuple[str, str]) -> Any:
+    for name in names:
+        if hasattr(library, name):
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+            return function
+    raise AttributeError(f"it has no function {names[0]}")
+
+
+class Tap:
+    """A place in a target where hidden states are taken, or several side by side.
+
+    Of each of the ``layers`` what goes into it, or for None what the last one gives: ``each``
+    numbers a token.
+    """
+
+    def __init__(self, context: Any, layers: Sequence[int | None], each: int) -> None:
+        self._context = context
+        self._layers = tuple(layers)
+        self._each = each
+        self.width = len(self._layers) * each
+
+    def switch(self, on: bool) -> None:
+        """Let the target's passes store these states, or no longer."""
+        for layer in self._layers:
+            if layer is None:
+                unstable().llama_set_embeddings_nextn(self._context, on, False)
+            else:
+                unstable().llama_set_embeddings_layer_inp(self._context, layer, on)
+
+    def rows(self, count: int) -> States:
+        """States of the first ``count`` tokens of the last pass, valid until the next."""
+        found = [_view(self._pointer(layer), count, self._each) for layer in self._layers]
+        return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
+
+    def _pointer(self, layer: int | None) -> Any:
+        if layer is None:
+            return unstable().llama_get_embeddings_nextn(self._context)
+        return unstable().llama_get_embeddings_layer_inp(self._context, layer)
+
+
+def require_states(rows: States) -> None:
+    """Raise EngineError for rows of zeros, which an architecture without this tap gives."""
+    if len(rows) and not rows.any():
+        raise EngineError(
+            "llama.cpp gives no hidden states of this target, so its heads cannot draft.",
+            "Run without them: --draft off, or with an ordinary draft model.",
+        )
+
+
+def _view(pointer: Any, count: int, width: int) -> States:
+    if not pointer:
+        return np.zeros((count, width), np.float32)
+    return np.ctypeslib.as_array(pointer, (count, width))
+
+
+class HiddenStates:
+    """The rows of positions ``begin`` to ``end``, of which only the last `KEPT` stay.
+
+    The target handed out all rows up to ``end``, whether or not they are still here.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._rows: list[States] = []
+        self.begin = 0
+
+    @property
+    def end(self) -> int:
+        """The position behind the last row."""
+        return self.begin + len(self._rows)
+
+    def add(self, position: int, rows: States) -> None:
+        """Take the rows of the tokens from ``position`` on, in place of those that were there.
+
+        What lies before a gap is forgotten. The rows are copied.
+        """
+        self.truncate(position)
+        if position > self.end:
+            self._rows.clear()
+            self.begin = position
+        self._rows.extend([row.copy() for row in rows])
+
+    def truncate(self, length: int) -> None:
+        """Forget the rows of position ``length`` and beyond."""
+        del self._rows[max(0, length - self.begin) :]
+        self.begin = min(self.begin, length)
+
+    def trim(self) -> None:
+        """Forget all but the last rows."""
+        surplus = max(0, len(self._rows) - KEPT)
+        del self._rows[:surplus]
+        self.begin += surplus
+
+    def inputs(self, begin: int, end: int) -> States:
+        """For each position from ``begin`` to ``end`` the row of the one before it.
+
+        Zeros stand where nothing is known, and before the first token of all. Shape (end - begin,
+        width).
+        """
+        rows = np.zeros((end - begin, self._width), np.float32)
+        for position in range(max(begin - 1, self.begin), min(end - 1, self.end)):
+            rows[position + 1 - begin] = self._rows[position - self.begin]
+        return rows
