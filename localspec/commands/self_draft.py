@@ -52,9 +52,7 @@ def make_self_draft(
                 use(found)
             finally:  # a file that cannot be written elsewhere is not lost
                 if _tells(found, wish, store.find(found.target)):
-                    kept = store.store_draft(
-                        found.target, found.best.recipe, found.file, found.verdict
-                    )
+                    kept = store.store_draft(found.target, found.recipe, found.file, found.verdict)
     return found, kept
 
 
@@ -70,7 +68,7 @@ def _tells(found: "Selection", wish: "SelfDraftOptions", before: "Kept | None") 
         return False
     if found.verdict is None:
         return before is None
-    again = before is not None and before.recipe == found.best.recipe
+    again = before is not None and before.recipe == found.recipe
     return found.verdict.pays or wish == SelfDraftOptions() or again
 
 

@@ -95,7 +95,7 @@ def store_draft(target: ModelHeader, recipe: Recipe, draft: Path, verdict: Verdi
     content = {
         "format": FORMAT,
         "machine": _machine(),
-        "recipe": {"layers": list(recipe.layers), "type": recipe.type, "vocab": recipe.vocab},
+        "recipe": recipe.as_json(),
         "verdict": None if verdict is None else verdict.as_json(),
         "file": None if path is None else {"name": path.name, "bytes": draft.stat().st_size},
     }
@@ -129,11 +129,11 @@ def _read(target: ModelHeader, path: Path) -> Kept:
 
 
 def _recipe(target: ModelHeader, document: Mapping[str, Any]) -> Recipe:
-    layers, most = tuple(document["layers"]), target.block_count or 0
-    if not layers or not all(type(layer) is int and 0 <= layer < most for layer in layers):
-        raise ValueError(f"{layers} are no layers")
-    vocab = document["vocab"]
-    return Recipe(layers, str(document["type"]), None if vocab is None else int(vocab))
+    count, vocab = len(document["layers"]), document["vocab"]
+    recipe = Recipe(count, str(document["type"]), None if vocab is None else int(vocab))
+    if document["layers"] != list(recipe.indices) or not 0 < count <= (target.block_count or 0):
+        raise ValueError("these are not its first layers")
+    return recipe
 
 
 def _document_path(target: ModelHeader) -> Path:
@@ -142,7 +142,7 @@ def _document_path(target: ModelHeader) -> Path:
 
 def _file(document: Path, recipe: Recipe) -> Path:
     """Where the draft of this recipe lies, beside what is known of it."""
-    digest = hashlib.sha256(repr((recipe.layers, recipe.type, recipe.vocab)).encode()).hexdigest()
+    digest = hashlib.sha256(repr((recipe.indices, recipe.type, recipe.vocab)).encode()).hexdigest()
     return document.with_name(f"{document.stem}-{digest[:_SHOWN_DIGITS]}.gguf")
 
 

@@ -14,7 +14,6 @@ from localspec.chat.stats import SourceStats
 from localspec.engine.engine import Engine
 from localspec.self_draft.trial import ANSWER_TOKENS, GREEDY
 from localspec.speculative.limits import ceiling
-from localspec.speculative.loop import Clock
 
 _MOST_REPEATS = 3
 _CLEARLY = 1.1  # times as fast, where there are too few prompts for an interval
@@ -103,7 +102,6 @@ def judge(
     verify: Sequence[float],
     step: float,
     *,
-    clock: Clock,
     budget: float,
     on_answer: Callable[[int, int], None] = lambda done, total: None,
 ) -> Verdict:
@@ -114,8 +112,8 @@ def judge(
     """
     assert pair.draft is not None
     prompts, repeats = _affordable(asked, verify, budget)
-    plan = BenchPlan(GREEDY, (0, "auto"), repeats, ANSWER_TOKENS, clock=clock)
-    plain = BenchPlan(GREEDY, (0, 0), repeats, ANSWER_TOKENS, clock=clock)
+    plan = BenchPlan(GREEDY, (0, "auto"), repeats, ANSWER_TOKENS)
+    plain = BenchPlan(GREEDY, (0, 0), repeats, ANSWER_TOKENS)
     alone = Engine(pair.target, None)  # of the same target: its memory is needed once
     ways = Way("plain", alone, plain), Way("lookup", alone, plan), Way("self-draft", pair, plan)
     lookup, drafted = compare_ways(ways, prompts, on_answer)

@@ -13,16 +13,16 @@ import pytest
 from localspec.core.errors import DraftNotMade
 from localspec.engine.engine import Engine
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.self_draft import candidates, selection, store, verdict
-from localspec.self_draft.recipe import KEEP, Recipe
+from localspec.self_draft import search, selection, store, verdict
+from localspec.self_draft.make import make_draft
+from localspec.self_draft.recipe import Recipe
 from localspec.self_draft.verdict import Verdict
-from localspec.self_draft.writing.make import make_draft
 from tests.support.command import HELLO, Command
 from tests.support.self_drafts import LOSES, PAYS
 
 pytestmark = pytest.mark.llama
 
-RECIPE = Recipe((0, 1), KEEP)
+RECIPE = Recipe(2)
 
 
 @pytest.fixture(autouse=True)
@@ -165,7 +165,7 @@ def test_what_failed_is_told_with_its_reason(
             raise DraftNotMade("Its rows are too short.")
         make_draft(header, recipe, *more)
 
-    monkeypatch.setattr(candidates, "make_draft", make)
+    monkeypatch.setattr(search, "make_draft", make)
     flags = ("draft", "make", silent_target, "--layers", "2", "-t", "1")
     said = "Not possible: the first 2 of 6 layers in Q2_K. Its rows are too short."
     assert said in localspec(*flags).out.splitlines()
@@ -178,7 +178,7 @@ def test_what_failed_is_told_with_its_reason(
 def test_a_draft_with_fewer_output_rows(
     localspec: Command, silent_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(candidates, "COUNT_BUDGET", 0.0)
+    monkeypatch.setattr(search, "COUNT_BUDGET", 0.0)
     small, output = tmp_path / "small.gguf", tmp_path / "trimmed.gguf"
     made = ("draft", "make", silent_target, "--layers", "2", "--type", "keep", "-t", "1")
     done = localspec(*made, "--vocab", "64", "-o", small)

@@ -18,13 +18,13 @@ from localspec.core import machine
 from localspec.core.errors import FileProblem
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import store
-from localspec.self_draft.recipe import KEEP, Recipe
+from localspec.self_draft.recipe import Recipe
 from tests.support.real_pair import TinyFiles
 from tests.support.self_drafts import LOSES, PAYS
 
 pytestmark = pytest.mark.llama  # which tells of the machine's devices
 
-RECIPE = Recipe((0,), KEEP)
+RECIPE = Recipe(1)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_what_was_not_measured_is_kept(target: ModelHeader, made: Callable[[], P
 
 def test_only_one_draft_of_a_target_is_kept(target: ModelHeader, made: Callable[[], Path]) -> None:
     first = store.store_draft(target, RECIPE, made(), PAYS)
-    second = store.store_draft(target, Recipe((0, 1), "Q4_0"), made(), PAYS)
+    second = store.store_draft(target, Recipe(2, "Q4_0"), made(), PAYS)
     assert first.path is not None and not first.path.exists()
     assert second.path is not None and second.path.exists() and store.find(target) == second
 
@@ -84,7 +84,7 @@ def test_only_one_draft_of_a_target_is_kept(target: ModelHeader, made: Callable[
         {"format": 0},
         {"machine": {"cpu": "another", "devices": []}},
         {"recipe": {"layers": [], "type": "keep"}},
-        {"recipe": {"layers": [7], "type": "keep"}},
+        {"recipe": {"layers": [1], "type": "keep", "vocab": None}},
         {"recipe": {"layers": ["0"], "type": "keep"}},
         {"recipe": None},
         {"verdict": {}},
@@ -123,7 +123,7 @@ def test_layers_that_the_target_lacks_count_as_nothing(
     store.store_draft(target, RECIPE, made(), LOSES)  # of which no file could tell
     path = document_of(target)
     document = json.loads(path.read_text())
-    document["recipe"]["layers"] = [target.block_count]
+    document["recipe"]["layers"] = list(range((target.block_count or 0) + 1))
     path.write_text(json.dumps(document))
     assert store.find(target) is None
 
@@ -174,7 +174,7 @@ def test_two_processes_may_keep_at_once(target: ModelHeader, tiny: TinyFiles) ->
         for i in range(20):
             draft = Path(shutil.copy(tiny.draft, store.folder() / f"{number}.gguf"))
             begin.wait()
-            store.store_draft(target, Recipe((number,) if i % 2 else (0,), KEEP), draft, PAYS)
+            store.store_draft(target, Recipe(1 + number if i % 2 else 1), draft, PAYS)
 
     threads = [threading.Thread(target=keep, args=(number,)) for number in range(2)]
     for thread in threads:

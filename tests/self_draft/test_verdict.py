@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -71,7 +70,6 @@ def test_all_ways_answer_the_same_prompts(tiny: TinyFiles, monkeypatch: pytest.M
             asked,
             [1.0] * 17,
             0.1,
-            clock=time.perf_counter,
             budget=0.0,
             on_answer=lambda done, total: heard.append((done, total)),
         )

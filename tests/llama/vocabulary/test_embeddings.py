@@ -14,7 +14,7 @@ from localspec.llama.vocabulary.trimmed import TrimmedModel
 from localspec.metadata.gguf_file import GGML_TYPES
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.metadata.trimmed import _UNREADABLE
-from localspec.self_draft.writing.trim import trim_vocabulary
+from localspec.self_draft.trim import trim_vocabulary
 from tests.support.real_pair import TinyFiles, options
 
 pytestmark = pytest.mark.llama

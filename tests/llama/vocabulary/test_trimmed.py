@@ -25,8 +25,8 @@ from localspec.llama.memory.estimate import estimate_memory
 from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.trimmed import TrimmedModel
 from localspec.metadata.header import read_header
+from localspec.self_draft.trim import trim_vocabulary
 from localspec.self_draft.vocabulary import choose_ids
-from localspec.self_draft.writing.trim import trim_vocabulary
 from localspec.speculative.loop import Logits
 from tests.support.architectures.specs import MODELS, N_VOCAB, WIDTH
 from tests.support.architectures.writer import weights, write_model

@@ -19,11 +19,11 @@ from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.trimmed import TrimmedModel
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.gguf_file import TensorInfo, Value
+from localspec.metadata.gguf_writer import copied, read_spans, write_copy
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.metadata.splits import read_part
 from localspec.metadata.trimmed import DIGEST, EMBEDDING, IDS, SCALE, SIZE, vocabulary_digest
 from localspec.pairing import check_pair
-from localspec.self_draft.writing.writer import copy_bytes, write_copy
 
 _TRIMMED = frozenset({EMBEDDING, "output.weight", "output.bias"})
 # Graphs with an assertion against embeddings of tokens; what others make of them is tried.
@@ -118,15 +118,17 @@ def _has_rows(tensor: TensorInfo, size: int) -> bool:
 
 
 def _write(source: ModelHeader, target: ModelHeader, ids: NDArray[np.int64], path: Path) -> None:
-    """The trimmed file, and all embeddings of the source behind it."""
-    part, kept = read_part(source.path), ids.tolist()
-    names = {tensor.name: tensor.name for tensor in part.tensors}
-    left_out = dict.fromkeys(key for key in part.spans if key.startswith(_LEFT_OUT))
-    values = left_out | _own_values(source, target, kept)
-    write_copy([source.path], path, names, values, rows=dict.fromkeys(_TRIMMED, kept))
-    every = next(tensor for tensor in part.tensors if tensor.name == EMBEDDING)
-    with source.path.open("rb") as whole, path.open("ab") as file:  # the last tensor is padded
-        copy_bytes(whole, file, part.data_start + every.offset, every.n_bytes, part)
+    """Write the trimmed file, and all embeddings of the source behind its tensors."""
+    part, rows = read_part(source.path), ids.tolist()
+    removed = dict.fromkeys(key for key in part.spans if key.startswith(_LEFT_OUT))
+    tensors = [
+        copied(part, tensor, rows if tensor.name in _TRIMMED else None) for tensor in part.tensors
+    ]
+    write_copy(path, part, removed | _own_values(source, target, rows), tensors)
+    (table,) = (tensor for tensor in part.tensors if tensor.name == EMBEDDING)
+    start = part.data_start + table.offset
+    with path.open("ab") as file:  # the last tensor is padded
+        file.writelines(read_spans(part, [(start, start + table.n_bytes)]))
 
 
 def _own_values(
