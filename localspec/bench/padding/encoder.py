@@ -41,10 +41,6 @@ class TensorEncoder:
         encoded: NDArray[Any] = self._quantize(matrix, self.type)
         return encoded
 
-    def num_bytes(self, dimensions: tuple[int, ...]) -> int:
-        """What a matrix of that shape takes."""
-        return math.prod(dimensions) // BLOCK * self._zero_block.nbytes
-
     def zeros(self, rows: int, columns: int) -> NDArray[Any]:
         """A matrix of zeros."""
         key = ("zeros", rows, columns)

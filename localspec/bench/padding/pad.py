@@ -20,23 +20,21 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localspec.bench.padding.encoder import Quantization, TensorEncoder, place
 from localspec.bench.padding.layout import Forms, PaddedShape, TensorForm
 from localspec.bench.padding.source import PaddingSource, require_paddable
 from localspec.core.errors import FileProblem, LocalspecError
 from localspec.core.files import appearing_when_complete, require_room
+from localspec.metadata.gguf_file import TensorInfo
+from localspec.metadata.gguf_writer import NewTensor, described, write_copy
 from localspec.metadata.header import read_header
-
-if TYPE_CHECKING:
-    from gguf import GGUFWriter
-    from numpy.typing import NDArray
 
 ByteProgress = Callable[[int, int], None]  # bytes done, bytes in all
 
@@ -75,14 +73,12 @@ def pad_model(
     try:
         if destination.exists() and destination.samefile(source):
             raise LocalspecError(f"{source} cannot be padded onto itself.", "Name another file.")
-        needed = padded.num_bytes + padded.source.header_bytes
+        header = padded.source.header
+        needed = padded.n_bytes + header.n_header
         require_room(destination.parent, needed, "The padded model", _ELSEWHERE)
-        with (
-            appearing_when_complete(destination) as partial,
-            _writer(partial, padded.source.layout.architecture) as writer,
-        ):
-            padded.write_header(writer)
-            padded.write_tensors(writer, on_progress)
+        values = padded.source.padded_values(shape, quantization)
+        with appearing_when_complete(destination) as partial:
+            write_copy(partial, header, values, padded.new_tensors(on_progress))
     except OSError as problem:
         raise LocalspecError(
             f"The padded model could not be written to {destination}: {problem}.",
@@ -141,25 +137,14 @@ def _remove_leftovers(cache_dir: Path, stem: str) -> None:
             continue  # somebody else's, or gone already
 
 
-@contextmanager
-def _writer(path: Path, architecture: str) -> Iterator[GGUFWriter]:
-    from gguf import GGUFWriter
-
-    writer = GGUFWriter(path, architecture)
-    try:
-        yield writer
-    finally:
-        writer.close()
-
-
 @dataclass(frozen=True, slots=True)
 class _PaddedModel:
-    """What a padded file holds; ``tensors`` are the forms of all of them, in file order."""
+    """What a padded file holds; ``forms`` are those of all tensors, in file order."""
 
     source: PaddingSource
     shape: PaddedShape
     encoder: TensorEncoder
-    tensors: Forms
+    forms: Forms
 
     @classmethod
     def of(
@@ -169,55 +154,31 @@ class _PaddedModel:
         return cls(source, shape, TensorEncoder(quantization), source.layout.forms(shape))
 
     @property
-    def num_bytes(self) -> int:
-        """What all tensors take."""
-        return sum(map(self._size, self.tensors.values()))
+    def n_bytes(self) -> int:
+        """Of all tensors."""
+        return sum(self._info(name, form).n_bytes for name, form in self.forms.items())
 
-    def _size(self, form: TensorForm) -> int:
-        if form.fill is not None:
-            return 4 * math.prod(form.dimensions)
-        return self.encoder.num_bytes(form.dimensions)
+    def new_tensors(self, on_progress: ByteProgress | None) -> list[NewTensor]:
+        """All tensors, made one at a time while they are written."""
+        total, ends = self.n_bytes, 0
+        tensors = []
+        for name, form in self.forms.items():
+            info = self._info(name, form)
+            ends += info.n_bytes
+            tensors.append(NewTensor(info, self._pieces(name, form, ends, total, on_progress)))
+        return tensors
 
-    def write_header(self, writer: GGUFWriter) -> None:
-        """Everything before the tensor data: the header's fields, and the list of tensors."""
-        from gguf import GGMLQuantizationType
+    def _pieces(
+        self, name: str, form: TensorForm, done: int, total: int, on_progress: ByteProgress | None
+    ) -> Iterator[NDArray[Any]]:
+        """One tensor; then it is told how many bytes are done."""
+        yield self._tensor(name, form)
+        if on_progress is not None:
+            on_progress(done, total)
 
-        self._add_fields(writer)
-        for name, form in self.tensors.items():
-            kind = self.encoder.type if form.fill is None else GGMLQuantizationType.F32
-            # With a raw type given the writer takes shape and bytes as they are, not by the dtype.
-            shape, size = form.dimensions, self._size(form)
-            writer.add_tensor_info(name, shape, np.dtype(np.float32), size, kind)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_ti_data_to_file()
-
-    def _add_fields(self, writer: GGUFWriter) -> None:
-        """The source's, and in the place of those that padding changes ours."""
-        from gguf import GGUFValueType
-
-        ours = self.source.padded_fields(self.shape, self.encoder.quantization)
-        for key, field in self.source.fields.items():
-            # The writer states the architecture and aligns by its default; it cannot write an empty
-            # array, and readers take an absent one for that.
-            if key in ours or key in ("general.architecture", "general.alignment"):
-                continue
-            if field.kinds[0] != GGUFValueType.ARRAY:
-                writer.add_key_value(key, field.value, field.kinds[0])
-            elif field.value:
-                writer.add_key_value(key, field.value, field.kinds[0], field.kinds[-1])
-        kinds = {int: GGUFValueType.UINT32, float: GGUFValueType.FLOAT32, str: GGUFValueType.STRING}
-        for key, replacement in ours.items():
-            writer.add_key_value(key, replacement, kinds[type(replacement)])
-
-    def write_tensors(self, writer: GGUFWriter, on_progress: ByteProgress | None) -> None:
-        """The tensor data, behind the header; one tensor at a time is in memory."""
-        written, total = 0, self.num_bytes
-        for name, form in self.tensors.items():
-            writer.write_tensor_data(self._tensor(name, form))
-            written += self._size(form)
-            if on_progress is not None:
-                on_progress(written, total)
+    def _info(self, name: str, form: TensorForm) -> TensorInfo:
+        kind = self.encoder.quantization if form.fill is None else "F32"
+        return described(name, form.dimensions[::-1], kind)
 
     def _tensor(self, name: str, form: TensorForm) -> NDArray[Any]:
         """One tensor, as it is written."""
