@@ -10,7 +10,7 @@ from localspec.display.progress import progress
 
 if TYPE_CHECKING:
     from localspec.self_draft.selection import Selection, SelfDraftOptions
-    from localspec.self_draft.store import Kept
+    from localspec.self_draft.store import StoredDraft
 
 
 def self_draft(target: Path, loading: LoadingFlags) -> Path | None:
@@ -37,7 +37,7 @@ def make_self_draft(
     wish: "SelfDraftOptions",
     loading: LoadingFlags,
     use: "Callable[[Selection], None]" = lambda selection: None,
-) -> "tuple[Selection, Kept | None]":
+) -> "tuple[Selection, StoredDraft | None]":
     """Select a draft of a target and keep it for ``--draft self``; ``use`` has its file first.
 
     Besides the selection, what is kept of it; None where `_tells` says no.
@@ -56,7 +56,7 @@ def make_self_draft(
     return found, kept
 
 
-def _tells(found: "Selection", wish: "SelfDraftOptions", before: "Kept | None") -> bool:
+def _tells(found: "Selection", wish: "SelfDraftOptions", before: "StoredDraft | None") -> bool:
     """Whether what was found is to stand behind ``--draft self`` from now on.
 
     That none pays is told by a search of everything alone, or of a draft that was kept; and what
@@ -72,7 +72,7 @@ def _tells(found: "Selection", wish: "SelfDraftOptions", before: "Kept | None") 
     return found.verdict.pays or wish == SelfDraftOptions() or again
 
 
-def _said(kept: "Kept") -> str:
+def _said(kept: "StoredDraft") -> str:
     """One line on what is kept, with its figure."""
     verdict = kept.verdict
     if verdict is None:

@@ -8,7 +8,7 @@ from localspec.display.console import make_console
 from localspec.display.models import table
 from localspec.metadata.draft_kind import n_layers
 from localspec.self_draft.selection import Selection
-from localspec.self_draft.store import Kept
+from localspec.self_draft.store import StoredDraft
 from localspec.self_draft.trial import Trial
 from localspec.self_draft.verdict import Verdict
 
@@ -21,7 +21,7 @@ _TEXT = {
 }
 
 
-def result(found: Selection, kept: Kept | None, output: Path | None) -> None:
+def result(found: Selection, kept: StoredDraft | None, output: Path | None) -> None:
     """The trials, the best first, and what was measured of it, on stdout."""
     layers = n_layers(found.source)
     trials = sorted(found.search.trials, key=lambda each: -each.predicted_speedup)
@@ -36,7 +36,7 @@ def result(found: Selection, kept: Kept | None, output: Path | None) -> None:
         out.print(one_line(sentence), markup=False)
 
 
-def as_json(found: Selection, kept: Kept | None, output: Path | None) -> dict[str, object]:
+def as_json(found: Selection, kept: StoredDraft | None, output: Path | None) -> dict[str, object]:
     """The same as plain data."""
     return {
         "target": str(found.target.path),
@@ -86,7 +86,7 @@ def _span(interval: Interval | None) -> str:
     return "" if interval is None else f" ({interval[0]:.2f} to {interval[1]:.2f})"
 
 
-def _place(kept: Kept | None, output: Path | None) -> str:
+def _place(kept: StoredDraft | None, output: Path | None) -> str:
     """Where the draft is, and how it is used."""
     if kept is None:
         said = "It is not kept: --draft self goes on as before."

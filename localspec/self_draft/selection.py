@@ -86,7 +86,7 @@ def selected(
     _require_possible(source, header, options, types)
     say(_announcement(source, options, types))
     end = perf_counter() + SEARCH_BUDGET
-    with store.workplace() as folder:
+    with store.work_folder() as folder:
         with Engine.load(load(target, None)[0], say=say) as engine:
             on_progress("recording answers of the target", 0, 1)
             trials = _trials(engine, load)

@@ -22,13 +22,13 @@ _HARDLY = 1.05  # times plain speed: a ceiling below it leaves nothing to win
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was measured with ``auto``: the self-draft and prompt lookup, against both without it.
+    """What was measured with ``auto``: the self-draft and prompt lookup together.
 
-    Speedups are over plain, ``over_lookup`` is over prompt lookup alone; intervals are of 90 %
-    (None: too few prompts). ``acceptance_rate`` is that of the draft's own tokens, None where auto
-    drafted none. ``draft_memory`` is in bytes. ``ceiling`` is the speedup if each of its tokens
-    were right. ``prompts`` were measured, ``looping`` of them left out because their answers repeat
-    themselves, unless all do.
+    Speedups are over plain decoding, ``over_lookup`` is over prompt lookup alone; intervals are of
+    90 % (None: too few prompts). ``acceptance_rate`` is that of the draft's own tokens, None where
+    auto drafted none. ``draft_memory`` is in bytes. ``ceiling`` is the speedup with every token
+    accepted. ``prompts`` were measured; ``looping`` of them, whose answers repeat themselves, are
+    left out unless all are.
     """
 
     speedup: float
@@ -53,23 +53,23 @@ class Verdict:
 
     @property
     def reason(self) -> str:
-        """In a sentence, why it does not pay; empty where it does."""
+        """Why it does not pay, in a sentence; empty where it does."""
         if self.pays:
             return ""
         if self.ceiling < _HARDLY:
             return (
-                f"A step of it costs so much that no more than {self.ceiling:.2f}x could be had, "
-                "were each of its tokens right."
+                "The target is too fast for this draft to help: even with every token accepted, it "
+                f"would be no more than {self.ceiling:.2f}x plain."
             )
         if not _is_above(self.speedup, self.speedup_interval):
             if self.acceptance_rate is None:
-                return "By what passes cost here, auto drafted nothing by it."
+                return "At what passes cost here, auto drafted nothing with it."
             return (
-                "It is not faster than plain by more than the noise; were each of its tokens "
-                f"right, {self.ceiling:.2f}x would be the most."
+                "It is not faster than plain decoding by more than the noise; with every token "
+                f"accepted it would be at most {self.ceiling:.2f}x."
             )
         return (
-            "Prompt lookup alone, which takes no memory, is at least as fast but for the noise: "
+            "Prompt lookup alone, which takes no memory, is as fast within the noise: "
             f"{self.lookup_speedup:.2f}x."
         )
 
@@ -79,7 +79,7 @@ class Verdict:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "Verdict":
-        """Take up what `as_json` gave; raises ValueError, LookupError or TypeError for others."""
+        """Parse what `as_json` gave; raises ValueError, LookupError or TypeError for others."""
         given = {each.name: document[each.name] for each in fields(cls)}
         for name, value in given.items():
             if name.endswith("_interval"):
@@ -89,7 +89,7 @@ class Verdict:
             elif name != "text" and value is not None:
                 given[name] = float(value)
         if given["text"] not in get_args(SameText):
-            raise ValueError(f"{given['text']!r} says nothing of a text")
+            raise ValueError(f"unknown text {given['text']!r}")
         needed = ("speedup", "lookup_speedup", "over_lookup", "mean_accepted_length", "ceiling")
         if any(given[name] is None for name in needed):
             raise ValueError("a figure is missing")

@@ -43,9 +43,9 @@ def loses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "judge", lambda *arguments, **more: LOSES)
 
 
-def keep(target: Path, found: Verdict | None) -> store.Kept:
+def keep(target: Path, found: Verdict | None) -> store.StoredDraft:
     """Put a draft of a target into the store."""
-    with store.workplace() as folder:
+    with store.work_folder() as folder:
         draft = folder / "draft.gguf"
         make_draft(read_header(target), RECIPE, draft)
         return store.store_draft(read_header(target), RECIPE, draft, found)
@@ -104,7 +104,7 @@ def test_a_no_is_said_plainly_and_remembered(
     flags = ("draft", "make", silent_target, "-t", "1")
     done = localspec(*flags)
     assert "does NOT pay: all 6 layers in Q4_0 gives 0.90x" in done.out
-    assert "2.50x would be the most" in done.out and "add --output FILE" in done.out
+    assert "at most 2.50x" in done.out and "add --output FILE" in done.out
     kept = store.find(read_header(silent_target))
     assert kept is not None and kept.path is None
     done = localspec(*flags, "-o", tmp_path / "draft.gguf")
@@ -135,7 +135,7 @@ def test_what_was_kept_stays_unless_more_is_known(
         assert store.find(read_header(silent_target)) == kept
     found[0] = LOSES  # measured again
     assert "--draft self says so" in localspec(*make, "2").out
-    assert store.find(read_header(silent_target)) == store.Kept(None, RECIPE, LOSES)
+    assert store.find(read_header(silent_target)) == store.StoredDraft(None, RECIPE, LOSES)
     found[0] = PAYS
     assert "Kept for --draft self" in localspec(*make, "3").out
 

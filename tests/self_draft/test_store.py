@@ -54,7 +54,7 @@ def test_what_pays_is_found_with_its_file(target: ModelHeader, made: Callable[[]
     kept = store.store_draft(target, RECIPE, draft, PAYS)
     assert not draft.exists()
     assert kept.path is not None and kept.path.read_bytes() == content
-    assert store.find(target) == kept == store.Kept(kept.path, RECIPE, PAYS)
+    assert store.find(target) == kept == store.StoredDraft(kept.path, RECIPE, PAYS)
 
 
 def test_what_does_not_pay_is_known_without_its_file(
@@ -62,7 +62,7 @@ def test_what_does_not_pay_is_known_without_its_file(
 ) -> None:
     store.store_draft(target, RECIPE, made(), PAYS)
     kept = store.store_draft(target, RECIPE, made(), LOSES)
-    assert kept == store.find(target) == store.Kept(None, RECIPE, LOSES)
+    assert kept == store.find(target) == store.StoredDraft(None, RECIPE, LOSES)
     assert list(store.folder().glob("*-*.gguf")) == []
 
 
@@ -114,7 +114,7 @@ def test_no_draft_is_found_whose_verdict_is_no(
     path = document_of(target)
     document = json.loads(path.read_text())
     path.write_text(json.dumps(document | {"verdict": LOSES.as_json()}))
-    assert store.find(target) == store.Kept(None, RECIPE, LOSES)
+    assert store.find(target) == store.StoredDraft(None, RECIPE, LOSES)
 
 
 def test_layers_that_the_target_lacks_count_as_nothing(
@@ -186,17 +186,17 @@ def test_two_processes_may_keep_at_once(target: ModelHeader, tiny: TinyFiles) ->
 
 
 def test_a_workplace_vanishes_with_what_was_abandoned(tmp_path: Path) -> None:
-    with store.workplace() as first, store.workplace() as second:
+    with store.work_folder() as first, store.work_folder() as second:
         (first / "draft.gguf").write_bytes(b"x")
         assert first != second
     assert list(store.folder().iterdir()) == []
     abandoned = store.folder() / ".making-old"
     abandoned.mkdir()
     (abandoned / "draft.gguf").write_bytes(b"x")
-    with store.workplace():
+    with store.work_folder():
         assert abandoned.exists()  # it may be another process's
     os.utime(abandoned, (time.time() - 90_000,) * 2)
-    with store.workplace():
+    with store.work_folder():
         assert not abandoned.exists()
 
 
@@ -206,7 +206,7 @@ def test_another_process_may_remove_its_workplace_meanwhile(
     store.folder().mkdir(parents=True)
     gone = store.folder() / ".making-gone"
     monkeypatch.setattr(Path, "glob", lambda folder, pattern: [gone])
-    with store.workplace() as place:
+    with store.work_folder() as place:
         assert place.is_dir()
 
 
@@ -215,8 +215,8 @@ def test_a_folder_that_cannot_be_made_is_told(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "file"))
-    with pytest.raises(FileProblem, match="Nothing can be written"), store.workplace():
+    with pytest.raises(FileProblem, match="Nothing can be written"), store.work_folder():
         pass
-    with pytest.raises(FileProblem, match="cannot be kept"):
+    with pytest.raises(FileProblem, match="cannot be stored"):
         store.store_draft(target, RECIPE, tiny.draft, PAYS)
     assert store.find(target) is None

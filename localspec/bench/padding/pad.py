@@ -21,6 +21,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from localspec.metadata.header import read_header
 
 ByteProgress = Callable[[int, int], None]  # bytes done, bytes in all
 
-FORMAT_VERSION = 1  # part of the cached file's name: raise it when the written bytes change
+FORMAT_VERSION = 1  # part of the cached file's name: raise it when weights or values change
 
 _ELSEWHERE = "Another cache folder can be named with LOCALSPEC_CACHE."
 
@@ -56,29 +57,29 @@ def pad_model(
     destination: Path,
     shape: PaddedShape,
     quantization: Quantization,
-    on_progress: ByteProgress | None = None,
+    on_progress: ByteProgress = lambda done, total: None,
 ) -> None:
     """Write `source`, padded to `shape`, as `destination`, which appears only when complete.
 
-    All matrices, the tied embedding table included, get the one type named by `quantization`;
-    norms are F32. F16 from an F16 source keeps every weight bit for bit. With the source's own
-    shape the file is only converted, so it is what a padded file of that type is compared with.
-    `on_progress` hears bytes of tensor data written and in total; what it raises ends the
-    building. The folder must exist. Memory: a few matrices, never the model.
+    All matrices, the tied embedding table included, get the type `quantization`; norms are F32.
+    F16 from an F16 source keeps every weight bit for bit. With the source's own shape the file is
+    only converted, to be compared with a padded file of that type. `on_progress` hears bytes of
+    tensor data written and in total. The folder must exist. Memory: a few matrices.
 
     Raises `NotAGGUF` or `FileProblem` for an unreadable source, `LocalspecError` for a source
     that is not plain, a shape that is smaller than it, or a disk that is too full.
     """
-    padded = _PaddedModel.of(PaddingSource.read(source), shape, quantization)
+    small = PaddingSource.read(source)
+    require_paddable(small, shape)
+    padded = _PaddedModel(small, shape, TensorEncoder(quantization), small.layout.forms(shape))
     try:
         if destination.exists() and destination.samefile(source):
             raise LocalspecError(f"{source} cannot be padded onto itself.", "Name another file.")
-        header = padded.source.header
-        needed = padded.n_bytes + header.n_header
+        needed = padded.n_bytes + small.header.n_header
         require_room(destination.parent, needed, "The padded model", _ELSEWHERE)
-        values = padded.source.padded_values(shape, quantization)
-        with appearing_when_complete(destination) as partial:
-            write_copy(partial, header, values, padded.new_tensors(on_progress))
+        values = small.padded_values(shape, quantization)
+        with appearing_when_complete(destination) as unfinished:
+            write_copy(unfinished, small.header, values, list(padded.new_tensors(on_progress)))
     except OSError as problem:
         raise LocalspecError(
             f"The padded model could not be written to {destination}: {problem}.",
@@ -91,7 +92,7 @@ def padded_copy(
     cache_dir: Path,
     shape: PaddedShape,
     quantization: Quantization,
-    on_progress: ByteProgress | None = None,
+    on_progress: ByteProgress = lambda done, total: None,
 ) -> Path:
     """The path of `source` padded to `shape`, built in `cache_dir` unless it is there already.
 
@@ -129,10 +130,10 @@ def _is_whole(path: Path) -> bool:
 
 def _remove_leftovers(cache_dir: Path, stem: str) -> None:
     """Remove what builds that were killed left behind: hidden files older than an hour."""
-    for partial in cache_dir.glob(f".{glob.escape(stem)}-*.gguf.*"):
+    for unfinished in cache_dir.glob(f".{glob.escape(stem)}-*.gguf.*"):
         try:
-            if time.time() - partial.stat().st_mtime > 3600:
-                partial.unlink()
+            if time.time() - unfinished.stat().st_mtime > 3600:
+                unfinished.unlink()
         except OSError:
             continue  # somebody else's, or gone already
 
@@ -146,35 +147,24 @@ class _PaddedModel:
     encoder: TensorEncoder
     forms: Forms
 
-    @classmethod
-    def of(
-        cls, source: PaddingSource, shape: PaddedShape, quantization: Quantization
-    ) -> _PaddedModel:
-        require_paddable(source, shape)
-        return cls(source, shape, TensorEncoder(quantization), source.layout.forms(shape))
-
     @property
     def n_bytes(self) -> int:
         """Of all tensors."""
         return sum(self._info(name, form).n_bytes for name, form in self.forms.items())
 
-    def new_tensors(self, on_progress: ByteProgress | None) -> list[NewTensor]:
-        """All tensors, made one at a time while they are written."""
-        total, ends = self.n_bytes, 0
-        tensors = []
+    def new_tensors(self, on_progress: ByteProgress) -> Iterator[NewTensor]:
+        """All tensors; each is made when it is written, and then its end is reported."""
+        total, end = self.n_bytes, 0
         for name, form in self.forms.items():
             info = self._info(name, form)
-            ends += info.n_bytes
-            tensors.append(NewTensor(info, self._pieces(name, form, ends, total, on_progress)))
-        return tensors
+            end += info.n_bytes
+            yield NewTensor(info, self._pieces(name, form, partial(on_progress, end, total)))
 
     def _pieces(
-        self, name: str, form: TensorForm, done: int, total: int, on_progress: ByteProgress | None
+        self, name: str, form: TensorForm, on_written: Callable[[], None]
     ) -> Iterator[NDArray[Any]]:
-        """One tensor; then it is told how many bytes are done."""
         yield self._tensor(name, form)
-        if on_progress is not None:
-            on_progress(done, total)
+        on_written()
 
     def _info(self, name: str, form: TensorForm) -> TensorInfo:
         kind = self.encoder.quantization if form.fill is None else "F32"

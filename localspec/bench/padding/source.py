@@ -5,7 +5,7 @@ What this refuses (other architectures, biases, quantised or missing tensors) pa
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.bench.padding.encoder import BLOCK, Quantization
-from localspec.bench.padding.layout import Layout, PaddedShape
+from localspec.bench.padding.layout import Forms, Layout, PaddedShape
 from localspec.core.errors import LocalspecError
 from localspec.metadata.gguf_file import PartHeader, TensorInfo, Value
 from localspec.metadata.splits import read_part
@@ -40,15 +40,16 @@ class PaddingSource:
     def read(cls, path: Path) -> PaddingSource:
         """Raises NotAGGUF or FileProblem for an unreadable file, LocalspecError if not plain."""
         part = read_part(path)
-        header = _Header(part)
-        header.refuse_foreign()
-        layout, shape = header.layout(), header.shape()
+        _refuse_foreign(part)
+        shape = PaddedShape(
+            embedding=_number(part, "embedding_length"),
+            heads=_number(part, "attention.head_count"),
+            feed_forward=_number(part, "feed_forward_length"),
+            layers=_number(part, "block_count") - _number(part, "nextn_predict_layers", 0),
+        )
         tensors = {tensor.name: _mapped(part, tensor) for tensor in part.tensors}
-        table = tensors.get("token_embd.weight")
-        if table is None:
-            raise _not_plain(path, "it has no token embeddings")
-        layout = replace(layout, vocabulary=len(table))
-        _require_tensors(path, tensors, layout, shape)
+        layout = _layout(part, shape, tensors)
+        _require_tensors(path, tensors, layout.forms(shape))
         return cls(part, tensors, shape, layout)
 
     @property
@@ -122,84 +123,49 @@ def _not_plain(path: Path, reason: str) -> LocalspecError:
     return LocalspecError(f"{path} cannot be padded: {reason}.", _PLAIN)
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
-    """The header of a file while it is checked."""
-
-    part: PartHeader
-
-    @property
-    def architecture(self) -> str:
-        return self.part.text("general.architecture") or "not stated"
-
-    def refuse_foreign(self) -> None:
-        """Refuse what is neither llama nor qwen35, or is quantised already."""
-        if self.architecture not in ("llama", "qwen35"):
-            raise self._problem(f"its architecture is {self.architecture}, not llama or qwen35")
-        if not isinstance(self.part.values.get(f"{self.architecture}.{_EPSILON}"), float):
-            raise self._problem("its header has no epsilon for the RMS norms")
-        for tensor in self.part.tensors:
-            if tensor.type_name not in ("F16", "F32"):
-                raise self._problem(
-                    f"its tensor {tensor.name} is in {tensor.type_name}, not F16 or F32"
-                )
-
-    def shape(self) -> PaddedShape:
-        """The sizes of the model."""
-        return PaddedShape(
-            embedding=self._number("embedding_length"),
-            heads=self._number("attention.head_count"),
-            feed_forward=self._number("feed_forward_length"),
-            layers=self._number("block_count") - self._nextn(),
-        )
-
-    def layout(self) -> Layout:
-        """What padding keeps, but for the vocabulary, which is the embedding table's."""
-        shape, head = self.shape(), self._head_dimension()
-        if self.architecture == "llama":
-            return Layout("llama", 0, head)
-        if f"{self.architecture}.attention.recurrent_layers" in self.part.types:
-            raise self._problem("its header lists the kind of each layer")
-        expected = dict.fromkeys(_DELTA_NET_HEADS, shape.heads)
-        expected |= {"ssm.state_size": head, "ssm.inner_size": shape.heads * head}
-        for key, size in expected.items():
-            if self._number(key) != size:
-                raise self._problem(f"its {key} is {self._number(key)}, not {size}")
-        period = self._number("full_attention_interval", 4)
-        return Layout("qwen35", 0, head, period, self._number("ssm.conv_kernel"), self._nextn())
-
-    def _nextn(self) -> int:
-        key = "nextn_predict_layers"
-        return self._number(key) if f"{self.architecture}.{key}" in self.part.types else 0
-
-    def _number(self, key: str, default: int | None = None) -> int:
-        key = f"{self.architecture}.{key}"
-        value = self.part.values.get(key, default)
-        if not isinstance(value, int) or value < 1:
-            raise self._problem(f"its header has no plain number for {key}")
-        return value
-
-    def _head_dimension(self) -> int:
-        """The width of one head, which padding keeps; keys, values and rotation agree on it."""
-        heads = self._number("attention.head_count")
-        key_heads = self._number("attention.head_count_kv", heads)
-        if key_heads != heads:
-            raise self._problem(f"it has {key_heads} key heads for {heads} query heads")
-        fallback = self._number("embedding_length") // heads  # llama.cpp's own
-        stated = {key: self._number(key, fallback) for key in _HEAD_DIMENSIONS}
-        if len(set(stated.values())) > 1:
-            raise self._problem(f"its head dimensions differ: {stated}")
-        return next(iter(stated.values()))
-
-    def _problem(self, reason: str) -> LocalspecError:
-        return _not_plain(self.part.path, reason)
+def _refuse_foreign(part: PartHeader) -> None:
+    """Refuse what is neither llama nor qwen35, or is quantised already."""
+    architecture = part.text("general.architecture") or "not stated"
+    if architecture not in ("llama", "qwen35"):
+        raise _not_plain(part.path, f"its architecture is {architecture}, not llama or qwen35")
+    if not isinstance(part.values.get(f"{architecture}.{_EPSILON}"), float):
+        raise _not_plain(part.path, "its header has no epsilon for the RMS norms")
+    for tensor in part.tensors:
+        if tensor.type_name not in ("F16", "F32"):
+            raise _not_plain(
+                part.path, f"its tensor {tensor.name} is in {tensor.type_name}, not F16 or F32"
+            )
 
 
-def _require_tensors(
-    path: Path, tensors: dict[str, NDArray[Any]], layout: Layout, shape: PaddedShape
-) -> None:
-    """Refuse a file that lacks one of the tensors of this layout and shape, or has others."""
-    expected = layout.forms(shape)
+def _number(part: PartHeader, key: str, default: int | None = None) -> int:
+    """A whole number of the architecture; raises LocalspecError if it is missing or not plain."""
+    key = f"{part.text('general.architecture')}.{key}"
+    value = part.values.get(key, default)
+    if not isinstance(value, int) or (value < 1 and value != default):
+        raise _not_plain(part.path, f"its header has no plain number for {key}")
+    return value
+
+
+def _layout(part: PartHeader, shape: PaddedShape, tensors: dict[str, NDArray[Any]]) -> Layout:
+    """What padding keeps; whether it is right, the shapes of the tensors tell."""
+    table = tensors.get("token_embd.weight")
+    if table is None:
+        raise _not_plain(part.path, "it has no token embeddings")
+    head = _number(part, "attention.key_length", shape.embedding // shape.heads)
+    if part.text("general.architecture") == "llama":
+        return Layout("llama", len(table), head)
+    return Layout(
+        "qwen35",
+        len(table),
+        head,
+        period=_number(part, "full_attention_interval", 4),
+        convolution=_number(part, "ssm.conv_kernel"),
+        nextn=_number(part, "nextn_predict_layers", 0),
+    )
+
+
+def _require_tensors(path: Path, tensors: dict[str, NDArray[Any]], expected: Forms) -> None:
+    """Refuse a file that lacks one of these tensors, or has others."""
     for name in sorted(expected.keys() | tensors.keys()):
         form = expected.get(name)
         if name not in tensors or form is None or tensors[name].shape != form.dimensions:

@@ -329,8 +329,7 @@ def test_a_smaller_shape_is_refused(source: Path, tmp_path: Path, field: str) ->
     ("change", "reason"),
     [
         ({"general.architecture": b"phi-3"}, "its architecture is phi-3, not llama or qwen35"),
-        ({"llama.attention.head_count_kv": 2}, "2 key heads for 1 query heads"),
-        ({"llama.attention.value_length": 32}, "its head dimensions differ"),
+        ({"llama.attention.key_length": 32}, "its tensor blk.0.attn_k.weight is not what"),
         ({"llama.block_count": 3}, "its tensor blk.2.attn_k.weight is missing"),
         ({"llama.block_count": 1}, "its tensor blk.1.attn_k.weight is not what"),
         ({"llama.block_count": 0}, "no plain number for llama.block_count"),
