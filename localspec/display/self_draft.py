@@ -1,4 +1,4 @@
-"""What became of the search for a self-draft: its trials as a table, and the verdict in words."""
+"""Result of a search for a self-draft: a table of its trials, and the verdict in words."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""Quantization by llama.cpp, in a child process: a file that makes llama.cpp abort ends that only.
+"""Quantization by llama.cpp in a child process, since llama.cpp aborts on some files.
 
-It is also the module that the child runs.
+The child runs this module too.
 """
 
 import collections
@@ -60,7 +60,7 @@ def quantize(
             assert worker.stdin is not None and worker.stderr is not None
             try:
                 worker.stdin.write(json.dumps(asked) + "\n")
-                worker.stdin.flush()  # and left open: its end tells the child that we are gone
+                worker.stdin.flush()  # and left open: the child ends when it closes
                 last = list(collections.deque(worker.stderr, _LAST_LINES))
                 code = worker.wait()
             finally:
@@ -95,7 +95,7 @@ def _reason(last: Sequence[str], code: int) -> str:
 
 
 def _work() -> None:
-    """Read what to do as a line of JSON from stdin; llama.cpp's log goes to stderr."""
+    """Read a line of JSON from stdin and quantize; llama.cpp's log goes to stderr."""
     from localspec.llama import llama_library
 
     asked = json.loads(sys.stdin.readline())

@@ -7,13 +7,13 @@ from pathlib import Path
 from localspec.core.errors import DraftNotMade, EngineError, FileProblem
 from localspec.core.files import appearing_when_complete, require_room
 from localspec.core.formatting import one_line
-from localspec.llama.memory.probe import require_loadable
 from localspec.llama.quantize import quantize, require_type
 from localspec.metadata.draft_kind import claimed_heads, draft_kind, n_layers, whole_number
 from localspec.metadata.gguf_file import GGML_TYPES_BY_NAME, Value
 from localspec.metadata.gguf_writer import copied, write_copy
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.metadata.splits import read_part
+from localspec.self_draft.proof import require_decodable
 from localspec.self_draft.recipe import KEEP, Recipe
 
 LAYERS_KEY = "localspec.draft.layers"
@@ -33,8 +33,8 @@ def make_draft(target: ModelHeader, recipe: Recipe, output: Path) -> None:
     """Write the draft that ``recipe`` makes of ``target`` to ``output``, complete or not at all.
 
     Its vocabulary and chat template are the target's; its header says what it was made of. A file
-    at ``output`` is replaced only if it is such a draft, and only once llama.cpp loads the new one:
-    some architectures need more layers, or all of them.
+    at ``output`` is replaced only if it is such a draft, and only once llama.cpp decodes with the
+    new one: some architectures need more layers, or all of them.
 
     Raises DraftNotMade where the target or the recipe allows no such draft, UsageError for a type
     that cannot be made, LocalspecError for a full disk, FileProblem for a place that is taken.
@@ -52,7 +52,7 @@ def make_draft(target: ModelHeader, recipe: Recipe, output: Path) -> None:
                 _copy(target.paths, names, values, partial)
             else:
                 _requantize(target, recipe, names, values, partial)
-            _require_loadable(partial, output)
+            _require_decodable(partial, output)
     except OSError as problem:
         raise FileProblem(
             f"The draft could not be written to {output}: {problem.strerror or problem}.",
@@ -187,9 +187,9 @@ def _require_room(target: ModelHeader, recipe: Recipe, names: set[str], output: 
     require_room(output.parent, needed + target.data_start, "The draft", _ELSEWHERE)
 
 
-def _require_loadable(partial: Path, output: Path) -> None:
+def _require_decodable(partial: Path, output: Path) -> None:
     try:
-        require_loadable(partial)
+        require_decodable(partial)
     except EngineError as problem:
         shown, reason = one_line(output.name), problem.message.replace(partial.name, output.name)
         raise DraftNotMade(

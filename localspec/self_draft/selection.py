@@ -27,17 +27,17 @@ _PRECISE = ("F32", "F16", "BF16", "Q8_0")  # targets that a lower type makes muc
 _LOWER = ("Q4_0", "Q2_K", "Q3_K_S")
 _LOWER_BYTES = 3 / 4  # of a parameter in these, at most: some tensors stay more precise
 
-# How a target, and perhaps a draft, is loaded from its file.
+# Load options of a target, and of a draft if there is one, by their files.
 Load = Callable[[Path, Path | None], tuple[LoadOptions, LoadOptions | None]]
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class SelfDraftOptions:
-    """What was asked for: so many first layers, the type of the weights; None is searched.
+    """What was asked for: the number of first layers and the type of weights; None is searched.
 
-    ``vocab`` is how many tokens shall have an output row, None for all. With ``draft``, a model
-    that drafts for the target already, nothing is searched: it loses output rows.
+    ``vocab`` is the number of tokens with an output row, None for all. With ``draft``, a draft of
+    the target, nothing is searched: only its output rows are reduced.
     """
 
     layers: int | None = None
@@ -48,9 +48,9 @@ class SelfDraftOptions:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The best draft that a search found, and its verdict, None where Ctrl-C came.
+    """The best draft that a search found, and its verdict, None after Ctrl-C.
 
-    It was made of ``source``, the target itself or the draft that was given.
+    It was made of ``source``: the target itself, or the draft that was given.
     """
 
     target: ModelHeader
@@ -75,10 +75,9 @@ def selected(
 ) -> Iterator[Selection]:
     """The best draft that can be made of a target; its file is removed at the end of the block.
 
-    ``say`` hears sentences, ``on_progress`` what is done. Ctrl-C ends the search with the best
-    found so far. Raises DraftNotMade where none can be made, UsageError for options that give no
-    draft, IncompatiblePair for a target that cannot verify drafts, FileProblem where nothing can
-    be written.
+    Notes go to ``say``. Ctrl-C ends the search with the best found so far. Raises DraftNotMade
+    where none can be made, UsageError for options that give no draft, IncompatiblePair for a target
+    that cannot verify drafts, FileProblem where nothing can be written.
     """
     header = read_header(target)
     source = header if options.draft is None else read_header(options.draft)
@@ -115,7 +114,7 @@ def _recipes(
 
 
 def _trials(engine: Engine, load: Load) -> Trials:
-    """Record what drafts are tried against."""
+    """Record the target's answers, to try drafts against."""
     header = engine.target.header
     if not engine.can_roll_back:
         raise IncompatiblePair(

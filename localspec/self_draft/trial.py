@@ -105,10 +105,10 @@ def record(engine: Engine, prompts: Mapping[str, PromptIds], budget: float) -> l
 
 
 class Trials:
-    """Tries drafts, one file at a time, against what a target said and what its passes cost.
+    """Tries drafts against a target's answers and the costs of its passes.
 
-    ``verify`` holds the seconds of its passes of 1, 2, ... tokens. ``load`` says how a draft is
-    loaded from its file.
+    ``verify`` holds the seconds of the target's passes of 1, 2, ... tokens. ``load`` gives the load
+    options of a draft file.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Trials:
         self._texts = texts
         self._load = load
         costs = engine.profile.learnt(perf_counter).verify
-        plain = self._step(engine.target)  # measured as drafts are: only the rest is as learnt
+        plain = self._step(engine.target)  # measured like drafts; wider passes by the learnt ratio
         self.verify = [
             plain * costs.seconds(width, 0) / costs.seconds(1, 0)
             for width in range(1, LONGEST_AUTO + 2)
@@ -156,7 +156,7 @@ class Trials:
         )
 
     def _placed(self, header: ModelHeader) -> LoadOptions:
-        """How the draft is loaded where it fits beside the target, which is in memory."""
+        """The load options of a draft beside the target, which is in memory."""
         options = self._load(header.path)
         require_survival(options)
         ctx_size = options.ctx_size or draft_ctx_size(header, self._engine.target.n_ctx)
@@ -164,7 +164,7 @@ class Trials:
         return replace(options, ctx_size=plan.ctx_size, gpu_layers=plan.gpu_layers)
 
     def _agreed(self, model: LlamaModel) -> list[list[bool]]:
-        """For each token of each answer, whether the draft says it too."""
+        """For each token of each answer, whether the draft picks it too."""
         engine = self._engine
         sampler = make_sampler(GREEDY, engine.token_rules(GREEDY))
         drafter = ModelDrafter(model, sampler, engine.target.n_vocab, engine.is_stop)
@@ -174,7 +174,7 @@ class Trials:
         ]
 
     def _step(self, model: LlamaModel) -> float:
-        """Seconds of a pass of one token behind few others; the cache is left empty."""
+        """Seconds of a pass of one token after few others; the cache is left empty."""
         model.truncate(0)
         best, end = self._seconds(model, 0), perf_counter() + _STEP_BUDGET
         for token in range(1, _STEPS):

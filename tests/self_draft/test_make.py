@@ -153,9 +153,15 @@ def test_the_first_half_says_what_the_target_says_with_the_other_half_silent(
     assert np.array_equal(logits(draft), logits(same))
 
 
-def test_layers_that_llama_cpp_needs_cannot_go(architecture: Files, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "layers"), [(ALL_NEEDED, 2), ("qwen35", 1), ("nemotron_h", 1), ("llama4", 3)]
+)
+def test_layers_that_llama_cpp_needs_cannot_go(
+    architecture: Files, tmp_path: Path, name: str, layers: int
+) -> None:
+    """Without them it refuses the file, or aborts in its first pass, which is a child's."""
     with pytest.raises(DraftNotMade, match="does not run it"):
-        make(architecture(ALL_NEEDED), 2, tmp_path / "draft.gguf")
+        make(architecture(name), layers, tmp_path / "draft.gguf")
     assert not list(tmp_path.glob("*draft*"))
 
 
