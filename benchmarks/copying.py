@@ -30,11 +30,10 @@ from typing import Any
 
 import numpy as np
 from common import GREEDY, Parser, conditions, load, span, write_json
-from gguf import GGUFWriter
+from gguf import GGUFReader, GGUFWriter
 from numpy.typing import NDArray
 
 from localspec.bench.padding.encoder import TensorEncoder
-from localspec.bench.padding.source import PaddingSource
 from localspec.core import machine, paths
 from localspec.core.config import DraftTokens, LoadOptions
 from localspec.core.generate_options import GenerateOptions
@@ -63,8 +62,8 @@ class Copier:
     """
 
     def __init__(self, distance: int, edits: list[tuple[int, int]]) -> None:
-        self._vocabulary = PaddingSource.read(paths.demo_pair()[0]).fields
-        count = len(self._vocabulary["tokenizer.ggml.tokens"].value)
+        self._vocabulary = GGUFReader(paths.demo_pair()[0]).fields
+        count = len(self._vocabulary["tokenizer.ggml.tokens"].contents())
         signs = np.random.default_rng(1).integers(0, 2, (count, HEAD))
         self._codes = (2 * signs - 1).astype(np.float32)
         self._distance, self._edits = distance, edits
@@ -96,7 +95,7 @@ class Copier:
         writer.add_layer_norm_rms_eps(1e-5)
         for key, field in self._vocabulary.items():
             if key.startswith("tokenizer.") and "template" not in key:
-                writer.add_key_value(key, field.value, field.kinds[0], field.kinds[-1])
+                writer.add_key_value(key, field.contents(), field.types[0], field.types[-1])
 
     def _matrices(self, encoder: TensorEncoder) -> Iterator[tuple[str, NDArray[Any]]]:
         tokens, keys = len(self._codes), KEY_HEADS * HEAD

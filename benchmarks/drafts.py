@@ -4,7 +4,7 @@
 
 The bundled pair or hybrid, padded in width alone so that every layer is a trained one, answers the
 demo's questions plainly and, in turn, by prompt lookup alone, with the bundled draft as a chain and
-as trees, and with the three kinds of self-drafts. Prints a table; each row is over plain
+as trees, and with self-drafts. Prints a table; each row is over plain
 decoding with the same things loaded.
 """
 
@@ -30,8 +30,8 @@ from localspec.core.config import DraftTokens, LoadOptions
 from localspec.core.formatting import size
 from localspec.engine.engine import Engine
 from localspec.metadata.header import read_header
+from localspec.self_draft.make import make_draft
 from localspec.self_draft.recipe import KEEP, Recipe
-from localspec.self_draft.writing.make import make_draft
 
 LAYERS = 6  # of the bundled models
 PAIR = PaddedShape(embedding=1792, heads=28, feed_forward=4864, layers=LAYERS)  # 241 M
@@ -41,15 +41,14 @@ DRAFT = "draft model"
 
 
 def self_drafts(model: str, quantization: Quantization) -> dict[str, Recipe]:
-    """The three shapes, by name: the first layers, some left out, all at a lower type.
+    """The first layers, and all at a lower type, by name.
 
-    Of the hybrid whole periods are left out, and a draft needs its full attention in layer 2 or 5;
-    the state after its first 4 layers was trained to be drafted from.
+    A draft of the hybrid needs the full attention in layer 2; the state after its first 4 layers
+    was trained to be drafted from.
     """
-    exits, some = ((4,), (0, 1, 2)) if model == "hybrid" else ((2, 4), (0, 1, 2, 4, 5))
+    exits = (4, 3) if model == "hybrid" else (2, 4)
     kept = KEEP if quantization == LOW else LOW
-    recipes = [Recipe(tuple(range(count)), kept) for count in exits]
-    recipes += [Recipe(some, kept), Recipe(tuple(range(LAYERS)), LOW)]
+    recipes = [*(Recipe(count, kept) for count in exits), Recipe(LAYERS, LOW)]
     return {f"self: {recipe.describe(LAYERS)}": recipe for recipe in recipes}
 
 
@@ -123,8 +122,7 @@ def main() -> None:
     drafts = {DRAFT: draft}
     folder = paths.cache_folder() / "demo"
     for name, recipe in self_drafts(args.model, args.quantization).items():
-        layers = "-".join(map(str, recipe.layers))
-        drafts[name] = folder / f"{target.stem}-self-{layers}-{recipe.type}.gguf"
+        drafts[name] = folder / f"{target.stem}-self-{recipe.layers}-{recipe.type}.gguf"
         if not drafts[name].exists():
             make_draft(read_header(target), recipe, drafts[name])
     print(conditions(args.threads, args.model, args.quantization, size(target.stat().st_size)))

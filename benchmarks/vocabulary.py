@@ -24,7 +24,7 @@ from localspec.core.config import LoadOptions
 from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.trimmed import TrimmedModel
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.self_draft.writing.trim import trim_vocabulary
+from localspec.self_draft.trim import trim_vocabulary
 from localspec.speculative.loop import Clock
 from localspec.speculative.sampling.sampler import Sampler
 

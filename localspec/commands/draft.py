@@ -116,7 +116,7 @@ def _require_free(output: Path, target: Path, draft: Path | None) -> None:
     """Refuse, before minutes are spent, a place that holds something else or takes nothing."""
     from localspec.bench.report import require_writable
     from localspec.metadata.header import read_header
-    from localspec.self_draft.writing.make import require_free_place
+    from localspec.self_draft.make import require_free_place
 
     require_free_place(read_header(target), output)
     if draft is not None and draft.exists() and output.exists() and output.samefile(draft):

@@ -1,4 +1,4 @@
-"""The draft that stands behind ``--draft self``: the one kept for a target, or made now."""
+"""``--draft self``: the stored draft of a target, or one made now."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +10,13 @@ from localspec.display.progress import progress
 
 if TYPE_CHECKING:
     from localspec.self_draft.selection import Selection, SelfDraftOptions
-    from localspec.self_draft.store import Kept
+    from localspec.self_draft.store import StoredDraft
 
 
 def self_draft(target: Path, loading: LoadingFlags) -> Path | None:
-    """The file of the target's self-draft, made now if none is kept; None where it does not pay.
+    """The file of the target's self-draft, made now if none is stored; None where it does not pay.
 
-    What the user should know of it is noted.
+    A note tells the user which draft it is, and what it was measured to give.
     """
     from localspec.metadata.header import read_header
     from localspec.self_draft import store
@@ -28,54 +28,54 @@ def self_draft(target: Path, loading: LoadingFlags) -> Path | None:
         console.note("No draft was made of this target here yet, or it is out of date.")
         kept = make_self_draft(target, SelfDraftOptions(), loading)[1]
         assert kept is not None
-    console.note(_said(kept))
+    console.note(_note(kept))
     return kept.path
 
 
 def make_self_draft(
     target: Path,
-    wish: "SelfDraftOptions",
+    options: "SelfDraftOptions",
     loading: LoadingFlags,
     use: "Callable[[Selection], None]" = lambda selection: None,
-) -> "tuple[Selection, Kept | None]":
-    """Select a draft of a target and keep it for ``--draft self``; ``use`` has its file first.
+) -> "tuple[Selection, StoredDraft | None]":
+    """Select a draft of a target and store it for ``--draft self``; ``use`` gets its file first.
 
-    Besides the selection, what is kept of it; None where `_tells` says no.
+    Also returns what was stored, None where `_replaces` is false.
     """
     from localspec.self_draft import store
     from localspec.self_draft.selection import selected
 
     with progress() as on_progress:
-        with selected(target, wish, loading.load_options, console.note, on_progress) as found:
+        with selected(target, options, loading.load_options, console.note, on_progress) as found:
             kept = None
             try:
                 use(found)
-            finally:  # a file that cannot be written elsewhere is not lost
-                if _tells(found, wish, store.find(found.target)):
-                    kept = store.store_draft(
-                        found.target, found.best.recipe, found.file, found.verdict
-                    )
+            finally:  # so that it is not lost if --output cannot be written
+                if _replaces(found, options, store.find(found.target)):
+                    kept = store.store_draft(found.target, found.recipe, found.file, found.verdict)
     return found, kept
 
 
-def _tells(found: "Selection", wish: "SelfDraftOptions", before: "Kept | None") -> bool:
-    """Whether what was found is to stand behind ``--draft self`` from now on.
+def _replaces(
+    found: "Selection", options: "SelfDraftOptions", before: "StoredDraft | None"
+) -> bool:
+    """Whether ``--draft self`` shall use what was found instead of what was stored before.
 
-    That none pays is told by a search of everything alone, or of a draft that was kept; and what
-    was not measured replaces nothing. What was made of another draft is none of the target.
+    That no draft pays only follows from a search without options, or from measuring the stored
+    draft again. What was not measured replaces nothing, nor does a draft that was given.
     """
     from localspec.self_draft.selection import SelfDraftOptions
 
-    if wish.draft is not None:
+    if options.draft is not None:
         return False
     if found.verdict is None:
         return before is None
-    again = before is not None and before.recipe == found.best.recipe
-    return found.verdict.pays or wish == SelfDraftOptions() or again
+    again = before is not None and before.recipe == found.recipe
+    return found.verdict.pays or options == SelfDraftOptions() or again
 
 
-def _said(kept: "Kept") -> str:
-    """One line on what is kept, with its figure."""
+def _note(kept: "StoredDraft") -> str:
+    """One line on a stored draft, with its figure."""
     verdict = kept.verdict
     if verdict is None:
         return f"Draft: {kept.path}, made of the target; whether it pays was not measured."

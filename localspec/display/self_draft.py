@@ -1,17 +1,16 @@
-"""What became of the search for a self-draft: its trials as a table, and the verdict in words."""
+"""Result of a search for a self-draft: a table of its trials, and the verdict in words."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 from localspec.bench.spent import Interval
 from localspec.core.formatting import one_line, percent, size
 from localspec.display.console import make_console
 from localspec.display.models import table
+from localspec.metadata.draft_kind import n_layers
 from localspec.self_draft.selection import Selection
-from localspec.self_draft.store import Kept
+from localspec.self_draft.store import StoredDraft
 from localspec.self_draft.trial import Trial
 from localspec.self_draft.verdict import Verdict
-from localspec.self_draft.writing.layers import removable
 
 _COLUMNS = ("draft", "size", "agrees", "step", "predicted")
 _TEXT = {
@@ -22,35 +21,35 @@ _TEXT = {
 }
 
 
-def result(found: Selection, kept: Kept | None, output: Path | None) -> None:
+def result(found: Selection, kept: StoredDraft | None, output: Path | None) -> None:
     """The trials, the best first, and what was measured of it, on stdout."""
-    layers = removable(found.source).n_layers
-    trials = sorted(found.findings.trials, key=lambda each: -each.predicted_speedup)
+    layers = n_layers(found.source)
+    trials = sorted(found.search.trials, key=lambda each: -each.predicted_speedup)
     table(_COLUMNS, [_cells(trial, layers) for trial in trials], first_to_go=("size",))
     out = make_console(stderr=False)
-    best = found.best.recipe.describe(layers)
+    best = found.recipe.describe(layers)
     failed = [
         f"Not possible: {recipe.describe(layers)}. {problem.message}"
-        for recipe, problem in found.findings.failed.items()
+        for recipe, problem in found.search.failed.items()
     ]
     for sentence in (*failed, _verdict(best, found.verdict), _place(kept, output)):
         out.print(one_line(sentence), markup=False)
 
 
-def as_json(found: Selection, kept: Kept | None, output: Path | None) -> dict[str, object]:
+def as_json(found: Selection, kept: StoredDraft | None, output: Path | None) -> dict[str, object]:
     """The same as plain data."""
     return {
         "target": str(found.target.path),
         "output": None if output is None else str(output),
         "source": str(found.source.path),
         "kept": None if kept is None or kept.path is None else str(kept.path),
-        "draft": found.best.as_json(),
-        "trials": [trial.as_json() for trial in found.findings.trials],
+        "draft": found.search.best.trial.as_json(),
+        "trials": [trial.as_json() for trial in found.search.trials],
         "failed": [
-            asdict(recipe) | {"reason": problem.message}
-            for recipe, problem in found.findings.failed.items()
+            recipe.as_json() | {"reason": problem.message}
+            for recipe, problem in found.search.failed.items()
         ],
-        "stopped": found.findings.stopped,
+        "stopped": found.search.stopped,
         "verdict": None if found.verdict is None else found.verdict.as_json(),
     }
 
@@ -87,7 +86,7 @@ def _span(interval: Interval | None) -> str:
     return "" if interval is None else f" ({interval[0]:.2f} to {interval[1]:.2f})"
 
 
-def _place(kept: Kept | None, output: Path | None) -> str:
+def _place(kept: StoredDraft | None, output: Path | None) -> str:
     """Where the draft is, and how it is used."""
     if kept is None:
         said = "It is not kept: --draft self goes on as before."

@@ -1,6 +1,6 @@
-"""Quantization by llama.cpp, in a child process: a file that makes llama.cpp abort ends that only.
+"""Quantization by llama.cpp in a child process, since llama.cpp aborts on some files.
 
-It is also the module that the child runs.
+The child runs this module too.
 """
 
 import collections
@@ -10,7 +10,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from localspec.core import child, machine
@@ -27,7 +27,6 @@ _FTYPES = {name: number for number, name in FILE_TYPES.items() if name not in _N
 TYPES = tuple(name for name in _FTYPES if name not in _NEED_MATRIX)
 
 _MOST_ROWS = 256 << 20  # bytes of a tensor's rows in memory; llama.cpp's default is 8 GiB
-_TENSOR = re.compile(r"\[ *(\d{1,6})/ *\d+\]")
 _REASON = re.compile(r"failed to quantize: (.+)|(GGML_ASSERT\(.+)")
 _LAST_LINES = 50
 
@@ -38,13 +37,11 @@ def quantize(
     type_name: str,
     *,
     without: Sequence[int] = (),
-    on_tensor: Callable[[int], None] | None = None,
 ) -> None:
     """Write the model at ``source`` in another type to ``output``, complete or not at all.
 
     Layers ``without`` are left out; others get the numbers that become free, but the header is the
-    source's in all else (`llama_model_quantize`, `prune_layers`). ``on_tensor`` hears how many
-    tensors are written; what it raises, as Ctrl-C, ends the child.
+    source's in all else (`llama_model_quantize`, `prune_layers`). Ctrl-C ends the child.
 
     Raises UsageError for a type that cannot be made, DraftNotMade with llama.cpp's reason.
     """
@@ -63,8 +60,8 @@ def quantize(
             assert worker.stdin is not None and worker.stderr is not None
             try:
                 worker.stdin.write(json.dumps(asked) + "\n")
-                worker.stdin.flush()  # and left open: its end tells the child that we are gone
-                last = _follow(worker.stderr, on_tensor)
+                worker.stdin.flush()  # and left open: the child ends when it closes
+                last = list(collections.deque(worker.stderr, _LAST_LINES))
                 code = worker.wait()
             finally:
                 worker.kill()
@@ -90,16 +87,6 @@ def require_type(name: str) -> str:
     return known
 
 
-def _follow(lines: Iterable[str], on_tensor: Callable[[int], None] | None) -> list[str]:
-    """Read the child's log to its end, and tell how far it is; the last lines."""
-    last: collections.deque[str] = collections.deque(maxlen=_LAST_LINES)
-    for line in lines:
-        last.append(line)
-        if on_tensor is not None and (found := _TENSOR.match(line)):
-            on_tensor(int(found[1]))
-    return list(last)
-
-
 def _reason(last: Sequence[str], code: int) -> str:
     for line in reversed(last):
         if found := _REASON.search(line):
@@ -108,7 +95,7 @@ def _reason(last: Sequence[str], code: int) -> str:
 
 
 def _work() -> None:
-    """Read what to do as a line of JSON from stdin; llama.cpp's log goes to stderr."""
+    """Read a line of JSON from stdin and quantize; llama.cpp's log goes to stderr."""
     from localspec.llama import llama_library
 
     asked = json.loads(sys.stdin.readline())

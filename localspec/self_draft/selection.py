@@ -1,48 +1,43 @@
-"""The selection of a self-draft for a target: searched, made, judged, and left as a file."""
+"""Selection of a self-draft for a target: search, trimmed vocabulary, verdict."""
 
 import shlex
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter
 
 from localspec.core.config import LoadOptions
 from localspec.core.errors import DraftNotMade, IncompatiblePair, LocalspecError, UsageError
 from localspec.core.formatting import size
 from localspec.engine.engine import Engine
-from localspec.llama.influence import block_influence
+from localspec.metadata.draft_kind import n_layers
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import store
-from localspec.self_draft.candidates import COUNT_BUDGET, Budget, Candidates, Progress
-from localspec.self_draft.questions import questions
-from localspec.self_draft.recipe import KEEP
-from localspec.self_draft.search import Findings, Space, search
-from localspec.self_draft.trial import ANSWER_TOKENS, Text, Trial, Trials, record
+from localspec.self_draft.make import require_model
+from localspec.self_draft.recipe import KEEP, Recipe
+from localspec.self_draft.search import COUNT_BUDGET, Progress, Search, proposals
+from localspec.self_draft.trial import Trials, questions, record
+from localspec.self_draft.trim import require_trimmable
 from localspec.self_draft.verdict import Verdict, judge
-from localspec.self_draft.writing.layers import Removable, removable, require_removable
-from localspec.self_draft.writing.trim import require_trimmable
-from localspec.speculative.control.valuation import LONGEST_AUTO
-from localspec.speculative.loop import Clock
 
 SEARCH_BUDGET, VERDICT_BUDGET = 240.0, 120.0  # seconds
 _RECORD_SHARE = 1 / 6  # of the search, for the target's own answers
 _PRECISE = ("F32", "F16", "BF16", "Q8_0")  # targets that a lower type makes much quicker
 _LOWER = ("Q4_0", "Q2_K", "Q3_K_S")
-_ROOM = ANSWER_TOKENS + LONGEST_AUTO + 1  # tokens behind a prompt: an answer, and a draft
 _LOWER_BYTES = 3 / 4  # of a parameter in these, at most: some tensors stay more precise
 
-# How a target, and perhaps a draft, is loaded from its file.
+# Load options of a target, and of a draft if there is one, by their files.
 Load = Callable[[Path, Path | None], tuple[LoadOptions, LoadOptions | None]]
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class SelfDraftOptions:
-    """What was asked for: so many first layers, the type of the weights; None is searched.
+    """What was asked for: the number of first layers and the type of weights; None is searched.
 
-    ``vocab`` is how many tokens shall have an output row, None for all. With ``draft``, a model
-    that drafts for the target already, nothing is searched: it loses output rows.
+    ``vocab`` is the number of tokens with an output row, None for all. With ``draft``, a draft of
+    the target, nothing is searched: only its output rows are reduced.
     """
 
     layers: int | None = None
@@ -53,69 +48,73 @@ class SelfDraftOptions:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A draft as a file, what the search found, and the verdict, None where Ctrl-C came.
+    """The best draft that a search found, and its verdict, None after Ctrl-C.
 
-    It was made of ``source``, the target itself or the draft that was given.
+    It was made of ``source``: the target itself, or the draft that was given.
     """
 
     target: ModelHeader
     source: ModelHeader
-    file: Path
-    best: Trial
-    findings: Findings
+    search: Search
     verdict: Verdict | None
+
+    @property
+    def recipe(self) -> Recipe:
+        """Of the best draft."""
+        return self.search.best.trial.recipe
+
+    @property
+    def file(self) -> Path:
+        """The best draft."""
+        return self.search.best.file
 
 
 @contextmanager
 def selected(
-    target: Path,
-    wish: SelfDraftOptions,
-    load: Load,
-    say: Say,
-    on_progress: Progress,
-    clock: Clock = time.perf_counter,
+    target: Path, options: SelfDraftOptions, load: Load, say: Say, on_progress: Progress
 ) -> Iterator[Selection]:
     """The best draft that can be made of a target; its file is removed at the end of the block.
 
-    ``say`` hears sentences, ``on_progress`` seconds of the budget, and answers of the verdict.
-    Ctrl-C ends the search with the best found so far. Raises DraftNotMade where none can be made,
-    UsageError for a wish that is no draft, IncompatiblePair for a target that cannot verify drafts,
-    FileProblem where nothing can be written.
+    Notes go to ``say``. Ctrl-C ends the search with the best found so far. Raises DraftNotMade
+    where none can be made, UsageError for options that give no draft, IncompatiblePair for a target
+    that cannot verify drafts, FileProblem where nothing can be written.
     """
     header = read_header(target)
-    source = header if wish.draft is None else read_header(wish.draft)
-    allowed = removable(header)
-    types = _types(header, wish)
-    _require_possible(header, source, allowed, wish, types)
-    _announce(source, types, wish, say)
-    with store.workplace() as folder:
+    source = header if options.draft is None else read_header(options.draft)
+    types = _types(header, options)
+    _require_possible(source, header, options, types)
+    say(_announcement(source, options, types))
+    end = perf_counter() + SEARCH_BUDGET
+    with store.work_folder() as folder:
         with Engine.load(load(target, None)[0], say=say) as engine:
-            budget = Budget(clock, SEARCH_BUDGET, on_progress)
-            space, trials = _prepared(engine, wish, types, load, budget)
-            makers = Candidates(source, trials, folder, budget)
-            if wish.draft is None:
-                findings = search(space, makers.attempt, clock=clock, budget=budget.left)
+            on_progress("recording answers of the target", 0, 1)
+            trials = _trials(engine, load)
+            search = Search(source, trials, folder, on_progress)
+            if options.draft is not None:
+                search.try_source()
             else:
-                findings = Findings([makers.given()])
-            if not findings.trials:
-                raise next(iter(findings.failed.values()), _nothing(header, allowed.reason))
-            if not findings.stopped:
-                _trim(engine, makers, wish, findings, on_progress)
+                search.run(_recipes(header, options, types, search), end - perf_counter())
+            if not search.trials:
+                raise next(iter(search.failed.values()))
+            if not search.stopped and options.vocab is not None:
+                _trim(engine, search, options, options.vocab)
         verdict = None
-        if not findings.stopped:
-            options = load(target, makers.best_file)
-            verdict = _judged(options, trials, makers.best, clock, on_progress)
-        yield Selection(header, source, makers.best_file, makers.best, findings, verdict)
+        if not search.stopped:
+            verdict = _judged(load(target, search.best.file), trials, search, on_progress)
+        yield Selection(header, source, search, verdict)
 
 
-def _prepared(
-    engine: Engine,
-    wish: SelfDraftOptions,
-    types: tuple[str, ...],
-    load: Load,
-    budget: Budget,
-) -> tuple[Space, Trials]:
-    """What is to be searched, and what drafts are tried against."""
+def _recipes(
+    header: ModelHeader, options: SelfDraftOptions, types: Sequence[str], search: Search
+) -> Iterator[Recipe]:
+    """What is tried."""
+    if options.layers is not None:
+        return (Recipe(options.layers, each) for each in types)
+    return proposals(n_layers(header), types, search.trials)
+
+
+def _trials(engine: Engine, load: Load) -> Trials:
+    """Record the target's answers, to try drafts against."""
     header = engine.target.header
     if not engine.can_roll_back:
         raise IncompatiblePair(
@@ -123,153 +122,110 @@ def _prepared(
             "draft for it.",
             "Run it plain: --draft off.",
         )
-    budget.show("recording answers of the target")
-    quick, _ = questions(engine, _ROOM)
-    texts = record(engine, quick, budget.clock, _RECORD_SHARE * budget.left)
+    texts = record(engine, questions(engine)[0], _RECORD_SHARE * SEARCH_BUDGET)
     if not texts:
         raise DraftNotMade(
             f"{header.path.name} answers the built-in prompts with nothing.",
             "Use a model that was trained to answer.",
         )
-    allowed = removable(header)
-    influence = {}
-    if wish.draft is None and wish.layers is None and allowed.may_go == "any":
-        budget.show("measuring the influence of layers")
-        influence = block_influence(engine.target, [_all_tokens(text) for text in texts])
 
     def load_draft(path: Path) -> LoadOptions:
         draft = load(header.path, path)[1]
         assert draft is not None
         return draft
 
-    trials = Trials(engine, texts, load_draft, budget.clock)
-    usable = _usable(allowed)
-    space = Space(allowed.n_layers, types, wish.layers, allowed.group, influence, usable)
-    return space, trials
+    return Trials(engine, texts, load_draft)
 
 
-def _trim(
-    engine: Engine,
-    makers: Candidates,
-    wish: SelfDraftOptions,
-    findings: Findings,
-    on_progress: Progress,
-) -> None:
-    """Let the best lose output rows, where that is wished for.
-
-    What was searched for is not lost where that fails, or Ctrl-C comes.
-    """
-    if wish.vocab is None:
-        return
+def _trim(engine: Engine, search: Search, options: SelfDraftOptions, vocab: int) -> None:
+    """Reduce the best draft to ``vocab`` output rows; where that fails, it stays as it is."""
     try:
-        findings.trials.append(makers.trim(engine, wish.vocab, on_progress))
+        search.trim(engine, vocab)
     except (KeyboardInterrupt, LocalspecError) as problem:
-        if wish.draft is not None:  # nothing was searched for
+        if options.draft is not None:  # there is no search to save
             raise
         if isinstance(problem, LocalspecError):
-            findings.failed[replace(makers.best.recipe, vocab=wish.vocab)] = problem
+            search.failed[replace(search.best.trial.recipe, vocab=vocab)] = problem
         else:
-            findings.stopped = True
+            search.stopped = True
 
 
 def _judged(
     options: tuple[LoadOptions, LoadOptions | None],
     trials: Trials,
-    best: Trial,
-    clock: Clock,
+    search: Search,
     on_progress: Progress,
 ) -> Verdict | None:
     """The verdict; None where Ctrl-C ended its measurement."""
-    on_progress("measuring the best", 0, 1)
+    label = "measuring the best"
+    on_progress(label, 0, 1)
     try:
         with Engine.load(*options) as pair:
             return judge(
                 pair,
-                questions(pair, _ROOM)[1],
+                questions(pair)[1],
                 trials.verify,
-                best.step_s,
-                clock=clock,
+                search.best.trial.step_s,
                 budget=VERDICT_BUDGET,
-                on_answer=lambda done, total: on_progress("measuring the best", done, total),
+                on_answer=lambda done, total: on_progress(label, done, total),
             )
     except KeyboardInterrupt:
         return None
 
 
-def _types(header: ModelHeader, wish: SelfDraftOptions) -> tuple[str, ...]:
-    """Types of the weights that are tried, `KEEP` the last."""
-    if wish.type is not None:
-        return (wish.type,)
+def _types(header: ModelHeader, options: SelfDraftOptions) -> tuple[str, ...]:
+    """Types of the weights to try; what is given is not searched."""
+    if options.type is not None:
+        return (options.type,)
     lower = _LOWER if header.quantization in _PRECISE else ()
-    return lower if lower and wish.layers is None else (*lower, KEEP)
+    fewer = options.layers is not None and options.layers < n_layers(header)
+    return (*lower, KEEP) if fewer or not lower else lower
 
 
 def _require_possible(
-    header: ModelHeader,
-    source: ModelHeader,
-    allowed: Removable,
-    wish: SelfDraftOptions,
-    types: tuple[str, ...],
+    source: ModelHeader, target: ModelHeader, options: SelfDraftOptions, types: Sequence[str]
 ) -> None:
     """Refuse, before anything is loaded, what leaves nothing to be made."""
-    if wish.vocab is not None:
+    require_model(target)
+    if options.vocab is not None:
         # What is made of a split target is one file.
-        whole = source if wish.draft is not None else replace(source, split_count=1)
-        require_trimmable(whole, header, wish.vocab)
-    if wish.draft is not None:
+        whole = source if options.draft is not None else replace(source, split_count=1)
+        require_trimmable(whole, target, options.vocab)
+    if options.draft is not None:
         return
-    if wish.layers is not None:
-        if not 1 <= wish.layers <= allowed.n_layers:
-            raise UsageError(
-                f"--layers is {wish.layers}, but {header.path.name} has {allowed.n_layers} layers.",
-                "Give a number below that, or auto.",
-            )
-        require_removable(header, range(wish.layers))
-    if types == (KEEP,):
-        if wish.layers == allowed.n_layers:
-            raise UsageError(
-                f"All {allowed.n_layers} layers as they are would be the target itself.",
-                "Give fewer --layers, or a lower --type such as Q4_0.",
-            )
-        if allowed.may_go == "none" or allowed.n_layers == 1:
-            raise _nothing(header, allowed.reason)
+    count = n_layers(target)
+    if options.layers is not None and not 1 <= options.layers <= count:
+        raise UsageError(
+            f"--layers is {options.layers}, but {target.path.name} has {count} layers.",
+            "Give a number below that, or auto.",
+        )
+    if list(types) == [KEEP] and options.layers == count:
+        raise UsageError(
+            f"All {count} layers as they are would be the target itself.",
+            "Give fewer --layers, or a lower --type such as Q4_0.",
+        )
+    if list(types) == [KEEP] and count == 1:
+        raise DraftNotMade(
+            f"No draft can be made out of {target.path.name}, which is {target.quantization}: "
+            "its only layer cannot be left out.",
+            "Look for a smaller model of its family: "
+            + shlex.join(["localspec", "suggest", str(target.path)]),
+        )
 
 
-def _nothing(header: ModelHeader, reason: str) -> DraftNotMade:
-    why = reason or "no layer of it can be left out"
-    return DraftNotMade(
-        f"No draft can be made out of {header.path.name}, which is {header.quantization}: {why}.",
-        "Look for a smaller model of its family: "
-        + shlex.join(["localspec", "suggest", str(header.path)]),
-    )
-
-
-def _announce(
-    source: ModelHeader, types: tuple[str, ...], wish: SelfDraftOptions, say: Say
-) -> None:
-    """Say what the search takes, of time, and of the disk meanwhile."""
-    counted = f"counting the target's tokens for {COUNT_BUDGET:.0f} seconds, then "
-    rest = f"then {counted if wish.vocab is not None else ''}measuring it for about "
-    rest += f"{VERDICT_BUDGET / 60:.0f} minutes. Meanwhile {store.folder()} holds "
-    if wish.draft is not None:
-        say(f"Trying the draft, {rest}a copy of it, trimmed.")
-        return
-    largest = source.n_bytes
+def _announcement(source: ModelHeader, options: SelfDraftOptions, types: Sequence[str]) -> str:
+    """How long it will take, and how much of the disk."""
+    first = f"Searching for a draft for {SEARCH_BUDGET / 60:.0f} minutes at most"
+    files = source.n_bytes
+    if options.draft is not None:
+        first = "Trying the draft"
+    elif options.layers is not None and options.type is not None:
+        first = "Making the draft"
     if all(each in _LOWER for each in types):
-        largest = min(largest, int(source.parameters * _LOWER_BYTES))
-    rest += f"up to three files of {size(largest)} at most."
-    if wish.layers is not None and wish.type is not None:
-        say(f"Making the draft, {rest}")
-        return
-    say(
-        f"Searching for a draft for {SEARCH_BUDGET / 60:.0f} minutes at most, {rest} Ctrl-C ends "
-        "the search with the best so far."
+        files = min(files, int(source.parameters * _LOWER_BYTES))
+    counted = f", then counting the target's tokens for {COUNT_BUDGET:.0f} seconds"
+    return (
+        f"{first}{counted if options.vocab is not None else ''}, then measuring it for about "
+        f"{VERDICT_BUDGET / 60:.0f} minutes. Meanwhile {store.folder()} holds up to three files of "
+        f"at most {size(files)}. Ctrl-C ends the search with the best so far."
     )
-
-
-def _usable(allowed: Removable) -> Callable[[tuple[int, ...]], bool]:
-    return lambda layers: allowed.problem(layers) is None
-
-
-def _all_tokens(text: Text) -> list[int]:
-    return [*text.prompt, *text.answer]

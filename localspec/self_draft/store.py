@@ -1,10 +1,9 @@
-"""Self-drafts that were made, each with its verdict, kept in the cache folder under their target.
+"""Stored self-drafts: one for each target in the cache folder, with its verdict.
 
-A file counts as the same target while its size, its beginning and some samples of its weights are:
-hashing gigabytes at each start would take longer than an answer, and fine-tunes of one model have
-the same header and size. Were it another all the same, its text would stay right: a draft of the
-wrong model is only refused more often. Costs differ between machines, so a verdict holds on the one
-where it was measured.
+A target is recognised by its size, its beginning and samples of its weights: hashing gigabytes at
+each start would take longer than an answer, and fine-tunes of one model have the same header and
+size. Should a draft belong to another target all the same, its tokens are only rejected more often.
+A verdict holds only on the machine where it was measured.
 """
 
 import contextlib
@@ -30,13 +29,13 @@ from localspec.self_draft.verdict import Verdict
 FORMAT = 1  # raise it when a key changes its name or meaning
 _MAX_BYTES = 2**16
 _BEGINNING, _SAMPLE, _SAMPLES = 2**20, 2**16, 16  # bytes, bytes, how many in each file
-_WORKPLACE, _ABANDONED = ".making-", 24 * 3600  # its name, seconds
+_WORK_FOLDER, _ABANDONED = ".making-", 24 * 3600  # its name, seconds
 _SHOWN_DIGITS = 16  # of a digest, in a file's name
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What is known of the self-draft of a target.
+class StoredDraft:
+    """The self-draft of a target.
 
     ``path`` is its file, None where it does not pay; ``verdict`` is None where it was not measured.
     """
@@ -47,24 +46,24 @@ class Kept:
 
 
 def folder() -> Path:
-    """Where self-drafts are kept, and made."""
+    """Where self-drafts are stored."""
     return paths.cache_folder() / "self-drafts"
 
 
 @contextmanager
-def workplace() -> Iterator[Path]:
-    """A folder beside the store for files on their way into it, removed at the end.
+def work_folder() -> Iterator[Path]:
+    """A temporary folder in the store, removed at the end, as are those of killed processes.
 
-    So is what a process left there that was killed. Raises FileProblem where none can be made.
+    Raises FileProblem where none can be made.
     """
     try:
         folder().mkdir(parents=True, exist_ok=True)
-        for abandoned in folder().glob(f"{_WORKPLACE}*"):
+        for abandoned in folder().glob(f"{_WORK_FOLDER}*"):
             with contextlib.suppress(OSError):  # its process may remove it now
                 if time.time() - abandoned.stat().st_mtime > _ABANDONED:
                     shutil.rmtree(abandoned, ignore_errors=True)
         made = tempfile.TemporaryDirectory(
-            dir=folder(), prefix=_WORKPLACE, ignore_cleanup_errors=True
+            dir=folder(), prefix=_WORK_FOLDER, ignore_cleanup_errors=True
         )
     except OSError as error:
         raise FileProblem(
@@ -75,27 +74,29 @@ def workplace() -> Iterator[Path]:
         yield Path(path)
 
 
-def find(target: ModelHeader) -> Kept | None:
-    """What was kept for a target on this machine; None for nothing, or what is damaged or stale."""
+def find(target: ModelHeader) -> StoredDraft | None:
+    """The draft of a target on this machine; None where it is missing, damaged or stale."""
     try:
         return _read(target, _document_path(target))
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None
 
 
-def store_draft(target: ModelHeader, recipe: Recipe, draft: Path, verdict: Verdict | None) -> Kept:
-    """Move the file of a draft into the store, unless it does not pay, with what is known of it.
+def store_draft(
+    target: ModelHeader, recipe: Recipe, draft: Path, verdict: Verdict | None
+) -> StoredDraft:
+    """Move the file of a draft into the store, unless it does not pay, and save its verdict.
 
-    The file's name is its recipe's, and what is known of it comes last: of two processes that keep
-    something at once, either is found whole, or neither and a draft is made again. Raises
-    FileProblem where nothing can be written.
+    The recipe names the file, and the document is written last: if two processes store a draft at
+    once, one of them is found whole, or neither and a draft is made again. Raises FileProblem where
+    nothing can be written.
     """
     document = _document_path(target)
     path = None if verdict is not None and not verdict.pays else _file(document, recipe)
     content = {
         "format": FORMAT,
         "machine": _machine(),
-        "recipe": {"layers": list(recipe.layers), "type": recipe.type, "vocab": recipe.vocab},
+        "recipe": recipe.as_json(),
         "verdict": None if verdict is None else verdict.as_json(),
         "file": None if path is None else {"name": path.name, "bytes": draft.stat().st_size},
     }
@@ -106,34 +107,34 @@ def store_draft(target: ModelHeader, recipe: Recipe, draft: Path, verdict: Verdi
             partial.write_text(json.dumps(content) + "\n")
     except OSError as error:
         raise FileProblem(
-            f"The self-draft cannot be kept in {document.parent}: {error.strerror or error}.",
+            f"The self-draft cannot be stored in {document.parent}: {error.strerror or error}.",
             "Set LOCALSPEC_CACHE to a folder with room, or give --output FILE.",
         ) from error
-    _forget_others(document, path)
-    return Kept(path, recipe, verdict)
+    _remove_others(document, path)
+    return StoredDraft(path, recipe, verdict)
 
 
-def _read(target: ModelHeader, path: Path) -> Kept:
-    """What a document says; raises ValueError, LookupError or TypeError where it is unusable."""
+def _read(target: ModelHeader, path: Path) -> StoredDraft:
+    """Parse a document; raises ValueError, LookupError or TypeError where it is unusable."""
     document = json.loads(read_at_most(path, _MAX_BYTES).decode())
     if document["format"] != FORMAT or document["machine"] != _machine():
         raise ValueError("it is of another version or machine")
     recipe = _recipe(target, document["recipe"])
     verdict = None if document["verdict"] is None else Verdict.from_json(document["verdict"])
     if verdict is not None and not verdict.pays:
-        return Kept(None, recipe, verdict)  # whichever file there may be
+        return StoredDraft(None, recipe, verdict)  # whichever file there may be
     draft = _file(path, recipe)
     if draft.stat().st_size != document["file"]["bytes"]:
         raise ValueError("the draft is another one")
-    return Kept(draft, recipe, verdict)
+    return StoredDraft(draft, recipe, verdict)
 
 
 def _recipe(target: ModelHeader, document: Mapping[str, Any]) -> Recipe:
-    layers, most = tuple(document["layers"]), target.block_count or 0
-    if not layers or not all(type(layer) is int and 0 <= layer < most for layer in layers):
-        raise ValueError(f"{layers} are no layers")
-    vocab = document["vocab"]
-    return Recipe(layers, str(document["type"]), None if vocab is None else int(vocab))
+    count, vocab = len(document["layers"]), document["vocab"]
+    recipe = Recipe(count, str(document["type"]), None if vocab is None else int(vocab))
+    if document["layers"] != list(recipe.indices) or not 0 < count <= (target.block_count or 0):
+        raise ValueError("these are not its first layers")
+    return recipe
 
 
 def _document_path(target: ModelHeader) -> Path:
@@ -141,13 +142,13 @@ def _document_path(target: ModelHeader) -> Path:
 
 
 def _file(document: Path, recipe: Recipe) -> Path:
-    """Where the draft of this recipe lies, beside what is known of it."""
-    digest = hashlib.sha256(repr((recipe.layers, recipe.type, recipe.vocab)).encode()).hexdigest()
+    """The file of the draft of this recipe, beside its document."""
+    digest = hashlib.sha256(repr((recipe.indices, recipe.type, recipe.vocab)).encode()).hexdigest()
     return document.with_name(f"{document.stem}-{digest[:_SHOWN_DIGITS]}.gguf")
 
 
-def _forget_others(document: Path, kept: Path | None) -> None:
-    """Remove drafts of the same target that nothing names any more."""
+def _remove_others(document: Path, kept: Path | None) -> None:
+    """Remove other drafts of the same target."""
     for other in document.parent.glob(f"{document.stem}-*.gguf"):
         if other != kept:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Which tokens a draft with a trimmed vocabulary can propose: those that its target uses most."""
+"""The tokens of a trimmed vocabulary: those that the target uses most."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -14,26 +14,19 @@ CONTROL = 3  # a token's type
 
 
 def frequent_ids(
-    engine: Engine,
-    n_ids: int,
-    prompts: Sequence[Prompt] = (),
-    *,
-    limit: int | None = None,
-    is_over: Callable[[], bool] = lambda: False,
+    engine: Engine, n_ids: int, limit: int, is_over: Callable[[], bool] = lambda: False
 ) -> list[int]:
     """The ``n_ids`` tokens that a draft of this target should propose, ascending.
 
-    What ends a turn and the marks of the chat template always; then what the target says most often
-    in its own greedy answers to ``prompts``, the built-in ones where there are none, and in these
-    prompts; then the lowest ids, which in a BPE vocabulary are its first and so most frequent
-    merges. All are below ``limit``, the number of the draft's own tokens. FR-Spec
-    (arXiv 2502.14856) counts a corpus; the target's own words need none, and are what a draft is
-    to guess. No further token is generated once ``is_over``. Raises what `stream_generate` raises.
+    First those that end a turn and the control tokens of the chat template; then what the target
+    says most often in its greedy answers to the built-in prompts, and in these prompts; then the
+    lowest ids, which in a BPE vocabulary are its first and so most frequent merges. All are below
+    ``limit``, the number of the draft's own tokens. FR-Spec (arXiv 2502.14856) counts a corpus; the
+    target's own words need none, and are what a draft is to guess. Once ``is_over``, no further
+    token is generated. Raises what `stream_generate` raises.
     """
-    most = min(engine.target.n_vocab, limit or engine.target.n_vocab)
-    counts = count_tokens(engine, prompts or read_prompts(), is_over)
-    always = _marks(engine, counts)
-    return choose_ids(counts, always, n_ids, most)
+    counts = count_tokens(engine, read_prompts(), is_over)
+    return choose_ids(counts, _marks(engine, counts), n_ids, min(engine.target.n_vocab, limit))
 
 
 def count_tokens(
@@ -49,10 +42,10 @@ def count_tokens(
         encoded = engine.encode_chat(prompt.messages)
         counts.update(encoded)
         if len(encoded) < engine.target.n_ctx and not is_over():
-            for response in stream_generate(
+            for piece in stream_generate(
                 engine, encoded, GenerateOptions(greedy, 0, max_tokens=ANSWER_TOKENS)
             ):
-                counts.update(response.tokens)
+                counts.update(piece.tokens)
                 if is_over():
                     break
     return counts

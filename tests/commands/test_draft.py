@@ -13,16 +13,16 @@ import pytest
 from localspec.core.errors import DraftNotMade
 from localspec.engine.engine import Engine
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.self_draft import candidates, selection, store, verdict
-from localspec.self_draft.recipe import KEEP, Recipe
+from localspec.self_draft import search, selection, store, verdict
+from localspec.self_draft.make import make_draft
+from localspec.self_draft.recipe import Recipe
 from localspec.self_draft.verdict import Verdict
-from localspec.self_draft.writing.make import make_draft
 from tests.support.command import HELLO, Command
 from tests.support.self_drafts import LOSES, PAYS
 
 pytestmark = pytest.mark.llama
 
-RECIPE = Recipe((0, 1), KEEP)
+RECIPE = Recipe(2)
 
 
 @pytest.fixture(autouse=True)
@@ -43,9 +43,9 @@ def loses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "judge", lambda *arguments, **more: LOSES)
 
 
-def keep(target: Path, found: Verdict | None) -> store.Kept:
+def keep(target: Path, found: Verdict | None) -> store.StoredDraft:
     """Put a draft of a target into the store."""
-    with store.workplace() as folder:
+    with store.work_folder() as folder:
         draft = folder / "draft.gguf"
         make_draft(read_header(target), RECIPE, draft)
         return store.store_draft(read_header(target), RECIPE, draft, found)
@@ -104,7 +104,7 @@ def test_a_no_is_said_plainly_and_remembered(
     flags = ("draft", "make", silent_target, "-t", "1")
     done = localspec(*flags)
     assert "does NOT pay: all 6 layers in Q4_0 gives 0.90x" in done.out
-    assert "2.50x would be the most" in done.out and "add --output FILE" in done.out
+    assert "at most 2.50x" in done.out and "add --output FILE" in done.out
     kept = store.find(read_header(silent_target))
     assert kept is not None and kept.path is None
     done = localspec(*flags, "-o", tmp_path / "draft.gguf")
@@ -135,7 +135,7 @@ def test_what_was_kept_stays_unless_more_is_known(
         assert store.find(read_header(silent_target)) == kept
     found[0] = LOSES  # measured again
     assert "--draft self says so" in localspec(*make, "2").out
-    assert store.find(read_header(silent_target)) == store.Kept(None, RECIPE, LOSES)
+    assert store.find(read_header(silent_target)) == store.StoredDraft(None, RECIPE, LOSES)
     found[0] = PAYS
     assert "Kept for --draft self" in localspec(*make, "3").out
 
@@ -165,7 +165,7 @@ def test_what_failed_is_told_with_its_reason(
             raise DraftNotMade("Its rows are too short.")
         make_draft(header, recipe, *more)
 
-    monkeypatch.setattr(candidates, "make_draft", make)
+    monkeypatch.setattr(search, "make_draft", make)
     flags = ("draft", "make", silent_target, "--layers", "2", "-t", "1")
     said = "Not possible: the first 2 of 6 layers in Q2_K. Its rows are too short."
     assert said in localspec(*flags).out.splitlines()
@@ -178,7 +178,7 @@ def test_what_failed_is_told_with_its_reason(
 def test_a_draft_with_fewer_output_rows(
     localspec: Command, silent_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(candidates, "COUNT_BUDGET", 0.0)
+    monkeypatch.setattr(search, "COUNT_BUDGET", 0.0)
     small, output = tmp_path / "small.gguf", tmp_path / "trimmed.gguf"
     made = ("draft", "make", silent_target, "--layers", "2", "--type", "keep", "-t", "1")
     done = localspec(*made, "--vocab", "64", "-o", small)

@@ -1,4 +1,4 @@
-"""Quantization in a child process: types, progress, and what becomes of failures."""
+"""Quantization in a child process: types, failures and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -45,12 +45,11 @@ def test_every_type_offered_is_written(wide: Path, tmp_path: Path, name: str) ->
 
 @pytest.mark.llama
 def test_layers_go_and_the_others_get_their_numbers(tiny: TinyFiles, tmp_path: Path) -> None:
-    told: list[int] = []
     output = tmp_path / "one.gguf"
-    quantize(tiny.target, output, "q8_0", without=[0], on_tensor=told.append)
+    quantize(tiny.target, output, "q8_0", without=[0])
     made = read_header(output)
     assert made.block_count == 1
-    assert told == list(range(1, len(made.tensors) + 1))
+    assert {t.name.split(".")[1] for t in made.tensors if t.name.startswith("blk.")} == {"0"}
 
 
 @pytest.mark.parametrize("name", ["IQ2_XS", "iq1_s", "Q2_K_S"])
@@ -89,18 +88,14 @@ def test_ctrl_c_ends_the_child_and_leaves_no_file(
 ) -> None:
     pid_file = tmp_path / "pid"
     code = (
-        f"open({str(pid_file)!r}, 'w').write(str(os.getpid()))\n"
         "open(asked['output'], 'w').write('half')\n"
-        "print('[   1/   2] name', file=sys.stderr, flush=True)\n"
+        f"open({str(pid_file)!r}, 'w').write(str(os.getpid()))\n"
+        "os.kill(os.getppid(), 2)\n"
         "time.sleep(600)"
     )
     as_child(monkeypatch, tmp_path, code)
-
-    def press(done: int) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        quantize(tmp_path / "m.gguf", tmp_path / "out.gguf", "Q8_0", on_tensor=press)
+        quantize(tmp_path / "m.gguf", tmp_path / "out.gguf", "Q8_0")
     with pytest.raises(ProcessLookupError):
         for _ in range(1000):
             os.kill(int(pid_file.read_text()), 0)

@@ -1,191 +1,159 @@
-"""The search for a self-draft: what is proposed, and that it ends in time with the best."""
+"""The search for a self-draft: which recipes are tried, in which time, and which file stays."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from localspec.core import paths
 from localspec.core.errors import EngineError
+from localspec.metadata.header import ModelHeader, read_header
+from localspec.self_draft import search
 from localspec.self_draft.recipe import KEEP, Recipe
-from localspec.self_draft.search import Findings, Space, search
-from localspec.self_draft.trial import Trial
-from localspec.self_draft.writing.layers import Removable
+from localspec.self_draft.search import Search, best, proposals
+from localspec.self_draft.trial import Trial, Trials
 
 LOWER = ("Q4_0", "Q2_K")
+Value = Callable[[Recipe], float]
+
+
+def trial(recipe: Recipe, value: float) -> Trial:
+    return Trial(recipe, 1, 0.5, 1.0, 1.0, value, 1)
+
+
+def tried(n_layers: int, types: tuple[str, ...], value: Value) -> list[Trial]:
+    """The trials of all proposals, each as good as the value says."""
+    trials: list[Trial] = []
+    for recipe in proposals(n_layers, types, trials):
+        trials.append(trial(recipe, value(recipe)))
+    return trials
+
+
+@given(st.integers(1, 40), st.sampled_from([LOWER, (*LOWER, KEEP), (KEEP,)]), st.integers(0, 2**32))
+def test_only_drafts_that_can_be_are_proposed_once(
+    n_layers: int, types: tuple[str, ...], seed: int
+) -> None:
+    recipes = [each.recipe for each in tried(n_layers, types, lambda one: hash((one, seed)) % 1000)]
+    assert len(set(recipes)) == len(recipes)
+    assert all(1 <= recipe.layers <= n_layers and recipe.type in types for recipe in recipes)
+    assert Recipe(n_layers, KEEP) not in recipes
+
+
+@given(st.integers(2, 128), st.data())
+def test_the_best_early_exit_is_found(n_layers: int, data: st.DataObject) -> None:
+    peak = data.draw(st.integers(1, n_layers - 1))
+    trials = tried(n_layers, (KEEP,), lambda recipe: -abs(recipe.layers - peak))
+    assert best(trials).recipe.layers == peak
+    assert len(trials) <= 3 * n_layers.bit_length() + 4
+
+
+def test_types_come_first_and_the_best_of_them_with_fewer_layers() -> None:
+    trials = tried(8, LOWER, lambda recipe: recipe.type == "Q2_K")
+    first, second, *others = (each.recipe for each in trials)
+    assert [first, second] == [Recipe(8, kind) for kind in LOWER]
+    assert others[0] == Recipe(4, "Q2_K") and {recipe.type for recipe in others} == {"Q2_K"}
+
+
+def test_where_nothing_could_be_tried_ever_fewer_layers_are_proposed() -> None:
+    assert [recipe.layers for recipe in proposals(8, LOWER, [])] == [8, 8, 4, 2, 1]
 
 
 class World:
-    """Trials that take time for each layer, with a speedup that a rule gives."""
+    """Drafts that take time for each layer, and the value that a rule gives them."""
 
-    def __init__(self, value: Callable[[Recipe], float], per_layer: float = 1.0) -> None:
+    def __init__(self, folder: Path, value: Value) -> None:
+        folder.mkdir()
         self.now = 0.0
-        self.tried: list[Recipe] = []
         self._value = value
-        self._per_layer = per_layer
+        self.shown: list[str] = []
+        source = read_header(paths.demo_hybrid())  # with a prediction head, which is no layer
+        self.search = Search(source, cast(Trials, self), folder, lambda *told: self._show(*told))
 
-    def clock(self) -> float:
-        return self.now
+    def _show(self, label: str, done: int, total: int) -> None:
+        self.shown.append(label)
 
-    def attempt(self, recipe: Recipe) -> Trial:
-        self.tried.append(recipe)
-        self.now += self._per_layer * len(recipe.layers)
-        return Trial(recipe, 1, 0.5, 1.0, 1.0, self._value(recipe), 1)
+    def make(self, header: ModelHeader, recipe: Recipe, file: Path) -> None:
+        file.write_text(repr(recipe))
+        self.now += recipe.layers
 
-    def search(self, space: Space, budget: float = 1e9) -> Findings:
-        return search(space, self.attempt, clock=self.clock, budget=budget)
-
-
-def best(found: Findings) -> Trial:
-    return max(found.trials, key=lambda trial: trial.predicted_speedup)
+    def attempt(self, recipe: Recipe, file: Path) -> Trial:
+        return trial(recipe, self._value(recipe))
 
 
-def space(removable: Removable, types: tuple[str, ...], **more: object) -> Space:
-    return Space(
-        removable.n_layers,
-        types,
-        group=removable.group,
-        usable=lambda layers: removable.problem(layers) is None,
-        **more,  # type: ignore[arg-type]
-    )
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Value], World]:
+    def build(value: Value) -> World:
+        made = World(tmp_path / "drafts", value)
+        monkeypatch.setattr(search, "perf_counter", lambda: made.now)
+        monkeypatch.setattr(search, "make_draft", made.make)
+        return made
+
+    return build
 
 
-removables = st.builds(
-    Removable,
-    n_layers=st.integers(1, 12),
-    group=st.integers(1, 4),
-    needed=st.lists(st.frozensets(st.integers(0, 11), min_size=1), max_size=2).map(tuple),
-    may_go=st.sampled_from(["any", "last", "none"]),
-    reason=st.just("so it is"),
-)
-influences = st.dictionaries(st.integers(0, 11), st.floats(0, 1))
+RECIPES = [Recipe(6, "Q4_0"), Recipe(6, "Q2_K"), Recipe(3, "Q4_0"), Recipe(4, "Q4_0")]
 
 
-@given(
-    removables,
-    st.sampled_from([LOWER, (*LOWER, KEEP), (KEEP,)]),
-    influences,
-    st.integers(0, 2**32),
-    st.floats(0, 300),
-)
-def test_only_drafts_that_may_be_are_tried_once_and_in_time(
-    removable: Removable,
-    types: tuple[str, ...],
-    influence: dict[int, float],
-    seed: int,
-    budget: float,
+def test_only_the_best_file_stays(world: Callable[[Value], World], tmp_path: Path) -> None:
+    made = world(lambda recipe: -abs(recipe.layers - 3))
+    made.search.run(iter(RECIPES), 1e9)
+    assert [each.recipe for each in made.search.trials] == RECIPES
+    assert made.search.best.trial.recipe == Recipe(3, "Q4_0")
+    assert list((tmp_path / "drafts").iterdir()) == [made.search.best.file]
+    assert made.search.best.file.read_text() == repr(Recipe(3, "Q4_0"))
+    assert made.shown[0].startswith("making all 6 layers in Q4_0, at most")
+
+
+@pytest.mark.parametrize(("budget", "recipes"), [(0, 1), (9, 2), (12, 2), (100, 4)])
+def test_drafts_that_would_take_too_long_are_left_out(
+    world: Callable[[Value], World], budget: float, recipes: int
 ) -> None:
-    world = World(lambda recipe: hash((recipe.layers, recipe.type, seed)) % 1000 / 500)
-    found = world.search(space(removable, types, influence=influence), budget)
-    everything = tuple(range(removable.n_layers))
-    assert len(set(world.tried)) == len(world.tried) == len(found.trials)
-    for recipe in world.tried:
-        assert removable.problem(recipe.layers) is None and recipe.type in types
-        assert recipe != Recipe(everything, KEEP)
-    first = len(world.tried[0].layers) if world.tried else 0
-    assert world.now <= max(budget, first)
-
-
-@given(st.integers(100, 128), st.data())
-def test_the_best_early_exit_is_found(n_layers: int, data: st.DataObject) -> None:
-    peak = data.draw(st.integers(1, n_layers - 1))
-
-    def value(recipe: Recipe) -> float:
-        count = len(recipe.layers)
-        return -abs(count - peak) if recipe.layers == tuple(range(count)) else -1000
-
-    removable = Removable(n_layers, may_go="last", reason="so it is")
-    found = World(value).search(space(removable, (KEEP,)))
-    assert best(found).recipe.layers == tuple(range(peak))
-    # Bisection: far fewer than there are.
-    assert len(found.trials) <= 3 * n_layers.bit_length() + 4
-
-
-@given(st.integers(4, 12), st.data())
-def test_layers_that_matter_least_are_found(n_layers: int, data: st.DataObject) -> None:
-    idle = data.draw(st.frozensets(st.integers(1, n_layers - 1), min_size=1))
-    influence = {i: 0.0 if i in idle else 0.5 for i in range(1, n_layers)}
-
-    def value(recipe: Recipe) -> float:
-        missing = set(range(n_layers)) - set(recipe.layers)
-        return len(missing & idle) - 10 * len(missing - idle)
-
-    found = World(value).search(space(Removable(n_layers), (KEEP,), influence=influence))
-    assert set(range(n_layers)) - set(best(found).recipe.layers) == idle
-
-
-def test_a_misleading_influence_is_mended_by_exchanges() -> None:
-    idle, influence = {1, 3}, {1: 0.9, 2: 0.1, 3: 0.8, 4: 0.2, 5: 0.3}
-
-    def value(recipe: Recipe) -> float:
-        missing = set(range(6)) - set(recipe.layers)
-        return len(missing & idle) - 0.5 * len(missing - idle)
-
-    found = World(value).search(space(Removable(6), (KEEP,), influence=influence))
-    assert best(found).recipe.layers == (0, 2, 4, 5)
-
-
-def test_one_layer_is_exchanged_for_another_where_their_number_is_right() -> None:
-    idle, influence = {1, 3}, {1: 0.9, 2: 0.1, 3: 0.8, 4: 0.2, 5: 0.3}
-
-    def value(recipe: Recipe) -> float:
-        missing = set(range(6)) - set(recipe.layers)
-        return len(missing & idle) if len(missing) == 2 else -1
-
-    found = World(value).search(space(Removable(6), (KEEP,), influence=influence))
-    assert best(found).recipe.layers == (0, 2, 4, 5)
-
-
-def test_each_shape_is_tried_before_any_is_refined() -> None:
-    world = World(lambda recipe: 1.0)
-    world.search(space(Removable(8), LOWER, influence={5: 0.1, 6: 0.2}), budget=23)
-    assert [recipe.describe(8) for recipe in world.tried[:3]] == [
-        "all 8 layers in Q4_0",
-        "the first 4 of 8 layers in Q4_0",
-        "6 of 8 layers, without 5-6 in Q4_0",
-    ]
-
-
-def test_what_is_given_is_not_searched() -> None:
-    world = World(lambda recipe: 1.0)
-    world.search(space(Removable(8), (*LOWER, KEEP), first=3))
-    assert world.tried == [Recipe((0, 1, 2), kind) for kind in (*LOWER, KEEP)]
-    world = World(lambda recipe: 1.0)
-    world.search(space(Removable(4), ("Q4_0",)))
-    assert {recipe.type for recipe in world.tried} == {"Q4_0"} and len(world.tried) > 3
-
-
-def test_smaller_drafts_are_tried_in_what_time_is_left() -> None:
-    world = World(lambda recipe: 1.0)
-    found = world.search(space(Removable(8), LOWER), budget=8 + 5)
-    assert world.tried == [Recipe(tuple(range(8)), "Q4_0"), Recipe((0, 1, 2, 3), "Q4_0")]
-    assert Recipe(tuple(range(8)), "Q2_K") in found.late
+    """The first is made in any case, and smaller ones in what time is left."""
+    made = world(lambda recipe: 1.0)
+    made.search.run(iter(RECIPES), budget)
+    assert len(made.search.trials) == recipes
+    assert made.now <= max(6, budget)
+    if budget == 9:
+        assert made.search.trials[1].recipe == Recipe(3, "Q4_0")
 
 
 @pytest.mark.parametrize("problem", [KeyboardInterrupt(), EngineError("no")])
-def test_ctrl_c_keeps_the_best_and_failures_are_passed_over(problem: BaseException) -> None:
-    world = World(lambda recipe: len(recipe.layers) / 10)
-
-    def attempt(recipe: Recipe) -> Trial:
-        if len(world.tried) == 2:
-            world.tried.append(recipe)
+def test_ctrl_c_keeps_the_best_and_failures_are_passed_over(
+    world: Callable[[Value], World], tmp_path: Path, problem: BaseException
+) -> None:
+    def value(recipe: Recipe) -> float:
+        if recipe == RECIPES[2]:
             raise problem
-        return world.attempt(recipe)
+        return recipe.layers
 
-    found = search(space(Removable(8), LOWER), attempt, clock=world.clock, budget=1e9)
-    assert found.stopped == isinstance(problem, KeyboardInterrupt)
-    assert best(found).recipe == Recipe(tuple(range(8)), "Q4_0")
-    if found.stopped:
-        assert len(found.trials) == 2
+    made = world(value)
+    made.search.run(iter(RECIPES), 1e9)
+    assert made.search.best.trial.recipe == RECIPES[0]
+    assert list((tmp_path / "drafts").iterdir()) == [made.search.best.file]
+    if isinstance(problem, KeyboardInterrupt):
+        assert made.search.stopped and len(made.search.trials) == 2
     else:
-        assert list(found.failed) == [world.tried[2]] and len(found.trials) > 3
+        assert made.search.failed == {RECIPES[2]: problem} and len(made.search.trials) == 3
 
 
-def test_ctrl_c_before_anything_was_found_ends_it_all() -> None:
-    def attempt(recipe: Recipe) -> Trial:
+def test_ctrl_c_before_anything_was_found_ends_it_all(
+    world: Callable[[Value], World], tmp_path: Path
+) -> None:
+    def value(recipe: Recipe) -> float:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        search(space(Removable(8), LOWER), attempt, clock=lambda: 0.0, budget=1.0)
+        world(value).search.run(iter(RECIPES), 1e9)
+    assert list((tmp_path / "drafts").iterdir()) == []
+
+
+def test_heads_are_no_layers_of_a_given_draft(world: Callable[[Value], World]) -> None:
+    made = world(lambda recipe: 1.0)
+    made.search.try_source()
+    assert made.search.best.trial.recipe == Recipe(6)
+    assert made.search.best.file == paths.demo_hybrid()

@@ -18,13 +18,13 @@ from localspec.core import machine
 from localspec.core.errors import FileProblem
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import store
-from localspec.self_draft.recipe import KEEP, Recipe
+from localspec.self_draft.recipe import Recipe
 from tests.support.real_pair import TinyFiles
 from tests.support.self_drafts import LOSES, PAYS
 
 pytestmark = pytest.mark.llama  # which tells of the machine's devices
 
-RECIPE = Recipe((0,), KEEP)
+RECIPE = Recipe(1)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_what_pays_is_found_with_its_file(target: ModelHeader, made: Callable[[]
     kept = store.store_draft(target, RECIPE, draft, PAYS)
     assert not draft.exists()
     assert kept.path is not None and kept.path.read_bytes() == content
-    assert store.find(target) == kept == store.Kept(kept.path, RECIPE, PAYS)
+    assert store.find(target) == kept == store.StoredDraft(kept.path, RECIPE, PAYS)
 
 
 def test_what_does_not_pay_is_known_without_its_file(
@@ -62,7 +62,7 @@ def test_what_does_not_pay_is_known_without_its_file(
 ) -> None:
     store.store_draft(target, RECIPE, made(), PAYS)
     kept = store.store_draft(target, RECIPE, made(), LOSES)
-    assert kept == store.find(target) == store.Kept(None, RECIPE, LOSES)
+    assert kept == store.find(target) == store.StoredDraft(None, RECIPE, LOSES)
     assert list(store.folder().glob("*-*.gguf")) == []
 
 
@@ -73,7 +73,7 @@ def test_what_was_not_measured_is_kept(target: ModelHeader, made: Callable[[], P
 
 def test_only_one_draft_of_a_target_is_kept(target: ModelHeader, made: Callable[[], Path]) -> None:
     first = store.store_draft(target, RECIPE, made(), PAYS)
-    second = store.store_draft(target, Recipe((0, 1), "Q4_0"), made(), PAYS)
+    second = store.store_draft(target, Recipe(2, "Q4_0"), made(), PAYS)
     assert first.path is not None and not first.path.exists()
     assert second.path is not None and second.path.exists() and store.find(target) == second
 
@@ -84,7 +84,7 @@ def test_only_one_draft_of_a_target_is_kept(target: ModelHeader, made: Callable[
         {"format": 0},
         {"machine": {"cpu": "another", "devices": []}},
         {"recipe": {"layers": [], "type": "keep"}},
-        {"recipe": {"layers": [7], "type": "keep"}},
+        {"recipe": {"layers": [1], "type": "keep", "vocab": None}},
         {"recipe": {"layers": ["0"], "type": "keep"}},
         {"recipe": None},
         {"verdict": {}},
@@ -114,7 +114,7 @@ def test_no_draft_is_found_whose_verdict_is_no(
     path = document_of(target)
     document = json.loads(path.read_text())
     path.write_text(json.dumps(document | {"verdict": LOSES.as_json()}))
-    assert store.find(target) == store.Kept(None, RECIPE, LOSES)
+    assert store.find(target) == store.StoredDraft(None, RECIPE, LOSES)
 
 
 def test_layers_that_the_target_lacks_count_as_nothing(
@@ -123,7 +123,7 @@ def test_layers_that_the_target_lacks_count_as_nothing(
     store.store_draft(target, RECIPE, made(), LOSES)  # of which no file could tell
     path = document_of(target)
     document = json.loads(path.read_text())
-    document["recipe"]["layers"] = [target.block_count]
+    document["recipe"]["layers"] = list(range((target.block_count or 0) + 1))
     path.write_text(json.dumps(document))
     assert store.find(target) is None
 
@@ -174,7 +174,7 @@ def test_two_processes_may_keep_at_once(target: ModelHeader, tiny: TinyFiles) ->
         for i in range(20):
             draft = Path(shutil.copy(tiny.draft, store.folder() / f"{number}.gguf"))
             begin.wait()
-            store.store_draft(target, Recipe((number,) if i % 2 else (0,), KEEP), draft, PAYS)
+            store.store_draft(target, Recipe(1 + number if i % 2 else 1), draft, PAYS)
 
     threads = [threading.Thread(target=keep, args=(number,)) for number in range(2)]
     for thread in threads:
@@ -186,17 +186,17 @@ def test_two_processes_may_keep_at_once(target: ModelHeader, tiny: TinyFiles) ->
 
 
 def test_a_workplace_vanishes_with_what_was_abandoned(tmp_path: Path) -> None:
-    with store.workplace() as first, store.workplace() as second:
+    with store.work_folder() as first, store.work_folder() as second:
         (first / "draft.gguf").write_bytes(b"x")
         assert first != second
     assert list(store.folder().iterdir()) == []
     abandoned = store.folder() / ".making-old"
     abandoned.mkdir()
     (abandoned / "draft.gguf").write_bytes(b"x")
-    with store.workplace():
+    with store.work_folder():
         assert abandoned.exists()  # it may be another process's
     os.utime(abandoned, (time.time() - 90_000,) * 2)
-    with store.workplace():
+    with store.work_folder():
         assert not abandoned.exists()
 
 
@@ -206,7 +206,7 @@ def test_another_process_may_remove_its_workplace_meanwhile(
     store.folder().mkdir(parents=True)
     gone = store.folder() / ".making-gone"
     monkeypatch.setattr(Path, "glob", lambda folder, pattern: [gone])
-    with store.workplace() as place:
+    with store.work_folder() as place:
         assert place.is_dir()
 
 
@@ -215,8 +215,8 @@ def test_a_folder_that_cannot_be_made_is_told(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LOCALSPEC_CACHE", str(tmp_path / "file"))
-    with pytest.raises(FileProblem, match="Nothing can be written"), store.workplace():
+    with pytest.raises(FileProblem, match="Nothing can be written"), store.work_folder():
         pass
-    with pytest.raises(FileProblem, match="cannot be kept"):
+    with pytest.raises(FileProblem, match="cannot be stored"):
         store.store_draft(target, RECIPE, tiny.draft, PAYS)
     assert store.find(target) is None

@@ -19,7 +19,7 @@ NOISE_SEED = 1
 
 
 class TensorEncoder:
-    """Matrices as one file type's rows; what is asked for often is made once and kept."""
+    """Converts matrices to one type; zeros and noise of a shape are cached."""
 
     def __init__(self, quantization: Quantization) -> None:
         from gguf import GGMLQuantizationType, quants
@@ -34,23 +34,19 @@ class TensorEncoder:
         self._quantize = quants.quantize
         # The writer's own zero: in Q4_0 a zero block is not all zero bytes.
         self._zero_block = self.encode(np.zeros((1, BLOCK), np.float32))
-        self._kept: dict[tuple[str, int, int], NDArray[Any]] = {}
+        self._cache: dict[tuple[str, int, int], NDArray[Any]] = {}
 
     def encode(self, matrix: NDArray[Any]) -> NDArray[Any]:
         """A float matrix in the file's type: float rows, or rows of blocks as bytes."""
         encoded: NDArray[Any] = self._quantize(matrix, self.type)
         return encoded
 
-    def num_bytes(self, dimensions: tuple[int, ...]) -> int:
-        """What a matrix of that shape takes."""
-        return math.prod(dimensions) // BLOCK * self._zero_block.nbytes
-
     def zeros(self, rows: int, columns: int) -> NDArray[Any]:
         """A matrix of zeros."""
         key = ("zeros", rows, columns)
-        if key not in self._kept:
-            self._kept[key] = np.tile(self._zero_block, (rows, columns // BLOCK))
-        return self._kept[key]
+        if key not in self._cache:
+            self._cache[key] = np.tile(self._zero_block, (rows, columns // BLOCK))
+        return self._cache[key]
 
     def noise(self, rows: int, columns: int) -> NDArray[Any]:
         """Weights of the size that trained ones have, the same on every call.
@@ -58,20 +54,17 @@ class TensorEncoder:
         Drawn as small integers: none is denormal, which would cost time on some processors.
         """
         key = ("noise", rows, columns)
-        if key not in self._kept:
+        if key not in self._cache:
             steps = np.random.default_rng(NOISE_SEED).integers(-127, 128, (rows, columns), np.int8)
             deviation = 127 / math.sqrt(3)
             step = np.float32(1 / (deviation * math.sqrt(columns)))
-            self._kept[key] = self.encode(steps * step)
-        return self._kept[key]
+            self._cache[key] = self.encode(steps * step)
+        return self._cache[key]
 
     def pad(
         self, matrix: NDArray[Any], rows: int, columns: int, parts: tuple[int, int] = (1, 1)
     ) -> NDArray[Any]:
-        """Each part of `matrix` in the upper left corner of its part, zeros elsewhere.
-
-        Only what there is of the matrix is converted.
-        """
+        """Each part of `matrix` in the upper left corner of its part, zeros elsewhere."""
         padded = self.zeros(rows, columns).copy()
         place(self.encode(matrix), padded, parts)
         return padded

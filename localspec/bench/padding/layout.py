@@ -1,4 +1,4 @@
-"""Layouts: the tensors of the architectures that can be padded, and how each of them grows."""
+"""Layouts: the tensors of the architectures that can be padded, and how padding fills each."""
 
 from __future__ import annotations
 

@@ -20,27 +20,26 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from localspec.bench.padding.encoder import Quantization, TensorEncoder, place
 from localspec.bench.padding.layout import Forms, PaddedShape, TensorForm
 from localspec.bench.padding.source import PaddingSource, require_paddable
 from localspec.core.errors import FileProblem, LocalspecError
 from localspec.core.files import appearing_when_complete, require_disk_space
+from localspec.metadata.gguf_file import TensorInfo
+from localspec.metadata.gguf_writer import NewTensor, described, write_copy
 from localspec.metadata.header import read_header
-
-if TYPE_CHECKING:
-    from gguf import GGUFWriter
-    from numpy.typing import NDArray
 
 ByteProgress = Callable[[int, int], None]  # bytes done, bytes in all
 
-FORMAT_VERSION = 1  # part of the cached file's name: raise it when the written bytes change
+FORMAT_VERSION = 1  # part of the cached file's name: raise it when weights or values change
 
 _ELSEWHERE = "Another cache folder can be named with LOCALSPEC_CACHE."
 
@@ -58,31 +57,29 @@ def pad_model(
     destination: Path,
     shape: PaddedShape,
     quantization: Quantization,
-    on_progress: ByteProgress | None = None,
+    on_progress: ByteProgress = lambda done, total: None,
 ) -> None:
     """Write `source`, padded to `shape`, as `destination`, which appears only when complete.
 
-    All matrices, the tied embedding table included, get the one type named by `quantization`;
-    norms are F32. F16 from an F16 source keeps every weight bit for bit. With the source's own
-    shape the file is only converted, so it is what a padded file of that type is compared with.
-    `on_progress` hears bytes of tensor data written and in total; what it raises ends the
-    building. The folder must exist. Memory: a few matrices, never the model.
+    All matrices, the tied embedding table included, get the type `quantization`; norms are F32.
+    F16 from an F16 source keeps every weight bit for bit. With the source's own shape the file is
+    only converted, to be compared with a padded file of that type. `on_progress` hears bytes of
+    tensor data written and in total. The folder must exist. Memory: a few matrices.
 
     Raises `NotAGGUF` or `FileProblem` for an unreadable source, `LocalspecError` for a source
     that is not plain, a shape that is smaller than it, or a disk that is too full.
     """
-    padded = _PaddedModel.of(PaddingSource.read(source), shape, quantization)
+    small = PaddingSource.read(source)
+    require_paddable(small, shape)
+    padded = _PaddedModel(small, shape, TensorEncoder(quantization), small.layout.forms(shape))
     try:
         if destination.exists() and destination.samefile(source):
             raise LocalspecError(f"{source} cannot be padded onto itself.", "Name another file.")
-        needed = padded.num_bytes + padded.source.header_bytes
+        needed = padded.n_bytes + small.header.n_header
         require_disk_space(destination.parent, needed, "The padded model", _ELSEWHERE)
-        with (
-            appearing_when_complete(destination) as partial,
-            _writer(partial, padded.source.layout.architecture) as writer,
-        ):
-            padded.write_header(writer)
-            padded.write_tensors(writer, on_progress)
+        values = small.padded_values(shape, quantization)
+        with appearing_when_complete(destination) as unfinished:
+            write_copy(unfinished, small.header, values, list(padded.new_tensors(on_progress)))
     except OSError as problem:
         raise LocalspecError(
             f"The padded model could not be written to {destination}: {problem}.",
@@ -95,7 +92,7 @@ def padded_copy(
     cache_dir: Path,
     shape: PaddedShape,
     quantization: Quantization,
-    on_progress: ByteProgress | None = None,
+    on_progress: ByteProgress = lambda done, total: None,
 ) -> Path:
     """The path of `source` padded to `shape`, built in `cache_dir` unless it is there already.
 
@@ -133,91 +130,45 @@ def _is_whole(path: Path) -> bool:
 
 def _remove_leftovers(cache_dir: Path, stem: str) -> None:
     """Remove what builds that were killed left behind: hidden files older than an hour."""
-    for partial in cache_dir.glob(f".{glob.escape(stem)}-*.gguf.*"):
+    for unfinished in cache_dir.glob(f".{glob.escape(stem)}-*.gguf.*"):
         try:
-            if time.time() - partial.stat().st_mtime > 3600:
-                partial.unlink()
+            if time.time() - unfinished.stat().st_mtime > 3600:
+                unfinished.unlink()
         except OSError:
             continue  # somebody else's, or gone already
 
 
-@contextmanager
-def _writer(path: Path, architecture: str) -> Iterator[GGUFWriter]:
-    from gguf import GGUFWriter
-
-    writer = GGUFWriter(path, architecture)
-    try:
-        yield writer
-    finally:
-        writer.close()
-
-
 @dataclass(frozen=True, slots=True)
 class _PaddedModel:
-    """What a padded file holds; ``tensors`` are the forms of all of them, in file order."""
+    """What a padded file holds; ``forms`` are those of all tensors, in file order."""
 
     source: PaddingSource
     shape: PaddedShape
     encoder: TensorEncoder
-    tensors: Forms
-
-    @classmethod
-    def of(
-        cls, source: PaddingSource, shape: PaddedShape, quantization: Quantization
-    ) -> _PaddedModel:
-        require_paddable(source, shape)
-        return cls(source, shape, TensorEncoder(quantization), source.layout.forms(shape))
+    forms: Forms
 
     @property
-    def num_bytes(self) -> int:
-        """What all tensors take."""
-        return sum(map(self._size, self.tensors.values()))
+    def n_bytes(self) -> int:
+        """Of all tensors."""
+        return sum(self._info(name, form).n_bytes for name, form in self.forms.items())
 
-    def _size(self, form: TensorForm) -> int:
-        if form.fill is not None:
-            return 4 * math.prod(form.dimensions)
-        return self.encoder.num_bytes(form.dimensions)
+    def new_tensors(self, on_progress: ByteProgress) -> Iterator[NewTensor]:
+        """All tensors; each is made when it is written, and then its end is reported."""
+        total, end = self.n_bytes, 0
+        for name, form in self.forms.items():
+            info = self._info(name, form)
+            end += info.n_bytes
+            yield NewTensor(info, self._pieces(name, form, partial(on_progress, end, total)))
 
-    def write_header(self, writer: GGUFWriter) -> None:
-        """Everything before the tensor data: the header's fields, and the list of tensors."""
-        from gguf import GGMLQuantizationType
+    def _pieces(
+        self, name: str, form: TensorForm, on_written: Callable[[], None]
+    ) -> Iterator[NDArray[Any]]:
+        yield self._tensor(name, form)
+        on_written()
 
-        self._add_fields(writer)
-        for name, form in self.tensors.items():
-            kind = self.encoder.type if form.fill is None else GGMLQuantizationType.F32
-            # With a raw type given the writer takes shape and bytes as they are, not by the dtype.
-            shape, size = form.dimensions, self._size(form)
-            writer.add_tensor_info(name, shape, np.dtype(np.float32), size, kind)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_ti_data_to_file()
-
-    def _add_fields(self, writer: GGUFWriter) -> None:
-        """The source's, and in the place of those that padding changes ours."""
-        from gguf import GGUFValueType
-
-        ours = self.source.padded_fields(self.shape, self.encoder.quantization)
-        for key, field in self.source.fields.items():
-            # The writer states the architecture and aligns by its default; it cannot write an empty
-            # array, and readers take an absent one for that.
-            if key in ours or key in ("general.architecture", "general.alignment"):
-                continue
-            if field.kinds[0] != GGUFValueType.ARRAY:
-                writer.add_key_value(key, field.value, field.kinds[0])
-            elif field.value:
-                writer.add_key_value(key, field.value, field.kinds[0], field.kinds[-1])
-        kinds = {int: GGUFValueType.UINT32, float: GGUFValueType.FLOAT32, str: GGUFValueType.STRING}
-        for key, replacement in ours.items():
-            writer.add_key_value(key, replacement, kinds[type(replacement)])
-
-    def write_tensors(self, writer: GGUFWriter, on_progress: ByteProgress | None) -> None:
-        """The tensor data, behind the header; one tensor at a time is in memory."""
-        written, total = 0, self.num_bytes
-        for name, form in self.tensors.items():
-            writer.write_tensor_data(self._tensor(name, form))
-            written += self._size(form)
-            if on_progress is not None:
-                on_progress(written, total)
+    def _info(self, name: str, form: TensorForm) -> TensorInfo:
+        kind = self.encoder.quantization if form.fill is None else "F32"
+        return described(name, form.dimensions[::-1], kind)
 
     def _tensor(self, name: str, form: TensorForm) -> NDArray[Any]:
         """One tensor, as it is written."""

@@ -1,21 +1,22 @@
-"""Plain models read from GGUF for padding: sizes, header fields and mapped tensors, checked.
+"""Plain models read from GGUF for padding: sizes, header and mapped tensors, checked.
 
 What this refuses (other architectures, biases, quantised or missing tensors) padding would break.
 """
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from localspec.bench.padding.encoder import BLOCK, Quantization
 from localspec.bench.padding.layout import Forms, Layout, PaddedShape
-from localspec.core.errors import FileProblem, LocalspecError, NotAGGUF
-
-if TYPE_CHECKING:
-    from gguf import GGUFReader, GGUFValueType
-    from numpy.typing import NDArray
+from localspec.core.errors import LocalspecError
+from localspec.metadata.gguf_file import PartHeader, TensorInfo, Value
+from localspec.metadata.splits import read_part
 
 _EPSILON = "attention.layer_norm_rms_epsilon"
 _HEAD_DIMENSIONS = ("attention.key_length", "attention.value_length", "rope.dimension_count")
@@ -27,47 +28,42 @@ _PLAIN = (
 
 
 @dataclass(frozen=True, slots=True)
-class HeaderField:
-    """One header value with its GGUF types: its own, and for an array the elements' too."""
-
-    value: Any
-    kinds: list[GGUFValueType]
-
-
-@dataclass(frozen=True, slots=True)
 class PaddingSource:
-    """A small model to be padded: its header fields and tensors, the latter mapped, not loaded."""
+    """A small model to be padded: its header and tensors, the latter mapped, not loaded."""
 
-    path: Path
-    fields: dict[str, HeaderField]
+    header: PartHeader
     tensors: dict[str, NDArray[Any]]
     shape: PaddedShape
     layout: Layout
-    header_bytes: int
 
     @classmethod
     def read(cls, path: Path) -> PaddingSource:
         """Raises NotAGGUF or FileProblem for an unreadable file, LocalspecError if not plain."""
-        reader, fields = _open(path)
-        header = _Header(path, fields)
-        header.refuse_foreign(reader)
-        layout, shape = header.layout(), header.shape()
-        tensors = {tensor.name: tensor.data for tensor in reader.tensors}
-        table = tensors.get("token_embd.weight")
-        if table is None:
-            raise _not_plain(path, "it has no token embeddings")
-        layout = replace(layout, vocabulary=len(table))
+        part = read_part(path)
+        _refuse_foreign(part)
+        shape = PaddedShape(
+            embedding=_number(part, "embedding_length"),
+            heads=_number(part, "attention.head_count"),
+            feed_forward=_number(part, "feed_forward_length"),
+            layers=_number(part, "block_count") - _number(part, "nextn_predict_layers", 0),
+        )
+        tensors = {tensor.name: _mapped(part, tensor) for tensor in part.tensors}
+        layout = _layout(part, shape, tensors)
         _require_tensors(path, tensors, layout.forms(shape))
-        return cls(path, fields, tensors, shape, layout, reader.data_offset)
+        return cls(part, tensors, shape, layout)
 
-    def padded_fields(
+    @property
+    def path(self) -> Path:
+        return self.header.path
+
+    def padded_values(
         self, shape: PaddedShape, quantization: Quantization
-    ) -> dict[str, int | float | str]:
-        """The header's keys that padding changes: whole numbers are written as u32, others f32."""
+    ) -> dict[str, Value | None]:
+        """The header's keys that padding changes."""
         from gguf import GGML_QUANT_VERSION, LlamaFileType
 
         file_type = "ALL_F32" if quantization == "F32" else f"MOSTLY_{quantization}"
-        ours: dict[str, int | float | str] = {
+        ours: dict[str, Value | None] = {
             "general.file_type": int(LlamaFileType[file_type]),
             "general.size_label": self._size_label(shape),
             "general.quantization_version": int(GGML_QUANT_VERSION),
@@ -81,7 +77,8 @@ class PaddingSource:
     def _padded_sizes(self, shape: PaddedShape) -> dict[str, int | float]:
         """The keys of the architecture that padding changes, without its name."""
         layout, ratio = self.layout, self.shape.embedding / shape.embedding
-        epsilon = self.fields[f"{layout.architecture}.{_EPSILON}"].value
+        epsilon = self.header.values[f"{layout.architecture}.{_EPSILON}"]
+        assert isinstance(epsilon, float)
         sizes: dict[str, int | float] = {
             "embedding_length": shape.embedding,
             "feed_forward_length": shape.feed_forward,
@@ -97,10 +94,10 @@ class PaddingSource:
         return sizes
 
     def _padded_names(self, shape: PaddedShape) -> dict[str, str]:
-        name = self.fields.get("general.name")
+        name = self.header.text("general.name") or self.path.stem
         small, size = self._size_label(self.shape), self._size_label(shape)
         return {
-            "general.name": f"{name.value if name else self.path.stem} padded to {size}",
+            "general.name": f"{name} padded to {size}",
             "general.description": (
                 f"A model of {small} weights, padded with zeros and identity layers to {size}: the "
                 "same text at the cost of the larger size, for measuring speed. It knows no more."
@@ -114,104 +111,57 @@ class PaddingSource:
         return label
 
 
-def _open(path: Path) -> tuple[GGUFReader, dict[str, HeaderField]]:
-    """The mapped file and its header, without the reader's own `GGUF.` entries."""
-    from gguf import GGUFReader
-
-    try:
-        reader = GGUFReader(path)
-        return reader, {
-            key: HeaderField(field.contents(), field.types)
-            for key, field in reader.fields.items()
-            if not key.startswith("GGUF.")
-        }
-    except OSError as problem:
-        raise FileProblem(f"{path}: {problem.strerror}.", "Check the path.") from None
-    except (ValueError, KeyError, IndexError, OverflowError) as problem:
-        # The library's for a wrong magic, unknown types, lengths beyond the end, bad UTF-8.
-        raise NotAGGUF(
-            f"{path} is not a GGUF file, or it is damaged: {problem}.", "Fetch it once more."
-        ) from problem
+def _mapped(part: PartHeader, tensor: TensorInfo) -> NDArray[Any]:
+    """A tensor of floats in its file, slowest dimension first."""
+    kind = np.float16 if tensor.type_name == "F16" else np.float32
+    return np.memmap(
+        part.path, kind, "r", part.data_start + tensor.offset, shape=tensor.shape[::-1]
+    )
 
 
 def _not_plain(path: Path, reason: str) -> LocalspecError:
     return LocalspecError(f"{path} cannot be padded: {reason}.", _PLAIN)
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
-    """The fields of a file while they are checked."""
+def _refuse_foreign(part: PartHeader) -> None:
+    """Refuse what is neither llama nor qwen35, or is quantised already."""
+    architecture = part.text("general.architecture") or "not stated"
+    if architecture not in ("llama", "qwen35"):
+        raise _not_plain(part.path, f"its architecture is {architecture}, not llama or qwen35")
+    if not isinstance(part.values.get(f"{architecture}.{_EPSILON}"), float):
+        raise _not_plain(part.path, "its header has no epsilon for the RMS norms")
+    for tensor in part.tensors:
+        if tensor.type_name not in ("F16", "F32"):
+            raise _not_plain(
+                part.path, f"its tensor {tensor.name} is in {tensor.type_name}, not F16 or F32"
+            )
 
-    path: Path
-    fields: dict[str, HeaderField]
 
-    @property
-    def architecture(self) -> str:
-        stated = self.fields.get("general.architecture")
-        return "not stated" if stated is None else str(stated.value)
+def _number(part: PartHeader, key: str, default: int | None = None) -> int:
+    """A whole number of the architecture; raises LocalspecError if it is missing or not plain."""
+    key = f"{part.text('general.architecture')}.{key}"
+    value = part.values.get(key, default)
+    if not isinstance(value, int) or (value < 1 and value != default):
+        raise _not_plain(part.path, f"its header has no plain number for {key}")
+    return value
 
-    def refuse_foreign(self, reader: GGUFReader) -> None:
-        """Refuse what is neither llama nor qwen35, or is quantised already."""
-        if self.architecture not in ("llama", "qwen35"):
-            raise self._problem(f"its architecture is {self.architecture}, not llama or qwen35")
-        epsilon = self.fields.get(f"{self.architecture}.{_EPSILON}")
-        if epsilon is None or not isinstance(epsilon.value, float):
-            raise self._problem("its header has no epsilon for the RMS norms")
-        for tensor in reader.tensors:
-            if tensor.tensor_type.name not in ("F16", "F32"):
-                kind = tensor.tensor_type.name
-                raise self._problem(f"its tensor {tensor.name} is in {kind}, not F16 or F32")
 
-    def shape(self) -> PaddedShape:
-        """The sizes of the model."""
-        return PaddedShape(
-            embedding=self._number("embedding_length"),
-            heads=self._number("attention.head_count"),
-            feed_forward=self._number("feed_forward_length"),
-            layers=self._number("block_count") - self._nextn(),
-        )
-
-    def layout(self) -> Layout:
-        """What padding keeps, but for the vocabulary, which is the embedding table's."""
-        shape, head = self.shape(), self._head_dimension()
-        if self.architecture == "llama":
-            return Layout("llama", 0, head)
-        if f"{self.architecture}.attention.recurrent_layers" in self.fields:
-            raise self._problem("its header lists the kind of each layer")
-        expected = dict.fromkeys(_DELTA_NET_HEADS, shape.heads)
-        expected |= {"ssm.state_size": head, "ssm.inner_size": shape.heads * head}
-        for key, size in expected.items():
-            if self._number(key) != size:
-                raise self._problem(f"its {key} is {self._number(key)}, not {size}")
-        period = self._number("full_attention_interval", 4)
-        return Layout("qwen35", 0, head, period, self._number("ssm.conv_kernel"), self._nextn())
-
-    def _nextn(self) -> int:
-        key = "nextn_predict_layers"
-        return self._number(key) if f"{self.architecture}.{key}" in self.fields else 0
-
-    def _number(self, key: str, default: int | None = None) -> int:
-        key = f"{self.architecture}.{key}"
-        field = self.fields.get(key)
-        value = default if field is None else field.value
-        if not isinstance(value, int) or value < 1:
-            raise self._problem(f"its header has no plain number for {key}")
-        return value
-
-    def _head_dimension(self) -> int:
-        """The width of one head, which padding keeps; keys, values and rotation agree on it."""
-        heads = self._number("attention.head_count")
-        key_heads = self._number("attention.head_count_kv", heads)
-        if key_heads != heads:
-            raise self._problem(f"it has {key_heads} key heads for {heads} query heads")
-        fallback = self._number("embedding_length") // heads  # llama.cpp's own
-        stated = {key: self._number(key, fallback) for key in _HEAD_DIMENSIONS}
-        if len(set(stated.values())) > 1:
-            raise self._problem(f"its head dimensions differ: {stated}")
-        return next(iter(stated.values()))
-
-    def _problem(self, reason: str) -> LocalspecError:
-        return _not_plain(self.path, reason)
+def _layout(part: PartHeader, shape: PaddedShape, tensors: dict[str, NDArray[Any]]) -> Layout:
+    """What padding keeps; whether it is right, the shapes of the tensors tell."""
+    table = tensors.get("token_embd.weight")
+    if table is None:
+        raise _not_plain(part.path, "it has no token embeddings")
+    head = _number(part, "attention.key_length", shape.embedding // shape.heads)
+    if part.text("general.architecture") == "llama":
+        return Layout("llama", len(table), head)
+    return Layout(
+        "qwen35",
+        len(table),
+        head,
+        period=_number(part, "full_attention_interval", 4),
+        convolution=_number(part, "ssm.conv_kernel"),
+        nextn=_number(part, "nextn_predict_layers", 0),
+    )
 
 
 def _require_tensors(path: Path, tensors: dict[str, NDArray[Any]], expected: Forms) -> None:

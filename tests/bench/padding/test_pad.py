@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -20,7 +17,7 @@ from localspec.bench.padding.layout import Layout, PaddedShape
 from localspec.bench.padding.pad import DEMO_DRAFT_SHAPE, DEMO_TARGET_SHAPE, pad_model, padded_copy
 from localspec.bench.padding.source import PaddingSource
 from localspec.core.errors import FileProblem, LocalspecError, NotAGGUF
-from localspec.llama.llama_library import library
+from tests.support.real_pair import load_model
 from tests.support.tiny_models import write_tiny_model
 
 pytestmark = pytest.mark.llama
@@ -29,7 +26,7 @@ SOURCE_SHAPE = PaddedShape(embedding=64, heads=1, feed_forward=128, layers=2)
 FOURFOLD = PaddedShape(embedding=256, heads=4, feed_forward=512, layers=4)
 UNEVEN = PaddedShape(embedding=160, heads=3, feed_forward=224, layers=3)
 QUANTIZATIONS = get_args(Quantization)
-PROMPT = b"The window rattled in the wind, and the cat"
+PROMPT = "The window rattled in the wind, and the cat"
 
 # Where D is not 4 d, 16 d, ..., the norms' factor is no power of two and rounds; now and then a
 # key, value or activation is then rounded to its next F16 or Q8_0 neighbour. The greatest
@@ -44,55 +41,19 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_model(path, seed=5, feed_forward=128)
 
 
-@dataclass
-class Running:
-    """One llama.cpp model with a context, decoding token by token as a caller does."""
-
-    model: Any
-    context: Any
-
-    def tokenize(self, text: bytes) -> list[int]:
-        vocab = library().llama_model_get_vocab(self.model)
-        tokens = (library().llama_token * 256)()
-        count = library().llama_tokenize(vocab, text, len(text), tokens, 256, True, True)
-        assert count > 0
-        return list(tokens[:count])
-
-    def logits(self, tokens: list[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Decode the tokens in one batch; the last one's row."""
-        array = (library().llama_token * len(tokens))(*tokens)
-        batch = library().llama_batch_get_one(array, len(tokens))
-        assert library().llama_decode(self.context, batch) == 0
-        vocab = library().llama_model_get_vocab(self.model)
-        row = library().llama_get_logits_ith(self.context, -1)
-        return np.ctypeslib.as_array(row, (library().llama_vocab_n_tokens(vocab),)).copy()
-
-
-@contextmanager
-def running(path: Path) -> Iterator[Running]:
-    model_params = library().llama_model_default_params()
-    model_params.n_gpu_layers = 0
-    model = library().llama_model_load_from_file(str(path).encode(), model_params)
-    assert model
-    params = library().llama_context_default_params()
-    params.n_ctx = params.n_batch = params.n_ubatch = 256
-    params.n_threads = params.n_threads_batch = 1
-    context = library().llama_init_from_model(model, params)
-    assert context
-    yield Running(model, context)
-    library().llama_free(context)
-    library().llama_model_free(model)
-
-
 def greedy(path: Path, count: int = 40) -> tuple[list[int], np.ndarray[Any, Any]]:
     """The greedy tokens after the prompt and all their logit rows, prompt row first."""
-    with running(path) as model:
-        rows = [model.logits(model.tokenize(PROMPT))]
+    model = load_model(path, ctx_size=256, gpu_layers=0)
+    try:
+        prompt = model.tokenize(PROMPT, add_special=True, parse_special=True)
+        rows = [model.decode(prompt, 1)[0].copy()]
         tokens = [int(rows[-1].argmax())]
         while len(tokens) < count:
-            rows.append(model.logits(tokens[-1:]))
+            rows.append(model.decode(tokens[-1:], 1)[0].copy())
             tokens.append(int(rows[-1].argmax()))
-    return tokens, np.stack(rows)
+        return tokens, np.stack(rows)
+    finally:
+        model.close()
 
 
 def padded_and_plain(
@@ -117,30 +78,6 @@ def rewrite(source: Path, path: Path, change: dict[str, Any]) -> Path:
         part[:] = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value
     reader.data.flush()
     return path
-
-
-def test_the_sources_are_plain_and_tokenize_any_text(source: Path) -> None:
-    fields = fields_of(source)
-    tokens = fields["tokenizer.ggml.tokens"]
-    assert len(set(tokens)) == len(tokens) == fields["llama.vocab_size"] == 272
-    with running(source) as model:
-        assert model.tokenize(b"the") == [269, 257]  # BOS is added; "th" and "the" merge
-        assert model.tokenize(b"<|im_end|>")[1:] == [271]
-        assert len(model.tokenize(bytes("naïve ☃", "utf-8"))) == 1 + 10  # a token per byte
-
-
-def test_a_twin_agrees_more_the_less_noise_it_has(source: Path, tmp_path: Path) -> None:
-    tokens, _ = greedy(source)
-    agreement = {}
-    for noise in (0.0, 0.02, 0.2):
-        twin = write_tiny_model(tmp_path / "twin.gguf", seed=5, feed_forward=128, noise=noise)
-        with running(twin) as model:
-            picks = [int(model.logits(model.tokenize(PROMPT)).argmax())]
-            picks += [int(model.logits([token]).argmax()) for token in tokens[:-1]]
-        agreement[noise] = sum(a == b for a, b in zip(picks, tokens, strict=True)) / len(tokens)
-    assert agreement[0.0] == 1
-    assert 0.5 < agreement[0.02] < 1
-    assert agreement[0.2] < 0.4
 
 
 @pytest.mark.parametrize("quantization", QUANTIZATIONS)
@@ -329,8 +266,7 @@ def test_a_smaller_shape_is_refused(source: Path, tmp_path: Path, field: str) ->
     ("change", "reason"),
     [
         ({"general.architecture": b"phi-3"}, "its architecture is phi-3, not llama or qwen35"),
-        ({"llama.attention.head_count_kv": 2}, "2 key heads for 1 query heads"),
-        ({"llama.attention.value_length": 32}, "its head dimensions differ"),
+        ({"llama.attention.key_length": 32}, "its tensor blk.0.attn_k.weight is not what"),
         ({"llama.block_count": 3}, "its tensor blk.2.attn_k.weight is missing"),
         ({"llama.block_count": 1}, "its tensor blk.1.attn_k.weight is not what"),
         ({"llama.block_count": 0}, "no plain number for llama.block_count"),
@@ -363,11 +299,10 @@ def test_unreadable_sources_and_full_disks_are_told(
 ) -> None:
     with pytest.raises(FileProblem, match="No such file"):
         padded_copy(tmp_path / "none.gguf", tmp_path, FOURFOLD, "F16")
-    with pytest.raises(FileProblem, match="No such file"):
+    with pytest.raises(FileProblem, match="There is no file"):
         pad_model(tmp_path / "none.gguf", tmp_path / "out.gguf", FOURFOLD, "F16")
     whole = source.read_bytes()
-    no_utf8 = whole.replace(b"Tiny", b"\xff\xff\xff\xff")
-    for damaged in (b"", b"not a model at all", whole[:40], whole[: len(whole) // 2], no_utf8):
+    for damaged in (b"", b"not a model at all", whole[:40], whole[: len(whole) // 2]):
         (tmp_path / "bad.gguf").write_bytes(damaged)
         with pytest.raises(NotAGGUF):
             pad_model(tmp_path / "bad.gguf", tmp_path / "out.gguf", FOURFOLD, "F16")

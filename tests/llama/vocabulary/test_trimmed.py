@@ -30,8 +30,8 @@ from localspec.llama.vocabulary.trimmed import _F32, TrimmedModel, _to_float
 from localspec.metadata.gguf_file import GGML_TYPES
 from localspec.metadata.header import read_header
 from localspec.metadata.trimmed import _UNREADABLE
+from localspec.self_draft.trim import trim_vocabulary
 from localspec.self_draft.vocabulary import choose_ids
-from localspec.self_draft.writing.trim import trim_vocabulary
 from localspec.speculative.loop import Logits
 from tests.support.architectures.specs import MODELS, N_VOCAB, WIDTH
 from tests.support.architectures.writer import weights, write_model

@@ -1,7 +1,7 @@
-"""Trims a draft's vocabulary: fewer output rows, and the embeddings of all tokens behind them.
+"""Trimmed vocabularies: a draft with fewer output rows that can still read every token.
 
 After FR-Spec (arXiv 2502.14856). Rows are copied as they are, since all types are quantised row by
-row; what comes out is proved equal to the draft, on the tokens that are kept, by a pass of each.
+row. A pass of each model proves that the logits of the kept tokens are equal but for rounding.
 """
 
 import math
@@ -19,16 +19,16 @@ from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.trimmed import TrimmedModel
 from localspec.metadata.draft_kind import draft_kind
 from localspec.metadata.gguf_file import TensorInfo, Value
+from localspec.metadata.gguf_writer import copied, read_spans, write_copy
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.metadata.splits import read_part
 from localspec.metadata.trimmed import DIGEST, EMBEDDING, IDS, SCALE, SIZE, vocabulary_digest
 from localspec.pairing import check_pair
-from localspec.self_draft.writing.writer import copy_bytes, write_copy
 
 _TRIMMED = frozenset({EMBEDDING, "output.weight", "output.bias"})
-# Graphs with an assertion against embeddings of tokens; what others make of them is tried.
+# Graphs that assert that their input is token ids, not embeddings; others are tried.
 _NEED_IDS = frozenset("deepseek4 glm4 glm4moe graniteswitch".split())
-# Graphs that scale the embeddings of tokens, and none that they are given (`sqrtf(n_embd)`).
+# Graphs that scale the embeddings of token ids, but not embeddings as input (`sqrtf(n_embd)`).
 _SCALED = frozenset("gemma3 gemma3n gemma4".split())
 _LEFT_OUT = ("tokenizer.", "localspec.")
 _CTX_SIZE = 256  # tokens, for the passes that are compared
@@ -40,11 +40,11 @@ _ORDINARY = "Use the draft as it is."
 def trim_vocabulary(
     source: ModelHeader, target: ModelHeader, ids: Sequence[int], output: Path
 ) -> None:
-    """Write ``source`` with the output rows of ``ids`` alone, to draft for ``target``.
+    """Write ``source``, a draft of ``target``, with the output rows of ``ids`` alone.
 
-    ``source`` may be any draft of the target. The file appears only when it is complete and proved.
-    Raises IncompatiblePair for a draft that is none, or cannot be trimmed, EngineError where
-    llama.cpp does not load it, and FileProblem where the disk refuses.
+    The file appears only when it is complete and proved. Raises IncompatiblePair for a model that
+    cannot draft for the target, or cannot be trimmed, EngineError where llama.cpp does not load it,
+    and FileProblem where it cannot be written.
     """
     kept = np.unique(np.asarray(ids, np.int64))
     require_trimmable(source, target, len(kept))
@@ -61,7 +61,7 @@ def trim_vocabulary(
             if not error <= _ROUNDING:  # nor NaN
                 raise IncompatiblePair(
                     f"The vocabulary of {source.path.name} cannot be trimmed: {source.architecture}"
-                    f" says something else when it reads embeddings, by {error:.0%} of its logits.",
+                    f" computes other logits when it reads embeddings, by {error:.0%}.",
                     _ORDINARY,
                 )
     except OSError as problem:
@@ -72,7 +72,7 @@ def trim_vocabulary(
 
 
 def require_trimmable(source: ModelHeader, target: ModelHeader, n_ids: int) -> None:
-    """Raise IncompatiblePair, with the reason, for a draft that cannot keep just so many ids."""
+    """Raise IncompatiblePair, with the reason, where a draft cannot keep ``n_ids`` tokens."""
     report = check_pair(target, source)
     if not report.compatible:
         raise IncompatiblePair(
@@ -118,21 +118,23 @@ def _has_rows(tensor: TensorInfo, size: int) -> bool:
 
 
 def _write(source: ModelHeader, target: ModelHeader, ids: NDArray[np.int64], path: Path) -> None:
-    """The trimmed file, and all embeddings of the source behind it."""
-    part, kept = read_part(source.path), ids.tolist()
-    names = {tensor.name: tensor.name for tensor in part.tensors}
-    left_out = dict.fromkeys(key for key in part.spans if key.startswith(_LEFT_OUT))
-    values = left_out | _own_values(source, target, kept)
-    write_copy([source.path], path, names, values, rows=dict.fromkeys(_TRIMMED, kept))
-    every = next(tensor for tensor in part.tensors if tensor.name == EMBEDDING)
-    with source.path.open("rb") as whole, path.open("ab") as file:  # the last tensor is padded
-        copy_bytes(whole, file, part.data_start + every.offset, every.n_bytes, part)
+    """Write the trimmed file, and all embeddings of the source behind its tensors."""
+    part, rows = read_part(source.path), ids.tolist()
+    removed = dict.fromkeys(key for key in part.spans if key.startswith(_LEFT_OUT))
+    tensors = [
+        copied(part, tensor, rows if tensor.name in _TRIMMED else None) for tensor in part.tensors
+    ]
+    write_copy(path, part, removed | _own_values(source, target, rows), tensors)
+    (table,) = (tensor for tensor in part.tensors if tensor.name == EMBEDDING)
+    start = part.data_start + table.offset
+    with path.open("ab") as file:  # the last tensor is padded
+        file.writelines(read_spans(part, [(start, start + table.n_bytes)]))
 
 
 def _own_values(
     source: ModelHeader, target: ModelHeader, ids: list[int]
 ) -> dict[str, Value | None]:
-    """What a trimmed file says of its vocabulary."""
+    """The keys of a trimmed vocabulary."""
     assert source.vocab is not None and target.vocab is not None
     return {
         "tokenizer.ggml.model": "none",

@@ -11,12 +11,13 @@ import pytest
 from gguf import GGUFReader
 
 from localspec.core.errors import FileProblem, IncompatiblePair
+from localspec.llama import llama_library
 from localspec.metadata.gguf_file import TensorInfo
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.metadata.trimmed import EMBEDDING
 from localspec.metadata.vocab import Vocab
-from localspec.self_draft.writing import trim
-from localspec.self_draft.writing.trim import require_trimmable, trim_vocabulary
+from localspec.self_draft import trim
+from localspec.self_draft.trim import require_trimmable, trim_vocabulary
 from tests.support.architectures.specs import MODELS, N_VOCAB
 from tests.support.real_pair import TinyFiles, retuned
 from tests.support.tiny_models import copy_with
@@ -161,3 +162,10 @@ def test_what_has_no_trimmable_vocabulary(
 def test_a_folder_that_is_not_there(pair: tuple[ModelHeader, ModelHeader], tmp_path: Path) -> None:
     with pytest.raises(FileProblem, match="cannot be written"):
         trim_vocabulary(*pair, KEPT, tmp_path / "nowhere" / "a.gguf")
+
+
+def test_llama_cpp_knows_the_architectures_of_the_tables() -> None:
+    """A misspelled name would let a model through that is to be refused."""
+    texts = Path(llama_library.library()._lib._name).read_bytes()
+    names = trim._NEED_IDS | trim._SCALED
+    assert [name for name in sorted(names) if name.encode() + b"\0" not in texts] == []

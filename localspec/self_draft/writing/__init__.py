@@ -1,1 +1,0 @@
-"""A draft's file written out of its target: layers, types, output rows."""
