@@ -47,15 +47,12 @@ class Profile(Protocol):
 
     def learnt(self, clock: Clock) -> PairProfile:
         """What was learnt of this pair; measured first if nothing was."""
-        ...
 
     def introduce(self, say: Callable[[str], None]) -> None:
         """Get to know the pair, as auto needs to; say what that takes and shows."""
-        ...
 
     def save(self) -> None:
         """Write down what was learnt."""
-        ...
 
 
 class TextEngine(Protocol):
@@ -70,7 +67,6 @@ class TextEngine(Protocol):
     @property
     def can_roll_back(self) -> bool:
         """Whether the target's last tokens can be forgotten, as every wrong draft must be."""
-        ...
 
     @property
     def profile(self) -> Profile: ...
@@ -78,37 +74,29 @@ class TextEngine(Protocol):
     @property
     def prompt_lookup(self) -> PromptLookup:
         """For prompt lookup; kept from answer to answer, so that a chat's text is added once."""
-        ...
 
     @property
     def history(self) -> AnswerHistory | None:
         """Earlier answers, which "auto" drafts from too; None where they are not to be."""
-        ...
 
     @property
     def conversations(self) -> Conversations:
         """What earlier answers missed where the draft had not read their prompt."""
-        ...
 
     def answering(self) -> AbstractContextManager[None]:
         """Entered around an answer by the thread that wants it, where several share a model."""
-        ...
 
     def is_stop(self, token: int) -> bool:
         """True for tokens that end an answer."""
-        ...
 
     def constraint(self, grammar: str, start: int, *, endless: bool = False) -> Constraint:
         """What a grammar allows in the answer that begins at this position."""
-        ...
 
     def piece(self, token: int) -> bytes:
         """The bytes a token stands for; empty for control tokens."""
-        ...
 
     def token_rules(self, params: SamplingParams) -> TokenRules:
         """What the parameters mean in ids of the target's vocabulary."""
-        ...
 
 
 def stream_generate(

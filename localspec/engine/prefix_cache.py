@@ -43,25 +43,20 @@ class Restorable(Protocol):
 
     def returns_to(self, length: int) -> int:
         """How many tokens need not be read again, at least, after `keep` with this length."""
-        ...
 
     def reusable_lengths(self) -> ReusableLengths:
         """To which lengths a copy of its `state` can return."""
-        ...
 
     def state_bytes(self) -> int:
         """How large `state` is."""
-        ...
 
     def state(self) -> "NDArray[np.uint8]":
         """The state of all its tokens."""
-        ...
 
     def restore(
         self, tokens: Sequence[int], state: "NDArray[np.uint8]", copies: Sequence[Copy]
     ) -> bool:
         """Hold ``tokens`` again, or nothing: whether it does."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

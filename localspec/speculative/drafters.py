@@ -54,37 +54,29 @@ class Drafter(Protocol):
     @property
     def drafts_block(self) -> bool:
         """Whether the first candidate pays for all of a proposal."""
-        ...
 
     @property
     def reads_along(self) -> bool:
         """Whether there is never a prompt to read before a proposal."""
-        ...
 
     @property
     def batch_share(self) -> BatchShare:
         """With whom the last pass was shared."""
-        ...
 
     def unread(self, context: list[int]) -> int:
         """How many tokens a proposal must read first, the pending one included."""
-        ...
 
     def read(self, context: list[int]) -> None:
         """Read all of ``context`` but its last token, which is pending."""
-        ...
 
     def propose(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
         """Candidates behind ``context`` and ``ahead``, each computed when it is asked for."""
-        ...
 
     def to_review(self, context: list[int], longest: int) -> int:
         """How many tokens a review reads."""
-        ...
 
     def review(self, context: list[int], longest: int) -> list[tuple[Candidate, int]]:
         """What would have been proposed for the last ``longest`` tokens, beside what came."""
-        ...
 
 
 class Lookup(Protocol):
@@ -92,11 +84,9 @@ class Lookup(Protocol):
 
     def update(self, context: list[int]) -> None:
         """Take up this text, which may only grow for as long as it is the same list."""
-        ...
 
     def continuation(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
         """Candidates behind ``context`` and ``ahead``, each computed when it is asked for."""
-        ...
 
 
 class ModelDrafter:

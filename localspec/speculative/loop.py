@@ -48,17 +48,14 @@ class TreeDecoder(Protocol):
     @property
     def branches(self) -> int:
         """Most candidates at one place."""
-        ...
 
     @property
     def by_value(self) -> bool:
         """Whether more than one is allowed only where that pays."""
-        ...
 
     @property
     def paths(self) -> int:
         """Most leaves of a tree."""
-        ...
 
     def decode(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
         """Append the pending token and the candidates behind it: ``tokens``, the pending one first.
@@ -66,14 +63,12 @@ class TreeDecoder(Protocol):
         Logits after each of them, shape (len(tokens), n_vocab), valid until the next call, which
         must be `take`; an interrupted pass leaves the cache as it was before.
         """
-        ...
 
     def commit(self, rows: Sequence[int]) -> None:
         """Keep the pending token and, of the candidates, those of one path, in its order.
 
         The path begins behind the pending token; it may be empty, and may end before a leaf.
         """
-        ...
 
 
 class TokenModel(Protocol):
@@ -82,34 +77,28 @@ class TokenModel(Protocol):
     @property
     def n_ctx(self) -> int:
         """Most tokens the cache holds."""
-        ...
 
     @property
     def n_vocab(self) -> int:
         """Number of token ids: the width of a row of logits."""
-        ...
 
     @property
     def tokens(self) -> list[int]:
         """The tokens in the cache, in order."""
-        ...
 
     def decode(self, tokens: Sequence[int], rows: int) -> Logits:
         """Append tokens; return logits after the last ``rows`` of them, shape (rows, n_vocab).
 
         The array is a view that is valid until the next call.
         """
-        ...
 
     @property
     def pending(self) -> int:
         """Tokens in the cache that the next pass reads again, as a recurrent state went back."""
-        ...
 
     @property
     def reads_along(self) -> bool:
         """Whether it reads what the target reads, at once: no prompt is left for it."""
-        ...
 
     @property
     def gives_prompt_row(self) -> bool:
@@ -117,22 +106,18 @@ class TokenModel(Protocol):
 
         False where that token could not be forgotten without reading others again.
         """
-        ...
 
     @property
     def batch_share(self) -> BatchShare:
         """With whom the last pass was shared; `ALONE` where passes are never shared."""
-        ...
 
     @property
     def tree(self) -> TreeDecoder | None:
         """How it verifies trees of candidates; None where it verifies chains only."""
-        ...
 
     @property
     def block_size(self) -> int | None:
         """Most tokens of one proposal, where its first step pays for all of them; else None."""
-        ...
 
     def truncate(self, length: int) -> None:
         """Forget every token at position ``length`` and beyond; nothing when already shorter.
@@ -141,14 +126,12 @@ class TokenModel(Protocol):
         A model may forget more, which is to be read from ``tokens``: an MTP head forgets what it
         read with other hidden states than the target's.
         """
-        ...
 
     def checkpoint(self) -> None:
         """Expect that what is read from here on is forgotten.
 
         A pass of which several rows are wanted needs no mark: it is one.
         """
-        ...
 
 
 class DraftStatus(StrEnum):
@@ -168,26 +151,21 @@ class Controller(Protocol):
     @property
     def length(self) -> int:
         """Tokens proposed last, or always."""
-        ...
 
     @property
     def status(self) -> DraftStatus:
         """Whether it drafts at present, and if not, why."""
-        ...
 
     @property
     def plain_seconds(self) -> float:
         """What plain decoding would have taken for the tokens so far, if costs are known; or 0."""
-        ...
 
     @property
     def drafts_at_once(self) -> bool:
         """Whether the first token need not wait for a draft that has a prompt to read."""
-        ...
 
     def begin_answer(self) -> None:
         """Go on with another answer; called once, before its first round."""
-        ...
 
     def propose(self, context: list[int], limit: int) -> "Proposal":
         """At most ``limit`` tokens that may follow ``context``, a tree's in all; possibly none.
@@ -195,11 +173,9 @@ class Controller(Protocol):
         The whole context is passed: what must be forgotten is found out from it. In all rounds of
         an answer it is the same list, which only grows.
         """
-        ...
 
     def observe(self, outcome: "Round") -> None:
         """Learn from the round that the last proposal led to."""
-        ...
 
 
 class TokenSampler(Protocol):
@@ -207,7 +183,6 @@ class TokenSampler(Protocol):
 
     def sample(self, logits: Logits, position: int, history: Sequence[int]) -> int:
         """The token at ``position``, given one row of logits and the tokens before it."""
-        ...
 
     def verify(
         self,
@@ -218,7 +193,6 @@ class TokenSampler(Protocol):
         distribution: "TokenDistribution | None",
     ) -> int:
         """The token in the place of a drafted one, which was drawn from ``distribution``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

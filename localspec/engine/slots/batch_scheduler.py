@@ -23,19 +23,16 @@ class Context(Protocol):
     @property
     def most_tokens(self) -> int:
         """Tokens of the widest pass."""
-        ...
 
     @property
     def most_rows(self) -> int:
         """Rows of logits that one pass may give."""
-        ...
 
     def read(self, parts: "Sequence[Part]") -> list[Logits]:
         """One pass; for each part its rows of logits, valid until the next pass.
 
         Raises EngineError where it cannot be made; the sequences then hold what they held before.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,36 +19,28 @@ class SequenceContext(Context, Protocol):
     @property
     def n_ctx(self) -> int:
         """Most tokens of one sequence."""
-        ...
 
     @property
     def n_vocab(self) -> int:
         """Number of token ids."""
-        ...
 
     def rewind(self, sequence: int, length: int) -> int:
         """Undo all of a sequence from ``length`` on; how many tokens it holds then, or fewer."""
-        ...
 
     def returns_to(self, sequence: int, length: int) -> int:
         """What `rewind` would leave at least."""
-        ...
 
     def reusable_lengths(self, sequence: int, held: int) -> ReusableLengths:
         """Where a state of ``held`` tokens can return to."""
-        ...
 
     def state_bytes(self, sequence: int) -> int:
         """How large `state` is."""
-        ...
 
     def state(self, sequence: int) -> NDArray[np.uint8]:
         """What the sequence holds, for `restore`."""
-        ...
 
     def restore(self, sequence: int, length: int, state: NDArray[np.uint8]) -> bool:
         """Hold ``length`` tokens as a state says; False, and nothing, where it does not fit."""
-        ...
 
 
 class SlotModel:

@@ -32,15 +32,12 @@ class Constraint(Protocol):
 
         In the prompt any token may stand; behind one that may not, none.
         """
-        ...
 
     def allows(self, token: int, position: int, history: Sequence[int]) -> bool:
         """Whether this one may."""
-        ...
 
     def forced(self, position: int, history: Sequence[int]) -> list[int]:
         """Tokens of which each alone may stand in its place, from ``position`` on."""
-        ...
 
 
 class ConstrainedSampler(Sampler):
