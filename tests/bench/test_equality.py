@@ -64,7 +64,7 @@ def test_trees_are_brought_to_the_width_of_the_widest() -> None:
         equal = length == 0 or engine.min_width >= 13
         return made_answer(1.0, VARIED if equal else [9, *VARIED[1:]])
 
-    engine.target.tree = ToyTree(ToyModel())  # type: ignore[assignment]
+    engine.target.tree = ToyTree(ToyModel())
     finder = DifferenceFinder(engine, "x", engine.encode("abc"), plan(0, 4), regenerate)
     plain, other = made_answer(1.0), made_answer(1.0, [9, *VARIED[1:]])
     (difference,) = finder.among([[plain], [other]])

@@ -40,7 +40,7 @@ from tests.support.today import (
     HalfRight,
     Pair,
 )
-from tests.support.toys import FakeClock, toy_knowledge
+from tests.support.toys import FakeClock, toy_profile
 
 pytestmark = pytest.mark.llama
 
@@ -203,7 +203,7 @@ class Talk:
         prompt = self._truth.prompt(self._name, event.turn)
         expected = self._truth.answer(self._name, event.turn, event.params)
         engine, index = self._engine, self._index
-        engine.profile._knowledge = toy_knowledge()
+        engine.profile._knowledge = toy_profile()
         engine.prompt_lookup, index.coming = index, [*prompt, *expected]
         HalfRight.coming = index.coming
         engine.draft = None if event.suffix_alone else self._draft

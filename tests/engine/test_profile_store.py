@@ -16,11 +16,11 @@ from localspec.engine.engine import Engine
 from localspec.metadata.header import read_header
 from localspec.speculative.control.pair_profile import PairProfile
 from tests.support.real_pair import TinyFiles, options
-from tests.support.toys import toy_knowledge
+from tests.support.toys import toy_profile
 
 
 def learnt() -> PairProfile:
-    known = toy_knowledge()
+    known = toy_profile()
     for right in (True, True, False):
         known.of("draft model, greedy").observe(1.5, right)
     return known

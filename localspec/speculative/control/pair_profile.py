@@ -167,8 +167,8 @@ class GroupAcceptance:
     where a candidate of the group is first judged; other groups keep what they know.
     """
 
-    def __init__(self, knowledge: PairProfile, bucket: str) -> None:
-        self._known = knowledge
+    def __init__(self, profile: PairProfile, bucket: str) -> None:
+        self._profile = profile
         self._bucket = bucket
         self._met: dict[str, Acceptance] = {}
         self._judged: set[str] = set()
@@ -177,7 +177,7 @@ class GroupAcceptance:
         """What is known of a group at this temperature."""
         found = self._met.get(group)
         if found is None:
-            found = self._met[group] = self._known.of(f"{group}, {self._bucket}")
+            found = self._met[group] = self._profile.of(f"{group}, {self._bucket}")
         return found
 
     def probability(self, candidate: Candidate) -> float:

@@ -40,13 +40,13 @@ class Valuation:
 
     def __init__(
         self,
-        knowledge: PairProfile,
+        profile: PairProfile,
         acceptance: GroupAcceptance,
         *,
         has_draft: bool,
         drafts_block: bool = False,
     ) -> None:
-        self._known = knowledge
+        self._profile = profile
         self._acceptance = acceptance
         self._has_draft = has_draft
         self._block = drafts_block
@@ -84,7 +84,7 @@ class Valuation:
 
     def rate(self) -> float:
         """Tokens that a second is worth at present: at least those of plain decoding."""
-        return max(self._known.recent.per_second(), 1.0 / self.plain)
+        return max(self._profile.recent.per_second(), 1.0 / self.plain)
 
     @property
     def plain_worth(self) -> float:
@@ -141,7 +141,7 @@ class Valuation:
         count, worth = self._best_at(self.rate(), chances)
         verify, longer = self._beside()[self._pending :], len(chances) + 1
         while LONGEST_AUTO < count < longer:  # a long copy: rounds at the rate of this one follow
-            rate = (1.0 + sum(chances[:count])) / (verify[count] + self._known.replay)
+            rate = (1.0 + sum(chances[:count])) / (verify[count] + self._profile.replay)
             longer, (count, _) = count, self._best_at(rate, chances[:count])
         return count, worth
 
@@ -151,7 +151,7 @@ class Valuation:
         count, most, expected = 0, 1.0 - rate * verify[0], 0.0
         for i, chance in enumerate(chances[: len(verify) - 1], start=1):
             expected += chance
-            worth = 1.0 + expected - rate * (verify[i] + self._known.replay)
+            worth = 1.0 + expected - rate * (verify[i] + self._profile.replay)
             if worth > most:
                 count, most = i, worth
         return count, most
@@ -170,7 +170,7 @@ class Valuation:
     def loss_of_trial(self, drafted: int, past: int) -> float:
         """Seconds that drafting and verifying so many tokens takes longer than a plain pass."""
         verify = self._beside()
-        wider = verify[drafted] - verify[0] + self._known.replay
+        wider = verify[drafted] - verify[0] + self._profile.replay
         return wider + (1 if self._block else drafted) * self._step(past)
 
     def counted_seconds(self, outcome: Round, drafting: float) -> float:
@@ -198,7 +198,7 @@ class Valuation:
         self._others += _NEWEST * (outcome.others - self._others)
         if outcome.sequences != self._sequences:
             self._sequences, self._others = outcome.sequences, float(outcome.others)
-            self._known.recent.begin_answer()  # the rate was another one
+            self._profile.recent.begin_answer()  # the rate was another one
             self.expire()
 
     def prepare(self, past: int) -> None:
@@ -216,8 +216,8 @@ class Valuation:
         if self._age > 0:
             return
         widest = WIDEST + (self._sequences - 1) * (1 + LONGEST_AUTO)
-        self._verify = [self._known.verify.seconds(n, past) for n in range(1, widest + 1)]
-        tried = max(1 + LONGEST_AUTO, int(_WIDER * self._known.verify.widest))
+        self._verify = [self._profile.verify.seconds(n, past) for n in range(1, widest + 1)]
+        tried = max(1 + LONGEST_AUTO, int(_WIDER * self._profile.verify.widest))
         if self._sequences > 1:
             tried = _WIDEST_SHARED
         self._rises = _least_rises(self._beside()[:tried])
@@ -233,7 +233,7 @@ class Valuation:
     def _solve(self, chances: Sequence[tuple[float, float]], past: int) -> Policy:
         """The best policy at present costs, for candidates with these chances."""
         plain, *wider = self._beside()
-        verify = [plain, *(seconds + self._known.replay for seconds in wider)]
+        verify = [plain, *(seconds + self._profile.replay for seconds in wider)]
         step = self._step(past)
         return solve(verify, step, self.rate(), chances, LONGEST_AUTO, drafts_block=self._block)
 
@@ -261,7 +261,7 @@ class Valuation:
         All are expected to draft together, as they weigh the same costs, until a step shows who do.
         """
         together = min(self._drafting or self._sequences, self._sequences)
-        return self._known.draft_seconds(together, past) / together
+        return self._profile.draft_seconds(together, past) / together
 
 
 def _least_rises(verify: Sequence[float]) -> list[float]:
