@@ -203,7 +203,7 @@ class Talk:
         prompt = self._truth.prompt(self._name, event.turn)
         expected = self._truth.answer(self._name, event.turn, event.params)
         engine, index = self._engine, self._index
-        engine.profile._knowledge = toy_profile()
+        engine.profile._profile = toy_profile()
         engine.prompt_lookup, index.coming = index, [*prompt, *expected]
         HalfRight.coming = index.coming
         engine.draft = None if event.suffix_alone else self._draft

@@ -21,7 +21,7 @@ from localspec.core.interrupt import Cancelled
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
-from localspec.engine.loading.rollback_choice import WAYS
+from localspec.engine.loading.rollback_choice import STRATEGIES
 from localspec.engine.prefix_cache import WORTH_KEEPING, PrefixCache, default_limit
 from localspec.llama.cache.copies import Copy, ReusableLengths
 from localspec.llama.heads.opening import open_head
@@ -300,7 +300,7 @@ def test_the_text_is_the_same_and_the_bytes_are_bounded(
         tokens, _ = say(cache, slots[slot], prompt, 3, 6)
         assert tokens == alone(prompt, 6)
         assert cache.n_bytes <= limit
-        kept = cache._kept
+        kept = cache._states
         for a in kept:
             others = [b for b in kept if b is not a and b.role == a.role]
             assert not any(b.serves(a.tokens) == len(a.tokens) for b in others)
@@ -407,7 +407,7 @@ def test_where_a_state_can_return_to_is_known_beforehand(forgetful: Engine, leng
 
 @pytest.mark.llama
 @pytest.mark.parametrize("heads", [False, True])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", STRATEGIES)
 def test_a_hybrid_returns_to_the_ends_of_its_prompts(
     architecture: Callable[[str], Path], way: str, heads: bool
 ) -> None:
@@ -430,7 +430,7 @@ def test_a_hybrid_returns_to_the_ends_of_its_prompts(
 
 
 @pytest.mark.llama
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", STRATEGIES)
 def test_a_hybrid_knows_where_it_can_return_to(
     architecture: Callable[[str], Path], way: str
 ) -> None:

@@ -155,7 +155,7 @@ def test_a_folder_that_may_not_be_entered_is_told(
                 engine.profile.forget()
             engine.profile.introduce(said.append)
     assert "New on this machine" in said[0]
-    assert "cannot be kept for the next time" in said[1] and "Permission denied" in said[1]
+    assert "cannot be saved for the next time" in said[1] and "Permission denied" in said[1]
 
 
 @pytest.mark.llama
@@ -168,7 +168,7 @@ def test_a_file_in_place_of_the_folder_is_told(
     with Engine.load(options(tiny.target), options(tiny.draft)) as engine:
         engine.profile.forget()
         engine.profile.introduce(said.append)
-    assert "cannot be kept for the next time" in said[1] and "Not a directory" in said[1]
+    assert "cannot be saved for the next time" in said[1] and "Not a directory" in said[1]
 
 
 @pytest.mark.llama

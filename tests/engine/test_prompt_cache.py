@@ -15,7 +15,7 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine import prompt_cache
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
-from localspec.engine.loading.rollback_choice import WAYS
+from localspec.engine.loading.rollback_choice import STRATEGIES
 from localspec.engine.prompt_cache import PromptCache
 from localspec.llama.heads.opening import open_head
 from localspec.llama.model import LlamaModel
@@ -98,7 +98,7 @@ def test_a_file_for_another_draft_serves_the_target(
     with Engine.load(options(tiny.target), options(tiny.target)) as other:
         answer, said = start(other, tmp_path / "cache", length=4)
     assert answer.stats.cached_tokens == 299
-    assert "cache.draft cannot be used: it belongs to another model, Tiny; it is" in said[0]
+    assert "cache.draft cannot be used: it belongs to another model, Tiny; it will" in said[0]
     assert len(said) == 2 and said[1].startswith("Prompt cache: ")
 
 
@@ -133,7 +133,7 @@ def test_a_damaged_file_is_told_and_written_anew(
     assert answer.stats.cached_tokens == 0
     assert answer.tokens == fresh(engine, PROMPT).tokens
     assert said[0].startswith(f"The prompt cache {path} cannot be used: it is ")
-    assert said[0].endswith("; it is written anew.")
+    assert said[0].endswith("; it will be overwritten.")
     assert start(engine, path)[0].stats.cached_tokens == 299
 
 
@@ -239,7 +239,7 @@ def recurrent(architecture: Callable[[str], Path], way: str, *, heads: bool) -> 
 
 
 @pytest.mark.parametrize("heads", [False, True])
-@pytest.mark.parametrize(("wrote", "reads"), [(a, b) for a in WAYS for b in WAYS])
+@pytest.mark.parametrize(("wrote", "reads"), [(a, b) for a in STRATEGIES for b in STRATEGIES])
 def test_a_recurrent_state_comes_back_in_any_way_of_rolling_back(
     architecture: Callable[[str], Path], tmp_path: Path, wrote: str, reads: str, heads: bool
 ) -> None:
@@ -267,10 +267,10 @@ def test_a_file_of_a_target_serves_it_with_its_heads_and_without(
     architecture: Callable[[str], Path], tmp_path: Path
 ) -> None:
     for wrote, path in ((False, tmp_path / "plain"), (True, tmp_path / "heads")):
-        with recurrent(architecture, WAYS[0], heads=wrote) as engine:
+        with recurrent(architecture, STRATEGIES[0], heads=wrote) as engine:
             prompt = engine.encode_text("the thing that is said " * 8)
             expected = start(engine, path, prompt)[0].tokens
-        with recurrent(architecture, WAYS[0], heads=not wrote) as engine:
+        with recurrent(architecture, STRATEGIES[0], heads=not wrote) as engine:
             again, said = start(engine, path, prompt)
             assert again.tokens == expected and said == []
             assert again.stats.prompt_tokens == 1

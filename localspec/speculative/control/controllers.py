@@ -146,7 +146,7 @@ class Adaptive(Controller):
         return plan.proposal()
 
     def _choose(self, plan: "_RoundPlan", context: list[int], limit: int) -> DraftStatus:
-        """Decide what is verified, and say why it is nothing where a draft model might do more."""
+        """Decide what is verified; returns the reason where nothing is."""
         value = self._value
         verified, worth = value.best(plan.candidates)
         gain = 0.0 if self._draft is None else self._trusted(value.gain, MODEL)
@@ -158,18 +158,18 @@ class Adaptive(Controller):
             return slower if verified else self._reason(slower)
         plan.verified = verified
         if self._draft is None:
-            if self._profile.since_wide >= LONGEST_INTERVAL:  # costs that forbid it may be wrong
+            if self._profile.since_wide >= LONGEST_INTERVAL:  # the cost model may be wrong
                 plan.verified = max(plan.verified, min(TRIAL, len(plan.candidates)))
             return DraftStatus.DRAFTING
         status = self._ask_model(self._draft, plan, context, limit, worth)
         return DraftStatus.DRAFTING if plan.width else status
 
     def _is_known(self, group: str) -> bool:
-        """Whether enough candidates of a group were judged to believe their acceptance."""
+        """Whether enough candidates of a group were judged to trust their acceptance."""
         return self._acceptance.of(group).observations > _FEW
 
     def _trusted(self, gain: float, group: str) -> float:
-        """A gain of candidates of a group, for the loss budget; bounded where it is a guess."""
+        """A gain by candidates of a group, for the loss budget; bounded where it is a guess."""
         return gain if self._is_known(group) else min(gain, _GUESSED)
 
     def _ask_model(
@@ -195,7 +195,7 @@ class Adaptive(Controller):
         return self._reason(DraftStatus.DRAFT_TOO_OFTEN_WRONG)
 
     def _reason(self, otherwise: DraftStatus) -> DraftStatus:
-        """Why the draft model is not used: costs or wrong tokens, where no loss explains it."""
+        """Why the draft model is not used: costs, wrong tokens, or what is passed in."""
         if self._draft is None:
             return DraftStatus.DRAFTING
         if self._value.ideal_gain <= 0:
@@ -205,7 +205,7 @@ class Adaptive(Controller):
     def _use_model(
         self, draft: TimedDraft, plan: "_RoundPlan", context: list[int], limit: int, unread: int
     ) -> DraftStatus:
-        """Draft, unless that must read too much first; not far while little is known of it."""
+        """Draft, unless too much must be read first; not far while acceptance is unknown."""
         value = self._value
         if self._conversation is None:
             self._conversation = self._conversations.resume(context)
@@ -234,7 +234,7 @@ class Adaptive(Controller):
         return DraftStatus.DRAFTING
 
     def _prefer(self, plan: "_RoundPlan", chain: list[Candidate]) -> None:
-        """Verify the model's candidates, unless the index had the better ones."""
+        """Verify the model's candidates, unless a lookup has better ones."""
         best = self._value.best
         (verified, worth), (kept, other) = best(chain), best(plan.candidates)
         if other > worth:
@@ -245,11 +245,10 @@ class Adaptive(Controller):
     def _worth_reading(
         self, gain: float, draft: TimedDraft, unread: int, limit: int, missed: int
     ) -> bool:
-        """Whether drafting gains well above what reading the prompt costs, or would have gained it.
+        """Whether drafting gains well above what reading the prompt costs.
 
-        How long the answer will be is unknown: as long again as it is, and 64 tokens at least. What
-        ``missed`` plain rounds of earlier answers lost counts half, as rent does for who may buy
-        (ski rental).
+        The answer is assumed to become twice as long, and 64 tokens longer at least; ``missed``
+        plain rounds of earlier answers count half (ski rental).
         """
         if unread <= FAR_BEHIND:
             return True
@@ -259,7 +258,7 @@ class Adaptive(Controller):
         return seconds >= self._profile.reading_seconds(unread)
 
     def _look_up(self, context: list[int], limit: int) -> "_RoundPlan":
-        """The lookup's candidates that are worth most, and those of the others."""
+        """The most valuable candidates of the lookups; those of the others only teach."""
         chains: list[list[Candidate]] = [[] for _ in self._lookups]
         for lookup, chain in zip(self._lookups, chains, strict=True):
             lookup.update(context)
@@ -268,7 +267,7 @@ class Adaptive(Controller):
         return _RoundPlan(chains[0], unused=chains[1:]) if chains else _RoundPlan()
 
     def _chain(self, candidates: Iterator[Candidate], limit: int) -> list[Candidate]:
-        """Candidates of the model, one step at a time while the next ones are worth it."""
+        """Candidates of the model, step by step while the next ones are worth it."""
         chain: list[Candidate] = []
         survival = 1.0
         for candidate in islice(candidates, limit):
@@ -279,7 +278,7 @@ class Adaptive(Controller):
         return chain
 
     def _extend(self, context: list[int], chain: list[Candidate], limit: int) -> None:
-        """Let the first lookup that can continue where the model ended."""
+        """Let the first lookup that can continue the model's chain."""
         drafted = [each.token for each in chain]
         for lookup in self._lookups:
             if len(chain) == len(drafted) > 0:
@@ -308,10 +307,9 @@ class Adaptive(Controller):
 
 @dataclass(slots=True)
 class _RoundPlan:
-    """What was considered for one round: how many of the candidates are verified, what else was.
+    """Candidates of one round, and how many of them are verified.
 
-    ``others`` may stand beside them in a tree, what is ``unused`` only teaches. A ``tree`` with
-    anything in it is verified in their place.
+    A non-empty ``tree`` of these and ``others`` is verified instead; ``unused`` ones only teach.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
@@ -323,7 +321,7 @@ class _RoundPlan:
 
     @property
     def forced(self) -> list[Candidate]:
-        """Those of the candidates that a grammar forces, with which they begin."""
+        """The leading candidates, which a grammar forces."""
         return list(takewhile(lambda each: each.group == FORCED, self.candidates))
 
     @property

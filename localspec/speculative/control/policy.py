@@ -11,11 +11,8 @@ _SURVIVALS: NDArray[np.float64] = np.geomspace(0.005, 1.0, 28)
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A rule for one round, and its worth.
-
-    With k candidates drafted, draft on while the chance that all are right is at least
-    ``thresholds[k]``. ``gain`` is what a round that begins to draft is worth over a plain one, in
-    tokens, its first step at the usual cost.
+    """With k candidates drafted, draft on while the chance that all are right is
+    at least ``thresholds[k]``; ``gain`` is the value of such a round over a plain one, in tokens.
     """
 
     thresholds: tuple[float, ...]
