@@ -51,8 +51,7 @@ def latest(headers: list[ModelHeader]) -> PairProfile | None:
     folder = paths.cache_folder() / "profiles"
     try:
         found = sorted(
-            folder.glob(f"{_models_digest(headers)}-*.json"),
-            key=lambda path: path.stat().st_mtime,
+            folder.glob(f"{_models_digest(headers)}-*.json"), key=lambda path: path.stat().st_mtime
         )
         return load(found[-1]) if found else None
     except (OSError, ValueError):

@@ -188,8 +188,7 @@ def test_target_and_draft_must_fit_together(limit: int, sentences: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("free", "limit"),
-    [(None, 2**30), (0, 0), (2**32, 2**30), (2**35, 2**33), (2**40, 2**33)],
+    ("free", "limit"), [(None, 2**30), (0, 0), (2**32, 2**30), (2**35, 2**33), (2**40, 2**33)]
 )
 def test_the_default_is_a_share_of_what_is_free(free: int | None, limit: int) -> None:
     assert default_limit(free) == limit

@@ -24,12 +24,7 @@ from localspec.engine.slots.slot import one_at_a_time
 from localspec.llama.heads.head import Head
 from localspec.llama.heads.opening import open_head
 from localspec.llama.memory.plan import MemoryPlan
-from localspec.llama.memory.probe import (
-    announcement,
-    free_memory,
-    plan_here,
-    require_survival,
-)
+from localspec.llama.memory.probe import announcement, free_memory, plan_here, require_survival
 from localspec.llama.model import LlamaModel
 from localspec.llama.rpc.servers import connect, warning
 from localspec.llama.vocabulary.trimmed import open_draft_model

@@ -25,11 +25,7 @@ class Slot:
     can_roll_back = True
 
     def __init__(
-        self,
-        engine: TextEngine,
-        handle: SequenceHandle,
-        target: SlotModel,
-        draft: SlotModel | None,
+        self, engine: TextEngine, handle: SequenceHandle, target: SlotModel, draft: SlotModel | None
     ) -> None:
         self.target = target
         self.draft = draft

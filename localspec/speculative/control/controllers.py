@@ -8,12 +8,7 @@ from localspec.core.config import MAX_DRAFT_TOKENS, DraftTokens
 from localspec.speculative.control.branching import Tree
 from localspec.speculative.control.conversations import Conversation, Conversations
 from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile
-from localspec.speculative.control.probing import (
-    FAR_BEHIND,
-    LONGEST_INTERVAL,
-    TRIAL,
-    TimedDraft,
-)
+from localspec.speculative.control.probing import FAR_BEHIND, LONGEST_INTERVAL, TRIAL, TimedDraft
 from localspec.speculative.control.valuation import LONGEST_AUTO, WIDEST, Valuation
 from localspec.speculative.drafters import FORCED, MODEL, Candidate, Lookup, ModelDrafter
 from localspec.speculative.loop import Clock, Controller, DraftStatus, Proposal, Round, TreeDecoder

@@ -11,8 +11,10 @@ _SURVIVALS: NDArray[np.float64] = np.geomspace(0.005, 1.0, 28)
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """With k candidates drafted, draft on while the chance that all are right is
-    at least ``thresholds[k]``; ``gain`` is the value of such a round over a plain one, in tokens.
+    """A stopping rule for one round, and its value over a plain one in tokens (``gain``).
+
+    With k candidates drafted, draft on while the chance that all are right is at least
+    ``thresholds[k]``.
     """
 
     thresholds: tuple[float, ...]

@@ -109,11 +109,7 @@ class Valuation:
             survival *= self._acceptance.probability(candidate)
 
     def best_tree(
-        self,
-        chain: Sequence[Candidate],
-        other: Sequence[Candidate],
-        limits: TreeDecoder,
-        most: int,
+        self, chain: Sequence[Candidate], other: Sequence[Candidate], limits: TreeDecoder, most: int
     ) -> tuple[Tree, float]:
         """The best tree of ``chain``, ``other`` and their rivals, and its value.
 

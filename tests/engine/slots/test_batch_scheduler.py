@@ -321,10 +321,7 @@ def test_waiting_for_others_is_counted_apart() -> None:
         waited[number] = slot.target.batch_share.waited
 
     together(slots, passes, work)
-    assert batch_share == {
-        0: [(2, 1), (2, 1), (2, 2)],
-        1: [(2, 1), (2, 1), (1, 0), (1, 0), (2, 1)],
-    }
+    assert batch_share == {0: [(2, 1), (2, 1), (2, 2)], 1: [(2, 1), (2, 1), (1, 0), (1, 0), (2, 1)]}
     assert waited == {0: 2.0, 1: 0.0}
 
 

@@ -263,12 +263,7 @@ leads = st.lists(st.floats(-2.0, 9.0), max_size=6)
     st.integers(0, 12),
 )
 def test_a_tree_is_never_worth_less_than_its_chain(
-    chain: list[float],
-    other: list[float],
-    rises: list[float],
-    branches: int,
-    paths: int,
-    most: int,
+    chain: list[float], other: list[float], rises: list[float], branches: int, paths: int, most: int
 ) -> None:
     value = priced([1.0, *(1.0 + sum(rises[:i]) for i in range(1, 33))])
     first = [unsure(token % 3, abs(lead)) for token, lead in enumerate(chain)]
