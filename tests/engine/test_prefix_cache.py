@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,7 @@ from localspec.llama.cache.copies import Copy, ReusableLengths
 from localspec.llama.heads.opening import open_head
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
-from tests.support.real_pair import GREEDY, TinyFiles, fresh, generate, options, random_ids
-from tests.support.tiny_models import write_tiny_model
+from tests.support.real_pair import GREEDY, fresh, generate, options, random_ids
 from tests.support.toys import ReplayingToy, ToyEngine
 
 PLENTY = 2**30
@@ -368,18 +367,6 @@ def test_the_bundled_pair_in_two_chats(demo_files: tuple[Path, Path]) -> None:
         for i, (prompt, tokens, cached) in enumerate(asked):
             assert fresh(engine, prompt, GREEDY, 4, 80).tokens == tokens
             assert i < 2 or cached > len(prompt) - 40
-
-
-@pytest.fixture(params=["sliding", "recurrent"])
-def forgetful(request: pytest.FixtureRequest, tiny: TinyFiles, tmp_path: Path) -> Iterator[Engine]:
-    """A model that cannot return to any earlier token."""
-    path = tiny.recurrent
-    if request.param == "sliding":
-        path = write_tiny_model(
-            tmp_path / "sliding.gguf", seed=2, layers=4, window=16, context_length=4096
-        )
-    with Engine.load(options(path, ctx_size=2048, ubatch_size=64)) as engine:
-        yield engine
 
 
 @pytest.mark.llama

@@ -22,7 +22,6 @@ from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from tests.support.command import interrupt_decode
 from tests.support.real_pair import GREEDY, TinyFiles, fresh, generate, options, random_ids
-from tests.support.tiny_models import write_tiny_model
 
 pytestmark = pytest.mark.llama
 
@@ -196,18 +195,6 @@ def test_a_file_that_cannot_be_written_is_told(
     assert said == [
         f"The prompt cache {tmp_path / 'cache'} cannot be written: No space left on device."
     ]
-
-
-@pytest.fixture(params=["sliding", "recurrent"])
-def forgetful(request: pytest.FixtureRequest, tiny: TinyFiles, tmp_path: Path) -> Iterator[Engine]:
-    """A model that cannot return to any earlier token."""
-    path = tiny.recurrent
-    if request.param == "sliding":
-        path = write_tiny_model(
-            tmp_path / "sliding.gguf", seed=2, layers=4, window=16, context_length=4096
-        )
-    with Engine.load(options(path, ctx_size=2048)) as engine:
-        yield engine
 
 
 @pytest.mark.parametrize(

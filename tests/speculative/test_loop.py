@@ -337,23 +337,6 @@ def test_ids_that_the_target_lacks_are_cut() -> None:
     assert sum(each.drafted for each in rounds) > 0
 
 
-@pytest.mark.parametrize(
-    ("n_ctx", "max_tokens", "count", "reason"),
-    [
-        (64, 5, 5, "length"),
-        (64, 1, 1, "length"),
-        (10, 99, 7, "context"),
-        (10, 7, 7, "length"),
-        (10, 8, 7, "context"),
-        (4, 99, 1, "context"),
-    ],
-)
-def test_where_the_text_ends(n_ctx: int, max_tokens: int, count: int, reason: str) -> None:
-    target = ToyModel(n_ctx=n_ctx)
-    rounds = run(target, fixed(ToyModel()), [1, 2, 3], max_tokens=max_tokens)
-    assert (len(emitted(rounds)), rounds[-1].finish_reason) == (count, reason)
-
-
 def test_a_draft_is_never_longer_than_what_may_still_be_emitted() -> None:
     draft = ToyModel()
     rounds = run(ToyModel(), fixed(draft, 9), [1, 2], max_tokens=6)
