@@ -1,7 +1,5 @@
 """Generation: the same answer for any draft, ended by stop strings, bounds and stop tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Today's architectures with every kind of draft: the text is that of plain decoding."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import zlib

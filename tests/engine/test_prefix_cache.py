@@ -1,7 +1,5 @@
 """PrefixCache: the same text with less to read, in bounded memory, for any kind of model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Profiles: what was learnt comes back for the same pair, and nonsense does not."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

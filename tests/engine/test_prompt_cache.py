@@ -1,7 +1,5 @@
 """A prompt that was read once: the same text, with what the files hold and whatever they hold."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path

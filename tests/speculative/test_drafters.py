@@ -1,7 +1,5 @@
 """Drafters: what a model drafter proposes, what it reads, and where it keeps silent."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any

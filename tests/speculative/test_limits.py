@@ -1,7 +1,5 @@
 """Limits: they are what an exhaustive search and the real loop find."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from functools import cache

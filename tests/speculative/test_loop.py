@@ -1,7 +1,5 @@
 """The loop: drafting never changes the text, and nothing is overrun, lost or decoded twice."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

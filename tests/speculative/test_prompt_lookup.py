@@ -1,7 +1,5 @@
 """Prompt lookup: what followed an n-gram is proposed again, however the text grew and shrank."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Sequence
@@ -128,7 +126,7 @@ class Interrupt:
     def __init__(self, line: int) -> None:
         self._remaining = line
 
-    def __call__(self, frame: FrameType, event: str, argument: object) -> Interrupt | None:
+    def __call__(self, frame: FrameType, event: str, argument: object) -> "Interrupt | None":
         if frame.f_code.co_filename != prompt_lookup.__file__:
             return None
         if event == "line":

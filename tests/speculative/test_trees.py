@@ -1,7 +1,5 @@
 """Trees of candidates: any tree gives the same text, and the cache holds nothing but that."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """A toy engine that rounds by the width of its passes, and short ways to measure with it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ ASCII codes are its tokens, so that a text has exactly one way to be tokens and 
 turn can serve the next one.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
 

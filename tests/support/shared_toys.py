@@ -1,7 +1,5 @@
 """A context of several sequences made of toys, and slots on it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter

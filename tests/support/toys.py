@@ -4,8 +4,6 @@
 ContractBroken, so that every test which drives the loop also tests how it treats its models.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -165,7 +163,7 @@ class ToyModel:
     reads_along = False
     gives_prompt_row = False
     batch_share = ALONE
-    tree: ToyTree | None = None
+    tree: "ToyTree | None" = None
 
     def checkpoint(self) -> None:
         """Attention forgets without preparation."""

@@ -1,7 +1,5 @@
 """Notes: what a build or a machine lacks, and why a target verifies chains only."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Two ways to roll back on real models: the cheaper is used, and measured only once."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

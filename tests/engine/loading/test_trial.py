@@ -1,7 +1,5 @@
 """First use on a device: what crashes in a child is left out, told, remembered; answers come."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from dataclasses import asdict

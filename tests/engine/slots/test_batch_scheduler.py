@@ -1,7 +1,5 @@
 """Shared passes: each text is what it is alone, and nobody waits for those that are done."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Branching: chances in a trie stay possible, and its likeliest nodes are the best trees."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest

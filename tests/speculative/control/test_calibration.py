@@ -1,7 +1,5 @@
 """Calibration: the widths that decide most, within the budget, on caches left empty."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

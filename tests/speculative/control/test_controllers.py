@@ -1,7 +1,5 @@
 """Controllers: a fixed length stays, auto drafts where it pays, else stops, and learns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any

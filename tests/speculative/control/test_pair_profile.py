@@ -1,7 +1,5 @@
 """PairProfile: what a pair usually gains, and acceptance kept apart by how texts are sampled."""
 
-from __future__ import annotations
-
 import pytest
 
 from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile

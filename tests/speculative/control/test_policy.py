@@ -1,7 +1,5 @@
 """Stopping policy: the rule against the obvious recursion, and how it follows costs and chances."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

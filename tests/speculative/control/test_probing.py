@@ -1,7 +1,5 @@
 """TimedDraft: what a step of a draft model teaches of its costs."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import pytest

@@ -1,7 +1,5 @@
 """Valuation: what reading tokens again costs counts against a draft."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

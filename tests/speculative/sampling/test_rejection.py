@@ -1,7 +1,5 @@
 """Rejection: the distribution of what is emitted is the target's own, exactly and as counted."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence

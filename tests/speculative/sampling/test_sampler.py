@@ -1,7 +1,5 @@
 """Sampling: llama.cpp's chain against an obvious reference, and draws from its distribution."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
