@@ -38,7 +38,7 @@ from tests.support.today import (
     HalfRight,
     Pair,
 )
-from tests.support.toys import FakeClock, toy_profile
+from tests.support.toys import FakeClock, ToyProfile
 
 pytestmark = pytest.mark.llama
 
@@ -201,7 +201,7 @@ class Talk:
         prompt = self._truth.prompt(self._name, event.turn)
         expected = self._truth.answer(self._name, event.turn, event.params)
         engine, index = self._engine, self._index
-        engine.profile._profile = toy_profile()
+        engine.profile = ToyProfile()  # type: ignore[assignment]
         engine.prompt_lookup, index.coming = index, [*prompt, *expected]
         HalfRight.coming = index.coming
         engine.draft = None if event.suffix_alone else self._draft
