@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 
 from localspec.core.formatting import size
 from localspec.core.interrupt import held_interrupt
@@ -50,12 +49,7 @@ class PromptCache:
             self._load(model, path)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._target.keeps_prompts = False
         length = None if self._answers else self._prompt_length
         for model, path in self._models():
