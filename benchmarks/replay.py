@@ -21,7 +21,7 @@ from traces import Trace, chosen_traces, traces_parser
 from localspec.core.config import MAX_PATHS
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.pair_profile import PairProfile
-from localspec.speculative.drafters import MODEL, RUNNERS_UP, TAIL, Candidate, Lookup
+from localspec.speculative.drafters import MODEL, RUNNERS_UP, TAIL, Candidate, Lookup, ModelDrafter
 from localspec.speculative.history import KEY, AnswerHistory
 from localspec.speculative.limits import Chain, Guess, best_seconds, causal_seconds
 from localspec.speculative.loop import ALONE, Controller, Logits, generate_rounds, prefill
@@ -109,7 +109,7 @@ class TraceTree:
         self._target.tokens += [self._tokens[row] for row in (0, *rows)]
 
 
-class TraceDrafter:
+class TraceDrafter(ModelDrafter):
     """A drafter that proposes what the trace recorded."""
 
     def __init__(self, trace: Trace, costs: CostTable, clock: Clock, branches: int = 1) -> None:
@@ -135,11 +135,11 @@ class TraceDrafter:
             self._clock.now += self._costs.draft(width)
             self.held = list(held)
             width = 1
-            candidate = self._candidate(place, depth)
+            candidate = self._recorded(place, depth)
             held.append(candidate.token)
             yield candidate
 
-    def _candidate(self, place: int, depth: int) -> Candidate:
+    def _recorded(self, place: int, depth: int) -> Candidate:
         token, lead = self._trace.drafts[place][depth]
         rivals = self._trace.rivals[place][depth][: self._n_rivals] if self._n_rivals else ()
         beside = tuple(
@@ -162,7 +162,7 @@ class TraceDrafter:
         start = len(self._trace.prompt)
         found = []
         for i in range(max(start, len(context) - min(unread, longest)), len(context)):
-            found.append((self._candidate(i - start, 0), context[i]))
+            found.append((self._recorded(i - start, 0), context[i]))
         return found
 
 

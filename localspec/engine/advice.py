@@ -1,11 +1,11 @@
-"""What to change when the figures of an answer say that drafting could do better."""
+"""Advice for faster drafting, from the statistics of an answer."""
 
 from localspec.chat.stats import GenerationStats
 from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.drafters import MODEL
 
 _ENOUGH_DRAFTED = 40  # tokens of the draft model; below, a share says little
-_ENOUGH_SAID = 64  # tokens
+_ENOUGH_SAID = 64  # tokens of an answer
 _LOW = 0.35  # accepted of drafted
 _SLOW_STEP = 0.3  # of a plain pass, for one draft step
 _HOT = 1.0  # temperature
@@ -14,9 +14,9 @@ _SOURCE = MODEL.partition(" ")[0]
 
 
 def advise(stats: GenerationStats, params: SamplingParams, *, heads: bool = False) -> str | None:
-    """The one sentence that would help most, or None where the figures give no reason for one.
+    """The advice that would help most, or None.
 
-    ``heads``: the draft are prediction heads, which have no other size and no context of their own.
+    ``heads``: the draft are prediction heads, which have one size and no context of their own.
     """
     spent = stats.seconds + stats.draft_prompt_seconds
     if not heads and spent and stats.draft_prompt_seconds > _MOSTLY_READING * spent:

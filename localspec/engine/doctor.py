@@ -1,4 +1,4 @@
-"""Facts about this machine and this build of llama.cpp, with advice."""
+"""Diagnosis of this machine and this build of llama.cpp."""
 
 import platform
 import sys
@@ -24,7 +24,7 @@ from localspec.metadata.header import read_header
 
 @dataclass(slots=True)
 class DoctorReport:
-    """Facts in the order they are shown, advice as whole sentences, and whether all is well."""
+    """Facts in display order, advice as sentences, and whether everything works."""
 
     facts: dict[str, object] = field(default_factory=dict)
     advice: list[str] = field(default_factory=list)
@@ -32,7 +32,7 @@ class DoctorReport:
 
 
 def examine() -> DoctorReport:
-    """Ask everything; a part that fails becomes advice, not an exception."""
+    """Examine everything; failures become advice, not exceptions."""
     result = DoctorReport()
     facts = result.facts
     facts["localspec"] = __version__
@@ -85,7 +85,7 @@ def _examine_build(result: DoctorReport) -> None:
 
 
 def _flash_attention() -> str:
-    """What `--flash-attn auto` means here, for the bundled target in its default context."""
+    """The choice of `--flash-attn auto` for the bundled target in its default context."""
     header = read_header(paths.demo_pair()[0])
     on_device = uses_devices(LoadOptions(header.path))
     return str(
@@ -96,7 +96,7 @@ def _flash_attention() -> str:
 
 
 def _heads(result: DoctorReport) -> bool:
-    """Whether this build hands out the hidden states that heads draft from."""
+    """Whether this build exposes the hidden states that heads need."""
     try:
         unstable()
     except EngineError as error:
@@ -106,7 +106,7 @@ def _heads(result: DoctorReport) -> bool:
 
 
 def _try_demo(result: DoctorReport) -> str:
-    """Load the bundled pair and let it say eight tokens."""
+    """Load the bundled pair and generate eight tokens."""
     options = [LoadOptions(path, ctx_size=128, threads=1) for path in paths.demo_pair()]
     with Engine.load(*options) as engine:
         result.advice += [note for note in engine.notes if note not in result.advice]

@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from localspec.chat.answer import Piece
@@ -39,21 +38,19 @@ from localspec.speculative.sampling.logit_changes import TokenRules
 if TYPE_CHECKING:
     from llguidance import LLTokenizer
 
-_GRAMMARS = 8  # kept compiled: as many as a server may have requests at once
+_GRAMMARS = 8  # that stay compiled: as many as a server may have requests at once
 
 
 class Engine:
-    """A target and perhaps its draft, ready to generate.
+    """A loaded target, perhaps with a draft, ready to generate.
 
-    ``notes`` are things the user should know before the first token: findings of the pairing
-    check, and why a draft that was asked for is not used. ``template`` writes the prompts of a
-    conversation: the model's own, or ChatML where it has none, as in llama.cpp; set another to
-    replace it. ``chain_only`` says why the target verifies no trees of candidates, in a sentence;
-    it is None where it does, and where none were asked for.
+    ``notes`` are for the user: findings of the pairing check, and why a draft is not used.
+    ``template`` writes the prompts of a conversation: the model's own, or ChatML where it has none,
+    as in llama.cpp; assign another to replace it. ``chain_only`` says why the target verifies no
+    trees of candidates; None where it does, and where none were asked for.
 
-    `encode_chat`, `encode_text`, `token_rules`, `piece` and `constraint` may be called from several
-    threads, also while another one generates: they read the vocabulary alone, and what they keep is
-    found again the same. All else is for one thread at a time, and so is a constraint once made.
+    `encode_chat`, `encode_text`, `token_rules`, `piece` and `constraint` are thread-safe, as they
+    only read the vocabulary. All else is for one thread at a time, also a constraint.
     """
 
     def __init__(
@@ -80,7 +77,7 @@ class Engine:
 
     @property
     def notes(self) -> list[str]:
-        """What the user should know, in sentences."""
+        """Notes for the user, in sentences."""
         return [*self._notes, *self.profile.notes]
 
     @classmethod
@@ -95,14 +92,12 @@ class Engine:
     ) -> "Engine":
         """Check the files' headers and what fits, then load them.
 
-        The draft's context holds as many texts as the target's (`LoadOptions.parallel`), both one
-        where passes cannot be shared. ``lenient`` is that of `pairing.check_pair`; ``say`` hears
-        what should be known before the weights are read, which can take minutes. What is new on a
-        device is tried in a child process first, unless there is to be no ``trial``: a driver that
-        crashes there costs drafting, or the device, but not the answer. Raises FileProblem
-        or NotAGGUF for a bad file, IncompatiblePair for a pair that must not run, NotEnoughMemory
-        for what cannot fit, UsageError for options that the files or this build cannot have,
-        EngineError when llama.cpp refuses.
+        The draft has as many slots as the target (`LoadOptions.parallel`), both one where passes
+        cannot be shared. ``lenient`` is that of `pairing.check_pair`; ``say`` hears notes before
+        the weights are read, which can take minutes. With ``trial``, a pair that is new on a device
+        is tried in a child process first, as drivers may crash. Raises FileProblem or NotAGGUF for
+        a bad file, IncompatiblePair for a pair that must not run, NotEnoughMemory, UsageError for
+        options that the files or this build do not support, EngineError when llama.cpp refuses.
         """
         return cls(*load_pair(target, draft, lenient=lenient, say=say, trial=trial))
 
@@ -117,15 +112,14 @@ class Engine:
         return stream_generate(self, prompt, options, on_prompt=on_prompt)
 
     def answering(self) -> AbstractContextManager[None]:
-        """Nothing to wait for: a whole engine gives one answer at a time."""
+        """Nothing to wait for: an engine without slots gives one answer at a time."""
         return nullcontext()
 
     def open_slots(self, clock: Clock = time.perf_counter) -> Sequence[TextEngine]:
-        """As many slots as the pair was loaded for, once; one, the engine itself, answers alone.
+        """As many slots as the pair was loaded for; to be called once. A single one is the engine.
 
-        From here on the engine answers only through its slots, and is closed after all of them are
-        done. What passes cost is measured now, if it is not known, because no slot could; by this
-        ``clock``, as in all answers.
+        From here on the engine answers only through its slots, and is closed after them. The pair
+        is measured now, by this ``clock``, if it is new, because no slot could.
         """
         if self.target.options.parallel == 1:
             return [self]
@@ -146,16 +140,16 @@ class Engine:
         return self.target.is_stop(token)
 
     def piece(self, token: int) -> bytes:
-        """The bytes of a token of the target; llama.cpp is asked once for each."""
+        """The bytes of a token of the target, cached."""
         if token not in self._pieces:
             self._pieces[token] = self.target.piece(token)
         return self._pieces[token]
 
     def constraint(self, grammar: str, start: int, *, endless: bool = False) -> GrammarConstraint:
-        """What a grammar allows from position ``start`` on; the last few are kept compiled.
+        """The constraint of a grammar from position ``start`` on; the last few stay compiled.
 
         See `source.read_grammar` for the notations. An ``endless`` answer goes on while the grammar
-        allows anything but its end. Raises GrammarError for one that cannot be obeyed.
+        allows anything but its end. Raises GrammarError for a bad grammar.
         """
         with self._compiling:
             compiled = self._grammars.pop(grammar, None)
@@ -168,7 +162,7 @@ class Engine:
 
     @cached_property
     def _grammar_tokenizer(self) -> "LLTokenizer":
-        """The vocabulary as llguidance wants it: made once, at the first grammar."""
+        """The vocabulary for llguidance, made at the first grammar."""
         target, ids = self.target, range(self.target.n_vocab)
         texts = TokenTexts(
             [target.piece(i, special=True) for i in ids],
@@ -178,7 +172,7 @@ class Engine:
         return texts.tokenizer()
 
     def token_rules(self, params: SamplingParams) -> TokenRules:
-        """What these parameters mean in ids of the target's vocabulary, which is asked once.
+        """These parameters in ids of the target's vocabulary, cached.
 
         Raises UsageError for a logit bias of an id that it does not have.
         """
@@ -191,8 +185,8 @@ class Engine:
     def encode_text(self, text: str, *, special: bool = False) -> Prompt:
         """Raw text as token ids, with BOS where the model wants one.
 
-        With ``special``, markup in the text is obeyed, a BOS of its own counts as the one that is
-        wanted, and control tokens in the answer are shown.
+        With ``special``, control tokens in the text are parsed, one of them may be the BOS, and
+        those in the answer are shown.
         """
         ids = (
             self._tokenize(text)
@@ -212,13 +206,12 @@ class Engine:
     ) -> Prompt:
         """A conversation as token ids up to the assistant's turn, never with two BOS.
 
-        Messages, ``tools`` and ``tool_choice`` are in OpenAI's form; calls of these tools are told
-        apart from the answer by `stream_generate`, and one is forced where ``tool_choice`` says so,
-        without thoughts before it. ``thinking`` replaces the template's own setting, and
-        ``variables`` are told to it besides its own, which they replace. As in llama.cpp, template
-        markup inside a message is obeyed: do not pass on text of strangers where that matters.
-        Raises UsageError for what is malformed and for tools that the template or this version
-        makes nothing of, TemplateError where the template fails.
+        Messages, ``tools`` and ``tool_choice`` are in OpenAI's form; a call that ``tool_choice``
+        forces comes without reasoning. ``thinking`` overrides the template's own setting,
+        ``variables`` add to its variables or override them. As in llama.cpp, template markup inside
+        a message is parsed: do not pass on untrusted text where that matters. Raises UsageError
+        for malformed arguments and tools that the template or this version does not support,
+        TemplateError where the template fails.
         """
         template, offered = self.template, read_tools(tools)
         forced = forced_tools(tool_choice, offered)
@@ -245,18 +238,18 @@ class Engine:
         return Prompt(self._tokenize(text), reading)
 
     def system_notes(self, system: str) -> list[str]:
-        """What a system message changes of what the template makes nothing of, in sentences."""
+        """Notes on what the template ignores of a system message, in sentences."""
         without = self.template.notes()
         return [note for note in self.template.notes(system) if note not in without]
 
     def _tokenize(self, text: str) -> list[int]:
-        """Text with its markup obeyed; BOS is not added to one that the text begins with."""
+        """Token ids of text, control tokens parsed, with one BOS where the model wants one."""
         bos = self.template.bos
         doubled = bool(bos) and text.startswith(bos)
         return self.target.tokenize(text, add_special=not doubled, parse_special=True)
 
     def _control_tokens(self, marks: Iterable[str]) -> dict[int, bytes]:
-        """The texts of the control tokens that marks are made of, which `piece` leaves out."""
+        """Texts of the control tokens in these marks, which `piece` leaves out."""
         return {
             token: self._special_piece(token)
             for mark in marks
@@ -268,7 +261,7 @@ class Engine:
         return self.target.piece(token, special=True)
 
     def settings(self) -> dict[str, object]:
-        """Which files are loaded, and how, as plain data; the draft with llama.cpp's name of it."""
+        """Files and options as plain data; the draft with llama.cpp's name of its kind."""
         draft = None
         if self.draft is not None:
             draft = {"spec_type": "draft-simple"} | self.draft.settings()
@@ -276,15 +269,15 @@ class Engine:
 
     @property
     def can_roll_back(self) -> bool:
-        """Whether the target's last tokens can be forgotten."""
+        """Whether the target can roll back."""
         return self.target.can_roll_back
 
     @contextmanager
     def widened(self, width: int) -> Iterator[None]:
-        """Let no pass of the target be narrower than ``width`` tokens while the block runs.
+        """Let no pass of the target be narrower than ``width`` tokens inside the block.
 
-        The context must have room for ``width`` more tokens than are generated. Nothing is learnt
-        meanwhile: such passes cost more than their tokens.
+        The context must have room for ``width`` more tokens than are generated. Costs of such
+        passes are not learnt.
         """
         before = self.target.min_width
         self.target.min_width = width
@@ -300,7 +293,7 @@ class Engine:
         return self.target.min_width
 
     def close(self) -> None:
-        """Keep what was learnt, and free both models."""
+        """Save the profile, and free both models."""
         self.profile.save()
         self._grammars.clear()
         for context in self._shared:
@@ -313,17 +306,12 @@ class Engine:
     def __enter__(self) -> "Engine":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def _own_template(model: LlamaModel) -> ChatTemplate:
-    """What the model's file says, or else ChatML."""
+    """The template of the model's file, or else ChatML."""
     vocab = model.header.vocab
     bos = model.special_text(vocab.bos_id if vocab else None)
     eos = model.special_text(vocab.eos_id if vocab else None)

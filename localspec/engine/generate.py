@@ -1,7 +1,4 @@
-"""Streaming generation: text, tokens and figures of one answer, round by round.
-
-What it needs of an engine is a Protocol; it knows neither llama.cpp nor the terminal.
-"""
+"""Streaming generation: text, tokens and statistics of one answer, round by round."""
 
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -43,19 +40,16 @@ from localspec.speculative.sampling.sampler import Sampler
 
 
 class Profile(Protocol):
-    """What is known of a pair on this machine; see `profile_store.StoredProfile`."""
+    """The profile of a pair on this machine; see `profile_store.StoredProfile`."""
 
     def learnt(self, clock: Clock) -> PairProfile:
-        """What was learnt of this pair; measured first if nothing was."""
-        ...
+        """The profile; measured first where none is saved."""
 
     def introduce(self, say: Callable[[str], None]) -> None:
-        """Get to know the pair, as auto needs to; say what that takes and shows."""
-        ...
+        """Load or measure the profile, and tell ``say`` about it."""
 
     def save(self) -> None:
-        """Write down what was learnt."""
-        ...
+        """Save the profile."""
 
 
 class TextEngine(Protocol):
@@ -69,46 +63,37 @@ class TextEngine(Protocol):
 
     @property
     def can_roll_back(self) -> bool:
-        """Whether the target's last tokens can be forgotten, as every wrong draft must be."""
-        ...
+        """Whether the target can roll back, as every wrong draft needs."""
 
     @property
     def profile(self) -> Profile: ...
 
     @property
     def prompt_lookup(self) -> PromptLookup:
-        """For prompt lookup; kept from answer to answer, so that a chat's text is added once."""
-        ...
+        """The index of prompt lookup, shared by the answers of a chat."""
 
     @property
     def history(self) -> AnswerHistory | None:
-        """Earlier answers, which "auto" drafts from too; None where they are not to be."""
-        ...
+        """Earlier answers, which "auto" drafts from too; None where they are not used."""
 
     @property
     def conversations(self) -> Conversations:
-        """What earlier answers missed where the draft had not read their prompt."""
-        ...
+        """Rounds that earlier answers went without the draft; see `Conversations`."""
 
     def answering(self) -> AbstractContextManager[None]:
-        """Entered around an answer by the thread that wants it, where several share a model."""
-        ...
+        """A context to be entered around an answer, where several slots share a model."""
 
     def is_stop(self, token: int) -> bool:
         """True for tokens that end an answer."""
-        ...
 
     def constraint(self, grammar: str, start: int, *, endless: bool = False) -> Constraint:
-        """What a grammar allows in the answer that begins at this position."""
-        ...
+        """The constraint of a grammar for an answer that begins at this position."""
 
     def piece(self, token: int) -> bytes:
         """The bytes a token stands for; empty for control tokens."""
-        ...
 
     def token_rules(self, params: SamplingParams) -> TokenRules:
-        """What the parameters mean in ids of the target's vocabulary."""
-        ...
+        """Sampling parameters in ids of the target's vocabulary."""
 
 
 def stream_generate(
@@ -121,14 +106,14 @@ def stream_generate(
 ) -> Generator[Piece, None, None]:
     """Generate after the token ids of ``prompt``; the last piece carries the finish reason.
 
-    Behind a `Prompt`, as `Engine.encode_chat` gives it, the model's thoughts and its calls of tools
-    come apart from its answer, and stop strings hold for the answer alone; behind other ids, all
-    text is the answer. ``on_prompt`` is called when the target has read the prompt, or all but its
-    last token. With ``max_tokens`` 0 the one piece is empty.
+    Behind a `Prompt` of `Engine.encode_chat`, reasoning and tool calls are separated from the
+    answer, and stop strings apply to the answer alone; behind other ids, all text is the answer.
+    ``on_prompt`` is called when the prompt was read, perhaps without its last token. With
+    ``max_tokens`` 0 the one piece is empty.
 
     The text for a seed does not depend on the draft or its length (up to the rounding of
-    llama.cpp's kernels; see `LoadOptions.exact`), but with the rule "rejection". Raises
-    PromptTooLong when no room is left for an answer, UsageError for "auto" with "rejection", for a
+    llama.cpp's kernels; see `LoadOptions.exact`), except with the rule "rejection". Raises
+    PromptTooLong when no room is left for an answer, UsageError for "auto" with "rejection", for
     ``max_tokens`` or ``logprobs`` out of bounds and for a grammar where tools are offered,
     GrammarError for a bad grammar or where it allows no token.
     """
@@ -139,7 +124,6 @@ def stream_generate(
     if grammar is not None:
         endless = options.sampling.ignore_eos
         constraint = engine.constraint(grammar, len(prompt), endless=endless)
-        # The end of the grammar ends the answer.
         options = replace(options, sampling=replace(options.sampling, ignore_eos=False))
     sampler = make_sampler(options.sampling, engine.token_rules(options.sampling), constraint)
     recorder = None if options.logprobs is None else RecordingSampler(sampler, options.logprobs)
@@ -177,40 +161,36 @@ def stream_generate(
 def _reading(
     engine: TextEngine, prompt: Sequence[int], grammar: str | None
 ) -> tuple[Reading, str | None]:
-    """How the answer is to be read, and the grammar that it obeys."""
+    """How tokens become text, and the grammar of the answer."""
     reading = prompt.reading if isinstance(prompt, Prompt) else Reading(engine.piece)
     if grammar is None:
         return reading, reading.grammar
     if reading.calls is not None:
         raise UsageError(
             "A grammar is given, which would keep the model from calling the tools it is offered.",
-            'Leave out the grammar or JSON schema, or the tools; or let tool_choice be "none".',
+            'Leave out the grammar or JSON schema, or the tools; or set tool_choice to "none".',
         )
-    # It knows no thoughts: all that it forms is the answer.
+    # A grammar describes the answer without reasoning.
     return replace(reading, form=None), grammar
 
 
 def _own_clock(target: TokenModel, clock: Clock) -> Clock:
-    """A clock that stands still while a shared pass is waited for: costs are learnt by it."""
+    """A clock that stops while waiting for a shared pass, to measure costs."""
     return lambda: clock() - target.batch_share.waited
 
 
 def _lookups(
     engine: TextEngine, options: GenerateOptions, constraint: Constraint | None
 ) -> list[Lookup]:
-    """What drafts without a model: texts if "auto" may look them up, and what a grammar forces.
+    """Sources of candidates without a model: prompt lookup and history for "auto", and a grammar.
 
-    Nothing where drafts are off, or the target's tokens cannot be forgotten.
+    None where drafts are off, or the target cannot roll back.
     """
     if options.draft_tokens == 0 or not engine.can_roll_back:
         return []
     found: list[Lookup] = []
     if options.prompt_lookup and options.draft_tokens == "auto":
-        found += (
-            [engine.prompt_lookup]
-            if engine.history is None
-            else [engine.prompt_lookup, engine.history]
-        )
+        found = [engine.prompt_lookup, *([] if engine.history is None else [engine.history])]
     if constraint is None:
         return found
     sources: list[Lookup | None] = [*found] or [None]
@@ -226,7 +206,7 @@ def _pieces(
     clock: Clock,
     recorder: RecordingSampler | None,
 ) -> Iterator[Piece]:
-    """Text and figures of each round; the consumer's own time counts for none."""
+    """Pieces of each round, without the time that the consumer takes."""
     began = clock()
     for whole in rounds:
         parts, outcome = _read(whole, stream, bytes_of)
@@ -249,12 +229,12 @@ def _pieces(
         if outcome.finish_reason is not None:
             return
         began = ended + clock() - shown
-    # No round was wanted.
+    # max_tokens is 0.
     yield Piece((), (), stats, "length", controller.length, controller.status)
 
 
 def _most_tokens(max_tokens: int | None, n_ctx: int) -> int:
-    """The bound of an answer; as in llama.cpp, -1 and -2 are none but the context."""
+    """The bound of an answer; as in llama.cpp, -1 and -2 stand for the context's."""
     if max_tokens is None or max_tokens in (-1, -2):
         return n_ctx
     if max_tokens < 0:
@@ -293,9 +273,9 @@ def model_drafter(
     *,
     branches: int = 1,
 ) -> ModelDrafter | None:
-    """The draft model as a drafter that chooses as the rule of acceptance wants; None without.
+    """A drafter whose sampler fits the rule of acceptance and the constraint; None without a draft.
 
-    What it proposes, up to ``branches`` candidates for each place, obeys the constraint too.
+    It proposes up to ``branches`` candidates for each place.
     """
     if engine.draft is None:
         return None
@@ -315,29 +295,24 @@ def _make_controller(
     lookups: Sequence[Lookup],
     clock: Clock,
 ) -> Controller:
-    """Who decides what is drafted in this answer."""
+    """The controller of this answer."""
     params, length, tree = options.sampling, options.draft_tokens, engine.target.tree
     require_fixed_length(length, params)
     if tree is not None and tree.by_value and length != "auto":
-        tree = None  # trees only where they pay, which a fixed length does not learn
+        tree = None  # a fixed length does not learn where trees pay
     branches = 1 if tree is None else tree.branches
     drafter = model_drafter(engine, params, constraint, branches=branches)
     if length == "auto" and (drafter is not None or lookups):
         bucket = "greedy" if params.greedy else f"{params.acceptance} at {params.temperature:.1f}"
-        bucket += " in a grammar" * (constraint is not None)  # another text, known to the draft
-        known = engine.profile.learnt(clock)
+        bucket += " in a grammar" * (constraint is not None)  # accepted more often
+        profile = engine.profile.learnt(clock)
+        talks = engine.conversations
         return Adaptive(
-            known,
-            clock,
-            drafter,
-            *lookups,
-            bucket=bucket,
-            tree=tree,
-            conversations=engine.conversations,
+            profile, clock, drafter, *lookups, bucket=bucket, tree=tree, conversations=talks
         )
     if drafter is None or length == 0 or length == "auto":
         return NoDraft()
-    # The rule "rejection" tests distributions, which nothing but a model has.
+    # "rejection" needs the distribution of each draft, which lookups lack.
     forced = lookups[0] if lookups and params.acceptance != "rejection" else None
     return FixedLength(drafter, length, clock, tree, forced)
 
@@ -345,10 +320,7 @@ def _make_controller(
 def _read(
     outcome: Round, stream: TextStream, piece: Callable[[int], bytes]
 ) -> tuple[tuple[TextPart, ...], Round]:
-    """The text of a round, and the round cut behind the token that completed a stop string.
-
-    Cutting by token keeps the answer independent of how many tokens a round verified.
-    """
+    """The text of a round, and the round cut behind the token that completed a stop string."""
     pieces: list[TextPart] = []
     for i, token in enumerate(outcome.tokens):
         if outcome.finish_reason == "stop" and i == len(outcome.tokens) - 1:
@@ -366,7 +338,7 @@ def _read(
 
 
 def _held(stream: TextStream) -> tuple[TextPart, ...]:
-    """What the stream holds back: nothing was drafted where an answer is cut off."""
+    """Text that the stream holds back."""
     return tuple([TextPart(text, "plain", reasoning) for text, reasoning in stream.held])
 
 

@@ -1,15 +1,14 @@
-"""Earlier answers and files to look up, kept in a file from one start to the next."""
+"""--lookup-cache and --lookup-files: earlier answers and files to draft from."""
 
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
 from localspec.core.errors import FileProblem
-from localspec.core.files import appearing_when_complete, read_at_most
+from localspec.core.files import appearing_when_complete, read_at_most, read_text
 from localspec.engine.engine import Engine
 from localspec.speculative.history import CAPACITY, AnswerHistory
 
@@ -22,11 +21,11 @@ _MOST_FILES = 20_000
 
 
 class LookupCache:
-    """Lets an engine look up earlier answers, those of ``path`` and ``files`` included.
+    """Lets an engine draft from earlier answers, from those in ``path`` and from ``files``.
 
-    When it is left, what is held is written to ``path``, which only its owner may read. The file
-    is made for one vocabulary; one that must not be used is told to ``say`` and written anew. Of
-    ``files``, folders stand for all text in them; raises FileProblem for what cannot be read.
+    When it is left, all are saved to ``path``, readable by its owner only. The file is for one
+    vocabulary; ``say`` hears of one that cannot be used, which is overwritten. ``files`` may be
+    folders; raises FileProblem for what cannot be read.
     """
 
     def __init__(
@@ -54,12 +53,7 @@ class LookupCache:
         self._engine.history = self._history
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._path is not None:
             try:
                 self._write(self._path)
@@ -67,7 +61,7 @@ class LookupCache:
                 self._say(f"The lookup cache {self._path} cannot be written: {problem.strerror}.")
 
     def _tokens(self, text: str) -> list[int]:
-        """Token ids, cut at line ends, as no context need hold all of it."""
+        """Token ids, tokenized in pieces cut at line ends."""
         found: list[int] = []
         piece = ""
         for line in text.splitlines(keepends=True):
@@ -88,15 +82,15 @@ class LookupCache:
 
     def _read(self, path: Path) -> None:
         try:
-            self._take_up(read_at_most(path, _MOST_BYTES))
+            self._load(read_at_most(path, _MOST_BYTES))
         except FileNotFoundError:
             return
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            self._say(f"The lookup cache {path} cannot be used: {reason}; it is written anew.")
+            self._say(f"The lookup cache {path} cannot be used: {reason}; it will be overwritten.")
 
-    def _take_up(self, data: bytes) -> None:
-        """Hold what a file holds; raises ValueError for one that is damaged, or another's."""
+    def _load(self, data: bytes) -> None:
+        """Load a file's bytes; raises ValueError where it is damaged or for another vocabulary."""
         start = len(_MAGIC)
         vocabulary, digest = data[start : start + _DIGEST], data[start + _DIGEST :][:_DIGEST]
         body = data[start + 2 * _DIGEST :]
@@ -118,7 +112,7 @@ class LookupCache:
 
 
 def require_lookup_cache(path: Path) -> None:
-    """Refuse, before anything is loaded, a lookup cache that would destroy another file."""
+    """Raise FileProblem, before anything is loaded, for a path that holds another kind of file."""
     try:
         with path.open("rb") as file:
             start = file.read(len(_MAGIC))
@@ -133,15 +127,9 @@ def require_lookup_cache(path: Path) -> None:
 
 
 def _texts(path: Path) -> Iterator[str]:
-    """The text of a file, or of all files of a folder but hidden, large and binary ones."""
+    """The text of a file, or of a folder's files without hidden, large and binary ones."""
     if not path.is_dir():
-        try:
-            yield read_at_most(path, 4 * CAPACITY).decode("utf-8-sig")
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise FileProblem(
-                f"{path} cannot be read: {reason}.", "Give text in UTF-8, or a folder."
-            ) from error
+        yield read_text(path, 4 * CAPACITY, expected="a folder, or a text file")
         return
     found = sorted(each for each in path.rglob("*") if _is_shown(each.relative_to(path)))
     for file in filter(Path.is_file, found[:_MOST_FILES]):  # a pipe would never end

@@ -1,6 +1,6 @@
-"""States of earlier conversations in host memory, taken up where a prompt begins as one did.
+"""--cache-ram: states of earlier conversations in RAM, restored for prompts that begin alike.
 
-As `server_prompt_cache` of llama.cpp's server (`--cache-ram`), for target and draft each.
+As `server_prompt_cache` of llama.cpp's server, for target and draft each.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,24 +16,21 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-WORTH_KEEPING = 64  # tokens: fewer are read again as soon as a state is copied
-# Tokens whose state is copied, out and in, in the time one is read, or fewer. An 8B model has
-# 128 KiB for each, 0.1 ms at a few GB/s; a GPU reads one in a fraction of a millisecond, a CPU in
-# ten. Of the bundled target, which reads at 2,000 a second on one core, 68 are copied.
-_COPIED = 16
+WORTH_KEEPING = 64  # tokens: fewer are read again as fast as a state is copied
+_COPIED = 16  # tokens whose state is copied, out and in, in the time one is read; a low estimate
 _MOST = 2**33  # bytes: llama-server's default
 _UNKNOWN = 2**30  # bytes: where the system does not say what is free
 _SHARE = 4  # one in so many bytes that are free
 
 
 def default_limit(free: int | None) -> int:
-    """The bytes that a `PrefixCache` may take of the RAM that is free beside the models."""
+    """The default bound in bytes, given the RAM that is free beside the models."""
     return _UNKNOWN if free is None else min(_MOST, free // _SHARE)
 
 
 @runtime_checkable
 class Restorable(Protocol):
-    """A TokenModel that can leave what it read, and return to it: no head; see `LlamaModel`."""
+    """A TokenModel whose state can be copied and restored: no head; see `LlamaModel`."""
 
     @property
     def n_ctx(self) -> int: ...
@@ -42,31 +39,26 @@ class Restorable(Protocol):
     def tokens(self) -> list[int]: ...
 
     def returns_to(self, length: int) -> int:
-        """How many tokens need not be read again, at least, after `keep` with this length."""
-        ...
+        """How many tokens need not be read again, at least, after `truncate` to this length."""
 
     def reusable_lengths(self) -> ReusableLengths:
-        """To which lengths a copy of its `state` can return."""
-        ...
+        """Lengths to which a copy of its `state` can be truncated."""
 
     def state_bytes(self) -> int:
-        """How large `state` is."""
-        ...
+        """Size of `state`."""
 
     def state(self) -> "NDArray[np.uint8]":
         """The state of all its tokens."""
-        ...
 
     def restore(
         self, tokens: Sequence[int], state: "NDArray[np.uint8]", copies: Sequence[Copy]
     ) -> bool:
-        """Hold ``tokens`` again, or nothing: whether it does."""
-        ...
+        """Load a state; False, and no tokens, where it does not fit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Kept:
-    """What one of the models of a pair, its ``role``, had read."""
+class _State:
+    """A state of one model, the target or the draft (``role``)."""
 
     role: str
     tokens: list[int]
@@ -75,42 +67,41 @@ class _Kept:
 
     @property
     def n_bytes(self) -> int:
-        """Of host memory, but for the tokens."""
+        """Bytes in RAM, without the tokens."""
         return self.state.nbytes + self.reach.n_bytes
 
     def serves(self, tokens: list[int]) -> int:
-        """How many of these tokens need not be read with it."""
+        """How many of these tokens need not be read after it is restored."""
         return _serves(self.tokens, self.reach, tokens)
 
 
 class PrefixCache:
-    """Keeps the states that answers to other prompts would overwrite, up to ``limit_bytes``.
+    """An LRU cache of states that other prompts would overwrite, up to ``limit_bytes``.
 
-    What a model holds stays the first choice. The states used longest ago are dropped first; while
-    two are exchanged, the one that is taken up is no longer counted. Serves any number of slots of
-    the same models, one at a time. ``say`` hears once of states that are too large to be kept.
+    Any number of slots of the same models share it, one at a time. ``say`` hears once of states
+    that are too large.
     """
 
     def __init__(self, limit_bytes: int, say: Callable[[str], None] | None = None) -> None:
         self._limit = limit_bytes
         self._say = say
-        self._kept: list[_Kept] = []  # the one that was used longest ago comes first
+        self._states: list[_State] = []  # least recently used first
 
     @property
     def n_bytes(self) -> int:
-        """Of all states that are kept."""
-        return sum(kept.n_bytes for kept in self._kept)
+        """Bytes of all states."""
+        return sum(state.n_bytes for state in self._states)
 
     @property
     def n_states(self) -> int:
-        """Of target and draft, each counted."""
-        return len(self._kept)
+        """Number of states, of target and draft together."""
+        return len(self._states)
 
     def take_up(self, engine: TextEngine, prompt: list[int]) -> None:
-        """Let the models hold as much of the prompt as is known, and keep what they held instead.
+        """Restore the best states for the prompt, and save those that they replace.
 
         To be called before an answer, in the thread of the slot. Raises EngineError and Cancelled
-        as a pass does: a state may have to be read again before it can be kept.
+        as a pass does: pending tokens are read before a state is copied.
         """
         models = list[tuple[str, Restorable]]()
         for role, model in (("target", engine.target), ("draft", engine.draft)):
@@ -122,17 +113,17 @@ class PrefixCache:
             del models[0]
 
     def _take_up(self, models: Sequence[tuple[str, Restorable]], wanted: list[int]) -> None:
-        """Let the first of the models hold what is known of ``wanted``."""
+        """Restore the best state for ``wanted`` in the first of the models."""
         role, model = models[0]
         stays = model.returns_to(common_prefix(model.tokens, wanted))
-        best = max(self._of(role), key=lambda kept: kept.serves(wanted), default=None)
+        best = max(self._of(role), key=lambda state: state.serves(wanted), default=None)
         if best is not None and not _pays(best.serves(wanted) - stays, len(best.tokens)):
             best = None
         if best is not None:
-            self._kept.remove(best)
+            self._states.remove(best)
         try:
             if _pays(len(model.tokens) - stays, len(model.tokens)):
-                self._keep(models)
+                self._save(models)
         except BaseException:
             self._add(best)
             raise
@@ -142,8 +133,8 @@ class PrefixCache:
         if taken and best.serves(wanted) < len(best.tokens):  # another conversation's too
             self._add(best)
 
-    def _keep(self, models: Sequence[tuple[str, Restorable]]) -> None:
-        """Copy what the first of the models holds, unless that is kept already, or too large."""
+    def _save(self, models: Sequence[tuple[str, Restorable]]) -> None:
+        """Save the first model's state, unless a saved one covers it, or it is too large."""
         sizes = [model.state_bytes() + model.reusable_lengths().n_bytes for _, model in models]
         role, model = models[0]
         if sum(sizes) > self._limit:
@@ -151,16 +142,16 @@ class PrefixCache:
         if sizes[0] > self._limit:
             return
         reach = model.reusable_lengths()
-        for kept in self._of(role):
-            if kept.serves(model.tokens) == len(model.tokens):
-                self._kept.remove(kept)
-                self._kept.append(kept)
+        for saved in self._of(role):
+            if saved.serves(model.tokens) == len(model.tokens):
+                self._states.remove(saved)
+                self._states.append(saved)
                 return
-            if _serves(model.tokens, reach, kept.tokens) == len(kept.tokens):
-                self._kept.remove(kept)  # the new one serves as well
+            if _serves(model.tokens, reach, saved.tokens) == len(saved.tokens):
+                self._states.remove(saved)  # the new one serves as well
         self._make_room(sizes[0])
-        state = model.state()  # which may read tokens that a rollback left to be read again
-        self._add(_Kept(role, list(model.tokens), state, model.reusable_lengths()))
+        state = model.state()  # which may read pending tokens first
+        self._add(_State(role, list(model.tokens), state, model.reusable_lengths()))
 
     def _tell(self, tokens: int, n_bytes: int) -> None:
         """Say once that a conversation is larger than the limit."""
@@ -174,21 +165,21 @@ class PrefixCache:
             "a smaller --ctx-size, or smaller cache types (--cache-type-k, --cache-type-v)."
         )
 
-    def _add(self, kept: _Kept | None) -> None:
-        if kept is not None:
-            self._kept.append(kept)
+    def _add(self, state: _State | None) -> None:
+        if state is not None:
+            self._states.append(state)
             self._make_room(0)
 
     def _make_room(self, n_bytes: int) -> None:
-        while self._kept and self.n_bytes + n_bytes > self._limit:
-            del self._kept[0]
+        while self._states and self.n_bytes + n_bytes > self._limit:
+            del self._states[0]
 
-    def _of(self, role: str) -> list[_Kept]:
-        return [kept for kept in self._kept if kept.role == role]
+    def _of(self, role: str) -> list[_State]:
+        return [state for state in self._states if state.role == role]
 
 
 def _serves(held: list[int], reach: ReusableLengths, wanted: list[int]) -> int:
-    """How many tokens need not be read where a state of ``held`` can return to ``reach``."""
+    """How many tokens need not be read behind a state of ``held`` tokens."""
     return reach.last(common_prefix(held, wanted))
 
 

@@ -1,7 +1,4 @@
-"""What was learnt about a pair on this machine: read, measured where it is new, kept between runs.
-
-A profile is a JSON file in the cache folder.
-"""
+"""Pair profiles on disk: JSON files in the cache folder, one per pair, device and options."""
 
 import contextlib
 import copy
@@ -39,11 +36,10 @@ LEAST_CEILING = 1.05  # times plain speed: below it not even a perfect draft pay
 
 
 def profile_path(headers: list[ModelHeader], circumstances: Mapping[str, object]) -> Path:
-    """Where the profile of these models lies, under these circumstances.
+    """The path of the profile of these models.
 
-    A file counts as the same while its size and its beginning are: hashing gigabytes at each start
-    would cost more than a calibration. ``circumstances`` holds what else costs depend on: device,
-    threads, cache types, versions.
+    Files are identified by size and beginning, as hashing gigabytes would take longer than a
+    calibration; ``circumstances`` is what else costs depend on: device, threads, cache types.
     """
     digest = hashlib.sha256(json.dumps(circumstances, sort_keys=True, default=str).encode())
     name = f"{_models_digest(headers)}-{digest.hexdigest()[:16]}.json"
@@ -51,12 +47,11 @@ def profile_path(headers: list[ModelHeader], circumstances: Mapping[str, object]
 
 
 def latest(headers: list[ModelHeader]) -> PairProfile | None:
-    """What was learnt last of these models under whichever circumstances; None if nothing was."""
+    """The newest profile of these models under any circumstances; None without a valid one."""
     folder = paths.cache_folder() / "profiles"
     try:
         found = sorted(
-            folder.glob(f"{_models_digest(headers)}-*.json"),
-            key=lambda path: path.stat().st_mtime,
+            folder.glob(f"{_models_digest(headers)}-*.json"), key=lambda path: path.stat().st_mtime
         )
         return load(found[-1]) if found else None
     except (OSError, ValueError):
@@ -73,33 +68,33 @@ def _models_digest(headers: list[ModelHeader]) -> str:
 
 
 def load(path: Path) -> PairProfile | None:
-    """What was kept, None when nothing was; raises ValueError for a damaged file."""
+    """The saved profile, None without a file; raises ValueError for a damaged one."""
     try:
         data = read_at_most(path, _MAX_BYTES)
     except OSError:
         return None
     try:
-        return _knowledge(json.loads(data.decode()))
+        return _from_json(json.loads(data.decode()))
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"the profile lacks something: {error!r}") from error
 
 
-def save(path: Path, known: PairProfile) -> None:
-    """Keep it where the folder can be written."""
+def save(path: Path, profile: PairProfile) -> None:
+    """Save a profile, where the folder can be written."""
     document = {
-        "verify": known.verify.as_json(),
-        "draft": known.draft.as_json(),
-        "reading": known.reading,
-        "longer_reading": known.longer_reading,
-        "replay": known.replay,
-        "checked": known.checked,
-        "recent": [known.recent.tokens, known.recent.seconds],
-        "acceptance": {group: each.as_json() for group, each in known.acceptance.items()},
+        "verify": profile.verify.as_json(),
+        "draft": profile.draft.as_json(),
+        "reading": profile.reading,
+        "longer_reading": profile.longer_reading,
+        "replay": profile.replay,
+        "checked": profile.checked,
+        "recent": [profile.recent.tokens, profile.recent.seconds],
+        "acceptance": {group: each.as_json() for group, each in profile.acceptance.items()},
     }
     save_json(path, document)
 
 
-def _knowledge(document: dict[str, Any]) -> PairProfile:
+def _from_json(document: dict[str, Any]) -> PairProfile:
     reading, replay = float(document["reading"]), float(document["replay"])
     longer = float(document["longer_reading"])
     if not (0 <= reading < 1e3 and 0 <= longer < 1 and 0 <= replay < 1e5):
@@ -124,7 +119,7 @@ def _knowledge(document: dict[str, Any]) -> PairProfile:
 
 
 def _recent(document: list[float], plain: float) -> RecentRate:
-    """The speed of late, of all that shared passes; none gives more tokens than rows."""
+    """The recent rate of all slots together; no pass gives more tokens than rows."""
     tokens, seconds = map(float, document)
     recent = RecentRate(tokens, seconds)
     if not (0 <= recent.tokens < 1e4 and 0 <= recent.per_second() * plain <= MAX_ROWS):
@@ -139,66 +134,65 @@ def best_gain(known: PairProfile, *, drafts_block: bool = False) -> tuple[float,
 
 
 class StoredProfile:
-    """What is known of a loaded pair on this machine, measured when it is first asked for.
+    """The profile of a loaded pair, read or measured when it is first asked for.
 
-    ``notes`` tells what a user should know: a damaged profile, or costs that hold no longer.
+    ``notes`` tell the user of a damaged file, or of costs that no longer hold.
     """
 
     def __init__(self, target: LlamaModel, draft: LlamaModel | Head | None) -> None:
         self.notes: list[str] = []
         self._target = target
         self._draft = draft
-        self._knowledge: PairProfile | None = None
+        self._profile: PairProfile | None = None
         self._forgotten = False
 
     def learnt(self, clock: Clock) -> PairProfile:
-        """What was learnt, read or else measured first; both caches must be empty then.
+        """The profile; measured, with a note, where none is saved or its costs no longer hold.
 
-        What is damaged is discarded, and costs that no longer hold are measured again, each with a
-        note.
+        Measuring needs empty caches.
         """
-        if self._knowledge is None:
-            self._knowledge = self._read(clock) or calibrate(self._target, self._draft, clock)
-        return self._knowledge
+        if self._profile is None:
+            self._profile = self._read(clock) or calibrate(self._target, self._draft, clock)
+        return self._profile
 
     def introduce(self, say: Callable[[str], None]) -> None:
-        """Measure the pair if it is new here; ``say`` hears what a user should know of that."""
-        if self._knowledge is not None:
+        """Load or measure the profile, and tell ``say`` about it."""
+        if self._profile is not None:
             return
-        if not self._is_kept():
+        if not self._is_saved():
             say("New on this machine: measuring for about two seconds what drafting costs.")
             if reason := _unwritable(self.path.parent):
-                say(f"It cannot be kept for the next time: {reason}.")
+                say(f"It cannot be saved for the next time: {reason}.")
         told = len(self.notes)
         known = self.learnt(time.perf_counter)
         for sentence in [*self.notes[told:], *self._verdict(known)]:
             say(sentence)
 
     def forget(self) -> None:
-        """Let the pair be measured anew, also where its profile cannot be removed."""
-        self._knowledge = None
+        """Measure the pair anew, even where its file cannot be removed."""
+        self._profile = None
         self._forgotten = True
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
 
     def save(self) -> None:
-        """Write down what was learnt."""
-        if self._knowledge is not None:
-            save(self.path, self._knowledge)
+        """Save the profile if there is one."""
+        if self._profile is not None:
+            save(self.path, self._profile)
 
     @contextmanager
     def learning_nothing(self) -> Iterator[None]:
-        """Let what is learnt inside the block be lost."""
-        before = self._knowledge
-        self._knowledge = copy.deepcopy(before)
+        """Discard what is learnt inside the block."""
+        before = self._profile
+        self._profile = copy.deepcopy(before)
         try:
             yield
         finally:
-            self._knowledge = before
+            self._profile = before
 
     @functools.cached_property
     def path(self) -> Path:
-        """Where it is kept; found before it is written, when a model's file may be gone."""
+        """Its file; found when it is read, as a model's file may be gone when it is saved."""
         models = [self._target, *([] if self._draft is None else [self._draft])]
         return profile_path(
             [model.header for model in models],
@@ -209,63 +203,60 @@ class StoredProfile:
             },
         )
 
-    def _is_kept(self) -> bool:
-        """Whether there is a profile to read; in a folder that may not be entered there is none."""
+    def _is_saved(self) -> bool:
+        """Whether there is a file to read; not in a folder that may not be entered."""
         try:
             return not self._forgotten and self.path.exists()
         except OSError:
             return False
 
     def _read(self, clock: Clock) -> PairProfile | None:
-        """The kept profile, its costs measured again where they no longer hold; None without.
+        """The saved profile, its costs measured again where they no longer hold; None without.
 
-        Whether they hold is looked at once a day: it may take two seconds.
+        They are checked once a day, which may take two seconds.
         """
         if self._forgotten:
             return None
         try:
             known = load(self.path)
         except ValueError as error:
-            self.notes.append(f"The kept profile of this pair is discarded: {error}.")
+            self.notes.append(f"The saved profile of this pair is discarded: {error}.")
             return None
-        # What was measured but now is checked at the next start: the machine may have been busy.
+        # A new profile is checked at the next start: the machine may have been busy.
         now = time.time()
         if known is None or 0 <= now - known.checked < _CHECK_EVERY:
             return known
         if still_holds(known, self._target, self._draft, clock):
             known.checked = now
             return known
-        self.notes.append("Passes cost something else here than before: measured again.")
+        self.notes.append("Costs of passes have changed since the last start: measured again.")
         again = calibrate(self._target, self._draft, clock)
         again.acceptance = known.acceptance
         return again
 
-    def _verdict(self, known: PairProfile) -> list[str]:
-        """One line when no draft could pay on this machine, with the figures."""
+    def _verdict(self, profile: PairProfile) -> list[str]:
+        """One line when no draft could pay on this machine."""
         if self._draft is None:
             return []
-        most, length = best_gain(known, drafts_block=self._draft.block_size is not None)
+        most, length = best_gain(profile, drafts_block=self._draft.block_size is not None)
         if most >= LEAST_CEILING:
             return []
         return [
-            f"Even a draft that is always right would gain no more than {most:.2f}x here (with "
-            f"{length} tokens a round): decoding plainly, but for prompt lookup."
+            "The target is too fast here for drafting to help: even a perfect draft would gain no "
+            f"more than {most:.2f}x (with {length} tokens a round). Only prompt lookup is used."
         ]
 
 
 def _unwritable(folder: Path) -> str | None:
-    """Why nothing can be kept in a folder, None where it can."""
+    """Why nothing can be saved in a folder; None where it can."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        return f"{folder} cannot be made ({error.strerror})"
-    return None if os.access(folder, os.W_OK | os.X_OK) else f"{folder} may not be written"
+        return f"{folder} cannot be created ({error.strerror})"
+    return None if os.access(folder, os.W_OK | os.X_OK) else f"{folder} is not writable"
 
 
 def _circumstances(model: LlamaModel | Head) -> dict[str, object]:
-    """What costs depend on: not where a file lies, what it is called, how much context there is.
-
-    Nor how many branches there may be: a pass of a tree costs what a chain's does.
-    """
+    """The settings that costs depend on; a pass of a tree costs what a chain's does."""
     left_out = ("file", "name", "ctx_size", "branches")
     return {name: value for name, value in model.settings().items() if name not in left_out}

@@ -1,4 +1,4 @@
-"""Bytes of tokens to text: thoughts, answer and calls apart, ended before a stop string."""
+"""From bytes of tokens to text: reasoning, answer and tool calls, up to a stop string."""
 
 import codecs
 import copy
@@ -15,10 +15,9 @@ from localspec.chat.tools.tool import Tool, ToolCall
 class Reading:
     """How the tokens behind a prompt become text.
 
-    ``piece`` gives the bytes of a token, also of the control tokens that are marks of ``form``;
-    the answer begins in ``state`` of it. Without a form, all text is the answer. ``stop`` are
-    texts that end an answer, besides those of the caller. Calls of ``tools`` are looked for where
-    there is a form ``calls`` of them; ``grammar`` makes the model call one.
+    ``piece`` gives the bytes of a token, also of control tokens that are marks of ``form``, in
+    whose ``state`` the answer begins; without a form, all text is the answer. ``stop`` are further
+    stop strings. Calls of ``tools`` are found by their form ``calls``; ``grammar`` forces one.
     """
 
     piece: Callable[[int], bytes]
@@ -39,7 +38,7 @@ class Reading:
 
 
 class Prompt(list[int]):
-    """Token ids that know how what follows them is to be read."""
+    """Token ids, and how the tokens behind them become text."""
 
     def __init__(self, tokens: Iterable[int], reading: Reading) -> None:
         super().__init__(tokens)
@@ -49,9 +48,9 @@ class Prompt(list[int]):
 class TextStream:
     """Turns the bytes of tokens into text that ends before the first stop string.
 
-    Text that may be the beginning of a stop string or of a mark, or the first bytes of a character,
-    is held back until it is decided. Stop strings count in the answer, not in the thoughts before
-    it (in llama.cpp's server they end both), nor in the calls that a finder takes out of it.
+    What may be the beginning of a stop string, a mark or a character is held back until it is
+    decided. Stop strings apply to the answer, not to reasoning (in llama.cpp's server they end
+    both) nor to tool calls.
     """
 
     def __init__(
@@ -69,10 +68,10 @@ class TextStream:
         self.stopped = False
 
     def push(self, data: bytes, final: bool = False) -> list[tuple[str, bool]]:
-        """Text that can be shown now, each piece with whether it is a thought.
+        """Text that can be shown now, each piece with whether it is reasoning.
 
-        ``final`` releases what was held back. After a stop string was found, ``stopped`` is true
-        and nothing more comes.
+        ``final`` releases what was held back. After a stop string ``stopped`` is true, and nothing
+        more comes.
         """
         if self.stopped:
             return []
@@ -91,22 +90,22 @@ class TextStream:
 
     @property
     def held(self) -> list[tuple[str, bool]]:
-        """What is held back, as it would be shown if nothing more came."""
+        """Text that is held back, as it would be shown at the end."""
         parts = [part.held for part in (self._splitter, self._finder) if part is not None]
         if not (self._held or any(parts) or self._decoder.getstate()[0]):
-            return []  # as behind most tokens: copies take longer than all else of a stream
+            return []  # the usual case, without copies
         rest = copy.copy(self)
         rest._finder = None if self._finder is None else self._finder.given_up()
         rest._decoder, rest._splitter = copy.copy(self._decoder), copy.copy(self._splitter)
         return rest.push(b"", final=True)
 
     def take_calls(self) -> tuple[ToolCall, ...]:
-        """The calls that were complete since this was last called."""
+        """The calls completed since the last call of this method."""
         taken, self._calls = tuple(self._calls), []
         return taken
 
     def _said(self, text: str, final: bool = False) -> str:
-        """What of the answer can be shown, its calls taken out, when ``text`` has come."""
+        """Text of the answer that can be shown now, without calls."""
         if self._finder is None:
             return self._answer(text, final)
         shown = ""
@@ -118,7 +117,7 @@ class TextStream:
         return shown + self._answer("", final)
 
     def _answer(self, text: str, final: bool = False) -> str:
-        """What of the answer can be shown when ``text`` has come."""
+        """Text of the answer that can be shown now."""
         if not self._stop:
             return text
         if self.stopped:

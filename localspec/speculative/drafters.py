@@ -1,7 +1,4 @@
-"""Drafter interface, and the drafter that samples from a draft model.
-
-How many are drafted is the controller's decision.
-"""
+"""Candidates, and the drafter that samples them from a draft model."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -14,21 +11,21 @@ if TYPE_CHECKING:
     from localspec.speculative.loop import Logits
     from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
 
-MODEL = "draft model"  # the group of a model's candidates
-FORCED = "forced"  # and of what a grammar leaves no choice about
-# And of its second and third choices for the same places: so far behind the first, the third is
-# right half as often as the second.
+# Groups of candidates: of a draft model, of a grammar that allows one token only, and the model's
+# second and third choices. At the same distance to the first, a third is right half as often.
+MODEL = "draft model"
+FORCED = "forced"
 RUNNERS_UP = ("draft runner-up", "draft third choice")
-TAIL = 32  # tokens: from so many a draft shows whether it knows the text
+TAIL = 32  # tokens that a review reads before those it compares
 
 
 class Candidate(NamedTuple):
     """A token that may come next, if those before it were right.
 
-    ``confidence`` is in log-odds; ``group`` names candidates whose confidence means the same;
-    ``distribution`` is what the token was drawn from, where the rule of acceptance asks for it.
-    ``rivals`` may stand in its place, the likelier first; their confidence is minus how far they
-    are behind it: before anything is learnt, it and its only rival share a chance of 1.
+    ``confidence`` is in log-odds, comparable within a ``group``; ``distribution`` is what the token
+    was drawn from, where the rule of acceptance needs it. ``rivals`` are other candidates for its
+    place, the likelier first; their confidence is minus their distance to it, so that before
+    anything is learnt, a candidate and its only rival share a chance of 1.
     """
 
     token: int
@@ -39,77 +36,29 @@ class Candidate(NamedTuple):
 
     @property
     def source(self) -> str:
-        """Who proposed it, in a word: draft, suffix, history or forced."""
+        """Who proposed it: draft, lookup, history or forced."""
         return self.group.partition(" ")[0]
 
 
-class Drafter(Protocol):
-    """Whoever proposes candidates for a context; it synchronises itself with what it is shown.
-
-    One drafter serves one answer. It may be shown any context, but only what is the same list each
-    time, which grows and is never changed otherwise, costs no time that grows with its length.
-    "Unread" are the tokens of a context that it must read before it can propose.
-    """
-
-    @property
-    def drafts_block(self) -> bool:
-        """Whether the first candidate pays for all of a proposal."""
-        ...
-
-    @property
-    def reads_along(self) -> bool:
-        """Whether there is never a prompt to read before a proposal."""
-        ...
-
-    @property
-    def batch_share(self) -> BatchShare:
-        """With whom the last pass was shared."""
-        ...
-
-    def unread(self, context: list[int]) -> int:
-        """How many tokens a proposal must read first, the pending one included."""
-        ...
-
-    def read(self, context: list[int]) -> None:
-        """Read all of ``context`` but its last token, which is pending."""
-        ...
-
-    def propose(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
-        """Candidates behind ``context`` and ``ahead``, each computed when it is asked for."""
-        ...
-
-    def to_review(self, context: list[int], longest: int) -> int:
-        """How many tokens a review reads."""
-        ...
-
-    def review(self, context: list[int], longest: int) -> list[tuple[Candidate, int]]:
-        """What would have been proposed for the last ``longest`` tokens, beside what came."""
-        ...
-
-
 class Lookup(Protocol):
-    """What finds candidates in texts, without a model."""
+    """A source of candidates without a model."""
 
     def update(self, context: list[int]) -> None:
-        """Take up this text, which may only grow for as long as it is the same list."""
-        ...
+        """Index this text; the same list may only grow."""
 
     def continuation(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
         """Candidates behind ``context`` and ``ahead``, each computed when it is asked for."""
-        ...
 
 
 class ModelDrafter:
-    """Proposes what a small model would say next, by the target's own picking rule.
+    """Samples candidates from a draft model by the target's own rule, for one answer.
 
-    Sharing the rule, noise included, is what makes the picks agree at a temperature above 0
-    (arXiv 2408.07978). The cache is never rolled back to the prompt: accepted tokens stay in it.
-    llama.cpp decodes them a second time (its TAG_SPEC_AVOID_DRAFT_REEVAL).
-
-    A context longer than the draft's is seen through a window: its first token, which models lean
-    on, and the most recent ones. ``n_target_vocab`` is the target's number of ids; the draft may
-    have more or fewer. With ``branches`` of 2 or 3, each candidate comes with 1 or 2 rivals, the
-    runners-up by the same rule. The model is never asked what follows these.
+    Sharing the rule, noise included, makes the picks agree at a temperature above 0 (arXiv
+    2408.07978). Accepted tokens stay in the cache (llama.cpp decodes them a second time, see its
+    TAG_SPEC_AVOID_DRAFT_REEVAL). Any context may be passed; the same list, which may only grow, is
+    not compared again. Of one longer than the draft's it sees a window: its first token (an
+    attention sink) and the most recent ones. ``n_target_vocab`` is the target's number of ids; the
+    draft may have more or fewer. With ``branches`` of 2 or 3, each candidate has 1 or 2 rivals.
     """
 
     def __init__(
@@ -126,20 +75,12 @@ class ModelDrafter:
         self._is_stop = is_stop
         self._n_rivals = branches - 1
         self._prefix = SharedPrefix()
-
-    @property
-    def drafts_block(self) -> bool:
-        """Whether the model is one that says several tokens in one pass."""
-        return self._model.block_size is not None
-
-    @property
-    def reads_along(self) -> bool:
-        """Whether the model reads what the target reads, as heads do."""
-        return self._model.reads_along
+        self.drafts_block = model.block_size is not None
+        self.reads_along = model.reads_along
 
     @property
     def batch_share(self) -> BatchShare:
-        """With whom the model's last pass was shared."""
+        """How the model's last pass was batched."""
         return self._model.batch_share
 
     def unread(self, context: list[int]) -> int:
@@ -154,10 +95,10 @@ class ModelDrafter:
             self._model.decode(unread[:-1], 0)
 
     def propose(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
-        """Candidates behind ``context`` and ``ahead``, each computed when it is asked for.
+        """Candidates behind ``context`` and ``ahead``, computed one by one.
 
-        Ends where the draft's window or vocabulary ends, or the text would. Heads say nothing
-        behind tokens ``ahead``, of which the target has no states yet.
+        Ends where the draft's window or vocabulary ends, or at a stop token. Heads propose nothing
+        behind tokens ``ahead``, for which the target has no hidden states yet.
         """
         if ahead and self.reads_along:
             return
@@ -168,7 +109,7 @@ class ModelDrafter:
         rows = self._model.decode(unread, 1)
         most = self._model.block_size
         for count in itertools.count(1):
-            # The model's tokens end where the text does so far: they are the history.
+            # The model's tokens end where the text does: they serve as the history.
             candidate = self._candidate(rows[0], position, self._model.tokens)
             position += 1
             yield candidate
@@ -186,14 +127,14 @@ class ModelDrafter:
         return TAIL + longest if self._misses_most(unread, context, longest) else unread
 
     def review(self, context: list[int], longest: int) -> list[tuple[Candidate, int]]:
-        """What would have been drafted at the last tokens, each beside the actual token.
+        """What would have been drafted at the last ``longest`` tokens, each with the actual token.
 
-        At most the last ``longest`` tokens are reviewed. Reads what is unread; of a context that
-        was hardly read yet only the end, so that a look at a draft does not cost a long prompt.
+        Reads what is unread; of a context that was hardly read yet only the end, so that a review
+        does not cost a long prompt.
         """
         end = len(context)
         if self._misses_most(self.unread(context), context, longest):
-            # Behind what is held, which stays: the next reading goes on from there.
+            # Behind the tokens in the cache, which stay: the next reading continues from them.
             tail = context[1 + end - TAIL - longest :]
             unread = tail if self._model.tokens else [context[0], *tail]
             self._model.checkpoint()
@@ -210,11 +151,8 @@ class ModelDrafter:
         return reviewed
 
     def _candidate(self, row: "Logits", position: int, history: Sequence[int]) -> Candidate:
-        """The candidate for a place, from a row of logits.
-
-        Ids that the target lacks are masked before the pick, not rejected after it.
-        """
-        row = row[: self._n_shared]
+        """The candidate for a place, from a row of logits."""
+        row = row[: self._n_shared]  # ids that the target lacks are never picked
         chosen = self._sampler.choose(row, position, history, self._n_rivals)
         rivals = tuple(
             Candidate(token, -behind, group)
@@ -229,12 +167,12 @@ class ModelDrafter:
         return unread > TAIL + longest and 2 * unread > min(len(context), self._model.n_ctx)
 
     def _unread(self, context: list[int], shift: int) -> list[int]:
-        """What the model has not read of the window, at least its last token."""
+        """Tokens of the window that the model has not read, at least the last one."""
         shared = self._forget_others(context, shift)
         return context[shared + shift :] if shared else [context[0], *context[1 + shift :]]
 
     def _forget_others(self, context: list[int], shift: int) -> int:
-        """Let the model hold nothing but a beginning of the window; how many tokens of it."""
+        """Truncate the cache to a beginning of the window; returns its length."""
         shared = self._prefix.measure(self._model.tokens, context, shift)
         self._model.truncate(min(shared, len(context) - shift - 1))
         return len(self._model.tokens)  # it may forget more

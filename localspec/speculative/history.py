@@ -20,11 +20,10 @@ _END = -1  # between answers
 
 
 class AnswerHistory:
-    """The tokens of earlier answers in a ring, and where each n-gram of them stood last.
+    """The tokens of earlier answers in a ring buffer, and the last place of each n-gram in them.
 
-    A direct-mapped table of n-grams of `KEY` tokens: reading, writing and forgetting cost the same
-    however much is held. The oldest tokens are overwritten. Slots of one engine share it; calls
-    must not overlap.
+    A direct-mapped table of n-grams of `KEY` tokens, so that all operations take constant time. The
+    oldest tokens are overwritten. Slots of one engine share it; calls must not overlap.
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:

@@ -86,9 +86,8 @@ def best_seconds(agreed: Sequence[bool], verify: Sequence[float], step: float) -
 def chains_along(guesses: Sequence[Guess], longest: int) -> list[Chain]:
     """What the draft would propose at each place of a text, made up from what it says along it.
 
-    ``guesses[i]`` is its token for place i, given the true text before. A chain of them is exact up
-    to the first wrong one; behind it the draft would go on from its own mistake, with confidences
-    that were not recorded, and those along the text stand in for them.
+    ``guesses[i]`` is its token for place i, given the true text before. Confidences behind a wrong
+    token were not recorded, and those along the text stand in for them.
     """
     return [guesses[i : i + longest] for i in range(len(guesses))]
 
@@ -100,9 +99,8 @@ def causal_seconds(
 
     ``answers[n][i]`` is what the draft proposes behind the first i tokens of answer n; ``verify``
     and ``step`` are those of `fixed_seconds`. The policy knows how often tokens of each confidence
-    are right in these very answers, and drafts by optimal stopping (`solve`). What a second is
-    worth, in tokens, starts at the rate of the best fixed length, which is such a policy too, and
-    is set to the rate reached until it stays (Dinkelbach 1967). An estimate rather than a bound: a
+    are right in these very answers, and drafts by optimal stopping (`solve`), the rate iterated
+    from that of the best fixed length (Dinkelbach 1967). An estimate rather than a bound: a
     controller may also learn from the text itself.
     """
     agreed = [[bool(chain) and chain[0].right for chain in answer] for answer in answers]

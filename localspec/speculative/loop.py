@@ -1,7 +1,4 @@
-"""Speculative decoding loop: draft tokens, verify them in one pass of the target, keep what agrees.
-
-It knows no text, no llama.cpp and no clock but the one it is given.
-"""
+"""Speculative decoding loop: draft tokens, verify them in one pass, accept those that agree."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,10 +20,10 @@ FinishReason = Literal["stop", "length", "context"]
 
 
 class BatchShare(NamedTuple):
-    """How a pass was batched: sequences with a round in it, the others' tokens.
+    """How a pass was batched: the number of sequences with a round in it, the others' tokens.
 
-    ``waited`` are the seconds that this sequence spent so far on waiting for others. ``mixed`` says
-    that the pass read a prompt too: its seconds say nothing of what rounds cost.
+    ``waited`` are the seconds for which this sequence has waited for others so far. A ``mixed``
+    pass also read a prompt, so its seconds say nothing of what rounds cost.
     """
 
     sequences: int = 1
@@ -39,120 +36,99 @@ ALONE = BatchShare()
 
 
 class TreeDecoder(Protocol):
-    """A model's way to verify a tree of candidates in one pass.
+    """Verifies a tree of candidates in one pass of a model.
 
-    Row 0 is the pending token, row i the i-th candidate; ``parents`` holds for each candidate the
-    row that it follows, which comes before it. A chain has the parents 0, 1, 2, ...
+    Row 0 is the pending token, row i the i-th candidate; ``parents`` holds the earlier row that
+    each candidate follows. A chain has the parents 0, 1, 2, ...
     """
 
     @property
     def branches(self) -> int:
         """Most candidates at one place."""
-        ...
 
     @property
     def by_value(self) -> bool:
         """Whether more than one is allowed only where that pays."""
-        ...
 
     @property
     def paths(self) -> int:
         """Most leaves of a tree."""
-        ...
 
     def decode(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
-        """Append the pending token and the candidates behind it: ``tokens``, the pending one first.
+        """Append the pending token and the candidates behind it, in this order.
 
-        Logits after each of them, shape (len(tokens), n_vocab), valid until the next call, which
-        must be `commit`; an interrupted pass leaves the cache as it was before.
+        Returns logits of shape (len(tokens), n_vocab), valid until the next call, which must be
+        `commit`; an interrupted pass leaves the cache as it was before.
         """
-        ...
 
     def commit(self, rows: Sequence[int]) -> None:
-        """Keep the pending token and, of the candidates, those of one path, in its order.
+        """Append the pending token and the candidates of one path to the cache, drop the others.
 
         The path begins behind the pending token; it may be empty, and may end before a leaf.
         """
-        ...
 
 
 class TokenModel(Protocol):
-    """A model over one sequence of tokens whose end can be forgotten."""
+    """A model with a cache of one token sequence, which can be truncated."""
 
     @property
     def n_ctx(self) -> int:
         """Most tokens the cache holds."""
-        ...
 
     @property
     def n_vocab(self) -> int:
         """Number of token ids: the width of a row of logits."""
-        ...
 
     @property
     def tokens(self) -> list[int]:
         """The tokens in the cache, in order."""
-        ...
 
     def decode(self, tokens: Sequence[int], rows: int) -> Logits:
         """Append tokens; return logits after the last ``rows`` of them, shape (rows, n_vocab).
 
         The array is a view that is valid until the next call.
         """
-        ...
 
     @property
     def pending(self) -> int:
-        """Tokens in the cache that the next pass reads again, as a recurrent state went back."""
-        ...
+        """Tokens in the cache that the next pass reads again, after a rollback to a checkpoint."""
 
     @property
     def reads_along(self) -> bool:
-        """Whether it reads what the target reads, at once: no prompt is left for it."""
-        ...
+        """Whether it reads along with the target, as heads do, so that no prompt is unread."""
 
     @property
     def gives_prompt_row(self) -> bool:
-        """Whether a prompt is read to its end at once, with the logits behind its last token.
+        """Whether the prompt's last chunk may include its last token and return its logits.
 
-        False where that token could not be forgotten without reading others again.
+        False where that token could not be rolled back without reading others again.
         """
-        ...
 
     @property
     def batch_share(self) -> BatchShare:
-        """With whom the last pass was shared; `ALONE` where passes are never shared."""
-        ...
+        """How the last pass was batched; `ALONE` where passes are never shared."""
 
     @property
     def tree(self) -> TreeDecoder | None:
         """How it verifies trees of candidates; None where it verifies chains only."""
-        ...
 
     @property
     def block_size(self) -> int | None:
         """Most tokens of one proposal, where its first step pays for all of them; else None."""
-        ...
 
     def truncate(self, length: int) -> None:
         """Forget every token at position ``length`` and beyond; nothing when already shorter.
 
-        The length is absolute: relative rewinds drift apart from the text at the first mistake.
-        A model may forget more, which is to be read from ``tokens``: an MTP head forgets what it
-        read with other hidden states than the target's.
+        A model may forget more, see ``tokens``: an MTP head forgets what it read with other hidden
+        states than the target's.
         """
-        ...
 
     def checkpoint(self) -> None:
-        """Expect that what is read from here on is forgotten.
-
-        A pass of which several rows are wanted needs no checkpoint: it is one.
-        """
-        ...
+        """Checkpoint: later tokens may be rolled back. A pass with several rows implies one."""
 
 
 class DraftStatus(StrEnum):
-    """What a controller does at present, and if it drafts nothing, why; JSON shows the value."""
+    """Why a controller drafts nothing at present, empty where it drafts; shown in JSON."""
 
     DRAFTING = ""  # or it may at any time
     OFF = "off"  # as asked for
@@ -162,44 +138,33 @@ class DraftStatus(StrEnum):
     ANSWER_TOO_SHORT = "answer_too_short"  # for the draft to read the prompt first
 
 
-class Controller(Protocol):
-    """Proposes tokens for the target to verify, and decides how many: the draft length."""
+class Controller:
+    """Proposes tokens for the target to verify, and decides how many; by itself none.
 
-    @property
-    def length(self) -> int:
-        """Tokens proposed last, or always."""
-        ...
+    One controller serves one answer. ``length`` is the number of tokens proposed last, or always;
+    ``plain_seconds`` what plain decoding would have taken for the tokens so far, 0 where costs are
+    unknown; ``drafts_at_once`` says that the first token need not wait for a draft that has a
+    prompt to read.
+    """
 
-    @property
-    def status(self) -> DraftStatus:
-        """Whether it drafts at present, and if not, why."""
-        ...
-
-    @property
-    def plain_seconds(self) -> float:
-        """What plain decoding would have taken for the tokens so far, if costs are known; or 0."""
-        ...
-
-    @property
-    def drafts_at_once(self) -> bool:
-        """Whether the first token need not wait for a draft that has a prompt to read."""
-        ...
+    length = 0
+    status = DraftStatus.OFF
+    plain_seconds = 0.0
+    drafts_at_once = False
 
     def begin_answer(self) -> None:
-        """Go on with another answer; called once, before its first round."""
-        ...
+        """Called once, before the first round of the answer."""
 
     def propose(self, context: list[int], limit: int) -> "Proposal":
-        """At most ``limit`` tokens that may follow ``context``, a tree's in all; possibly none.
+        """At most ``limit`` tokens, all branches counted, that may follow ``context``.
 
-        The whole context is passed: what must be forgotten is found out from it. In all rounds of
-        an answer it is the same list, which only grows.
+        The whole context is passed, the same growing list in all rounds of an answer: what must be
+        forgotten is found out from it.
         """
-        ...
+        return Proposal()
 
     def observe(self, outcome: "Round") -> None:
         """Learn from the round that the last proposal led to."""
-        ...
 
 
 class TokenSampler(Protocol):
@@ -207,7 +172,6 @@ class TokenSampler(Protocol):
 
     def sample(self, logits: Logits, position: int, history: Sequence[int]) -> int:
         """The token at ``position``, given one row of logits and the tokens before it."""
-        ...
 
     def verify(
         self,
@@ -218,15 +182,13 @@ class TokenSampler(Protocol):
         distribution: "TokenDistribution | None",
     ) -> int:
         """The token in the place of a drafted one, which was drawn from ``distribution``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Tokens to verify, what proposed each of them, and what it was drawn from, if known.
+    """Tokens to verify, their sources, and the distributions they were drawn from, if known.
 
-    ``parents`` make a tree of them (see `TreeDecoder`), in which the candidates for one place
-    differ; without, each follows the one before.
+    With ``parents`` they are a tree (see `TreeDecoder`) in which siblings differ; without, a chain.
     ``reading_seconds`` is what the draft model took to read a prompt it had not seen.
     """
 
@@ -241,18 +203,14 @@ class Proposal:
 class Round:
     """One draft and its verification.
 
-    ``tokens`` were emitted. ``drafted`` counts proposals up to a stop token, ``accepted`` those
-    the target agreed with, ``sources`` tells who proposed each that was drafted, the accepted ones
-    first. In a tree all candidates are drafted, and at most one of each place is accepted;
-    ``branched`` counts the accepted ones that are not the first candidate of their place.
-    ``corrected`` tells that the last token was none of the candidates for its place. ``past`` is
-    the number of tokens before the pass, ``width`` that in it, ``replayed`` of which were read
-    before; a width of 0 tells that there was none, as the token was picked behind the prompt's last
-    chunk. ``pending`` will be read again by the next one. Of a pass that was shared, ``width`` and
-    ``verify_seconds`` are those of the whole, with ``others`` tokens of others. Seconds:
-    ``draft_prompt_seconds`` is the draft's first reading of the prompt and is no part of
-    ``seconds``; ``draft_seconds`` and ``verify_seconds`` are. Of a ``mixed`` pass, which read
-    another's prompt too, seconds are a share by tokens that teaches no costs.
+    ``tokens`` were emitted; ``drafted`` counts proposals up to a stop token, ``accepted`` those the
+    target agreed with, ``branched`` those of them that are not the first candidate of their place;
+    ``sources`` are those of drafted tokens, the accepted ones first. ``corrected``: the last token
+    was no candidate. ``past`` is the number of tokens before the pass, ``width`` that in it (0:
+    there was no pass, the token was picked behind the prompt's last chunk), ``replayed`` of them
+    were read before and ``pending`` will be read again. Of a shared pass, ``width`` and
+    ``verify_seconds`` are those of the whole; see `BatchShare`. ``seconds`` include
+    ``draft_seconds`` and ``verify_seconds``, but not ``draft_prompt_seconds``.
     """
 
     tokens: tuple[int, ...]
@@ -276,7 +234,7 @@ class Round:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing of this text was drafted."""
+        """Whether nothing was drafted for this sequence."""
         return self.width - self.others == 1 + self.replayed
 
 
@@ -284,8 +242,8 @@ class Round:
 class Prefill:
     """The target's reading of the prompt: tokens decoded, tokens found in the cache, seconds.
 
-    The prompt's last token counts as neither. ``row`` holds the logits behind it, valid until the
-    target's next pass; None where it is left to the first round.
+    The prompt's last token counts as neither. ``row`` holds its logits, valid until the target's
+    next pass; None where it is left to the first round.
     """
 
     tokens: int
@@ -297,9 +255,8 @@ class Prefill:
 def prefill(target: TokenModel, prompt: Sequence[int], clock: Clock) -> Prefill:
     """Let the target read what its cache does not share with the prompt.
 
-    Tokens that a rollback left to be read again count too (`TokenModel.pending`). The last token is
-    read with the last chunk where the target gives the logits behind it. Where no other is unread,
-    it is left to the first round, which may draft besides.
+    Counts pending tokens too. The last token is read with the last chunk where the target
+    `gives_prompt_row`; where no other is unread, it is left to the first round, which may draft.
     """
     began, context, row = clock(), list(prompt), None
     shared = min(common_prefix(target.tokens, context), len(context) - 1)
@@ -325,15 +282,13 @@ def generate_rounds(
 ) -> Iterator[Round]:
     """Emit tokens after ``prompt``, one Round at a time, on a target that `prefill` prepared.
 
-    Plain decoding is the same loop with `NoDraft`, so the two cannot be measured differently.
-    ``row`` is that of `Prefill`: with it, the first token costs no pass. Without, the first round
-    drafts nothing where the first token would wait for the draft's prompt.
-    A drafted token counts if the sampler, shown it, says the same. `Sampler` says what it would
-    have said anyway: sample-and-match, which leaves the target's distribution untouched for any
-    proposal (arXiv 2211.17192 and 2302.01318 with a deterministic proposal, coupled as in
-    2408.07978).
-    The consumer may abandon the generator at any yield: the target's cache then holds every
-    emitted token but the last.
+    Plain decoding is the same loop with `NoDraft`. With the ``row`` of `Prefill` the first token
+    costs no pass; without, the first round drafts nothing unless the draft `drafts_at_once`.
+    A drafted token is accepted if the sampler picks the same. `Sampler` picks what it would have
+    picked anyway: sample-and-match, which preserves the target's distribution for any proposal
+    (arXiv 2211.17192 and 2302.01318 with a deterministic proposal, coupled as in 2408.07978).
+    The generator may be closed at any yield: the target's cache then holds every emitted token but
+    the last.
     """
     context = list(prompt)
     if row is None:
@@ -417,12 +372,10 @@ def _one_round(
 
 
 @dataclass(slots=True)
-class _Verdict:
-    """What became of a draft's candidates, each named by its row of the pass.
+class _Verification:
+    """Accepted candidates (``path``) and all that count as drafted (``judged``), by row.
 
-    ``path`` holds the accepted ones in order, ``judged`` all that count as drafted, those of the
-    path first; ``branched`` counts accepted ones that are not the first at their place.
-    ``corrected`` says that the last token was none of the candidates for its place.
+    ``judged`` begins with the path; the other fields are as in `Round`.
     """
 
     path: list[int] = field(default_factory=list)
@@ -440,7 +393,7 @@ class _Draft:
         self._distributions = proposal.distributions
         self._target = target
         self._tree = target.tree if proposal.parents and self._tokens else None
-        # Without a tree decoder, each token stands behind the one before, whatever was meant.
+        # Without a tree decoder, any proposal is verified as a chain.
         chain = range(len(self._tokens))
         self._parents = chain if self._tree is None else proposal.parents[: len(self._tokens)]
         self._children: list[list[int]] = [[] for _ in range(len(self) + 1)]
@@ -453,15 +406,15 @@ class _Draft:
 
     def verify(
         self, context: list[int], sampler: TokenSampler, is_stop: Callable[[int], bool]
-    ) -> _Verdict:
-        """Extend ``context`` by what the target says.
+    ) -> _Verification:
+        """Extend ``context`` by the target's tokens.
 
-        Its cache then holds all candidates of a chain, and of a tree the accepted ones.
+        The cache then holds all candidates of a chain, but only the accepted ones of a tree.
         """
         tokens = [context[-1], *self._tokens]
         if self._tree is None:
             return self._judge(self._target.decode(tokens, len(tokens)), context, sampler, is_stop)
-        rows, found = self._tree.decode(tokens, self._parents), _Verdict()
+        rows, found = self._tree.decode(tokens, self._parents), _Verification()
         try:
             found = self._judge(rows, context, sampler, is_stop)
         finally:
@@ -474,15 +427,14 @@ class _Draft:
         context: list[int],
         sampler: TokenSampler,
         is_stop: Callable[[int], bool],
-    ) -> _Verdict:
+    ) -> _Verification:
         """Append the target's tokens to ``context`` until one is no candidate, or stops the text.
 
-        In each place the target has one token, which at most one candidate is: the accepted path.
-        What was drafted behind an agreed stop token was never judged, nor what follows tokens
-        behind which nothing can be picked: these are emitted first, since the text may end with
-        them, and the next round raises.
+        What was drafted behind an accepted stop token is not judged, nor what follows a token
+        behind which the sampler raises: accepted tokens are emitted first, since the text may end
+        with them, and the next round raises.
         """
-        found, row, unjudged = _Verdict(), 0, -1
+        found, row, unjudged = _Verification(), 0, -1
         while not found.stopped:
             here = self._children[row]
             try:

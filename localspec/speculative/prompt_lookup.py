@@ -25,10 +25,10 @@ _SKIPPED = (8, 32, 128)  # tokens that an edit may leave out where 1, 2, 3 token
 
 @dataclass(slots=True)
 class _Copy:
-    """The place in a text that its end is a copy of, followed while the text grows.
+    """The place from which the end of a text is copied, followed while the text grows.
 
     A place is the position of the token to come; ``match`` is how many tokens before it agree with
-    the end of the text, and 0 where there is no place.
+    the end of the text, 0 without a place.
     """
 
     place: int = 0
@@ -39,7 +39,7 @@ class _Copy:
     lost_at: int = 0  # and the one that the text has there
 
     def follow(self, text: list[int], before: int) -> None:
-        """Go on with the place that foretold what the text has behind ``before``."""
+        """Follow the place that predicted the tokens behind ``before``."""
         found, self.found = self.found, {}
         if self.place and not found:
             found[self.place] = self.match
@@ -49,7 +49,7 @@ class _Copy:
             self._resume(text)
 
     def _go_on(self, found: dict[int, int], text: list[int], new: list[int]) -> None:
-        """Take the best of the places that foretold the new tokens; without one, the copy ends."""
+        """Take the best of the places that predicted the new tokens; without one, the copy ends."""
         going = [place for place in found if text[place : place + len(new)] == new]
         best = max(going or found, key=found.__getitem__)
         match, self.resumed = found[best], self.resumed and best == self.place
@@ -103,14 +103,13 @@ class PromptLookup:
     """N-gram index of one growing text, for prompt lookup by the longest matching suffix.
 
     After SuffixDecoding (arXiv 2411.04975), on a table of n-grams of three tokens in place of a
-    suffix tree; the occurrences of an n-gram are chained from the latest on, as those of a string
-    are in zlib's deflate. It needs no model and costs microseconds: a look-up compares at most 8
-    places over 32 tokens, and a proposed token counts the votes of 9 places.
+    suffix tree; occurrences of an n-gram are chained from the latest on, as in zlib's deflate. It
+    costs microseconds: a look-up compares at most 8 places over 32 tokens, and a proposed token
+    counts the votes of 9 places.
 
-    The place that a copy continues from is followed from look-up to look-up, so that a long copy is
-    neither lost at a common n-gram nor compared again. Behind an edit it is looked for nearby.
-
-    An index can serve many answers: only what differs from the text before is removed and added.
+    The place of a copy is followed from look-up to look-up, so that a long copy is neither lost at
+    a common n-gram nor compared again; behind an edit it is searched nearby. An index can serve
+    many answers: only what differs from the text before is removed and added.
     """
 
     def __init__(self) -> None:
@@ -166,9 +165,8 @@ class PromptLookup:
     def continuation(self, context: list[int], ahead: Sequence[int] = ()) -> Iterator[Candidate]:
         """The likeliest continuation of ``context``, the indexed text, and of ``ahead`` behind it.
 
-        Walks from the places whose preceding tokens match the end longest; where they part, the
-        most frequent token wins. A place that reaches the end of the text goes on in what was
-        proposed behind it. Each token is computed when it is asked for.
+        Walks from the places with the longest matches; where they differ, the most frequent token
+        wins. A place that reaches the end of the text goes on in what was proposed behind it.
         """
         beyond = [*context[len(self._text) :], *ahead]
         end = [*context[-_LONGEST_MATCH:], *ahead][-_LONGEST_MATCH:]

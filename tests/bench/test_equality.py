@@ -63,7 +63,7 @@ def test_trees_are_brought_to_the_width_of_the_widest(monkeypatch: pytest.Monkey
         return made_answer(1.0, VARIED if equal else [9, *VARIED[1:]])
 
     monkeypatch.setattr(Variant, "answer", answer)
-    engine.target.tree = ToyTree(ToyModel())  # type: ignore[assignment]
+    engine.target.tree = ToyTree(ToyModel())
     other, prompt = made_answer(1.0, [9, *VARIED[1:]]), engine.encode("abc")
     (difference,) = DifferenceFinder("x", prompt, VARIED).explain(variant(engine, 4), [other])
     assert difference.proven_at == 13

@@ -67,10 +67,10 @@ def test_what_does_not_fit_is_told_before_anything_is_measured() -> None:
     engine: Any = BenchToy(n_ctx=64)
     fits = {"a": [[97]], "b": [[97] * 41]}  # 41 + 19 that are decoded + 4 more in a pass of 5
     assert len(list(run_bench(engine, fits, plan(0, 4)))) == 2
-    engine.target.widths.clear()
+    engine.target.calls.clear()
     with pytest.raises(PromptTooLong, match="has 42 tokens.* of 65 tokens, and there are 64"):
         next(run_bench(engine, {"a": [[97]], "b": [[97] * 42]}, plan(0, 4)))
-    assert engine.target.widths == []
+    assert engine.target.calls == []
 
 
 def test_every_answer_starts_from_empty_caches() -> None:

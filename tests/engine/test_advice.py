@@ -1,7 +1,5 @@
 """Advice: one sentence where the figures give a reason, none where they do not."""
 
-from __future__ import annotations
-
 import pytest
 
 from localspec.chat.stats import GenerationStats, PassStats, SourceStats

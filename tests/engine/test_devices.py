@@ -1,7 +1,5 @@
 """Pairs on a device, held to the CPU; docs/gpu.md has one in software for machines without."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

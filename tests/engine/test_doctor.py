@@ -1,7 +1,5 @@
 """Doctor: facts about the machine and the build; what fails becomes advice."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Engine on real llama.cpp: the same text with any draft, a cache that is always what it says."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

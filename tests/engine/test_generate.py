@@ -1,9 +1,8 @@
 """Generation: the same answer for any draft, ended by stop strings, bounds and stop tokens."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -29,28 +28,30 @@ GREEDY = SamplingParams(temperature=0)
 WARM = SamplingParams(temperature=1.0, seed=4)
 
 
-def answer(
+def stream(
     engine: ToyEngine,
     prompt: str | Sequence[int] = "abc",
     params: SamplingParams = WARM,
     length: DraftTokens = 4,
     *,
-    max_tokens: int | None = None,
-    stop: Sequence[str] = (),
-) -> list[Piece]:
+    clock: FakeClock | None = None,
+    on_prompt: Callable[[], None] | None = None,
+    **more: Any,
+) -> Iterator[Piece]:
     ids = engine.encode(prompt) if isinstance(prompt, str) else prompt
-    responses = stream_generate(
-        engine,
-        ids,
-        GenerateOptions(params, length, max_tokens=max_tokens, stop=tuple(stop)),
-        clock=FakeClock(),
-    )
-    return list(responses)
+    options = GenerateOptions(params, length, **more)
+    return stream_generate(engine, ids, options, on_prompt=on_prompt, clock=clock or FakeClock())
+
+
+def answer(*asked: Any, **more: Any) -> list[Piece]:
+    return list(stream(*asked, **more))
 
 
 lengths = st.one_of(st.integers(0, 9), st.just("auto"))
 engines = st.tuples(st.integers(0, 30), st.sampled_from([None, 0.0, 0.1, 0.5, 9.0]))
-stop_strings = st.lists(st.text("abc de\n\u00e9\u20ac\ufffd", min_size=1, max_size=3), max_size=2)
+stop_strings = st.lists(
+    st.text("abc de\n\u00e9\u20ac\ufffd", min_size=1, max_size=3), max_size=2
+).map(tuple)
 
 
 @given(
@@ -64,7 +65,7 @@ def test_an_answer_does_not_depend_on_the_draft(
     made: tuple[int, float | None],
     params: SamplingParams,
     length: DraftTokens,
-    stop: list[str],
+    stop: tuple[str, ...],
     max_tokens: int | None,
 ) -> None:
     seed, quirk = made
@@ -88,23 +89,18 @@ def test_a_dead_end_is_met_behind_the_same_tokens(length: DraftTokens) -> None:
     prompt, grammar, said = list(b"abc"), "a|b|", b""
     engine = ToyEngine(quirk=0.0)
     with pytest.raises(GrammarError, match="at position 5"):
-        for response in stream_generate(
-            engine, prompt, GenerateOptions(WARM, length, grammar=grammar)
-        ):
+        for response in stream(engine, prompt, WARM, length, grammar=grammar):
             said += response.text.encode()
     assert said == b"ab"
-    stopping = stream_generate(
-        engine, prompt, GenerateOptions(WARM, length, grammar=grammar, stop=("b",))
-    )
-    ended = collect(stopping)
+    ended = collect(stream(engine, prompt, WARM, length, grammar=grammar, stop=("b",)))
     assert (ended.text, ended.finish_reason, ended.tokens) == ("a", "stop", [*b"ab"])
 
 
 @given(st.integers(0, 30), lengths, stop_strings)
 def test_text_is_that_of_the_tokens_up_to_the_stop_string(
-    seed: int, length: DraftTokens, stop: list[str]
+    seed: int, length: DraftTokens, stop: tuple[str, ...]
 ) -> None:
-    responses = answer(ToyEngine(seed=seed), length=length, stop=tuple(stop))
+    responses = answer(ToyEngine(seed=seed), length=length, stop=stop)
     tokens, text = tokens_of(responses), text_of(responses)
     assert STOP_TOKEN not in tokens[:-1]
     decoded = bytes(token for token in tokens if token != STOP_TOKEN).decode("utf-8", "replace")
@@ -127,7 +123,7 @@ def test_tokens_end_with_the_one_that_completed_the_stop_string(
     text = bytes(token for token in whole if token != STOP_TOKEN).decode("utf-8", "replace")
     stop = text[10:12]
     if len(stop) == 2 and "\ufffd" not in stop:
-        tokens = tokens_of(answer(ToyEngine(seed=seed), length=length, stop=[stop]))
+        tokens = tokens_of(answer(ToyEngine(seed=seed), length=length, stop=(stop,)))
         assert bytes(tokens).endswith(stop.encode())
         assert tokens == whole[: len(tokens)]
 
@@ -135,7 +131,7 @@ def test_tokens_end_with_the_one_that_completed_the_stop_string(
 @pytest.mark.parametrize("length", [0, 4, "auto"])
 def test_the_next_turn_continues_from_a_cut_answer(length: DraftTokens) -> None:
     engine = ToyEngine()
-    first = answer(engine, "abc", length=length, stop=["a", "b"])
+    first = answer(engine, "abc", length=length, stop=("a", "b"))
     assert first[-1].finish_reason == "stop"
     longer = [*engine.encode("abc"), *tokens_of(first), *engine.encode("de")]
     second = answer(engine, longer, length=length, max_tokens=20)
@@ -215,13 +211,12 @@ def test_a_draft_length_of_zero_leaves_the_draft_alone() -> None:
 def test_stats_of_a_piece_are_those_up_to_it() -> None:
     clock = FakeClock()
     engine = ToyEngine(quirk=0.0, clock=clock)
-    stream = stream_generate(
-        engine, engine.encode("abcd"), GenerateOptions(WARM, 3, max_tokens=9), clock=clock
-    )
-    first, *_, last = stream
+    pieces = stream(engine, "abcd", WARM, 3, max_tokens=9, clock=clock)
+    first = next(pieces)
     assert (first.stats.tokens, first.stats.prompt_tokens, first.stats.rounds) == (1, 4, 1)
     assert first.stats.ttft_s == 20  # two decodes of the target: prompt and first round
-    stats = last.stats
+    stats = list(pieces)[-1].stats
+    assert first.stats.tokens == 1
     assert (stats.tokens, stats.rounds, stats.drafted, stats.accepted) == (9, 3, 6, 6)
     assert stats.accepted_at == [0, 0, 0, 2]
     assert (stats.verify_seconds, stats.draft_seconds, stats.draft_prompt_seconds) == (30, 6, 1)
@@ -236,12 +231,9 @@ def test_who_asks_hears_of_the_prompt_before_the_answer() -> None:
         heard.append(list(engine.target.tokens))
         clock.advance(100)
 
-    prompt = engine.encode("abcd")
-    stream = stream_generate(
-        engine, prompt, GenerateOptions(WARM, 3, max_tokens=9), on_prompt=hear, clock=clock
-    )
-    stats = list(stream)[-1].stats
-    assert heard == [prompt[:-1]]
+    pieces = answer(engine, "abcd", WARM, 3, max_tokens=9, on_prompt=hear, clock=clock)
+    stats = pieces[-1].stats
+    assert heard == [[*b"abc"]]
     assert stats.ttft_s == 20 and stats.prompt_seconds + stats.seconds < 100  # not its time
 
 
@@ -277,9 +269,7 @@ def test_seconds_are_all_but_the_consumers_own(
 
     monkeypatch.setattr(GenerationStats, "add", add)
     engine = SlowEngine(clock)
-    responses = stream_generate(
-        engine, engine.encode("abcd"), GenerateOptions(WARM, length, max_tokens=20), clock=clock
-    )
+    responses = stream(engine, "abcd", WARM, length, max_tokens=20, clock=clock)
     stats = collect(responses, lambda response: clock.advance(100.0)).stats
     assert stats.rounds > 2
     counted = stats.prompt_seconds + stats.draft_prompt_seconds + stats.seconds
@@ -320,12 +310,7 @@ def test_the_next_turn_adds_only_what_is_new_to_the_index(
 @pytest.mark.parametrize("quirk", [None, 0.3])
 def test_without_suffix_the_index_is_left_alone(length: DraftTokens, quirk: float | None) -> None:
     def text(engine: ToyEngine, prompt_lookup: bool) -> str:
-        prompt = engine.encode("abcabcabcabc")
-        return collect(
-            stream_generate(
-                engine, prompt, GenerateOptions(WARM, length, prompt_lookup=prompt_lookup)
-            )
-        ).text
+        return text_of(answer(engine, "abc" * 4, WARM, length, prompt_lookup=prompt_lookup))
 
     engine = ToyEngine(quirk=quirk)
     engine.prompt_lookup = object()  # type: ignore[assignment]  # any use of it would fail
@@ -342,7 +327,7 @@ def test_nothing_behind_a_stop_string_counts_as_drafted() -> None:
     stop = whole[10:13]
     for length in (1, 4, 9):
         engine = ToyEngine(seed=3, quirk=0.0)
-        last = answer(engine, length=length, max_tokens=40, stop=[stop])[-1]
+        last = answer(engine, length=length, max_tokens=40, stop=(stop,))[-1]
         assert last.finish_reason == "stop"
         stats = last.stats
         assert stats.accepted <= stats.drafted and stats.tokens <= stats.accepted + stats.rounds
@@ -354,20 +339,15 @@ def test_responses_tell_how_far_the_next_round_drafts() -> None:
     assert {r.draft_tokens for r in answer(ToyEngine(), length=0, max_tokens=20)} == {0}
     clock = FakeClock()
     engine = ToyEngine(quirk=0.0, clock=clock)
-    prompt = engine.encode("abcd")
-    perfect = stream_generate(
-        engine, prompt, GenerateOptions(WARM, "auto", max_tokens=100), clock=clock
-    )
+    perfect = stream(engine, "abcd", WARM, "auto", max_tokens=100, clock=clock)
     assert max(r.draft_tokens for r in perfect) > 6
 
 
 def test_an_error_shows_what_was_held_back() -> None:
     shown: list[str] = []
-    stream = stream_generate(
-        ToyEngine(), list(b"abc"), GenerateOptions(WARM, 4, grammar="a|b|", stop=("bc",))
-    )
+    pieces = stream(ToyEngine(), "abc", WARM, 4, grammar="a|b|", stop=("bc",))
     with pytest.raises(GrammarError):
-        collect(stream, lambda response: shown.append(response.text))
+        collect(pieces, lambda response: shown.append(response.text))
     assert "".join(shown) == "ab"
 
 
@@ -407,7 +387,7 @@ def test_a_draft_that_is_right_or_wrong(quirk: float, expected: set[str]) -> Non
     assert bool(drafted_pieces) == (quirk == 0)
 
 
-# -- thoughts ------------------------------------------------------------------------------
+# -- trees and thoughts --------------------------------------------------------------------
 
 
 def treed(engine: ToyEngine, branches: int = 3) -> ToyEngine:
@@ -424,13 +404,11 @@ def treed(engine: ToyEngine, branches: int = 3) -> ToyEngine:
     stop_strings,
 )
 def test_an_answer_does_not_depend_on_trees(
-    seed: int, params: SamplingParams, length: DraftTokens, branches: int, stop: list[str]
+    seed: int, params: SamplingParams, length: DraftTokens, branches: int, stop: tuple[str, ...]
 ) -> None:
-    plain = answer(
-        ToyEngine(quirk=None, seed=seed), "abca", params, 0, max_tokens=40, stop=tuple(stop)
-    )
+    plain = answer(ToyEngine(quirk=None, seed=seed), "abca", params, 0, max_tokens=40, stop=stop)
     engine = treed(ToyEngine(quirk=1.0, seed=seed), branches)
-    grown = answer(engine, "abca", params, length, max_tokens=40, stop=tuple(stop))
+    grown = answer(engine, "abca", params, length, max_tokens=40, stop=stop)
     assert (tokens_of(grown), text_of(grown)) == (tokens_of(plain), text_of(plain))
     stats = grown[-1].stats
     assert stats.branched <= stats.accepted <= stats.drafted
@@ -469,19 +447,17 @@ def reading(engine: ToyEngine, state: str) -> Prompt:
 def test_what_a_grammar_forms_is_the_answer_and_no_thoughts() -> None:
     engine = ToyEngine(quirk=None)
     prompt = reading(engine, "thoughts")
-    said = collect(
-        stream_generate(engine, prompt, GenerateOptions(WARM, 0, max_tokens=9, grammar="abc|e"))
-    )
+    said = collect(stream(engine, prompt, WARM, 0, max_tokens=9, grammar="abc|e"))
     assert said.reasoning == "" and len(said.text) >= 2
 
 
 @given(st.integers(0, 30), lengths, st.sampled_from([None, 0.0, 0.3, 9.0]), stop_strings)
 def test_thoughts_are_the_same_with_any_draft(
-    seed: int, length: DraftTokens, quirk: float | None, stop: list[str]
+    seed: int, length: DraftTokens, quirk: float | None, stop: tuple[str, ...]
 ) -> None:
     engines = ToyEngine(seed=seed, quirk=None), ToyEngine(seed=seed, quirk=quirk)
     plain, drafted = (
-        answer(engine, reading(engine, "thoughts"), length=each, stop=tuple(stop))
+        answer(engine, reading(engine, "thoughts"), length=each, stop=stop)
         for engine, each in zip(engines, (0, length), strict=True)
     )
     assert thoughts_of(plain) == thoughts_of(drafted)
@@ -495,11 +471,7 @@ def thoughts_of(responses: Sequence[Piece]) -> str:
 def test_thoughts_and_answer_are_collected_apart() -> None:
     engine = ToyEngine(quirk=None)
     whole = text_of(answer(engine, "abc", length=0))
-    said = collect(
-        stream_generate(
-            engine, reading(engine, "thoughts"), GenerateOptions(WARM, 0), clock=FakeClock()
-        )
-    )
+    said = collect(stream(engine, reading(engine, "thoughts"), WARM, 0))
     thoughts, _, rest = whole.partition("d")
     assert rest and (said.reasoning, said.text) == (thoughts.strip(), rest.lstrip())
     document = said.as_json()
@@ -517,7 +489,7 @@ def test_a_prompt_brings_stop_strings_of_its_own() -> None:
     engine = ToyEngine(quirk=None)
     whole = text_of(answer(engine, "abc", length=0))
     prompt = Prompt(engine.encode("abc"), Reading(engine.piece, stop=(whole[5:7],)))
-    ended = answer(engine, prompt, length=0, stop=["never said"])
+    ended = answer(engine, prompt, length=0, stop=("never said",))
     assert text_of(ended) == whole[: whole.index(whole[5:7])]
     assert ended[-1].finish_reason == "stop"
 
@@ -529,13 +501,8 @@ def test_a_conversation_of_short_answers_comes_to_draft() -> None:
     known.reading = 1.0  # seconds: 500 for the prompt, 10 for a token by plain decoding
     prompt, drafted = engine.encode("abc de" * 83), []
     for _ in range(16):
-        responses = list(
-            stream_generate(
-                engine,
-                prompt,
-                GenerateOptions(GREEDY, "auto", prompt_lookup=False, max_tokens=20),
-                clock=clock,
-            )  # fmt: skip
+        responses = answer(
+            engine, prompt, GREEDY, "auto", prompt_lookup=False, max_tokens=20, clock=clock
         )
         prompt = [*prompt, *tokens_of(responses), *b"abc"]
         drafted.append(responses[-1].stats.drafted > 0)

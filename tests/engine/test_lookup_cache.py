@@ -1,7 +1,5 @@
 """Lookup cache: answers and files kept from one start to the next, for one vocabulary."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import stat

@@ -1,7 +1,5 @@
 """Today's architectures with every kind of draft: the text is that of plain decoding."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import zlib
@@ -40,7 +38,7 @@ from tests.support.today import (
     HalfRight,
     Pair,
 )
-from tests.support.toys import FakeClock, toy_knowledge
+from tests.support.toys import FakeClock, ToyProfile
 
 pytestmark = pytest.mark.llama
 
@@ -203,7 +201,7 @@ class Talk:
         prompt = self._truth.prompt(self._name, event.turn)
         expected = self._truth.answer(self._name, event.turn, event.params)
         engine, index = self._engine, self._index
-        engine.profile._knowledge = toy_knowledge()
+        engine.profile = ToyProfile()  # type: ignore[assignment]
         engine.prompt_lookup, index.coming = index, [*prompt, *expected]
         HalfRight.coming = index.coming
         engine.draft = None if event.suffix_alone else self._draft

@@ -1,8 +1,6 @@
 """PrefixCache: the same text with less to read, in bounded memory, for any kind of model."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +19,13 @@ from localspec.core.interrupt import Cancelled
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
-from localspec.engine.loading.rollback_choice import WAYS
+from localspec.engine.loading.rollback_choice import STRATEGIES
 from localspec.engine.prefix_cache import WORTH_KEEPING, PrefixCache, default_limit
 from localspec.llama.cache.copies import Copy, ReusableLengths
 from localspec.llama.heads.opening import open_head
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
-from tests.support.real_pair import GREEDY, TinyFiles, fresh, generate, options, random_ids
-from tests.support.tiny_models import write_tiny_model
+from tests.support.real_pair import GREEDY, fresh, generate, options, random_ids
 from tests.support.toys import ReplayingToy, ToyEngine
 
 PLENTY = 2**30
@@ -188,8 +185,7 @@ def test_target_and_draft_must_fit_together(limit: int, sentences: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("free", "limit"),
-    [(None, 2**30), (0, 0), (2**32, 2**30), (2**35, 2**33), (2**40, 2**33)],
+    ("free", "limit"), [(None, 2**30), (0, 0), (2**32, 2**30), (2**35, 2**33), (2**40, 2**33)]
 )
 def test_the_default_is_a_share_of_what_is_free(free: int | None, limit: int) -> None:
     assert default_limit(free) == limit
@@ -300,7 +296,7 @@ def test_the_text_is_the_same_and_the_bytes_are_bounded(
         tokens, _ = say(cache, slots[slot], prompt, 3, 6)
         assert tokens == alone(prompt, 6)
         assert cache.n_bytes <= limit
-        kept = cache._kept
+        kept = cache._states
         for a in kept:
             others = [b for b in kept if b is not a and b.role == a.role]
             assert not any(b.serves(a.tokens) == len(a.tokens) for b in others)
@@ -371,18 +367,6 @@ def test_the_bundled_pair_in_two_chats(demo_files: tuple[Path, Path]) -> None:
             assert i < 2 or cached > len(prompt) - 40
 
 
-@pytest.fixture(params=["sliding", "recurrent"])
-def forgetful(request: pytest.FixtureRequest, tiny: TinyFiles, tmp_path: Path) -> Iterator[Engine]:
-    """A model that cannot return to any earlier token."""
-    path = tiny.recurrent
-    if request.param == "sliding":
-        path = write_tiny_model(
-            tmp_path / "sliding.gguf", seed=2, layers=4, window=16, context_length=4096
-        )
-    with Engine.load(options(path, ctx_size=2048, ubatch_size=64)) as engine:
-        yield engine
-
-
 @pytest.mark.llama
 def test_models_that_cannot_go_back(forgetful: Engine) -> None:
     begins = [random_ids(700, seed=seed) for seed in (1, 2)]
@@ -407,7 +391,7 @@ def test_where_a_state_can_return_to_is_known_beforehand(forgetful: Engine, leng
 
 @pytest.mark.llama
 @pytest.mark.parametrize("heads", [False, True])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", STRATEGIES)
 def test_a_hybrid_returns_to_the_ends_of_its_prompts(
     architecture: Callable[[str], Path], way: str, heads: bool
 ) -> None:
@@ -430,7 +414,7 @@ def test_a_hybrid_returns_to_the_ends_of_its_prompts(
 
 
 @pytest.mark.llama
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", STRATEGIES)
 def test_a_hybrid_knows_where_it_can_return_to(
     architecture: Callable[[str], Path], way: str
 ) -> None:

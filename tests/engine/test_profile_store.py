@@ -1,7 +1,5 @@
 """Profiles: what was learnt comes back for the same pair, and nonsense does not."""
 
-from __future__ import annotations
-
 import json
 import os
 import time
@@ -16,11 +14,11 @@ from localspec.engine.engine import Engine
 from localspec.metadata.header import read_header
 from localspec.speculative.control.pair_profile import PairProfile
 from tests.support.real_pair import TinyFiles, options
-from tests.support.toys import toy_knowledge
+from tests.support.toys import toy_profile
 
 
 def learnt() -> PairProfile:
-    known = toy_knowledge()
+    known = toy_profile()
     for right in (True, True, False):
         known.of("draft model, greedy").observe(1.5, right)
     return known
@@ -155,7 +153,7 @@ def test_a_folder_that_may_not_be_entered_is_told(
                 engine.profile.forget()
             engine.profile.introduce(said.append)
     assert "New on this machine" in said[0]
-    assert "cannot be kept for the next time" in said[1] and "Permission denied" in said[1]
+    assert "cannot be saved for the next time" in said[1] and "Permission denied" in said[1]
 
 
 @pytest.mark.llama
@@ -168,7 +166,7 @@ def test_a_file_in_place_of_the_folder_is_told(
     with Engine.load(options(tiny.target), options(tiny.draft)) as engine:
         engine.profile.forget()
         engine.profile.introduce(said.append)
-    assert "cannot be kept for the next time" in said[1] and "Not a directory" in said[1]
+    assert "cannot be saved for the next time" in said[1] and "Not a directory" in said[1]
 
 
 @pytest.mark.llama

@@ -1,7 +1,5 @@
 """A prompt that was read once: the same text, with what the files hold and whatever they hold."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,14 +13,13 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine import prompt_cache
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
-from localspec.engine.loading.rollback_choice import WAYS
+from localspec.engine.loading.rollback_choice import STRATEGIES
 from localspec.engine.prompt_cache import PromptCache
 from localspec.llama.heads.opening import open_head
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from tests.support.command import interrupt_decode
 from tests.support.real_pair import GREEDY, TinyFiles, fresh, generate, options, random_ids
-from tests.support.tiny_models import write_tiny_model
 
 pytestmark = pytest.mark.llama
 
@@ -98,7 +95,7 @@ def test_a_file_for_another_draft_serves_the_target(
     with Engine.load(options(tiny.target), options(tiny.target)) as other:
         answer, said = start(other, tmp_path / "cache", length=4)
     assert answer.stats.cached_tokens == 299
-    assert "cache.draft cannot be used: it belongs to another model, Tiny; it is" in said[0]
+    assert "cache.draft cannot be used: it belongs to another model, Tiny; it will" in said[0]
     assert len(said) == 2 and said[1].startswith("Prompt cache: ")
 
 
@@ -133,7 +130,7 @@ def test_a_damaged_file_is_told_and_written_anew(
     assert answer.stats.cached_tokens == 0
     assert answer.tokens == fresh(engine, PROMPT).tokens
     assert said[0].startswith(f"The prompt cache {path} cannot be used: it is ")
-    assert said[0].endswith("; it is written anew.")
+    assert said[0].endswith("; it will be overwritten.")
     assert start(engine, path)[0].stats.cached_tokens == 299
 
 
@@ -198,18 +195,6 @@ def test_a_file_that_cannot_be_written_is_told(
     ]
 
 
-@pytest.fixture(params=["sliding", "recurrent"])
-def forgetful(request: pytest.FixtureRequest, tiny: TinyFiles, tmp_path: Path) -> Iterator[Engine]:
-    """A model that cannot return to any earlier token."""
-    path = tiny.recurrent
-    if request.param == "sliding":
-        path = write_tiny_model(
-            tmp_path / "sliding.gguf", seed=2, layers=4, window=16, context_length=4096
-        )
-    with Engine.load(options(path, ctx_size=2048)) as engine:
-        yield engine
-
-
 @pytest.mark.parametrize(
     ("prompt", "saved"),
     [(PROMPT, True), (PROMPT + random_ids(50, seed=2), True),
@@ -239,7 +224,7 @@ def recurrent(architecture: Callable[[str], Path], way: str, *, heads: bool) -> 
 
 
 @pytest.mark.parametrize("heads", [False, True])
-@pytest.mark.parametrize(("wrote", "reads"), [(a, b) for a in WAYS for b in WAYS])
+@pytest.mark.parametrize(("wrote", "reads"), [(a, b) for a in STRATEGIES for b in STRATEGIES])
 def test_a_recurrent_state_comes_back_in_any_way_of_rolling_back(
     architecture: Callable[[str], Path], tmp_path: Path, wrote: str, reads: str, heads: bool
 ) -> None:
@@ -267,10 +252,10 @@ def test_a_file_of_a_target_serves_it_with_its_heads_and_without(
     architecture: Callable[[str], Path], tmp_path: Path
 ) -> None:
     for wrote, path in ((False, tmp_path / "plain"), (True, tmp_path / "heads")):
-        with recurrent(architecture, WAYS[0], heads=wrote) as engine:
+        with recurrent(architecture, STRATEGIES[0], heads=wrote) as engine:
             prompt = engine.encode_text("the thing that is said " * 8)
             expected = start(engine, path, prompt)[0].tokens
-        with recurrent(architecture, WAYS[0], heads=not wrote) as engine:
+        with recurrent(architecture, STRATEGIES[0], heads=not wrote) as engine:
             again, said = start(engine, path, prompt)
             assert again.tokens == expected and said == []
             assert again.stats.prompt_tokens == 1

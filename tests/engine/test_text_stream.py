@@ -1,7 +1,5 @@
 """Text stream: chunking never changes the text, stop strings never leak."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -18,12 +18,12 @@ from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.drafters import MODEL
 from tests.support.exports import facts_of, model
 from tests.support.head_files import dflash_bytes, header_of, target_bytes
-from tests.support.toys import toy_knowledge
+from tests.support.toys import toy_profile
 
 
 def learn(headers: list[ModelHeader], right: int) -> None:
     """Keep a profile of these models in which so many of four drafted tokens were right."""
-    known = toy_knowledge()
+    known = toy_profile()
     for i in range(400):
         known.of(f"{MODEL}, greedy").observe(2.0, i % 4 < right)
     profile_store.save(profile_store.profile_path(headers, {}), known)

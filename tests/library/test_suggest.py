@@ -29,7 +29,7 @@ from tests.support import zoo
 from tests.support.gguf_files import Tensor, model_keys, model_tensors, words, write_gguf
 from tests.support.head_files import WIDTH, dflash_bytes, header_of, mtp_bytes, target_bytes
 from tests.support.model_folders import models_here, zoo_header
-from tests.support.toys import toy_knowledge
+from tests.support.toys import toy_profile
 from tests.support.trimmed_files import trimmed_keys, write_trimmed
 
 WORDS = words(300)
@@ -293,7 +293,7 @@ def test_only_smaller_models_that_can_be_read_are_looked_at(
 
 def test_what_was_measured_here_counts(in_zoo: zoo.Zoo) -> None:
     target, draft = zoo_header("Qwen3-8B"), zoo_header("Jan-v1-4B")
-    known = toy_knowledge()
+    known = toy_profile()
     for _ in range(200):
         known.of("draft model, greedy").observe(1.5, True)
     profile_store.save(profile_store.profile_path([target, draft], {}), known)

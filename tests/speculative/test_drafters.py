@@ -1,7 +1,5 @@
 """Drafters: what a model drafter proposes, what it reads, and where it keeps silent."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
@@ -15,9 +13,8 @@ from numpy.typing import NDArray
 from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.drafters import MODEL, RUNNERS_UP, ModelDrafter
 from localspec.speculative.sampling.sampler import Sampler
-from tests.support.toys import ToyModel, WatchedList, never_stop
+from tests.support.toys import GREEDY, ToyModel, WatchedList, never_stop
 
-GREEDY = Sampler(SamplingParams(temperature=0))
 WARM = Sampler(SamplingParams(temperature=1, repeat_penalty=1.2, seed=5))
 
 

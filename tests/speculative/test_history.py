@@ -1,7 +1,5 @@
 """AnswerHistory: what followed an n-gram last is proposed, within bounds, whatever is held."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 from hypothesis import given

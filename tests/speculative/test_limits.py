@@ -1,7 +1,5 @@
 """Limits: they are what an exhaustive search and the real loop find."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -10,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.control.controllers import FixedLength, NoDraft
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.limits import (
@@ -27,9 +24,7 @@ from localspec.speculative.limits import (
     usual_best,
     usual_gain,
 )
-from localspec.speculative.loop import generate_rounds, prefill
-from localspec.speculative.sampling.sampler import Sampler
-from tests.support.toys import FakeClock, ToyModel, never_stop
+from tests.support.toys import GREEDY, FakeClock, ToyModel, emitted, never_stop, start_answer
 
 VERIFY = [1.0, 1.6, 1.3, 2.5, 2.6, 2.1]  # a staircase that falls, too
 texts = st.lists(st.booleans(), min_size=1, max_size=9)
@@ -72,18 +67,13 @@ def test_no_fixed_length_beats_the_best(agreed: list[bool], length: int, step: f
 
 @pytest.mark.parametrize("length", [0, 1, 3, 5])
 def test_the_loop_takes_as_long_as_foretold(length: int) -> None:
-    greedy, clock, prompt = Sampler(SamplingParams(temperature=0)), FakeClock(), [1, 2]
+    clock, prompt = FakeClock(), [1, 2]
     target = ToyModel(n_ctx=256, clock=clock, seconds=10.0, seconds_per_token=1.0)
     draft = ToyModel(n_ctx=256, quirk=0.5, clock=clock, seconds=2.0)
-    drafter = ModelDrafter(draft, greedy, 16, never_stop)
-    prefill(target, prompt, clock)
+    drafter = ModelDrafter(draft, GREEDY, 16, never_stop)
     controller = FixedLength(drafter, length, clock) if length else NoDraft()
-    rounds = list(
-        generate_rounds(
-            target, controller, greedy, prompt, max_tokens=80, is_stop=never_stop, clock=clock
-        )
-    )
-    text = [token for each in rounds for token in each.tokens]
+    rounds = list(start_answer(target, controller, prompt, 80, clock=clock))
+    text = emitted(rounds)
     context = [*prompt, *text]
     oracle = ToyModel(n_ctx=256, quirk=0.5)
     agreed = [int(oracle.row(context[: 2 + i]).argmax()) == text[i] for i in range(len(text))]

@@ -1,7 +1,5 @@
 """The loop: drafting never changes the text, and nothing is overrun, lost or decoded twice."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,28 +15,22 @@ from localspec.speculative import loop
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
 from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.drafters import ModelDrafter
-from localspec.speculative.loop import (
-    Controller,
-    DraftStatus,
-    Proposal,
-    Round,
-    generate_rounds,
-    prefill,
-)
+from localspec.speculative.loop import Controller, Proposal, Round, generate_rounds, prefill
 from localspec.speculative.prefix import common_prefix
 from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.sampler import Sampler
 from tests.support.toys import (
+    GREEDY,
     FakeClock,
     ReplayingToy,
     ToyModel,
     ToyTree,
     WatchedList,
+    emitted,
     never_stop,
-    toy_knowledge,
+    start_answer,
+    toy_profile,
 )
-
-GREEDY = Sampler(SamplingParams(temperature=0))
 
 params_strategy = st.builds(
     SamplingParams,
@@ -70,7 +62,7 @@ all_params = st.builds(
 )
 
 
-class Guesser:
+class Guesser(Controller):
     """Proposes ids that have nothing to do with the text, now and then fewer than allowed."""
 
     def __init__(self, ids: Callable[[int], int], length: int, fewer: int = 0) -> None:
@@ -78,21 +70,11 @@ class Guesser:
         self._fewer = fewer
         self.length = length
 
-    status = DraftStatus.DRAFTING
-    plain_seconds = 0.0
-    drafts_at_once = False
-
-    def begin_answer(self) -> None:
-        """Every answer is alike."""
-
     def propose(self, context: Sequence[int], limit: int) -> Proposal:
         count = max(0, min(limit, self.length) - self._fewer * (len(context) % 2))
         return Proposal(
             tuple(self._ids(len(context) + i) for i in range(count)), ("guess",) * count
         )
-
-    def observe(self, outcome: Round) -> None:
-        """Guessing learns nothing."""
 
 
 def experienced(rng: random.Random) -> PairProfile:
@@ -148,7 +130,7 @@ class Scene:
             index = rng.choice([None, PromptLookup()])
             known, clock = experienced(rng), self._clock(rng)
             return Adaptive(known, clock, drafter, index, tree=target.tree), model
-        if self.length == "suffix":
+        if self.length == "lookup":
             return Adaptive(experienced(rng), self._clock(rng), None, PromptLookup()), None
         return FixedLength(drafter, length, float, target.tree), model
 
@@ -162,12 +144,9 @@ class Scene:
         self, target: ToyModel, drafter: Controller, prompt: Sequence[int] | None = None
     ) -> Iterator[Round]:
         """Prefill and rounds on a target that may hold anything."""
-        prompt = list(self.prompt if prompt is None else prompt)
-        drafter.begin_answer()
-        row = prefill(target, prompt, float).row
-        return generate_rounds(
-            target, drafter, Sampler(self.params), prompt,
-            max_tokens=self.max_tokens, is_stop=self.is_stop, clock=float, row=row,
+        return start_answer(
+            target, drafter, list(self.prompt if prompt is None else prompt), self.max_tokens,
+            sampler=Sampler(self.params), is_stop=self.is_stop,
         )  # fmt: skip
 
     def expected(self, prompt: Sequence[int] | None = None) -> tuple[list[int], str | None]:
@@ -207,10 +186,6 @@ def scenes(draw: st.DrawFn) -> Scene:
     )
 
 
-def emitted(rounds: Sequence[Round]) -> list[int]:
-    return [token for each in rounds for token in each.tokens]
-
-
 @given(scenes())
 def test_drafting_never_changes_the_text(scene: Scene) -> None:
     target = scene.target()
@@ -245,7 +220,7 @@ def test_figures_of_a_round_agree_with_its_tokens(scene: Scene) -> None:
 def test_no_token_of_the_text_is_decoded_twice(scene: Scene) -> None:
     target = scene.target()
     drafter, draft = scene.draft(target)
-    text = [*scene.prompt, *emitted(list(scene.start(target, drafter)))]
+    text = [*scene.prompt, *emitted(scene.start(target, drafter))]
     # A draft that drafted farther than was verified may have to decode a token again as pending;
     # one whose window moves reads what stays in view again.
     again = scene.length == "auto" or scene.draft_n_ctx < scene.n_ctx + 8
@@ -262,19 +237,19 @@ def test_abandoned_and_continued_equals_from_scratch(
     target = scene.target()
     drafter, _ = scene.draft(target)
     rounds = scene.start(target, drafter)
-    context = [*scene.prompt, *emitted(list(islice(rounds, heard)))]
+    context = [*scene.prompt, *emitted(islice(rounds, heard))]
     rounds.close()  # type: ignore[attr-defined]
     longer = [*context, *more]
     if len(longer) < scene.n_ctx:
         expected, _ = scene.expected(longer)
-        assert emitted(list(scene.start(target, drafter, longer))) == expected
+        assert emitted(scene.start(target, drafter, longer)) == expected
 
 
 @given(scenes(), st.data())
 def test_an_edited_prompt_reuses_what_is_equal(scene: Scene, data: st.DataObject) -> None:
     target = scene.target()
     drafter, _ = scene.draft(target)
-    text = [*scene.prompt, *emitted(list(scene.start(target, drafter)))]
+    text = [*scene.prompt, *emitted(scene.start(target, drafter))]
     cut = data.draw(st.integers(0, min(len(text), scene.n_ctx - 2)))
     edited = [*text[:cut], 1]
     held = common_prefix(target.tokens, edited)
@@ -282,7 +257,7 @@ def test_an_edited_prompt_reuses_what_is_equal(scene: Scene, data: st.DataObject
     assert report.cached == min(held, cut)
     assert report.tokens + report.cached + 1 == len(edited)
     expected, _ = scene.expected(edited)
-    assert emitted(list(scene.start(target, drafter, edited))) == expected
+    assert emitted(scene.start(target, drafter, edited)) == expected
 
 
 @given(scenes(), st.integers(1, 9))
@@ -290,46 +265,15 @@ def test_a_perfect_draft_is_always_accepted(scene: Scene, length: int) -> None:
     target = scene.target()
     # With room for all of the text and some drafts, so that it sees what the target sees.
     twin = ToyModel(n_vocab=scene.n_vocab, n_ctx=scene.n_ctx + 8, seed=scene.seed)
-    sampler = Sampler(scene.params)
-    drafter = ModelDrafter(twin, sampler, target.n_vocab, scene.is_stop)
-    prefill(target, scene.prompt, float)
-    rounds = list(
-        generate_rounds(
-            target,
-            FixedLength(drafter, length, float),
-            sampler,
-            scene.prompt,
-            max_tokens=scene.max_tokens,
-            is_stop=scene.is_stop,
-            clock=float,
-        )  # fmt: skip
-    )
+    drafter = ModelDrafter(twin, Sampler(scene.params), target.n_vocab, scene.is_stop)
+    rounds = list(scene.start(target, FixedLength(drafter, length, float)))
     assert all(each.accepted == each.drafted for each in rounds)
     assert all(each.drafted == length for each in rounds[1:-1])
 
 
-def run(
-    target: ToyModel,
-    controller: Controller,
-    prompt: Sequence[int],
-    *,
-    max_tokens: int = 30,
-    stops: Sequence[int] = (),
-    clock: Callable[[], float] = float,
-) -> list[Round]:
+def run(*asked: Any, stops: Sequence[int] = (), **more: Any) -> list[Round]:
     """A greedy answer."""
-    prefill(target, prompt, clock)
-    return list(
-        generate_rounds(
-            target,
-            controller,
-            GREEDY,
-            prompt,
-            max_tokens=max_tokens,
-            is_stop=lambda token: token in stops,
-            clock=clock,
-        )  # fmt: skip
-    )
+    return list(start_answer(*asked, is_stop=stops.__contains__, **more))
 
 
 def fixed(model: ToyModel, length: int = 4, clock: Callable[[], float] = float) -> FixedLength:
@@ -338,19 +282,14 @@ def fixed(model: ToyModel, length: int = 4, clock: Callable[[], float] = float) 
 
 @pytest.mark.parametrize(("quirk", "low", "high"), [(0.0, 1, 1), (0.1, 0.6, 0.99), (9, 0, 0.3)])
 def test_acceptance_follows_the_quality_of_the_draft(quirk: float, low: float, high: float) -> None:
-    rounds = run(ToyModel(n_ctx=512), fixed(ToyModel(n_ctx=512, quirk=quirk)), [1],
-                 max_tokens=400)  # fmt: skip
+    rounds = run(ToyModel(n_ctx=512), fixed(ToyModel(n_ctx=512, quirk=quirk)), [1], 400)
     rate = sum(each.accepted for each in rounds) / sum(each.drafted for each in rounds)
     assert low <= rate <= high
 
 
 def test_the_first_round_does_not_wait_for_the_draft() -> None:
-    target, draft = ToyModel(), ToyModel()
-    prefill(target, [1, 2, 3], float)
-    rounds = generate_rounds(
-        target, fixed(draft), GREEDY, [1, 2, 3],
-        max_tokens=9, is_stop=never_stop, clock=float,
-    )  # fmt: skip
+    draft = ToyModel()
+    rounds = start_answer(ToyModel(), fixed(draft), [1, 2, 3], 9)
     assert next(rounds).drafted == 0
     assert draft.calls == []
     assert next(rounds).drafted == 4
@@ -396,23 +335,6 @@ def test_ids_that_the_target_lacks_are_cut() -> None:
     assert sum(each.drafted for each in rounds) > 0
 
 
-@pytest.mark.parametrize(
-    ("n_ctx", "max_tokens", "count", "reason"),
-    [
-        (64, 5, 5, "length"),
-        (64, 1, 1, "length"),
-        (10, 99, 7, "context"),
-        (10, 7, 7, "length"),
-        (10, 8, 7, "context"),
-        (4, 99, 1, "context"),
-    ],
-)
-def test_where_the_text_ends(n_ctx: int, max_tokens: int, count: int, reason: str) -> None:
-    target = ToyModel(n_ctx=n_ctx)
-    rounds = run(target, fixed(ToyModel()), [1, 2, 3], max_tokens=max_tokens)
-    assert (len(emitted(rounds)), rounds[-1].finish_reason) == (count, reason)
-
-
 def test_a_draft_is_never_longer_than_what_may_still_be_emitted() -> None:
     draft = ToyModel()
     rounds = run(ToyModel(), fixed(draft, 9), [1, 2], max_tokens=6)
@@ -428,17 +350,7 @@ def test_seconds_are_told_apart() -> None:
     prompt = [1, 2, 3, 4, 5]
     report = prefill(target, prompt, clock)
     assert (report.seconds, report.tokens, report.cached) == (100, 4, 0)
-    rounds = list(
-        generate_rounds(
-            target,
-            fixed(draft, 4, clock),
-            GREEDY,
-            prompt,
-            max_tokens=11,
-            is_stop=never_stop,
-            clock=clock,
-        )  # fmt: skip
-    )
+    rounds = run(target, fixed(draft, 4, clock), prompt, 11, clock=clock)
     assert all(each.verify_seconds == 100 for each in rounds)
     assert all(each.seconds == each.draft_seconds + each.verify_seconds for each in rounds)
     # The draft reads five tokens of prompt once: the sixth is pending.
@@ -464,10 +376,7 @@ def test_no_round_walks_over_the_text(
     for width in (1, 33):
         known.verify.observe(width, 0, 10.0)
         known.draft.observe(width, 0, step)
-    controllers: dict[str, Controller] = {
-        "plain": NoDraft(),
-        "fixed": FixedLength(drafter, 4, clock),
-    }
+    controllers = {"plain": NoDraft(), "fixed": FixedLength(drafter, 4, clock)}
     controller = controllers.get(kind) or Adaptive(known, clock, drafter, PromptLookup())
     prompt, made = [(i * i + i // 7) % 16 for i in range(600)], list[WatchedList]()
 
@@ -476,10 +385,7 @@ def test_no_round_walks_over_the_text(
         return made[-1]
 
     monkeypatch.setattr(loop, "list", watched, raising=False)
-    prefill(target, prompt, clock)
-    rounds = generate_rounds(
-        target, controller, sampler, prompt, max_tokens=300, is_stop=never_stop, clock=clock
-    )
+    rounds = start_answer(target, controller, prompt, 300, sampler=sampler, clock=clock)
     touched = [made[-1].take_touched() for _ in rounds]
     # The index and the draft read the prompt when they first need it, and compare it once.
     assert len(touched) > 20
@@ -541,16 +447,8 @@ def test_a_prompt_of_which_only_the_last_token_is_unread_leaves_it_to_the_first_
 def test_what_is_read_again_changes_no_text(length: int, quirk: int, max_tokens: int) -> None:
     said, rounds = [], []
     for target in (ToyModel(n_ctx=64), ReplayingToy(n_ctx=64)):
-        draft = ModelDrafter(ToyModel(quirk=quirk / 4), GREEDY, 16, never_stop)
-        controller = FixedLength(draft, length, FakeClock())
-        prefill(target, [1, 2, 3], FakeClock())
-        rounds = [
-            *generate_rounds(
-                target, controller, GREEDY, [1, 2, 3], max_tokens=max_tokens,
-                is_stop=never_stop, clock=FakeClock(),
-            )
-        ]  # fmt: skip
-        said.append([token for outcome in rounds for token in outcome.tokens])
+        rounds = run(target, fixed(ToyModel(quirk=quirk / 4), length), [1, 2, 3], max_tokens)
+        said.append(emitted(rounds))
     assert said[0] == said[1]
     widths = [width for width, rows in target.calls if rows]
     assert [outcome.width for outcome in rounds] == widths
@@ -572,16 +470,12 @@ def test_a_prompt_is_whole_before_its_answer() -> None:
 def test_a_draft_that_reads_along_drafts_in_the_first_round(reads_along: bool) -> None:
     target, draft = ToyModel(), ToyModel()
     draft.reads_along = reads_along
-    prefill(target, [1, 2, 3], FakeClock())
     drafter = ModelDrafter(draft, GREEDY, 16, never_stop)
     for controller in (
         FixedLength(drafter, 3, FakeClock()),
-        Adaptive(toy_knowledge(), FakeClock(), drafter),
+        Adaptive(toy_profile(), FakeClock(), drafter),
     ):
-        rounds = generate_rounds(
-            target, controller, GREEDY, [1, 2, 3], max_tokens=9, is_stop=never_stop,
-            clock=FakeClock(),
-        )  # fmt: skip
+        rounds = start_answer(target, controller, [1, 2, 3], 9)
         assert controller.drafts_at_once == reads_along
         assert (next(rounds).drafted > 0) == reads_along
         target.truncate(2)

@@ -1,7 +1,5 @@
 """Common prefixes: as if all was compared, for lists that grow, change and are seen in part."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import given

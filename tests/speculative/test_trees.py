@@ -1,7 +1,5 @@
 """Trees of candidates: any tree gives the same text, and the cache holds nothing but that."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 
@@ -15,33 +13,27 @@ from localspec.speculative.control.controllers import Adaptive, FixedLength, NoD
 from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.control.valuation import Valuation
 from localspec.speculative.drafters import MODEL, RUNNERS_UP, ModelDrafter
-from localspec.speculative.loop import (
-    Controller,
-    DraftStatus,
-    Proposal,
-    Round,
-    TokenSampler,
-    generate_rounds,
-    prefill,
-)
+from localspec.speculative.loop import Controller, Proposal, Round, TokenSampler
 from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.constrained import ConstrainedSampler
 from localspec.speculative.sampling.sampler import Sampler
-from tests.speculative.test_loop import Scene, emitted, scenes
+from tests.speculative.test_loop import Scene, scenes
 from tests.support.toys import (
+    GREEDY,
     ContractBroken,
     FakeClock,
     SlotConstraint,
     ToyModel,
     ToyTree,
+    emitted,
     never_stop,
+    start_answer,
 )
 
-GREEDY = Sampler(SamplingParams(temperature=0))
 Oracle = Callable[[Sequence[int]], int]
 
 
-class Gardener:
+class Gardener(Controller):
     """Grows any trees: each candidate follows a random one, and is often what will be said.
 
     ``grown`` keeps them with what became of them; a candidate's source is its row.
@@ -55,12 +47,7 @@ class Gardener:
         self.grown: list[tuple[Proposal, Round]] = []
         self._latest = Proposal()
 
-    status = DraftStatus.DRAFTING
-    plain_seconds = 0.0
     drafts_at_once = True
-
-    def begin_answer(self) -> None:
-        """Every answer is alike."""
 
     def propose(self, context: list[int], limit: int) -> Proposal:
         texts, taken, parents = [list(context)], set[tuple[int, int]](), list[int]()
@@ -93,13 +80,10 @@ def told(
     clock: Callable[[], float] = float,
 ) -> list[Round]:
     """The rounds of an answer, after each of which the cache holds all but the last token."""
-    controller.begin_answer()
-    row = prefill(target, prompt, float).row
     text, rounds = list(prompt), list[Round]()
-    for each in generate_rounds(
-        target, controller, sampler, prompt, max_tokens=max_tokens, is_stop=is_stop, clock=clock,
-        row=row,
-    ):  # fmt: skip
+    for each in start_answer(
+        target, controller, prompt, max_tokens, sampler=sampler, is_stop=is_stop, clock=clock
+    ):
         rounds.append(each)
         text += each.tokens
         assert target.tokens == text[:-1]
@@ -202,27 +186,18 @@ def test_a_grammar_is_obeyed_in_trees(
     assert grown == plain
 
 
-class Once:
+class Once(Controller):
     """Proposes one tree, and then nothing."""
 
     def __init__(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
         sources = tuple(str(row) for row in range(1, 1 + len(tokens)))
         self._proposal = Proposal(tuple(tokens), sources, parents=tuple(parents))
 
-    length = 0
-    status = DraftStatus.DRAFTING
-    plain_seconds = 0.0
     drafts_at_once = True
-
-    def begin_answer(self) -> None:
-        """There is one answer."""
 
     def propose(self, context: list[int], limit: int) -> Proposal:
         proposal, self._proposal = self._proposal, Proposal()
         return proposal
-
-    def observe(self, outcome: Round) -> None:
-        """It learns nothing."""
 
 
 def grafted(target: ToyModel) -> ToyModel:

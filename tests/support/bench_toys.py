@@ -1,13 +1,7 @@
 """A toy engine that rounds by the width of its passes, and short ways to measure with it."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from localspec.bench.comparison import Comparison
 from localspec.bench.figures import Figures
@@ -15,62 +9,15 @@ from localspec.bench.plan import BenchPlan, Variant
 from localspec.bench.run import run_bench
 from localspec.core.config import DraftTokens
 from localspec.core.sampling_params import SamplingParams
-from localspec.speculative.loop import ALONE
-from tests.support.toys import ToyEngine, ToyModel
-
-
-class RoundingTarget:
-    """A toy target that rounds: ``noise`` is added by width of pass, the last also beyond."""
-
-    def __init__(self, exact: ToyModel, noise: Sequence[float]) -> None:
-        self.min_width = 1
-        self.widths: list[int] = []
-        self.n_ctx, self.n_vocab = exact.n_ctx, exact.n_vocab
-        self.truncate = exact.truncate
-        self._exact = exact
-        self._noise = noise
-
-    pending = 0
-    block_size: int | None = None
-    reads_along = False
-    gives_prompt_row = False
-    batch_share = ALONE
-    tree = None
-
-    def checkpoint(self) -> None:
-        self._exact.checkpoint()
-
-    @property
-    def tokens(self) -> list[int]:
-        return self._exact.tokens
-
-    def decode(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
-        width = max(len(tokens), self.min_width)
-        self.widths.append(width)
-        logits = self._exact.decode(tokens, rows)
-        shift = self._noise[min(width, len(self._noise)) - 1] if self._noise else 0.0
-        turned = np.array([np.roll(row, 1) for row in logits], np.float32).reshape(logits.shape)
-        return logits + np.float32(shift) * turned
+from tests.support.toys import ToyEngine
 
 
 class BenchToy(ToyEngine):
-    """A toy engine over a `RoundingTarget`; `widened` as the real one means it."""
-
-    target: RoundingTarget  # type: ignore[assignment]
+    """A toy engine whose target rounds by the width of its passes."""
 
     def __init__(self, *, noise: Sequence[float] = (), **options: Any) -> None:
         super().__init__(**options)
-        self.target = RoundingTarget(self.target, noise)  # type: ignore[arg-type]
-
-    @property
-    def min_width(self) -> int:
-        return self.target.min_width
-
-    @contextmanager
-    def widened(self, width: int) -> Iterator[None]:
-        before, self.target.min_width = self.target.min_width, width
-        yield
-        self.target.min_width = before
+        self.target.noise = noise
 
 
 def compare(engine: Any, prompts: Sequence[Sequence[int]], plan: BenchPlan) -> Comparison:

@@ -4,11 +4,8 @@ ASCII codes are its tokens, so that a text has exactly one way to be tokens and 
 turn can serve the next one.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 from localspec.chat.answer import Piece
 from localspec.chat.message import Message
@@ -16,53 +13,24 @@ from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 from localspec.llama.vocabulary.token_rules import require_known_tokens
-from localspec.speculative.control.conversations import Conversations
-from localspec.speculative.history import AnswerHistory
 from localspec.speculative.loop import ALONE
-from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.logit_changes import NO_RULES, TokenRules
-from tests.support.toys import SlotConstraint, ToyModel, ToyProfile
-
-STOP = 128
+from tests.support.toys import ToyEngine
 
 
-class ChatToy:
+class ChatToy(ToyEngine):
     """A ChatEngine over two ToyModels, which remembers what it was asked."""
 
-    def __init__(
-        self,
-        *,
-        quirk: float | None = 0.3,
-        n_ctx: int = 512,
-        common: bytes = b"abc de",
-    ) -> None:
-        def model(quirk: float) -> ToyModel:
-            return ToyModel(n_vocab=STOP + 1, n_ctx=n_ctx, quirk=quirk, favoured=[*common])
+    stop, stop_text = 128, b""
 
-        self.profile = ToyProfile()
-        self.prompt_lookup = PromptLookup()
-        self.history: AnswerHistory | None = None
-        self.conversations = Conversations()
-        self.target = model(0.0)
-        self.draft = None if quirk is None else model(quirk)
+    def __init__(
+        self, *, quirk: float | None = 0.3, n_ctx: int = 512, common: bytes = b"abc de"
+    ) -> None:
+        super().__init__(quirk=quirk, n_ctx=n_ctx, common=common)
         self.asked: list[list[Message]] = []
 
-    can_roll_back = True
-
-    def answering(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    def is_stop(self, token: int) -> bool:
-        return token == STOP
-
-    def constraint(self, grammar: str, start: int, *, endless: bool = False) -> SlotConstraint:
-        return SlotConstraint(grammar.encode().split(b"|"), start, STOP)
-
-    def piece(self, token: int) -> bytes:
-        return b"" if token == STOP else bytes([token])
-
     def token_rules(self, params: SamplingParams) -> TokenRules:
-        require_known_tokens(params, STOP + 1)
+        require_known_tokens(params, self.stop + 1)
         return NO_RULES
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:

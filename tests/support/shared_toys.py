@@ -1,7 +1,5 @@
 """A context of several sequences made of toys, and slots on it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -11,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.errors import EngineError
-from localspec.engine.slots.batch_scheduler import BatchScheduler, Part
+from localspec.engine.slots.batch_scheduler import BatchScheduler
+from localspec.engine.slots.llama_context import BatchEntry, SharedContext
 from localspec.engine.slots.slot import Slot, make_slots
 from localspec.llama.cache.copies import ReusableLengths
 from localspec.speculative.loop import Logits
@@ -20,11 +19,11 @@ from tests.support.toys import ContractBroken, FakeClock, ToyEngine, ToyModel
 N_VOCAB = 257
 
 
-class ToyContext:
+class ToyContext(SharedContext):
     """A `ToyModel` for each sequence; what a pass gave is spoilt by the next, as in llama.cpp.
 
     ``passes`` holds the sequences, tokens and rows of each pass. Passes that read a token of
-    ``refused`` fail, after a part of them was read. Meanwhile no other pass may be made.
+    ``refused`` fail, after a entry of them was read. Meanwhile no other pass may be made.
     """
 
     n_vocab = N_VOCAB
@@ -51,38 +50,43 @@ class ToyContext:
         self._reading = threading.Lock()
         self._lent: list[NDArray[np.float32]] = []
 
-    def read(self, parts: Sequence[Part]) -> list[Logits]:
+    def read(self, entries: Sequence[BatchEntry]) -> list[Logits]:
         if not self._reading.acquire(blocking=False):
             raise ContractBroken("two passes at the same time")
         try:
-            return self._read(parts)
+            return self._read(entries)
         finally:
             self._reading.release()
 
-    def _read(self, parts: Sequence[Part]) -> list[Logits]:
-        self._check(parts)
-        self.passes.append([(part.sequence, len(part.tokens), part.rows) for part in parts])
+    def _read(self, entries: Sequence[BatchEntry]) -> list[Logits]:
+        self._check(entries)
+        self.passes.append([(entry.sequence, len(entry.tokens), entry.rows) for entry in entries])
         if self._clock is not None:
             self._clock.advance(self._seconds)
-        if any(token in self._refused for part in parts for token in part.tokens):
+        if any(token in self._refused for entry in entries for token in entry.tokens):
             raise EngineError("This toy does not read that.", "Say something else.")
         for rows in self._lent:
             rows.fill(np.nan)
         self._lent = [
-            self.models[part.sequence].decode(part.tokens, part.rows).copy() for part in parts
+            self.models[entry.sequence].decode(entry.tokens, entry.rows).copy() for entry in entries
         ]
         return list(self._lent)
 
-    def _check(self, parts: Sequence[Part]) -> None:
-        sequences = [part.sequence for part in parts]
-        width, rows = sum(len(part.tokens) for part in parts), sum(part.rows for part in parts)
+    def _check(self, entries: Sequence[BatchEntry]) -> None:
+        sequences = [entry.sequence for entry in entries]
+        width, rows = (
+            sum(len(entry.tokens) for entry in entries),
+            sum(entry.rows for entry in entries),
+        )
         if len(set(sequences)) < len(sequences):
             raise ContractBroken("a sequence twice in a pass")
         if width > self.most_tokens or rows > self.most_rows:
             raise ContractBroken(f"{width} tokens with {rows} rows in a pass")
-        for part in parts:
-            if part.context is not self or part.position != len(self.models[part.sequence].tokens):
-                raise ContractBroken("a part that does not follow what its sequence holds")
+        for entry in entries:
+            if entry.context is not self or entry.position != len(
+                self.models[entry.sequence].tokens
+            ):
+                raise ContractBroken("an entry that does not follow what its sequence holds")
 
     def rewind(self, sequence: int, length: int) -> int:
         """Back to the length; of a cache with a window, to nothing where that is far."""

@@ -4,11 +4,9 @@
 ContractBroken, so that every test which drives the loop also tests how it treats its models.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -20,11 +18,51 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.history import AnswerHistory
-from localspec.speculative.loop import ALONE, Clock
+from localspec.speculative.loop import (
+    ALONE,
+    Clock,
+    Controller,
+    Round,
+    TokenModel,
+    TokenSampler,
+    generate_rounds,
+    prefill,
+)
 from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.logit_changes import TokenRules
+from localspec.speculative.sampling.sampler import Sampler
 
 WIDEST = 320  # logits drawn for each context: smaller vocabularies share the first ones
+GREEDY = Sampler(SamplingParams(temperature=0))
+
+
+def never_stop(token: int) -> bool:
+    """No token ends the text."""
+    return False
+
+
+def start_answer(
+    target: TokenModel,
+    controller: Controller,
+    prompt: Sequence[int],
+    max_tokens: int = 30,
+    *,
+    sampler: TokenSampler = GREEDY,
+    is_stop: Callable[[int], bool] = never_stop,
+    clock: Clock = float,
+) -> Iterator[Round]:
+    """The rounds of an answer, behind a prompt that is read at once."""
+    controller.begin_answer()
+    row = prefill(target, prompt, clock).row
+    return generate_rounds(
+        target, controller, sampler, prompt,
+        max_tokens=max_tokens, is_stop=is_stop, clock=clock, row=row,
+    )  # fmt: skip
+
+
+def emitted(rounds: Iterable[Round]) -> list[int]:
+    """The tokens of all rounds."""
+    return [token for each in rounds for token in each.tokens]
 
 
 class ContractBroken(AssertionError):
@@ -84,7 +122,8 @@ class ToyModel:
 
     ``quirk`` mixes in the logits of another seed: 0 is the same model, 0.3 a good draft for it, 9
     one that knows nothing. Ids in ``favoured`` get higher logits. ``seconds`` and
-    ``seconds_per_token`` move the clock at each decode.
+    ``seconds_per_token`` move the clock at each decode. With ``noise`` it rounds: so much is added
+    by width of pass, the last also beyond.
     """
 
     def __init__(
@@ -98,6 +137,7 @@ class ToyModel:
         clock: FakeClock | None = None,
         seconds: float = 0.0,
         seconds_per_token: float = 0.0,
+        noise: Sequence[float] = (),
     ) -> None:
         self.n_vocab = n_vocab
         self.n_ctx = n_ctx
@@ -109,6 +149,8 @@ class ToyModel:
         self._bias[list(favoured)] = 4.0
         self._clock = clock
         self._seconds = (seconds, seconds_per_token)
+        self.noise = noise
+        self.min_width = 1
         self._cache: list[int] = []
         self._lent: NDArray[np.float32] | None = None
 
@@ -121,7 +163,7 @@ class ToyModel:
     reads_along = False
     gives_prompt_row = False
     batch_share = ALONE
-    tree: ToyTree | None = None
+    tree: "ToyTree | None" = None
 
     def checkpoint(self) -> None:
         """Attention forgets without preparation."""
@@ -138,7 +180,11 @@ class ToyModel:
         parents = [*range(-1, len(tokens) - 1)]
         found = self.read(tokens, parents, rows)
         self._cache += tokens
-        return found
+        return self._rounded(found, max(len(tokens), self.min_width)) if self.noise else found
+
+    def _rounded(self, rows: NDArray[np.float32], width: int) -> NDArray[np.float32]:
+        shift = np.float32(self.noise[min(width, len(self.noise)) - 1])
+        return rows + shift * np.roll(rows, 1, axis=1)
 
     def read(self, tokens: Sequence[int], parents: Sequence[int], rows: int) -> NDArray[np.float32]:
         """A pass that changes no cache: each token follows that of its parent, -1 the cache."""
@@ -161,7 +207,7 @@ class ToyModel:
         return self._lend([self.row(text) for text in texts[len(texts) - rows :]])
 
     def truncate(self, length: int) -> None:
-        _require(length >= 0, f"keep({length}) is no absolute length")
+        _require(length >= 0, f"truncate({length}) is no absolute length")
         _require(self.tree is None or self.tree.open is None, "a tree was decoded and not taken")
         del self._cache[length:]
 
@@ -234,7 +280,7 @@ class ReplayingToy(ToyModel):
         super().truncate(length)
 
 
-def toy_knowledge() -> PairProfile:
+def toy_profile() -> PairProfile:
     """Passes that cost the same at any width, and draft steps a tenth of that."""
     known = PairProfile(reading=0.1)
     for width in (1, 33):
@@ -248,11 +294,11 @@ class ToyProfile:
     """A profile that knows toys from the start, or what it is given."""
 
     def __init__(self) -> None:
-        self._knowledge = toy_knowledge()
+        self._profile = toy_profile()
         self.kept = 0  # times
 
     def learnt(self, clock: Clock) -> PairProfile:
-        return self._knowledge
+        return self._profile
 
     def introduce(self, say: Callable[[str], None]) -> None:
         say("Measuring.")
@@ -306,10 +352,14 @@ COMMON = b"abc de\n\xc3\xa9\xe2\x82\xac"
 
 
 class ToyEngine:
-    """Bytes as tokens and one stop token, 256: an Engine for `generate`, perhaps with a draft.
+    """Bytes as tokens and one stop token: an Engine for `generate`, perhaps with a draft.
 
     It writes mostly the bytes of ``common``; the accents among them make broken characters too.
     """
+
+    stop, stop_text = STOP_TOKEN, b"<stop>"
+    can_roll_back = True
+    history: AnswerHistory | None = None
 
     def __init__(
         self,
@@ -323,41 +373,43 @@ class ToyEngine:
     ) -> None:
         def model(quirk: float, n_ctx: int, seconds: float) -> ToyModel:
             return ToyModel(
-                n_vocab=257, n_ctx=n_ctx, seed=seed, quirk=quirk, favoured=[*set(common)],
+                n_vocab=self.stop + 1, n_ctx=n_ctx, seed=seed, quirk=quirk, favoured=[*set(common)],
                 clock=clock, seconds=seconds,
             )  # fmt: skip
 
         self.profile = ToyProfile()
         self.prompt_lookup = PromptLookup()
-        self.history: AnswerHistory | None = None
         self.conversations = Conversations()
         self.target = model(0.0, n_ctx, 10.0)
         self.draft = None if quirk is None else model(quirk, draft_n_ctx or n_ctx, 1.0)
-
-    can_roll_back = True
 
     def answering(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def is_stop(self, token: int) -> bool:
-        return token == STOP_TOKEN
+        return token == self.stop
 
     def constraint(self, grammar: str, start: int, *, endless: bool = False) -> SlotConstraint:
         """Of a grammar such as ``ab|c``: slots between bars."""
-        return SlotConstraint(grammar.encode().split(b"|"), start, STOP_TOKEN)
+        return SlotConstraint(grammar.encode().split(b"|"), start, self.stop)
 
     def piece(self, token: int) -> bytes:
-        return b"<stop>" if token == STOP_TOKEN else bytes([token])
+        return self.stop_text if token == self.stop else bytes([token])
 
     def token_rules(self, params: SamplingParams) -> TokenRules:
-        masked = (STOP_TOKEN,) if params.ignore_eos else ()
+        masked = (self.stop,) if params.ignore_eos else ()
         breakers = b"".join(text.encode() for text in params.dry_sequence_breakers)
         return TokenRules(masked, {byte: ((),) for byte in breakers})
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
 
+    @property
+    def min_width(self) -> int:
+        return self.target.min_width
 
-def never_stop(token: int) -> bool:
-    """No token ends the text."""
-    return False
+    @contextmanager
+    def widened(self, width: int) -> Iterator[None]:
+        before, self.target.min_width = self.target.min_width, width
+        yield
+        self.target.min_width = before

@@ -1,13 +1,19 @@
-"""What a user should know of a pair that is loaded, in sentences."""
+"""Notes for the user about a loaded pair, in sentences."""
 
 import shlex
 import sys
 
 from localspec.core import machine
 from localspec.core.config import LoadOptions, RopeOptions
+from localspec.engine import profile_store
 from localspec.llama import llama_library
 from localspec.llama.heads.head import Head
+from localspec.llama.memory.estimate import keeps_state
 from localspec.llama.model import LlamaModel
+from localspec.metadata.draft_kind import draft_kind
+from localspec.metadata.header import ModelHeader
+
+_CHAIN = "The target verifies chains, without branches: {}."
 
 
 def stretched(model: LlamaModel) -> list[str]:
@@ -22,7 +28,7 @@ def stretched(model: LlamaModel) -> list[str]:
 
 
 def not_overridden(target: LlamaModel, draft: LlamaModel | Head | None) -> list[str]:
-    """A line for each replaced value that no model asked for."""
+    """A line for each overridden key that no model read."""
     taken = target.overridden | (draft.overridden if draft else frozenset())
     return [
         f"--override-kv {key} has no effect: llama.cpp did not ask for this key, or for another "
@@ -33,7 +39,7 @@ def not_overridden(target: LlamaModel, draft: LlamaModel | Head | None) -> list[
 
 
 def without_gpu(options: LoadOptions, draft: LoadOptions | None) -> list[str]:
-    """One line when it was said how to spread layers over GPUs, and llama.cpp has none."""
+    """One line when GPU options are given and llama.cpp has no GPU."""
     given = {
         "--n-gpu-layers": options.gpu_layers,
         "--draft-n-gpu-layers": draft and draft.gpu_layers,
@@ -48,9 +54,9 @@ def without_gpu(options: LoadOptions, draft: LoadOptions | None) -> list[str]:
 
 
 def missing_gpu(*, any_maker: bool = False) -> list[str]:
-    """One line when the machine has an NVIDIA card that this build cannot use.
+    """One line when the machine has an NVIDIA GPU that this build cannot use.
 
-    Of ``any_maker`` also others, which may be little faster than the processor they are a part of.
+    With ``any_maker`` also other GPUs; integrated ones may be little faster than the processor.
     """
     makers = machine.gpu_makers() if any_maker else []
     nvidia = machine.has_nvidia_gpu()
@@ -58,7 +64,49 @@ def missing_gpu(*, any_maker: bool = False) -> list[str]:
         return []
     maker, api = ("NVIDIA", "cuda") if nvidia else (" and ".join(makers), "vulkan")
     return [
-        f"This build of llama.cpp has no GPU support, but the machine has a GPU by {maker}. Mend "
+        f"This build of llama.cpp has no GPU support, but the machine has a GPU by {maker}. Fix "
         f"it in localspec's own folder: bash scripts/build_{api}.sh --python "
         + shlex.quote(sys.executable)
     ]
+
+
+def chain_only(target: ModelHeader, draft: ModelHeader | None, options: LoadOptions) -> str | None:
+    """Why this pair verifies no trees; None where it may, or none are wanted.
+
+    ``draft`` is None without a draft, and for heads in the target's file.
+    """
+    if options.branches == 1:
+        return None
+    if keeps_state(target):
+        return _CHAIN.format("a recurrent state reads tokens in one order only")
+    if options.parallel > 1:
+        return _CHAIN.format("its sequences are the slots of --parallel")
+    if options.load_heads or (draft is not None and not draft_kind(draft).is_model):
+        return _CHAIN.format("heads read along with one sequence")
+    if options.exact:
+        return _CHAIN.format("--exact needs passes that round as plain decoding does")
+    if draft is None:
+        return _CHAIN.format("only a draft model proposes several candidates for a place")
+    if options.branches == "auto" and _gains_nothing(target, draft):
+        return _CHAIN.format("as was measured before, drafting gains nothing for this pair")
+    return None
+
+
+def _gains_nothing(target: ModelHeader, draft: ModelHeader) -> bool:
+    """Whether no draft could pay, by what was learnt last of a pair; False for a new one.
+
+    A tree has no more accepted tokens than rows, as a perfect chain, and costs as much.
+    """
+    known = profile_store.latest([target, draft])
+    if known is None or not known.draft.knows(1):
+        return False
+    return profile_store.best_gain(known)[0] < profile_store.LEAST_CEILING
+
+
+def not_branched(model: LlamaModel, asked: LoadOptions) -> str | None:
+    """Why the loaded model verifies no trees, though `chain_only` knew no reason."""
+    if model.options.branches == asked.branches:
+        return None
+    if model.weights.is_sliding:
+        return _CHAIN.format("layers with a sliding window forget what another path may need")
+    return _CHAIN.format("llama.cpp cannot roll it back, or mixes up its paths")

@@ -1,7 +1,6 @@
-"""A target and its draft loaded: checked, placed where they fit, read.
+"""Loads a target and its draft: checks headers, plans memory, reads weights.
 
-Both headers are checked before any weight is read: some bad files trip assertions in llama.cpp that
-end the process, and what does not fit should be said before it is tried.
+Headers are checked first: some bad files trip assertions in llama.cpp that end the process.
 """
 
 import shlex
@@ -11,8 +10,14 @@ from typing import NamedTuple
 
 from localspec.core.config import LoadOptions
 from localspec.core.errors import FileProblem, IncompatiblePair
-from localspec.engine.loading.chain_only import chain_only, not_branched
-from localspec.engine.loading.notes import missing_gpu, not_overridden, stretched, without_gpu
+from localspec.engine.loading.notes import (
+    chain_only,
+    missing_gpu,
+    not_branched,
+    not_overridden,
+    stretched,
+    without_gpu,
+)
 from localspec.engine.loading.rollback_choice import load_target
 from localspec.engine.loading.trial import survivable
 from localspec.engine.slots.slot import one_at_a_time
@@ -34,8 +39,7 @@ from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import Finding, check_model, check_own_heads, check_pair
 
 _CANNOT_ROLL_BACK = (
-    "llama.cpp cannot take rejected tokens back from {}, in no way that is known: running plain, "
-    "the draft is not used."
+    "llama.cpp cannot roll {} back by any known strategy: running plain, the draft is not used."
 )
 
 Say = Callable[[str], None] | None
@@ -43,10 +47,7 @@ Draft = LlamaModel | Head | None
 
 
 class LoadedPair(NamedTuple):
-    """Both models, and what the user should know of them, in sentences.
-
-    ``chain_only`` is why the target verifies no trees, for who asked for them; None where it does.
-    """
+    """Both models, notes for the user, and why the target verifies no trees (see `Engine`)."""
 
     target: LlamaModel
     draft: Draft
@@ -62,7 +63,7 @@ def load_pair(
     say: Say = None,
     trial: bool = True,
 ) -> LoadedPair:
-    """Check the files' headers and what fits, then load them; see `Engine.load`."""
+    """The implementation of `Engine.load`."""
     target = replace(target, load_heads=_is_own(draft, target))
     header = read_header(target.path, target.override_kv)
     draft_header = None
@@ -100,14 +101,14 @@ def load_pair(
 
 
 def _is_own(draft: LoadOptions | None, target: LoadOptions) -> bool:
-    """Whether the draft is the heads in the target's own file."""
+    """Whether the draft are the heads in the target's own file."""
     return draft is not None and draft.load_heads and draft.path == target.path
 
 
 def _require(
     header: ModelHeader, draft: ModelHeader | None, target: LoadOptions, lenient: bool
 ) -> list[str]:
-    """Refuse what must not be loaded; else what the user should know of the files."""
+    """Refuse what must not be loaded; returns warnings."""
     if draft is None:
         warnings = _require_model(header)
     else:
@@ -121,7 +122,7 @@ def _require(
 
 
 def _require_model(header: ModelHeader) -> list[str]:
-    """Raise FileProblem when the file must not be loaded by itself; else its warnings."""
+    """Raise FileProblem for a file that must not be loaded; returns warnings."""
     findings = check_model(header)
     for finding in findings:
         if finding.level == "error":
@@ -130,12 +131,12 @@ def _require_model(header: ModelHeader) -> list[str]:
 
 
 def _require_pair(target: ModelHeader, draft: ModelHeader, lenient: bool) -> list[str]:
-    """Raise IncompatiblePair for an incompatible draft; else the warnings."""
+    """Raise IncompatiblePair for an incompatible draft; returns warnings."""
     report = check_pair(target, draft, lenient=lenient)
     if not report.compatible:
         first, *others = report.errors
         more = f" And {len(others)} more." if others else ""
-        anyway = " No text can be corrupted by that: --lenient runs the pair." * report.harmless
+        anyway = " This cannot corrupt the text: --lenient runs the pair." * report.harmless
         raise IncompatiblePair(
             f"{draft.path} cannot draft for {target.path}: {first.message}{more}",
             f"{first.hint}{anyway} All findings: "
@@ -149,7 +150,7 @@ def _warnings(findings: Sequence[Finding]) -> list[str]:
 
 
 def _connected(target: LoadOptions, notes: list[str], say: Say) -> LoadOptions:
-    """The options with RPC servers that are connected, and what is to be known of them told."""
+    """The options with connected RPC servers; a warning about these is said or noted."""
     connected = connect(target)
     if target.rpc:
         (say or notes.append)(warning(target.rpc))
@@ -164,7 +165,7 @@ def _plan(
     notes: list[str],
     say: Say,
 ) -> MemoryPlan:
-    """Contexts and GPU layers that fit, told to ``say``, or else noted."""
+    """Contexts and GPU layers that fit; said or noted."""
     free = free_memory(target.device)
     plan = plan_here(header, target, draft_header, draft, free)
     if say is None:
@@ -179,7 +180,7 @@ def _plan(
 def _load_draft(
     target: LlamaModel, header: ModelHeader | None, options: LoadOptions | None, notes: list[str]
 ) -> Draft:
-    """The draft, with its notes; None, with the reason noted, where either cannot roll back.
+    """The draft; None, with the reason noted, where either model cannot roll back.
 
     Without a header it is the target's own heads.
     """
@@ -189,7 +190,7 @@ def _load_draft(
         notes.append(_CANNOT_ROLL_BACK.format(target.header.path.name))
         return None
     if header is None or not draft_kind(header).is_model:
-        # What heads borrow of the target can be computed only where the target is.
+        # Tensors that heads share with the target are computed where the target is.
         options = replace(options, rpc=target.options.rpc)
         return open_head(target, header, options)
     draft = open_draft_model(header, options)

@@ -1,4 +1,4 @@
-"""The cheaper of two ways to roll a recurrent state back, measured once for each model."""
+"""Choice of the cheaper rollback strategy for a recurrent state, measured once per model."""
 
 import json
 import time
@@ -15,10 +15,10 @@ from localspec.llama.model import LlamaModel
 from localspec.metadata.header import ModelHeader
 from localspec.speculative.loop import Clock
 
-WAYS = (Snapshots.name, Fork.name)
+STRATEGIES = (Snapshots.name, Fork.name)
 _MAX_BYTES = 2**12
 _ROUNDS, _DRAFTED, _ACCEPTED = 6, 3, 1  # a round as most are
-_BUDGET = 2.0  # seconds for each way
+_BUDGET = 2.0  # seconds for each strategy
 
 
 def load_target(
@@ -29,19 +29,19 @@ def load_target(
     drafted: bool = True,
     clock: Clock = time.perf_counter,
 ) -> LlamaModel:
-    """A target that rolls back in the way that is the cheapest here.
+    """A target with the rollback strategy that is the cheapest here.
 
-    Where a model has two, the first start measures both. One that is not ``drafted`` for is rarely
-    rolled back: snapshots, which make each pass a little longer, are not for it.
+    Where two work, the first start measures both. A target that is not ``drafted`` for is rarely
+    rolled back, so it takes no snapshots, which make each pass a little longer.
     """
     if not drafted:
         return LlamaModel(header, options, strategies=(Fork.name,))
     path = _choice_path(header, options)
     kept = _read(path)
-    model = LlamaModel(header, options, strategies=WAYS if kept is None else (kept,))
+    model = LlamaModel(header, options, strategies=STRATEGIES if kept is None else (kept,))
     if kept is None and model.rollback.name == Snapshots.name:
         if say is not None:
-            say("New on this machine: measuring two ways to take rejected tokens back.")
+            say("New on this machine: measuring two strategies to roll rejected tokens back.")
         try:
             save_json(path, _choose(model, clock))
         except BaseException:
@@ -51,7 +51,7 @@ def load_target(
 
 
 def _choose(model: LlamaModel, clock: Clock) -> dict[str, float]:
-    """Let the model use the cheaper way; seconds of a round in each."""
+    """Let the model use the cheaper strategy; returns seconds of a round with each."""
     seconds = {Snapshots.name: _round_seconds(model, clock)}
     if model.use_rollback(Fork.name):
         seconds[Fork.name] = _round_seconds(model, clock)
@@ -90,9 +90,9 @@ def _choice_path(header: ModelHeader, options: LoadOptions) -> Path:
 
 
 def _read(path: Path) -> str | None:
-    """The way that was found to be the cheapest; None where nothing, or nonsense, was kept."""
+    """The strategy measured to be the cheapest; None where no valid file was saved."""
     try:
         seconds = json.loads(read_at_most(path, _MAX_BYTES).decode())
-        return min((way for way in WAYS if way in seconds), key=lambda way: float(seconds[way]))
+        return min((s for s in STRATEGIES if s in seconds), key=lambda s: float(seconds[s]))
     except (OSError, ValueError, TypeError, RecursionError):
         return None

@@ -26,7 +26,7 @@ _PROMPT = 40  # tokens
 _FREE = ("path", "ctx_size", "threads", "threads_batch", "mmap", "mlock")
 
 
-class Way(NamedTuple):
+class TrialVariant(NamedTuple):
     """A configuration to try a pair with; ``without`` names what it leaves out."""
 
     name: str
@@ -42,26 +42,26 @@ def survivable(
     notes: list[str],
     say: Callable[[str], None] | None = None,
 ) -> tuple[LoadOptions, LoadOptions | None]:
-    """The options of the first way that survives, which is as asked where nothing crashes.
+    """Options of the first variant that does not crash, which is usually the one asked for.
 
-    What was found is kept, so that a pair is tried once in its circumstances. ``say`` hears what is
-    tried, what crashed and what is done about it; without it the latter is noted.
+    The result is saved, so that a pair is tried once per driver and options. Messages go to
+    ``say``; without it, a crash is noted.
     """
     models = [target, *([] if draft is None else [draft])]
     if target.rpc or not any(map(uses_devices, models)):
         return target, draft
-    ways = list(_ways(target, draft))
+    variants = list(_variants(target, draft))
     path = _path(models, headers)
     codes = _read(path)
     if codes is None:
         if say is not None:
             say("New on this device: tried in a process of its own first, as drivers may crash.")
-        codes = _try(ways)
+        codes = _try(variants)
         save_json(path, codes)
-    crashed = [way for way in ways if child.crashed(codes.get(way.name, 0))]
+    crashed = [variant for variant in variants if child.crashed(codes.get(variant.name, 0))]
     if not crashed:
         return target, draft
-    chosen = next((way for way in ways if way not in crashed), ways[-1])
+    chosen = next((variant for variant in variants if variant not in crashed), variants[-1])
     (say or notes.append)(
         f"llama.cpp crashed (exit code {codes[crashed[0].name]}) in a trial of this pair on "
         f"{_devices()}: {chosen.without}. To try again, for instance after an update of the "
@@ -70,36 +70,36 @@ def survivable(
     return chosen.target, chosen.draft
 
 
-def _ways(target: LoadOptions, draft: LoadOptions | None) -> Iterator[Way]:
-    """Ways to run a pair: as asked, then with fewer features, at last on the CPU."""
-    yield Way("as asked", target, draft, "")
+def _variants(target: LoadOptions, draft: LoadOptions | None) -> Iterator[TrialVariant]:
+    """Configurations of a pair: as asked, then with fewer features, at last on the CPU."""
+    yield TrialVariant("as asked", target, draft, "")
     chain = replace(target, branches=1)
     if draft is not None and target.branches != 1:
-        yield Way("chains", chain, draft, "the target verifies chains, without branches")
+        yield TrialVariant("chains", chain, draft, "the target verifies chains, without branches")
     if draft is not None:
         alone = replace(chain, load_heads=False)
-        yield Way("plain", alone, None, "decoding plainly, the draft is not used")
-    yield Way("cpu", _on_cpu(chain), draft and _on_cpu(draft), "the CPU is used instead")
+        yield TrialVariant("plain", alone, None, "decoding plainly, the draft is not used")
+    yield TrialVariant("cpu", _on_cpu(chain), draft and _on_cpu(draft), "the CPU is used instead")
 
 
 def _on_cpu(options: LoadOptions) -> LoadOptions:
-    """The same model without any device; tensors placed by hand may name one."""
+    """The same model on the CPU, with no tensor placed on a device."""
     return replace(options, gpu_layers=0, device="none", override_tensors=())
 
 
-def _try(ways: list[Way]) -> dict[str, int]:
-    """Exit codes of the child for the ways, up to the first that does not crash.
+def _try(variants: list[TrialVariant]) -> dict[str, int]:
+    """Exit codes of the child for the variants, up to the first that does not crash.
 
-    The last way is not tried: without a device, it is what every pair runs on.
+    The last one, on the CPU, is not tried.
     """
     codes: dict[str, int] = {}
-    for way in ways[:-1]:
-        options = [asdict(each) for each in (way.target, way.draft) if each is not None]
+    for variant in variants[:-1]:
+        options = [asdict(each) for each in (variant.target, variant.draft) if each is not None]
         try:
-            codes[way.name], _ = child.ask(__name__, options, _PATIENCE)
+            codes[variant.name], _ = child.ask(__name__, options, _PATIENCE)
         except subprocess.TimeoutExpired:
-            codes[way.name] = -1
-        if not child.crashed(codes[way.name]):
+            codes[variant.name] = -1
+        if not child.crashed(codes[variant.name]):
             break
     return codes
 
@@ -122,7 +122,7 @@ def _path(models: list[LoadOptions], headers: list[ModelHeader]) -> Path:
 
 
 def _read(path: Path) -> dict[str, int] | None:
-    """Exit codes by the names of ways; None where nothing, or nonsense, was kept."""
+    """Exit codes by name of variant; None where no valid file was saved."""
     try:
         codes = json.loads(read_at_most(path, _MAX_BYTES).decode())
         return {str(name): int(code) for name, code in codes.items()}
@@ -131,7 +131,7 @@ def _read(path: Path) -> dict[str, int] | None:
 
 
 def _answer() -> None:
-    """Load the pair of a line of JSON on stdin as it will be, and use it in every way."""
+    """The child process: load the pair described by JSON on stdin, and use it in every way."""
     from localspec.core.generate_options import GenerateOptions
     from localspec.engine.engine import Engine
     from localspec.engine.generate import stream_generate
@@ -141,7 +141,7 @@ def _answer() -> None:
     draft = models[1] if len(models) > 1 else None
     with Engine.load(models[0], draft, lenient=True, trial=False) as engine:
         prompt = [(7919 * i + 1) % engine.target.n_vocab for i in range(_PROMPT)]
-        engine.profile.introduce(lambda sentence: None)  # which is kept, so it need not be again
+        engine.profile.introduce(lambda sentence: None)  # which is saved for the parent
         for slot in engine.open_slots():
             for length in _LENGTHS if engine.can_roll_back else (0,):
                 drafted = length if engine.draft is not None else 0

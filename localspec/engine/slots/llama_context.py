@@ -1,13 +1,13 @@
-"""llama.cpp's context of a model that was loaded for several sequences."""
+"""SharedContext: one llama.cpp context with several sequences, and the entries of its batches."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.config import MAX_ROWS
 from localspec.core.errors import EngineError
-from localspec.engine.slots.batch_scheduler import Part
 from localspec.llama import llama_library
 from localspec.llama.batch import read_logits
 from localspec.llama.cache.copies import ReusableLengths, copy_state, restore_state
@@ -15,12 +15,36 @@ from localspec.llama.cache.rollback import Trim
 from localspec.llama.model import LlamaModel
 from localspec.speculative.loop import Logits
 
+_STEP = 8  # tokens that a round reads at most besides those whose logits it needs
+
+
+@dataclass(frozen=True, slots=True)
+class BatchEntry:
+    """Tokens of one sequence to read, from ``position`` on, with logits of the last ``rows``."""
+
+    context: "SharedContext"
+    sequence: int
+    tokens: Sequence[int]
+    position: int
+    rows: int
+
+    @property
+    def is_prompt(self) -> bool:
+        """Whether it may be read in several passes, beside the rounds of others."""
+        return not self.rows or len(self.tokens) - self.rows > _STEP
+
+    def beginning(self, count: int) -> "BatchEntry":
+        """Its first ``count`` tokens or fewer, without logits where that is not all of it."""
+        if count >= len(self.tokens):
+            return self
+        return replace(self, tokens=self.tokens[: min(count, len(self.tokens) - self.rows)], rows=0)
+
 
 class SharedContext:
-    """The sequences of a model's context, from which on the model itself reads nothing.
+    """The sequences of a model's context; the model itself is not used any more.
 
-    All share their cells (`kv_unified`): a pass with more tokens of one than of another is a single
-    one then, where `llama_kv_cache::init_batch` would else make one for each length.
+    All share their cells (`kv_unified`), so that a pass with different numbers of tokens is a
+    single one, where `llama_kv_cache::init_batch` would else make one for each length.
     """
 
     most_rows = MAX_ROWS
@@ -40,36 +64,39 @@ class SharedContext:
             for sequence in range(model.options.parallel)
         ]
 
-    def read(self, parts: Sequence[Part]) -> list[Logits]:
-        """One llama_decode of all parts; raises EngineError where llama.cpp refuses."""
+    def read(self, entries: Sequence[BatchEntry]) -> list[Logits]:
+        """One llama_decode; for each entry its rows of logits, valid until the next pass.
+
+        Raises EngineError where llama.cpp refuses; the caches then hold what they held before.
+        """
         self._batch.clear()
-        for part in parts:
-            self._batch.add(part.tokens, part.position, part.rows, part.sequence)
+        for entry in entries:
+            self._batch.add(entry.tokens, entry.position, entry.rows, entry.sequence)
         code = self._llama.llama_decode(self._context, self._batch.native)
         if code != 0:
-            for part in parts:
-                self.rewind(part.sequence, part.position)
+            for entry in entries:
+                self.rewind(entry.sequence, entry.position)
             raise EngineError(
-                f"llama.cpp could not decode {sum(len(part.tokens) for part in parts)} tokens of "
-                f"{len(parts)} texts with {self._model.header.path.name} (code {code}).",
+                f"llama.cpp could not decode {sum(len(entry.tokens) for entry in entries)} tokens "
+                f"of {len(entries)} sequences with {self._model.header.path.name} (code {code}).",
                 "Try a smaller --ctx-size, or see the log with --verbose.",
             )
-        return self._logits([part.rows for part in parts])
+        return self._logits([entry.rows for entry in entries])
 
     def rewind(self, sequence: int, length: int) -> int:
-        """Undo all of a sequence from ``length`` on; how many tokens it holds then, or fewer."""
+        """Truncate a sequence to ``length`` tokens, or fewer; returns how many it holds then."""
         return self._ends[sequence].rewind(length, None)
 
     def returns_to(self, sequence: int, length: int) -> int:
-        """What `rewind` would leave at least."""
+        """How many tokens `rewind` would leave at least."""
         return self._ends[sequence].returns_to(length, length)
 
     def reusable_lengths(self, sequence: int, held: int) -> ReusableLengths:
-        """Where a state of ``held`` tokens can return to."""
+        """Lengths to which a state of ``held`` tokens can be truncated."""
         return self._ends[sequence].reusable_lengths(held)
 
     def state_bytes(self, sequence: int) -> int:
-        """How large `state` is."""
+        """Size of `state`."""
         return int(self._llama.llama_state_seq_get_size(self._context, sequence))
 
     def state(self, sequence: int) -> NDArray[np.uint8]:
@@ -77,7 +104,7 @@ class SharedContext:
         return copy_state(self._llama, self._context, sequence)
 
     def restore(self, sequence: int, length: int, state: NDArray[np.uint8]) -> bool:
-        """Hold ``length`` tokens as a state says; False, and nothing, where it does not fit."""
+        """Load a `state` of ``length`` tokens; False, and no tokens, where it does not fit."""
         end = self._ends[sequence]
         end.rewind(0, None)
         if restore_state(self._llama, self._context, sequence, state, length):
@@ -87,11 +114,11 @@ class SharedContext:
         return False
 
     def close(self) -> None:
-        """Free what a pass is written into; the context is the model's."""
+        """Free the batch; the context is the model's."""
         self._batch.free()
 
     def _logits(self, rows: Sequence[int]) -> list[Logits]:
-        """Views of the last pass's logits, as many rows for each as are named."""
+        """Views of the last pass's logits, split into so many rows each."""
         every = sum(rows)
         if not every:
             self._llama.llama_synchronize(self._context)  # a GPU may be at work; logits wait for it

@@ -31,8 +31,7 @@ class Acceptance:
     """The probability that a candidate is the target's token, given that those before it were.
 
     ``confidence`` is in log-odds: for a model the margin between its two best scores, so that the
-    prior is the share of the best in the two. The candidate's own probability would be far too low
-    a prior, and a controller that refuses what it never tried learns nothing.
+    prior is the share of the best in the two; its own probability would be far too low.
     """
 
     _seen: list[float] = field(default_factory=lambda: [0.0] * _BINS)
@@ -43,9 +42,9 @@ class Acceptance:
     _pooled: dict[int, tuple[float, float]] = field(default_factory=dict)  # what `_around` found
 
     def observe(self, confidence: float, right: bool, *, shifts: bool = True) -> None:
-        """Learn whether a candidate was right; only for those whose predecessors all were.
+        """Learn whether a candidate was right, all before it being right.
 
-        Unless it ``shifts``, it tells nothing of how easy this text is beside others.
+        With ``shifts``, it also tells how easy this text is.
         """
         if shifts:
             surprise = right - self.probability(confidence)
@@ -66,7 +65,7 @@ class Acceptance:
         return self._here((_PRIOR * sigmoid(confidence) + right) / (_PRIOR + seen))
 
     def _around(self, i: int) -> tuple[float, float]:
-        """What this bin has seen, and how much of it was right, with a share of its neighbours."""
+        """Observations of this bin and how many were right, with a share of its neighbours'."""
         beside = [j for j in (i - 1, i + 1) if 0 <= j < _BINS]
         seen, right = (
             counts[i] + _NEIGHBOUR * sum(counts[j] for j in beside)
@@ -76,7 +75,7 @@ class Acceptance:
         return found
 
     def _here(self, usual: float) -> float:
-        """A probability, for a text like this one."""
+        """A probability, adapted to this text."""
         eased = usual * self._ease
         return eased / (1.0 - usual + eased)
 
@@ -104,7 +103,7 @@ class Acceptance:
         return sum(self._often)
 
     def fade(self, share: float) -> None:
-        """Let what was seen count for this share of itself from now on."""
+        """Reduce the weight of all observations to this share."""
         for counts in (self._right, self._seen, self._often):  # in case of Ctrl-C: right <= seen
             counts[:] = [count * share for count in counts]
         self._shift, self._ease = 0.0, 1.0

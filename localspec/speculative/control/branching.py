@@ -1,4 +1,4 @@
-"""Branching: the trie of several chains of candidates, and the best tree of so many nodes in it."""
+"""Trees of candidates: several chains merged into a trie, and its likeliest subtree."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,10 +11,9 @@ Chance = Callable[[Candidate], float]
 
 @dataclass(slots=True)
 class Tree:
-    """Candidates of a tree, each beside its chance and the row that it follows.
+    """Candidates with their parents' rows (see `TreeDecoder`).
 
-    A row is a place in the tree plus one; row 0 is the pending token's, as in `TreeDecoder`. The
-    chance is that the candidate and all before it are right.
+    ``chances`` are those that a candidate and all before it are right.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
@@ -22,7 +21,7 @@ class Tree:
     chances: list[float] = field(default_factory=list)
 
     def add(self, candidate: Candidate, parent: int, chance: float) -> int:
-        """One more candidate; the row that it got."""
+        """Add a candidate; returns its row."""
         self.candidates.append(candidate)
         self.parents.append(parent)
         self.chances.append(chance)
@@ -36,16 +35,15 @@ class Tree:
 class Trie:
     """Chains of candidates with their rivals, merged where they begin with the same tokens.
 
-    One token at most comes true in a place. So a candidate's chance there is at most what those
-    before it left: the chain that is merged first keeps the chances that its own groups taught, and
-    others, which learnt theirs where the two agreed as well, get no more than the rest.
+    At most one token is right at a place, so a candidate's chance is bounded by what those merged
+    before it leave.
     """
 
     def __init__(self, probability: Chance) -> None:
         self._probability = probability
         self._tree = Tree()
         self._rows: list[dict[int, int]] = [{}]  # behind each row, by token
-        self._left = [1.0]  # chance that none of them is right, if those before are
+        self._left = [1.0]  # behind each row: chance that no candidate is right
 
     def merge(self, chain: Sequence[Candidate]) -> None:
         """Add a chain, then the rivals along it."""
@@ -58,7 +56,7 @@ class Trie:
                 self._follow(row, rival)
 
     def _follow(self, parent: int, candidate: Candidate) -> int:
-        """The row of this candidate behind another; a new one if need be."""
+        """The row of this candidate behind another, perhaps a new one."""
         found = self._rows[parent].get(candidate.token)
         if found is not None:
             return found
@@ -72,7 +70,7 @@ class Trie:
         return row
 
     def likeliest(self, most: int, limits: TreeDecoder) -> Tree:
-        """The ``most`` likeliest candidates, the likeliest first, as far as the decoder takes them.
+        """The ``most`` likeliest candidates, the likeliest first, within the decoder's limits.
 
         Chances never rise along a path, so that the first n are the best tree of n, for any n
         (OPT-Tree, arXiv 2406.17276; Sequoia, arXiv 2402.12374).

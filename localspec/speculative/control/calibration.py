@@ -1,14 +1,11 @@
-"""Calibration: a short measurement of pass costs, for a pair that is new on this machine.
-
-What is not measured here is learnt from the answers themselves.
-"""
+"""Calibration: a short measurement of pass costs, for a pair that is new on this machine."""
 
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.control.pair_profile import PairProfile
 from localspec.speculative.loop import Clock, TokenModel
 
 BUDGET = 2.0  # seconds
-# Those that decide most come first, and once more later: the machine may have been busy.
+# The most important first, and once more later, as the machine may have been busy.
 _VERIFY_WIDTHS = (1, 4, 2, 8, 3, 6, 1, 4, 2, 3, 16, 5, 12, 9, 7, 33, 63)
 _DRAFT_WIDTHS = (1, 2, 4, 1)
 _READING_WIDTH = 32
@@ -26,7 +23,7 @@ def calibrate(
     """
     _seconds(target, 1, clock)  # the first pass of all reads the weights in
     known, end = PairProfile(), clock() + budget
-    if draft is not None:  # which may look into the target's cache: that holds a token now
+    if draft is not None:  # heads need a token in the target's cache, which holds one now
         draft_end = clock() + budget / 3
         _measure(draft, known.draft, _DRAFT_WIDTHS, clock, draft_end)
         reading, width = PassCosts(), min(_READING_WIDTH, draft.n_ctx)
@@ -39,17 +36,17 @@ def calibrate(
 def still_holds(
     known: PairProfile, target: TokenModel, draft: TokenModel | None, clock: Clock
 ) -> bool:
-    """Whether a few passes cost, against a plain one, about what was learnt before.
+    """Whether a few passes cost about what was learnt before, relative to a plain one.
 
-    A profile made while the machine was busy would forbid drafting, or allow what loses. Where the
-    look itself would take longer than `BUDGET`, costs are taken to hold. The caches are emptied.
+    Where measuring would take longer than `BUDGET`, costs are taken to hold. The caches are
+    emptied.
     """
     before, spot = known.verify.seconds(1, 0), known.verify.seconds(_SPOT, 0)
     if _TRIES * (before + spot) > BUDGET:
         return True
     plain = _best(target, 1, clock)
     found = [(_best(target, _SPOT, clock) / plain, spot / before)]
-    if draft is not None:  # which may look into the target's cache: that is not empty yet
+    if draft is not None:  # heads need a token in the target's cache
         found.append((_best(draft, 1, clock) / plain, known.draft.seconds(1, 0) / before))
         draft.truncate(0)
     target.truncate(0)

@@ -1,4 +1,4 @@
-"""Draft length controllers: none, always the same, or in each round as long as it pays."""
+"""Draft length controllers: none, fixed, or adaptive (auto)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -8,22 +8,16 @@ from localspec.core.config import MAX_DRAFT_TOKENS, DraftTokens
 from localspec.speculative.control.branching import Tree
 from localspec.speculative.control.conversations import Conversation, Conversations
 from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile
-from localspec.speculative.control.probing import (
-    FAR_BEHIND,
-    LONGEST_INTERVAL,
-    TRIAL,
-    DraftProbe,
-    TimedDrafter,
-)
+from localspec.speculative.control.probing import FAR_BEHIND, LONGEST_INTERVAL, TRIAL, TimedDraft
 from localspec.speculative.control.valuation import LONGEST_AUTO, WIDEST, Valuation
-from localspec.speculative.drafters import FORCED, MODEL, Candidate, Drafter, Lookup
-from localspec.speculative.loop import Clock, DraftStatus, Proposal, Round, TreeDecoder
+from localspec.speculative.drafters import FORCED, MODEL, Candidate, Lookup, ModelDrafter
+from localspec.speculative.loop import Clock, Controller, DraftStatus, Proposal, Round, TreeDecoder
 
 _FEW = 6  # candidates judged: too few to draft far
-_GUESSED = 0.25  # tokens: the most that a round may gain by candidates of which few were judged
-_RENT = 0.5  # weight of a missed round: conversations end, or are compacted, before it pays
-_SURE = 1.5  # times what reading costs: what is only expected must gain so much
-_SHORT_ANSWER = 64  # tokens: what an answer is expected to have at least
+_GUESSED = 0.25  # tokens: the largest gain assumed of candidates of which few were judged
+_RENT = 0.5  # weight of a missed round: conversations may end before the reading pays
+_SURE = 1.5  # times the cost of reading that an expected gain must reach
+_SHORT_ANSWER = 64  # tokens that an answer is expected to have at least
 
 
 def longest(length: DraftTokens) -> int:
@@ -31,38 +25,22 @@ def longest(length: DraftTokens) -> int:
     return WIDEST - 1 if length == "auto" else length
 
 
-class NoDraft:
+class NoDraft(Controller):
     """Proposes nothing: plain decoding."""
 
-    length = 0
-    status = DraftStatus.OFF
-    plain_seconds = 0.0
-    drafts_at_once = False
 
-    def begin_answer(self) -> None:
-        """Nothing to reset."""
+class FixedLength(Controller):
+    """A chain of the same number of drafted tokens in every round, behind ``forced`` ones.
 
-    def propose(self, context: list[int], limit: int) -> Proposal:
-        """No tokens."""
-        return Proposal()
-
-    def observe(self, outcome: Round) -> None:
-        """Plain decoding learns nothing."""
-
-
-class FixedLength:
-    """A chain of the same number of drafted tokens in every round.
-
-    Where the target verifies trees, their rivals stand beside them: as many as there may be leaves,
-    those of the first places first. What a grammar forces (``forced``) comes before them.
+    Where the target verifies trees, rivals are added up to its number of leaves, those of the first
+    places first.
     """
 
     status = DraftStatus.DRAFTING
-    plain_seconds = 0.0
 
     def __init__(
         self,
-        drafter: Drafter,
+        drafter: ModelDrafter,
         length: int,
         clock: Clock,
         tree: TreeDecoder | None = None,
@@ -74,18 +52,14 @@ class FixedLength:
         self._clock = clock
         self._tree = tree
         self._has_prompt = False
-
-    @property
-    def drafts_at_once(self) -> bool:
-        """As the drafter can."""
-        return self._drafter.reads_along
+        self.drafts_at_once = drafter.reads_along
 
     def begin_answer(self) -> None:
         """The next answer's prompt is unread."""
         self._has_prompt = False
 
     def propose(self, context: list[int], limit: int) -> Proposal:
-        """As many as there may be; the first time, the draft's reading of the prompt is told."""
+        """As many as allowed; the first time, with the seconds of reading the prompt."""
         began = self._clock()
         if not self._has_prompt:
             self._drafter.read(context)
@@ -113,153 +87,140 @@ class FixedLength:
         rivals = ((each, row) for row, first in enumerate(chain) for each in first.rivals[:beside])
         return list(islice(rivals, min(limit, self._tree.paths - 1)))
 
-    def observe(self, outcome: Round) -> None:
-        """A fixed length learns nothing."""
 
+class Adaptive(Controller):
+    """Drafts from each source as far as that pays, by measured costs and acceptance: auto.
 
-class Adaptive:
-    """Drafts from each source exactly as far as that pays, by what passes cost and texts accept.
-
-    What texts repeat is looked up in every round, as that costs nothing; the draft model is asked
-    where a `Valuation` says that it is worth more, and probed now and then where not. One object
-    serves one answer; what it learns goes into ``knowledge``, which serves many.
+    Lookups, which cost nothing, are asked in every round; the draft model where a `Valuation` says
+    that it is worth more, and else probed now and then. What it learns goes into ``profile``, which
+    serves many answers.
     """
 
     def __init__(
         self,
-        knowledge: PairProfile,
+        profile: PairProfile,
         clock: Clock,
-        drafter: Drafter | None = None,
+        drafter: ModelDrafter | None = None,
         *lookups: Lookup | None,
         bucket: str = "greedy",
         tree: TreeDecoder | None = None,
         conversations: Conversations | None = None,
     ) -> None:
-        self._known = knowledge
+        self._profile = profile
         self._lookups = [lookup for lookup in lookups if lookup is not None]
         self._conversations = conversations or Conversations()
         self._conversation: Conversation | None = None
         self._tree = None if tree is None or tree.branches == 1 else tree
-        self._acceptance = GroupAcceptance(knowledge, bucket)
-        has_draft = drafter is not None
-        block = drafter is not None and drafter.drafts_block
-        self._drafts_at_once = drafter is not None and drafter.reads_along
+        self._acceptance = GroupAcceptance(profile, bucket)
         self._value = Valuation(
-            knowledge, self._acceptance, has_draft=has_draft, drafts_block=block
+            profile,
+            self._acceptance,
+            has_draft=drafter is not None,
+            drafts_block=drafter is not None and drafter.drafts_block,
         )
-        self._probe: DraftProbe | None = None
+        self._draft: TimedDraft | None = None
         if drafter is not None:
-            timed = TimedDrafter(drafter, knowledge, self._acceptance, clock)
-            self._probe = DraftProbe(timed, knowledge, self._value)
+            self._draft = TimedDraft(drafter, profile, self._acceptance, self._value, clock)
         self._plan = _RoundPlan()
-        self._length = 0
-        self.plain_seconds = 0.0
+        self.drafts_at_once = drafter is not None and drafter.reads_along
         self.status = DraftStatus.DRAFTING
-
-    @property
-    def length(self) -> int:
-        """Tokens proposed last."""
-        return self._length
-
-    @property
-    def drafts_at_once(self) -> bool:
-        """As the draft model can; the index alone waits for a first token to look behind."""
-        return self._drafts_at_once
 
     def begin_answer(self) -> None:
         """Carry over what earlier answers taught, and their debt."""
-        self._known.begin_answer()
+        self._profile.begin_answer()
 
     def propose(self, context: list[int], limit: int) -> Proposal:
         """The candidates worth verifying, after as many draft steps as are worth taking."""
-        self._value.refresh(len(context) - 1, drafting=self._length > 0)
+        self._value.refresh(len(context) - 1, drafting=self.length > 0)
         plan = self._plan = self._look_up(context, limit)
-        if self._known.since_plain < LONGEST_INTERVAL:  # what a plain pass costs must be known too
+        if (
+            self._profile.since_plain < LONGEST_INTERVAL
+        ):  # what a plain pass costs must be known too
             self.status = self._choose(plan, context, limit)
-        self._length = plan.width
+        self.length = plan.width
         return plan.proposal()
 
     def _choose(self, plan: "_RoundPlan", context: list[int], limit: int) -> DraftStatus:
-        """Decide what is verified, and say why it is nothing where a draft model might do more."""
+        """Decide what is verified; returns the reason where nothing is."""
         value = self._value
         verified, worth = value.best(plan.candidates)
-        gain = 0.0 if self._probe is None else self._trusted(value.gain, MODEL)
+        gain = 0.0 if self._draft is None else self._trusted(value.gain, MODEL)
         if verified:
             group = plan.candidates[0].group
             gain = max(gain, self._trusted(worth - value.plain_worth, group))
-        if not self._known.loss_budget.may_spend(0.0, value.plain, max(0.0, gain)):
+        if not self._profile.loss_budget.may_spend(0.0, value.plain, max(0.0, gain)):
             slower = DraftStatus.RECENTLY_SLOWER
             return slower if verified else self._reason(slower)
         plan.verified = verified
-        if self._probe is None:
-            if self._known.since_wide >= LONGEST_INTERVAL:  # costs that forbid it may be wrong
+        if self._draft is None:
+            if self._profile.since_wide >= LONGEST_INTERVAL:  # the cost model may be wrong
                 plan.verified = max(plan.verified, min(TRIAL, len(plan.candidates)))
             return DraftStatus.DRAFTING
-        status = self._ask_model(self._probe, plan, context, limit, worth)
+        status = self._ask_model(self._draft, plan, context, limit, worth)
         return DraftStatus.DRAFTING if plan.width else status
 
     def _is_known(self, group: str) -> bool:
-        """Whether enough candidates of a group were judged to believe their acceptance."""
+        """Whether enough candidates of a group were judged to trust their acceptance."""
         return self._acceptance.of(group).observations > _FEW
 
     def _trusted(self, gain: float, group: str) -> float:
-        """A gain of candidates of a group, for the loss budget; bounded where it is a guess."""
+        """A gain by candidates of a group, for the loss budget; bounded where it is a guess."""
         return gain if self._is_known(group) else min(gain, _GUESSED)
 
     def _ask_model(
-        self, probe: DraftProbe, plan: "_RoundPlan", context: list[int], limit: int, worth: float
+        self, draft: TimedDraft, plan: "_RoundPlan", context: list[int], limit: int, worth: float
     ) -> DraftStatus:
         """Draft with the model where that is worth more than ``worth``; else perhaps probe it."""
         value, past = self._value, len(context) - 1
-        unread = probe.drafter.unread(context)
+        unread = draft.unread(context)
         # The policy counts its first step as any other; what it must read besides costs more.
-        extra = probe.drafter.extra_seconds(unread, past)
+        extra = draft.extra_seconds(unread, past)
         if forced := plan.forced:  # the model goes on behind it
             worth -= value.best(forced)[1] - value.plain_worth
         better = worth - value.plain_worth + value.rate() * extra
         if value.gain > better:
-            return self._use_model(probe, plan, context, limit, unread)
-        if probe.is_due and probe.may_gain(past) > better:
-            probe.watch(context)
-        elif self._known.since_wide >= LONGEST_INTERVAL:
-            trial = probe.doubt_costs(context, limit, unread)
+            return self._use_model(draft, plan, context, limit, unread)
+        if draft.is_due and draft.may_gain(past) > better:
+            draft.review(context)
+        elif self._profile.since_wide >= LONGEST_INTERVAL:
+            trial = draft.trial(context, limit, unread)
             if trial is not None:
                 plan.reading_seconds, plan.candidates = trial
                 plan.verified = len(plan.candidates)
         return self._reason(DraftStatus.DRAFT_TOO_OFTEN_WRONG)
 
     def _reason(self, otherwise: DraftStatus) -> DraftStatus:
-        """Why the draft model is not used: costs or wrong tokens, where no loss explains it."""
-        if self._probe is None:
+        """Why the draft model is not used: costs, wrong tokens, or what is passed in."""
+        if self._draft is None:
             return DraftStatus.DRAFTING
         if self._value.ideal_gain <= 0:
             return DraftStatus.VERIFICATION_TOO_SLOW
         return otherwise if self._value.gain > 0 else DraftStatus.DRAFT_TOO_OFTEN_WRONG
 
     def _use_model(
-        self, probe: DraftProbe, plan: "_RoundPlan", context: list[int], limit: int, unread: int
+        self, draft: TimedDraft, plan: "_RoundPlan", context: list[int], limit: int, unread: int
     ) -> DraftStatus:
-        """Draft, unless that must read too much first; not far while little is known of it."""
+        """Draft, unless too much must be read first; not far while acceptance is unknown."""
         value = self._value
         if self._conversation is None:
             self._conversation = self._conversations.resume(context)
         before = self._conversation.missed_before
-        if not self._worth_reading(value.gain, probe, unread, limit, before):
+        if not self._worth_reading(value.gain, draft, unread, limit, before):
             # The draft may be better than it seems; no look where not even a good one would do.
-            if probe.is_due and self._worth_reading(value.ideal_gain, probe, unread, limit, before):
-                probe.watch(context)
+            if draft.is_due and self._worth_reading(value.ideal_gain, draft, unread, limit, before):
+                draft.review(context)
             self._conversation.missed += 1
             return DraftStatus.ANSWER_TOO_SHORT
         known = self._is_known(MODEL)
-        if not known and probe.is_cheaper(context, unread):
-            probe.watch(context)
+        if not known and draft.is_cheaper(context, unread):
+            draft.review(context)
             return DraftStatus.DRAFTING
-        probe.restart()
+        draft.restart()
         self._conversation.draft_has_read()
-        plan.reading_seconds = probe.read(context, unread)
+        plan.reading_seconds = draft.read(context, unread)
         chain = plan.forced
-        candidates = probe.drafter.candidates(context, unread, [each.token for each in chain])
-        chain += self._draft(candidates, min(limit - len(chain), LONGEST_AUTO if known else TRIAL))
+        candidates = draft.candidates(context, unread, [each.token for each in chain])
+        chain += self._chain(candidates, min(limit - len(chain), LONGEST_AUTO if known else TRIAL))
         self._extend(context, chain, limit)
         self._prefer(plan, chain)
         if self._tree is not None:
@@ -268,7 +229,7 @@ class Adaptive:
         return DraftStatus.DRAFTING
 
     def _prefer(self, plan: "_RoundPlan", chain: list[Candidate]) -> None:
-        """Verify the model's candidates, unless the index had the better ones."""
+        """Verify the model's candidates, unless a lookup has better ones."""
         best = self._value.best
         (verified, worth), (kept, other) = best(chain), best(plan.candidates)
         if other > worth:
@@ -277,23 +238,22 @@ class Adaptive:
             plan.verified, plan.candidates, plan.others = verified, chain, plan.candidates
 
     def _worth_reading(
-        self, gain: float, probe: DraftProbe, unread: int, limit: int, missed: int
+        self, gain: float, draft: TimedDraft, unread: int, limit: int, missed: int
     ) -> bool:
-        """Whether drafting gains well above what reading the prompt costs, or would have gained it.
+        """Whether drafting gains well above what reading the prompt costs.
 
-        How long the answer will be is unknown: as long again as it is, and 64 tokens at least. What
-        ``missed`` plain rounds of earlier answers lost counts half, as rent does for who may buy
-        (ski rental).
+        The answer is assumed to become twice as long, and 64 tokens longer at least; ``missed``
+        plain rounds of earlier answers count half (ski rental).
         """
         if unread <= FAR_BEHIND:
             return True
-        tokens = min(limit, max(_SHORT_ANSWER, probe.emitted)) / _SURE + _RENT * missed
+        tokens = min(limit, max(_SHORT_ANSWER, draft.emitted)) / _SURE + _RENT * missed
         rounds = tokens / max(2.0, 1.0 + gain)  # a round gives about two tokens, or what it gains
         seconds = gain / self._value.rate() * rounds
-        return seconds >= self._known.reading_seconds(unread)
+        return seconds >= self._profile.reading_seconds(unread)
 
     def _look_up(self, context: list[int], limit: int) -> "_RoundPlan":
-        """The lookup's candidates that are worth most, and those of the others."""
+        """The most valuable candidates of the lookups; those of the others only teach."""
         chains: list[list[Candidate]] = [[] for _ in self._lookups]
         for lookup, chain in zip(self._lookups, chains, strict=True):
             lookup.update(context)
@@ -301,8 +261,8 @@ class Adaptive:
         chains.sort(key=lambda chain: self._value.best(chain)[1], reverse=True)
         return _RoundPlan(chains[0], unused=chains[1:]) if chains else _RoundPlan()
 
-    def _draft(self, candidates: Iterator[Candidate], limit: int) -> list[Candidate]:
-        """Candidates of the model, one step at a time while the next ones are worth it."""
+    def _chain(self, candidates: Iterator[Candidate], limit: int) -> list[Candidate]:
+        """Candidates of the model, step by step while the next ones are worth it."""
         chain: list[Candidate] = []
         survival = 1.0
         for candidate in islice(candidates, limit):
@@ -313,7 +273,7 @@ class Adaptive:
         return chain
 
     def _extend(self, context: list[int], chain: list[Candidate], limit: int) -> None:
-        """Let the first lookup that can continue where the model ended."""
+        """Let the first lookup that can continue the model's chain."""
         drafted = [each.token for each in chain]
         for lookup in self._lookups:
             if len(chain) == len(drafted) > 0:
@@ -321,19 +281,19 @@ class Adaptive:
 
     def observe(self, outcome: Round) -> None:
         """Learn what the pass cost and who was right."""
-        known, value, tokens = self._known, self._value, len(outcome.tokens)
-        known.observe_pass(outcome)
+        profile, value, tokens = self._profile, self._value, len(outcome.tokens)
+        profile.observe_pass(outcome)
         value.prepare(outcome.past)
-        value.expect(outcome, 0 if self._probe is None else self._probe.drafter.sequences)
-        drafting = 0.0 if self._probe is None else self._probe.drafter.take_spent()
+        value.expect(outcome, 0 if self._draft is None else self._draft.sequences)
+        drafting = 0.0 if self._draft is None else self._draft.take_spent()
         drafting -= self._plan.reading_seconds
-        known.loss_budget.add(value.counted_seconds(outcome, drafting), tokens, value.plain)
+        profile.loss_budget.add(value.counted_seconds(outcome, drafting), tokens, value.plain)
         self.plain_seconds += tokens * value.plain * outcome.sequences
         # A long copy tells nothing of the speed behind it, nor a pass that reads another prompt.
         if tokens <= 1 + LONGEST_AUTO and not outcome.mixed:
-            known.recent.add(tokens, outcome.seconds / outcome.sequences)
-        if self._probe is not None:
-            self._probe.count(tokens)
+            profile.recent.add(tokens, outcome.seconds / outcome.sequences)
+        if self._draft is not None:
+            self._draft.count(tokens)
         self._acceptance.observe_all(self._plan.candidates, outcome.tokens)
         for chain in (self._plan.others, *self._plan.unused):
             self._acceptance.observe_all(chain, outcome.tokens)
@@ -342,10 +302,9 @@ class Adaptive:
 
 @dataclass(slots=True)
 class _RoundPlan:
-    """What was considered for one round: how many of the candidates are verified, what else was.
+    """Candidates of one round, and how many of them are verified.
 
-    ``others`` may stand beside them in a tree, what is ``unused`` only teaches. A ``tree`` with
-    anything in it is verified in their place.
+    A non-empty ``tree`` of these and ``others`` is verified instead; ``unused`` ones only teach.
     """
 
     candidates: list[Candidate] = field(default_factory=list)
@@ -357,7 +316,7 @@ class _RoundPlan:
 
     @property
     def forced(self) -> list[Candidate]:
-        """Those of the candidates that a grammar forces, with which they begin."""
+        """The leading candidates, which a grammar forces."""
         return list(takewhile(lambda each: each.group == FORCED, self.candidates))
 
     @property

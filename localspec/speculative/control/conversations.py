@@ -1,4 +1,4 @@
-"""Conversations whose prompt the draft has not read, and what they already missed by that."""
+"""Conversations whose prompt the draft has not read, and rounds without it."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ _MOST = 4  # conversations remembered: their texts are kept
 class Conversation:
     """One text that goes on from answer to answer.
 
-    ``missed`` and ``missed_before`` are rounds without the draft, in this answer and in earlier
-    ones, because reading the prompt with it was too slow. ``context`` is the text of the latest
-    answer, whose first ``length`` tokens were there when the answer began.
+    ``missed`` and ``missed_before`` are rounds, in this answer and in earlier ones, without the
+    draft, because reading the prompt with it was too slow. ``context`` is the text of the latest
+    answer, ``length`` that of its prompt.
     """
 
     context: list[int]
@@ -22,25 +22,18 @@ class Conversation:
     missed: int = 0
 
     def draft_has_read(self) -> None:
-        """The draft is used: what was missed before is no reason to read any more."""
+        """Forget the missed rounds, as the draft is used."""
         self.missed_before = self.missed = 0
 
 
 class Conversations:
-    """The latest conversations of one draft cache.
-
-    Each slot has its own: what one slot's draft reads is of no use to the other slots.
-    """
+    """The latest conversations of one slot's draft cache."""
 
     def __init__(self) -> None:
         self._known: list[Conversation] = []
 
     def resume(self, context: list[int]) -> Conversation:
-        """The conversation of a new answer: one that goes on, or else a new one.
-
-        It goes on where the new prompt shares at least half of its earlier prompt: it was extended,
-        edited near its end, or is answered again.
-        """
+        """The conversation of a new answer: one of whose prompt it shares half, or a new one."""
         best = max(self._known, key=lambda each: common_prefix(each.context, context), default=None)
         resumed = Conversation(context, len(context))
         if best is not None and 2 * common_prefix(best.context, context) >= best.length:

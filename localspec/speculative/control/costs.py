@@ -38,10 +38,9 @@ class _Width:
 class PassCosts:
     """Seconds of a pass of ``width`` tokens behind ``past`` tokens.
 
-    No curve is fitted over the widths, because kernels make it a staircase that may even fall:
-    what was never seen is interpolated between its neighbours. Each token before a pass adds to it,
-    once (reading its keys and values) and for each row (computing with them): two slopes, fitted
-    over all widths together.
+    Widths that were not seen are interpolated: kernels make costs a staircase that may even fall.
+    Each token before a pass adds to it once (reading its keys and values) and for each row
+    (computing with them): two slopes, fitted over all widths together.
     """
 
     _widths: dict[int, _Width] = field(default_factory=dict)
@@ -51,7 +50,7 @@ class PassCosts:
     _stale: bool = False  # slopes are fitted when they are asked for, not after every pass
 
     def observe(self, width: int, past: int, seconds: float) -> None:
-        """Learn from a pass; one that was disturbed counts for little."""
+        """Learn from a pass; the influence of a disturbed one is bounded."""
         seconds = max(seconds, _SHORTEST)
         seen = self._widths.get(width)
         if seen is None:
@@ -95,11 +94,7 @@ class PassCosts:
         return self._between(self._known[i - 1], self._known[i], width, past)
 
     def _seen(self, i: int, past: int) -> float:
-        """Seconds of the i-th known width.
-
-        Where it was hardly ever seen and both neighbours often, no more than theirs suggest: a try
-        will tell.
-        """
+        """Seconds of the i-th known width; if rarely seen, at most what its neighbours suggest."""
         width = self._known[i]
         own = self._at(width, past)
         if not 0 < i < len(self._known) - 1:
@@ -143,7 +138,7 @@ class PassCosts:
         return max(seen.seconds + slope * (past - seen.past), seen.seconds * _LEAST)
 
     def _beyond(self, width: int, past: int) -> float:
-        """Wider than all that was seen: by the mean cost of a row, or the last step's."""
+        """Seconds of a width beyond all seen, by the slope of the last two."""
         last = self._known[-1]
         ends = self._at(last, past)
         if len(self._known) == 1:

@@ -8,14 +8,13 @@ _SLOPE = 12.0  # of these, for each token that a round is to gain
 
 
 class LossBudget:
-    """What drafting has cost more than plain decoding would have, against what it may.
+    """Time lost by drafting against plain decoding, and whether more may be risked.
 
-    The allowance is one per cent of the time elapsed and one plain token, up to five where a round
-    is expected to gain much. Gains are credit, but not without end, so that a text that turns hard
-    is noticed soon. Debts end below five tokens, so that what is expected to gain much is never
-    forbidden, whatever lost before. What the draft's reading of a prompt cost is not counted:
-    drafting less would not bring it back. What an answer lost, the next one still owes: many short
-    answers must not lose the tokens of many beginnings.
+    Allowed are one per cent of the time and one plain token, or up to five where a round is
+    expected to gain much. Credit is bounded, so that a text that turns hard is noticed soon, and
+    debt too, so that a large expected gain is never forbidden. A debt is carried to the next
+    answer, so that many short answers cannot lose many times. Reading a prompt with the draft does
+    not count: drafting less would not bring it back.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What was learnt about a pair on a machine: costs of passes and acceptance of candidates."""
+"""What was learnt about a pair: costs of passes, acceptance of candidates, recent speed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,10 +21,7 @@ _ENOUGH_SEEN = 50.0  # candidates from which a usual acceptance may be told
 
 @dataclass(slots=True)
 class RecentRate:
-    """Tokens and seconds of the rounds of late, decayed over about 64 of them.
-
-    Of several answers at once, their tokens together count, and each second once.
-    """
+    """Tokens and seconds of about the last 64 rounds, of all slots together."""
 
     tokens: float = 0.0
     seconds: float = 0.0
@@ -35,7 +32,7 @@ class RecentRate:
         self.seconds = self.seconds * _RECENT + seconds
 
     def begin_answer(self) -> None:
-        """Another answer may be another kind of text: what was counts a good deal less."""
+        """Earlier answers count little, as another one may be another kind of text."""
         self.tokens *= _CARRIED
         self.seconds *= _CARRIED
 
@@ -46,7 +43,7 @@ class RecentRate:
 
 @dataclass(slots=True)
 class PairProfile:
-    """Costs of passes, acceptance by group of candidates, speed of late, and the loss budget.
+    """Costs of passes, acceptance by group of candidates, recent rate, and the loss budget.
 
     ``checked`` is when the costs were last found to hold, in seconds since 1970; 0 for never.
     """
@@ -57,15 +54,15 @@ class PairProfile:
     longer_reading: float = 0.0  # and more for each token before it; 0 before a long one was read
     replay: float = 0.0  # seconds by which a draft makes the next pass longer: tokens read again
     acceptance: dict[str, Acceptance] = field(default_factory=dict)
-    since_wide: int = 0  # tokens said since a pass of the target was wider than one
-    since_plain: int = 0  # tokens said since nobody drafted in one
+    since_wide: int = 0  # tokens since a round of this answer drafted
+    since_plain: int = 0  # tokens since a pass without any draft
     loss_budget: LossBudget = field(default_factory=LossBudget)
     recent: RecentRate = field(default_factory=RecentRate)
     checked: float = 0.0
     _after_draft: bool = False
 
     def begin_answer(self) -> None:
-        """Carry over what was lost, and how quick decoding was."""
+        """Carry over the debt, and a little of the recent rate."""
         self.loss_budget.begin_answer()
         self.recent.begin_answer()
 
@@ -76,11 +73,11 @@ class PairProfile:
         self._observe_replay(outcome)
         tokens = len(outcome.tokens)
         self.since_wide = self.since_wide + tokens if outcome.is_plain else 0
-        nobody = outcome.width == outcome.sequences  # drafted: what plain decoding costs
-        self.since_plain = 0 if nobody else self.since_plain + min(tokens, _MOST_COUNTED)
+        all_plain = outcome.width == outcome.sequences
+        self.since_plain = 0 if all_plain else self.since_plain + min(tokens, _MOST_COUNTED)
 
     def _observe_replay(self, outcome: Round) -> None:
-        """Learn what tokens that are read again cost, the pass before having had a draft."""
+        """Learn what reading again costs behind a pass with a draft."""
         if self._after_draft:
             width, past = outcome.width, outcome.past
             alone = self.verify.seconds(width - outcome.replayed, past + outcome.replayed)
@@ -89,7 +86,7 @@ class PairProfile:
         self._after_draft = not outcome.is_plain
 
     def observe_reading(self, tokens: int, seconds: float) -> None:
-        """Learn from a reading: a short one says little, a disturbed one is bounded."""
+        """Learn from a reading; a short one weighs little, a disturbed one is bounded."""
         found = seconds / tokens
         if self.reading and tokens >= _LONG_READING:
             more = max(0.0, found - self.reading) * 2 / tokens
@@ -101,53 +98,39 @@ class PairProfile:
         self.reading += (found - self.reading) * (min(1.0, tokens / 32) if self.reading else 1.0)
 
     def reading_seconds(self, tokens: int) -> float:
-        """Seconds of the draft to read so many: many at once are cheaper than one by one."""
+        """Seconds of the draft to read so many tokens at once."""
         if self.longer_reading:
             return (self.reading + self.longer_reading * tokens / 2) * tokens
         return self.reading * tokens * self._growth(tokens // 2)
 
     def draft_seconds(self, width: int, past: int) -> float:
-        """Seconds of the draft's pass; it grows with the text as the target's until it was seen."""
+        """Seconds of the draft's pass; until its slopes are known, they grow as the target's."""
         seconds = self.draft.seconds(width, past)
         return seconds if self.draft.knows_slopes else seconds * self._growth(past)
 
     def _growth(self, past: int) -> float:
-        """Times as long as on an empty cache that a plain pass of the target takes."""
+        """Seconds of a plain pass of the target over those on an empty cache."""
         return self.verify.seconds(1, past) / self.verify.seconds(1, 0) if self.verify.widest else 1
 
     def of(self, group: str) -> Acceptance:
-        """What is known of a group of candidates."""
+        """Acceptance of a group of candidates."""
         if group not in self.acceptance:
             self.acceptance[group] = Acceptance()
         return self.acceptance[group]
 
     def usual_gain(self, longest: int) -> tuple[float, float] | None:
-        """Times plain speed that the draft model usually gives, and its acceptance; None if new.
-
-        Of the texts sampled like those it was used for most.
-        """
+        """Times plain speed that the draft model usually gives, and its acceptance; None if new."""
         chance = self._usual_chance()
-        if chance is None:
-            return None
-        return self._usual_best(longest, chance)[0], chance
+        return None if chance is None else (self._usual(longest, chance)[0], chance)
 
     def usual_length(self, longest: int, *, drafts_block: bool = False) -> int | None:
-        """The fixed draft length that is usually the fastest, 0 where none is; None if new.
-
-        With ``drafts_block``, one draft step gives all tokens.
-        """
+        """The fixed draft length that is usually the fastest, 0 where none is; None if new."""
         chance = self._usual_chance()
-        return (
-            None
-            if chance is None
-            else self._usual_best(longest, chance, drafts_block=drafts_block)[1]
-        )
+        return None if chance is None else self._usual(longest, chance, drafts_block)[1]
 
-    def _usual_best(
-        self, longest: int, chance: float, *, drafts_block: bool = False
-    ) -> tuple[float, int]:
+    def _usual(self, longest: int, chance: float, block: bool = False) -> tuple[float, int]:
         verify = [self.verify.seconds(1 + k, 0) for k in range(longest + 1)]
-        return usual_best(verify, self.draft.seconds(1, 0), chance, drafts_block=drafts_block)
+        return usual_best(verify, self.draft.seconds(1, 0), chance, drafts_block=block)
 
     def _usual_chance(self) -> float | None:
         """The chance of a drafted token, in the group of candidates that was seen most."""
@@ -160,24 +143,23 @@ class PairProfile:
 
 
 class GroupAcceptance:
-    """Acceptance by group of candidates in one answer, for texts that are sampled alike.
+    """Acceptance by group of candidates in one answer.
 
-    ``bucket`` names the way of sampling, which decides much: greedy, or a rule and a temperature.
-    Another answer may be another kind of text, so what others taught counts a little less from
-    where a candidate of the group is first judged; other groups keep what they know.
+    ``bucket`` names the kind of sampling: greedy, or a rule and a temperature. Earlier answers
+    count a little less from where a candidate of a group is first judged.
     """
 
-    def __init__(self, knowledge: PairProfile, bucket: str) -> None:
-        self._known = knowledge
+    def __init__(self, profile: PairProfile, bucket: str) -> None:
+        self._profile = profile
         self._bucket = bucket
         self._met: dict[str, Acceptance] = {}
         self._judged: set[str] = set()
 
     def of(self, group: str) -> Acceptance:
-        """What is known of a group at this temperature."""
+        """Acceptance of a group with this kind of sampling."""
         found = self._met.get(group)
         if found is None:
-            found = self._met[group] = self._known.of(f"{group}, {self._bucket}")
+            found = self._met[group] = self._profile.of(f"{group}, {self._bucket}")
         return found
 
     def probability(self, candidate: Candidate) -> float:
@@ -185,10 +167,7 @@ class GroupAcceptance:
         return self.of(candidate.group).probability(candidate.confidence)
 
     def observe(self, candidate: Candidate, token: int) -> bool:
-        """Learn from the token that came in a candidate's place; whether it was that one.
-
-        Its rivals, verified or not, teach as well.
-        """
+        """Learn from the actual token in a candidate's place, for its rivals too; True if right."""
         for rival in candidate.rivals:
             self._learn(rival, token, shifts=False)  # so rare that it would be mostly noise
         return self._learn(candidate, token)
@@ -202,7 +181,7 @@ class GroupAcceptance:
         return right
 
     def observe_all(self, candidates: Sequence[Candidate], tokens: Sequence[int]) -> None:
-        """Each candidate up to the first wrong one teaches; the one that was refused does too."""
+        """Learn from each candidate up to and including the first wrong one."""
         for candidate, token in zip(candidates, tokens, strict=False):
             if not self.observe(candidate, token):
                 return

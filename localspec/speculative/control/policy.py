@@ -11,11 +11,10 @@ _SURVIVALS: NDArray[np.float64] = np.geomspace(0.005, 1.0, 28)
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A rule for one round, and its worth.
+    """A stopping rule for one round, and its value over a plain one in tokens (``gain``).
 
     With k candidates drafted, draft on while the chance that all are right is at least
-    ``thresholds[k]``. ``gain`` is what a round that begins to draft is worth over a plain one, in
-    tokens, its first step at the usual cost.
+    ``thresholds[k]``.
     """
 
     thresholds: tuple[float, ...]

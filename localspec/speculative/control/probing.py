@@ -1,39 +1,50 @@
-"""Probing of a draft model that is not used, on timed steps and readings."""
+"""Timed use of a draft model, and its probing while it is not used."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile
 from localspec.speculative.control.valuation import Valuation
-from localspec.speculative.drafters import Candidate, Drafter
+from localspec.speculative.drafters import Candidate, ModelDrafter
 from localspec.speculative.loop import Clock
 
-FAR_BEHIND = 8  # unread tokens from which reading them is an investment, not part of a step
+FAR_BEHIND = 8  # unread tokens; more are read before a step, not in it
 TRIAL = 3  # tokens drafted only to see what that costs
-LONGEST_INTERVAL = 256  # tokens between two looks at what is not used
+LONGEST_INTERVAL = 256  # tokens between two probes
 _FIRST_INTERVAL = 12
-_MOST_COMPARED = 33  # tokens in a look
-_ENOUGH = 8  # tokens of an answer from which a look tells something
+_MOST_COMPARED = 33  # tokens in a review
+_ENOUGH = 8  # tokens of an answer from which a review is informative
 
 
-class TimedDrafter:
-    """A drafter whose steps and readings are timed for the cost model; reviews teach acceptance."""
+class TimedDraft:
+    """A draft model whose passes teach costs and acceptance; probed while it is not used.
+
+    Probes come at growing intervals, within the loss budget. ``sequences`` is how many sequences
+    took the last draft step together, 0 before any; ``emitted`` counts tokens of this answer.
+    """
 
     def __init__(
-        self, drafter: Drafter, knowledge: PairProfile, acceptance: GroupAcceptance, clock: Clock
+        self,
+        drafter: ModelDrafter,
+        profile: PairProfile,
+        acceptance: GroupAcceptance,
+        value: Valuation,
+        clock: Clock,
     ) -> None:
         self._drafter = drafter
-        self._known = knowledge
+        self._profile = profile
         self._acceptance = acceptance
+        self._value = value
         self._clock = clock
         self._spent = 0.0
-        self.sequences = 0  # that took the last step together; 0 before any
+        self.sequences = 0
+        self.emitted = 0
+        self._has_prompt = False
+        self._since = 0  # tokens since the last probe, or the last use
+        self._interval = _FIRST_INTERVAL
 
     def take_spent(self) -> float:
-        """Seconds of steps, readings and reviews since this was last asked.
-
-        Of a step that was shared, a share.
-        """
+        """Seconds of passes since the last call; of a shared step, this sequence's share."""
         spent, self._spent = self._spent, 0.0
         return spent
 
@@ -41,20 +52,16 @@ class TimedDrafter:
         """How many tokens a proposal must read first, the pending one included."""
         return self._drafter.unread(context)
 
-    def to_review(self, context: list[int], longest: int) -> int:
-        """How many tokens a review reads."""
-        return self._drafter.to_review(context, longest)
-
     def extra_seconds(self, unread: int, past: int) -> float:
-        """By how much a step that reads so many tokens exceeds a usual one; far behind, by 0."""
+        """Seconds by which a step that reads so many tokens exceeds a usual one; far behind, 0."""
         if not 1 < unread <= FAR_BEHIND:
             return 0.0
-        return self._known.draft_seconds(unread, past) - self._known.draft_seconds(1, past)
+        return self._profile.draft_seconds(unread, past) - self._profile.draft_seconds(1, past)
 
     def candidates(
         self, context: list[int], unread: int, ahead: Sequence[int] = ()
     ) -> Iterator[Candidate]:
-        """The drafter's candidates, each step timed; what is far behind was read before."""
+        """The drafter's candidates, each step timed; more than FAR_BEHIND unread were read."""
         proposals = self._drafter.propose(context, ahead)
         width, past = (unread if unread <= FAR_BEHIND else 1) + len(ahead), len(context) - 1
         while True:
@@ -67,14 +74,17 @@ class TimedDrafter:
             self.sequences = batch_share.sequences
             self._spent += seconds / self.sequences
             if width and not batch_share.mixed:
-                self._known.draft.observe(width + batch_share.others, past, seconds)
-            width = (
-                0 if self._drafter.drafts_block else 1
-            )  # what was paid with the first step costs none
+                self._profile.draft.observe(width + batch_share.others, past, seconds)
+            width = 0 if self._drafter.drafts_block else 1  # a block is paid by its first step
             yield candidate
 
     def read(self, context: list[int], unread: int) -> float:
-        """Catch up with the context where it is far behind; the seconds that took."""
+        """Catch up with the context where it is far behind; seconds that its prompt took.
+
+        Reading tokens of the answer, or reading again, is counted as drafting instead.
+        """
+        prompt = 0 if self._has_prompt else max(0, unread - self.emitted)
+        self._has_prompt = True
         if unread <= FAR_BEHIND:
             return 0.0
         began = self._clock()
@@ -82,41 +92,12 @@ class TimedDrafter:
         seconds = self._clock() - began
         self._spent += seconds
         if self._drafter.unread(context) < unread:  # else it lacks a token, and read nothing
-            self._known.observe_reading(unread, seconds)
-        return seconds
-
-    def review(self, context: list[int], longest: int, count: int) -> bool:
-        """Compare what would have been proposed with what came; False if nothing would have been.
-
-        ``count`` is what `to_review` said.
-        """
-        began = self._clock()
-        reviewed = self._drafter.review(context, longest)
-        seconds = self._clock() - began
-        self._spent += seconds
-        if not reviewed:
-            return False
-        for candidate, token in reviewed:
-            self._acceptance.observe(candidate, token)
-        self._known.observe_reading(count, seconds)
-        return True
-
-
-class DraftProbe:
-    """Looks at a draft model that is not used, at growing intervals and within the loss budget."""
-
-    def __init__(self, drafter: TimedDrafter, knowledge: PairProfile, value: Valuation) -> None:
-        self.drafter = drafter
-        self.emitted = 0  # tokens of this answer
-        self._has_prompt = False
-        self._known = knowledge
-        self._value = value
-        self._since = 0  # tokens since the last look, or the last use
-        self._interval = _FIRST_INTERVAL
+            self._profile.observe_reading(unread, seconds)
+        return seconds * prompt / unread
 
     @property
     def is_due(self) -> bool:
-        """Whether the last look is long enough ago."""
+        """Whether the last probe is long enough ago."""
         return self._since >= self._interval
 
     def count(self, tokens: int) -> None:
@@ -125,63 +106,58 @@ class DraftProbe:
         self._since += tokens
 
     def restart(self) -> None:
-        """The draft is used: begin again with short intervals behind that."""
+        """The draft is used: probe at short intervals again behind that."""
         self._since, self._interval = 0, _FIRST_INTERVAL
 
     def may_gain(self, past: int) -> float:
-        """What the draft may well gain; what a good one would, once the last look is long ago."""
+        """An optimistic gain of the draft; that of a good one once the last probe is long ago."""
         hopeful = self._value.hopeful_gain(past)
         overdue = self._since >= LONGEST_INTERVAL
         return max(hopeful, self._value.ideal_gain if overdue else 0.0)
 
-    def read(self, context: list[int], unread: int) -> float:
-        """Catch up with the context where it is far behind; the seconds that its prompt took.
-
-        What it reads of the answer is no prompt, nor is what it reads again: that is drafting.
-        """
-        seconds = self.drafter.read(context, unread)
-        prompt = 0 if self._has_prompt else max(0, unread - self.emitted)
-        self._has_prompt = True
-        return seconds * prompt / unread
-
     def is_cheaper(self, context: list[int], unread: int) -> bool:
-        """Whether a look at the draft would read far less than this."""
+        """Whether a review would read far less than this."""
         return self.emitted >= _ENOUGH and 2 * self._to_review(context) < unread
 
-    def watch(self, context: list[int]) -> None:
-        """See whether the draft would have been right, while it is not used.
-
-        It learns acceptance from the text emitted meanwhile, without a pass of the target.
-        """
+    def review(self, context: list[int]) -> None:
+        """Learn acceptance from the text emitted meanwhile, without a pass of the target."""
         count = self._to_review(context)
-        if not self._affords(self._known.reading_seconds(count), max(0.0, self._value.gain)):
+        if not self._affords(self._profile.reading_seconds(count), max(0.0, self._value.gain)):
             return
         self._since, self._interval = 0, min(2 * self._interval, LONGEST_INTERVAL)
-        if self.drafter.review(context, self._longest, count):
-            self._value.expire()
+        began = self._clock()
+        reviewed = self._drafter.review(context, self._longest)
+        seconds = self._clock() - began
+        self._spent += seconds
+        if not reviewed:
+            return
+        for candidate, token in reviewed:
+            self._acceptance.observe(candidate, token)
+        self._profile.observe_reading(count, seconds)
+        self._value.expire()
 
     @property
     def _longest(self) -> int:
-        """Tokens that a look compares: at most those of this answer."""
+        """Tokens that a review compares: at most those of this answer."""
         return min(self.emitted, _MOST_COMPARED)
 
     def _to_review(self, context: list[int]) -> int:
-        return self.drafter.to_review(context, self._longest)
+        return self._drafter.to_review(context, self._longest)
 
-    def doubt_costs(
+    def trial(
         self, context: list[int], limit: int, unread: int
     ) -> tuple[float, list[Candidate]] | None:
-        """Draft a short trial against the cost model, whose figures may stem from a busy machine.
+        """A short draft against the cost model, whose figures may stem from a busy machine.
 
         Returns seconds of reading the prompt, and the candidates; None where the loss budget
         forbids it.
         """
         loss = self._value.loss_of_trial(TRIAL, len(context) - 1)
-        if not self._affords(loss + self._known.reading_seconds(unread), 0.0):
+        if not self._affords(loss + self._profile.reading_seconds(unread), 0.0):
             return None
         seconds = self.read(context, unread)
-        self._known.loss_budget.add(seconds, 0, self._value.plain)
-        return seconds, list(islice(self.drafter.candidates(context, unread), min(limit, TRIAL)))
+        self._profile.loss_budget.add(seconds, 0, self._value.plain)
+        return seconds, list(islice(self.candidates(context, unread), min(limit, TRIAL)))
 
     def _affords(self, seconds: float, gain: float) -> bool:
-        return self._known.loss_budget.may_spend(seconds, self._value.plain, gain)
+        return self._profile.loss_budget.may_spend(seconds, self._value.plain, gain)

@@ -1,4 +1,4 @@
-"""Value of a round in tokens, from measured pass costs, calibrated acceptance and present speed."""
+"""Value of a round in tokens, from pass costs, acceptance and the recent rate."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -29,51 +29,49 @@ _NEWEST = 0.25  # weight of the last pass in how many tokens others have in the 
 
 
 class Valuation:
-    """Value of a round: expected tokens, less what its time is worth at the present rate.
+    """Value of a round: expected tokens less its seconds times the rate (tokens per second).
 
-    Seconds count at the present rate, at least that of plain decoding. Renewal-reward: the policy
-    that maximises this at the best attainable rate maximises tokens per second.
-
-    Where passes are shared, the rate is that of all answers together, and a token drafted for one
-    costs what it adds to a pass with the tokens of the others; see `_beside`.
+    The rate is the recent one, at least that of plain decoding. Renewal-reward: the policy that
+    maximises this at the best attainable rate maximises tokens per second. Where passes are shared,
+    the rate is that of all slots; see `_beside` for the costs.
     """
 
     def __init__(
         self,
-        knowledge: PairProfile,
+        profile: PairProfile,
         acceptance: GroupAcceptance,
         *,
         has_draft: bool,
         drafts_block: bool = False,
     ) -> None:
-        self._known = knowledge
+        self._profile = profile
         self._acceptance = acceptance
         self._has_draft = has_draft
         self._block = drafts_block
-        self._verify: list[float] = []  # seconds by width, for contexts of about this length
-        self._rises: list[float] = []  # the least seconds for each token more, by width
+        self._verify: list[float] = []  # seconds by width, at about this context length
+        self._rises: list[float] = []  # least seconds per additional token, by width
         self._pending = 0  # tokens that the next pass reads again
         self._others = 0.0  # tokens that others have in it
         self._sequences = 1  # that share it
-        self._drafting = 0  # that share a step of the draft; 0 before any
+        self._drafting = 0  # sequences in a draft step; 0 before any
         self._policy = Policy((), 0.0)
-        self._hopeful: float | None = None  # the gain that may well be; solved for when asked
+        self._hopeful: float | None = None  # optimistic gain, solved for when asked
         self._age = self._refreshes = 0
         self.ideal_gain = 0.0
 
     @property
     def gain(self) -> float:
-        """Tokens that a round of the draft model is worth over a plain one; may be negative."""
+        """Value of a round with the draft model over a plain one; may be negative."""
         return self._policy.gain
 
     @property
     def thresholds(self) -> tuple[float, ...]:
-        """The chance that all drafted tokens are right from which to draft on, by their number."""
+        """Least chance that all drafted tokens are right to draft on, by their number."""
         return self._policy.thresholds
 
     @property
     def plain(self) -> float:
-        """Seconds of a token of plain decoding, of all that share the passes."""
+        """Seconds of a token of plain decoding, of all slots together."""
         return self._verify[self._sequences - 1] / self._sequences
 
     def hopeful_gain(self, past: int) -> float:
@@ -83,8 +81,8 @@ class Valuation:
         return self._hopeful
 
     def rate(self) -> float:
-        """Tokens that a second is worth at present: at least those of plain decoding."""
-        return max(self._known.recent.per_second(), 1.0 / self.plain)
+        """Recent tokens per second, at least those of plain decoding."""
+        return max(self._profile.recent.per_second(), 1.0 / self.plain)
 
     @property
     def plain_worth(self) -> float:
@@ -92,13 +90,13 @@ class Valuation:
         return 1.0 - self.rate() * self._beside()[self._pending]
 
     def best(self, candidates: Sequence[Candidate]) -> tuple[int, float]:
-        """How many of the candidates to verify, and the worth of that; none is an answer."""
+        """How many of the candidates to verify, perhaps 0, and the value of that."""
         return self._best(self._survivals(candidates))
 
     def lengthen(
         self, chain: list[Candidate], continuation: Iterator[Candidate], limit: int
     ) -> None:
-        """Take candidates behind a chain for as long as more of them may pay, at any width."""
+        """Extend a chain for as long as more candidates may pay, at any width."""
         survival = self._survivals(chain)[-1] if chain else 1.0
         rate, rises = self.rate(), self._rises[self._pending :]
         for rise in rises[len(chain) : limit]:
@@ -111,15 +109,11 @@ class Valuation:
             survival *= self._acceptance.probability(candidate)
 
     def best_tree(
-        self,
-        chain: Sequence[Candidate],
-        other: Sequence[Candidate],
-        limits: TreeDecoder,
-        most: int,
+        self, chain: Sequence[Candidate], other: Sequence[Candidate], limits: TreeDecoder, most: int
     ) -> tuple[Tree, float]:
-        """The best tree of ``chain``, ``other`` and their rivals, of ``most`` candidates at most.
+        """The best tree of ``chain``, ``other`` and their rivals, and its value.
 
-        With its worth. It is an empty one where the best beginning of ``chain`` is worth as much.
+        At most ``most`` candidates; none where the best beginning of ``chain`` is worth as much.
         """
         survivals = self._survivals(chain)
         _, least = self._best(survivals)
@@ -133,34 +127,33 @@ class Valuation:
         return (tree.cut(count), worth) if worth > least else (Tree(), least)
 
     def _survivals(self, candidates: Sequence[Candidate]) -> list[float]:
-        """The chance of each that it and all before it are right."""
+        """The chance of each candidate that it and all before it are right."""
         return list(accumulate(map(self._acceptance.probability, candidates), mul))
 
     def _best(self, chances: Sequence[float]) -> tuple[int, float]:
-        """How many tokens with these chances to verify, the first ones first, and its worth."""
+        """How many tokens with these chances to verify, and the value of that."""
         count, worth = self._best_at(self.rate(), chances)
         verify, longer = self._beside()[self._pending :], len(chances) + 1
-        while LONGEST_AUTO < count < longer:  # a long copy: rounds at the rate of this one follow
-            rate = (1.0 + sum(chances[:count])) / (verify[count] + self._known.replay)
+        while LONGEST_AUTO < count < longer:  # a long copy: later rounds reach the rate of this one
+            rate = (1.0 + sum(chances[:count])) / (verify[count] + self._profile.replay)
             longer, (count, _) = count, self._best_at(rate, chances[:count])
         return count, worth
 
     def _best_at(self, rate: float, chances: Sequence[float]) -> tuple[int, float]:
-        """The same, where a second is worth ``rate`` tokens."""
+        """`_best` at this rate."""
         verify = self._beside()[self._pending :]
         count, most, expected = 0, 1.0 - rate * verify[0], 0.0
         for i, chance in enumerate(chances[: len(verify) - 1], start=1):
             expected += chance
-            worth = 1.0 + expected - rate * (verify[i] + self._known.replay)
+            worth = 1.0 + expected - rate * (verify[i] + self._profile.replay)
             if worth > most:
                 count, most = i, worth
         return count, most
 
     def _may_branch(self, survivals: Sequence[float], most: int) -> bool:
-        """Whether a candidate beside a chain could ever be worth a row of the pass.
+        """Whether a candidate beside a chain could be worth a row of the pass.
 
-        In a place it is right only where the chain is wrong. What it adds is bounded by the chance
-        that the chain goes wrong just there, at its least sure place.
+        Its gain is at most the chance that the chain goes wrong at that very place.
         """
         verify = self._beside()[self._pending :][: most + 1]
         rows = (after - before for before, after in pairwise(verify))
@@ -168,19 +161,17 @@ class Valuation:
         return max(wrong, default=0.0) > self.rate() * min(rows, default=math.inf)
 
     def loss_of_trial(self, drafted: int, past: int) -> float:
-        """Seconds that drafting and verifying so many tokens takes longer than a plain pass."""
+        """Seconds by which drafting and verifying so many tokens exceeds a plain pass."""
         verify = self._beside()
-        wider = verify[drafted] - verify[0] + self._known.replay
+        wider = verify[drafted] - verify[0] + self._profile.replay
         return wider + (1 if self._block else drafted) * self._step(past)
 
     def counted_seconds(self, outcome: Round, drafting: float) -> float:
-        """Seconds of a round for the loss budget: what drafting less would not save is no loss.
+        """Seconds of a round for the loss budget, without what drafting less would not save.
 
-        ``drafting`` is what the draft model took; the controller's own time is not counted. A plain
-        pass counts as what it costs usually, be it quick or slow: a quick one is no gain of
-        drafting. A wide one that took far longer than usual was held up by something else, and what
-        one cost that read a prompt too is not known. Of a shared pass, each answer counts the same
-        share.
+        ``drafting`` is the draft model's time; the controller's is not counted. Plain and mixed
+        passes count at their usual cost, and others are bounded, as they may have been held up by
+        something else. Of a shared pass, each answer counts the same share.
         """
         usual = self._verify[min(outcome.width, len(self._verify)) - 1]
         held = min(outcome.verify_seconds, _HELD_UP * usual)
@@ -189,35 +180,35 @@ class Valuation:
         return drafting + verify / outcome.sequences
 
     def expect(self, outcome: Round, drafting: int = 0) -> None:
-        """The next pass is in company as this one was, and reads what it left to be read again.
+        """Expect the next pass to be shared as this one was, and to read its pending tokens.
 
-        ``drafting`` is how many shared the last step of the draft, 0 where there was none.
+        ``drafting`` is how many sequences shared the last draft step, 0 without one.
         """
         self._pending = min(outcome.pending, WIDEST - 1)
         self._drafting = drafting
         self._others += _NEWEST * (outcome.others - self._others)
         if outcome.sequences != self._sequences:
             self._sequences, self._others = outcome.sequences, float(outcome.others)
-            self._known.recent.begin_answer()  # the rate was another one
+            self._profile.recent.begin_answer()  # of another number of sequences
             self.expire()
 
     def prepare(self, past: int) -> None:
-        """Take up costs and policy, if that was never done."""
+        """Refresh costs and policy before the first round."""
         if not self._verify:
             self.refresh(past, drafting=False)
 
     def expire(self) -> None:
-        """Let the next refresh be a real one: much was learnt at once."""
+        """Let the next `refresh` not be skipped."""
         self._age = 0
 
     def refresh(self, past: int, *, drafting: bool) -> None:
-        """Bring costs and policy up to date, every few rounds."""
+        """Update costs and policy, every few rounds."""
         self._age -= 1
         if self._age > 0:
             return
         widest = WIDEST + (self._sequences - 1) * (1 + LONGEST_AUTO)
-        self._verify = [self._known.verify.seconds(n, past) for n in range(1, widest + 1)]
-        tried = max(1 + LONGEST_AUTO, int(_WIDER * self._known.verify.widest))
+        self._verify = [self._profile.verify.seconds(n, past) for n in range(1, widest + 1)]
+        tried = max(1 + LONGEST_AUTO, int(_WIDER * self._profile.verify.widest))
         if self._sequences > 1:
             tried = _WIDEST_SHARED
         self._rises = _least_rises(self._beside()[:tried])
@@ -233,17 +224,16 @@ class Valuation:
     def _solve(self, chances: Sequence[tuple[float, float]], past: int) -> Policy:
         """The best policy at present costs, for candidates with these chances."""
         plain, *wider = self._beside()
-        verify = [plain, *(seconds + self._known.replay for seconds in wider)]
+        verify = [plain, *(seconds + self._profile.replay for seconds in wider)]
         step = self._step(past)
         return solve(verify, step, self.rate(), chances, LONGEST_AUTO, drafts_block=self._block)
 
     def _beside(self) -> list[float]:
         """Seconds of the next pass by its own tokens, 1 and more, beside those of others.
 
-        What these tokens are charged is what they add to the pass, and no less than their share of
-        what all drafted tokens add to it. Where costs rise ever faster, the first is more, and all
-        draft as much as is best for all of them; where costs rise in steps, to add a little would
-        seem free to each, though together they climb the step.
+        Own tokens are charged what they add to the pass, and at least their share of what all
+        drafted tokens add: where costs rise in steps, a few more would seem free to each answer,
+        though together they climb the step.
         """
         if self._sequences == 1:
             return self._verify
@@ -256,12 +246,9 @@ class Valuation:
         ]
 
     def _step(self, past: int) -> float:
-        """Seconds of a draft step that are this answer's own.
-
-        All are expected to draft together, as they weigh the same costs, until a step shows who do.
-        """
+        """This answer's share of the seconds of a draft step, which all are assumed to take."""
         together = min(self._drafting or self._sequences, self._sequences)
-        return self._known.draft_seconds(together, past) / together
+        return self._profile.draft_seconds(together, past) / together
 
 
 def _least_rises(verify: Sequence[float]) -> list[float]:

@@ -32,28 +32,22 @@ class Constraint(Protocol):
 
         In the prompt any token may stand; behind one that may not, none.
         """
-        ...
 
     def allows(self, token: int, position: int, history: Sequence[int]) -> bool:
         """Whether this one may."""
-        ...
 
     def forced(self, position: int, history: Sequence[int]) -> list[int]:
         """Tokens of which each alone may stand in its place, from ``position`` on."""
-        ...
 
 
 class ConstrainedSampler(Sampler):
     """The rule of another sampler, among the tokens that a constraint allows.
 
     As llama.cpp's `common_sampler_sample`: the other sampler picks first, and only where the
-    constraint refuses that token, it picks again from the row without what is refused, with the
-    same noise. The test by p and q needs the distribution of each pick, so with "rejection" rows
-    are always masked first (there ``grammar_first``). A pick depends on logits, position, history
-    and seed alone.
-
-    What a draft proposes is verified: with ``proposes``, where nothing is allowed, anything is
-    picked; else GrammarError is raised.
+    constraint refuses that token, it picks again from the masked row, with the same noise.
+    "rejection" needs the distribution of each pick, so its rows are always masked first (there
+    ``grammar_first``). Where nothing is allowed, GrammarError is raised, but a draft's sampler,
+    which ``proposes``, picks anything.
     """
 
     def __init__(self, sampler: Sampler, constraint: Constraint, *, proposes: bool = False) -> None:
@@ -64,7 +58,7 @@ class ConstrainedSampler(Sampler):
 
     @property
     def memory(self) -> int:
-        """How many of the tokens before it a pick must be shown."""
+        """How many of the last tokens a pick needs at least in its history."""
         return max(RECALL, self._sampler.memory)
 
     def sample(self, logits: "Logits", position: int, history: Sequence[int]) -> int:
@@ -84,7 +78,7 @@ class ConstrainedSampler(Sampler):
         token: int,
         distribution: TokenDistribution | None,
     ) -> int:
-        """The token in the place of a drafted one, by the other sampler's rule."""
+        """The token at the place of a drafted one, by the other sampler's rule."""
         if self.params.seed_decides:
             return self.sample(logits, position, history)
         verify = self._sampler.verify
@@ -98,26 +92,20 @@ class ConstrainedSampler(Sampler):
     def choose(
         self, logits: "Logits", position: int, history: Sequence[int], runners_up: int = 0
     ) -> ScoredToken:
-        """`pick`'s token, and by how much it leads the runner-up of the row it was picked from.
-
-        Of the runners-up asked for, those are told that the constraint allows.
-        """
+        """`sample`'s token, its lead in the row it was picked from, and allowed runners-up."""
         if self.params.seed_decides:
             chosen = self._sampler.choose(logits, position, history, runners_up)
             if self._allows(chosen.token, position, history):
                 return self._without_refused(chosen, position, history)
         choose = self._sampler.choose
         return self._again(
-            logits,
-            position,
-            history,
-            lambda row: choose(row, position, history, runners_up),
+            logits, position, history, lambda row: choose(row, position, history, runners_up)
         )
 
     def shortfall(
         self, logits: "Logits", position: int, history: Sequence[int], token: int
     ) -> float:
-        """By how many logits this token falls short of `pick`'s, in the row that was picked from.
+        """By how many logits this token falls short of `sample`'s, in the row of that pick.
 
         Infinite where the constraint or truncation leaves the token out.
         """
@@ -133,7 +121,7 @@ class ConstrainedSampler(Sampler):
     def distribution(
         self, logits: "Logits", position: int, history: Sequence[int]
     ) -> TokenDistribution:
-        """What `pick` draws from with "rejection"; with other rules it has no closed form."""
+        """What `sample` draws from with "rejection"; with other rules it has no closed form."""
         if self.params.seed_decides:
             raise NotImplementedError("two picks with one noise")
         told = self._sampler.distribution
@@ -152,13 +140,9 @@ class ConstrainedSampler(Sampler):
         return self._constraint.allows(token, position, history)
 
     def _again(
-        self,
-        logits: "Logits",
-        position: int,
-        history: Sequence[int],
-        use: Callable[["Logits"], _T],
+        self, logits: "Logits", position: int, history: Sequence[int], use: Callable[["Logits"], _T]
     ) -> _T:
-        """What the other sampler makes of the row without what is refused."""
+        """The other sampler's result for the masked row."""
         masked = self._masked(logits, position, history)
         if np.any(masked > -np.inf):
             with suppress(EngineError):  # the sampler may refuse all that is left
@@ -171,24 +155,20 @@ class ConstrainedSampler(Sampler):
         )
 
     def _masked(self, logits: "Logits", position: int, history: Sequence[int]) -> "Logits":
-        """The row without what is refused; a draft's may be shorter than the vocabulary."""
+        """The row with refused tokens masked; a draft's may be shorter than the vocabulary."""
         mask = self._constraint.mask(position, history)[: len(logits)]
         return np.where(mask, logits, np.float32(-np.inf))
 
 
 class ConstrainedLookup:
-    """What a constraint forces, then another lookup's candidates as far as they obey.
-
-    What is forced needs no model. What is refused is never accepted, so the pass that verifies it
-    would only be wider. Without another lookup there is nothing behind it.
-    """
+    """Forced tokens, then another lookup's candidates as far as the constraint allows them."""
 
     def __init__(self, lookup: Lookup | None, constraint: Constraint) -> None:
         self._lookup = lookup
         self._constraint = constraint
 
     def update(self, context: list[int]) -> None:
-        """Let the other lookup take up this text."""
+        """Let the other lookup index this text."""
         if self._lookup is not None:
             self._lookup.update(context)
 

@@ -33,9 +33,9 @@ class TokenLogprob:
 class RecordingSampler:
     """Picks by another's rule, and keeps what each row says of the pick.
 
-    The softmax of the row as the target returned it, before logit bias, penalties, a grammar and
-    temperature, as llama-server's logprobs are without ``post_sampling_probs``. Every pick of the
-    target is emitted, and nothing else is: a rejected draft has no entry.
+    The softmax of the target's row before logit bias, penalties, grammar and temperature, as
+    llama-server's logprobs without ``post_sampling_probs``. There is one entry for each pick of the
+    target, and none for a rejected draft.
     """
 
     def __init__(self, picker: "TokenSampler", top: int) -> None:

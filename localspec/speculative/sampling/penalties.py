@@ -1,4 +1,4 @@
-"""Repetition, presence and frequency penalty: tokens that occurred lately, and their logits."""
+"""Repetition, presence and frequency penalties."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -16,9 +16,8 @@ class Penalties:
     A positive logit of a token that occurred is divided by ``repeat``, another multiplied by it;
     then ``presence``, and ``frequency`` for each time it occurred, are subtracted.
 
-    A short window is looked through each time. Counts of the tokens in a long one are kept from one
-    history to the next, so that one that goes on from the last, but for tokens at its end, costs as
-    much as it differs.
+    A short window is counted each time, a long one incrementally: a history that continues the
+    last one costs as much as it differs.
     """
 
     def __init__(

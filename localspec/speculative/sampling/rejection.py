@@ -30,12 +30,9 @@ class RejectionSampler(Sampler):
     """The rule of `Sampler` for tokens that were not drafted, and the p/q test for those that were.
 
     Leviathan et al., arXiv 2211.17192; Chen et al., arXiv 2302.01318. It accepts as often as any
-    rule for single tokens can, but the text for a seed then depends on the draft. The distribution
-    stays the target's own only if whether a token is verified does not depend on that token: draft
-    lengths must be fixed.
-
-    The draft's token is drawn with `Sampler`'s noise, the test and the residual with noise of
-    their own, so that they are independent of it.
+    rule for single tokens can, but the text for a seed then depends on the draft. Draft lengths
+    must be fixed: whether a token is verified must not depend on it. The test and the residual have
+    noise of their own, independent of the draft's.
     """
 
     def choose(

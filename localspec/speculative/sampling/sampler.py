@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.sampling.chain import chain_survivors, needs_chain
 from localspec.speculative.sampling.logit_changes import NO_RULES, LogitChanges, TokenRules
 from localspec.speculative.sampling.noise import gumbel_noise, uniform
 from localspec.speculative.sampling.penalties import SHORT, Penalties
-from localspec.speculative.sampling.row import Row, require_number
+from localspec.speculative.sampling.row import Ids, Logits, Row, Scores, require_number
 from localspec.speculative.sampling.truncation import LISTED, Others, Survivors, softmax, survivors
 
 _BLOCK = 1024  # consecutive ids that share their noise where too many survive
@@ -28,18 +27,18 @@ _SEGMENTS = 16  # of a row, in which its two largest logits are looked for
 class TokenDistribution:
     """Probabilities of the tokens that survive truncation: ``ids``, and theirs, summing to 1."""
 
-    ids: NDArray[np.int64]
-    probabilities: NDArray[np.float64]
+    ids: Ids
+    probabilities: Scores
 
     def of(self, token: int) -> float:
         """The probability of one token."""
         return float(self.probabilities[self.ids == token].sum())
 
-    def at(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+    def at(self, ids: Ids) -> Scores:
         """The probabilities of these tokens, of shape (len(ids),)."""
         table = np.zeros(1 + max(int(self.ids.max()), int(ids.max())))
         table[self.ids] = self.probabilities
-        found: NDArray[np.float64] = table[ids]
+        found: Scores = table[ids]
         return found
 
     def draw(self, seed: int, position: int) -> int:
@@ -72,23 +71,20 @@ class ScoredToken(NamedTuple):
 
 
 class Sampler:
-    """Picks a token by the steps of llama.cpp's sampler chain, in its order; same for both models.
+    """Picks a token by the steps of llama.cpp's sampler chain; the same for both models.
 
     Logit bias, penalties, DRY, top-n-sigma, top-k, typical-p, top-p, min-p, XTC, temperature
     (`common_sampler_init`); the final draw is the Gumbel-max trick, argmax of log p + noise, whose
-    distribution is exactly p. No random state is kept: the noise of a token depends on seed,
-    position and token id alone, so for given logits a seed gives the same text with any draft or
-    none (arXiv 2408.07978).
+    distribution is exactly p. The noise of a token depends on seed, position and token id alone, so
+    for given logits a seed gives the same text with any draft or none (arXiv 2408.07978).
 
     Where more than LISTED tokens survive truncation, only the LISTED largest have noise of their
     own at first. The others share one number for each block of consecutive ids, added to the log of
-    the block's probability; only in the block that wins its tokens' own noise decides. The
-    distribution is p again, because the maximum of log p + noise over a block is distributed as
-    the log of its sum + noise.
+    the block's probability; their own noise decides in the winning block alone. The distribution is
+    p again: the maximum of log p + noise over a block is distributed as the log of its sum + noise.
 
-    What rarely runs has its own ways, in `logit_changes` and `chain`. One sampler serves one text
-    at a time: the penalties remember which tokens have occurred. ``rules`` are what the parameters
-    mean in ids of the target's vocabulary.
+    One sampler serves one text at a time, as the penalties remember its tokens. ``rules`` are the
+    parameters in ids of the target's vocabulary.
     """
 
     def __init__(self, params: SamplingParams, rules: TokenRules = NO_RULES) -> None:
@@ -104,7 +100,7 @@ class Sampler:
         self._greedy = params.greedy
         self._needs_chain = needs_chain(params)
 
-    def sample(self, logits: NDArray[np.float32], position: int, history: Sequence[int]) -> int:
+    def sample(self, logits: Logits, position: int, history: Sequence[int]) -> int:
         """The token at ``position`` of the stream, given one row of logits.
 
         ``logits`` has shape (n_vocab,) and is not changed; ``history`` holds the tokens before
@@ -122,10 +118,9 @@ class Sampler:
 
     @property
     def memory(self) -> int:
-        """How many of the tokens before it a pick must be shown; they may be more.
+        """How many of the last tokens a pick needs at least in its history.
 
-        A long window of the penalties is counted on from the history before, which takes histories
-        with one beginning: all tokens.
+        All of them for a long window of penalties, which are counted incrementally.
         """
         repeated = self.params.dry_penalty_last_n if self.params.dry else 0
         if not self.params.penalises:
@@ -135,27 +130,22 @@ class Sampler:
 
     def verify(
         self,
-        logits: NDArray[np.float32],
+        logits: Logits,
         position: int,
         history: Sequence[int],
         token: int,
         distribution: TokenDistribution | None,
     ) -> int:
-        """The token in the place of a drafted one: `pick`'s, whatever was drafted."""
+        """`sample`'s token, whatever was drafted."""
         return self.sample(logits, position, history)
 
     def choose(
-        self,
-        logits: NDArray[np.float32],
-        position: int,
-        history: Sequence[int],
-        runners_up: int = 0,
+        self, logits: Logits, position: int, history: Sequence[int], runners_up: int = 0
     ) -> ScoredToken:
-        """`pick`'s token, and by how much it leads the runner-up, in units of the noise.
+        """`sample`'s token, its lead in units of the noise, and up to ``runners_up`` next ones.
 
-        At temperature 0 in logits. Infinite when truncation leaves one token only. Where tokens
-        share noise it leads each of them by at least so much, and none of them is a runner-up.
-        At most ``runners_up`` of these are told.
+        The lead is in logits at temperature 0, infinite when truncation leaves one token only.
+        Tokens that share noise are no runners-up; the lead over each is at least this one.
         """
         if not self._greedy:
             kept = self._survivors(logits, position, history)
@@ -167,13 +157,10 @@ class Sampler:
         lead = float(found[0]) - float(found[1]) if len(ids) > 1 else math.inf
         return ScoredToken(int(ids[0]), lead, runners_up=_runners_up(ids, found, runners_up))
 
-    def margin(
-        self, logits: NDArray[np.float32], position: int, history: Sequence[int]
-    ) -> float | None:
-        """How far `pick`'s token leads the runner-up, in logits, the noise included.
+    def margin(self, logits: Logits, position: int, history: Sequence[int]) -> float | None:
+        """How far `sample`'s token leads the runner-up, in logits, the noise included.
 
-        None when truncation leaves one token only. A lead near zero is one that rounding can turn;
-        at a temperature, so can the token that truncation just lets in.
+        None when truncation leaves one token only.
         """
         if self._greedy:
             lead = self.choose(logits, position, history).lead
@@ -182,10 +169,8 @@ class Sampler:
             lead = self._choose_among(kept, position).lead * (kept.temperature or 1.0)
         return lead if math.isfinite(lead) else None
 
-    def shortfall(
-        self, logits: NDArray[np.float32], position: int, history: Sequence[int], token: int
-    ) -> float:
-        """By how many logits, the noise included, this token falls short of `pick`'s; 0 if it is.
+    def shortfall(self, logits: Logits, position: int, history: Sequence[int], token: int) -> float:
+        """By how many logits, the noise included, this token falls short of `sample`'s; 0 if it is.
 
         Infinite where truncation leaves the token out.
         """
@@ -199,24 +184,24 @@ class Sampler:
         return float(scores.max() - own[0]) * (kept.temperature or 1.0) if len(own) else math.inf
 
     def distribution(
-        self, logits: NDArray[np.float32], position: int, history: Sequence[int]
+        self, logits: Logits, position: int, history: Sequence[int]
     ) -> TokenDistribution:
-        """What `pick` draws from at this position, where XTC either runs or does not."""
+        """What `sample` draws from at this position, where XTC either runs or does not."""
         if self._greedy:
             row = self._row(self._changed(logits, history), history)
             return TokenDistribution(row.largest(1)[0], np.ones(1))
         return self._distribution_over(self._survivors(logits, position, history))
 
     def _stays_best(self, token: int, n_vocab: int, history: Sequence[int]) -> bool:
-        """Whether the token of the largest logit has it after the penalties too, for certain."""
+        """Whether the token of the largest logit certainly keeps it after the penalties."""
         self._penalties.show(history, n_vocab)
         return self._penalties.only_lowers and not self._penalties.applies_to(np.array([token]))[0]
 
-    def _changed(self, logits: NDArray[np.float32], history: Sequence[int]) -> NDArray[np.float32]:
-        """The row after logit bias, and what else must not wait for `_row`."""
+    def _changed(self, logits: Logits, history: Sequence[int]) -> Logits:
+        """The row after logit bias, and penalties unless `_row` applies them."""
         return self._changes.of(logits, history) if self._changes.needed else logits
 
-    def _row(self, logits: NDArray[np.float32], history: Sequence[int]) -> Row:
+    def _row(self, logits: Logits, history: Sequence[int]) -> Row:
         """The row with its penalties."""
         if not self._penalises:
             return Row(logits)
@@ -225,9 +210,7 @@ class Sampler:
             return Row(self._penalties.whole(logits))
         return Row(logits, self._penalties)
 
-    def _survivors(
-        self, logits: NDArray[np.float32], position: int, history: Sequence[int]
-    ) -> Survivors:
+    def _survivors(self, logits: Logits, position: int, history: Sequence[int]) -> Survivors:
         params, logits = self.params, self._changed(logits, history)
         if self._needs_chain:
             return chain_survivors(self._row(logits, history), params, position)
@@ -264,9 +247,7 @@ class Sampler:
             return TokenDistribution(ids[:1], np.ones(1))
         return TokenDistribution(ids, softmax(logits / kept.temperature))
 
-    def _scores(
-        self, kept: Survivors, position: int, every: bool = False
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def _scores(self, kept: Survivors, position: int, every: bool = False) -> tuple[Ids, Scores]:
         """Tokens and their scores: the one with the largest is drawn.
 
         Where tokens share their noise, the id of a block that does not win is -1; with ``every``,
@@ -290,7 +271,7 @@ class Sampler:
             blocks[block] = -np.inf  # its tokens stand for it
         return np.concatenate(all_ids), np.concatenate(all_scores)
 
-    def _block_scores(self, kept: Survivors, others: Others, position: int) -> NDArray[np.float64]:
+    def _block_scores(self, kept: Survivors, others: Others, position: int) -> Scores:
         """The score of each block: the log of its sum of weights, and noise."""
         best = float(kept.logits[0])
         weights = others.logits - np.float32(best)
@@ -299,12 +280,12 @@ class Sampler:
         weights *= others.mask
         sums = np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK), dtype=np.float64)
         with np.errstate(divide="ignore"):  # in a block may be nothing
-            scores: NDArray[np.float64] = np.log(sums) + best / kept.temperature
+            scores: Scores = np.log(sums) + best / kept.temperature
         return scores + gumbel_noise(self.params.seed + _BLOCKS, position, np.arange(len(sums)))
 
     def _inside(
         self, others: Others, block: int, temperature: float, position: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    ) -> tuple[Ids, Scores]:
         """The tokens of a block, and their own scores."""
         start = block * _BLOCK
         ids = start + np.flatnonzero(others.mask[start : start + _BLOCK])
@@ -312,9 +293,7 @@ class Sampler:
         return ids, scores + gumbel_noise(self.params.seed, position, ids)
 
 
-def _runners_up(
-    ids: NDArray[np.int64], scores: NDArray[np.float64], count: int
-) -> tuple[RunnerUp, ...]:
+def _runners_up(ids: Ids, scores: Scores, count: int) -> tuple[RunnerUp, ...]:
     """The ``count`` tokens behind the one of the largest score, but those without an id."""
     if count == 0:
         return ()
@@ -323,7 +302,7 @@ def _runners_up(
     return tuple(RunnerUp(int(ids[i]), float(scores[best] - scores[i])) for i in named)
 
 
-def _best(logits: NDArray[np.float32], runners_up: int = 0) -> ScoredToken:
+def _best(logits: Logits, runners_up: int = 0) -> ScoredToken:
     """The token of the largest logit, its lead, and the next ones; reads the row once."""
     largest = _largest_first(logits)
     token, best, left = next(largest)
@@ -332,14 +311,14 @@ def _best(logits: NDArray[np.float32], runners_up: int = 0) -> ScoredToken:
     return ScoredToken(token, best - left, runners_up=tuple(itertools.islice(behind, runners_up)))
 
 
-def _largest_first(logits: NDArray[np.float32]) -> Iterator[tuple[int, float, float]]:
+def _largest_first(logits: Logits) -> Iterator[tuple[int, float, float]]:
     """Ids, ties the lower first, with their logits and the largest left behind each.
 
     Those that are masked come not at all, but for the first.
     """
     length = -(-len(logits) // _SEGMENTS)
     maxima = np.maximum.reduceat(logits, np.arange(0, len(logits), length))
-    segments: dict[int, NDArray[np.float32]] = {}
+    segments: dict[int, Logits] = {}
     left = math.inf
     while left > -math.inf:
         i = int(maxima.argmax())

@@ -1,16 +1,22 @@
-"""Notes: what a build or a machine lacks is said with what mends it."""
-
-from __future__ import annotations
+"""Notes: what a build or a machine lacks, and why a target verifies chains only."""
 
 import shlex
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from localspec.core import machine
-from localspec.engine.loading.notes import missing_gpu
+from localspec.engine import profile_store
+from localspec.engine.engine import Engine
+from localspec.engine.loading.notes import chain_only, missing_gpu
 from localspec.llama import llama_library
+from localspec.metadata.header import read_header
+from localspec.speculative.control.pair_profile import PairProfile
+from tests.support.real_pair import GREEDY, TinyFiles, fresh, options, random_ids
+from tests.support.tiny_models import write_tiny_model
 
 pytestmark = pytest.mark.llama
 
@@ -32,3 +38,79 @@ def test_an_unused_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "by AMD and Intel" in note and "build_vulkan.sh" in note
     monkeypatch.setattr(machine, "gpu_makers", lambda: [])
     assert missing_gpu(any_maker=True) == []
+
+
+def test_reasons(tiny: TinyFiles) -> None:
+    plain, recurrent = read_header(tiny.target), read_header(tiny.recurrent)
+
+    def reason(target: object = plain, draft: object = plain, **changes: object) -> str:
+        asked = options(tiny.target, **{"branches": 2} | changes)
+        return chain_only(target, draft, asked) or ""  # type: ignore[arg-type]
+
+    assert reason() == reason(draft=recurrent) == ""
+    assert "only a draft model" in reason(draft=None)
+    assert "recurrent" in reason(recurrent)
+    assert "--parallel" in reason(parallel=2)
+    assert "heads" in reason(draft=None, load_heads=True)
+    assert "--exact" in reason(exact=True)
+    assert reason(recurrent, branches=1) == ""  # which nobody need be told
+
+
+@pytest.mark.parametrize(("step", "trees"), [(0.0001, True), (0.1, False)])
+def test_auto_opens_no_trees_where_no_draft_can_pay(
+    tiny: TinyFiles, step: float, trees: bool
+) -> None:
+    """Where nothing was learnt yet, they may pay; and who asks for some gets them."""
+    pair = [read_header(path) for path in (tiny.target, tiny.draft)]
+    auto, two = (options(tiny.target, branches=asked) for asked in ("auto", 2))
+    assert chain_only(pair[0], pair[1], auto) is None
+    known = PairProfile()
+    for width in (1, 33):
+        known.verify.observe(width, 0, 0.1)
+    known.draft.observe(1, 0, step)
+    profile_store.save(profile_store.profile_path(pair, {}), known)
+    assert (chain_only(pair[0], pair[1], auto) is None) == trees
+    assert chain_only(pair[0], pair[1], two) is None
+
+
+def test_who_asks_for_trees_where_none_are_can_be_told_why(
+    tiny: TinyFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sliding = write_tiny_model(tmp_path / "sliding.gguf", seed=1, layers=4, window=32)
+    for path, word in ((tiny.target, ""), (tiny.recurrent, "recurrent"), (sliding, "sliding")):
+        with Engine.load(options(path, branches=2), options(tiny.draft)) as engine:
+            assert (engine.target.tree is None) == bool(word)
+            assert word in (engine.chain_only or "") and bool(word) == bool(engine.chain_only)
+            assert engine.chain_only not in engine.notes  # most asked for nothing
+    monkeypatch.setattr(llama_library.library(), "llama_memory_seq_rm", lambda *given: False)
+    with Engine.load(options(tiny.target, branches=2), options(tiny.draft)) as engine:
+        assert engine.target.tree is None and "cannot roll it back" in (engine.chain_only or "")
+
+
+def test_without_a_draft_the_context_is_one_of_chains(tiny: TinyFiles) -> None:
+    with Engine.load(options(tiny.target, branches="auto")) as engine:
+        assert engine.target.tree is None and "draft" in (engine.chain_only or "")
+        assert llama_library.library().llama_n_seq_max(engine.target.context) == 1
+
+
+def test_heads_beside_a_target_keep_its_chain(architecture: Callable[[str], Path]) -> None:
+    target, heads = architecture("llama"), architecture("eagle3")
+    with Engine.load(options(target, branches=3), options(heads)) as engine:
+        assert engine.target.tree is None and "heads" in (engine.chain_only or "")
+        assert llama_library.library().llama_n_seq_max(engine.target.context) == 1
+
+
+def test_only_the_target_gets_trees_and_its_profile_is_the_same(tiny: TinyFiles) -> None:
+    """What passes cost was learnt of chains, which cost what they did."""
+    pair = options(tiny.target), options(tiny.draft, branches=3)
+    with Engine.load(*pair) as chains:
+        prompt = random_ids(30)
+        said, profile = fresh(chains, prompt, GREEDY, 4).tokens, chains.profile.path
+    with Engine.load(replace(pair[0], branches=3), pair[1]) as engine:
+        assert engine.target.tree is not None
+        assert engine.draft is not None and engine.draft.tree is None
+        assert engine.target.memory.kv == chains.target.memory.kv
+        assert fresh(engine, prompt, GREEDY, 4).tokens == said
+        assert engine.profile.path == profile
+        told = [side["branches"] for side in engine.settings().values()]  # type: ignore[index]
+        assert told == [3, 1]

@@ -1,7 +1,5 @@
 """Two ways to roll back on real models: the cheaper is used, and measured only once."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,7 +53,7 @@ def test_the_cheaper_way_is_used_and_kept(path: Path, costs: dict[str, float], b
         with started(path, said.append) as model:
             assert model.rollback.name == better and model.tokens == []
         costs[better] = 9.0  # not looked at again
-    assert len(said) == 1 and "two ways to take rejected tokens back" in said[0]
+    assert len(said) == 1 and "two strategies to roll rejected tokens back" in said[0]
     (file,) = kept()
     assert json.loads(file.read_text())[better] == 0.5
 

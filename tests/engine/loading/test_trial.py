@@ -1,7 +1,5 @@
 """First use on a device: what crashes in a child is left out, told, remembered; answers come."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Callable
 from dataclasses import asdict
@@ -99,7 +97,7 @@ def test_a_child_that_hangs_is_one_that_crashed(
 
 def test_the_cpu_is_left_no_tensor_on_a_device(tiny: TinyFiles) -> None:
     placed = options(tiny.target, override_tensors=("attn_q=Vulkan0",), gpu_layers=3)
-    *_, last = trial._ways(placed, placed)
+    *_, last = trial._variants(placed, placed)
     assert last.draft is not None
     for each in (last.target, last.draft):
         assert (each.gpu_layers, each.device, each.override_tensors) == (0, "none", ())

@@ -1,7 +1,5 @@
 """Shared passes: each text is what it is alone, and nobody waits for those that are done."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +17,8 @@ from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 from localspec.engine.slots import batch_scheduler
-from localspec.engine.slots.batch_scheduler import WIDE, BatchScheduler, Part
+from localspec.engine.slots.batch_scheduler import WIDE, BatchScheduler
+from localspec.engine.slots.llama_context import BatchEntry
 from localspec.engine.slots.slot import Slot
 from localspec.speculative.loop import Logits
 from tests.support.shared_toys import in_threads, shared
@@ -320,10 +319,7 @@ def test_waiting_for_others_is_counted_apart() -> None:
         waited[number] = slot.target.batch_share.waited
 
     together(slots, passes, work)
-    assert batch_share == {
-        0: [(2, 1), (2, 1), (2, 2)],
-        1: [(2, 1), (2, 1), (1, 0), (1, 0), (2, 1)],
-    }
+    assert batch_share == {0: [(2, 1), (2, 1), (2, 2)], 1: [(2, 1), (2, 1), (1, 0), (1, 0), (2, 1)]}
     assert waited == {0: 2.0, 1: 0.0}
 
 
@@ -382,7 +378,7 @@ def test_nobody_touches_the_contexts_during_a_pass(monkeypatch: pytest.MonkeyPat
     acts = [lambda: model.truncate(1), lambda: model.restore([1, 2, 3], state), model.state]
     threads: list[threading.Thread] = []
 
-    def pass_during_which(parts: Sequence[Part]) -> list[Logits]:
+    def pass_during_which(parts: Sequence[BatchEntry]) -> list[Logits]:
         threads.append(threading.Thread(target=acts[len(threads)]))
         threads[-1].start()
         while passes.answering < 2:

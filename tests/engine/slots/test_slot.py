@@ -1,7 +1,5 @@
 """Slots on real contexts: each text is that of the pair alone, up to rounding that is shown."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path

@@ -20,7 +20,7 @@ from localspec.llama.cache.branches import LlamaTrees, TreeRows
 from localspec.llama.cache.rollback import Trim
 from localspec.llama.model import LlamaModel
 from localspec.llama.parameters import context_parameters
-from localspec.speculative.loop import DraftStatus, Logits, Proposal, Round, generate_rounds
+from localspec.speculative.loop import Controller, Logits, Proposal, generate_rounds
 from tests.support.real_pair import TinyFiles, load_model, options, random_ids
 from tests.support.tiny_models import write_tiny_model
 from tests.support.today import TRIM, WAYS
@@ -505,17 +505,14 @@ def test_a_cache_that_takes_no_trees_gets_a_context_of_chains(
     oracle.close()
 
 
-class Oracle:
+class Oracle(Controller):
     """A controller that knows the text, and hides it among wrong candidates."""
 
-    drafts_at_once, length, plain_seconds, status = True, 0, 0.0, DraftStatus.DRAFTING
+    drafts_at_once = True
 
     def __init__(self, text: Sequence[int]) -> None:
         self._text = text
         self._random = np.random.default_rng(0)
-
-    def begin_answer(self) -> None:
-        """Nothing to prepare."""
 
     def propose(self, context: list[int], limit: int) -> Proposal:
         parents = [int(self._random.integers(0, row + 1)) for row in range(min(limit, 7))]
@@ -527,9 +524,6 @@ class Oracle:
             for row, depth in enumerate(depths)
         ]
         return Proposal(tuple(tokens[1:]), parents=tuple(parents))
-
-    def observe(self, outcome: Round) -> None:
-        """Nothing to learn."""
 
 
 def test_the_loop_writes_the_same_text_with_trees(watched: Watched) -> None:

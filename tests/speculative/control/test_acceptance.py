@@ -1,7 +1,5 @@
 """Acceptance: a prior from confidence, then what was seen, fading."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

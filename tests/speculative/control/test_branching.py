@@ -1,7 +1,5 @@
 """Branching: chances in a trie stay possible, and its likeliest nodes are the best trees."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import pytest
@@ -99,11 +97,7 @@ def test_its_beginnings_are_the_best_trees(
 
 
 def test_the_least_sure_place_has_its_rival_first() -> None:
-    chain = [
-        node(1, 0.95, node(7, 0.05)),
-        node(2, 0.5, node(8, 0.4)),
-        node(3, 0.9, node(9, 0.1)),
-    ]
+    chain = [node(1, 0.95, node(7, 0.05)), node(2, 0.5, node(8, 0.4)), node(3, 0.9, node(9, 0.1))]
     assert texts(merged(chain).likeliest(4, ANY)) == [(1,), (1, 2), (1, 2, 3), (1, 8)]
 
 

@@ -1,11 +1,11 @@
 """Calibration: the widths that decide most, within the budget, on caches left empty."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from localspec.speculative.control.calibration import calibrate, still_holds
 from tests.support.toys import FakeClock, ToyModel
@@ -18,7 +18,7 @@ class Staircase(ToyModel):
         super().__init__(n_ctx=n_ctx)
         self._own_clock, self._costs, self._seen = clock, costs, set[int]()
 
-    def decode(self, tokens: Sequence[int], rows: int):  # type: ignore[no-untyped-def]
+    def decode(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
         width = len(tokens)
         cost = self._costs[max(n for n in self._costs if n <= width)]
         self._own_clock.advance(cost + (0 if width in self._seen else 0.3))
@@ -33,16 +33,8 @@ def test_every_width_is_measured_where_there_is_time() -> None:
     clock = FakeClock()
     target, draft = Staircase(clock, STAIRS), Staircase(clock, {1: 0.1, 2: 0.2, 32: 0.64})
     known = calibrate(target, draft, clock, budget=1000)
-    for width, seconds in {
-        1: 1.0,
-        2: 1.1,
-        3: 1.1,
-        4: 1.2,
-        8: 2.0,
-        16: 3.0,
-        33: 4.0,
-        63: 4.0,
-    }.items():
+    expected = {1: 1.0, 2: 1.1, 3: 1.1, 4: 1.2, 8: 2.0, 16: 3.0, 33: 4.0, 63: 4.0}
+    for width, seconds in expected.items():
         assert known.verify.knows(width)
         assert known.verify.seconds(width, 0) == pytest.approx(seconds)  # without the set-up
     assert known.draft.seconds(1, 0) == pytest.approx(0.1)
@@ -54,7 +46,7 @@ def test_a_busy_moment_does_not_decide() -> None:
     clock = FakeClock()
 
     class HeldUp(Staircase):
-        def decode(self, tokens: Sequence[int], rows: int):  # type: ignore[no-untyped-def]
+        def decode(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
             if 4 < clock() < 10:
                 clock.advance(2.0)
             return super().decode(tokens, rows)
@@ -79,7 +71,7 @@ def test_different_tokens_are_measured() -> None:
     clock, seen = FakeClock(), set[int]()
 
     class Curious(Staircase):
-        def decode(self, tokens: Sequence[int], rows: int):  # type: ignore[no-untyped-def]
+        def decode(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
             seen.update(tokens)
             return super().decode(tokens, rows)
 

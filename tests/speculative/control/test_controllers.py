@@ -1,48 +1,61 @@
 """Controllers: a fixed length stays, auto drafts where it pays, else stops, and learns."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft, longest
 from localspec.speculative.control.conversations import Conversations
 from localspec.speculative.control.costs import PassCosts
 from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile, RecentRate
 from localspec.speculative.control.valuation import Valuation
 from localspec.speculative.drafters import MODEL, ModelDrafter
-from localspec.speculative.loop import Controller, DraftStatus, Round, generate_rounds, prefill
+from localspec.speculative.loop import Controller, DraftStatus, Round
 from localspec.speculative.prompt_lookup import GROUPS, PromptLookup
-from localspec.speculative.sampling.sampler import Sampler
-from tests.support.toys import FakeClock, ToyModel, never_stop
+from tests.support.toys import GREEDY, FakeClock, ToyModel, emitted, never_stop, start_answer
 
-GREEDY = Sampler(SamplingParams(temperature=0))
 FLAT = (1.0, 0.05)  # seconds of a pass, and more for each token in it
 STEEP = (0.0, 1.0)
 
 
 class Costly(ToyModel):
-    """A toy whose passes cost what they are told to, on a clock."""
+    """A toy whose passes cost what they are told to, and more as ``extra`` says."""
 
-    def __init__(self, clock: FakeClock, costs: tuple[float, float], **options: object) -> None:
-        super().__init__(n_ctx=4096, **options)  # type: ignore[arg-type]
-        self._own_clock, self._costs = clock, costs
+    def __init__(self, clock: FakeClock, costs: tuple[float, float], **options: Any) -> None:
+        seconds, seconds_per_token = costs
+        super().__init__(
+            n_ctx=4096, clock=clock, seconds=seconds, seconds_per_token=seconds_per_token, **options
+        )
+        self.clock = clock
 
-    def decode(self, tokens: Sequence[int], rows: int):  # type: ignore[no-untyped-def]
-        self._own_clock.advance(self._costs[0] + self._costs[1] * len(tokens))
+    def extra(self, width: int) -> float:
+        """Seconds of the next pass besides."""
+        return 0.0
+
+    def decode(self, tokens: Sequence[int], rows: int) -> NDArray[np.float32]:
+        self.clock.advance(self.extra(len(tokens)))
         return super().decode(tokens, rows)
 
 
 class Copyist(Costly):
     """Says what stands 16 tokens before."""
 
-    def row(self, context: Sequence[int]):  # type: ignore[no-untyped-def]
+    back = 16
+
+    def row(self, context: Sequence[int]) -> NDArray[np.float32]:
         row = super().row(context) * 0
-        row[context[-16]] = 1.0
+        row[context[-self.back]] = 1.0
         return row
+
+
+class Rewriter(Copyist):
+    """Says again what stands 700 tokens before."""
+
+    back = 700
 
 
 def calibrated(verify: tuple[float, float], draft: tuple[float, float]) -> PairProfile:
@@ -63,33 +76,31 @@ def answer(
 ) -> tuple[float, list[Round]]:
     """Seconds behind the prompt, and rounds."""
     clock = FakeClock()
-    controller = make(clock)
-    controller.begin_answer()
-    target = kind(clock, costs)
-    prefill(target, prompt, clock)
+    rounds = start_answer(kind(clock, costs), make(clock), prompt, tokens, clock=clock)
     began = clock()
-    rounds = list(
-        generate_rounds(
-            target,
-            controller,
-            GREEDY,
-            prompt,
-            max_tokens=tokens,
-            is_stop=never_stop,
-            clock=clock,
-        )  # fmt: skip
-    )
-    return clock() - began, rounds
+    found = list(rounds)
+    return clock() - began, found
+
+
+def drafting(clock: FakeClock, costs: tuple[float, float], **options: Any) -> ModelDrafter:
+    """A draft model of these costs."""
+    return ModelDrafter(Costly(clock, costs, **options), GREEDY, 16, never_stop)
 
 
 def auto(
     quirk: float, draft: tuple[float, float], known: PairProfile, index: PromptLookup | None = None
 ) -> Callable[[FakeClock], Controller]:
-    def make(clock: FakeClock) -> Controller:
-        model = Costly(clock, draft, quirk=quirk)
-        return Adaptive(known, clock, ModelDrafter(model, GREEDY, 16, never_stop), index)
+    return lambda clock: Adaptive(known, clock, drafting(clock, draft, quirk=quirk), index)
 
-    return make
+
+def lookup_alone(known: PairProfile) -> Callable[[FakeClock], Controller]:
+    return lambda clock: Adaptive(known, clock, None, PromptLookup())
+
+
+def fixed(
+    quirk: float, draft: tuple[float, float], length: int
+) -> Callable[[FakeClock], Controller]:
+    return lambda clock: FixedLength(drafting(clock, draft, quirk=quirk), length, clock)
 
 
 def drafted(rounds: Sequence[Round]) -> int:
@@ -105,11 +116,7 @@ def plain_seconds(costs: tuple[float, float], tokens: int) -> float:
 
 @pytest.mark.parametrize("length", [1, 4, 9])
 def test_a_fixed_length_stays(length: int) -> None:
-    def make(clock: FakeClock) -> Controller:
-        model = Costly(clock, (1, 0), quirk=9)
-        return FixedLength(ModelDrafter(model, GREEDY, 16, never_stop), length, clock)
-
-    _, rounds = answer(make, FLAT, [1, 2], 60)
+    _, rounds = answer(fixed(9, (1, 0), length), FLAT, [1, 2], 60)
     assert {each.drafted for each in rounds[1:-9]} == {length}
     assert {source for each in rounds for source in each.sources} == {"draft"}
     assert longest(length) == length
@@ -185,9 +192,7 @@ def test_a_long_prompt_is_not_read_for_a_short_answer() -> None:
     known = calibrated(FLAT, draft)
     seconds, rounds = answer(auto(0.05, draft, known), FLAT, prompt, 40)
     assert drafted(rounds) == 0
-    assert seconds == pytest.approx(
-        plain_seconds(FLAT, 40)
-    )  # nor is a look at the draft worth its time
+    assert seconds == pytest.approx(plain_seconds(FLAT, 40))  # nor is the draft reviewed
     _, rounds = answer(auto(0.05, draft, known), FLAT, prompt, 1500)
     reading = [each.draft_prompt_seconds for each in rounds if each.draft_prompt_seconds]
     assert len(reading) == 1 and reading[0] > 90
@@ -232,16 +237,10 @@ class Chat:
         drafter = ModelDrafter(self._draft, GREEDY, 16, never_stop)
         auto = self._kind(self.known, self.clock, drafter, conversations=self.conversations)
         self.controller: Controller = NoDraft() if plain else auto
-        self.controller.begin_answer()
-        prefill(self.target, prompt, self.clock)
+        rounds = start_answer(self.target, self.controller, prompt, tokens, clock=self.clock)
         began = self.clock()
-        rounds = list(
-            generate_rounds(
-                self.target, self.controller, GREEDY, prompt,
-                max_tokens=tokens, is_stop=never_stop, clock=self.clock,
-            )
-        )  # fmt: skip
-        return self.clock() - began, rounds
+        found = list(rounds)
+        return self.clock() - began, found
 
     def turns(self, prompt: int, count: int, *, plain: bool = False) -> list[tuple[float, bool]]:
         """Of each turn the seconds, and whether anything was drafted."""
@@ -249,7 +248,7 @@ class Chat:
         for i in range(count):
             seconds, rounds = self.answer(text, plain=plain)
             found.append((seconds, drafted(rounds) > 0))
-            text += [*(token for each in rounds for token in each.tokens), *[i % 16] * 15]
+            text += [*emitted(rounds), *[i % 16] * 15]
         return found
 
 
@@ -305,11 +304,11 @@ def test_a_pass_held_up_is_not_the_drafts_fault(width: int, stall: int) -> None:
     class HeldUp(Costly):
         """One pass of this width takes far longer."""
 
-        def decode(self, tokens: Sequence[int], rows: int):  # type: ignore[no-untyped-def]
-            if len(tokens) >= width and len(self.tokens) > 60 and not held:
-                held.append(True)
-                self._own_clock.advance(stall)
-            return super().decode(tokens, rows)
+        def extra(self, own: int) -> float:
+            if own < width or len(self.tokens) <= 60 or held:
+                return 0.0
+            held.append(True)
+            return stall
 
     held: list[bool] = []
     draft = (0.02, 0.0)
@@ -323,26 +322,14 @@ def test_quick_plain_passes_are_no_credit() -> None:
     class Jittery(Costly):
         """Every second plain pass takes half as long again, the others half."""
 
-        def decode(self, tokens: Sequence[int], rows: int):  # type: ignore[no-untyped-def]
-            if len(tokens) == 1:
-                self._own_clock.advance((len(self.tokens) % 2 - 0.5) * sum(self._costs))
-            return super().decode(tokens, rows)
+        def extra(self, width: int) -> float:
+            return (len(self.tokens) % 2 - 0.5) * sum(verify) if width == 1 else 0.0
 
-    draft, verify = (0.3, 0.0), (0.6, 0.4)
-    known = calibrated(verify, draft)
-
-    class Plain(Adaptive):
-        """Never drafts, as where nothing seems to pay."""
-
-        def _ask_model(self, *asked: object) -> DraftStatus:
-            return DraftStatus.DRAFTING
-
-    def plain(clock: FakeClock) -> Controller:
-        model = ModelDrafter(Costly(clock, draft, quirk=9.0), GREEDY, 16, never_stop)
-        return Plain(known, clock, model)
-
-    answer(plain, verify, [1, 2], 64, Jittery)
-    assert -0.01 * 64 < known.loss_budget._debt < 0  # no more than the share of the time
+    verify = (0.6, 0.4)
+    known = calibrated(verify, FLAT)
+    answer(lookup_alone(known), verify, [1, 2], 64, Jittery)  # which finds nothing
+    assert known.loss_budget.may_spend(1.0, 1.0, 0.0)
+    assert not known.loss_budget.may_spend(1.0 + 0.01 * 64, 1.0, 0.0)  # the share of the time
 
 
 def test_plain_decoding_is_tried_now_and_then() -> None:
@@ -358,12 +345,12 @@ def test_plain_decoding_is_tried_now_and_then() -> None:
 
 
 def test_a_draft_that_lacks_a_token_teaches_nothing_of_reading() -> None:
-    def make(clock: FakeClock) -> Controller:
-        model = Costly(clock, (0.05, 0.05), n_vocab=10)
-        return Adaptive(known, clock, ModelDrafter(model, GREEDY, 16, never_stop))
-
-    known = calibrated(FLAT, (0.05, 0.05))
-    _, rounds = answer(make, FLAT, [12, 1, 2] * 20, 200)
+    draft = (0.05, 0.05)
+    known = calibrated(FLAT, draft)
+    _, rounds = answer(
+        lambda clock: Adaptive(known, clock, drafting(clock, draft, n_vocab=10)),
+        FLAT, [12, 1, 2] * 20, 200,
+    )  # fmt: skip
     assert drafted(rounds) == 0 and known.reading == pytest.approx(0.05)
 
 
@@ -371,8 +358,7 @@ def test_the_index_alone_doubts_costs_too() -> None:
     known = PairProfile()
     for width in (1, 2, 4, 8, 33):  # measured beside other work
         known.verify.observe(width, 0, 1.0 if width == 1 else 3.0 * width)
-    index_only = lambda clock: Adaptive(known, clock, None, PromptLookup())  # noqa: E731
-    _, rounds = answer(index_only, FLAT, [*range(16)] * 3, 3000, Copyist)
+    _, rounds = answer(lookup_alone(known), FLAT, [*range(16)] * 3, 3000, Copyist)
     assert drafted(rounds[:200]) == 0 < drafted(rounds[-50:])
 
 
@@ -470,8 +456,7 @@ def test_the_controllers_own_time_is_no_loss_of_drafting() -> None:
 
     def make(clock: FakeClock) -> Controller:
         clocks.append(clock)
-        model = Costly(clock, draft, quirk=0.02)
-        return Adaptive(known, clock, ModelDrafter(model, GREEDY, 16, never_stop), Slow())
+        return Adaptive(known, clock, drafting(clock, draft, quirk=0.02), Slow())
 
     _, rounds = answer(make, verify, [1, 2], 800)
     assert drafted(rounds[:20]) == 0 < drafted(rounds)
@@ -483,11 +468,7 @@ def test_no_debt_forbids_the_index_what_gains_much() -> None:
     for _ in range(9):
         known.of(f"{GROUPS[0]}, greedy").observe(3.0, True)
     known.loss_budget.add(20.0, 1, sum(FLAT))  # by whatever was drafted before
-
-    def make(clock: FakeClock) -> Controller:
-        model = Costly(clock, (0.9, 0.0), quirk=9)
-        return Adaptive(known, clock, ModelDrafter(model, GREEDY, 16, never_stop), PromptLookup())
-
+    make = auto(9, (0.9, 0.0), known, PromptLookup())
     _, rounds = answer(make, FLAT, prompt, 40, Copyist)
     assert rounds[1].accepted > 5
 
@@ -548,36 +529,23 @@ def test_only_the_prompt_that_a_draft_reads_is_no_part_of_the_rounds() -> None:
     assert sum(reading) <= draft[0] + draft[1] * len(prompt)
 
 
-# -- the suffix index ----------------------------------------------------------------------
+# -- prompt lookup --------------------------------------------------------------------------
+
+DICE = [*map(Random(1).randrange, [16] * 700)]
 
 
 def test_text_that_repeats_needs_no_draft_model() -> None:
     prompt = [*range(16)] * 3
-    seconds, rounds = answer(
-        lambda clock: Adaptive(calibrated(FLAT, FLAT), clock, None, PromptLookup()),
-        FLAT, prompt, 320, Copyist,
-    )  # fmt: skip
+    make = lookup_alone(calibrated(FLAT, FLAT))
+    seconds, rounds = answer(make, FLAT, prompt, 320, Copyist)
     assert 320 * 1.05 / seconds > 3
     assert {source for each in rounds for source in each.sources} == {"lookup"}
 
 
 def test_a_copy_of_600_tokens_takes_few_rounds() -> None:
-    """On costs like those of a GPU; 8 tokens a round were the most before."""
-
-    class Rewriter(Costly):
-        """Says again what stands 700 tokens before."""
-
-        def row(self, context: Sequence[int]):  # type: ignore[no-untyped-def]
-            row = super().row(context) * 0
-            row[context[-700]] = 1.0
-            return row
-
-    dice = Random(1)
-    prompt = [dice.randrange(16) for _ in range(700)]
-    known = calibrated(FLAT, FLAT)
-    seconds, rounds = answer(
-        lambda clock: Adaptive(known, clock, None, PromptLookup()), FLAT, prompt, 600, Rewriter
-    )
+    """On costs like those of a GPU."""
+    make = lookup_alone(calibrated(FLAT, FLAT))
+    seconds, rounds = answer(make, FLAT, DICE, 600, Rewriter)
     assert max(len(each.tokens) for each in rounds) > 32
     assert len(rounds) < 600 / 16
     assert seconds < plain_seconds(FLAT, 600) / 7
@@ -587,31 +555,16 @@ def test_a_copy_of_600_tokens_takes_few_rounds() -> None:
 def test_a_width_that_was_never_tried_costs_little_where_it_is_dear(step: int) -> None:
     """Passes from ``step`` tokens on take 20 times as long, and nobody knows."""
 
-    class Cliff(Costly):
-        def decode(self, tokens: Sequence[int], rows: int):  # type: ignore[no-untyped-def]
-            wide = step <= len(tokens) < 100
-            self._own_clock.advance(20.0 if wide else 0.0)
-            return super().decode(tokens, rows)
+    class Cliff(Rewriter):
+        def extra(self, width: int) -> float:
+            return 20.0 if step <= width < 100 else 0.0
 
-        def row(self, context: Sequence[int]):  # type: ignore[no-untyped-def]
-            row = super().row(context) * 0
-            row[context[-700]] = 1.0
-            return row
-
-    dice = Random(1)
-    prompt = [dice.randrange(16) for _ in range(700)]
-    known = calibrated(FLAT, FLAT)
-    _, rounds = answer(
-        lambda clock: Adaptive(known, clock, None, PromptLookup()), FLAT, prompt, 2000, Cliff
-    )
+    _, rounds = answer(lookup_alone(calibrated(FLAT, FLAT)), FLAT, DICE, 2000, Cliff)
     assert len([each for each in rounds if each.width >= step]) <= 8
 
 
 def test_prose_loses_nothing_to_the_index() -> None:
-    known = calibrated(FLAT, FLAT)
-    seconds, _ = answer(
-        lambda clock: Adaptive(known, clock, None, PromptLookup()), FLAT, [1, 2], 300
-    )
+    seconds, _ = answer(lookup_alone(calibrated(FLAT, FLAT)), FLAT, [1, 2], 300)
     assert seconds <= plain_seconds(FLAT, 300) * 1.01 + 4 * sum(FLAT)
 
 
@@ -640,10 +593,9 @@ class Changing(Costly):
 
     width = 0
 
-    def decode(self, tokens: Sequence[int], rows: int):  # type: ignore[no-untyped-def]
-        self._own_clock.advance(0.25 * (len(tokens) != self.width))
-        self.width = len(tokens)
-        return super().decode(tokens, rows)
+    def extra(self, width: int) -> float:
+        changed, self.width = width != self.width, width
+        return 0.25 * changed
 
 
 @pytest.mark.parametrize("quirk", [0.15, 0.3, 0.6])
@@ -651,18 +603,10 @@ def test_a_change_of_the_width_is_charged_where_it_costs(quirk: float) -> None:
     """The mean cost of a width holds what changing to it cost: one that is kept becomes cheap."""
     draft, verify, tokens = (0.08, 0.0), (0.9, 0.1), 1200
 
-    def fixed(length: int) -> Callable[[FakeClock], Controller]:
-        def make(clock: FakeClock) -> Controller:
-            model = Costly(clock, draft, quirk=quirk)
-            drafter = ModelDrafter(model, GREEDY, 16, never_stop)
-            return FixedLength(drafter, length, clock)
-
-        return make
-
     def seconds(make: Callable[[FakeClock], Controller]) -> float:
         return answer(make, verify, [1, 2, 3], tokens, Changing)[0]
 
-    best = min(seconds(fixed(length)) for length in (1, 2, 3, 4, 6))
+    best = min(seconds(fixed(quirk, draft, length)) for length in (1, 2, 3, 4, 6))
     ours = seconds(auto(quirk, draft, calibrated(verify, draft)))
     assert ours <= best / 0.82
     assert ours <= plain_seconds(verify, tokens) * 1.01

@@ -1,7 +1,5 @@
 """Conversations: what is carried from answer to answer, and what begins anew."""
 
-from __future__ import annotations
-
 from localspec.speculative.control.conversations import Conversations
 
 FIRST = list(range(100))

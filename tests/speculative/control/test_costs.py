@@ -1,7 +1,5 @@
 """Costs: a table that follows what passes take, between widths and over contexts."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Loss budget: what drafting may lose, and what is left of it in the next answer."""
 
-from __future__ import annotations
-
 import pytest
 
 from localspec.speculative.control.loss_budget import LossBudget

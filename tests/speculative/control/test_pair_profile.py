@@ -1,17 +1,15 @@
 """PairProfile: what a pair usually gains, and acceptance kept apart by how texts are sampled."""
 
-from __future__ import annotations
-
 import pytest
 
 from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile
 from localspec.speculative.drafters import MODEL, Candidate
 from localspec.speculative.loop import Round
-from tests.support.toys import toy_knowledge
+from tests.support.toys import toy_profile
 
 
 def test_what_a_pair_usually_gains() -> None:
-    known = toy_knowledge()
+    known = toy_profile()
     assert known.usual_gain(16) is None and known.usual_length(16) is None
     for i in range(200):
         known.of(f"{MODEL}, greedy").observe(2.0, i % 4 != 0)
@@ -57,7 +55,7 @@ def test_reading_again_is_charged_to_the_draft_before_it() -> None:
 
 def test_what_plain_decoding_costs_is_known_where_nobody_drafts() -> None:
     """Not where only this answer had no draft, in a pass with others' drafts."""
-    known = toy_knowledge()
+    known = toy_profile()
     beside = Round((1,), 0, 0, 1.0, verify_seconds=1.0, width=9, sequences=4, others=8)
     assert beside.is_plain
     known.observe_pass(beside)

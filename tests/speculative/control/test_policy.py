@@ -1,7 +1,5 @@
 """Stopping policy: the rule against the obvious recursion, and how it follows costs and chances."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest
@@ -51,7 +49,8 @@ def test_above_a_threshold_going_on_is_better(
     for k, threshold in enumerate(found.thresholds[:3]):
         for chance in (0.02, 0.1, 0.3, 0.6, 1.0):
             stop, on = value(k, chance, verify, step, rate, chances, 3)
-            if abs(on - stop) > 0.05:
+            between = threshold / 1.25 < chance < threshold  # two places of the grid
+            if abs(on - stop) > 0.05 and not between:
                 assert (chance >= threshold) == (on > stop)
 
 

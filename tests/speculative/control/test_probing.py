@@ -1,18 +1,15 @@
-"""Probing: what a step of a draft model teaches of its costs."""
-
-from __future__ import annotations
+"""TimedDraft: what a step of a draft model teaches of its costs."""
 
 from itertools import islice
 
 import pytest
 
-from localspec.core.sampling_params import SamplingParams
 from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile
-from localspec.speculative.control.probing import TimedDrafter
+from localspec.speculative.control.probing import TimedDraft
+from localspec.speculative.control.valuation import Valuation
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import ALONE, BatchShare
-from localspec.speculative.sampling.sampler import Sampler
-from tests.support.toys import FakeClock, ToyModel, never_stop
+from tests.support.toys import GREEDY, FakeClock, ToyModel, never_stop
 
 
 @pytest.mark.parametrize("batch_share, share, width", [(ALONE, 1, 1), (BatchShare(4, 3), 4, 4)])
@@ -22,9 +19,10 @@ def test_a_shared_step_costs_a_share_and_teaches_what_the_whole_pass_costs(
     clock = FakeClock()
     model = ToyModel(clock=clock, seconds=8.0)
     model.batch_share = batch_share
-    drafter = ModelDrafter(model, Sampler(SamplingParams(temperature=0)), 16, never_stop)
     known = PairProfile()
-    timed = TimedDrafter(drafter, known, GroupAcceptance(known, "greedy"), clock)
+    acceptance = GroupAcceptance(known, "greedy")
+    value = Valuation(known, acceptance, has_draft=True)
+    timed = TimedDraft(ModelDrafter(model, GREEDY, 16, never_stop), known, acceptance, value, clock)
     assert timed.sequences == 0
     assert len(list(islice(timed.candidates([1, 2, 3], 3), 2))) == 2
     assert timed.take_spent() == pytest.approx(2 * 8.0 / share)

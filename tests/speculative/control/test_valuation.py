@@ -1,7 +1,5 @@
 """Valuation: what reading tokens again costs counts against a draft."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,19 +16,31 @@ from tests.support.toys import ToyModel, ToyTree
 CANDIDATES = [Candidate(token, 1.0, MODEL) for token in range(4)]
 
 
-def valuation(replay: float = 0.0, known: PairProfile | None = None) -> Valuation:
-    """Passes of one second and a tenth for each token more; steps of a tenth."""
-    known = known or PairProfile(replay=replay)
-    for width in range(1, 34):
-        known.verify.observe(width, 0, 0.9 + 0.1 * width)
-    known.draft.observe(1, 0, 0.1)
-    value = Valuation(known, GroupAcceptance(known, "greedy"), has_draft=True)
+def outcome(**fields: Any) -> Round:
+    return Round((0,), 0, 0, 1.0, **fields)
+
+
+def priced(
+    costs: Sequence[float], *, replay: float = 0.0, has_draft: bool = True,
+    steps: Sequence[tuple[int, float]] = ((1, 0.1),), drafting: int = 0, **last_pass: int,
+) -> Valuation:  # fmt: skip
+    """Seconds of passes of one token, two and more, behind a pass that others may have shared."""
+    known = PairProfile(replay=replay)
+    for width, seconds in enumerate(costs, start=1):
+        known.verify.observe(width, 0, seconds)
+    for width, seconds in steps:
+        known.draft.observe(width, 0, seconds)
+    value = Valuation(known, GroupAcceptance(known, "greedy"), has_draft=has_draft)
     value.prepare(0)
+    if last_pass:
+        value.expect(outcome(**last_pass), drafting)
+        value.refresh(0, drafting=True)
     return value
 
 
-def outcome(**fields: Any) -> Round:
-    return Round((0,), 0, 0, 1.0, **fields)
+def valuation(replay: float = 0.0) -> Valuation:
+    """Passes of one second and a tenth for each token more; steps of a tenth."""
+    return priced([0.9 + 0.1 * width for width in range(1, 34)], replay=replay)
 
 
 def test_what_is_read_again_makes_a_draft_worth_less() -> None:
@@ -57,14 +67,10 @@ def test_what_is_pending_is_read_by_a_plain_pass_too() -> None:
 
 def shared(sequences: int, others: int, drafting: int = 0) -> Valuation:
     """The same costs beside others, whose last pass had so many tokens."""
-    known = PairProfile()
-    for width in range(34, 70):
-        known.verify.observe(width, 0, 0.9 + 0.1 * width)
-    known.draft.observe(4, 0, 0.2)
-    value = valuation(known=known)
-    value.expect(outcome(sequences=sequences, others=others), drafting)
-    value.refresh(0, drafting=True)
-    return value
+    return priced(
+        [0.9 + 0.1 * width for width in range(1, 70)], steps=[(4, 0.2), (1, 0.1)],
+        sequences=sequences, others=others, drafting=drafting,
+    )  # fmt: skip
 
 
 def test_a_plain_token_costs_its_share_of_the_pass() -> None:
@@ -87,14 +93,7 @@ def test_fewer_tokens_pay_beside_others_where_each_makes_the_pass_longer() -> No
 
 
 def test_tokens_are_free_where_a_pass_has_room_for_them() -> None:
-    known = PairProfile()
-    for width in range(1, 66):
-        known.verify.observe(width, 0, 1.0 if width <= 8 else 9.0)
-    known.draft.observe(1, 0, 0.1)
-    value = Valuation(known, GroupAcceptance(known, "greedy"), has_draft=True)
-    value.prepare(0)
-    value.expect(outcome(sequences=2, others=1))
-    value.refresh(0, drafting=True)
+    value = priced([1.0] * 8 + [9.0] * 57, sequences=2, others=1)
     assert value.best(CANDIDATES * 5)[0] == 6  # eight, less one of the other and the pending one
 
 
@@ -107,7 +106,7 @@ def test_the_budget_counts_each_second_of_a_shared_pass_once() -> None:
     assert value.counted_seconds(plain, 0.0) == pytest.approx(value.plain)
 
 
-def test_what_others_draft_is_expected_to_last_and_another_company_counts_at_once() -> None:
+def test_what_others_draft_is_expected_to_last_and_other_sequences_count_at_once() -> None:
     value = shared(3, 2)
     value.expect(outcome(sequences=3, others=10))
     value.refresh(0, drafting=True)
@@ -119,13 +118,7 @@ def test_what_others_draft_is_expected_to_last_and_another_company_counts_at_onc
 
 def test_a_step_of_the_costs_is_shared_by_all_that_climb_it() -> None:
     """Beside eight drafted tokens four more add nothing, but pay a third of what all twelve add."""
-    known = PairProfile()
-    for width in range(1, 70):
-        known.verify.observe(width, 0, 1.0 if width <= 4 else 3.0)
-    value = Valuation(known, GroupAcceptance(known, "greedy"), has_draft=False)
-    value.prepare(0)
-    value.expect(outcome(sequences=4, others=11))
-    value.refresh(0, drafting=True)
+    value = priced([1.0] * 4 + [3.0] * 65, has_draft=False, sequences=4, others=11)
     count, worth = value.best([Candidate(0, 30.0, MODEL)] * 4)  # which are right
     charged = value.rate() * 2.0 * 4 / 12
     assert count == 4 and worth - value.plain_worth == pytest.approx(4 - charged, abs=0.01)
@@ -134,14 +127,7 @@ def test_a_step_of_the_costs_is_shared_by_all_that_climb_it() -> None:
 
 def test_what_a_token_adds_is_charged_where_costs_rise_ever_faster() -> None:
     """Though that is more than its share of what all drafted tokens add."""
-    known = PairProfile()
-    for width in range(1, 70):
-        known.verify.observe(width, 0, float(width * width))
-    known.draft.observe(1, 0, 0.1)
-    value = Valuation(known, GroupAcceptance(known, "greedy"), has_draft=True)
-    value.prepare(0)
-    value.expect(outcome(sequences=2, others=9))
-    value.refresh(0, drafting=True)
+    value = priced([width**2 for width in range(1, 70)], sequences=2, others=9)
     assert value.loss_of_trial(1, 0) == pytest.approx(11**2 - 10**2 + 0.1 / 2, abs=0.06)
 
 
@@ -175,11 +161,7 @@ def test_prompt_lookup_goes_on_while_a_token_may_pay() -> None:
 @given(st.lists(st.floats(0, 2), min_size=1, max_size=62), st.floats(-1, 6))
 def test_what_is_not_looked_up_would_not_be_verified(rises: list[float], odds: float) -> None:
     costs = [1.0, *(1.0 + sum(rises[: i + 1]) for i in range(len(rises)))]
-    known = PairProfile()
-    for width, seconds in enumerate(costs, start=1):
-        known.verify.observe(width, 0, seconds)
-    value = Valuation(known, GroupAcceptance(known, "greedy"), has_draft=False)
-    value.prepare(0)
+    value = priced(costs, has_draft=False)
     all_of_them = [Candidate(0, odds, "lookup 16+")] * (len(costs) - 1)
     taken = lengthened(value, odds, limit=len(costs) - 1)
     count, worth = value.best(all_of_them[:taken])
@@ -189,28 +171,14 @@ def test_what_is_not_looked_up_would_not_be_verified(rises: list[float], odds: f
 
 def test_in_a_long_copy_time_is_worth_what_its_rounds_give() -> None:
     """At the rate of plain decoding 62 pay; 32 give more in a second, and others will follow."""
-    known = PairProfile()
-    for width in range(1, 64):
-        known.verify.observe(width, 0, 1.0 + 0.01 * min(width, 33) + 0.5 * max(0, width - 33))
-    value = Valuation(known, GroupAcceptance(known, "greedy"), has_draft=False)
-    value.prepare(0)
+    costs = [1.0 + 0.01 * min(n, 33) + 0.5 * max(0, n - 33) for n in range(1, 64)]
+    value = priced(costs, has_draft=False)
     assert value.best([Candidate(0, 30.0, MODEL)] * 62)[0] == 32
 
 
 # -- trees -----------------------------------------------------------------------------------
 
 ANY = ToyTree(ToyModel(), branches=3, paths=16)
-
-
-def priced(costs: Sequence[float]) -> Valuation:
-    """Seconds of passes of one token, two and more."""
-    known = PairProfile()
-    for width, seconds in enumerate(costs, start=1):
-        known.verify.observe(width, 0, seconds)
-    known.draft.observe(1, 0, 0.1)
-    value = Valuation(known, GroupAcceptance(known, "greedy"), has_draft=True)
-    value.prepare(0)
-    return value
 
 
 def unsure(token: int, lead: float) -> Candidate:
@@ -263,12 +231,7 @@ leads = st.lists(st.floats(-2.0, 9.0), max_size=6)
     st.integers(0, 12),
 )
 def test_a_tree_is_never_worth_less_than_its_chain(
-    chain: list[float],
-    other: list[float],
-    rises: list[float],
-    branches: int,
-    paths: int,
-    most: int,
+    chain: list[float], other: list[float], rises: list[float], branches: int, paths: int, most: int
 ) -> None:
     value = priced([1.0, *(1.0 + sum(rises[:i]) for i in range(1, 33))])
     first = [unsure(token % 3, abs(lead)) for token, lead in enumerate(chain)]
@@ -279,7 +242,7 @@ def test_a_tree_is_never_worth_less_than_its_chain(
     assert len(tree.candidates) <= most
     if tree.candidates:
         width = 1 + len(tree.candidates)
-        seconds = value._verify[width - 1]
+        seconds = 1.0 + sum(rises[: width - 1])
         assert worth == pytest.approx(1.0 + sum(tree.chances) - value.rate() * seconds)
 
 

@@ -1,7 +1,5 @@
 """The whole chain: against llama.cpp's own samplers, and what each step leaves of a small row."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """ConstrainedSampler: llama.cpp's order of picking, masks that are lazy and exact, and drafts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """DRY: what would extend a repetition, against looking at every pair of places and llama.cpp."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Logit bias, penalties and DRY before truncation: their order, what is masked, llama.cpp."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

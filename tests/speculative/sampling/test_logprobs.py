@@ -1,7 +1,5 @@
 """Log probabilities: the softmax of raw rows, one entry for each token, whatever was drafted."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

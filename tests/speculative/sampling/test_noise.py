@@ -1,7 +1,5 @@
 """Noise that is keyed, Gumbel or uniform, and the same however it is asked for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

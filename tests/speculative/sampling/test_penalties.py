@@ -1,7 +1,5 @@
 """Repetition penalty: what is remembered from history to history, against counting anew."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from unittest.mock import patch
 

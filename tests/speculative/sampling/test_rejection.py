@@ -1,7 +1,5 @@
 """Rejection: the distribution of what is emitted is the target's own, exactly and as counted."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +19,6 @@ from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 from localspec.speculative.control.controllers import FixedLength
 from localspec.speculative.drafters import ModelDrafter
-from localspec.speculative.loop import generate_rounds, prefill
 from localspec.speculative.sampling import sampler as sampler_module
 from localspec.speculative.sampling.rejection import (
     RejectionSampler,
@@ -33,7 +30,7 @@ from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
 from localspec.speculative.sampling.truncation import Survivors, survivors
 from tests.support.distributions import probabilities
 from tests.support.real_pair import options
-from tests.support.toys import ToyModel, never_stop
+from tests.support.toys import ToyModel, emitted, never_stop, start_answer
 
 WARM = SamplingParams(temperature=1.0, top_k=0, top_p=1, min_p=0, acceptance="rejection")
 
@@ -108,15 +105,9 @@ def toy_texts(
     for seed in range(draws):
         sampler = make(seed)
         target, draft = ToyModel(n_vocab=4), ToyModel(n_vocab=4, quirk=quirk)
-        prefill(target, [1, 2], float)
         controller = FixedLength(ModelDrafter(draft, sampler, 4, never_stop), 2, float)
-        rounds = list(
-            generate_rounds(
-                target, controller, sampler, [1, 2], max_tokens=4, is_stop=never_stop, clock=float
-            )
-        )
-        tokens = tuple(token for each in rounds for token in each.tokens)
-        yield tokens[:4], sum(each.accepted for each in rounds)
+        rounds = list(start_answer(target, controller, [1, 2], 4, sampler=sampler))
+        yield tuple(emitted(rounds)), sum(each.accepted for each in rounds)
 
 
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])

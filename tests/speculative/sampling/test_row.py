@@ -1,7 +1,5 @@
 """The largest of a row, with and without a penalty, against a full sort."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sampling: llama.cpp's chain against an obvious reference, and draws from its distribution."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -100,57 +98,6 @@ def test_a_pick_lies_in_the_distribution_and_changes_nothing(
     assert probabilities(sampler, logits, history)[token] > 0
     assert token == sampler.sample(logits, position, history)
     assert history == before
-
-
-@given(rows)
-def test_greedy_is_the_lowest_id_of_the_best(logits: NDArray[np.float32]) -> None:
-    best = max(logits)
-    lowest = next(token for token, logit in enumerate(logits) if logit == best)
-    assert Sampler(SamplingParams(temperature=0, seed=3)).sample(logits, 0, []) == lowest
-
-
-LOGITS = np.log(np.array([0.5, 0.25, 0.125, 0.125], np.float32))
-
-
-SURVIVORS: list[tuple[dict[str, float], list[int]]] = [
-    ({}, [0, 1, 2, 3]),
-    ({"top_k": 2}, [0, 1]),
-    ({"top_k": 3}, [0, 1, 2]),  # the lower id of a tie
-    ({"top_k": 9}, [0, 1, 2, 3]),
-    ({"top_p": 0.0}, [0]),
-    ({"top_p": 0.45}, [0]),
-    ({"top_p": 0.55}, [0, 1]),  # the token that crosses the bound stays
-    ({"top_p": 0.8}, [0, 1, 2]),
-    ({"min_p": 0.2}, [0, 1, 2, 3]),
-    ({"min_p": 0.3}, [0, 1]),
-    ({"min_p": 1.0}, [0]),
-    ({"top_k": 2, "top_p": 0.66}, [0]),  # of what top-k left, the first has two thirds
-    ({"top_k": 2, "top_p": 0.67}, [0, 1]),
-    ({"temperature": 50, "top_p": 0.45}, [0]),  # temperature comes last
-    ({"temperature": 0.01, "min_p": 0.3}, [0, 1]),
-    ({"repeat_penalty": 9.0}, [0, 1, 2, 3]),
-    ({"repeat_penalty": 9.0, "top_k": 1}, [1]),  # the penalty on token 0 comes first
-    ({"repeat_penalty": 9.0, "top_k": 1, "repeat_last_n": 0}, [0]),
-    ({"repeat_penalty": 9.0, "top_k": 1, "repeat_last_n": 1}, [0]),
-    ({"repeat_penalty": 9.0, "top_k": 1, "repeat_last_n": 2}, [1]),
-    ({"repeat_penalty": 9.0, "top_k": 1, "repeat_last_n": -1}, [1]),
-]
-
-
-def test_what_survives_each_step() -> None:
-    for changes, survivors in SURVIVORS:
-        params = replace(PLAIN, **changes)  # type: ignore[arg-type]
-        distribution = probabilities(Sampler(params), LOGITS, [3, 0, 77])
-        assert np.flatnonzero(distribution).tolist() == survivors, changes
-
-
-def test_the_penalty_lowers_negative_and_positive_logits() -> None:
-    params = replace(PLAIN, repeat_penalty=2.0)
-    distribution = probabilities(
-        Sampler(params), np.array([4, -4, 0, 4, -4], np.float32), [0, 0, 1, 2]
-    )
-    expected = np.exp([2.0, -8, 0, 4, -4])  # once, however often a token occurred
-    assert distribution == pytest.approx(expected / expected.sum())
 
 
 @given(params_strategy, rows, histories, st.integers(0, 99))
@@ -371,14 +318,6 @@ def test_logits_that_are_no_numbers_are_an_error(params: SamplingParams) -> None
                 assert raised.value.hint, (kind, n)
 
 
-def test_a_masked_id_is_never_picked() -> None:
-    logits = np.full(5000, -np.inf, np.float32)
-    logits[[17, 4999]] = 0
-    for params in (SamplingParams(), PLAIN, SamplingParams(temperature=0)):
-        picks = {Sampler(params).sample(logits, position, []) for position in range(50)}
-        assert picks <= {17, 4999}
-
-
 @given(
     st.lists(st.floats(-8, 8, width=32), min_size=2, max_size=24),
     st.sampled_from([0.0, 0.4, 1.3]),
@@ -402,12 +341,6 @@ def test_the_margin_is_what_it_takes_to_turn_the_pick(
     assert any(pick_with(token, margin * 1.01 + 1e-4) == token for token in others)
 
 
-def test_nothing_runs_up_where_truncation_leaves_one() -> None:
-    logits = np.array([1.0, 2.0, 3.0], np.float32)
-    assert Sampler(replace(PLAIN, top_k=1)).margin(logits, 0, ()) is None
-    assert Sampler(replace(PLAIN, temperature=0.0)).margin(logits, 0, ()) == 1.0
-
-
 @given(st.lists(st.integers(-9, 9), min_size=1, max_size=70), st.booleans())
 def test_the_lead_is_over_the_second_largest(values: list[int], penalised: bool) -> None:
     logits = np.array(values, np.float32)
@@ -426,13 +359,6 @@ def test_a_single_survivor_needs_no_noise(monkeypatch: pytest.MonkeyPatch) -> No
     logits = np.array([1.0, 9.0, 3.0], np.float32)
     assert Sampler(SamplingParams()).sample(logits, 0, ()) == 1
     assert Sampler(SamplingParams()).choose(logits, 0, ()) == (1, math.inf, None, ())
-
-
-def test_the_margin_knows_the_penalty() -> None:
-    logits = np.array([1.0, 2.0, 4.0], np.float32)
-    sampler = Sampler(replace(PLAIN, temperature=0.0, repeat_penalty=4.0))
-    assert sampler.sample(logits, 0, [2]) == 1
-    assert sampler.margin(logits, 0, [2]) == 1.0
 
 
 def test_a_distribution_by_token() -> None:

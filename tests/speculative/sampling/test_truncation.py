@@ -1,7 +1,5 @@
 """Truncation against sorting the whole row, on each of the ways it may take."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
