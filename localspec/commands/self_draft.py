@@ -1,10 +1,12 @@
 """The draft that stands behind ``--draft self``: the one kept for a target, or made now."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.commands.flags.loading import LoadingFlags
+from localspec.commands.flags.groups import Given
+from localspec.commands.flags.loading import load_options
 from localspec.display import console
 from localspec.display.progress import progress
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from localspec.self_draft.store import Kept
 
 
-def self_draft(target: Path, loading: LoadingFlags) -> Path | None:
+def self_draft(target: Path, loading: Given) -> Path | None:
     """The file of the target's self-draft, made now if none is kept; None where it does not pay.
 
     What the user should know of it is noted.
@@ -35,7 +37,7 @@ def self_draft(target: Path, loading: LoadingFlags) -> Path | None:
 def make_self_draft(
     target: Path,
     wish: "SelfDraftOptions",
-    loading: LoadingFlags,
+    loading: Given,
     use: "Callable[[Selection], None]" = lambda selection: None,
 ) -> "tuple[Selection, Kept | None]":
     """Select a draft of a target and keep it for ``--draft self``; ``use`` has its file first.
@@ -46,7 +48,9 @@ def make_self_draft(
     from localspec.self_draft.selection import selected
 
     with progress() as on_progress:
-        with selected(target, wish, loading.load_options, console.note, on_progress) as found:
+        with selected(
+            target, wish, partial(load_options, loading), console.note, on_progress
+        ) as found:
             kept = None
             try:
                 use(found)

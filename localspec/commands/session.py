@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.commands.flags.answer import AnswerFlags
-from localspec.commands.flags.kept import FlagGroups, settle
-from localspec.commands.flags.loading import LoadingFlags
-from localspec.commands.flags.models import AUTO_BRANCHES, ModelFlags
+from localspec.commands.flags.groups import Given
+from localspec.commands.flags.loading import load_options, picked
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.self_draft import self_draft
-from localspec.core.config import Branches, DraftOptions, DraftTokens, parse_draft_tokens
+from localspec.core.config import Branches, DraftTokens
 from localspec.core.errors import EngineError, IncompatiblePair, UsageError
+from localspec.core.model_options import DraftOptions, ModelOptions, parse_draft_tokens
 from localspec.core.sampling_choice import choose_sampling
 from localspec.core.sampling_params import SamplingParams, default_length, require_fixed_length
 from localspec.display import console
@@ -40,15 +40,14 @@ class Request:
     """What a command line asks for, a pair's own settings included.
 
     ``target`` and ``draft.model`` are models as they were named, which ``resolver`` finds;
-    ``sampling`` are the parameters that were given, by the names of SamplingParams; ``loading``
-    says how to load both models.
+    ``given`` are all options with a value, ``sampling`` those of SamplingParams.
     """
 
     resolver: "Resolver"
     target: str
     draft: DraftOptions
-    models: ModelFlags
-    loading: LoadingFlags
+    models: ModelOptions
+    given: Given
     sampling: Mapping[str, object]
 
     @property
@@ -59,12 +58,12 @@ class Request:
     @property
     def prompt_lookup(self) -> bool:
         """Whether auto may use prompt lookup."""
-        return self.models.prompt_lookup == "on"
+        return self.models.prompt_lookup
 
     @property
     def branches(self) -> Branches:
         """Most candidates at one place; 1 where nothing is drafted."""
-        return 1 if self.draft.lengths == (0,) else self.models.most_branches
+        return 1 if self.draft.lengths == (0,) else self.models.branches
 
     @property
     def draft_tokens(self) -> DraftTokens:
@@ -75,9 +74,7 @@ class Request:
 
 
 def make_request(
-    name: str | None,
-    groups: FlagGroups,
-    defaults: Mapping[str, object] | None = None,
+    name: str | None, given: Given, defaults: Mapping[str, object] | None = None
 ) -> Request:
     """Resolve a pair's name, or ``name`` in place of --target; its settings fill in for flags.
 
@@ -86,7 +83,7 @@ def make_request(
     """
     from localspec.library.resolve import Resolver
 
-    models = groups.models
+    models = ModelOptions(**picked(given, ModelOptions))
     if name is not None and models.target is not None:
         raise UsageError(f"Two targets were given: {name} and {models.target}.", "Name one.")
     options = models.draft_options()
@@ -97,10 +94,11 @@ def make_request(
     settings = dict(named.settings)
     kept = settings.pop("draft_tokens", None)
     lengths = options.lengths or (() if kept is None else parse_draft_tokens(str(kept)) or ())
-    models, loading, sampling = settle(groups, settings)
-    given = {name: value for name, value in sampling.given().items() if value is not None}
+    given = {**settings, **given}
+    models = ModelOptions(**picked(given, ModelOptions))
+    sampling = {**(defaults or {}), **picked(given, SamplingParams)}
     draft = DraftOptions(named.draft, lengths)
-    return Request(resolver, named.target, draft, models, loading, {**(defaults or {}), **given})
+    return Request(resolver, named.target, draft, models, given, sampling)
 
 
 def download_ui(yes: bool = False) -> "DownloadUI":
@@ -123,7 +121,7 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
 
         require_lookup_cache(request.models.lookup_cache)
     target_file, draft_file = _files(request)
-    target, draft = request.loading.load_options(target_file, draft_file)
+    target, draft = load_options(request.given, target_file, draft_file)
     if draft is not None and draft_file == target_file and request.draft.model in _WORDS:
         draft = replace(draft, load_heads=True)  # the heads in it, not the whole model again
     from localspec.engine.engine import Engine
@@ -171,7 +169,7 @@ def lookup_cache(engine: "Engine", request: Request, *, default: bool) -> Iterat
         return
     from localspec.engine.lookup_cache import LookupCache
 
-    with LookupCache(engine, console.note, models.lookup_cache, models.lookup_files or ()):
+    with LookupCache(engine, console.note, models.lookup_cache, models.lookup_files):
         yield
 
 
@@ -237,7 +235,7 @@ def use_template(engine: "Engine", flags: TemplateFlags, system: str | None = No
 
 def _without_branches(request: Request, engine: "Engine") -> list[str]:
     """Why there are none, for who asked for some: auto goes without them where they do not pay."""
-    if request.models.branches in (None, AUTO_BRANCHES, 1):
+    if request.models.branches in ("auto", 1):
         return []
     if engine.chain_only is not None:
         return [engine.chain_only]
@@ -253,17 +251,17 @@ def _files(request: Request) -> tuple[Path, Path | None]:
     resolver, ui, lenient = request.resolver, download_ui(), request.models.lenient
     if draft == FIND:
         (target,) = ensure_local([request.target], resolver, ui)
-        return target, _find_draft(target, resolver, lenient, request.loading)
+        return target, _find_draft(target, resolver, lenient, request.given)
     if draft == SELF:
         (target,) = ensure_local([request.target], resolver, ui)
-        return target, self_draft(target, request.loading)
+        return target, self_draft(target, request.given)
     names = [request.target, *([] if draft is None else [draft])]
     target, *rest = ensure_local(names, resolver, ui, lenient=lenient)
     if draft == MTP and rest[0] != target:
         console.note(_BESIDE.format(rest[0].name))
     if rest or lengths == (0,):
         return target, rest[0] if rest else None
-    heads = _heads(target, request.loading)
+    heads = _heads(target, request.given)
     if heads is None and any(length not in (0, "auto") for length in lengths):
         raise UsageError(
             "A draft length was given, but no draft model.",
@@ -272,7 +270,7 @@ def _files(request: Request) -> tuple[Path, Path | None]:
     return target, heads
 
 
-def _heads(target: Path, loading: LoadingFlags) -> Path | None:
+def _heads(target: Path, given: Given) -> Path | None:
     """The file with prediction heads for a target, where nothing else is to draft; named.
 
     None, with the reason if there are some, where they cannot be used: nobody asked for them.
@@ -282,7 +280,7 @@ def _heads(target: Path, loading: LoadingFlags) -> Path | None:
     from localspec.metadata.draft_kind import has_heads
     from localspec.metadata.header import read_header
 
-    header = read_header(target, tuple(loading.override_kv))
+    header = read_header(target, given.get("override_kv", ()))
     try:
         found = target if has_heads(header) else mtp_beside(header)
     except IncompatiblePair as problem:
@@ -299,7 +297,7 @@ def _heads(target: Path, loading: LoadingFlags) -> Path | None:
     return found
 
 
-def _find_draft(target: Path, resolver: "Resolver", lenient: bool, loading: LoadingFlags) -> Path:
+def _find_draft(target: Path, resolver: "Resolver", lenient: bool, given: Given) -> Path:
     """The best draft on this disk that is worth using, named."""
     from localspec.library.suggest import drafts_for
     from localspec.metadata.header import read_header
@@ -307,7 +305,7 @@ def _find_draft(target: Path, resolver: "Resolver", lenient: bool, loading: Load
     suggested = drafts_for(read_header(target), resolver.inventory.files, lenient=lenient)
     found = suggested.drafts
     if suggested.own_heads:
-        return _heads(target, loading) or target
+        return _heads(target, given) or target
     if not found or found[0].worth <= 1:
         raise IncompatiblePair(
             f"No model on this disk can draft for {target}.",

@@ -126,7 +126,7 @@ def test_other_files_are_no_pairs() -> None:
     ("settings", "sentence"),
     [
         ({"ctx_size": 4}, "settings.ctx_size: expected a whole number from 8 to 2147483647."),
-        ({"temperature": 101}, "temperature is 101, expected a value from 0 to 100."),
+        ({"temperature": 101}, "settings.temperature: expected a number from 0 to 100."),
         ({"\x1b": 8}, "there is no key settings.\\x1b; known are"),
     ],
 )

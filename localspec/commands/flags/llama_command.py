@@ -1,4 +1,4 @@
-"""Spellings of llama.cpp that Typer alone does not take: options that may stand without a value."""
+"""Commands that take llama.cpp's spellings, and whose help shows the options of every day."""
 
 import re
 from collections.abc import Sequence
@@ -10,11 +10,36 @@ from typer.core import TyperCommand
 # An option that may stand alone, the values that may follow it, and what it means alone.
 _ALONE = {flag: (("on", "off", "auto"), "on") for flag in ("-fa", "--flash-attn")}
 _TABLE = "What llama.cpp's flags are called here: docs/llama-cpp-flags.md."
+# Panels that the short help shows as one.
+_SHORT_PANELS = {
+    "Thinking and chat template": "Prompt and answer",
+    "Lookup": "Drafting",
+    "Devices": "Loading",
+}
 _UsageError: Any = typer.BadParameter.__mro__[1]  # which Typer does not export
 
 
 class LlamaCommand(TyperCommand):
     """A command that takes llama.cpp's flags; of one that is not there it says where to look."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the options of every day, or with --help-all all of them."""
+        names = () if ctx.meta.get("help_all") else getattr(self.callback, "advanced", ())
+        advanced: list[Any] = [each for each in self.params if each.name in names]
+        shown = [each for each in advanced if not getattr(each, "hidden", False)]
+        self.epilog = f"All options: {ctx.command_path} --help-all" if shown else None
+        panels = {each: getattr(each, "rich_help_panel", None) or "" for each in self.params}
+        for each in shown:
+            each.hidden = True
+        for param, panel in panels.items() if shown else ():
+            param.rich_help_panel = _SHORT_PANELS.get(panel, panel) or None  # type: ignore[attr-defined]
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            for each in shown:
+                each.hidden = False
+            for param, panel in panels.items():
+                param.rich_help_panel = panel or None  # type: ignore[attr-defined]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         # While a line is being completed in the shell, nothing is refused.
