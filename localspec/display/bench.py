@@ -186,7 +186,9 @@ def _limited(limits: Limits, figures: list[Figures]) -> list[str]:
         f"and {limits.fixed:.2f}x by {limits.fixed_length} in all."
     )
     if limits.prompt_lookup:
-        said += " They leave out prompt lookup, which auto used: --suffix off compares fairly."
+        said += (
+            " They leave out prompt lookup, which auto used: --prompt-lookup off compares fairly."
+        )
     return [
         said,
         f"The draft gets 1, 2, ... {len(limits.shares)} tokens right in a row: {shares}.",

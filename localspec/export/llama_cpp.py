@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 
 from localspec.core.config import ALL_LAYERS
 from localspec.core.errors import IncompatiblePair
+from localspec.core.option import options
+from localspec.core.sampling_params import SamplingParams
 from localspec.export.facts import (
     Exported,
     PairFacts,
@@ -30,28 +32,7 @@ LOADING_FLAGS = {
     "cache_type_v": "-ctv",
 }
 SAMPLING_FLAGS = {
-    "temperature": "--temp",
-    "top_k": "--top-k",
-    "top_p": "--top-p",
-    "min_p": "--min-p",
-    "typical_p": "--typical-p",
-    "top_n_sigma": "--top-n-sigma",
-    "xtc_probability": "--xtc-probability",
-    "xtc_threshold": "--xtc-threshold",
-    "dynatemp_range": "--dynatemp-range",
-    "dynatemp_exp": "--dynatemp-exp",
-    "repeat_penalty": "--repeat-penalty",
-    "repeat_last_n": "--repeat-last-n",
-    "presence_penalty": "--presence-penalty",
-    "frequency_penalty": "--frequency-penalty",
-    "dry_multiplier": "--dry-multiplier",
-    "dry_base": "--dry-base",
-    "dry_allowed_length": "--dry-allowed-length",
-    "dry_penalty_last_n": "--dry-penalty-last-n",
-    "dry_sequence_breakers": "--dry-sequence-breaker",
-    "logit_bias": "--logit-bias",
-    "ignore_eos": "--ignore-eos",
-    "seed": "--seed",
+    name: row.flags[0] for name, row in options(SamplingParams).items() if row.llama_cpp
 }
 _DRAFT_CACHES = {"cache_type_k": "-ctkd", "cache_type_v": "-ctvd"}
 

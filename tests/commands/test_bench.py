@@ -98,7 +98,7 @@ def test_bench_measures_our_own_prompts_greedily(localspec: Command, tiny: TinyF
 
 
 def test_bench_without_a_draft(bench: Command, tiny: TinyFiles) -> None:
-    done = bench("--suffix", "off", pair=("-m", tiny.target))
+    done = bench("--prompt-lookup", "off", pair=("-m", tiny.target))
     assert done.code == 0 and "Name a draft to compare it" in done.out
     assert len(done.out.splitlines()) == 6
     done = bench(pair=("-m", tiny.target))

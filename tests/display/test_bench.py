@@ -262,7 +262,7 @@ def test_limits_are_held_against_auto_and_say_what_they_leave_out(
     limited = summed_up(streams, comparison)[2]
     assert "of which auto reached 80%," in limited and "of which auto reached 100%," in limited
     assert limited.endswith(
-        "They leave out prompt lookup, which auto used: --suffix off compares fairly."
+        "They leave out prompt lookup, which auto used: --prompt-lookup off compares fairly."
     )
 
 
