@@ -86,13 +86,6 @@ class SamplingParams:
         request=True,
         gguf_key="min_p",
     )
-    top_a: float = _sampling(
-        0.0,
-        "--top-a",
-        "Keep tokens of at least this times the square of the best token's probability; 0: off.",
-        bounds=_SHARE,
-        llama_cpp=False,
-    )
     typical_p: float = _sampling(
         1.0,
         "--typical-p --typical",

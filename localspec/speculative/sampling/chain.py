@@ -18,7 +18,7 @@ def needs_chain(params: SamplingParams) -> bool:
     top-n-sigma never leaves the likeliest token out, so that it changes nothing where that is
     taken anyway.
     """
-    cuts = params.typical_p < 1 or params.excludes_top or params.top_n_sigma > 0 or params.top_a > 0
+    cuts = params.typical_p < 1 or params.excludes_top or params.top_n_sigma > 0
     return not params.greedy and (cuts or params.dynatemp_range > 0)
 
 
@@ -34,7 +34,7 @@ def chain_survivors(row: Row, params: SamplingParams, position: int) -> Survivor
     if params.typical_p < 1:
         typical = _typical(scores, params.typical_p)
         ids, scores = ids[typical], scores[typical]
-    keep = _count_top_a(scores[: count_kept(scores, params)], params)
+    keep = count_kept(scores, params)
     skip = _excluded(scores[:keep], params, position)
     ids, scores = ids[skip:keep], scores[skip:keep]
     return listed(ids, scores, _temperature(scores, params), row)
@@ -69,12 +69,6 @@ def _typical(scores: Scores, typical_p: float) -> Ids:
     order = np.argsort(np.abs(surprise - entropy), kind="stable")
     mass = probabilities[order].cumsum()
     return np.sort(order[: int(mass.searchsorted(typical_p, side="right")) + 1])
-
-
-def _count_top_a(scores: Scores, params: SamplingParams) -> int:
-    """How many of these survive top-a, by probabilities of what the steps before left."""
-    probabilities = softmax(scores)
-    return int(np.count_nonzero(probabilities >= params.top_a * probabilities[0] ** 2))
 
 
 def _excluded(scores: Scores, params: SamplingParams, position: int) -> int:

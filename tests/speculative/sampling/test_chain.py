@@ -41,8 +41,6 @@ def left(changes: dict[str, Any], row: NDArray[np.float32] = ROW) -> list[int]:
         ({"top_n_sigma": 0.5}, [0]),  # the deviation is 0.77
         ({"top_n_sigma": 1.5}, [0, 1]),
         ({"top_n_sigma": 4.0}, [0, 1, 2, 3, 4]),
-        ({"top_a": 0.5}, [0, 1, 2]),  # at least 0.5 * 0.5**2
-        ({"top_a": 1.0, "top_k": 2}, [0]),  # 0.71**2 is more than 0.29
         ({"typical_p": 0.3}, [1, 2]),  # the entropy is 1.33, that of a token of 0.26
         ({"typical_p": 0.3, "top_k": 1}, [0]),  # behind top-k
         ({"typical_p": 0.3, "min_p": 0.9}, [1]),  # min-p is measured against what typical left
