@@ -10,7 +10,7 @@ import typer
 
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
-from localspec.commands.flags.loading import NameArgument, PairFlags
+from localspec.commands.flags.pair import NameArgument, PairFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import (
     Request,

@@ -6,7 +6,7 @@ from localspec.commands.flags.answer import AnswerFlags
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
-from localspec.commands.flags.loading import NameArgument, PairFlags
+from localspec.commands.flags.pair import NameArgument, PairFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import (
     lookup_cache,

@@ -9,7 +9,7 @@ import typer
 from localspec.commands.flags.answer import JsonFlag
 from localspec.commands.flags.groups import number, spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
-from localspec.commands.flags.loading import LoadingFlags
+from localspec.commands.flags.pair import LoadingFlags
 from localspec.commands.pairs import PANEL
 from localspec.commands.self_draft import make_self_draft
 from localspec.commands.session import download_ui

@@ -9,9 +9,8 @@ import typer
 from localspec.commands import pairs
 from localspec.commands.flags.cluster import ClusterFlags
 from localspec.commands.flags.groups import Given, choice, given_flags, number, spread_groups
-from localspec.commands.flags.kept import kept_settings
 from localspec.commands.flags.llama_command import LlamaCommand
-from localspec.commands.flags.loading import NameArgument
+from localspec.commands.flags.pair import NameArgument, kept_settings
 from localspec.commands.session import Request, download_ui, make_request
 from localspec.core.config import CTX_SIZE, TRAINED_CTX_SIZE
 from localspec.core.errors import FileProblem, IncompatiblePair, UsageError

@@ -7,9 +7,8 @@ import typer
 
 from localspec.commands.flags.answer import JsonFlag
 from localspec.commands.flags.groups import spread_groups
-from localspec.commands.flags.kept import kept_settings, unkept_flags
 from localspec.commands.flags.llama_command import LlamaCommand
-from localspec.commands.flags.loading import PairFlags, picked
+from localspec.commands.flags.pair import PairFlags, kept_settings, picked, unkept_flags
 from localspec.commands.session import download_ui
 from localspec.core.errors import UsageError
 from localspec.core.model_options import ModelOptions

@@ -10,7 +10,7 @@ from localspec.commands.flags.answer import PANEL, AnswerFlags, JsonFlag
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
-from localspec.commands.flags.loading import PairFlags
+from localspec.commands.flags.pair import PairFlags
 from localspec.commands.flags.prompt import PromptFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import (

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.commands.flags.groups import Given
-from localspec.commands.flags.loading import load_options
+from localspec.commands.flags.pair import pair_load_options
 from localspec.display import console
 from localspec.display.progress import progress
 
@@ -49,7 +49,7 @@ def make_self_draft(
 
     with progress() as on_progress:
         with selected(
-            target, wish, partial(load_options, loading), console.note, on_progress
+            target, wish, partial(pair_load_options, loading), console.note, on_progress
         ) as found:
             kept = None
             try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from localspec.commands.flags.answer import AnswerFlags
 from localspec.commands.flags.groups import Given
-from localspec.commands.flags.loading import load_options, picked
+from localspec.commands.flags.pair import pair_load_options, picked
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.self_draft import self_draft
 from localspec.core.config import Branches, DraftTokens
@@ -121,7 +121,7 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
 
         require_lookup_cache(request.models.lookup_cache)
     target_file, draft_file = _files(request)
-    target, draft = load_options(request.given, target_file, draft_file)
+    target, draft = pair_load_options(request.given, target_file, draft_file)
     if draft is not None and draft_file == target_file and request.draft.model in _WORDS:
         draft = replace(draft, load_heads=True)  # the heads in it, not the whole model again
     from localspec.engine.engine import Engine

@@ -17,9 +17,15 @@ from localspec import cli
 from localspec.commands.flags.answer import AnswerFlags
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import Given, spread_groups
-from localspec.commands.flags.kept import kept_settings, unkept_flags
 from localspec.commands.flags.llama_command import complete
-from localspec.commands.flags.loading import PAIR_ROWS, PairFlags, load_options, picked
+from localspec.commands.flags.pair import (
+    PAIR_ROWS,
+    PairFlags,
+    kept_settings,
+    pair_load_options,
+    picked,
+    unkept_flags,
+)
 from localspec.commands.flags.prompt import PromptFlags
 from localspec.commands.flags.serving import ServingFlags
 from localspec.commands.flags.template import TemplateFlags
@@ -73,7 +79,7 @@ def parsed(*arguments: str) -> Given:
 
 def loaded(*arguments: str) -> tuple[LoadOptions, LoadOptions]:
     """How flags load the target and the draft."""
-    target, draft = load_options(parsed(*arguments), TARGET, DRAFT)
+    target, draft = pair_load_options(parsed(*arguments), TARGET, DRAFT)
     assert draft is not None
     return target, draft
 
@@ -138,7 +144,7 @@ def test_help_begins_with_what_is_wanted_most(command: str) -> None:
 def test_nothing_given_means_nothing_decided() -> None:
     given = parsed()
     assert given == {}
-    assert load_options(given, TARGET, None) == (LoadOptions(TARGET), None)
+    assert pair_load_options(given, TARGET, None) == (LoadOptions(TARGET), None)
     assert models_of(given).draft_options() == DraftOptions()
 
 
@@ -159,7 +165,7 @@ def test_llama_cpps_spellings_are_understood() -> None:
     shared: dict[str, Any] = {
         "mlock": True, "flash_attention": "on", "cache_type_k": "q8_0", "cache_type_v": "q4_0",
     }  # fmt: skip
-    target, draft = load_options(given, TARGET, DRAFT)
+    target, draft = pair_load_options(given, TARGET, DRAFT)
     assert target == LoadOptions(
         TARGET, ctx_size=64, gpu_layers=5, threads=3, threads_batch=4, device="none",
         cpu_moe_layers=7, override_tensors=("a=CPU", "b=CPU"), exact=True, **shared,

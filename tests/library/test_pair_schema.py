@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.commands.flags.groups import number
-from localspec.commands.flags.loading import PAIR_ROWS
+from localspec.commands.flags.pair import PAIR_ROWS
 from localspec.core.option import Bounds, Option
 from localspec.core.sampling_params import SamplingParams, sampling_fields
 from localspec.library.pair_schema import (

@@ -1,4 +1,4 @@
-"""Flags for a pair, its drafting, sampling and loading; what was given as options of loading."""
+"""Flags for a pair, its drafting, sampling and loading; what a pair stores of them."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from localspec.commands.flags.groups import Given
+from localspec.commands.flags.groups import Given, flag_for
 from localspec.core.config import (
     DEFAULT_BATCH,
     ROPE_SCALE,
@@ -17,7 +17,7 @@ from localspec.core.config import (
     parse_lora,
 )
 from localspec.core.errors import UsageError
-from localspec.core.model_options import ModelOptions
+from localspec.core.model_options import ModelOptions, PairOptions
 from localspec.core.option import AUTO, option, options
 from localspec.core.sampling_params import SamplingParams
 
@@ -51,6 +51,8 @@ _LOADING = (LoadOptions, RopeOptions, OtherForms)
 PAIR_ROWS = options(ModelOptions, SamplingParams, *_LOADING)
 PairFlags = Annotated[Given, ModelOptions, SamplingParams, *_LOADING]
 LoadingFlags = Annotated[Given, *_LOADING]
+# Options of a pair that are stored in another form, or only show more.
+_ELSEWHERE = ("target", "draft", "draft_model", "draft_tokens", "verbose")
 
 
 def picked(given: Given, group: type[Any]) -> dict[str, Any]:
@@ -58,7 +60,7 @@ def picked(given: Given, group: type[Any]) -> dict[str, Any]:
     return {name: given[name] for name in options(group) if name in given}
 
 
-def load_options(
+def pair_load_options(
     given: Given, target_path: Path, draft_path: Path | None
 ) -> tuple[LoadOptions, LoadOptions | None]:
     """How to load the target from its file, and the draft if there is one.
@@ -132,3 +134,29 @@ def _rope(given: Given) -> RopeOptions:
             )
         rope["rope_freq_scale"] = 1 / given["rope_scale"]
     return RopeOptions(**rope)
+
+
+def kept_settings(given: Given) -> dict[str, object]:
+    """What was given of the options that a pair's file may hold, auto left out."""
+    lengths = PairOptions(**picked(given, PairOptions)).draft_options()
+    settings: dict[str, object] = {}
+    if lengths.lengths:
+        settings["draft_tokens"] = lengths.one_length("auto") or "off"
+    for name, value in given.items():
+        if PAIR_ROWS[name].kept and value != AUTO:
+            settings[name] = list(value) if isinstance(value, tuple) else value
+    return settings
+
+
+def unkept_flags(given: Given) -> list[str]:
+    """Flags that were given and cannot be stored with a pair: they belong to a machine or a run."""
+    unkept = []
+    for name, value in given.items():
+        row = PAIR_ROWS[name]
+        if name in _ELSEWHERE or value in (row.default, AUTO):
+            continue
+        if not row.kept:
+            unkept.append(flag_for(row, value))
+        elif (bounds := row.asked or row.bounds) and not bounds.low <= value <= bounds.high:
+            unkept.append(f"{flag_for(row, value)} {value}")
+    return unkept
