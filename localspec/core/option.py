@@ -49,9 +49,9 @@ class DraftFlag(NamedTuple):
 class Option:
     """One option.
 
-    ``flags`` are its spellings, first the one that messages name; without any it is an argument,
-    without a help it cannot be given.
-    ``hidden_flag`` is an older spelling, which help leaves out. ``words`` map words that stand for
+    ``flags`` are its spellings, first the one that messages name; a row without any is an
+    argument, and one without help text has only bounds. ``hidden_flag`` is an older spelling, which
+    help leaves out. ``everyday`` options are in the short help. ``words`` map words that stand for
     values, ``parse`` reads the text of any other value and raises ValueError.
 
     ``bounds`` are those of the value; ``asked`` are wider ones of what users may write for it.

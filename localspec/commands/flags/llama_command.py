@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import typer
@@ -11,7 +12,7 @@ from typer.core import TyperCommand
 _ALONE = {flag: (("on", "off", "auto"), "on") for flag in ("-fa", "--flash-attn")}
 _TABLE = "What llama.cpp's flags are called here: docs/llama-cpp-flags.md."
 # Panels that the short help shows as one.
-_SHORT_PANELS = {
+_SHORT_PANELS: dict[str | None, str] = {
     "Thinking and chat template": "Prompt and answer",
     "Lookup": "Drafting",
     "Devices": "Loading",
@@ -24,22 +25,15 @@ class LlamaCommand(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Show the options of every day, or with --help-all all of them."""
-        names = () if ctx.meta.get("help_all") else getattr(self.callback, "advanced", ())
-        advanced: list[Any] = [each for each in self.params if each.name in names]
-        shown = [each for each in advanced if not getattr(each, "hidden", False)]
-        self.epilog = f"All options: {ctx.command_path} --help-all" if shown else None
-        panels = {each: getattr(each, "rich_help_panel", None) or "" for each in self.params}
-        for each in shown:
-            each.hidden = True
-        for param, panel in panels.items() if shown else ():
-            param.rich_help_panel = _SHORT_PANELS.get(panel, panel) or None  # type: ignore[attr-defined]
+        everything = self.params
+        advanced = () if ctx.meta.get("help_all") else getattr(self.callback, "advanced", ())
+        self.epilog = f"All options: {ctx.command_path} --help-all" if advanced else None
+        if advanced:
+            self.params = [_short(each) for each in everything if each.name not in advanced]
         try:
             super().format_help(ctx, formatter)
         finally:
-            for each in shown:
-                each.hidden = False
-            for param, panel in panels.items():
-                param.rich_help_panel = panel or None  # type: ignore[attr-defined]
+            self.params = everything
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         # While a line is being completed in the shell, nothing is refused.
@@ -67,6 +61,14 @@ class LlamaCommand(TyperCommand):
             elif re.fullmatch(r"-[A-Za-z]{2,}", argument):
                 return argument
         return None
+
+
+def _short(param: Any) -> Any:
+    """The parameter in the panel where the short help shows it."""
+    param = copy(param)
+    panel = getattr(param, "rich_help_panel", None)
+    param.rich_help_panel = _SHORT_PANELS.get(panel, panel)
+    return param
 
 
 def complete(arguments: Sequence[str]) -> list[str]:
