@@ -13,6 +13,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 from common import Parser, load
 
@@ -21,7 +22,7 @@ from localspec.chat.answer import collect
 from localspec.chat.stats import GenerationStats
 from localspec.core import paths
 from localspec.core.generate_options import GenerateOptions
-from localspec.core.sampling_params import ACCEPTANCE_RULES, SamplingParams
+from localspec.core.sampling_params import AcceptanceRule, SamplingParams
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 
@@ -30,7 +31,7 @@ def measure(
     engine: Engine, prompts: list[list[int]], args: argparse.Namespace
 ) -> Iterator[dict[str, object]]:
     """Print and yield a row for each temperature and rule; each prompt has a seed of its own."""
-    for temperature, rule in itertools.product(args.temperatures, ACCEPTANCE_RULES):
+    for temperature, rule in itertools.product(args.temperatures, get_args(AcceptanceRule)):
         stats = GenerationStats()
         for seed, prompt in enumerate(prompts):
             params = SamplingParams(temperature=temperature, seed=seed, acceptance=rule)

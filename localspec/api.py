@@ -12,16 +12,11 @@ from types import TracebackType
 from typing import Any
 
 from localspec.chat.answer import Answer, Piece, collect
-from localspec.core.config import (
-    DraftTokens,
-    LoadOptions,
-    RopeOptions,
-    RpcServers,
-    choose_draft,
-    parse_draft_tokens,
-)
+from localspec.core.config import DraftTokens, LoadOptions, RopeOptions
 from localspec.core.errors import IncompatiblePair, UsageError
 from localspec.core.generate_options import GenerateOptions
+from localspec.core.model_options import choose_draft, parse_draft_tokens
+from localspec.core.option import options
 from localspec.core.sampling_choice import choose_sampling
 from localspec.core.sampling_params import sampling_fields
 from localspec.engine.engine import Engine
@@ -30,6 +25,7 @@ from localspec.engine.grammar.source import read_regex, schema_grammar
 from localspec.hub.provenance import Progress
 from localspec.library.acquire import DownloadUI
 from localspec.library.pair_files import PairFinder
+from localspec.library.pair_options import pair_load_options
 from localspec.library.resolve import Resolver
 from localspec.metadata.header import read_header
 from localspec.self_draft import store
@@ -37,9 +33,7 @@ from localspec.speculative.history import AnswerHistory
 
 Prompt = str | Sequence[Mapping[str, object]] | Sequence[int]
 
-# What a draft may have otherwise than its target.
-_DRAFT = ("draft_ctx_size", "draft_gpu_layers", "draft_threads", "draft_device")
-_LOAD_OPTIONS = {field.name for field in fields(LoadOptions)} - {"path", "load_heads", "parallel"}
+_LOAD_OPTIONS = {*options(LoadOptions, RopeOptions), "branches"} - {"parallel"}
 _ANSWER_OPTIONS = {field.name for field in fields(GenerateOptions)} - {"sampling"}
 
 
@@ -62,9 +56,9 @@ def load(
     or "off"; None is "off". Without a model's name, the pair's draft or the target's own heads
     draft. ``parallel`` is how many answers share passes in `Model.generate_many`.
 
-    ``options`` are fields of `LoadOptions` for both models, those of the draft alone with
-    ``draft_`` before the name (ctx_size, gpu_layers, threads, device), and fields of
-    `SamplingParams` and `GenerateOptions`, which hold for every answer. ``on_note`` hears what a
+    ``options`` are fields of `LoadOptions` and `RopeOptions`, those of the draft alone with
+    ``draft_`` before the name (such as draft_gpu_layers), and fields of `SamplingParams` and
+    `GenerateOptions`, which hold for every answer. ``on_note`` hears what a
     user should know, ``on_progress`` the file, bytes done and bytes in all of a download; one of
     more than 10 GB needs ``download_large``. Raises a LocalspecError for what cannot be.
     """
@@ -79,14 +73,13 @@ def load(
     ui = DownloadUI(on_note, lambda question: download_large, lambda: nullcontext(on_progress))
     finder = PairFinder(resolver, ui, _self_draft, lenient, tuple(settings.get("override_kv", ())))
     files = finder.find(named.target, named.draft, lengths)
-    shared = {"branches": "auto"} | _take(settings, _LOAD_OPTIONS)
-    own = {name.removeprefix("draft_"): value for name, value in _take(settings, _DRAFT).items()}
+    loading = _take(settings, _LOAD_OPTIONS)
     answering, sampling = _take(settings, _ANSWER_OPTIONS), _take(settings, sampling_fields())
-    _require_empty(settings, {*_LOAD_OPTIONS, *_DRAFT, *_ANSWER_OPTIONS, *sampling_fields()})
-    first = LoadOptions(files.target, parallel=parallel, **shared)
-    second = None
-    if files.draft is not None:
-        second = replace(_for_draft(first, files.draft, own), load_heads=files.own_heads)
+    _require_empty(settings, {*_LOAD_OPTIONS, *_ANSWER_OPTIONS, *sampling_fields()})
+    first, second = pair_load_options(loading, files.target, files.draft)
+    first = replace(first, parallel=parallel, branches=loading.get("branches", "auto"))
+    if second is not None:
+        second = replace(second, load_heads=files.own_heads)
     engine = Engine.load(first, second, lenient=lenient, say=on_note)
     for note in engine.notes:
         on_note(note)
@@ -283,22 +276,6 @@ def _with_grammar(changes: Mapping[str, Any]) -> dict[str, Any]:
     if regex is not None:
         given["grammar"] = read_regex(regex)
     return given
-
-
-def _for_draft(target: LoadOptions, path: Path, own: Mapping[str, Any]) -> LoadOptions:
-    """The draft is loaded as the target is, but for what is the target's alone."""
-    alone: dict[str, Any] = {
-        "ctx_size": None,
-        "cpu_moe_layers": 0,
-        "override_tensors": (),
-        "rope": RopeOptions(),
-        "loras": (),
-        "exact": False,
-        "rpc": RpcServers(),
-        "trust_rpc_network": False,
-        "branches": 1,
-    }
-    return replace(target, path=path, **{**alone, **own})
 
 
 def _take(settings: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:

@@ -10,6 +10,9 @@ import pytest
 import typer.main
 
 from localspec import cli
+from localspec.commands.flags.serving import ServingFlags
+from localspec.core.option import Bounds, options
+from localspec.core.sampling_params import SamplingParams
 from localspec.metadata.draft_kind import MTP_CHAINS, MTP_GRAPHS
 from localspec.metadata.head_checks import LAYER_TAPS
 from localspec.server.api.chat import ChatRequest
@@ -149,6 +152,44 @@ def test_the_page_of_the_server_names_every_flag_field_and_figure() -> None:
     codes = re.findall(r"`([^`\n]+)`", text)
     named = {name for code in codes for name in re.findall(r"[\w-]+", code)}
     assert {each.opts[0] for each in own} | fields.keys() | set(figures) <= named
+
+
+def test_the_page_of_sampling_has_the_bounds_of_every_number() -> None:
+    """Flag, default, bounds, and the bounds in a request of the server."""
+
+    def bounds(of: Bounds[float]) -> str:
+        return " to ".join(f"{value:,.12g}" for value in of)
+
+    rows = []
+    for row in options(SamplingParams).values():
+        if row.bounds is None:
+            continue
+        asked = row.asked or row.bounds
+        request = row.request if isinstance(row.request, Bounds) else asked
+        default = "random" if row.name == "seed" else f"{row.default:g}"
+        served = bounds(request) if row.request else ""
+        rows.append(f"|`{row.flags[0]}`|{default}|{bounds(asked)}|{served}|")
+    lines = (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8").splitlines()
+    start = lines.index("|flag|default|bounds|in a request|") + 2
+    assert lines[start : start + len(rows) + 1] == [*rows, ""], "\n".join(rows)
+
+
+def test_the_page_of_sampling_names_every_sampler() -> None:
+    text = (ROOT / "docs" / "sampling.md").read_text(encoding="utf-8")
+    table = text.partition("|step|flags|off at|")[2].partition("\n\n")[0]
+    named = set(re.findall(r"`(--[\w-]+)`", table))
+    flags = {row.flags[0] for row in options(SamplingParams).values()}
+    assert named == flags - {"--seed", "--acceptance"}
+
+
+def test_the_page_of_the_server_has_the_defaults() -> None:
+    text = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^\|`(--[\w-]+)`[^|]*\|([\d.]+)[^|]*\|", text, re.MULTILINE))
+    rows = {row.flags[0]: row for row in options(ServingFlags).values()}
+    assert len(shown) > 4
+    assert {flag: float(value) for flag, value in shown.items()} == {
+        flag: float(rows[flag].default) for flag in shown
+    }
 
 
 def flag_rows() -> list[tuple[list[str], str]]:

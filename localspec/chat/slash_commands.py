@@ -9,10 +9,10 @@ from typing import Any
 
 from localspec.chat.conversation import Chat, unseen
 from localspec.chat.message import Message, parse_message
-from localspec.core.config import parse_draft_tokens
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.core.formatting import percent
+from localspec.core.model_options import parse_draft_tokens
 from localspec.core.sampling_choice import change_sampling, written
 from localspec.core.sampling_params import (
     MAX_SEED,

@@ -1,17 +1,15 @@
 """The command ``bench``: plain decoding against draft lengths, measured and compared."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from localspec.commands.flags.groups import spread_groups
-from localspec.commands.flags.kept import FlagGroups
-from localspec.commands.flags.loading import LoadingFlags
-from localspec.commands.flags.models import ModelFlags, NameArgument
-from localspec.commands.flags.sampling import SamplingFlags
-from localspec.commands.flags.spellings import LlamaCommand
+from localspec.commands.flags.llama_command import LlamaCommand
+from localspec.commands.flags.pair import NameArgument, PairFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import (
     Request,
@@ -24,6 +22,7 @@ from localspec.commands.session import (
 from localspec.core.config import DraftTokens
 from localspec.core.errors import LocalspecError, TemplateError, UsageError
 from localspec.core.interrupt import held_interrupt
+from localspec.core.option import Bounds, option
 from localspec.core.sampling_params import default_length, require_fixed_length
 from localspec.display import console
 from localspec.display.progress import progress
@@ -40,69 +39,74 @@ DEFAULT_LENGTHS: tuple[DraftTokens, ...] = (2, 4, 8)
 _SAMPLING = {"temperature": 0, "seed": 0}
 
 
+@dataclass(frozen=True, slots=True)
+class BenchFlags:
+    """What is measured, how often, and where it is stored."""
+
+    prompts: Path | None = option(
+        None,
+        "--prompts",
+        'Own prompts, one JSON object per line: {"task": "code", "prompt": "..."}.',
+    )
+    tasks: str | None = option(
+        None, "--tasks", "Only these tasks, separated by commas.", everyday=True
+    )
+    repeats: int = option(
+        3,
+        "--repeats -r",
+        "Repeats; the draft lengths take turns.",
+        bounds=Bounds(1, 10**6),
+        everyday=True,
+    )
+    max_tokens: int = option(
+        64, "--max-tokens -n", "Most tokens of an answer.", bounds=Bounds(1, 2**31), everyday=True
+    )
+    audit: bool = option(
+        False, "--audit", "Verify every drafted answer by plain decoding, token by token."
+    )
+    output: Path | None = option(
+        None, "--output -o", "Save the JSON document to this file.", everyday=True
+    )
+
+
 @spread_groups
 def bench(
-    models: ModelFlags,
+    measuring: BenchFlags,
+    given: PairFlags,
     templating: TemplateFlags,
-    sampling: SamplingFlags,
-    loading: LoadingFlags,
     name: NameArgument = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(
-            "--prompts",
-            help='Prompts of your own, one JSON object a line: {"task": "code", "prompt": "..."}.',
-        ),
-    ] = None,
-    tasks: Annotated[
-        str | None, typer.Option("--tasks", help="Only these, comma-separated: code,edit.")
-    ] = None,
-    repeats: Annotated[
-        int, typer.Option("--repeats", "-r", min=1, help="Repeats; the draft lengths take turns.")
-    ] = 3,
-    max_tokens: Annotated[
-        int, typer.Option("--max-tokens", "-n", min=1, help="Most tokens of an answer.")
-    ] = 64,
-    audit: Annotated[
-        bool,
-        typer.Option(
-            "--audit", help="Read every drafted answer again by plain decoding, token by token."
-        ),
-    ] = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Keep the JSON document in this file.")
-    ] = None,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="One JSON document on stdout; the table goes to stderr."),
+        typer.Option("--json", help="JSON document on stdout, table on stderr."),
     ] = False,
 ) -> None:
-    """Measure plain decoding against draft lengths, task by task, and compare the texts.
+    """Measure draft lengths against plain decoding, and compare the texts.
 
-    Plain is always measured; --draft-tokens 2,4,8,auto unless given, auto where there is no draft.
-    Greedy and with seed 0 unless flags say otherwise. Exit code 1 if a text differs from plain for
-    no proven reason. --verbose adds what a round costs, what drafting could reach, and memory.
+    Default: greedy, seed 0, --draft-tokens 2,4,8,auto, or auto without a draft. Exit code 1 if a
+    text differs from plain for no proven reason. --verbose adds what a round costs, what drafting
+    could reach, and memory.
     """
     from localspec.bench.prompts import SHIPPED, by_task, read_prompts
     from localspec.bench.report import Report, require_writable
 
-    if models.lookup_cache is not None or models.lookup_files:
+    if given.keys() & {"lookup_cache", "lookup_files"}:
         raise UsageError(
-            "bench asks each prompt several times: earlier answers would only be copied.",
+            "bench repeats each prompt, so earlier answers would only be copied.",
             "Leave out --lookup-cache and --lookup-files.",
         )
-    groups = by_task(read_prompts(prompts or SHIPPED), tasks)
-    request = make_request(name, FlagGroups(models, loading, sampling), _SAMPLING)
-    _sides(request, drafts=True)  # bad flags are told before anything is loaded
+    groups = by_task(read_prompts(measuring.prompts or SHIPPED), measuring.tasks)
+    request = make_request(name, given, _SAMPLING)
+    _sides(request, drafts=True)  # raises for bad flags before anything is loaded
     templating.check()
-    if output is not None:
-        require_writable(output)
+    if measuring.output is not None:
+        require_writable(measuring.output)
     with open_engine(request) as engine:
         lengths = _sides(request, drafts=engine.draft is not None)
-        plan = _plan(engine, request, lengths, repeats, max_tokens, audit)
+        plan = _plan(engine, request, lengths, measuring)
         use_template(engine, templating)
-        report = Report(engine, plan, groups, output)
-        found, problem = _run(engine, plan, groups, report, as_json=as_json, verbose=models.verbose)
+        report = Report(engine, plan, groups, measuring.output)
+        verbose = request.models.verbose
+        found, problem = _run(engine, plan, groups, report, as_json=as_json, verbose=verbose)
     if isinstance(problem, LocalspecError):
         raise problem
     unexplained = any(d.proven_at is None for one in found for d in one.differences)
@@ -110,24 +114,26 @@ def bench(
 
 
 def _plan(
-    engine: "Engine",
-    request: Request,
-    lengths: Sequence[DraftTokens],
-    repeats: int,
-    max_tokens: int,
-    audit: bool,
+    engine: "Engine", request: Request, lengths: Sequence[DraftTokens], measuring: BenchFlags
 ) -> "BenchPlan":
     """What is measured, as far as what was loaded allows it."""
     from localspec.bench.plan import BenchPlan
 
     params = sampling_for(engine, request)
     sides = tuple(dict.fromkeys(usable_length(engine, each, request) for each in lengths))
-    if audit and not params.seed_decides:
+    if measuring.audit and not params.seed_decides:
         raise UsageError(
             "--audit checks tokens against what the seed decides, which rejection does not.",
             "Use --acceptance coupled or match, or leave --audit out.",
         )
-    return BenchPlan(params, sides, repeats, max_tokens, request.prompt_lookup, audit)
+    return BenchPlan(
+        params,
+        sides,
+        measuring.repeats,
+        measuring.max_tokens,
+        request.prompt_lookup,
+        measuring.audit,
+    )
 
 
 def _run(

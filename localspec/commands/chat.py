@@ -5,11 +5,8 @@ import typer
 from localspec.commands.flags.answer import AnswerFlags
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
-from localspec.commands.flags.kept import FlagGroups
-from localspec.commands.flags.loading import LoadingFlags
-from localspec.commands.flags.models import ModelFlags, NameArgument
-from localspec.commands.flags.sampling import SamplingFlags
-from localspec.commands.flags.spellings import LlamaCommand
+from localspec.commands.flags.llama_command import LlamaCommand
+from localspec.commands.flags.pair import NameArgument, PairFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import (
     lookup_cache,
@@ -29,9 +26,7 @@ def chat(
     answering: AnswerFlags,
     templating: TemplateFlags,
     constraining: GrammarFlags,
-    models: ModelFlags,
-    sampling: SamplingFlags,
-    loading: LoadingFlags,
+    given: PairFlags,
     name: NameArgument = None,
 ) -> None:
     """Chat with a model, turn by turn; /help lists the commands."""
@@ -41,7 +36,7 @@ def chat(
     from localspec.display.pieces import AnswerStyle
 
     grammar = constraining.read()
-    request = make_request(name, FlagGroups(models, loading, sampling))
+    request = make_request(name, given)
     length = request.draft_tokens
     templating.check()
     require_prompt_cache(answering)

@@ -9,8 +9,9 @@ from localspec import __version__
 from localspec.commands.flags.answer import JsonFlag
 from localspec.commands.flags.groups import choice
 from localspec.core import machine
-from localspec.core.config import THREADS, choose_draft
+from localspec.core.config import THREADS
 from localspec.core.errors import UsageError
+from localspec.core.model_options import choose_draft
 from localspec.core.sampling_params import SamplingParams
 from localspec.display import console
 from localspec.display.progress import progress

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from localspec.commands.flags.answer import JsonFlag
-from localspec.commands.flags.groups import spread_groups, whole
-from localspec.commands.flags.loading import LoadingFlags
-from localspec.commands.flags.spellings import LlamaCommand
+from localspec.commands.flags.groups import number, spread_groups
+from localspec.commands.flags.llama_command import LlamaCommand
+from localspec.commands.flags.pair import LoadingFlags
 from localspec.commands.pairs import PANEL
 from localspec.commands.self_draft import make_self_draft
 from localspec.commands.session import download_ui
-from localspec.core.config import Bounds
 from localspec.core.errors import FileProblem, UsageError
+from localspec.core.option import Bounds
 from localspec.display import console
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def draft_make(
         int | None,
         typer.Option(
             "--layers",
-            parser=whole(_LAYERS, {_AUTO: 0}),
+            parser=number(_LAYERS, {_AUTO: 0}),
             metavar="N|auto",
             help="Keep the first N layers; auto searches which to keep.",
         ),
@@ -52,7 +52,7 @@ def draft_make(
         int | None,
         typer.Option(
             "--vocab",
-            parser=whole(_VOCAB, {}),
+            parser=number(_VOCAB, {}),
             metavar="N",
             help="Keep output rows of the N tokens the target uses most; best a multiple of 64.",
         ),

@@ -1,7 +1,6 @@
 """The command ``export``: a checked pair as a command or configuration of another engine."""
 
 import shlex
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,16 +8,14 @@ import typer
 
 from localspec.commands import pairs
 from localspec.commands.flags.cluster import ClusterFlags
-from localspec.commands.flags.groups import choice, spread_groups, whole
-from localspec.commands.flags.kept import FlagGroups, kept_settings
-from localspec.commands.flags.loading import LoadingFlags
-from localspec.commands.flags.models import ModelFlags, NameArgument, PairFlags
-from localspec.commands.flags.sampling import SamplingFlags
-from localspec.commands.flags.spellings import LlamaCommand
+from localspec.commands.flags.groups import Given, choice, given_flags, number, spread_groups
+from localspec.commands.flags.llama_command import LlamaCommand
+from localspec.commands.flags.pair import NameArgument, kept_settings
 from localspec.commands.session import Request, download_ui, make_request
 from localspec.core.config import CTX_SIZE, TRAINED_CTX_SIZE
 from localspec.core.errors import FileProblem, IncompatiblePair, UsageError
 from localspec.core.files import appearing_when_complete
+from localspec.core.model_options import PairOptions
 from localspec.display import console
 from localspec.export.names import DIALECTS
 from localspec.library.catalog import MTP
@@ -42,7 +39,7 @@ def export(
             help=f"The engine that is to run the pair: {', '.join(DIALECTS)}.",
         ),
     ],
-    pair: PairFlags,
+    given: Annotated[Given, PairOptions],
     cluster: ClusterFlags,
     name: NameArgument = None,
     ctx_size: Annotated[
@@ -51,7 +48,7 @@ def export(
             "--ctx-size",
             "-c",
             metavar="N",
-            parser=whole(CTX_SIZE, {"0": TRAINED_CTX_SIZE}),
+            parser=number(CTX_SIZE, {"0": TRAINED_CTX_SIZE}),
             help="Context in tokens; 0: what the target was trained for. Default: the smaller of "
             "8192 and that.",
         ),
@@ -69,14 +66,13 @@ def export(
     """
     from localspec.export.engines import export_pair
 
-    if to not in _ON_GPUS and (ignored := cluster.given()):
+    if to not in _ON_GPUS and (ignored := given_flags(cluster)):
         console.note(f"Ignored, since only {' and '.join(_ON_GPUS)} use it: {', '.join(ignored)}.")
     if output is not None and output.exists():
         raise FileProblem(f"{output} exists already.", "Choose another name, or remove it first.")
-    models = ModelFlags(**asdict(pair))
-    request = make_request(
-        name, FlagGroups(models, LoadingFlags(ctx_size=ctx_size), SamplingFlags())
-    )
+    if ctx_size is not None:
+        given = {**given, "ctx_size": ctx_size}
+    request = make_request(name, given)
     verdict = _checked(request)
     exported = export_pair(to, _facts(request, verdict, cluster))
     for sentence in exported.notes:
@@ -137,8 +133,9 @@ def _facts(request: Request, verdict: "PairCheck", cluster: ClusterFlags) -> "Pa
     from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
 
     target = verdict.target
-    ctx_size = asked_ctx_size(target, request.loading.ctx_size) or default_ctx_size(target)
-    settings = kept_settings(FlagGroups(request.models, request.loading, SamplingFlags()))
+    ctx_size = asked_ctx_size(target, request.given.get("ctx_size")) or default_ctx_size(target)
+    given = {name: each for name, each in request.given.items() if name not in request.sampling}
+    settings = kept_settings(given)
     return PairFacts(
         target,
         verdict.draft,

@@ -7,15 +7,14 @@ import typer
 
 from localspec.commands.flags.answer import JsonFlag
 from localspec.commands.flags.groups import spread_groups
-from localspec.commands.flags.kept import FlagGroups, kept_settings, unkept_flags
-from localspec.commands.flags.loading import LoadingFlags
-from localspec.commands.flags.models import ModelFlags
-from localspec.commands.flags.sampling import SamplingFlags
-from localspec.commands.flags.spellings import LlamaCommand
+from localspec.commands.flags.llama_command import LlamaCommand
+from localspec.commands.flags.pair import PairFlags, kept_settings, unkept_flags
 from localspec.commands.session import download_ui
 from localspec.core.errors import UsageError
+from localspec.core.model_options import ModelOptions
 from localspec.display import console, reports
 from localspec.display.progress import progress
+from localspec.library.pair_options import picked
 
 if TYPE_CHECKING:
     from localspec.library.resolve import Resolver
@@ -53,9 +52,7 @@ def pairs(
 @spread_groups
 def pair_add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, . - and _.")],
-    models: ModelFlags,
-    sampling: SamplingFlags,
-    loading: LoadingFlags,
+    given: PairFlags,
 ) -> None:
     """Name a pair, with its settings: localspec pair add mine --target big.gguf --draft small.gguf.
 
@@ -67,25 +64,26 @@ def pair_add(
 
     user_pairs.require_free(name)
     resolver = Resolver()
-    if unkept := unkept_flags(models, loading):
+    if unkept := unkept_flags(given):
         raise UsageError(
             f"A pair does not store {', '.join(unkept)}.",
             "Leave that out here, and give it to run, chat, serve or bench.",
         )
+    models = ModelOptions(**picked(given, ModelOptions))
     target, draft = _both_models(name, models, resolver)
     verdict = judge(target, draft, resolver, download_ui(), lenient=models.lenient)
     if not verdict.report.compatible:
         reports.pair_report(verdict.report, verdict.target, verdict.draft)
         raise typer.Exit(1)
     target, draft = resolver.canonical_name(target), resolver.canonical_name(draft)
-    settings = kept_settings(FlagGroups(models, loading, sampling))
+    settings = kept_settings(given)
     with progress(in_bytes=True) as on_progress:
         hashes = file_hashes(verdict, on_progress)
     user_pairs.add(name, target, draft, settings, hashes)
     console.note(f"Saved. Chat with it: localspec chat {name}")
 
 
-def _both_models(name: str, models: ModelFlags, resolver: "Resolver") -> tuple[str, str]:
+def _both_models(name: str, models: ModelOptions, resolver: "Resolver") -> tuple[str, str]:
     """Target and draft for a pair of this name; raises UsageError for what it cannot store."""
     from localspec.library.resolve import FIND, SELF
 

@@ -9,12 +9,9 @@ from localspec import __version__
 from localspec.commands.flags.answer import PANEL, AnswerFlags, JsonFlag
 from localspec.commands.flags.grammar import GrammarFlags
 from localspec.commands.flags.groups import spread_groups
-from localspec.commands.flags.kept import FlagGroups
-from localspec.commands.flags.loading import LoadingFlags
-from localspec.commands.flags.models import ModelFlags
+from localspec.commands.flags.llama_command import LlamaCommand
+from localspec.commands.flags.pair import PairFlags
 from localspec.commands.flags.prompt import PromptFlags
-from localspec.commands.flags.sampling import SamplingFlags
-from localspec.commands.flags.spellings import LlamaCommand
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import (
     lookup_cache,
@@ -45,14 +42,12 @@ def run(
     answering: AnswerFlags,
     templating: TemplateFlags,
     constraining: GrammarFlags,
-    models: ModelFlags,
-    sampling: SamplingFlags,
-    loading: LoadingFlags,
+    given: PairFlags,
     compare: Annotated[
         bool,
         typer.Option(
             "--compare",
-            help="Answer again without drafting, and say what that gained.",
+            help="Also answer without drafting.",
             rich_help_panel=PANEL,
         ),
     ] = False,
@@ -68,7 +63,7 @@ def run(
             "--show-draft colours a text, and --json prints none.",
             "Leave one out; sources and accepted_at of the document count the drafted tokens.",
         )
-    request = make_request(None, FlagGroups(models, loading, sampling))
+    request = make_request(None, given)
     require_prompt_cache(answering)
     text = prompting.read()
     length = request.draft_tokens

@@ -1,19 +1,21 @@
 """``--draft self``: the stored draft of a target, or one made now."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from localspec.commands.flags.loading import LoadingFlags
+from localspec.commands.flags.groups import Given
 from localspec.display import console
 from localspec.display.progress import progress
+from localspec.library.pair_options import pair_load_options
 
 if TYPE_CHECKING:
     from localspec.self_draft.selection import Selection, SelfDraftOptions
     from localspec.self_draft.store import StoredDraft
 
 
-def self_draft(target: Path, loading: LoadingFlags) -> Path | None:
+def self_draft(target: Path, loading: Given) -> Path | None:
     """The file of the target's self-draft, made now if none is stored; None where it does not pay.
 
     A note tells the user which draft it is, and what it was measured to give.
@@ -35,7 +37,7 @@ def self_draft(target: Path, loading: LoadingFlags) -> Path | None:
 def make_self_draft(
     target: Path,
     options: "SelfDraftOptions",
-    loading: LoadingFlags,
+    loading: Given,
     use: "Callable[[Selection], None]" = lambda selection: None,
 ) -> "tuple[Selection, StoredDraft | None]":
     """Select a draft of a target and store it for ``--draft self``; ``use`` gets its file first.
@@ -46,7 +48,9 @@ def make_self_draft(
     from localspec.self_draft.selection import selected
 
     with progress() as on_progress:
-        with selected(target, options, loading.load_options, console.note, on_progress) as found:
+        with selected(
+            target, options, partial(pair_load_options, loading), console.note, on_progress
+        ) as found:
             kept = None
             try:
                 use(found)

@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from localspec.commands.flags.groups import spread_groups
-from localspec.commands.flags.kept import FlagGroups
-from localspec.commands.flags.loading import LoadingFlags
-from localspec.commands.flags.models import ModelFlags, NameArgument
-from localspec.commands.flags.sampling import SamplingFlags
+from localspec.commands.flags.llama_command import LlamaCommand
+from localspec.commands.flags.pair import NameArgument, PairFlags
 from localspec.commands.flags.serving import ServingFlags
-from localspec.commands.flags.spellings import LlamaCommand
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import (
     Request,
@@ -40,9 +37,7 @@ _PACKAGES = ("fastapi", "uvicorn", "prometheus_client")  # of the extra
 def serve(
     serving: ServingFlags,
     templating: TemplateFlags,
-    models: ModelFlags,
-    sampling: SamplingFlags,
-    loading: LoadingFlags,
+    given: PairFlags,
     name: NameArgument = None,
 ) -> None:
     """Serve OpenAI's API over HTTP: chats and completions with speculative decoding."""
@@ -50,7 +45,7 @@ def serve(
     from localspec.server.app import make_app
     from localspec.server.listen import Server, bind, listen, url
 
-    request = make_request(name, FlagGroups(models, loading, sampling))
+    request = make_request(name, given)
     length = request.draft_tokens
     templating.check()
     access = serving.access()

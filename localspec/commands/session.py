@@ -8,17 +8,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from localspec.commands.flags.answer import AnswerFlags
-from localspec.commands.flags.kept import FlagGroups, settle
-from localspec.commands.flags.loading import LoadingFlags
-from localspec.commands.flags.models import AUTO_BRANCHES, ModelFlags
+from localspec.commands.flags.groups import Given
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.self_draft import self_draft
-from localspec.core.config import Branches, DraftOptions, DraftTokens, parse_draft_tokens
+from localspec.core.config import Branches, DraftTokens
 from localspec.core.errors import UsageError
+from localspec.core.model_options import DraftOptions, ModelOptions, parse_draft_tokens
 from localspec.core.sampling_choice import choose_sampling
 from localspec.core.sampling_params import SamplingParams, default_length, require_fixed_length
 from localspec.display import console
 from localspec.display.progress import progress
+from localspec.library.pair_options import pair_load_options, picked
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
@@ -34,15 +34,14 @@ class Request:
     """What a command line asks for, a pair's own settings included.
 
     ``target`` and ``draft.model`` are models as they were named, which ``resolver`` finds;
-    ``sampling`` are the parameters that were given, by the names of SamplingParams; ``loading``
-    says how to load both models.
+    ``given`` are all options with a value, ``sampling`` those of SamplingParams.
     """
 
     resolver: "Resolver"
     target: str
     draft: DraftOptions
-    models: ModelFlags
-    loading: LoadingFlags
+    models: ModelOptions
+    given: Given
     sampling: Mapping[str, object]
 
     @property
@@ -53,12 +52,12 @@ class Request:
     @property
     def prompt_lookup(self) -> bool:
         """Whether auto may use prompt lookup."""
-        return self.models.prompt_lookup == "on"
+        return self.models.prompt_lookup
 
     @property
     def branches(self) -> Branches:
         """Most candidates at one place; 1 where nothing is drafted."""
-        return 1 if self.draft.lengths == (0,) else self.models.most_branches
+        return 1 if self.draft.lengths == (0,) else self.models.branches
 
     @property
     def draft_tokens(self) -> DraftTokens:
@@ -69,9 +68,7 @@ class Request:
 
 
 def make_request(
-    name: str | None,
-    groups: FlagGroups,
-    defaults: Mapping[str, object] | None = None,
+    name: str | None, given: Given, defaults: Mapping[str, object] | None = None
 ) -> Request:
     """Resolve a pair's name, or ``name`` in place of --target; its settings fill in for flags.
 
@@ -80,7 +77,7 @@ def make_request(
     """
     from localspec.library.resolve import Resolver
 
-    models = groups.models
+    models = ModelOptions(**picked(given, ModelOptions))
     if name is not None and models.target is not None:
         raise UsageError(f"Two targets were given: {name} and {models.target}.", "Name one.")
     options = models.draft_options()
@@ -91,10 +88,11 @@ def make_request(
     settings = dict(named.settings)
     kept = settings.pop("draft_tokens", None)
     lengths = options.lengths or (() if kept is None else parse_draft_tokens(str(kept)) or ())
-    models, loading, sampling = settle(groups, settings)
-    given = {name: value for name, value in sampling.given().items() if value is not None}
+    given = {**settings, **given}
+    models = ModelOptions(**picked(given, ModelOptions))
+    sampling = {**(defaults or {}), **picked(given, SamplingParams)}
     draft = DraftOptions(named.draft, lengths)
-    return Request(resolver, named.target, draft, models, loading, {**(defaults or {}), **given})
+    return Request(resolver, named.target, draft, models, given, sampling)
 
 
 def download_ui(yes: bool = False) -> "DownloadUI":
@@ -121,12 +119,12 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
     finder = PairFinder(
         request.resolver,
         download_ui(),
-        partial(self_draft, loading=request.loading),
+        partial(self_draft, loading=request.given),
         request.models.lenient,
-        tuple(request.loading.override_kv),
+        request.given.get("override_kv", ()),
     )
     files = finder.find(request.target, request.draft.model, request.draft.lengths)
-    target, draft = request.loading.load_options(files.target, files.draft)
+    target, draft = pair_load_options(request.given, files.target, files.draft)
     if draft is not None and files.own_heads:
         draft = replace(draft, load_heads=True)  # the heads in it, not the whole model again
     from localspec.engine.engine import Engine
@@ -174,7 +172,7 @@ def lookup_cache(engine: "Engine", request: Request, *, default: bool) -> Iterat
         return
     from localspec.engine.lookup_cache import LookupCache
 
-    with LookupCache(engine, console.note, models.lookup_cache, models.lookup_files or ()):
+    with LookupCache(engine, console.note, models.lookup_cache, models.lookup_files):
         yield
 
 
@@ -240,7 +238,7 @@ def use_template(engine: "Engine", flags: TemplateFlags, system: str | None = No
 
 def _without_branches(request: Request, engine: "Engine") -> list[str]:
     """Why there are none, for who asked for some: auto goes without them where they do not pay."""
-    if request.models.branches in (None, AUTO_BRANCHES, 1):
+    if request.models.branches in ("auto", 1):
         return []
     if engine.chain_only is not None:
         return [engine.chain_only]

@@ -1,12 +1,13 @@
-"""Options of loading and drafting: defaults, bounds, how they are read from text."""
+"""Options of loading a model: flags, defaults, bounds, how they are read from text."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from localspec.core.errors import UsageError
+from localspec.core.option import AUTO, Bounds, DraftFlag, option, require_bounds
 
 # A verification of 64 tokens or more takes another path through llama.cpp's CPU flash attention,
 # which rounds differently; up to 63, drafted tokens and the pending one, all widths agree.
@@ -59,14 +60,6 @@ class RpcServers(tuple[RpcServer, ...]):
     """The workers that take layers of the target, none of them twice."""
 
 
-class Bounds(NamedTuple):
-    """The least and the largest value that a setting may have."""
-
-    low: int
-    high: int
-
-
-# Of the command line and of the file of a pair.
 DRAFT_TOKENS = Bounds(0, MAX_DRAFT_TOKENS)
 CTX_SIZE = Bounds(8, 2**31 - 1)
 LAYERS = Bounds(0, ALL_LAYERS)
@@ -77,133 +70,13 @@ THREADS = Bounds(1, MAX_THREADS)
 # A verification must fit into one batch; beyond the upper bound buffers take gigabytes.
 BATCH = Bounds(MAX_ROWS, 2**16)
 
+ROPE_SCALE = Bounds(1e-6, 1e6)
+_FACTOR = Bounds(0, 1e6)
+
 MAX_RPC_SERVERS = 16  # GGML_RPC_MAX_SERVERS
 _LONGEST_HOST = 253  # characters of a name in the DNS
 _LONGEST_OVERRIDE = 127  # bytes of a key or a text (`llama_model_kv_override`)
 _HOST = re.compile(r"[\w.:%-]+", re.ASCII)
-_ODD_NUMBER = re.compile(r"-[\d.,]+|\d*\.\d+")  # meant as a length, and never a file
-
-
-@dataclass(frozen=True, slots=True)
-class RopeOptions:
-    """Rotary position embedding in place of the model's own; None is what the file says.
-
-    ``freq_scale`` multiplies positions; ``yarn_orig_ctx`` is in tokens. Names are those of
-    `llama_context_params`.
-    """
-
-    rope_scaling_type: RopeScaling | None = None
-    rope_freq_base: float | None = None
-    rope_freq_scale: float | None = None
-    yarn_orig_ctx: int | None = None
-    yarn_ext_factor: float | None = None
-    yarn_attn_factor: float | None = None
-    yarn_beta_slow: float | None = None
-    yarn_beta_fast: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LoadOptions:
-    """How one model is loaded. None means "decide from the file and the machine".
-
-    Sizes are in tokens, threads in operating-system threads. ``ctx_size`` 0 is the context the
-    model was trained for. llama.cpp takes ``batch_size`` tokens in a call, and computes
-    ``ubatch_size`` of them at once, both within `BATCH`. ``loras`` are adapter files with the scale
-    of each, ``override_kv`` values that replace those of the file. ``exact`` makes every decode at
-    least two tokens wide, because llama.cpp's one-token kernels may round differently from all
-    others. ``load_heads`` also loads the MTP (NextN) heads that the file may have. ``parallel`` is
-    how many texts the context holds, each of ``ctx_size``. ``rpc`` are servers that take layers;
-    ``trust_rpc_network`` allows any address of theirs. ``branches`` is the most candidates at one
-    place of a tree that the target verifies in one pass: 1 is a chain; "auto" allows as many as
-    there may be, but only where they pay, so that a fixed draft length stays a chain.
-    """
-
-    path: Path
-    ctx_size: int | None = None
-    gpu_layers: int | None = None
-    threads: int | None = None
-    threads_batch: int | None = None
-    device: str | None = None
-    cpu_moe_layers: int = 0
-    override_tensors: tuple[str, ...] = ()
-    tensor_split: tuple[float, ...] = ()
-    main_gpu: int = 0
-    split_mode: SplitMode = "layer"
-    mlock: bool = False
-    mmap: bool = True
-    batch_size: int = DEFAULT_BATCH
-    ubatch_size: int = DEFAULT_BATCH
-    flash_attention: FlashAttention = "auto"
-    cache_type_k: str = "f16"
-    cache_type_v: str = "f16"
-    rope: RopeOptions = RopeOptions()
-    loras: tuple[Lora, ...] = ()
-    override_kv: tuple[KeyValue, ...] = ()
-    exact: bool = False
-    load_heads: bool = False
-    rpc: RpcServers = RpcServers()
-    trust_rpc_network: bool = False
-    parallel: int = 1
-    branches: Branches = 1
-
-    def __post_init__(self) -> None:
-        for name in ("batch_size", "ubatch_size"):
-            if not BATCH.low <= getattr(self, name) <= BATCH.high:
-                raise UsageError(
-                    f"{name} is {getattr(self, name)}, expected a value from {BATCH.low} to "
-                    f"{BATCH.high}.",
-                    f"The default is {DEFAULT_BATCH}.",
-                )
-
-        if not PARALLEL.low <= self.parallel <= PARALLEL.high:
-            raise UsageError(
-                f"{self.parallel} texts at the same time were asked for.",
-                f"Expected a number from {PARALLEL.low} to {PARALLEL.high}.",
-            )
-
-    @property
-    def sequences(self) -> int:
-        """Most sequences of its context: those of the texts, or the paths of a tree of one text.
-
-        A tree's tokens may lie in other cells than those of a chain, and round otherwise.
-        """
-        has_trees = self.branches != 1 and self.parallel == 1 and not self.exact
-        return MAX_PATHS if has_trees else self.parallel
-
-    @property
-    def resident(self) -> bool:
-        """Whether the weights must stay in memory, since they cannot be read again when needed."""
-        return self.mlock or not self.mmap
-
-
-def load_options(document: Mapping[str, Any]) -> LoadOptions:
-    """The options that `dataclasses.asdict` and JSON made this of, without RPC servers."""
-    typed = {
-        "path": Path(document["path"]),
-        "override_tensors": tuple(document["override_tensors"]),
-        "tensor_split": tuple(document["tensor_split"]),
-        "rope": RopeOptions(**document["rope"]),
-        "loras": tuple(Lora(Path(path), scale) for path, scale in document["loras"]),
-        "override_kv": tuple(KeyValue(*each) for each in document["override_kv"]),
-        "rpc": RpcServers(),
-    }
-    return LoadOptions(**{**document, **typed})
-
-
-@dataclass(frozen=True, slots=True)
-class DraftOptions:
-    """Which draft model, as it was named, and how many tokens it proposes in a round (0: none)."""
-
-    model: str | None = None
-    lengths: tuple[DraftTokens, ...] = ()
-
-    def one_length(self, default: DraftTokens) -> DraftTokens:
-        """The single length asked for; raises UsageError where a list was given."""
-        if len(self.lengths) > 1:
-            raise UsageError(
-                "This command takes one draft length, not a list.", "Give one number, auto or off."
-            )
-        return self.lengths[0] if self.lengths else default
 
 
 def parse_key_value(text: str) -> KeyValue:
@@ -274,50 +147,264 @@ def parse_shares(text: str) -> Shares:
     return shares
 
 
-def parse_draft_tokens(text: str) -> tuple[DraftTokens, ...] | None:
-    """Read ``8``, ``auto``, ``off`` or a list such as ``0,2,4``; None when it is none of these."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part in ("auto", "off") or part.isdecimal() for part in parts):
-        return None
-    lengths: list[DraftTokens] = []
-    for part in parts:
-        length: DraftTokens = "auto" if part == "auto" else 0 if part == "off" else int(part[:9])
-        if length != "auto" and (length > MAX_DRAFT_TOKENS or len(part) > 9):
-            raise UsageError(
-                f"A draft of {part[:99]} tokens exceeds what we verify, {MAX_DRAFT_TOKENS}.",
-                "Draft lengths that pay are between 1 and 16; try --draft 4.",
-            )
-        lengths.append(length)
-    return tuple(lengths)
+_loading = partial(option, panel="Loading")
+_devices = partial(option, panel="Devices")
+_adapting = partial(option, (), panel="Rope and adapters")
+_rope = partial(option, None, panel="Rope and adapters")
 
 
-def choose_draft(either: list[str], model: str | None, lengths: str | None) -> DraftOptions:
-    """Sort the values of ``--draft`` into a model and a length, beside the explicit flags.
+@dataclass(frozen=True, slots=True)
+class RopeOptions:
+    """Rotary position embedding in place of the model's own; None is what the file says.
 
-    A value that reads as a length (``8``, ``auto``, ``off``, ``0,2,4``) is one; anything else
-    names a model. Raises UsageError when two values compete for the same meaning.
+    Names are those of `llama_context_params`.
     """
-    models = [] if model is None else [model]
-    texts = [] if lengths is None else [lengths]
-    for value in either:
-        if _ODD_NUMBER.fullmatch(value):
-            raise UsageError(
-                f"{value} is no draft length.",
-                f"Expected a number from 0 to {MAX_DRAFT_TOKENS}, auto, off, or a GGUF file.",
-            )
-        (texts.append(value) if parse_draft_tokens(value) else models.append(value))
-    if len(models) > 1:
-        raise UsageError(
-            f"Two draft models were given: {models[0]} and {models[1]}.", "Name one draft model."
-        )
-    if len(texts) > 1:
-        raise UsageError(
-            f"Two draft lengths were given: {texts[0]} and {texts[1]}.", "Give one draft length."
-        )
-    parsed = parse_draft_tokens(texts[0]) if texts else ()
-    if parsed is None:
-        raise UsageError(
-            f"--draft-tokens {texts[0]!r} is no draft length.",
-            f"Expected a number from 0 to {MAX_DRAFT_TOKENS}, auto or off.",
-        )
-    return DraftOptions(models[0] if models else None, parsed)
+
+    rope_scaling_type: RopeScaling | None = _rope(
+        "--rope-scaling",
+        "RoPE scaling of the target. Default: the model's.",
+    )
+    rope_freq_base: float | None = _rope(
+        "--rope-freq-base",
+        "RoPE base frequency of the target. Default: the model's.",
+        bounds=Bounds(1e-3, 1e12),
+    )
+    rope_freq_scale: float | None = _rope(
+        "--rope-freq-scale",
+        "Factor of the target's RoPE positions: 0.5 doubles the context.",
+        bounds=ROPE_SCALE,
+    )
+    yarn_orig_ctx: int | None = _rope(
+        "--yarn-orig-ctx",
+        "YaRN: context that the target was trained for, in tokens. Default: the model's.",
+        bounds=CTX_SIZE,
+    )
+    yarn_ext_factor: float | None = _rope(
+        "--yarn-ext-factor", "YaRN: share of extrapolation; 0: none.", bounds=_FACTOR
+    )
+    yarn_attn_factor: float | None = _rope(
+        "--yarn-attn-factor", "YaRN: factor of the attention.", bounds=_FACTOR
+    )
+    yarn_beta_slow: float | None = _rope(
+        "--yarn-beta-slow", "YaRN: rotations below which frequencies are scaled.", bounds=_FACTOR
+    )
+    yarn_beta_fast: float | None = _rope(
+        "--yarn-beta-fast", "YaRN: rotations above which frequencies stay.", bounds=_FACTOR
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How one model is loaded. None means "decide from the file and the machine".
+
+    Sizes are in tokens, threads in operating-system threads. ``ctx_size`` 0 is the context the
+    model was trained for. ``exact`` makes every decode at least two tokens wide, because
+    llama.cpp's one-token kernels may round differently from all others. ``load_heads`` also loads
+    the MTP (NextN) heads that the file may have. ``parallel`` is the number of slots, each with a
+    context of ``ctx_size``. ``branches`` is the most candidates at one place of a tree that the
+    target verifies in one pass: 1 is a chain; "auto" allows as many as there may be, but only where
+    they pay, so that a fixed draft length stays a chain. Raises UsageError for a value outside its
+    bounds.
+    """
+
+    path: Path
+    ctx_size: int | None = _loading(
+        None,
+        "--ctx-size -c",
+        "Context in tokens; 0: the trained one. Default: 8192, or what fits.",
+        bounds=CTX_SIZE,
+        words={"0": TRAINED_CTX_SIZE},
+        everyday=True,
+        kept=True,
+        draft=DraftFlag(
+            "--draft-ctx-size -cd",
+            "Context of the draft in tokens; of a longer text it sees the most recent part. "
+            "Default: the target's, at most 4096 and what the draft was trained for.",
+            kept=True,
+            takes_words=False,
+        ),
+    )
+    threads: int | None = _loading(
+        None,
+        "--threads -t",
+        "CPU threads. Default: physical cores.",
+        bounds=THREADS,
+        everyday=True,
+        kept=True,
+        draft=DraftFlag(
+            "--draft-threads -td", "Threads of the draft. Default: as --threads.", kept=True
+        ),
+    )
+    threads_batch: int | None = _loading(
+        None,
+        "--threads-batch -tb",
+        "CPU threads for prompts and verification. Default: as --threads.",
+        bounds=THREADS,
+        kept=True,
+    )
+    batch_size: int = _loading(
+        DEFAULT_BATCH,
+        "--batch-size -b",
+        "Most tokens of a prompt in one call of llama.cpp.",
+        bounds=BATCH,
+    )
+    ubatch_size: int = _loading(
+        DEFAULT_BATCH,
+        "--ubatch-size -ub",
+        "Most tokens that llama.cpp computes at once; more take more memory.",
+        bounds=BATCH,
+    )
+    mlock: bool = _loading(False, "--mlock", "Lock the models in RAM.")
+    mmap: bool = _loading(
+        True, "--no-mmap", "Read the models into memory instead of mapping their files."
+    )
+    flash_attention: FlashAttention = _loading(
+        "auto",
+        "--flash-attn -fa",
+        "Flash attention; without a value: on. Default: auto, which on a CPU is on for short "
+        "contexts only.",
+        kept=True,
+    )
+    cache_type_k: CacheType = _loading(
+        "f16",
+        "--cache-type-k -ctk",
+        f"Type of the cached keys: {', '.join(CACHE_TYPES)}.",
+        metavar="TYPE",
+        kept=True,
+        draft=DraftFlag(
+            "--cache-type-k-draft -ctkd",
+            "Type of the draft's cached keys. Default: as --cache-type-k.",
+        ),
+    )
+    cache_type_v: CacheType = _loading(
+        "f16",
+        "--cache-type-v -ctv",
+        "Type of the cached values.",
+        metavar="TYPE",
+        kept=True,
+        draft=DraftFlag(
+            "--cache-type-v-draft -ctvd",
+            "Type of the draft's cached values. Default: as --cache-type-v.",
+        ),
+    )
+    exact: bool = _loading(
+        False,
+        "--exact",
+        "Identical text for every draft length, in long contexts too: tokens are never decoded "
+        "one at a time, which rounds differently. A little slower.",
+        kept=True,
+    )
+    gpu_layers: int | None = _devices(
+        None,
+        "--n-gpu-layers -ngl",
+        "Layers on GPUs. Default: all that fit.",
+        metavar="N|auto|all",
+        bounds=LAYERS,
+        words={"auto": AUTO, "-1": AUTO, "all": ALL_LAYERS, "-2": ALL_LAYERS},
+        everyday=True,
+        kept=True,
+        draft=DraftFlag(
+            "--draft-n-gpu-layers -ngld",
+            "Layers of the draft on the GPU. Default: auto, as many as fit, before the target's.",
+            kept=True,
+        ),
+    )
+    device: str | None = _devices(
+        None,
+        "--device -dev",
+        "Devices of the target, separated by commas, or none; see localspec doctor.",
+        draft=DraftFlag(
+            "--draft-device -devd", "Devices of the draft, separated by commas, or none."
+        ),
+    )
+    cpu_moe_layers: int = _devices(
+        0,
+        "--n-cpu-moe -ncmoe",
+        "Keep the experts of the first N layers in RAM.",
+        bounds=LAYERS,
+        kept=True,
+    )
+    override_tensors: tuple[str, ...] = _devices(
+        (),
+        "--override-tensor -ot",
+        "Buffer type of the target's tensors that match a regular expression; may be repeated.",
+        metavar="PATTERN=BUFFER",
+        draft=DraftFlag("--override-tensor-draft -otd", "As --override-tensor, for the draft."),
+    )
+    tensor_split: tuple[float, ...] = _devices(
+        (),
+        "--tensor-split -ts",
+        "Share of the layers for each GPU, such as 3,1.",
+        metavar="SHARE,SHARE...",
+        parse=parse_shares,
+        many=False,
+    )
+    split_mode: SplitMode = _devices(
+        "layer",
+        "--split-mode -sm",
+        "How a model is divided among several GPUs.",
+    )
+    main_gpu: int = _devices(
+        0,
+        "--main-gpu -mg",
+        "The only GPU with --split-mode none; with row, the one for what cannot be split.",
+        bounds=Bounds(0, 1023),
+    )
+    rpc: RpcServers = _devices(
+        RpcServers(),
+        "--rpc",
+        "Spread the target over llama.cpp's RPC servers, if it is too large for this machine; the "
+        "draft stays here. Weights and text travel unencrypted.",
+        metavar="HOST:PORT,...",
+        parse=parse_rpc_servers,
+    )
+    trust_rpc_network: bool = _devices(
+        False, "--trust-rpc-network", "Allow --rpc addresses outside private networks."
+    )
+    rope: RopeOptions = RopeOptions()
+    loras: tuple[Lora, ...] = _adapting(
+        "--lora",
+        "A LoRA adapter (GGUF) for the target; may be repeated.",
+        metavar="FILE",
+        parse=lambda text: Lora(Path(text)),
+    )
+    override_kv: tuple[KeyValue, ...] = _adapting(
+        "--override-kv",
+        "Replace a metadata value of both models (int, float, bool, str); may be repeated.",
+        metavar="KEY=TYPE:VALUE",
+        parse=parse_key_value,
+    )
+    load_heads: bool = False
+    parallel: int = option(1, bounds=PARALLEL)
+    branches: Branches = 1
+
+    def __post_init__(self) -> None:
+        require_bounds(self)
+
+    @property
+    def sequences(self) -> int:
+        """Most sequences of its context: those of the texts, or the paths of a tree of one text.
+
+        A tree's tokens may lie in other cells than those of a chain, and round otherwise.
+        """
+        has_trees = self.branches != 1 and self.parallel == 1 and not self.exact
+        return MAX_PATHS if has_trees else self.parallel
+
+    @property
+    def resident(self) -> bool:
+        """Whether the weights must stay in memory, since they cannot be read again when needed."""
+        return self.mlock or not self.mmap
+
+
+def load_options(document: Mapping[str, Any]) -> LoadOptions:
+    """The options that `dataclasses.asdict` and JSON made this of, without RPC servers."""
+    typed = {
+        "path": Path(document["path"]),
+        "override_tensors": tuple(document["override_tensors"]),
+        "tensor_split": tuple(document["tensor_split"]),
+        "rope": RopeOptions(**document["rope"]),
+        "loras": tuple(Lora(Path(path), scale) for path, scale in document["loras"]),
+        "override_kv": tuple(KeyValue(*each) for each in document["override_kv"]),
+        "rpc": RpcServers(),
+    }
+    return LoadOptions(**{**document, **typed})

@@ -1,6 +1,5 @@
 """Choice of sampling parameters: flags over a model's recommendation over defaults; from text."""
 
-import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,22 +7,15 @@ from typing import Any, NamedTuple
 
 from localspec.core.errors import UsageError
 from localspec.core.formatting import one_line
-from localspec.core.sampling_params import MAX_SEED, SamplingParams, sampling_fields
+from localspec.core.option import options
+from localspec.core.sampling_params import (
+    MAX_SEED,
+    RANDOM_SEED,
+    SamplingParams,
+    sampling_fields,
+    unescaped,
+)
 
-RANDOM_SEED = -1  # draw one
-
-# GGUF keys below `general.sampling.` that llama.cpp reads (`common_init_sampler_from_model`), and
-# our names for them.
-RECOMMENDED_KEYS = {
-    "temp": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "xtc_probability": "xtc_probability",
-    "xtc_threshold": "xtc_threshold",
-    "penalty_repeat": "repeat_penalty",
-    "penalty_last_n": "repeat_last_n",
-}
 _MIROSTAT = ("mirostat", "mirostat_tau", "mirostat_eta")
 _SEQUENCE = "penalties;dry;top_n_sigma;top_k;typ_p;top_p;min_p;xtc;temperature"
 
@@ -50,9 +42,10 @@ def choose_sampling(
     random one is chosen. Raises UsageError for a flag outside its range.
     """
     params = _with(SamplingParams(), "seed", RANDOM_SEED)
+    names = {row.gguf_key: name for name, row in options(SamplingParams).items()}
     from_model, ignored = [], []
     for key, value in recommended.items():
-        name = RECOMMENDED_KEYS.get(key)
+        name = names.get(key)
         if name is None:
             if not _has_no_effect(key, recommended):
                 ignored.append(recommendation(key, value))
@@ -123,16 +116,6 @@ def _escaped(text: str) -> str:
     for shown, meant in (("\\\\", "\\"), ("\\n", "\n"), ("\\r", "\r"), ("\\t", "\t")):
         text = text.replace(meant, shown)
     return text
-
-
-def unescaped(text: str) -> str:
-    r"""The text with ``\n``, ``\t``, ``\r``, ``\"``, ``\'`` and ``\\`` read as escapes.
-
-    As llama.cpp reads sequence breakers on its command line (`string_process_escapes`), but for
-    ``\x``.
-    """
-    meant = {"n": "\n", "r": "\r", "t": "\t"}
-    return re.sub(r"\\([nrt'\"\\])", lambda found: meant.get(found[1], found[1]), text)
 
 
 def _with(params: SamplingParams, name: str, value: Any) -> SamplingParams:

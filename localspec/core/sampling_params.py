@@ -2,64 +2,47 @@
 
 import math
 import re
-from dataclasses import dataclass, fields, replace
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
 
 from localspec.core.config import DraftTokens
 from localspec.core.errors import UsageError
 from localspec.core.formatting import one_line
+from localspec.core.option import DRAFTING, Bounds, option, options, require_bounds
 
 COLDEST = 1e-6  # below it division by the temperature only loses digits
 MAX_SEED = 2**32 - 1  # llama.cpp's seeds are 32 bits wide
+RANDOM_SEED = -1  # draw one
 _MAX_COUNT = 2**31 - 1
+_SHARE = Bounds(0, 1)
 _MAX_BIAS = 1e6  # logits, in size
 _MAX_BREAKERS, _MAX_BREAKER_BYTES = 64, 40  # llama.cpp cuts a breaker off at 40 bytes
 
 AcceptanceRule = Literal["coupled", "match", "rejection"]
-ACCEPTANCE_RULES: tuple[AcceptanceRule, ...] = get_args(AcceptanceRule)
 
-# Least and largest value of each number.
-_BOUNDS: dict[str, tuple[float, float]] = {
-    "temperature": (0, 100),
-    "top_k": (-_MAX_COUNT, _MAX_COUNT),
-    "top_p": (0, 1),
-    "min_p": (0, 1),
-    "typical_p": (0, 1),
-    "top_n_sigma": (-1, 1000),
-    "xtc_probability": (0, 1),
-    "xtc_threshold": (0, 1),
-    "dynatemp_range": (0, 100),
-    "dynatemp_exp": (0, 100),
-    "repeat_penalty": (0.01, 100),
-    "repeat_last_n": (-1, _MAX_COUNT),
-    "presence_penalty": (-1000, 1000),
-    "frequency_penalty": (-1000, 1000),
-    "dry_multiplier": (0, 1000),
-    "dry_base": (1, 1000),
-    "dry_allowed_length": (0, _MAX_COUNT),
-    "dry_penalty_last_n": (0, _MAX_COUNT),
-    "seed": (0, MAX_SEED),
-}
+
+def unescaped(text: str) -> str:
+    r"""The text with ``\n``, ``\t``, ``\r``, ``\"``, ``\'`` and ``\\`` read as escapes.
+
+    As llama.cpp reads sequence breakers on its command line (`string_process_escapes`), but for
+    ``\x``.
+    """
+    meant = {"n": "\n", "r": "\r", "t": "\t"}
+    return re.sub(r"\\([nrt'\"\\])", lambda found: meant.get(found[1], found[1]), text)
+
+
+_sampling = partial(option, panel="Sampling", kept=True)
+_penalty = partial(option, panel="Penalties and biases", kept=True)
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How a token is chosen from the target's logits. Defaults are llama.cpp's.
 
-    Draw: ``temperature`` 0 is greedy. With ``dynatemp_range`` above 0 the temperature is up to so
-    much lower or higher, by the entropy to the power of ``dynatemp_exp``.
-
-    Truncation: ``top_k`` 0 or below, ``top_p`` 1, ``min_p`` 0, ``typical_p`` 1, ``top_n_sigma`` 0
-    or below, and ``xtc_probability`` 0 or ``xtc_threshold`` above 0.5 each switch their step off.
-
-    Penalties: ``repeat_penalty`` 1, ``presence_penalty`` 0 and ``frequency_penalty`` 0 are off;
-    they look back ``repeat_last_n`` tokens, -1 meaning the whole context. ``dry_multiplier`` 0
-    switches DRY off; it looks back ``dry_penalty_last_n`` tokens for repetitions longer than
-    ``dry_allowed_length`` that do not reach across ``dry_sequence_breakers``, texts of up to 40
-    bytes of which "none" drops those before it.
-
-    Bias: ``logit_bias`` holds texts as llama.cpp's flag takes them, ID+BIAS, ID-BIAS or ID-inf;
-    ``ignore_eos`` keeps tokens that would end the answer from being picked.
+    Each step is switched off by the value that its help names; XTC also by a threshold above 0.5.
+    ``logit_bias`` holds texts as llama.cpp's flag takes them, ID+BIAS, ID-BIAS or ID-inf. Of
+    ``dry_sequence_breakers``, texts of up to 40 bytes, "none" drops those before it.
 
     ``acceptance`` is the rule for drafted tokens: "coupled", where target and draft draw with the
     same noise; "match", where the draft's likeliest token must be the one the target draws;
@@ -67,46 +50,177 @@ class SamplingParams:
     distribution of the text the target's own. Raises UsageError for a value outside its range.
     """
 
-    temperature: float = 0.8
-    top_k: int = 40
-    top_p: float = 0.95
-    min_p: float = 0.05
-    typical_p: float = 1.0
-    top_n_sigma: float = -1.0
-    xtc_probability: float = 0.0
-    xtc_threshold: float = 0.1
-    dynatemp_range: float = 0.0
-    dynatemp_exp: float = 1.0
-    repeat_penalty: float = 1.0
-    repeat_last_n: int = 64
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    dry_multiplier: float = 0.0
-    dry_base: float = 1.75
-    dry_allowed_length: int = 2
-    dry_penalty_last_n: int = 64
-    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
-    logit_bias: tuple[str, ...] = ()
-    ignore_eos: bool = False
-    seed: int = 0
-    acceptance: AcceptanceRule = "coupled"
+    temperature: float = _sampling(
+        0.8,
+        "--temp --temperature",
+        "Temperature; 0: greedy.",
+        bounds=Bounds(0, 100),
+        everyday=True,
+        request=True,
+        gguf_key="temp",
+    )
+    top_k: int = _sampling(
+        40,
+        "--top-k",
+        "Keep the K likeliest; 0: off.",
+        bounds=Bounds(-_MAX_COUNT, _MAX_COUNT),
+        everyday=True,
+        request=Bounds(-1, _MAX_COUNT),
+        gguf_key="top_k",
+    )
+    top_p: float = _sampling(
+        0.95,
+        "--top-p",
+        "Keep the likeliest tokens up to this total probability; 1: off.",
+        bounds=_SHARE,
+        everyday=True,
+        request=True,
+        gguf_key="top_p",
+    )
+    min_p: float = _sampling(
+        0.05,
+        "--min-p",
+        "Least share of the best token's probability; 0: off.",
+        bounds=_SHARE,
+        everyday=True,
+        request=True,
+        gguf_key="min_p",
+    )
+    typical_p: float = _sampling(
+        1.0,
+        "--typical-p --typical",
+        "Keep the tokens whose surprise is closest to the entropy, up to this total probability; "
+        "1: off.",
+        bounds=_SHARE,
+        request=True,
+    )
+    top_n_sigma: float = _sampling(
+        -1.0,
+        "--top-n-sigma --top-nsigma",
+        "Keep tokens within this many standard deviations of the best logit; 0 or less: off.",
+        bounds=Bounds(-1, 1000),
+    )
+    xtc_probability: float = _sampling(
+        0.0,
+        "--xtc-probability",
+        "Probability that XTC removes all tokens above its threshold but the least likely; 0: off.",
+        bounds=_SHARE,
+        gguf_key="xtc_probability",
+    )
+    xtc_threshold: float = _sampling(
+        0.1,
+        "--xtc-threshold",
+        "Probability from which XTC may remove a token; above 0.5: off.",
+        bounds=_SHARE,
+        gguf_key="xtc_threshold",
+    )
+    dynatemp_range: float = _sampling(
+        0.0,
+        "--dynatemp-range",
+        "Dynamic temperature: up to this much lower or higher, by the entropy; 0: off.",
+        bounds=Bounds(0, 100),
+    )
+    dynatemp_exp: float = _sampling(
+        1.0,
+        "--dynatemp-exp",
+        "Exponent of the entropy in dynamic temperature.",
+        bounds=Bounds(0, 100),
+    )
+    repeat_penalty: float = _penalty(
+        1.0,
+        "--repeat-penalty",
+        "Divide the logits of recent tokens by this; 1: off.",
+        bounds=Bounds(0.01, 100),
+        request=True,
+        gguf_key="penalty_repeat",
+    )
+    repeat_last_n: int = _penalty(
+        64,
+        "--repeat-last-n",
+        "Recent tokens that the penalties count; -1: the whole context.",
+        bounds=Bounds(-1, _MAX_COUNT),
+        request=True,
+        gguf_key="penalty_last_n",
+    )
+    presence_penalty: float = _penalty(
+        0.0,
+        "--presence-penalty",
+        "Subtract this from the logits of recent tokens; 0: off.",
+        bounds=Bounds(-1000, 1000),
+        request=Bounds(-2, 2),
+    )
+    frequency_penalty: float = _penalty(
+        0.0,
+        "--frequency-penalty",
+        "Subtract this for each time a recent token occurred; 0: off.",
+        bounds=Bounds(-1000, 1000),
+        request=Bounds(-2, 2),
+    )
+    dry_multiplier: float = _penalty(
+        0.0,
+        "--dry-multiplier",
+        "Factor of DRY, which penalizes tokens that would extend a repetition; 0: off.",
+        bounds=Bounds(0, 1000),
+    )
+    dry_base: float = _penalty(
+        1.75,
+        "--dry-base",
+        "DRY grows by this factor with each repeated token.",
+        bounds=Bounds(1, 1000),
+    )
+    dry_allowed_length: int = _penalty(
+        2,
+        "--dry-allowed-length",
+        "Longest repetition, in tokens, that DRY allows.",
+        bounds=Bounds(0, _MAX_COUNT),
+    )
+    dry_penalty_last_n: int = _penalty(
+        64,
+        "--dry-penalty-last-n",
+        "Recent tokens in which DRY looks for repetitions; 0: off.",
+        bounds=Bounds(0, _MAX_COUNT),
+    )
+    dry_sequence_breakers: tuple[str, ...] = _penalty(
+        ("\n", ":", '"', "*"),
+        "--dry-sequence-breaker",
+        "Text that ends a repetition for DRY; may be repeated; none: no breakers. Default: "
+        "newline, colon, quote and asterisk.",
+        metavar="TEXT",
+        parse=unescaped,
+    )
+    logit_bias: tuple[str, ...] = _penalty(
+        (),
+        "--logit-bias -l",
+        "Add to the logit of a token: 15043+1, 15043-1 or 15043-inf; may be repeated.",
+        metavar="ID+BIAS|ID-BIAS",
+    )
+    ignore_eos: bool = _penalty(False, "--ignore-eos", "Never pick a token that ends the answer.")
+    seed: int = _sampling(
+        0,
+        "--seed -s",
+        "Random seed; the output does not depend on the draft length. Default, and -1: random.",
+        bounds=Bounds(0, MAX_SEED),
+        asked=Bounds(RANDOM_SEED, MAX_SEED),
+        everyday=True,
+        request=True,
+    )
+    acceptance: AcceptanceRule = option(
+        "coupled",
+        "--acceptance",
+        "How drafted tokens are accepted. coupled: target and draft sample with the same noise. "
+        "match: the draft's likeliest token must be the one that the target samples. rejection: "
+        "the p/q test; needs a fixed draft length, and the text for a seed depends on the draft. "
+        "All rules keep the target's distribution.",
+        panel=DRAFTING,
+        kept=True,
+        llama_cpp=False,
+    )
 
     def __post_init__(self) -> None:
-        for name, (low, high) in _BOUNDS.items():
-            value = getattr(self, name)
-            if not low <= value <= high:  # also for NaN
-                raise UsageError(
-                    f"{name.replace('_', '-')} is {value}, expected a value from {low} to {high}.",
-                    f"The default is {getattr(SamplingParams(), name)}.",
-                )
+        require_bounds(self)
         _require_breakers(self.dry_sequence_breakers)
         for text in self.logit_bias:
             parse_logit_bias(text)
-        if self.acceptance not in ACCEPTANCE_RULES:
-            raise UsageError(
-                f"{self.acceptance!r} is no rule of acceptance.",
-                f"Rules are: {', '.join(ACCEPTANCE_RULES)}.",
-            )
 
     @property
     def greedy(self) -> bool:
@@ -194,4 +308,4 @@ def require_fixed_length(length: DraftTokens, params: SamplingParams) -> None:
 
 def sampling_fields() -> tuple[str, ...]:
     """Names of the sampling parameters."""
-    return tuple(field.name for field in fields(SamplingParams))
+    return tuple(options(SamplingParams))

@@ -18,15 +18,22 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NotRequired, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NotRequired, cast
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # before Python 3.12, pydantic refuses the one of typing
 
-from localspec.core import config, sampling_params
+from localspec.core.config import DRAFT_TOKENS, LoadOptions
 from localspec.core.errors import UsageError
 from localspec.core.formatting import one_line
-from localspec.core.sampling_choice import RANDOM_SEED
+from localspec.core.model_options import ModelOptions
+from localspec.core.option import Bounds, Option, options
+from localspec.core.sampling_params import (
+    RANDOM_SEED,
+    SamplingParams,
+    require_fixed_length,
+    sampling_fields,
+)
 from localspec.hub.provenance import SHA256
 from localspec.hub.reference import parse_reference
 from localspec.library.catalog import MTP
@@ -36,7 +43,7 @@ SHOWN_CHARACTERS = 80  # of a key
 Setting = int | float | str | bool | tuple[str, ...]
 
 
-def _within(bounds: config.Bounds) -> Any:
+def _within(bounds: Bounds[Any]) -> Any:
     return Field(ge=bounds.low, le=bounds.high)
 
 
@@ -69,56 +76,28 @@ _Draft = Annotated[str, AfterValidator(_draft), Field(description=f'{_MODEL}, or
 _Path = Annotated[str, AfterValidator(_absolute), Field(description="an absolute path")]
 _HASH = "64 hexadecimal digits in lower case"
 _Texts = Annotated[list[str], Field(description="a list of texts")]
-_Context = Annotated[int, _within(config.CTX_SIZE)]
-_Layers = Annotated[int, _within(config.LAYERS)]
-_Threads = Annotated[int, _within(config.THREADS)]
 
 
-@with_config(ConfigDict(extra="forbid", strict=True))
-class PairSettings(TypedDict, total=False):
-    """What may be kept with a pair; bounds of the sampling parameters are in SamplingParams."""
-
-    draft_tokens: Annotated[int, _within(config.DRAFT_TOKENS)] | Literal["auto", "off"]
-    branches: Annotated[int, _within(config.BRANCHES)]
-    ctx_size: _Context
-    draft_ctx_size: _Context
-    gpu_layers: _Layers
-    draft_gpu_layers: _Layers
-    cpu_moe_layers: _Layers
-    threads: _Threads
-    threads_batch: _Threads
-    draft_threads: _Threads
-    flash_attention: config.FlashAttention
-    cache_type_k: config.CacheType
-    cache_type_v: config.CacheType
-    exact: bool
-    lenient: bool
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    typical_p: float
-    top_n_sigma: float
-    xtc_probability: float
-    xtc_threshold: float
-    dynatemp_range: float
-    dynatemp_exp: float
-    repeat_penalty: float
-    repeat_last_n: int
-    presence_penalty: float
-    frequency_penalty: float
-    dry_multiplier: float
-    dry_base: float
-    dry_allowed_length: int
-    dry_penalty_last_n: int
-    dry_sequence_breakers: _Texts
-    logit_bias: _Texts
-    ignore_eos: bool
-    seed: int
-    acceptance: str
+def _type(row: Option) -> Any:
+    """The type of a setting in the file."""
+    if row.many:
+        return _Texts
+    if row.choices:
+        return Literal[row.choices]
+    bounds = row.asked or row.bounds
+    return row.item if bounds is None else Annotated[row.item, _within(bounds)]
 
 
-SETTINGS = tuple(PairSettings.__annotations__)
+_ROWS = options(ModelOptions, LoadOptions, SamplingParams)
+_KEPT = {name: _type(row) for name, row in _ROWS.items() if row.kept}
+_DraftTokens = Annotated[int, _within(DRAFT_TOKENS)] | Literal["auto", "off"]
+if TYPE_CHECKING:
+    PairSettings = dict[str, object]
+else:
+    PairSettings = with_config(ConfigDict(extra="forbid", strict=True))(
+        TypedDict("PairSettings", {"draft_tokens": _DraftTokens} | _KEPT, total=False)
+    )
+SETTINGS = ("draft_tokens", *_KEPT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,13 +176,13 @@ def toml_value(value: Setting) -> str:
 
 
 def _check_sampling(settings: Mapping[str, Setting]) -> None:
-    given = {name: settings[name] for name in sampling_params.sampling_fields() if name in settings}
+    given = {name: settings[name] for name in sampling_fields() if name in settings}
     if given.get("seed") == RANDOM_SEED:
         del given["seed"]
     try:
-        params = sampling_params.SamplingParams(**given)  # type: ignore[arg-type]
+        params = SamplingParams(**given)  # type: ignore[arg-type]
         if settings.get("draft_tokens") == "auto":
-            sampling_params.require_fixed_length("auto", params)
+            require_fixed_length("auto", params)
     except UsageError as error:
         raise ValueError(f"settings: {error.message.rstrip('.')}") from error
 

@@ -241,7 +241,7 @@ def test_an_adapter_changes_the_target_alone(
     assert drafted.out == plain.out and "drafted" in drafted.err
 
 
-RUN = ("--raw", "hello", "-n", "4", "-t", "1", "--temp", "0", "--suffix", "off")
+RUN = ("--raw", "hello", "-n", "4", "-t", "1", "--temp", "0", "--prompt-lookup", "off")
 
 
 def test_heads_that_nobody_asked_for_end_no_command(

@@ -104,7 +104,7 @@ def test_bench_measures_our_own_prompts_greedily(localspec: Command, tiny: TinyF
 
 
 def test_bench_without_a_draft(bench: Command, tiny: TinyFiles) -> None:
-    done = bench("--suffix", "off", pair=("-m", tiny.target))
+    done = bench("--prompt-lookup", "off", pair=("-m", tiny.target))
     assert done.code == 0 and "name a draft to compare it" in done.out
     assert len(done.out.splitlines()) == 5
     done = bench(pair=("-m", tiny.target))
@@ -229,8 +229,8 @@ def test_results_survive_a_reader_that_leaves(tiny: TinyFiles, tmp_path: Path) -
         (["--tasks", "one,three"], 2, "There is no task 'three'. Tasks here: one, two."),
         (["--prompts", "none.jsonl"], 1, "none.jsonl cannot be read: No such file"),
         (["--output", "none/result.json"], 1, "cannot be written to none/result.json"),
-        (["--repeats", "0"], 2, "greater than or equal to 1"),
-        (["--temp", "-1"], 2, "temperature is -1.0, expected a value from 0 to 100."),
+        (["--repeats", "0"], 2, "no number from 1 to"),
+        (["--temp", "-1"], 2, "'-1' is no number from 0 to 100."),
         (["--draft", "99"], 2, "exceeds what we verify"),
         (["-n", "9999"], 1, "it needs a context of"),
         (["-c", "8"], 1, "it needs a context of"),

@@ -97,7 +97,7 @@ def test_more_messages_than_the_context_holds(chat: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["--temp", "-1"], 2, "temperature is -1"),
+        (["--temp", "-1"], 2, "'-1' is no number from 0 to 100."),
         (["--draft", "3"], 2, "no draft model"),
         (["-md", "DRAFT", "--draft", "0,2"], 2, "one draft length, not a list"),
         (["-md", "BAD/other.gguf"], 1, "other.gguf cannot draft for"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 
 import pytest
 import typer
@@ -16,20 +16,20 @@ from typer.testing import CliRunner
 from localspec import cli
 from localspec.commands.flags.answer import AnswerFlags
 from localspec.commands.flags.grammar import GrammarFlags
-from localspec.commands.flags.groups import spread_groups
-from localspec.commands.flags.kept import FlagGroups, kept_settings, settle, unkept_flags
-from localspec.commands.flags.loading import LoadingFlags
-from localspec.commands.flags.models import ModelFlags
-from localspec.commands.flags.placement import AUTO_LAYERS
+from localspec.commands.flags.groups import Given, spread_groups
+from localspec.commands.flags.llama_command import complete
+from localspec.commands.flags.pair import (
+    PAIR_ROWS,
+    PairFlags,
+    kept_settings,
+    unkept_flags,
+)
 from localspec.commands.flags.prompt import PromptFlags
-from localspec.commands.flags.sampling import SamplingFlags
-from localspec.commands.flags.spellings import complete
+from localspec.commands.flags.serving import ServingFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.core.config import (
     ALL_LAYERS,
     MAX_DRAFT_TOKENS,
-    Branches,
-    DraftOptions,
     KeyValue,
     LoadOptions,
     Lora,
@@ -38,8 +38,11 @@ from localspec.core.config import (
     RpcServers,
 )
 from localspec.core.errors import UsageError
+from localspec.core.model_options import DraftOptions, ModelOptions
+from localspec.core.option import options
 from localspec.core.sampling_choice import choose_sampling
 from localspec.core.sampling_params import SamplingParams
+from localspec.library.pair_options import pair_load_options, picked
 
 TARGET, DRAFT = Path("big.gguf"), Path("small.gguf")
 PANELS = (
@@ -54,38 +57,34 @@ PANELS = (
     "Devices",
     "Rope and adapters",
 )
-GROUPS = (
-    PromptFlags,
-    AnswerFlags,
-    TemplateFlags,
-    GrammarFlags,
-    ModelFlags,
-    SamplingFlags,
-    LoadingFlags,
-)
+GROUPS = (PromptFlags, AnswerFlags, TemplateFlags, GrammarFlags)
 
 
-Parsed = tuple[ModelFlags, LoadingFlags, SamplingFlags, str]
-
-
-def parsed(*arguments: str) -> Parsed:
-    """The groups as a command receives them."""
-    received: list[Parsed] = []
+def parsed(*arguments: str) -> Given:
+    """What a command receives."""
+    received: list[Given] = []
     app = typer.Typer(pretty_exceptions_enable=False)
 
     @app.command()
     @spread_groups
-    def command(
-        models: ModelFlags,
-        loading: LoadingFlags,
-        sampling: SamplingFlags,
-        word: Annotated[str, typer.Option("--word")] = "none",
-    ) -> None:
-        received.append((models, loading, sampling, word))
+    def command(given: PairFlags, word: Annotated[str, typer.Option("--word")] = "none") -> None:
+        assert word == ("given" if "--word" in arguments else "none")
+        received.append(given)
 
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     return received[0]
+
+
+def loaded(*arguments: str) -> tuple[LoadOptions, LoadOptions]:
+    """How flags load the target and the draft."""
+    target, draft = pair_load_options(parsed(*arguments), TARGET, DRAFT)
+    assert draft is not None
+    return target, draft
+
+
+def models_of(given: Given) -> ModelOptions:
+    return ModelOptions(**picked(given, ModelOptions))
 
 
 def refusal(*arguments: str) -> str:
@@ -94,40 +93,62 @@ def refusal(*arguments: str) -> str:
     return str(caught.value)
 
 
-def test_every_flag_is_explained_and_grouped() -> None:
+@pytest.mark.parametrize("groups", [GROUPS, (ServingFlags,)])
+def test_every_flag_is_explained_and_grouped(groups: tuple[type[Any], ...]) -> None:
     spellings: list[str] = []
-    for group in GROUPS:
-        hints = get_type_hints(group, include_extras=True)
-        for field in fields(group):
-            (option,) = hints[field.name].__metadata__
-            assert option.help and option.help.rstrip().endswith("."), field.name
-            spellings += option.param_decls or []  # an argument has none
-            if field.name not in ("prompt", "target", "verbose"):
-                assert option.rich_help_panel in PANELS, field.name
+    rows = [row for row in (*options(*groups).values(), *PAIR_ROWS.values()) if row.help]
+    for row in rows:
+        assert row.help_text.endswith("."), row.name
+        spellings += row.flags
+        if row.name not in ("prompt", "target", "verbose"):
+            assert row.panel in (*PANELS, "Server"), row.name
     assert len(spellings) == len(set(spellings))
+
+
+def params_of(command: str) -> list[Any]:
+    program: Any = typer.main.get_command(cli.app)
+    return list(program.commands[command].params)
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "serve", "bench"])
+def test_help_shows_the_options_of_every_day(command: str) -> None:
+    lines = CliRunner().invoke(cli.app, [command, "--help"], env={"COLUMNS": "80"}).output
+    assert len(lines.splitlines()) <= 60 and max(map(len, lines.splitlines())) <= 80
+    shown = re.findall(r"^│ +(?:--?\w|\[[A-Z]+\] )", lines, re.MULTILINE)
+    assert 20 <= len(shown) <= 25
+    assert lines.rstrip().endswith(f"{command} --help-all")
+    # As before it: every option, hidden spellings left out.
+    everything = CliRunner().invoke(cli.app, [command, "--help-all"], env={"COLUMNS": "300"}).output
+    named = set(re.findall(r"--?[a-zA-Z][\w-]*", everything))
+    visible = [each for each in params_of(command) if not getattr(each, "hidden", False)]
+    flags = {name for each in visible for name in each.opts if name.startswith("-")}
+    assert flags <= named and "--suffix" not in everything and "--help-all" in everything
+
+
+def test_the_older_spelling_of_prompt_lookup() -> None:
+    for flag in ("--suffix", "--prompt-lookup"):
+        assert parsed(flag, "off") == {"prompt_lookup": False}
+        assert models_of(parsed(flag, "on")).prompt_lookup
+        assert "'perhaps' is not one of on, off" in refusal(flag, "perhaps")
 
 
 @pytest.mark.parametrize("command", ["run", "chat"])
 def test_help_begins_with_what_is_wanted_most(command: str) -> None:
-    help_text = CliRunner().invoke(cli.app, [command, "--help"]).output
+    help_text = CliRunner().invoke(cli.app, [command, "--help-all"]).output
     assert tuple(re.findall(r"─ ([A-Z][\w ]+) ─", help_text)) == ("Arguments", "Options", *PANELS)
-    options = typer.main.get_command(cli.app).commands[command].params  # type: ignore[attr-defined]
-    sizes = Counter(getattr(option, "rich_help_panel", None) for option in options)
+    sizes = Counter(getattr(option, "rich_help_panel", None) for option in params_of(command))
     assert max(sizes.values()) < 16
 
 
 def test_nothing_given_means_nothing_decided() -> None:
-    models, loading, sampling, word = parsed()
-    assert (models, loading, sampling, word) == (
-        ModelFlags(), LoadingFlags(), SamplingFlags(), "none",
-    )  # fmt: skip
-    assert set(sampling.given().values()) == {None}
-    assert set(sampling.given()) == {field.name for field in fields(SamplingParams)}
-    assert models.draft_options() == DraftOptions()
+    given = parsed()
+    assert given == {}
+    assert pair_load_options(given, TARGET, None) == (LoadOptions(TARGET), None)
+    assert models_of(given).draft_options() == DraftOptions()
 
 
 def test_llama_cpps_spellings_are_understood() -> None:
-    models, loading, sampling, word = parsed(
+    given = parsed(
         *("-m", "big.gguf", "-md", "small.gguf", "-c", "64", "-cd", "32", "-t", "3", "-td", "2"),
         *("-tb", "4", "-ngl", "5", "-ngld", "6", "-dev", "none", "-devd", "cpu", "-ncmoe", "7"),
         *("-ot", "a=CPU", "-ot", "b=CPU", "--mlock", "-fa", "on", "-ctk", "q8_0", "-ctv", "q4_0"),
@@ -143,7 +164,7 @@ def test_llama_cpps_spellings_are_understood() -> None:
     shared: dict[str, Any] = {
         "mlock": True, "flash_attention": "on", "cache_type_k": "q8_0", "cache_type_v": "q4_0",
     }  # fmt: skip
-    target, draft = loading.load_options(TARGET, DRAFT)
+    target, draft = pair_load_options(given, TARGET, DRAFT)
     assert target == LoadOptions(
         TARGET, ctx_size=64, gpu_layers=5, threads=3, threads_batch=4, device="none",
         cpu_moe_layers=7, override_tensors=("a=CPU", "b=CPU"), exact=True, **shared,
@@ -151,9 +172,9 @@ def test_llama_cpps_spellings_are_understood() -> None:
     assert draft == LoadOptions(
         DRAFT, ctx_size=32, gpu_layers=6, threads=2, threads_batch=2, device="cpu", **shared
     )
-    assert models.draft_options() == DraftOptions(str(DRAFT), (5,))
-    assert models.verbose
-    assert choose_sampling(sampling.given(), {}).params == SamplingParams(
+    assert models_of(given).draft_options() == DraftOptions(str(DRAFT), (5,))
+    assert given["verbose"] is True
+    assert choose_sampling(picked(given, SamplingParams), {}).params == SamplingParams(
         temperature=0.5, top_k=9, top_p=0.8, min_p=0.1, typical_p=0.9, top_n_sigma=1.5,
         xtc_probability=0.5, xtc_threshold=0.2, dynatemp_range=0.4, dynatemp_exp=1.5,
         repeat_penalty=1.1, repeat_last_n=-1, presence_penalty=0.3, frequency_penalty=-0.2,
@@ -161,30 +182,26 @@ def test_llama_cpps_spellings_are_understood() -> None:
         dry_sequence_breakers=("\n", "a b"), logit_bias=("5-inf", "7+1.5"), ignore_eos=True,
         seed=8, acceptance="match",
     )  # fmt: skip
-    assert word == "given"
 
 
 def test_other_spellings_of_llama_cpp() -> None:
-    _, _, sampling, _ = parsed(
+    given = parsed(
         *("--typical-p", "0.9", "--top-n-sigma", "1.5", "--temperature", "0.5", "--seed", "-1")
     )
-    given = {name: value for name, value in sampling.given().items() if value is not None}
     assert given == {"typical_p": 0.9, "top_n_sigma": 1.5, "temperature": 0.5, "seed": -1}
 
 
 def test_the_draft_follows_the_target() -> None:
-    _, loading, _, _ = parsed(
+    _, draft = loaded(
         *("-m", "big.gguf", "--draft", "small.gguf", "-c", "64", "-t", "3", "-tb", "4"),
         *("-dev", "none", "-ngl", "5", "-ncmoe", "7", "-ot", "a=CPU"),
     )
-    draft = loading.load_options(TARGET, DRAFT)[1]
     # Layers on the GPU and tensor patterns count for one model only.
     assert draft == LoadOptions(DRAFT, threads=3, threads_batch=4, device="none")
 
 
 def test_the_draft_has_caches_and_tensors_of_its_own() -> None:
-    _, loading, _, _ = parsed("-ctk", "q8_0", "-ctkd", "q4_0", "-ctvd", "f32", "-otd", "a=CPU")
-    target, draft = loading.load_options(TARGET, DRAFT)
+    target, draft = loaded("-ctk", "q8_0", "-ctkd", "q4_0", "-ctvd", "f32", "-otd", "a=CPU")
     assert target == LoadOptions(TARGET, cache_type_k="q8_0")
     assert draft == LoadOptions(
         DRAFT, cache_type_k="q4_0", cache_type_v="f32", override_tensors=("a=CPU",)
@@ -196,8 +213,7 @@ def test_the_draft_has_caches_and_tensors_of_its_own() -> None:
     ("text", "layers"), [("auto", None), ("-1", None), ("all", ALL_LAYERS), ("-2", ALL_LAYERS)]
 )
 def test_layers_as_llama_cpp_names_them(flag: str, text: str, layers: int | None) -> None:
-    target, draft = parsed(flag, text)[1].load_options(TARGET, DRAFT)
-    assert draft is not None
+    target, draft = loaded(flag, text)
     assert (target if flag == "-ngl" else draft).gpu_layers == layers
 
 
@@ -215,8 +231,8 @@ def test_layers_as_llama_cpp_names_them(flag: str, text: str, layers: int | None
 def test_one_batch_size_follows_the_other(
     arguments: tuple[str, ...], batches: tuple[int, int]
 ) -> None:
-    for options in parsed(*arguments)[1].load_options(TARGET, DRAFT):
-        assert options is not None and (options.batch_size, options.ubatch_size) == batches
+    for model in loaded(*arguments):
+        assert (model.batch_size, model.ubatch_size) == batches
 
 
 @pytest.mark.parametrize(
@@ -228,17 +244,16 @@ def test_one_batch_size_follows_the_other(
 )
 def test_flags_that_contradict_each_other(arguments: tuple[str, ...], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        parsed(*arguments)[1].load_options(TARGET, None)
+        loaded(*arguments)
 
 
 def test_what_changes_a_model_is_for_the_target() -> None:
-    _, loading, _, _ = parsed(
+    target, draft = loaded(
         *("--rope-scaling", "yarn", "--rope-scale", "4", "--rope-freq-base", "1e6"),
         *("--yarn-orig-ctx", "4096", "--yarn-ext-factor", "0.5", "--yarn-attn-factor", "2"),
         *("--yarn-beta-slow", "1.5", "--yarn-beta-fast", "32", "--lora", "a.gguf"),
         *("--lora-scaled", "b:c.gguf:0.5", "--override-kv", "x.y=int:-3", "--no-mmap"),
     )
-    target, draft = loading.load_options(TARGET, DRAFT)
     replaced = (KeyValue("x.y", -3),)
     assert target == LoadOptions(
         TARGET, mmap=False, override_kv=replaced,
@@ -251,22 +266,22 @@ def test_what_changes_a_model_is_for_the_target() -> None:
 
 def test_shares_count_the_devices_of_a_model() -> None:
     shares = ("-ts", "3/1", "-sm", "row", "-mg", "1")
-    target, draft = parsed(*shares)[1].load_options(TARGET, DRAFT)
+    target, draft = loaded(*shares)
     assert target == LoadOptions(TARGET, tensor_split=(3, 1), split_mode="row", main_gpu=1)
     assert draft == replace(target, path=DRAFT)
-    draft = parsed(*shares, "-devd", "CUDA1")[1].load_options(TARGET, DRAFT)[1]
+    draft = loaded(*shares, "-devd", "CUDA1")[1]
     assert draft == LoadOptions(DRAFT, device="CUDA1")
 
 
 def test_rpc_servers_are_the_targets() -> None:
     servers = RpcServers([RpcServer("10.0.0.2", 50052), RpcServer("worker", 7)])
     given = ("--rpc", "10.0.0.2:50052,worker:7", "--trust-rpc-network", "-ts", "3,1")
-    target, draft = parsed(*given, "--device", "RPC0,RPC1")[1].load_options(TARGET, DRAFT)
+    target, draft = loaded(*given, "--device", "RPC0,RPC1")
     assert target == LoadOptions(
         TARGET, rpc=servers, trust_rpc_network=True, tensor_split=(3, 1), device="RPC0,RPC1"
     )
     assert draft == LoadOptions(DRAFT)
-    draft = parsed(*given, "-devd", "CUDA0")[1].load_options(TARGET, DRAFT)[1]
+    draft = loaded(*given, "-devd", "CUDA0")[1]
     assert draft == LoadOptions(DRAFT, device="CUDA0")
 
 
@@ -279,7 +294,7 @@ def test_rpc_servers_are_the_targets() -> None:
 )
 def test_flags_that_do_not_go_with_rpc(arguments: tuple[str, ...], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        parsed(*arguments)[1].load_options(TARGET, DRAFT)
+        loaded(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -307,36 +322,42 @@ def test_a_line_that_is_being_completed_is_not_refused() -> None:
 
 
 def test_a_pair_names_what_it_cannot_keep() -> None:
-    models, loading, sampling, _ = parsed(
+    given = parsed(
         *("-c", "0", "-ngl", "auto", "-ngld", "3", "--rope-scale", "2", "--lora", "a.gguf"),
-        *("-mg", "1", "-otd", "a=CPU", "--no-mmap", "-b", "64", "--suffix", "off"),
+        *("-mg", "1", "-otd", "a=CPU", "--no-mmap", "-b", "64", "--suffix", "off", "-v"),
+        *("--lookup-files", "a.txt", "--recalibrate", "--seed", "-1"),
     )
-    assert set(unkept_flags(models, loading)) == {
+    assert set(unkept_flags(given)) == {
         "--ctx-size 0", "--rope-scale", "--lora", "--main-gpu", "--override-tensor-draft",
-        "--no-mmap", "--batch-size", "--suffix",
+        "--no-mmap", "--batch-size", "--prompt-lookup", "--lookup-files", "--recalibrate",
     }  # fmt: skip
-    kept = kept_settings(FlagGroups(models, loading, sampling))
-    assert kept == {"ctx_size": 0, "draft_gpu_layers": 3}  # of which 0 was refused
-    groups = FlagGroups(models, loading, sampling)
-    assert settle(groups, {"gpu_layers": 9}).loading.n_gpu_layers == AUTO_LAYERS
+    # Of these, 0 was refused.
+    assert kept_settings(given) == {"ctx_size": 0, "draft_gpu_layers": 3, "seed": -1}
+    assert unkept_flags(parsed("--suffix", "on", "-m", "a", "--draft", "b", "--temp", "0")) == []
 
 
 @pytest.mark.parametrize(
-    ("given", "kept", "most"),
+    ("arguments", "kept"),
     [
-        ((), {}, "auto"),
-        (("auto",), {}, "auto"),
-        (("1",), {"branches": 1}, 1),
-        (("2",), {"branches": 2}, 2),
+        ((), {}),
+        (("--branches", "auto"), {}),
+        (("--branches", "2", "--lenient"), {"branches": 2, "lenient": True}),
+        (("-ngl", "auto"), {}),
+        (("-ngl", "all"), {"gpu_layers": ALL_LAYERS}),
+        (("--draft", "off", "--temp", "0"), {"draft_tokens": "off", "temperature": 0}),
+        (("--draft-tokens", "auto"), {"draft_tokens": "auto"}),
+        (("-fa",), {"flash_attention": "on"}),
+        (("-l", "5+1", "--exact"), {"logit_bias": ["5+1"], "exact": True}),
     ],
 )
-def test_branches(given: Sequence[str], kept: dict[str, object], most: Branches) -> None:
-    models, loading, sampling, _ = parsed(*(("--branches", *given) if given else ()))
-    groups = FlagGroups(models, loading, sampling)
-    assert kept_settings(groups) == kept and models.most_branches == most
-    # What was given stays, auto too.
-    of_pair = settle(groups, {"branches": 2}).models
-    assert of_pair.most_branches == (most if given else 2)
+def test_what_a_pair_keeps(arguments: Sequence[str], kept: Mapping[str, object]) -> None:
+    assert kept_settings(parsed(*complete(arguments))) == kept
+
+
+@pytest.mark.parametrize("most", ["auto", 1, 2])
+def test_branches(most: int | str) -> None:
+    assert models_of(parsed("--branches", str(most))).branches == most
+    assert models_of(parsed()).branches == "auto"
 
 
 @pytest.mark.parametrize(
@@ -361,7 +382,7 @@ def test_branches(given: Sequence[str], kept: dict[str, object], most: Branches)
 def test_draft_is_a_model_or_a_length(
     arguments: tuple[str, ...], expected: DraftOptions | str
 ) -> None:
-    models, _, _, _ = parsed(*arguments)
+    models = models_of(parsed(*arguments))
     if isinstance(expected, DraftOptions):
         assert models.draft_options() == expected
         return
@@ -378,16 +399,17 @@ def test_draft_is_a_model_or_a_length(
         (("-c", str(2**32 + 512)), "no number from 8 to"),
         (("-c", "-1"), "no number from 8 to"),
         (("-c", "9" * 5000), "no number from 8 to"),
-        (("-t", "0"), "greater than or equal"),
+        (("-t", "0"), "no number from 1 to 512"),
+        (("-cd", "0"), "no number from 8 to"),
         (("-ngl", "-3"), "or auto, or -1, or all"),
         (("-ngld", "many"), "no number from 0"),
-        (("-b", "63"), "greater than or equal"),
-        (("-ub", str(2**16 + 1)), "less than or equal"),
+        (("-b", "63"), "no number from 64 to 65536"),
+        (("-ub", str(2**16 + 1)), "no number from 64 to 65536"),
         (("-sm", "columns"), "'columns' is not one of none, layer, row, tensor"),
         (("-ts", "0,0"), "expected shares such as 3,1"),
         (("-ts", "1,nan"), "expected shares such as 3,1"),
         (("-ts", "a"), "could not convert"),
-        (("-mg", "-1"), "greater than or equal"),
+        (("-mg", "-1"), "no number from 0 to"),
         (("--rope-scaling", "longrope"), "is not one of none, linear, yarn"),
         (("--rope-scale", "0"), "no number from 1e-06 to"),
         (("--rope-freq-base", "nan"), "no number from"),
@@ -396,7 +418,9 @@ def test_draft_is_a_model_or_a_length(
         (("--lora-scaled", "a.gguf:much"), "could not convert"),
         (("--lora-scaled", "a.gguf:inf"), "expected a scale"),
         (("--override-kv", "a=1"), "expected KEY=TYPE:VALUE"),
-        (("--top-k", "many"), "valid"),
+        (("--top-k", "many"), "no number from"),
+        (("--temp", "101"), "no number from 0 to 100"),
+        (("--seed", "-2"), "no number from -1 to"),
     ],
 )
 def test_nonsense_is_refused(arguments: tuple[str, ...], words: str) -> None:

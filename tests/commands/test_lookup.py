@@ -13,7 +13,7 @@ from tests.support.real_pair import TinyFiles
 
 pytestmark = pytest.mark.llama
 
-OFF = ("--draft", "off", "--suffix", "off")
+OFF = ("--draft", "off", "--prompt-lookup", "off")
 
 ASKED = (HELLO, "--seed", "5", "-n", "60", "--json")
 
@@ -53,7 +53,7 @@ def test_a_chat_looks_up_its_answers_and_a_run_has_none(
     run: Command, chat: Command, caches: list[LookupCache]
 ) -> None:
     run(HELLO, "-n", "5")
-    chat("-n", "5", "--suffix", "off", stdin="tell me\n")
+    chat("-n", "5", "--prompt-lookup", "off", stdin="tell me\n")
     assert caches == []
     said = [chat("-n", "30", "--temp", "0", *f, stdin="tell me\n/regen\n").out for f in ((), OFF)]
     assert said[0] == said[1] and len(caches) == 1

@@ -593,7 +593,7 @@ PROBLEMS: list[tuple[str, int, str]] = [
     ("pair add mine -m TARGET --draft 3", 2, "A pair needs a target and a draft"),
     ("pair add mine -m TARGET -md DRAFT --draft 0,2", 2, "one draft length, not a list"),
     ("pair add a/b -m TARGET -md DRAFT", 2, "A pair cannot be named 'a/b'"),
-    ("pair add mine -m TARGET -md DRAFT --top-p 7", 2, "The pair mine cannot be stored"),
+    ("pair add mine -m TARGET -md DRAFT -l 5", 2, "The pair mine cannot be stored"),
     ("pair add mine -m TARGET -md nosuch.gguf", 1, "There is no file nosuch.gguf"),
     ("pair show nosuch", 1, "There is no pair named 'nosuch'"),
     ("pair show ../nosuch", 1, "There is no pair named '../nosuch'"),

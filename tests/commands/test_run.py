@@ -226,13 +226,13 @@ def test_verbose_shows_llama_cpps_log(run: Command, monkeypatch: pytest.MonkeyPa
         (["--draft", "DRAFT", "--draft", "99"], 2, "draft of 99 tokens"),
         (["-md", "DRAFT", "--draft-tokens", "few"], 2, "no draft length"),
         (["--raw", "--system", "x"], 2, "--raw uses no template"),
-        (["--temp", "-1"], 2, "temperature is -1"),
-        (["--temp", "nan"], 2, "temperature is nan"),
-        (["--temp", "warm"], 2, "Invalid value for '--temperature'"),
-        (["--top-p", "1.5"], 2, "top-p is 1.5"),
-        (["--xtc-probability", "2"], 2, "xtc-probability is 2"),
-        (["--seed", "-2"], 2, "seed is -2"),
-        (["--dry-base", "0.5"], 2, "dry-base is 0.5"),
+        (["--temp", "-1"], 2, "'-1' is no number from 0 to 100."),
+        (["--temp", "nan"], 2, "'nan' is no number from 0 to 100."),
+        (["--temp", "warm"], 2, "Invalid value for '--temp'"),
+        (["--top-p", "1.5"], 2, "'1.5' is no number from 0 to 1."),
+        (["--xtc-probability", "2"], 2, "'2' is no number from 0 to 1."),
+        (["--seed", "-2"], 2, "'-2' is no number from -1 to"),
+        (["--dry-base", "0.5"], 2, "'0.5' is no number from 1 to 1000."),
         (["--logit-bias", "5"], 2, "5 is no logit bias"),
         (["--dry-sequence-breaker", ""], 2, "A sequence breaker has 0 characters"),
         (["-n", "-3"], 2, "Invalid value for '--max-tokens'"),
@@ -345,9 +345,9 @@ def test_auto_needs_no_draft_model(run: Command) -> None:
     assert auto["text"] == plain["text"]
     assert auto["settings"]["draft_tokens"] == "auto" and auto["settings"]["draft"] is None
     assert set(auto["sources"]) <= {"lookup"} and auto["estimated_speedup"] > 0
-    off = run(text, "--raw", "--temp", "0", "--json", "--draft", "auto", "--suffix", "off")
+    off = run(text, "--raw", "--temp", "0", "--json", "--draft", "auto", "--prompt-lookup", "off")
     assert json.loads(off.out)["settings"]["draft_tokens"] == 0
-    assert run(HELLO, "--suffix", "perhaps").code == 2
+    assert run(HELLO, "--prompt-lookup", "perhaps").code == 2
 
 
 def test_a_target_alone_is_measured_once(localspec: Command, tiny: TinyFiles) -> None:

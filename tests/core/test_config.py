@@ -1,4 +1,4 @@
-"""Config: `--draft` is read as meant, and what competes is refused."""
+"""Options of loading: bounds are UsageErrors, and what texts mean."""
 
 from __future__ import annotations
 
@@ -10,122 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.core import config
-from localspec.core.config import (
-    MAX_DRAFT_TOKENS,
-    MAX_RPC_SERVERS,
-    DraftOptions,
-    DraftTokens,
-    RpcServer,
-    choose_draft,
-    parse_draft_tokens,
-    parse_rpc_servers,
-)
+from localspec.core.config import MAX_RPC_SERVERS, RpcServer, parse_rpc_servers
 from localspec.core.errors import UsageError
-
-
-@pytest.mark.parametrize(
-    ("text", "lengths"),
-    [
-        ("8", (8,)),
-        ("0", (0,)),
-        ("62", (62,)),
-        ("off", (0,)),
-        ("auto", ("auto",)),
-        ("0,2,4", (0, 2, 4)),
-        (" off , 3,auto ", (0, 3, "auto")),
-        ("", None),
-        (",", None),
-        ("3,", None),
-        ("-1", None),
-        ("2.5", None),
-        ("AUTO", None),
-        ("draft.gguf", None),
-        ("8.gguf", None),
-        ("./8", None),
-        ("3,draft.gguf", None),
-        ("\u00b2", None),
-    ],
-)
-def test_parse_lengths(text: str, lengths: tuple[DraftTokens, ...] | None) -> None:
-    assert parse_draft_tokens(text) == lengths
-
-
-@pytest.mark.parametrize("text", ["63", "1,63", "99999999"])
-def test_a_draft_longer_than_we_verify_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=str(MAX_DRAFT_TOKENS)):
-        parse_draft_tokens(text)
-    with pytest.raises(UsageError):
-        choose_draft([text], None, None)
-
-
-@given(st.lists(st.one_of(st.integers(0, MAX_DRAFT_TOKENS), st.just("auto")), min_size=1))
-def test_lengths_are_read_as_written(lengths: list[DraftTokens]) -> None:
-    assert parse_draft_tokens(",".join(map(str, lengths))) == tuple(lengths)
-
-
-SMALL, OTHER = "small.gguf", "other.gguf"
-
-
-@pytest.mark.parametrize(
-    ("either", "model", "lengths", "expected"),
-    [
-        ([], None, None, DraftOptions()),
-        (["8"], None, None, DraftOptions(None, (8,))),
-        (["auto"], None, None, DraftOptions(None, ("auto",))),
-        (["off"], None, None, DraftOptions(None, (0,))),
-        (["0,2"], None, None, DraftOptions(None, (0, 2))),
-        (["small.gguf"], None, None, DraftOptions(SMALL)),
-        (["small.gguf", "4"], None, None, DraftOptions(SMALL, (4,))),
-        (["4", "small.gguf"], None, None, DraftOptions(SMALL, (4,))),
-        (["off", "small.gguf"], None, None, DraftOptions(SMALL, (0,))),
-        ([], SMALL, None, DraftOptions(SMALL)),
-        ([], None, "4", DraftOptions(None, (4,))),
-        ([], SMALL, "auto", DraftOptions(SMALL, ("auto",))),
-        (["4"], SMALL, None, DraftOptions(SMALL, (4,))),
-        (["small.gguf"], None, "4,off", DraftOptions(SMALL, (4, 0))),
-    ],
-)
-def test_choose_draft(
-    either: list[str], model: str | None, lengths: str | None, expected: DraftOptions
-) -> None:
-    before = list(either)
-    assert choose_draft(either, model, lengths) == expected
-    assert either == before
-
-
-@pytest.mark.parametrize(
-    ("either", "model", "lengths", "message"),
-    [
-        (["small.gguf", "other.gguf"], None, None, "Two draft models"),
-        (["small.gguf"], OTHER, None, "Two draft models"),
-        (["small.gguf", "4"], OTHER, None, "Two draft models"),
-        (["4", "5"], None, None, "Two draft lengths"),
-        (["4", "auto"], None, None, "Two draft lengths"),
-        (["off"], None, "4", "Two draft lengths"),
-        ([], None, "many", "no draft length"),
-        (["small.gguf"], None, "", "no draft length"),
-        ([], None, "small.gguf", "no draft length"),
-    ],
-)
-def test_competing_drafts_are_refused(
-    either: list[str], model: str | None, lengths: str | None, message: str
-) -> None:
-    with pytest.raises(UsageError, match=message) as raised:
-        choose_draft(either, model, lengths)
-    assert raised.value.hint
-
-
-def test_one_length() -> None:
-    assert DraftOptions().one_length("auto") == "auto"
-    assert DraftOptions(None, (0,)).one_length("auto") == 0
-    with pytest.raises(UsageError, match="not a list"):
-        DraftOptions(None, (0, 4)).one_length("auto")
-
-
-@pytest.mark.parametrize("text", ["-3", "1.5", "-1,5"])
-def test_a_number_that_is_no_length_is_not_taken_for_a_file(text: str) -> None:
-    with pytest.raises(UsageError, match="no draft length"):
-        choose_draft([text], None, None)
 
 
 @pytest.mark.parametrize(
@@ -167,18 +53,30 @@ def test_shares_and_scales() -> None:
     assert config.parse_lora("C:\\a b.gguf:-0.5") == (Path("C:\\a b.gguf"), -0.5)
 
 
-@pytest.mark.parametrize("parallel", [0, 33])
-def test_texts_at_the_same_time_are_few(parallel: int) -> None:
-    with pytest.raises(UsageError, match=f"{parallel} texts") as caught:
-        config.LoadOptions(Path("m.gguf"), parallel=parallel)
-    assert "from 1 to 32" in str(caught.value.hint)
+@pytest.mark.parametrize(
+    ("name", "bounds", "values"),
+    [
+        ("parallel", "1 to 32", [0, 33]),
+        ("batch_size", "64 to 65536", [0, 63, 2**16 + 1]),  # a verification fits into a batch
+        ("ubatch_size", "64 to 65536", [0, 63, 2**16 + 1]),
+        ("ctx_size", "8 to 2147483647", [-1, 7, 2**31]),
+        ("threads", "1 to 512", [0, 513]),
+    ],
+)
+def test_options_of_loading_have_bounds(name: str, bounds: str, values: list[int]) -> None:
+    for value in values:
+        said = f"^{name.replace('_', '-')} is {value}, expected a value from {bounds}.$"
+        with pytest.raises(UsageError, match=said):
+            config.LoadOptions(Path("m.gguf"), **{name: value})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["batch_size", "ubatch_size"])
-@pytest.mark.parametrize("size", [0, 63, 2**16 + 1])
-def test_a_verification_fits_into_a_batch(name: str, size: int) -> None:
-    with pytest.raises(UsageError, match=f"{name} is {size}, expected a value from 64 to 65536"):
-        config.LoadOptions(Path("m.gguf"), **{name: size})  # type: ignore[arg-type]
+def test_words_of_a_flag_stand_for_values_outside_the_bounds() -> None:
+    assert config.LoadOptions(Path("m.gguf"), ctx_size=config.TRAINED_CTX_SIZE).ctx_size == 0
+
+
+def test_a_type_that_is_none() -> None:
+    with pytest.raises(UsageError, match="^cache-type-k 'q9' is none of: f16, f32"):
+        config.LoadOptions(Path("m.gguf"), cache_type_k="q9")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 
 from localspec.core.errors import UsageError
 from localspec.core.sampling_choice import (
-    RECOMMENDED_KEYS,
     change_sampling,
     choose_sampling,
     written,
@@ -83,7 +82,7 @@ def test_a_flag_stands_above_a_recommendation_that_cannot_be_followed() -> None:
 
 def test_advice_keeps_the_type_of_its_field() -> None:
     params, _, _ = choose_sampling({"seed": 1}, {"top_k": 20.0, "penalty_last_n": 8.0, "temp": 1})
-    for field in RECOMMENDED_KEYS.values():
+    for field in ("top_k", "repeat_last_n", "temperature"):
         assert type(getattr(params, field)) is type(getattr(SamplingParams(), field))
 
 

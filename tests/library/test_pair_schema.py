@@ -7,15 +7,15 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import get_type_hints
 
 import pytest
 import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from localspec.commands.flags.loading import LoadingFlags
-from localspec.core.config import CTX_SIZE, LAYERS
+from localspec.commands.flags.groups import number
+from localspec.commands.flags.pair import PAIR_ROWS
+from localspec.core.option import Bounds, Option
 from localspec.core.sampling_params import SamplingParams, sampling_fields
 from localspec.library.pair_schema import (
     SETTINGS,
@@ -58,21 +58,21 @@ WRONG_SETTINGS: list[tuple[dict[str, object], str]] = [
     ({"flash_attention": 1}, 'settings.flash_attention: expected "auto" or "on" or "off".'),
     ({"cache_type_v": "q9"}, 'settings.cache_type_v: expected "f16" or'),
     ({"lenient": 1}, "settings.lenient: expected true or false."),
-    ({"temperature": "hot"}, "settings.temperature: expected a number."),
-    ({"temperature": 101}, "temperature is 101, expected a value from 0 to 100."),
-    ({"min_p": float("nan")}, "min-p is nan, expected a value from 0 to 1."),
+    ({"temperature": "hot"}, "settings.temperature: expected a number from 0 to 100."),
+    ({"temperature": 101}, "settings.temperature: expected a number from 0 to 100."),
+    ({"min_p": float("nan")}, "settings.min_p: expected a number from 0 to 1."),
     ({"logit_bias": "5+1"}, "settings.logit_bias: expected a list of texts."),
     ({"logit_bias": [5]}, "settings.logit_bias: expected a list of texts."),
     ({"logit_bias": ["5+1", "5"]}, "5 is no logit bias."),
     ({"dry_sequence_breakers": ["x" * 41]}, "A sequence breaker has 41 characters."),
     ({"ignore_eos": 1}, "settings.ignore_eos: expected true or false."),
-    ({"dry_base": 0.5}, "dry-base is 0.5, expected a value from 1 to 1000."),
-    ({"seed": -2}, "seed is -2, expected a value from 0"),
-    ({"acceptance": "maybe"}, "'maybe' is no rule of acceptance."),
+    ({"dry_base": 0.5}, "settings.dry_base: expected a number from 1 to 1000."),
+    ({"seed": -2}, "settings.seed: expected a whole number from -1 to 4294967295."),
+    ({"acceptance": "maybe"}, 'settings.acceptance: expected "coupled" or "match" or'),
     ({"acceptance": "rejection", "draft_tokens": "auto"}, "the draft length must be fixed"),
     (
         {"context": 8},
-        "there is no key settings.context; known are draft_tokens, branches,",
+        "there is no key settings.context; known are draft_tokens, lenient,",
     ),
     ({"\x1b": 8}, "there is no key settings.\\x1b; known are"),
 ]
@@ -105,7 +105,7 @@ WRONG_DOCUMENTS: list[tuple[str, str]] = [
     (f"{MODELS}[settings]\nctx_size.a = 8", "settings.ctx_size: expected a whole number"),
     (f"{MODELS}[settings]\nctx_size = 2020-01-01", "settings.ctx_size: expected a whole"),
     (f"{MODELS}[settings]\nctx_size = 0x{'f' * 9999}", "settings.ctx_size: expected a whole"),
-    (f"{MODELS}[settings]\ntop_p = inf", "top-p is inf, expected a value from 0 to 1."),
+    (f"{MODELS}[settings]\ntop_p = inf", "settings.top_p: expected a number from 0 to 1."),
     (f"{MODELS}files = 3", "files: expected a list of tables."),
     (f"{MODELS}files = [3]", "files: expected a list of tables."),
     (f"{MODELS}{FILE.replace('/a', 'a')}", "files.path: expected an absolute path."),
@@ -126,37 +126,22 @@ def test_a_wrong_document_is_told(subtests: pytest.Subtests) -> None:
             assert len(message) < 900
 
 
-FLAGS = {
-    "ctx_size": "--ctx-size",
-    "draft_ctx_size": "--draft-ctx-size",
-    "gpu_layers": "--n-gpu-layers",
-    "draft_gpu_layers": "--draft-n-gpu-layers",
-    "cpu_moe_layers": "--n-cpu-moe",
-    "threads": "--threads",
-    "threads_batch": "--threads-batch",
-    "draft_threads": "--draft-threads",
-}
-PARSED = {  # flags that take words too: their bounds
-    "--ctx-size": CTX_SIZE, "--n-gpu-layers": LAYERS, "--draft-n-gpu-layers": LAYERS,
-}  # fmt: skip
+KEPT = [row for row in PAIR_ROWS.values() if row.kept and row.bounds and row.item is int]
 
 
-@pytest.mark.parametrize(("name", "flag"), FLAGS.items())
-def test_a_pair_keeps_what_its_flag_takes(name: str, flag: str) -> None:
-    hints = get_type_hints(LoadingFlags, include_extras=True).values()
-    options = [hint.__metadata__[0] for hint in hints]
-    (option,) = [each for each in options if each.default == flag]  # Typer takes the name for it
-    least, most = (option.min, option.max) if option.parser is None else PARSED[flag]
-    if option.parser is not None:
-        assert [option.parser(str(value)) for value in (least, most)] == [least, most]
-        with pytest.raises(typer.BadParameter):
-            option.parser(str(most + 1))
+@pytest.mark.parametrize("row", KEPT, ids=[row.name for row in KEPT])
+def test_a_pair_keeps_what_its_flag_takes(row: Option) -> None:
+    least, most = row.asked or row.bounds or Bounds(0, 0)
+    parse = number(Bounds(least, most), row.words)
+    assert [parse(str(value)) for value in (least, most)] == [least, most]
+    with pytest.raises(typer.BadParameter):
+        parse(str(most + 1))
     for value in (least, most):
-        document = {"target": TARGET, "draft": DRAFT, "settings": {name: value}}
-        assert parse_pair("mine", document).settings == {name: value}
+        document = {"target": TARGET, "draft": DRAFT, "settings": {row.name: value}}
+        assert parse_pair("mine", document).settings == {row.name: value}
     for value in (least - 1, most + 1):
-        document = {"target": TARGET, "draft": DRAFT, "settings": {name: value}}
-        assert f"{name}: expected a whole number from {least} to {most}." in refusal(document)
+        document = {"target": TARGET, "draft": DRAFT, "settings": {row.name: value}}
+        assert f"{row.name}: expected a whole number from {least} to {most}." in refusal(document)
 
 
 def test_starting_imports_no_pydantic() -> None:

@@ -107,7 +107,7 @@ def test_removing_forgets_the_pair_and_keeps_the_models(tmp_path: Path) -> None:
     ("target", "draft", "settings", "sentence"),
     [
         (TARGET, DRAFT, {"ctx_size": 4}, "ctx_size: expected a whole number from 8 to 2147483647."),
-        (TARGET, DRAFT, {"temperature": 101}, "temperature is 101, expected a value from 0 to "),
+        (TARGET, DRAFT, {"temperature": 101}, "temperature: expected a number from 0 to 100."),
         (TARGET, DRAFT, {"\x1b": 8}, "there is no key settings.\\x1b; known are"),
         ("", DRAFT, {}, "target: expected an absolute path"),
         (TARGET, "/a\udcff.gguf", {}, "draft: expected an absolute path in UTF-8"),

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from localspec.core.config import MAX_PATHS, KeyValue, Lora, RopeOptions, Shares
+from localspec.core.config import MAX_PATHS, KeyValue, LoadOptions, Lora, RopeOptions, Shares
 from localspec.core.errors import EngineError, UsageError
+from localspec.core.option import options as table
 from localspec.engine.engine import Engine
 from localspec.llama import llama_library
 from localspec.llama.memory.layer_cache import SNAPSHOTS
@@ -74,6 +75,15 @@ def test_load_modes(
     tiny: TinyFiles, monkeypatch: pytest.MonkeyPatch, changes: dict[str, bool], mode: str
 ) -> None:
     assert f"(load_mode = {mode})" in said(monkeypatch, tiny.target, **changes)
+
+
+def test_settings_tell_of_every_option_of_loading(tiny: TinyFiles) -> None:
+    """But for what changes neither results nor costs; profiles are named by what they tell."""
+    names = {"flash_attention": "flash_attn", "loras": "lora"}
+    rows = {names.get(name, name) for name, row in table(LoadOptions).items() if row.panel}
+    rows -= {name for name in rows if name.startswith("draft_")}
+    told = load_model(tiny.target).settings().keys()
+    assert rows - told == {"mlock", "trust_rpc_network"}
 
 
 def test_the_trained_context(tiny: TinyFiles) -> None:

@@ -56,7 +56,7 @@ def localspec(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
 
 def plainly(arguments: Sequence[str | Path]) -> Sequence[str]:
     """Flags for plain decoding, unless the arguments say something of drafting."""
-    said = {"--draft", "-md", "--draft-model", "--draft-tokens", "--suffix"} & {
+    said = {"--draft", "-md", "--draft-model", "--draft-tokens", "--prompt-lookup"} & {
         *map(str, arguments)
     }
     return () if said else ("--draft", "off")

@@ -1,16 +1,13 @@
 """Flags for engines that serve a pair from its original weights on GPUs."""
 
 import re
-from dataclasses import dataclass, fields
-from typing import Annotated
+from dataclasses import dataclass
+from functools import partial
 
-import typer
+from localspec.core.option import Bounds, option
 
-from localspec.commands.flags.groups import parsed_by
-
-_PANEL = "Serving on GPUs (vllm, sglang)"
 _UNITS = {"M": 2**20, "G": 2**30, "T": 2**40}
-_MOST = 4096  # GPUs of a machine, and machines
+_COUNT = Bounds(1, 4096)  # GPUs of a machine, and machines
 
 
 def _bytes(text: str) -> int:
@@ -21,53 +18,28 @@ def _bytes(text: str) -> int:
     return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
+_cluster = partial(option, panel="Serving on GPUs (vllm, sglang)")
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterFlags:
     """Which repositories hold the weights, and how many GPUs there are."""
 
-    target_repo: Annotated[
-        str | None,
-        typer.Option(
-            "--target-repo",
-            metavar="ORG/NAME",
-            help="Repository of the target's safetensors. Default: the one its header names.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-    draft_repo: Annotated[
-        str | None,
-        typer.Option(
-            "--draft-repo",
-            metavar="ORG/NAME",
-            help="The same for the draft.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-    gpus: Annotated[
-        int,
-        typer.Option(
-            "--gpus", min=1, max=_MOST, help="GPUs of each machine.", rich_help_panel=_PANEL
-        ),
-    ] = 1
-    machines: Annotated[
-        int,
-        typer.Option("--machines", min=1, max=_MOST, help="Machines.", rich_help_panel=_PANEL),
-    ] = 1
-    gpu_memory: Annotated[
-        int | None,
-        typer.Option(
-            "--gpu-memory",
-            metavar="SIZE",
-            parser=parsed_by(_bytes),
-            help="Memory of each GPU, such as 24GiB: whether the pair fits is checked.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-
-    def given(self) -> list[str]:
-        """The flags that say something else than the default."""
-        return [
-            f"--{field.name.replace('_', '-')}"
-            for field in fields(self)
-            if getattr(self, field.name) != field.default
-        ]
+    target_repo: str | None = _cluster(
+        None,
+        "--target-repo",
+        "Repository of the target's safetensors. Default: the one that its header names.",
+        metavar="ORG/NAME",
+    )
+    draft_repo: str | None = _cluster(
+        None, "--draft-repo", "The same for the draft.", metavar="ORG/NAME"
+    )
+    gpus: int = _cluster(1, "--gpus", "GPUs of each machine.", bounds=_COUNT)
+    machines: int = _cluster(1, "--machines", "Machines.", bounds=_COUNT)
+    gpu_memory: int | None = _cluster(
+        None,
+        "--gpu-memory",
+        "Memory of each GPU, such as 24GiB: whether the pair fits is checked.",
+        metavar="SIZE",
+        parse=_bytes,
+    )

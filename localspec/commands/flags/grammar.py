@@ -1,64 +1,31 @@
 """Flags for a grammar or a JSON schema that the answer obeys."""
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from localspec.core.errors import UsageError
 from localspec.core.files import read_text
+from localspec.core.option import option
 from localspec.display import console
 
-_PANEL = "Grammar"
 _MOST_WARNINGS = 9
+
+
+_grammar = partial(option, None, panel="Grammar")
 
 
 @dataclass(frozen=True, slots=True)
 class GrammarFlags:
     """A grammar or a JSON schema that the answer obeys."""
 
-    grammar: Annotated[
-        str | None,
-        typer.Option(
-            "--grammar",
-            help="A grammar that the answer obeys: GBNF or Lark.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-    grammar_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--grammar-file", help="Read the grammar from this file.", rich_help_panel=_PANEL
-        ),
-    ] = None
-    json_schema: Annotated[
-        str | None,
-        typer.Option(
-            "--json-schema",
-            "-j",
-            help="A JSON schema that the answer obeys.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-    json_schema_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--json-schema-file",
-            "-jf",
-            help="Read the JSON schema from this file.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-
-    regex: Annotated[
-        str | None,
-        typer.Option(
-            "--regex",
-            help="A regular expression that the whole answer matches.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
+    grammar: str | None = _grammar("--grammar", "Grammar that the answer obeys: GBNF or Lark.")
+    grammar_file: Path | None = _grammar("--grammar-file", "Read the grammar from this file.")
+    json_schema: str | None = _grammar("--json-schema -j", "JSON schema that the answer obeys.")
+    json_schema_file: Path | None = _grammar(
+        "--json-schema-file -jf", "Read the JSON schema from this file."
+    )
+    regex: str | None = _grammar("--regex", "Regular expression that the whole answer matches.")
 
     def read(self) -> str | None:
         """Return the grammar given, validated; print a note for schema keywords not enforced.

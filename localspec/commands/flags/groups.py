@@ -1,15 +1,33 @@
-"""Flag groups: a dataclass whose fields become options of a command."""
+"""Flags of commands, made of the rows of the option table."""
 
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, get_type_hints
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from localspec.core.config import Bounds
+from localspec.core.option import Bounds, Option, options
+
+Given = Mapping[str, Any]  # values by the names of their rows, those that were given alone
+_HIDDEN = "_hidden"  # ends the name of the parameter for an older spelling
+
+
+def _show_all(context: typer.Context, wanted: bool) -> None:
+    """Print the help with the advanced options too, and end."""
+    if wanted and not context.resilient_parsing:
+        context.meta["help_all"] = True
+        context.get_help()
+        raise typer.Exit
+
+
+_HelpAll = Annotated[
+    bool, typer.Option("--help-all", is_eager=True, callback=_show_all, help="Show all options.")
+]
 
 
 def choice(*allowed: str) -> Callable[[str], str]:
@@ -23,7 +41,125 @@ def choice(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
-def parsed_by(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+def number(
+    bounds: Bounds[Any], words: Mapping[str, object], kind: type[float] = int
+) -> Callable[[str], object]:
+    """A parser of a number within bounds, and of words that stand for values."""
+    digits, shown = (r"-?\d{1,20}", "d") if kind is int else (r".+", "g")
+
+    def parse(text: str) -> object:
+        if text in words:
+            return words[text]
+        try:
+            value = kind(text) if re.fullmatch(digits, text, re.ASCII) else math.nan
+        except ValueError:
+            value = math.nan
+        if not bounds.low <= value <= bounds.high:  # also for NaN
+            others = "".join(f", or {word}" for word in words)
+            low, high = format(bounds.low, shown), format(bounds.high, shown)
+            raise typer.BadParameter(f"{text[:99]!r} is no number from {low} to {high}{others}.")
+        return value
+
+    return parse
+
+
+def spread_groups(function: Callable[..., None]) -> Callable[..., None]:
+    """Let a command take groups of options: each row of a group becomes a flag of the command.
+
+    A group is a dataclass, or ``Annotated[Given, ...]`` with dataclasses, of which the command
+    gets what was given. Typer reads the flags from a signature, so the wrapper carries one with
+    the groups spread out.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, tuple[Any, list[Option]]] = {}
+    for parameter in inspect.signature(function).parameters.values():
+        annotation = hints[parameter.name]
+        classes = [each for each in (annotation, *_metadata(annotation)) if is_dataclass(each)]
+        if not classes:
+            parameters.append(_keyword(parameter.name, annotation, parameter.default))
+            continue
+        rows = [row for row in options(*classes).values() if row.help]
+        groups[parameter.name] = (annotation if annotation in classes else dict, rows)
+        parameters += [each for row in rows for each in _parameters(row)]
+
+    @functools.wraps(function)
+    def command(**values: Any) -> None:
+        values.pop("help_all", None)
+        for name, (make, rows) in groups.items():
+            given = {row.name: _given(row, values) for row in rows}
+            values[name] = make(**{key: each for key, each in given.items() if each is not None})
+        function(**values)
+
+    advanced = {row.name for _, rows in groups.values() for row in rows if not row.everyday}
+    if advanced:
+        parameters.append(_keyword("help_all", _HelpAll, False))
+    del command.__wrapped__  # its signature would win over ours
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.advanced = advanced  # type: ignore[attr-defined]
+    return command
+
+
+def given_flags(group: object) -> list[str]:
+    """The flags of a dataclass whose values are not the defaults."""
+    return [
+        flag_for(row, getattr(group, row.name))
+        for row in options(type(group)).values()
+        if getattr(group, row.name) != row.default
+    ]
+
+
+def flag_for(row: Option, value: object) -> str:
+    """The flag that gives this value."""
+    on, _, off = row.flags[0].partition("/")
+    return off if off and value is False else on
+
+
+def _metadata(annotation: Any) -> Sequence[Any]:
+    return getattr(annotation, "__metadata__", ())
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, keyword, default=default, annotation=annotation)
+
+
+def _parameters(row: Option) -> list[inspect.Parameter]:
+    """The parameters of a row: that of its flag, and that of its older spelling."""
+    parse = _parser(row)
+    kind: Any = str if parse is not None else row.item
+    kind = list[kind] if row.many else kind
+    known: dict[str, Any] = {"help": row.help_text, "metavar": _metavar(row), "parser": parse}
+    known |= {"rich_help_panel": row.panel, "show_default": False, "envvar": row.envvar}
+    made = typer.Option(*row.flags, **known) if row.flags else typer.Argument(**known)
+    found = [_keyword(row.name, Annotated[kind | None, made], None)]
+    if row.hidden_flag is not None:
+        hidden = typer.Option(row.hidden_flag, hidden=True, **known)
+        found.append(_keyword(row.name + _HIDDEN, Annotated[kind | None, hidden], None))
+    return found
+
+
+def _metavar(row: Option) -> str | None:
+    """What stands for the value in the help."""
+    names = {int: "N", float: "N", Path: "FILE", str: "TEXT"}
+    return row.metavar or "|".join(row.choices) or names.get(row.item)
+
+
+def _parser(row: Option) -> Callable[[str], Any] | None:
+    """What reads the text of a flag, unless Typer does."""
+    if row.parse is not None:
+        return _parsed_by(row.parse)
+    if row.choices:
+        return choice(*row.choices)
+    if row.bounds is not None:
+        return number(row.asked or row.bounds, row.words, row.item)
+    if row.words:
+        return lambda word: row.words[choice(*row.words)(word)]
+    return None
+
+
+def _parsed_by(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """A parser whose ValueError becomes a usage error."""
 
     def parsed(text: str) -> Any:
@@ -35,76 +171,12 @@ def parsed_by(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return parsed
 
 
-def whole(bounds: Bounds, words: Mapping[str, int]) -> Callable[[str], int]:
-    """A parser of a whole number within bounds, and of words that stand for numbers."""
-
-    def parse(text: str) -> int:
-        if text in words:
-            return words[text]
-        if not text.isdecimal() or not bounds.low <= int(text[:20]) <= bounds.high:
-            others = "".join(f", or {word}" for word in words)
-            raise typer.BadParameter(
-                f"{text[:99]!r} is no number from {bounds.low} to {bounds.high}{others}."
-            )
-        return int(text)
-
-    return parse
-
-
-def number(low: float, high: float) -> Callable[[str], float]:
-    """A parser of a number within bounds."""
-
-    def parse(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not low <= value <= high:  # also false for NaN
-            raise typer.BadParameter(f"{text[:99]!r} is no number from {low:g} to {high:g}.")
-        return value
-
-    return parse
-
-
-def spread_groups(function: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take flag groups: each field of a group becomes an option of the command.
-
-    Typer reads the options from a signature, so the wrapper carries one with the groups spread
-    out, and gathers the values again before it calls ``function``.
-    """
-    hints = get_type_hints(function, include_extras=True)
-    parameters: list[inspect.Parameter] = []
-    groups: dict[str, type[Any]] = {}
-    for parameter in inspect.signature(function).parameters.values():
-        annotation = hints[parameter.name]
-        if is_dataclass(annotation):
-            assert isinstance(annotation, type)
-            groups[parameter.name] = annotation
-            parameters += _options(annotation)
-        else:
-            keyword = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(parameter.replace(kind=keyword, annotation=annotation))
-
-    @functools.wraps(function)
-    def command(**values: Any) -> None:
-        for name, group in groups.items():
-            values[name] = group(**{f.name: values.pop(f.name) for f in fields(group)})
-        function(**values)
-
-    del command.__wrapped__  # its signature would win over ours
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {p.name: p.annotation for p in parameters}
-    return command
-
-
-def _options(group: type[Any]) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            f.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=[] if f.default is MISSING else f.default,
-            annotation=hints[f.name],
-        )
-        for f in fields(group)
-    ]
+def _given(row: Option, values: dict[str, Any]) -> Any:
+    """The value of a row, taken from those of the parameters; None if it was not given."""
+    value, old = values.pop(row.name), values.pop(row.name + _HIDDEN, None)
+    value = old if value is None else value
+    if row.many:
+        return tuple(value) if value else None
+    if row.item is bool and row.default is True and not row.words:
+        return None if value is None else not value
+    return value

@@ -4,62 +4,40 @@ import errno
 import select
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, TextIO
-
-import typer
+from typing import TextIO
 
 from localspec.commands.flags.answer import PANEL, AnswerFlags
+from localspec.commands.flags.groups import given_flags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.core.errors import FileProblem, UsageError
+from localspec.core.option import option
 from localspec.display import console
 
 _MOST_CHARACTERS = 2**26  # more than contexts hold; a model given by mistake is far larger
+
+
+_prompt = partial(option, panel=PANEL)
 
 
 @dataclass(frozen=True, slots=True)
 class PromptFlags:
     """The prompt of one answer, in a chat template or as it is."""
 
-    prompt: Annotated[
-        str | None, typer.Argument(help="The prompt; what is piped in is added below it.")
-    ] = None
-    prompt_option: Annotated[
-        str | None,
-        typer.Option(
-            "--prompt",
-            "-p",
-            metavar="PROMPT",
-            help="The prompt, as the argument.",
-            rich_help_panel=PANEL,
-        ),
-    ] = None
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--file",
-            "-f",
-            help="Read the prompt from this file, not from stdin.",
-            rich_help_panel=PANEL,
-        ),
-    ] = None
-    raw: Annotated[
-        bool,
-        typer.Option(
-            "--raw",
-            help="Complete the text as it is, without chat template.",
-            rich_help_panel=PANEL,
-        ),
-    ] = False
-    special: Annotated[
-        bool,
-        typer.Option(
-            "--special",
-            "-sp",
-            help="With --raw: obey markup in the prompt, show it in the answer.",
-            rich_help_panel=PANEL,
-        ),
-    ] = False
+    prompt: str | None = option(
+        None, text="Piped text is added below it.", metavar="[PROMPT]", everyday=True
+    )
+    prompt_option: str | None = _prompt(
+        None, "--prompt -p", "The prompt, as the argument.", metavar="PROMPT"
+    )
+    file: Path | None = _prompt(None, "--file -f", "Read the prompt from this file.", everyday=True)
+    raw: bool = _prompt(False, "--raw", "Use no chat template.", everyday=True)
+    special: bool = _prompt(
+        False,
+        "--special -sp",
+        "With --raw: treat markup in the prompt as special tokens, and show it in the answer.",
+    )
 
     def check(self, answering: AnswerFlags, templating: TemplateFlags) -> None:
         """Refuse two prompts, flags of the chat template where none is used, and a bad template.
@@ -71,7 +49,7 @@ class PromptFlags:
                 "Two prompts were given.", "Give one, as the argument or with --prompt."
             )
         system = ["--system"] if answering.system is not None else []
-        if self.raw and (flags := [*system, *templating.given()]):
+        if self.raw and (flags := [*system, *given_flags(templating)]):
             raise UsageError(
                 f"--raw uses no template, so {flags[0]} has no place.", "Leave one out."
             )

@@ -1,164 +1,106 @@
-"""Flags for where a server listens, who may ask, and how much."""
+"""Flags for where a server listens, which clients it answers, and its limits."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from localspec.core.config import PARALLEL
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import read_text
+from localspec.core.option import Bounds, option
 
 if TYPE_CHECKING:
     from localspec.server.guard import Access
     from localspec.server.queue.limits import Limits
 
-_PANEL = "Server"
 _MOST_KEY_BYTES = 2**16
-_LONGEST = 7 * 86_400.0  # seconds
+
+
+_server = partial(option, panel="Server")
+_SECONDS = Bounds(1, 7 * 86_400)
 
 
 @dataclass(frozen=True, slots=True)
 class ServingFlags:
-    """Where a server listens, who may ask, and how much."""
+    """Where a server listens, which clients it answers, and how much it does at once."""
 
-    host: Annotated[
-        str,
-        typer.Option(
-            "--host",
-            help="Address to listen on; other machines reach all but 127.0.0.1, which therefore "
-            "need --api-key.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = "127.0.0.1"
-    port: Annotated[
-        int,
-        typer.Option(
-            "--port", min=0, max=65_535, help="Port; 0: a free one.", rich_help_panel=_PANEL
-        ),
-    ] = 8080
-    alias: Annotated[
-        str | None,
-        typer.Option(
-            "--alias",
-            "-a",
-            metavar="NAME",
-            help="The model's name in requests and replies; several, parted by commas. Default: "
-            "that of its file.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-    api_key: Annotated[
-        str | None,
-        typer.Option(
-            "--api-key",
-            metavar="KEY",
-            envvar="LOCALSPEC_API_KEY",
-            show_envvar=True,
-            help="Answer only who sends this key; several, parted by commas.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-    api_key_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--api-key-file", help="Read keys from this file, one a line.", rich_help_panel=_PANEL
-        ),
-    ] = None
-    cors_origins: Annotated[
-        list[str],
-        typer.Option(
-            "--cors-origins",
-            "--cors",
-            metavar="ORIGIN",
-            help="Let web pages of this origin ask, such as http://localhost:3000; several, parted "
-            "by commas. Default: none but the server's own.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = field(default_factory=list)
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--max-tokens",
-            "-n",
-            metavar="N",
-            min=-1,
-            help="Most tokens of an answer where a request says none. Default: -1, the context.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-    parallel: Annotated[
-        int,
-        typer.Option(
-            "--parallel",
-            "-np",
-            metavar="N",
-            min=1,
-            max=int(PARALLEL.high),
-            help="Answers at the same time, which share the passes of the models; each has a "
-            "context of --ctx-size.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = 1
-    max_queue: Annotated[
-        int,
-        typer.Option(
-            "--max-queue",
-            metavar="N",
-            min=1,
-            max=100_000,
-            help="Most answers that may wait; more are refused (429).",
-            rich_help_panel=_PANEL,
-        ),
-    ] = 64
-    queue_timeout: Annotated[
-        float,
-        typer.Option(
-            "--queue-timeout",
-            metavar="SECONDS",
-            min=1,
-            max=_LONGEST,
-            help="Longest wait for the engine.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = 600.0
-    timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout",
-            metavar="SECONDS",
-            min=1,
-            max=_LONGEST,
-            help="Longest time for an answer.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = 3600.0
-    cache_ram: Annotated[
-        int | None,
-        typer.Option(
-            "--cache-ram",
-            "-cram",
-            metavar="MIB",
-            min=0,
-            max=2**24,
-            help="Most memory for what was read of earlier prompts, so that a conversation taken "
-            "up again is not read again; 0: none. Default: a quarter of the memory that is free "
-            "once the models are loaded, at most 8192.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-    max_body: Annotated[
-        int,
-        typer.Option(
-            "--max-body",
-            metavar="MIB",
-            min=1,
-            max=1024,
-            help="Largest request, in MiB.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = 16
+    host: str = _server(
+        "127.0.0.1",
+        "--host",
+        "Address to listen on; all but 127.0.0.1 need --api-key.",
+        everyday=True,
+    )
+    port: int = _server(
+        8080, "--port", "Port; 0: a free one.", bounds=Bounds(0, 65_535), everyday=True
+    )
+    alias: str | None = _server(
+        None,
+        "--alias -a",
+        "Name of the model in requests and answers; several, separated by commas. Default: the "
+        "name of its file.",
+        metavar="NAME",
+    )
+    api_key: str | None = _server(
+        None,
+        "--api-key",
+        "Keys of clients, separated by commas.",
+        metavar="KEY",
+        envvar="LOCALSPEC_API_KEY",
+        everyday=True,
+    )
+    api_key_file: Path | None = _server(
+        None, "--api-key-file", "Read keys from this file, one per line."
+    )
+    cors_origins: tuple[str, ...] = _server(
+        (),
+        "--cors-origins --cors",
+        "Accept requests of web pages from this origin, such as http://localhost:3000; several, "
+        "separated by commas. Default: the server's own page only.",
+        metavar="ORIGIN",
+    )
+    max_tokens: int | None = _server(
+        None,
+        "--max-tokens -n",
+        "Most tokens where a request has no limit. Default: -1, the context.",
+        bounds=Bounds(-1, 2**63 - 1),
+        everyday=True,
+    )
+    parallel: int = _server(
+        1,
+        "--parallel -np",
+        "Slots: answers at the same time, each with a context of --ctx-size.",
+        bounds=PARALLEL,
+        everyday=True,
+    )
+    max_queue: int = _server(
+        64,
+        "--max-queue",
+        "Most answers that may wait; more are refused (429).",
+        bounds=Bounds(1, 100_000),
+    )
+    queue_timeout: float = _server(
+        600.0,
+        "--queue-timeout",
+        "Longest time that an answer waits for a slot.",
+        metavar="SECONDS",
+        bounds=_SECONDS,
+    )
+    timeout: float = _server(
+        3600.0, "--timeout", "Longest time for an answer.", metavar="SECONDS", bounds=_SECONDS
+    )
+    cache_ram: int | None = _server(
+        None,
+        "--cache-ram -cram",
+        "Most memory for the KV cache of earlier prompts, so that a resumed conversation is not "
+        "read again; 0: none. Default: a quarter of the memory that is free once the models are "
+        "loaded, at most 8192.",
+        metavar="MIB",
+        bounds=Bounds(0, 2**24),
+    )
+    max_body: int = _server(
+        16, "--max-body", "Largest request, in MiB.", metavar="MIB", bounds=Bounds(1, 1024)
+    )
 
     def access(self) -> "Access":
         """Who may ask; raises UsageError for a server that strangers could use, FileProblem."""

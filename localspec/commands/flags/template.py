@@ -3,79 +3,47 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, Literal
 
-import typer
-
-from localspec.commands.flags.groups import choice
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import read_text
+from localspec.core.option import option
 
-_PANEL = "Thinking and chat template"
 # The levels of llama.cpp; a template knows some of them.
-_efforts = choice("default", "minimal", "low", "medium", "high", "xhigh", "max")
+Effort = Literal["default", "minimal", "low", "medium", "high", "xhigh", "max"]
 _MAX_TEMPLATE_BYTES = 2**20
+
+
+_template = partial(option, None, panel="Thinking and chat template")
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateFlags:
     """How a conversation becomes a prompt."""
 
-    thinking: Annotated[
-        bool | None,
-        typer.Option(
-            "--think/--no-think",
-            help="Let the model think before it answers, or not, if its template knows both.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-    reasoning_effort: Annotated[
-        str | None,
-        typer.Option(
-            "--reasoning-effort",
-            parser=_efforts,
-            metavar="low|medium|high",
-            help="How much the model thinks, if its template knows that.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-    chat_template: Annotated[
-        str | None,
-        typer.Option(
-            "--chat-template",
-            metavar="TEXT|chatml",
-            help="A Jinja template in place of the model's own.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-    chat_template_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--chat-template-file", help="Read the template from this file.", rich_help_panel=_PANEL
-        ),
-    ] = None
-    chat_template_kwargs: Annotated[
-        str | None,
-        typer.Option(
-            "--chat-template-kwargs",
-            metavar="JSON",
-            help="What else the template is told: '{\"enable_thinking\": false}'.",
-            rich_help_panel=_PANEL,
-        ),
-    ] = None
-
-    def given(self) -> list[str]:
-        """The flags of this group that were given."""
-        values = {
-            "--think" if self.thinking else "--no-think": self.thinking,
-            "--reasoning-effort": self.reasoning_effort,
-            "--chat-template": self.chat_template,
-            "--chat-template-file": self.chat_template_file,
-            "--chat-template-kwargs": self.chat_template_kwargs,
-        }
-        return [flag for flag, value in values.items() if value is not None]
+    thinking: bool | None = _template(
+        "--think/--no-think",
+        "Let the model think first, or not, if its template supports both.",
+        everyday=True,
+    )
+    reasoning_effort: Effort | None = _template(
+        "--reasoning-effort",
+        "How much the model thinks, if its template supports that.",
+        metavar="low|medium|high",
+    )
+    chat_template: str | None = _template(
+        "--chat-template", "Jinja template in place of the model's own.", metavar="TEXT|chatml"
+    )
+    chat_template_file: Path | None = _template(
+        "--chat-template-file", "Read the chat template from this file."
+    )
+    chat_template_kwargs: str | None = _template(
+        "--chat-template-kwargs",
+        "Variables of the template: '{\"enable_thinking\": false}'.",
+        metavar="JSON",
+    )
 
     def check(self) -> None:
         """Raise UsageError, FileProblem or TemplateError for what no model could use."""

@@ -9,6 +9,7 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    create_model,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -17,6 +18,7 @@ from localspec.chat.window import require_room
 from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.core.errors import UsageError
 from localspec.core.generate_options import GenerateOptions
+from localspec.core.option import Bounds, Option, options
 from localspec.core.sampling_params import MAX_SEED, SamplingParams, require_fixed_length
 from localspec.engine.grammar.source import MAX_CHARACTERS, read_grammar, read_regex, schema_grammar
 from localspec.engine.text_stream import Prompt
@@ -51,7 +53,6 @@ Text = Annotated[str, StringConstraints(max_length=2**26)]
 TokenCount = Annotated[int, Field(ge=-1, le=_MOST_TOKENS), WHOLE]
 StopText = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 TokenId = Annotated[str, StringConstraints(pattern="^[0-9]{1,9}$")]
-Share = Annotated[float, Field(ge=0, le=1)]
 
 
 def _few(given: object) -> object:
@@ -108,7 +109,34 @@ ResponseFormat = Annotated[
 ]
 
 
-class AnswerRequest(RequestObject):
+_ROWS = {name: row for name, row in options(SamplingParams).items() if row.request}
+
+
+def _field(row: Option) -> Any:
+    """The type and default of a sampling field; what is null is the server's default."""
+    bounds = row.request if isinstance(row.request, Bounds) else row.asked or row.bounds
+    assert bounds is not None
+    limits = Field(ge=bounds.low, le=bounds.high)
+    kind = Annotated[int, limits, WHOLE] if row.item is int else Annotated[float, limits]
+    return kind | None, None
+
+
+if TYPE_CHECKING:
+
+    class SamplingFields(RequestObject):
+        """Sampling, by the names of SamplingParams."""
+
+        seed: int | None = None
+
+else:
+    SamplingFields = create_model(
+        "SamplingFields",
+        __base__=RequestObject,
+        **{name: _field(row) for name, row in _ROWS.items()},
+    )
+
+
+class AnswerRequest(SamplingFields):
     """Fields of both kinds of request; a field that is absent or null takes the default."""
 
     model: Name | None = None
@@ -117,17 +145,6 @@ class AnswerRequest(RequestObject):
     stream_options: StreamOptions | None = None
     max_tokens: TokenCount | None = None
     stop: StopText | Annotated[list[StopText], Field(max_length=16, fail_fast=True)] | None = None
-    # Sampling, by the names of SamplingParams.
-    seed: Annotated[int, Field(ge=-1, le=MAX_SEED), WHOLE] | None = None
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
-    top_p: Share | None = None
-    top_k: Annotated[int, Field(ge=-1, le=_MOST_TOKENS), WHOLE] | None = None
-    min_p: Share | None = None
-    typical_p: Share | None = None
-    repeat_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = None
-    repeat_last_n: Annotated[int, Field(ge=-1, le=_MOST_TOKENS), WHOLE] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     logit_bias: (
         Annotated[
             dict[TokenId, Annotated[float, Field(ge=-100, le=100)]],
@@ -222,7 +239,7 @@ class AnswerRequest(RequestObject):
         )
 
     def _params(self, defaults: SamplingParams) -> SamplingParams:
-        given = {name: getattr(self, name) for name in _SAMPLING}
+        given = {name: getattr(self, name) for name in _ROWS if name != "seed"}
         changes = {name: value for name, value in given.items() if value is not None}
         if self.logit_bias is not None:
             biases = self.logit_bias.items()
@@ -255,12 +272,6 @@ class AnswerRequest(RequestObject):
                 )
             return grammar, [f"Not enforced: {warning}" for warning in warnings]
         return None, []
-
-
-_SAMPLING = (
-    *("temperature", "top_p", "top_k", "min_p", "typical_p", "repeat_penalty", "repeat_last_n"),
-    *("presence_penalty", "frequency_penalty"),
-)
 
 
 def _schema(form: TextFormat | JsonObjectFormat | JsonSchemaFormat | None) -> object:

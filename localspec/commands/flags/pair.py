@@ -1,0 +1,73 @@
+"""Flags for a pair, its drafting, sampling and loading; what a pair stores of them."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from localspec.commands.flags.groups import Given, flag_for
+from localspec.core.config import ROPE_SCALE, LoadOptions, Lora, RopeOptions, parse_lora
+from localspec.core.model_options import ModelOptions, PairOptions
+from localspec.core.option import AUTO, option, options
+from localspec.core.sampling_params import SamplingParams
+from localspec.library.pair_options import picked
+
+NameArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="[MODEL]", help="A pair's name, or the target instead of --target."),
+]
+_adapting = partial(option, panel="Rope and adapters")
+
+
+@dataclass(frozen=True, slots=True)
+class OtherForms:
+    """Flags that set an option of `LoadOptions` in another form."""
+
+    rope_scale: float | None = _adapting(
+        None,
+        "--rope-scale",
+        "Stretch the target's context N times; 1 divided by --rope-freq-scale.",
+        bounds=ROPE_SCALE,
+    )
+    lora_scaled: tuple[Lora, ...] = _adapting(
+        (),
+        "--lora-scaled",
+        "A LoRA adapter with its weight; may be repeated.",
+        metavar="FILE:SCALE",
+        parse=parse_lora,
+    )
+
+
+_LOADING = (LoadOptions, RopeOptions, OtherForms)
+PAIR_ROWS = options(ModelOptions, SamplingParams, *_LOADING)
+PairFlags = Annotated[Given, ModelOptions, SamplingParams, *_LOADING]
+LoadingFlags = Annotated[Given, *_LOADING]
+# Options of a pair that are stored in another form, or only show more.
+_ELSEWHERE = ("target", "draft", "draft_model", "draft_tokens", "verbose")
+
+
+def kept_settings(given: Given) -> dict[str, object]:
+    """What was given of the options that a pair's file may hold, auto left out."""
+    lengths = PairOptions(**picked(given, PairOptions)).draft_options()
+    settings: dict[str, object] = {}
+    if lengths.lengths:
+        settings["draft_tokens"] = lengths.one_length("auto") or "off"
+    for name, value in given.items():
+        if PAIR_ROWS[name].kept and value != AUTO:
+            settings[name] = list(value) if isinstance(value, tuple) else value
+    return settings
+
+
+def unkept_flags(given: Given) -> list[str]:
+    """Flags that were given and cannot be stored with a pair: they belong to a machine or a run."""
+    unkept = []
+    for name, value in given.items():
+        row = PAIR_ROWS[name]
+        if name in _ELSEWHERE or value in (row.default, AUTO):
+            continue
+        if not row.kept:
+            unkept.append(flag_for(row, value))
+        elif (bounds := row.asked or row.bounds) and not bounds.low <= value <= bounds.high:
+            unkept.append(f"{flag_for(row, value)} {value}")
+    return unkept

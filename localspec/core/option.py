@@ -1,0 +1,166 @@
+"""Table of options: a dataclass field is a row, its metadata names flags, bounds and help.
+
+    temperature: float = option(0.8, "--temp --temperature", "Sampling temperature.", ...)
+
+The flags of the commands, the schema of pair files, the sampling fields of requests and the checks
+of bounds all come from these rows.
+"""
+
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from localspec.core.errors import UsageError
+
+_Number = TypeVar("_Number", int, float)
+AUTO = "auto"  # as a value that was given: decide as if nothing had been given
+DRAFTING = "Drafting"  # a panel of the help, as all that is named `panel`
+
+
+class Bounds(NamedTuple, Generic[_Number]):
+    """The least and the largest value of a number."""
+
+    low: _Number
+    high: _Number
+
+
+class DraftFlag(NamedTuple):
+    """The flag that sets the field for the draft; spellings are parted by blanks."""
+
+    flags: str
+    help: str
+    kept: bool = False
+    takes_words: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option.
+
+    ``flags`` are its spellings, first the one that messages name; a row without any is an
+    argument, and one without help text has only bounds. ``hidden_flag`` is an older spelling, which
+    help leaves out. ``everyday`` options are in the short help. ``words`` map words that stand for
+    values, ``parse`` reads the text of any other value and raises ValueError.
+
+    ``bounds`` are those of the value; ``asked`` are wider ones of what users may write for it.
+    ``kept``: a pair's file may hold it. ``request``: a request of the server may hold it, within
+    narrower bounds if there are any. ``gguf_key`` below `general.sampling.` recommends it.
+    ``llama_cpp`` says whether llama.cpp has a flag of the first spelling.
+
+    ``name``, ``default`` and the rest come from the field: ``item`` is the type of the value, or of
+    each of ``many`` values; ``choices`` are the words that a Literal allows.
+    """
+
+    flags: tuple[str, ...] = ()
+    help: str = ""
+    panel: str | None = None
+    metavar: str | None = None
+    bounds: Bounds[Any] | None = None
+    asked: Bounds[Any] | None = None
+    words: Mapping[str, object] = field(default_factory=dict)
+    parse: Callable[[str], Any] | None = None
+    hidden_flag: str | None = None
+    envvar: str | None = None
+    everyday: bool = False
+    kept: bool = False
+    request: bool | Bounds[Any] = False
+    gguf_key: str | None = None
+    llama_cpp: bool = True
+    draft: DraftFlag | None = None
+    name: str = ""
+    default: Any = None
+    item: Any = str
+    many: bool | None = None
+    choices: tuple[str, ...] = ()
+
+    @property
+    def help_text(self) -> str:
+        """The help with the default, where there is one that the help does not name."""
+        if "Default" in self.help or self.default is None or isinstance(self.default, bool | tuple):
+            return self.help
+        value = f"{self.default:g}" if isinstance(self.default, float) else self.default
+        return f"{self.help} Default: {value}."
+
+    def require(self, value: Any) -> None:
+        """Raise UsageError for a number outside the bounds, or a word that is no choice."""
+        title = self.name.replace("_", "-")
+        hint = "" if self.default is None else f"The default is {self.default}."
+        if self.choices and value is not None and value not in self.choices:
+            raise UsageError(f"{title} {value!r} is none of: {', '.join(self.choices)}.", hint)
+        if self.bounds is None or value is None or value in self.words.values():
+            return
+        low, high = self.bounds
+        if not low <= value <= high:  # also for NaN
+            raise UsageError(f"{title} is {value}, expected a value from {low} to {high}.", hint)
+
+
+def option(default: Any, flags: str = "", text: str = "", **row: Any) -> Any:
+    """A field of a dataclass with its row: spellings parted by blanks, the text of the help."""
+    made = Option(flags=tuple(flags.split()), help=text, default=default, **row)
+    return field(default=default, metadata={"option": made})
+
+
+def options(*groups: Any) -> dict[str, Option]:
+    """The rows of dataclasses by name, each followed by that of the draft's flag, if any."""
+    return _options(*groups)
+
+
+@cache
+def _options(*groups: Any) -> dict[str, Option]:
+    rows: dict[str, Option] = {}
+    for group in groups:
+        hints = get_type_hints(group)
+        for each in fields(group):
+            if (row := each.metadata.get("option")) is None:
+                continue
+            row = _typed(replace(row, name=each.name), hints[each.name])
+            rows[row.name] = row
+            if row.draft is not None:
+                rows[f"draft_{row.name}"] = _draft_row(row, row.draft)
+    return rows
+
+
+def _typed(row: Option, hint: Any) -> Option:
+    """The row with what the type of its field says."""
+    is_union = get_origin(hint) in (Union, types.UnionType)
+    kinds = [kind for kind in (get_args(hint) if is_union else [hint]) if kind is not type(None)]
+    literals = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+    others = [kind for kind in kinds if get_origin(kind) is not Literal]
+    if not others:
+        return replace(row, choices=tuple(literals))
+    words = {word: word for word in literals} | dict(row.words)
+    many = get_origin(others[0]) is tuple if row.many is None else row.many
+    return replace(row, words=words, many=many, item=get_args(others[0])[0] if many else others[0])
+
+
+def _draft_row(row: Option, draft: DraftFlag) -> Option:
+    return replace(
+        row,
+        name=f"draft_{row.name}",
+        flags=tuple(draft.flags.split()),
+        help=draft.help,
+        kept=draft.kept,
+        words=row.words if draft.takes_words else {},
+        default=() if row.many else None,
+        panel=DRAFTING,
+        everyday=False,
+        draft=None,
+    )
+
+
+def require_bounds(checked: object) -> None:
+    """Raise UsageError for a field of a dataclass that is outside its bounds."""
+    for row in options(type(checked)).values():
+        row.require(getattr(checked, row.name, None))
