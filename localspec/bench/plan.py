@@ -83,7 +83,9 @@ def widest_pass(length: DraftTokens) -> int:
     return 1 + max(1, longest(length))
 
 
-def require_room(engine: Engine, tasks: Mapping[str, Sequence[PromptIds]], plan: BenchPlan) -> None:
+def require_prompts_fit(
+    engine: Engine, tasks: Mapping[str, Sequence[PromptIds]], plan: BenchPlan
+) -> None:
     """Raise PromptTooLong when a prompt, its answer and a widened pass exceed the context."""
     longest_prompt = max(len(prompt) for group in tasks.values() for prompt in group)
     needed = plan.needed_ctx(longest_prompt, plan.width)

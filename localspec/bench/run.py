@@ -10,7 +10,7 @@ from typing import TypeVar
 from localspec.bench.comparison import Comparison
 from localspec.bench.equality import Audit, Difference, DifferenceFinder, audit_answers
 from localspec.bench.figures import Side
-from localspec.bench.plan import BenchPlan, PromptIds, Variant, require_room
+from localspec.bench.plan import BenchPlan, PromptIds, Variant, require_prompts_fit
 from localspec.chat.answer import Answer
 from localspec.core.errors import LocalspecError
 from localspec.engine.engine import Engine
@@ -37,7 +37,7 @@ def run_bench(
     or a LocalspecError ends the measurement: the prompts that are complete by then are yielded as
     a comparison, then it is raised.
     """
-    require_room(engine, tasks, plan)
+    require_prompts_fit(engine, tasks, plan)
     variants = [Variant(str(length), engine, plan, length) for length in plan.lengths]
     _warm_up(variants, next(iter(tasks.values()))[0])
     for task, prompts in tasks.items():

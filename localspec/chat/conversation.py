@@ -9,7 +9,7 @@ from typing import Protocol
 from localspec.chat.answer import Answer, Piece, collect
 from localspec.chat.message import Message, assistant_turn
 from localspec.chat.stats import GenerationStats
-from localspec.chat.window import fit, require_room, visible
+from localspec.chat.window import fit, require_prompt_fits, visible
 from localspec.core.errors import LocalspecError
 from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
@@ -122,7 +122,7 @@ class Chat:
 
         oldest = fit(turns, self.oldest, lambda i: len(encode(i)), n_ctx, self.options.max_tokens)
         prompt = encode(oldest)
-        require_room(len(prompt), n_ctx)
+        require_prompt_fits(len(prompt), n_ctx)
         if left_out := unseen(turns[self.oldest : oldest]):
             self.ui.say(f"The context of {n_ctx} tokens is full. {left_out}")
         return oldest, prompt

@@ -47,7 +47,7 @@ def answer_room(n_ctx: int, max_tokens: int | None) -> int:
     return quarter if max_tokens is None or max_tokens < 0 else min(max_tokens, quarter)
 
 
-def require_room(n_prompt: int, n_ctx: int) -> None:
+def require_prompt_fits(n_prompt: int, n_ctx: int) -> None:
     """Raise PromptTooLong where a context of ``n_ctx`` tokens leaves no room for an answer."""
     if n_prompt == 0:
         raise PromptTooLong("The prompt is empty.", "Give some text to continue.")

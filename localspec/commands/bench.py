@@ -146,12 +146,12 @@ def _run(
     verbose: bool,
 ) -> "tuple[list[Comparison], BaseException | None]":
     """Measure and show it; the report is saved whatever ends it early, which is returned too."""
-    from localspec.bench.plan import require_room
+    from localspec.bench.plan import require_prompts_fit
     from localspec.bench.report import memory_use
     from localspec.display.bench import Scoreboard
 
     ids = _encode_prompts(engine, groups)
-    require_room(engine, ids, plan)
+    require_prompts_fit(engine, ids, plan)
     board = Scoreboard(console.make_console(as_json), [*groups, "all"])
     found, problem = _measure(engine, ids, plan, report, board)
     with held_interrupt():  # a second Ctrl-C must not lose what the first one left

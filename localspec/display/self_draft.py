@@ -10,7 +10,7 @@ from localspec.metadata.draft_kind import n_layers
 from localspec.self_draft.selection import Selection
 from localspec.self_draft.store import StoredDraft
 from localspec.self_draft.trial import Trial
-from localspec.self_draft.verdict import Verdict
+from localspec.self_draft.verdict import DraftVerdict
 
 _COLUMNS = ("draft", "size", "agrees", "step", "predicted")
 _TEXT = {
@@ -64,7 +64,7 @@ def _cells(trial: Trial, layers: int) -> tuple[str, ...]:
     )
 
 
-def _verdict(best: str, verdict: Verdict | None) -> str:
+def _verdict(best: str, verdict: DraftVerdict | None) -> str:
     if verdict is None:
         return f"The best found: {best}. Stopped: whether it pays was not measured."
     outcome = "It pays" if verdict.pays else "It does NOT pay"

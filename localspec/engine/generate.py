@@ -8,7 +8,7 @@ from typing import Protocol
 
 from localspec.chat.answer import Origin, Piece, TextPart
 from localspec.chat.stats import GenerationStats
-from localspec.chat.window import require_room
+from localspec.chat.window import require_prompt_fits
 from localspec.core.errors import UsageError
 from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams, require_fixed_length
@@ -117,7 +117,7 @@ def stream_generate(
     ``max_tokens`` or ``logprobs`` out of bounds and for a grammar where tools are offered,
     GrammarError for a bad grammar or where it allows no token.
     """
-    require_room(len(prompt), engine.target.n_ctx)
+    require_prompt_fits(len(prompt), engine.target.n_ctx)
     most = _most_tokens(options.max_tokens, engine.target.n_ctx)
     reading, grammar = _reading(engine, prompt, options.grammar)
     constraint = None

@@ -61,7 +61,7 @@ def split_pair(facts: PairFacts, *, pipeline: bool) -> Split:
             "Give fewer --gpus or --machines.",
         )
     split = _measure(facts, tensor, stages)
-    _require_room(split, cluster)
+    _require_gpu_room(split, cluster)
     return split
 
 
@@ -114,7 +114,7 @@ def _kv_heads(header: ModelHeader) -> int:
     return found if isinstance(found, int) and found > 0 else header.head_count or 1
 
 
-def _require_room(split: Split, cluster: Cluster) -> None:
+def _require_gpu_room(split: Split, cluster: Cluster) -> None:
     if cluster.gpu_memory is None or split.per_gpu <= _USABLE * cluster.gpu_memory:
         return
     gpus = split.tensor * split.pipeline

@@ -19,7 +19,7 @@ from localspec.self_draft.recipe import KEEP, Recipe
 from localspec.self_draft.search import COUNT_BUDGET, Progress, Search, proposals
 from localspec.self_draft.trial import Trials, questions, record
 from localspec.self_draft.trim import require_trimmable
-from localspec.self_draft.verdict import Verdict, judge
+from localspec.self_draft.verdict import DraftVerdict, judge
 
 SEARCH_BUDGET, VERDICT_BUDGET = 240.0, 120.0  # seconds
 _RECORD_SHARE = 1 / 6  # of the search, for the target's own answers
@@ -56,7 +56,7 @@ class Selection:
     target: ModelHeader
     source: ModelHeader
     search: Search
-    verdict: Verdict | None
+    verdict: DraftVerdict | None
 
     @property
     def recipe(self) -> Recipe:
@@ -155,7 +155,7 @@ def _judged(
     trials: Trials,
     search: Search,
     on_progress: Progress,
-) -> Verdict | None:
+) -> DraftVerdict | None:
     """The verdict; None where Ctrl-C ended its measurement."""
     label = "measuring the best"
     on_progress(label, 0, 1)

@@ -24,7 +24,7 @@ from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.llama import llama_library
 from localspec.metadata.header import ModelHeader
 from localspec.self_draft.recipe import Recipe
-from localspec.self_draft.verdict import Verdict
+from localspec.self_draft.verdict import DraftVerdict
 
 FORMAT = 1  # raise it when a key changes its name or meaning
 _MAX_BYTES = 2**16
@@ -42,7 +42,7 @@ class StoredDraft:
 
     path: Path | None
     recipe: Recipe
-    verdict: Verdict | None
+    verdict: DraftVerdict | None
 
 
 def folder() -> Path:
@@ -83,7 +83,7 @@ def find(target: ModelHeader) -> StoredDraft | None:
 
 
 def store_draft(
-    target: ModelHeader, recipe: Recipe, draft: Path, verdict: Verdict | None
+    target: ModelHeader, recipe: Recipe, draft: Path, verdict: DraftVerdict | None
 ) -> StoredDraft:
     """Move the file of a draft into the store, unless it does not pay, and save its verdict.
 
@@ -120,7 +120,7 @@ def _read(target: ModelHeader, path: Path) -> StoredDraft:
     if document["format"] != FORMAT or document["machine"] != _machine():
         raise ValueError("it is of another version or machine")
     recipe = _recipe(target, document["recipe"])
-    verdict = None if document["verdict"] is None else Verdict.from_json(document["verdict"])
+    verdict = None if document["verdict"] is None else DraftVerdict.from_json(document["verdict"])
     if verdict is not None and not verdict.pays:
         return StoredDraft(None, recipe, verdict)  # whichever file there may be
     draft = _file(path, recipe)

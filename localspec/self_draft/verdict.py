@@ -21,7 +21,7 @@ _HARDLY = 1.05  # times plain speed: a ceiling below it leaves nothing to win
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DraftVerdict:
     """What was measured with ``auto``: the self-draft and prompt lookup together.
 
     Speedups are over plain decoding, ``over_lookup`` is over prompt lookup alone; intervals are of
@@ -78,7 +78,7 @@ class Verdict:
         return {"pays": self.pays, **asdict(self), "reason": self.reason}
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> "Verdict":
+    def from_json(cls, document: Mapping[str, Any]) -> "DraftVerdict":
         """Parse what `as_json` gave; raises ValueError, LookupError or TypeError for others."""
         given = {each.name: document[each.name] for each in fields(cls)}
         for name, value in given.items():
@@ -101,7 +101,7 @@ def judge(
     *,
     budget: float,
     on_answer: Callable[[int, int], None] = lambda done, total: None,
-) -> Verdict:
+) -> DraftVerdict:
     """Measure plain, prompt lookup alone, and auto with the draft, in turn, on as many prompts.
 
     As many as the seconds of ``budget`` allow by the costs of passes, ``verify`` (of 1, 2, ...
@@ -135,7 +135,7 @@ def _affordable(
     return dict(islice(asked.items(), most)), repeats
 
 
-def _verdict(lookup: Comparison, drafted: Comparison, memory: int, most: float) -> Verdict:
+def _verdict(lookup: Comparison, drafted: Comparison, memory: int, most: float) -> DraftVerdict:
     looping = {*lookup.looping(), *drafted.looping()}
     used = [i for i, name in enumerate(drafted.names) if name not in looping]
     used = used or list(range(len(drafted.names)))  # better than nothing
@@ -143,7 +143,7 @@ def _verdict(lookup: Comparison, drafted: Comparison, memory: int, most: float) 
     text = drafted.figures(drafted.names)[1].text
     figures = side_figures(ours, plain, used, text)
     spent, spent_alone = ours.spent(used), theirs.spent(used)
-    return Verdict(
+    return DraftVerdict(
         speedup=figures.speedup,
         speedup_interval=figures.speedup_interval,
         lookup_speedup=side_figures(theirs, plain, used, text).speedup,

@@ -16,7 +16,7 @@ from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import search, selection, store, verdict
 from localspec.self_draft.make import make_draft
 from localspec.self_draft.recipe import Recipe
-from localspec.self_draft.verdict import Verdict
+from localspec.self_draft.verdict import DraftVerdict
 from tests.support.command import HELLO, Command
 from tests.support.self_drafts import LOSES, PAYS
 
@@ -32,7 +32,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def judged(monkeypatch: pytest.MonkeyPatch) -> Verdict:
+def judged(monkeypatch: pytest.MonkeyPatch) -> DraftVerdict:
     """The verdict that is always found, whatever this machine measures."""
     monkeypatch.setattr(selection, "judge", lambda *arguments, **more: PAYS)
     return PAYS
@@ -43,7 +43,7 @@ def loses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(selection, "judge", lambda *arguments, **more: LOSES)
 
 
-def keep(target: Path, found: Verdict | None) -> store.StoredDraft:
+def keep(target: Path, found: DraftVerdict | None) -> store.StoredDraft:
     """Put a draft of a target into the store."""
     with store.work_folder() as folder:
         draft = folder / "draft.gguf"
@@ -75,7 +75,7 @@ def test_json_tells_all_that_was_found(localspec: Command, silent_target: Path) 
 
 
 def test_a_table_and_the_verdict(
-    localspec: Command, silent_target: Path, tmp_path: Path, judged: Verdict
+    localspec: Command, silent_target: Path, tmp_path: Path, judged: DraftVerdict
 ) -> None:
     output = tmp_path / "draft.gguf"
     flags = ("--layers", "3", "--type", "q4_0", "-t", "1", "-o", output)
@@ -117,9 +117,9 @@ def test_what_was_kept_stays_unless_more_is_known(
 ) -> None:
     """An attempt at one draft tells nothing of others."""
     make = ("draft", "make", silent_target, "--type", "keep", "-t", "1", "--layers")
-    found: list[Verdict | None] = [LOSES]
+    found: list[DraftVerdict | None] = [LOSES]
 
-    def judge(*arguments: object, **more: object) -> Verdict:
+    def judge(*arguments: object, **more: object) -> DraftVerdict:
         if found[0] is None:
             raise KeyboardInterrupt
         return found[0]
@@ -204,7 +204,7 @@ def test_a_draft_with_fewer_output_rows(
 def test_ctrl_c_keeps_what_there_is_and_says_so(
     localspec: Command, silent_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def judge(*arguments: object, **more: object) -> Verdict:
+    def judge(*arguments: object, **more: object) -> DraftVerdict:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(selection, "judge", judge)

@@ -11,7 +11,7 @@ import pytest
 from localspec.engine.engine import Engine
 from localspec.self_draft import verdict as module
 from localspec.self_draft.trial import ANSWER_TOKENS
-from localspec.self_draft.verdict import Verdict, judge
+from localspec.self_draft.verdict import DraftVerdict, judge
 from tests.support.real_pair import TinyFiles, options
 from tests.support.self_drafts import LOSES, PAYS
 
@@ -37,10 +37,10 @@ def test_the_reason_is_what_would_have_to_change() -> None:
 
 
 @pytest.mark.parametrize("one", [PAYS, LOSES, replace(PAYS, speedup_interval=None)])
-def test_json_gives_it_back(one: Verdict) -> None:
+def test_json_gives_it_back(one: DraftVerdict) -> None:
     document = json.loads(json.dumps(one.as_json()))
     assert document["pays"] is one.pays
-    assert Verdict.from_json(document) == one
+    assert DraftVerdict.from_json(document) == one
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_json_gives_it_back(one: Verdict) -> None:
 def test_other_json_is_refused(change: dict[str, Any]) -> None:
     document = json.loads(json.dumps(PAYS.as_json())) | change
     with pytest.raises((ValueError, LookupError, TypeError)):
-        Verdict.from_json(document)
+        DraftVerdict.from_json(document)
 
 
 @pytest.mark.llama

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from localspec.self_draft.verdict import Verdict
+from localspec.self_draft.verdict import DraftVerdict
 from tests.support.layers import silenced
 from tests.support.tiny_models import write_tiny_model
 
 SILENT = (2, 4, 5)  # of six layers
 
-PAYS = Verdict(
+PAYS = DraftVerdict(
     speedup=1.5,
     speedup_interval=(1.4, 1.6),
     lookup_speedup=1.1,

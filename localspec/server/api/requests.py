@@ -14,7 +14,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from localspec.chat.window import require_room
+from localspec.chat.window import require_prompt_fits
 from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.core.errors import UsageError
 from localspec.core.generate_options import GenerateOptions
@@ -195,7 +195,7 @@ class AnswerRequest(SamplingFields):
             )
         options = self._options(service, grammar)
         for prompt in prompts:
-            require_room(len(prompt), service.engine.target.n_ctx)
+            require_prompt_fits(len(prompt), service.engine.target.n_ctx)
         first = service.seed(self.seed)
         samplings = [replace(options.sampling, seed=(first + i) % (MAX_SEED + 1)) for i in range(n)]
         requests = [

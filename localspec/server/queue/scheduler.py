@@ -66,7 +66,7 @@ class Scheduler:
         """
         jobs = [Job(request, self._withdraw) for request in requests]
         with self._lock:
-            self._require_room(len(jobs))
+            self._require_queue_room(len(jobs))
             self._waiting.extend(jobs)
             self._assign()
             for job in jobs:
@@ -137,7 +137,7 @@ class Scheduler:
             job.begin()
             worker.take(job)
 
-    def _require_room(self, requested: int) -> None:
+    def _require_queue_room(self, requested: int) -> None:
         most = self._limits.waiting + len(self._workers)
         if self._closing:
             raise Closing
