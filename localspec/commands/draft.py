@@ -106,7 +106,7 @@ def _wish(
     if draft is not None:
         if vocab is None or output is None or layers is not None or kind is not None:
             raise UsageError(
-                "--draft names a model that loses output rows, and nothing else of it changes.",
+                "--draft only trims the vocabulary of a draft that exists.",
                 "Give --vocab N and --output FILE with it, and no --layers or --type.",
             )
     return SelfDraftOptions(layers or None, kind, vocab, draft)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, get_args
 
 from localspec.chat.answer import Origin, Piece, TextPart
 from localspec.chat.stats import GenerationStats
@@ -342,7 +342,7 @@ def _held(stream: TextStream) -> tuple[TextPart, ...]:
     return tuple([TextPart(text, "plain", reasoning) for text, reasoning in stream.held])
 
 
-_ORIGINS: Mapping[str, Origin] = {each: each for each in ("lookup", "history", "forced")}
+_ORIGINS: Mapping[str, Origin] = {each: each for each in get_args(Origin)}
 
 
 def _origin(outcome: Round, i: int) -> Origin:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from localspec.core.errors import IncompatiblePair
-from localspec.core.sampling_params import sampling_fields
+from localspec.core.option import options
+from localspec.core.sampling_params import SamplingParams, sampling_fields
 
 if TYPE_CHECKING:  # the command line imports this
     from localspec.metadata.draft_kind import DraftKind
@@ -67,8 +68,8 @@ _LLAMA_SETTINGS = {
     "draft_cache_type_v": "-ctvd",
 }
 _LLAMA_SAMPLING = {
-    name: "--" + name.replace("_", "-") for name in sampling_fields() if name != "acceptance"
-} | {"temperature": "--temp", "dry_sequence_breakers": "--dry-sequence-breaker"}
+    name: row.flags[0] for name, row in options(SamplingParams).items() if row.llama_cpp
+}
 
 # common/common.cpp and the help of ik_llama.cpp's llama-server, read in November 2026. The length
 # stands in its --spec-type; --dry-sequence-breaker takes each character of a text as one.

@@ -199,7 +199,7 @@ def cached(model: RemoteModel, file: RemoteFile) -> Path | None:
 def _require_network(what: str) -> None:
     if offline():
         raise HubProblem(
-            f"{one_line(what)} cannot be looked up: HF_HUB_OFFLINE forbids to ask the Hub.",
+            f"{one_line(what)} cannot be looked up: HF_HUB_OFFLINE is set.",
             "Give a file on this disk, or unset HF_HUB_OFFLINE.",
         )
 

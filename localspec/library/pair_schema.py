@@ -3,7 +3,7 @@
     target = "/models/big-Q4_K_M.gguf"          # or a Hub reference
     draft = "hf:org/small-GGUF/small-Q8_0.gguf" # or "mtp", heads of the target's own
 
-    [settings]                                  # as `core.config` names them
+    [settings]                                  # options with ``kept=True``, and draft_tokens
     draft_tokens = 4
 
     [[files]]                                   # local files as they were when the pair was added

@@ -106,9 +106,10 @@ class LlamaModel:
 
     @property
     def gives_prompt_row(self) -> bool:
-        """Where tokens are forgotten at no cost, unless rounding must not depend on the width.
+        """Whether the prompt's last chunk may include its last token.
 
-        Nor where a file stores the state (``keeps_prompts``): a sliding window that ends behind the
+        It may where rollback is free and the width of a pass need not be fixed, but not where a
+        file stores the state (``keeps_prompts``): a sliding window that ends behind the
         prompt's last token cannot return to it.
         """
         trims = self.rollback.name == Trim.name

@@ -41,7 +41,11 @@ class Candidate(NamedTuple):
 
 
 class Lookup(Protocol):
-    """A source of candidates without a model."""
+    """A source of candidates without a model.
+
+    A new one is chosen in `engine.generate`, named in `chat.answer.Origin`, and shown by
+    `display.pieces` and the server's page.
+    """
 
     def update(self, context: list[int]) -> None:
         """Index this text; the same list may only grow."""

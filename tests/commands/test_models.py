@@ -660,7 +660,7 @@ def test_what_cannot_be_parsed(localspec: Command, subtests: pytest.Subtests) ->
 
 
 OBSTACLES: list[tuple[dict[str, str], str, str]] = [
-    ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE forbids to ask the Hub", "unset HF_HUB_OFFLINE"),
+    ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE"),
     ({"HF_TOKEN": "hf_bad"}, "refuses your access token", "HF_TOKEN"),
     ({"HF_ENDPOINT": NOBODY}, f"The Hub at {NOBODY} cannot be reached", "HF_ENDPOINT"),
     ({"HF_ENDPOINT": "nonsense"}, "'nonsense' is no address of a Hub", "HF_ENDPOINT"),

@@ -106,7 +106,8 @@ def test_every_flag_is_one_of_llama_cpp(facts: Facts) -> None:
     text = export_pair("llama-server", facts(settings=everything, sampling=everything)).text
     used = set(re.findall(r"^  (--?[a-z-]+)", text, re.MULTILINE))
     assert len(used) > 30 and used <= known
-    assert set(DIALECTS["llama-server"].sampling) == set(sampling_fields()) - {"acceptance"}
+    assert "acceptance" not in DIALECTS["llama-server"].sampling
+    assert set(DIALECTS["llama-server"].sampling.values()) <= used
 
 
 def test_names_cannot_leave_their_comment(facts: Facts, tmp_path: Path) -> None:

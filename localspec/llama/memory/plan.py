@@ -198,7 +198,7 @@ def _leaves_room(chosen: MemoryPlan, free: FreeMemory) -> bool:
 
 
 def _runs(chosen: MemoryPlan, free: FreeMemory) -> bool:
-    """Whether what cannot be read again from the disk fits."""
+    """Whether caches and buffers fit; mapped weights may be paged in from the disk."""
     working = chosen.in_ram - chosen.weights_in_ram
     return chosen.on_gpu <= sum(free.devices) and (free.ram is None or working <= free.ram)
 

@@ -225,7 +225,7 @@ def _answer() -> None:
 
 
 def _bound_memory() -> None:
-    """Let this process fail rather than take the memory that models need, where that is possible.
+    """Limit this process's memory, so that it fails rather than take RAM from the models.
 
     Drivers of GPUs reserve addresses far beyond the memory they use, so there it stays unbound.
     """

@@ -50,7 +50,7 @@ class TrimmedModel(LlamaModel):
         return EmbeddingBatch(self._llama, self.weights.handle, rows, self.options.batch_size)
 
     def by_id(self, rows: Logits) -> Logits:
-        """The same in the target's ids: a buffer of which no other columns ever change."""
+        """The logits by the target's ids, in a reused buffer; -inf for ids the draft lacks."""
         if len(rows) > len(self._spread):
             self._spread = np.full((len(rows), self._trimmed.size), -np.inf, np.float32)
         spread = self._spread[: len(rows)]

@@ -167,7 +167,7 @@ class Valuation:
         return wider + (1 if self._block else drafted) * self._step(past)
 
     def counted_seconds(self, outcome: Round, drafting: float) -> float:
-        """Seconds of a round for the loss budget, without what drafting less would not save.
+        """Seconds of a round charged to the loss budget: those that a shorter draft would save.
 
         ``drafting`` is the draft model's time; the controller's is not counted. Plain and mixed
         passes count at their usual cost, and others are bounded, as they may have been held up by
