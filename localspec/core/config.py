@@ -254,7 +254,7 @@ class LoadOptions:
         "Most tokens that llama.cpp computes at once; more take more memory.",
         bounds=BATCH,
     )
-    mlock: bool = _loading(False, "--mlock", "Lock the models in RAM.")
+    mlock: bool = _loading(False, "--mlock", "Lock the models in RAM.", profile=False)
     mmap: bool = _loading(
         True, "--no-mmap", "Read the models into memory instead of mapping their files."
     )
@@ -359,7 +359,10 @@ class LoadOptions:
         parse=parse_rpc_servers,
     )
     trust_rpc_network: bool = _devices(
-        False, "--trust-rpc-network", "Allow --rpc addresses outside private networks."
+        False,
+        "--trust-rpc-network",
+        "Allow --rpc addresses outside private networks.",
+        profile=False,
     )
     rope: RopeOptions = RopeOptions()
     loras: tuple[Lora, ...] = _adapting(

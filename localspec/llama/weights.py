@@ -11,6 +11,7 @@ from typing import Any
 from localspec.core.config import LoadOptions
 from localspec.core.errors import EngineError
 from localspec.core.interrupt import held_interrupt
+from localspec.core.option import options
 from localspec.llama import llama_library
 from localspec.llama.memory.estimate import tensor_bytes
 from localspec.llama.memory.use import MemoryUse, read_buffers
@@ -21,10 +22,6 @@ _WITHOUT_HEADS = (
     "A part of its prediction heads may be missing: run without them, --draft off, or see the "
     "whole log with --verbose."
 )
-_PLAIN_SETTINGS = (
-    "device gpu_layers cpu_moe_layers main_gpu split_mode parallel mmap batch_size ubatch_size "
-    "cache_type_k cache_type_v exact"
-).split()
 _OVERRIDE = re.compile(r"Using metadata override \( *\w+\) '(.+)' =")
 
 
@@ -93,23 +90,24 @@ class Weights:
 
     def settings(self, n_ctx: int, threads: int) -> dict[str, object]:
         """Which file is loaded, and how it is run, as plain data."""
-        header, options = self.header, self.options
-        return {
+        header, load = self.header, self.options
+        values = {
+            name: getattr(load, name)
+            for name, row in options(LoadOptions).items()
+            if row.profile and hasattr(load, name)
+        }
+        return values | {
             "file": str(header.path),
             "name": header.name,
             "parameters": header.parameters,
             "quantization": header.quantization,
-            "override_tensors": list(options.override_tensors),
-            "tensor_split": list(options.tensor_split),
-            "rpc": [str(server) for server in options.rpc],
-            "rope": {k: v for k, v in asdict(options.rope).items() if v is not None},
-            "lora": [{"file": str(path), "scale": scale} for path, scale in options.loras],
-            "override_kv": dict(options.override_kv),
+            "rpc": [str(server) for server in load.rpc],
+            "rope": {k: v for k, v in asdict(load.rope).items() if v is not None},
+            "loras": [{"file": str(path), "scale": scale} for path, scale in load.loras],
+            "override_kv": dict(load.override_kv),
             "ctx_size": n_ctx,
             "threads": threads,
-            "threads_batch": options.threads_batch or threads,
-            "flash_attn": options.flash_attention,
-            **{name: getattr(options, name) for name in _PLAIN_SETTINGS},
+            "threads_batch": load.threads_batch or threads,
             "llama_cpp_python": llama_library.build().bindings,
         }
 

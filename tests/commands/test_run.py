@@ -449,7 +449,7 @@ def test_what_looks_like_a_flag_may_be_a_value(run: Command) -> None:
 
 def test_flash_attention_alone_is_on(run: Command, localspec: Command) -> None:
     done = run("-fa", HELLO, "--json")
-    assert json.loads(done.out)["settings"]["target"]["flash_attn"] == "on"
+    assert json.loads(done.out)["settings"]["target"]["flash_attention"] == "on"
 
 
 def test_what_was_given_is_in_the_document(run: Command) -> None:

@@ -268,7 +268,9 @@ class AnswerRequest(SamplingFields):
             form = self.response_format
             if warnings and isinstance(form, JsonSchemaFormat) and form.json_schema.strict:
                 raise BadRequest(
-                    f"Not enforced: {warnings[0]}", "Remove this keyword from the schema, or set strict to false.", param=name
+                    f"Not enforced: {warnings[0]}",
+                    "Remove this keyword from the schema, or set strict to false.",
+                    param=name,
                 )
             return grammar, [f"Not enforced: {warning}" for warning in warnings]
         return None, []

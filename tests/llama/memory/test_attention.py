@@ -121,7 +121,7 @@ def test_scores_of_a_long_context_are_computed_in_smaller_batches(header: ModelH
 def test_a_context_says_what_it_uses(tiny: TinyFiles, ctx_size: int) -> None:
     model = load_model(tiny.target, ctx_size=ctx_size)
     model.close()
-    assert model.settings()["flash_attn"] == ("on" if ctx_size <= 512 else "off")
+    assert model.settings()["flash_attention"] == ("on" if ctx_size <= 512 else "off")
 
 
 @pytest.mark.llama
