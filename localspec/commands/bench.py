@@ -123,7 +123,7 @@ def _plan(
     sides = tuple(dict.fromkeys(usable_length(engine, each, request) for each in lengths))
     if measuring.audit and not params.seed_decides:
         raise UsageError(
-            "--audit needs a text that the seed alone decides; with rejection the draft decides too.",
+            "--audit needs a text that the seed alone decides, unlike that of rejection.",
             "Use --acceptance coupled or match, or leave --audit out.",
         )
     return BenchPlan(

@@ -91,12 +91,7 @@ class Weights:
     def settings(self, n_ctx: int, threads: int) -> dict[str, object]:
         """Which file is loaded, and how it is run, as plain data."""
         header, load = self.header, self.options
-        values = {
-            name: getattr(load, name)
-            for name, row in options(LoadOptions).items()
-            if row.profile and hasattr(load, name)
-        }
-        return values | {
+        settings: dict[str, object] = {
             "file": str(header.path),
             "name": header.name,
             "parameters": header.parameters,
@@ -110,6 +105,10 @@ class Weights:
             "threads_batch": load.threads_batch or threads,
             "llama_cpp_python": llama_library.build().bindings,
         }
+        for name, row in options(LoadOptions).items():
+            if row.profile and hasattr(load, name):
+                settings.setdefault(name, getattr(load, name))
+        return settings
 
     def close(self) -> None:
         """Free the model, after its contexts; harmless when called twice."""
