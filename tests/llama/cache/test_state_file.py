@@ -164,7 +164,7 @@ def test_a_header_without_end_is_not_read(model: LlamaModel, kept: Path) -> None
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [({"cache_type_k": "q8_0"}, "cache_type_k f16, not q8_0"), ({"exact": True}, "exact False"),
-     ({"flash_attention": "off"}, "flash_attention on, not off"), ({"ctx_size": 50}, "no more than")],
+     ({"flash_attention": "off"}, "flash_attention on, not"), ({"ctx_size": 50}, "no more than")],
 )  # fmt: skip
 def test_other_settings(
     tiny: TinyFiles, kept: Path, changes: dict[str, object], reason: str
