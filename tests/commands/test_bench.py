@@ -88,7 +88,7 @@ def test_bench_of_rejection_explains_no_text(bench: Command) -> None:
     assert [row.split()[0] for row in rows] == ["2", "4", "8"] * 3
     assert all(row.endswith("redrawn") for row in rows)
     refused = bench("--acceptance", "rejection", "--temp", "0.8", "--audit")
-    assert refused.code == 2 and "which rejection does not" in refused.sentences
+    assert refused.code == 2 and "unlike that of rejection" in refused.sentences
 
 
 def test_bench_measures_our_own_prompts_greedily(localspec: Command, tiny: TinyFiles) -> None:
