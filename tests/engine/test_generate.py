@@ -322,6 +322,15 @@ def test_without_suffix_the_index_is_left_alone(length: DraftTokens, quirk: floa
         text(engine, prompt_lookup=True)
 
 
+def test_nothing_is_looked_up_for_a_target_that_cannot_roll_back() -> None:
+    engine = ToyEngine(quirk=None)
+    engine.prompt_lookup = object()  # type: ignore[assignment]  # any use of it would fail
+    with pytest.raises(AttributeError):
+        answer(engine, "abcabc", GREEDY, "auto")
+    engine.can_roll_back = False
+    assert answer(engine, "abcabc", GREEDY, "auto")[-1].stats.drafted == 0
+
+
 def test_nothing_behind_a_stop_string_counts_as_drafted() -> None:
     whole = text_of(answer(ToyEngine(seed=3, quirk=0.0), length=9, max_tokens=40))
     stop = whole[10:13]
