@@ -1,6 +1,6 @@
 """Statistics of answers: tokens per second, acceptance, time to the first token."""
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from itertools import zip_longest
 from operator import attrgetter
 from typing import NamedTuple
