@@ -35,5 +35,5 @@ def test_who_asked_for_branches_is_told_why_there_are_none(
 
 def test_branches_of_no_draft_are_answered(run: Command, tiny: TinyFiles) -> None:
     alone = (HELLO, "--prompt-lookup", "on")
-    assert "only a draft model has several candidates" in run(*alone, "--branches", "2").sentences
+    assert "only a draft model proposes several" in run(*alone, "--branches", "2").sentences
     assert "branches" not in run(*alone).sentences
