@@ -95,6 +95,10 @@ class Option:
         value = f"{self.default:g}" if isinstance(self.default, float) else self.default
         return f"{self.help} Default: {value}."
 
+    def is_auto(self, value: object) -> bool:
+        """Whether a value means: decide as if nothing had been given."""
+        return value == AUTO and AUTO in (*self.choices, *self.words.values())
+
     def require(self, value: Any) -> None:
         """Raise UsageError for a number outside the bounds, or a word that is no choice."""
         title = self.name.replace("_", "-")

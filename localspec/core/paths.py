@@ -42,18 +42,18 @@ def models_folder() -> Path:
     chosen = os.environ.get("LOCALSPEC_MODELS")
     if chosen:
         return _expand(chosen)
-    return CHECKOUT / "models" if in_checkout() else system_folder("data") / "localspec" / "models"
+    return CHECKOUT / "models" if in_checkout() else _own_folder("data") / "models"
 
 
 def history_file() -> Path:
     """Where the chat keeps what was typed."""
-    return system_folder("data") / "localspec" / "chat_history"
+    return _own_folder("data") / "chat_history"
 
 
 def cache_folder() -> Path:
     """Where files that can be made again go: LOCALSPEC_CACHE, else the user's cache folder."""
     chosen = os.environ.get("LOCALSPEC_CACHE")
-    return _expand(chosen) if chosen else system_folder("cache") / "localspec"
+    return _expand(chosen) if chosen else _own_folder("cache")
 
 
 def hub_cache_folder() -> Path:
@@ -71,8 +71,8 @@ def folder_from(variable: str) -> Path | None:
 
 
 def home() -> Path:
-    """The user's home folder. Raises FileProblem where it is unknown."""
-    return _expand("~")
+    """The user's home folder; "~", which no folder has, where it is unknown."""
+    return Path(os.path.expanduser("~"))
 
 
 def system_folder(kind: Literal["cache", "data"]) -> Path:
@@ -82,6 +82,10 @@ def system_folder(kind: Literal["cache", "data"]) -> Path:
     if kind == "cache":
         return Path(os.environ.get("XDG_CACHE_HOME") or home() / ".cache")
     return Path(os.environ.get("XDG_DATA_HOME") or home() / ".local" / "share")
+
+
+def _own_folder(kind: Literal["cache", "data"]) -> Path:
+    return _expand(str(system_folder(kind) / "localspec"))
 
 
 def _expand(path: str) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 
 from localspec.core.config import DEFAULT_BATCH, LoadOptions, RopeOptions
 from localspec.core.errors import UsageError
-from localspec.core.option import AUTO, options
+from localspec.core.option import options
 
 Given = Mapping[str, Any]
 
@@ -24,7 +24,8 @@ def pair_load_options(
 
     Raises UsageError for options that contradict each other.
     """
-    given = {name: value for name, value in given.items() if value != AUTO}
+    rows = options(LoadOptions)
+    given = {n: value for n, value in given.items() if n not in rows or not rows[n].is_auto(value)}
     _check_rpc(given)
     loras = (*given.get("loras", ()), *given.get("lora_scaled", ()))
     own = picked(given, LoadOptions) | _batches(given) | {"loras": loras, "rope": _rope(given)}

@@ -1,7 +1,7 @@
 """Rows of the list of pairs: the user's own, then known ones, each with size and presence."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,9 +66,11 @@ def pair_rows(local: Sequence[LocalModel], family: str | None = None) -> list[Pa
 
 def pair_row(name: str, local: Sequence[LocalModel]) -> PairRow:
     """One pair by its name, the user's own first; raises UnknownPair."""
-    pair = user_pairs.find(name)
-    spec = None if user_pairs.spellings(name) else find_pair(name)
-    return _row(pair, spec, local, memory_for_models(total=True))
+    pair, own = user_pairs.find(name), bool(user_pairs.spellings(name))
+    is_bundled = not own and pair.name == user_pairs.BUNDLED
+    spec = None if own or is_bundled else find_pair(name)
+    row = _row(pair, spec, local, memory_for_models(total=True))
+    return replace(row, family="bundled", own=False) if is_bundled else row
 
 
 def _row(

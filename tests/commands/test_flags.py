@@ -217,6 +217,11 @@ def test_layers_as_llama_cpp_names_them(flag: str, text: str, layers: int | None
     assert (target if flag == "-ngl" else draft).gpu_layers == layers
 
 
+def test_auto_is_a_name_where_it_is_no_choice() -> None:
+    target, draft = loaded("-dev", "auto", "-devd", "auto")
+    assert (target.device, draft.device) == ("auto", "auto")  # which no build has: refused later
+
+
 @pytest.mark.parametrize(
     ("arguments", "batches"),
     [
@@ -334,6 +339,7 @@ def test_a_pair_names_what_it_cannot_keep() -> None:
     # Of these, 0 was refused.
     assert kept_settings(given) == {"ctx_size": 0, "draft_gpu_layers": 3, "seed": -1}
     assert unkept_flags(parsed("--suffix", "on", "-m", "a", "--draft", "b", "--temp", "0")) == []
+    assert unkept_flags(parsed("-dev", "auto")) == ["--device"]
 
 
 @pytest.mark.parametrize(

@@ -117,5 +117,18 @@ def test_nothing_is_created(installed: Path, home: Path, monkeypatch: pytest.Mon
     assert list(home.iterdir()) == []
 
 
+def test_without_a_home_only_our_own_folders_are_refused(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # a user without an entry
+    assert paths.models_folder().name == "models"
+    assert paths.system_folder("cache") == Path("~/.cache")  # of other tools: passed over
+    forget(monkeypatch)
+    for folder in (paths.cache_folder, paths.models_folder, paths.history_file):
+        with pytest.raises(FileProblem, match="the home folder is unknown"):
+            folder()
+
+
 def test_this_package_lies_where_it_says() -> None:
     assert (paths.PACKAGE / "cli.py").is_file()

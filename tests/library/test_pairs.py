@@ -114,6 +114,14 @@ def test_one_pair_by_its_name(in_zoo: zoo.Zoo, ours: Path) -> None:
         pair_row("qwen3-1", models_here())
 
 
+def test_the_bundled_pair_is_shown_unless_the_user_has_one_of_its_name(ours: Path) -> None:
+    row = pair_row("Demo", models_here())
+    assert (row.name, row.family, row.own, row.here) == ("demo", "bundled", False, (True, True))
+    user_pairs.add("demo", "/a.gguf", "/b.gguf", {})
+    row = pair_row("Demo", models_here())
+    assert (row.family, row.own, row.target) == ("your own", True, "/a.gguf")
+
+
 def test_a_known_pair_as_json_tells_all_of_it() -> None:
     document = pair_row("qwen2.5-coder-32b", models_here()).as_json()
     assert json.loads(json.dumps(document))["gain"]["standing"] == "unconfirmed"

@@ -54,6 +54,15 @@ def test_a_record_that_is_none_does_no_harm(ours: Path, text: str) -> None:
     assert found("localspec") == ["a.gguf"]
 
 
+def test_without_a_home_our_own_models_are_found(
+    ours: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zoo.put(ours / "a.gguf", MODEL)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # a user without an entry
+    assert [model.name for model in find_models().models] == ["a.gguf"]
+
+
 # Hugging Face and llama.cpp
 
 

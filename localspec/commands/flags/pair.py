@@ -9,7 +9,7 @@ import typer
 from localspec.commands.flags.groups import Given, flag_for
 from localspec.core.config import ROPE_SCALE, LoadOptions, Lora, RopeOptions, parse_lora
 from localspec.core.model_options import ModelOptions, PairOptions
-from localspec.core.option import AUTO, option, options
+from localspec.core.option import option, options
 from localspec.core.sampling_params import SamplingParams
 from localspec.library.pair_options import picked
 
@@ -54,7 +54,7 @@ def kept_settings(given: Given) -> dict[str, object]:
     if lengths.lengths:
         settings["draft_tokens"] = lengths.one_length("auto") or "off"
     for name, value in given.items():
-        if PAIR_ROWS[name].kept and value != AUTO:
+        if PAIR_ROWS[name].kept and not PAIR_ROWS[name].is_auto(value):
             settings[name] = list(value) if isinstance(value, tuple) else value
     return settings
 
@@ -64,7 +64,7 @@ def unkept_flags(given: Given) -> list[str]:
     unkept = []
     for name, value in given.items():
         row = PAIR_ROWS[name]
-        if name in _ELSEWHERE or value in (row.default, AUTO):
+        if name in _ELSEWHERE or value == row.default or row.is_auto(value):
             continue
         if not row.kept:
             unkept.append(flag_for(row, value))

@@ -26,7 +26,7 @@ class PromptFlags:
     """The prompt of one answer, in a chat template or as it is."""
 
     prompt: str | None = option(
-        None, text="Piped text is added below it.", metavar="[PROMPT]", everyday=True
+        None, text="Piped text is added below it.", metavar="PROMPT", everyday=True
     )
     prompt_option: str | None = _prompt(
         None, "--prompt -p", "The prompt, as the argument.", metavar="PROMPT"

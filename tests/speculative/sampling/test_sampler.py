@@ -404,6 +404,13 @@ def test_what_a_token_lacks_to_be_picked(
     assert least == (math.inf if margin is None else pytest.approx(margin, abs=1e-5))
 
 
+def test_a_masked_id_is_never_picked() -> None:
+    logits = np.full(5000, -np.inf, np.float32)
+    logits[[17, 4999]] = 0
+    for params in (SamplingParams(), PLAIN, SamplingParams(temperature=0)):
+        assert {Sampler(params).sample(logits, place, []) for place in range(50)} <= {17, 4999}
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize("shared", [False, True])
 @given(params_strategy, rows, histories, st.integers(1, 3))
