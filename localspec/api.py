@@ -77,7 +77,8 @@ def load(
     answering, sampling = _take(settings, _ANSWER_OPTIONS), _take(settings, sampling_fields())
     _require_empty(settings, {*_LOAD_OPTIONS, *_ANSWER_OPTIONS, *sampling_fields()})
     first, second = pair_load_options(loading, files.target, files.draft)
-    first = replace(first, parallel=parallel, branches=loading.get("branches", "auto"))
+    branches = 1 if second is None else loading.get("branches", "auto")
+    first = replace(first, parallel=parallel, branches=branches)
     if second is not None:
         second = replace(second, load_heads=files.own_heads)
     engine = Engine.load(first, second, lenient=lenient, say=on_note)

@@ -119,7 +119,7 @@ def _length(request: Request, verdict: "PairCheck") -> "DraftLength":
             "Give a number, or leave it out.",
         )
     if asked != "auto":
-        return DraftLength(asked, f"{asked}, as given or kept with the pair", given=True)
+        return DraftLength(asked, f"{asked}, as given or stored with the pair", given=True)
     if not (verdict.target.path.exists() and verdict.draft.path.exists()):
         return DraftLength(
             None, "the engine's default, since only of local files it is known what auto learnt"

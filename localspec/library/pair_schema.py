@@ -149,7 +149,7 @@ def parse_pair(name: str, document: Mapping[str, object]) -> UserPair:
 def as_toml(pair: UserPair) -> str:
     """The text of the pair's file; raises ValueError for text that is no UTF-8."""
     tables: list[tuple[str, Mapping[str, Setting]]] = [
-        ("# A pair of models, kept by localspec.", {"target": pair.target, "draft": pair.draft})
+        ("# A pair of models, stored by localspec.", {"target": pair.target, "draft": pair.draft})
     ]
     if pair.settings:
         tables.append(("\n[settings]", pair.settings))
