@@ -15,17 +15,20 @@ from localspec.chat.answer import Answer, Piece, collect
 from localspec.core.config import DraftTokens, LoadOptions, RopeOptions
 from localspec.core.errors import IncompatiblePair, UsageError
 from localspec.core.generate_options import GenerateOptions
-from localspec.core.model_options import choose_draft, parse_draft_tokens
+from localspec.core.model_options import DraftOptions, choose_draft, parse_draft_tokens
 from localspec.core.option import options
 from localspec.core.sampling_choice import choose_sampling
-from localspec.core.sampling_params import sampling_fields
+from localspec.core.sampling_params import (
+    default_length,
+    require_fixed_length,
+    sampling_fields,
+)
 from localspec.engine.engine import Engine
 from localspec.engine.generate import TextEngine, stream_generate
 from localspec.engine.grammar.source import read_regex, schema_grammar
 from localspec.hub.provenance import Progress
 from localspec.library.acquire import DownloadUI
 from localspec.library.pair_files import PairFinder
-from localspec.library.pair_options import pair_load_options
 from localspec.library.resolve import Resolver
 from localspec.metadata.header import read_header
 from localspec.self_draft import store
@@ -48,7 +51,7 @@ def load(
     on_progress: Progress = lambda name, done, total: None,
     **options: Any,
 ) -> "Model":
-    """Load a target and what drafts for it; fetch what is not on this disk.
+    """Load a target and its draft; download files that are not on this disk.
 
     ``target`` is a pair's name, a GGUF file, a file on the Hub or a name that `localspec list`
     shows. ``draft`` is a model named in the same ways, "mtp" (prediction heads), "find" (the best
@@ -58,9 +61,9 @@ def load(
 
     ``options`` are fields of `LoadOptions` and `RopeOptions`, those of the draft alone with
     ``draft_`` before the name (such as draft_gpu_layers), and fields of `SamplingParams` and
-    `GenerateOptions`, which hold for every answer. ``on_note`` hears what a
-    user should know, ``on_progress`` the file, bytes done and bytes in all of a download; one of
-    more than 10 GB needs ``download_large``. Raises a LocalspecError for what cannot be.
+    `GenerateOptions`, which hold for every answer. ``on_note`` is called with each sentence that a
+    user should know, ``on_progress`` with the file, bytes done and bytes in all of a download; one
+    of more than 10 GB needs ``download_large``. Raises a LocalspecError for what cannot be.
     """
     either = [] if draft == "auto" else ["off" if draft is None else str(draft)]
     asked = choose_draft(either, None, _text(options.pop("draft_tokens", None)))
@@ -71,20 +74,19 @@ def load(
     lengths = asked.lengths or (() if kept is None else parse_draft_tokens(str(kept)) or ())
     lenient = bool(settings.pop("lenient", lenient))
     ui = DownloadUI(on_note, lambda question: download_large, lambda: nullcontext(on_progress))
-    finder = PairFinder(resolver, ui, _self_draft, lenient, tuple(settings.get("override_kv", ())))
-    files = finder.find(named.target, named.draft, lengths)
     loading = _take(settings, _LOAD_OPTIONS)
     answering, sampling = _take(settings, _ANSWER_OPTIONS), _take(settings, sampling_fields())
     _require_empty(settings, {*_LOAD_OPTIONS, *_ANSWER_OPTIONS, *sampling_fields()})
-    first, second = pair_load_options(loading, files.target, files.draft)
+    params = choose_sampling(sampling, {}).params
+    length = DraftOptions(lengths=lengths).one_length(default_length(params))
+    require_fixed_length(length, params)
+    finder = PairFinder(resolver, ui, _self_draft, lenient, loading)
+    first, second = finder.load_options(named.target, named.draft, lengths)
     branches = 1 if second is None else loading.get("branches", "auto")
     first = replace(first, parallel=parallel, branches=branches)
-    if second is not None:
-        second = replace(second, load_heads=files.own_heads)
     engine = Engine.load(first, second, lenient=lenient, say=on_note)
-    for note in engine.notes:
+    for note in [*([named.note] if named.note else []), *engine.notes]:
         on_note(note)
-    length: DraftTokens = lengths[0] if lengths else "auto"
     try:
         return Model(engine, GenerateOptions(draft_tokens=length, **answering), sampling)
     except BaseException:
@@ -200,7 +202,7 @@ class Model:
             return list(threads.map(lambda prompt: self.generate(prompt, **options), prompts))
 
     def close(self) -> None:
-        """Save what was learnt of the pair, and free both models."""
+        """Save the pair's profile, and free both models."""
         self.engine.close()
 
     def __enter__(self) -> "Model":
@@ -215,7 +217,7 @@ class Model:
         self.close()
 
     def _settings(self, changes: Mapping[str, Any]) -> GenerateOptions:
-        """The options of one answer: what is given over the pair's over the model's own."""
+        """The options of one answer: ``changes``, else the pair's, else the model's own."""
         given = _with_grammar(changes)
         answering, sampling = _take(given, _ANSWER_OPTIONS), _take(given, sampling_fields())
         _require_empty(given, {*_ANSWER_OPTIONS, *sampling_fields(), "json_schema", "regex"})

@@ -169,6 +169,7 @@ def test_a_pairs_name_brings_its_draft_and_settings(tiny: TinyFiles) -> None:
         ("auto", {"warmth": 1}, UsageError, "There is no option warmth"),
         ("auto", {"ctx_size": 128, "parallel": 99}, UsageError, "99"),
         (None, {"temperature": -1}, UsageError, "temperature"),
+        ("auto", {"draft_tokens": "0,2"}, UsageError, "not a list"),
     ],
 )
 def test_what_cannot_be_loaded(
@@ -187,3 +188,11 @@ def test_a_fixed_length_needs_a_draft(tiny: TinyFiles, tmp_path: Path) -> None:
     with localspec.load(tiny.target, threads=1) as model:
         with pytest.raises(UsageError, match="no draft model"):
             model.generate("word", draft_tokens=4)
+
+
+def test_rejection_has_a_fixed_length(tiny: TinyFiles) -> None:
+    sampled: dict[str, Any] = {"acceptance": "rejection", "temperature": 1.0, "max_tokens": 16}
+    with localspec.load(tiny.target, tiny.draft, threads=1, **sampled) as model:
+        assert model.generate("word", ignore_eos=True).stats.drafted
+    with pytest.raises(UsageError, match="must be fixed"):
+        localspec.load(tiny.target, tiny.draft, draft_tokens="auto", **sampled)

@@ -40,7 +40,7 @@ class BenchPlan:
         return max(map(widest_pass, self.lengths))
 
     def needed_ctx(self, prompt: int, width: int) -> int:
-        """Context size for a prompt of so many tokens, its answer and passes of this width.
+        """Context size for a prompt of ``prompt`` tokens, its answer and passes of ``width``.
 
         The last token of an answer is never decoded; the pass before it may be filled up.
         """

@@ -1,4 +1,4 @@
-"""Benchmark report: a JSON document of what was measured, with which settings, on which machine."""
+"""Benchmark report: a JSON document with results, settings and the machine."""
 
 import json
 import time

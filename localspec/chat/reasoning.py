@@ -60,7 +60,7 @@ class Splitter:
     _began: bool = field(default=False, init=False)  # text of this state was returned
 
     def push(self, text: str, final: bool = False) -> list[tuple[str, bool]]:
-        """Add text; returns what is decided, each with whether it is reasoning.
+        """Add text; return complete pieces, each with a flag for reasoning.
 
         ``final`` releases the held text.
         """

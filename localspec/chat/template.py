@@ -186,7 +186,7 @@ class ChatTemplate:
         return True
 
     def _prepared(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """A message under the names that templates read, of which reasoning has three.
+        """A message with its reasoning under all three keys that templates read.
 
         Which reasoning is in the prompt, that of the last turn or none, is the template's choice.
         """

@@ -33,7 +33,7 @@ def fit(
         return oldest
 
     def first(most: int) -> int:
-        """The first question from which the prompt has at most so many tokens, or the last."""
+        """Index of the first question whose prompt fits the token limit; else of the last one."""
         found = bisect_left(questions, True, key=lambda start: count(start) <= most)
         return questions[min(found, len(questions) - 1)]
 

@@ -9,16 +9,14 @@ from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import NameArgument, PairFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import (
+    generate_options,
     lookup_cache,
     make_request,
     open_engine,
     prompt_cache,
     require_prompt_cache,
-    sampling_for,
-    usable_length,
     use_template,
 )
-from localspec.core.generate_options import GenerateOptions
 
 
 @spread_groups
@@ -46,14 +44,7 @@ def chat(
         conversation = Chat(
             engine,
             screen,
-            GenerateOptions(
-                sampling_for(engine, request),
-                usable_length(engine, length, request),
-                prompt_lookup=request.prompt_lookup,
-                max_tokens=answering.max_tokens,
-                stop=tuple(answering.stop),
-                grammar=grammar,
-            ),
+            generate_options(engine, request, length, answering, grammar),
             system=answering.system,
         )
         with (

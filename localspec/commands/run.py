@@ -14,13 +14,12 @@ from localspec.commands.flags.pair import PairFlags
 from localspec.commands.flags.prompt import PromptFlags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.session import (
+    generate_options,
     lookup_cache,
     make_request,
     open_engine,
     prompt_cache,
     require_prompt_cache,
-    sampling_for,
-    usable_length,
     use_template,
 )
 from localspec.core.errors import UsageError
@@ -68,19 +67,11 @@ def run(
     text = prompting.read()
     length = request.draft_tokens
     with open_engine(request) as engine:
-        params = sampling_for(engine, request)
         if not prompting.raw:
             use_template(engine, templating, answering.system)
         ids = _encode(engine, text, prompting, answering)
-        length = usable_length(engine, length, request)
-        options = GenerateOptions(
-            params,
-            length,
-            prompt_lookup=request.prompt_lookup,
-            max_tokens=answering.max_tokens,
-            stop=tuple(answering.stop),
-            grammar=grammar,
-        )
+        options = generate_options(engine, request, length, answering, grammar)
+        params = options.sampling
         writer = AnswerWriter(AnswerStyle.asked(answering.hide_reasoning, answering.show_draft))
         try:
             with (

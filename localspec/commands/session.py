@@ -13,12 +13,13 @@ from localspec.commands.flags.template import TemplateFlags
 from localspec.commands.self_draft import self_draft
 from localspec.core.config import Branches, DraftTokens
 from localspec.core.errors import UsageError
+from localspec.core.generate_options import GenerateOptions
 from localspec.core.model_options import DraftOptions, ModelOptions, parse_draft_tokens
 from localspec.core.sampling_choice import choose_sampling
 from localspec.core.sampling_params import SamplingParams, default_length, require_fixed_length
 from localspec.display import console
 from localspec.display.progress import progress
-from localspec.library.pair_options import pair_load_options, picked
+from localspec.library.pair_options import picked
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
@@ -121,12 +122,9 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
         download_ui(),
         partial(self_draft, loading=request.given),
         request.models.lenient,
-        request.given.get("override_kv", ()),
+        request.given,
     )
-    files = finder.find(request.target, request.draft.model, request.draft.lengths)
-    target, draft = pair_load_options(request.given, files.target, files.draft)
-    if draft is not None and files.own_heads:
-        draft = replace(draft, load_heads=True)  # the heads in it, not the whole model again
+    target, draft = finder.load_options(request.target, request.draft.model, request.draft.lengths)
     from localspec.engine.engine import Engine
     from localspec.llama import llama_library
 
@@ -221,6 +219,24 @@ def sampling_for(engine: "Engine", request: Request) -> SamplingParams:
         )
     engine.token_rules(chosen.params)
     return chosen.params
+
+
+def generate_options(
+    engine: "Engine",
+    request: Request,
+    length: DraftTokens,
+    answering: AnswerFlags,
+    grammar: str | None,
+) -> GenerateOptions:
+    """What each answer is generated with, as far as what was loaded allows it."""
+    return GenerateOptions(
+        sampling_for(engine, request),
+        usable_length(engine, length, request),
+        prompt_lookup=request.prompt_lookup,
+        max_tokens=answering.max_tokens,
+        stop=tuple(answering.stop),
+        grammar=grammar,
+    )
 
 
 def use_template(engine: "Engine", flags: TemplateFlags, system: str | None = None) -> None:

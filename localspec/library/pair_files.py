@@ -2,14 +2,15 @@
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from localspec.core.config import DraftTokens, KeyValue
+from localspec.core.config import DraftTokens, LoadOptions
 from localspec.core.errors import EngineError, IncompatiblePair, UsageError
 from localspec.library.acquire import DownloadUI, ensure_local
 from localspec.library.catalog import MTP
+from localspec.library.pair_options import Given, pair_load_options
 from localspec.library.resolve import FIND, SELF, Resolver
 from localspec.library.sidecars import is_named_for, mtp_beside, mtp_files
 from localspec.library.suggest import drafts_for
@@ -31,15 +32,25 @@ class PairFiles(NamedTuple):
 class PairFinder:
     """Finds the files of one pair; what is chosen and fetched is told to the user.
 
-    ``self_draft`` gives the draft made of a target, None where it does not pay. ``override_kv``
-    are metadata values that replace those of the target's file.
+    ``self_draft`` gives the draft made of a target, None where it does not pay. ``given`` are
+    options of loading, by name.
     """
 
     resolver: Resolver
     ui: DownloadUI
     self_draft: Callable[[Path], Path | None]
     lenient: bool = False
-    override_kv: tuple[KeyValue, ...] = ()
+    given: Given = field(default_factory=dict)
+
+    def load_options(
+        self, target: str, draft: str | None, lengths: Sequence[DraftTokens]
+    ) -> tuple[LoadOptions, LoadOptions | None]:
+        """How to load the target and its draft, as `find` names their files."""
+        files = self.find(target, draft, lengths)
+        first, second = pair_load_options(self.given, files.target, files.draft)
+        if second is not None and files.own_heads:
+            second = replace(second, load_heads=True)  # not the whole model again
+        return first, second
 
     def find(self, target: str, draft: str | None, lengths: Sequence[DraftTokens]) -> PairFiles:
         """The files for a target and a draft as they were named; heads where no draft was.
@@ -76,7 +87,7 @@ class PairFinder:
         """
         from localspec.llama.heads.hidden_states import unstable
 
-        header = read_header(target, self.override_kv)
+        header = read_header(target, tuple(self.given.get("override_kv", ())))
         try:
             found = target if has_heads(header) else mtp_beside(header)
         except IncompatiblePair as problem:

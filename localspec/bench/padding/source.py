@@ -124,7 +124,7 @@ def _not_plain(path: Path, reason: str) -> LocalspecError:
 
 
 def _refuse_foreign(part: PartHeader) -> None:
-    """Refuse what is neither llama nor qwen35, or is quantised already."""
+    """Raise for other architectures than llama and qwen35, and for quantised files."""
     architecture = part.text("general.architecture") or "not stated"
     if architecture not in ("llama", "qwen35"):
         raise _not_plain(part.path, f"its architecture is {architecture}, not llama or qwen35")

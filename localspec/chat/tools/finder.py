@@ -29,7 +29,7 @@ class CallFinder:
     _waits: bool = field(default=False, init=False)  # a call has begun and is incomplete
 
     def push(self, text: str, final: bool = False) -> list[str | ToolCall]:
-        """Add text; returns what is decided, in order. ``final`` decides about all held text."""
+        """Add text; return complete pieces in order. ``final`` also returns all held text."""
         self.held += text
         if self._waits and not final and len(self.held) < MAX_CALL:
             if not any(end in text for end in "}]>"):
@@ -104,7 +104,7 @@ class CallFinder:
         return span if all(call.name in names for call in span.calls) else NO_CALL
 
     def _say(self, found: list[str | ToolCall], length: int) -> None:
-        """Return so many characters as text."""
+        """Take this number of characters as plain text."""
         if length:
             found.append(self.held[:length])
             self._began = self._began or not self.held[:length].isspace()

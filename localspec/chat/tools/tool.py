@@ -69,7 +69,7 @@ def _read_tool(entry: Mapping[str, object], i: int) -> Tool:
 
 
 def forced_tools(choice: ToolChoice, tools: Sequence[Tool]) -> tuple[Tool, ...]:
-    """The tools of which one must be called; () where the model is free.
+    """Tools that the request forces the model to call; () if none.
 
     Raises UsageError for an invalid choice.
     """
