@@ -3,6 +3,7 @@
 import collections
 import ctypes
 import functools
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -151,6 +152,7 @@ def ggml() -> Any:
         ("ggml_backend_dev_get", ctypes.c_void_p, [ctypes.c_size_t]),
         ("ggml_backend_dev_name", ctypes.c_char_p, [ctypes.c_void_p]),
         ("ggml_backend_dev_description", ctypes.c_char_p, [ctypes.c_void_p]),
+        ("ggml_backend_dev_by_type", ctypes.c_void_p, [ctypes.c_int]),
         ("ggml_backend_dev_type", ctypes.c_int, [ctypes.c_void_p]),
         ("ggml_backend_dev_memory", None, [ctypes.c_void_p] + [ctypes.c_void_p] * 2),
         ("ggml_backend_dev_buffer_type", ctypes.c_void_p, [ctypes.c_void_p]),
@@ -228,6 +230,36 @@ def buffer_types() -> dict[str, int]:
     library = ggml()
     handles = [library.ggml_backend_dev_buffer_type(device.handle) for device in devices()]
     return {library.ggml_backend_buft_name(handle).decode(): handle for handle in handles}
+
+
+def extra_buffer_types() -> list[str]:
+    """Names of the CPU's layouts of weights for faster kernels, in the order they are tried."""
+    return [ggml().ggml_backend_buft_name(each).decode() for each in _extra_buffer_types()]
+
+
+def _extra_buffer_types() -> Any:
+    """llama.cpp's own list, which it reads up to NULL (make_cpu_buft_list in llama-model.cpp)."""
+    library = ggml()
+    cpu = library.ggml_backend_dev_by_type(_DEVICE_KINDS.index("CPU"))
+    registry = library.ggml_backend_dev_backend_reg(cpu)
+    name = b"ggml_backend_dev_get_extra_bufts"
+    address = library.ggml_backend_reg_get_proc_address(registry, name)
+    get = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)(address)
+    types = get(cpu)
+    count = sum(1 for _ in itertools.takewhile(bool, types))
+    return (ctypes.c_void_p * count).from_address(ctypes.addressof(types.contents))
+
+
+@functools.cache
+def leave_out_amx() -> None:
+    """Keep the weights of models loaded from now on out of AMX buffers.
+
+    As GCC 12 compiles llama.cpp's AMX kernels, the first pass with quantised weights ends the
+    process (docs/threads.md), and pip may have such a build in its cache.
+    """
+    types = _extra_buffer_types()
+    kept = [each for each, name in zip(types, extra_buffer_types(), strict=True) if name != "AMX"]
+    types[:] = kept + [None] * (len(types) - len(kept))
 
 
 def build() -> Build:

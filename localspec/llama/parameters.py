@@ -37,6 +37,7 @@ def model_parameters(options: LoadOptions, *, weightless: bool = False) -> Any:
     Raises UsageError for a device, a buffer type or a pattern that llama.cpp would not take.
     """
     llama = llama_library.library()
+    llama_library.leave_out_amx()
     params = llama.llama_model_default_params()
     params.n_gpu_layers = -1 if options.gpu_layers is None else options.gpu_layers
     params.load_mode = _load_mode(options)

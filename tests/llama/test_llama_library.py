@@ -164,3 +164,15 @@ def test_the_build_is_told() -> None:
     assert build.bindings == llama_cpp.__version__
     assert build.llama_cpp and "CPU" in build.features
     assert build.gpu_offload == any(device.is_gpu for device in llama_library.devices())
+
+
+def test_models_use_the_extra_buffer_types_of_the_build_but_amx() -> None:
+    found = python(
+        "from localspec.llama import llama_library as l, parameters\n"
+        "from localspec.core.config import LoadOptions\n"
+        "before = l.extra_buffer_types()\n"
+        "parameters.model_parameters(LoadOptions('x.gguf'))\n"
+        "print(*before, '|', *l.extra_buffer_types())"
+    )
+    before, after = found.stdout.strip().split("|")
+    assert after.split() == [name for name in before.split() if name != "AMX"]
