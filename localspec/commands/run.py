@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from localspec import __version__
+from localspec.commands.batch import run_batch
 from localspec.commands.flags.answer import PANEL, AnswerFlags, JsonFlag
+from localspec.commands.flags.batch import BatchFlags
 from localspec.commands.flags.grammar import GrammarFlags
-from localspec.commands.flags.groups import spread_groups
+from localspec.commands.flags.groups import given_flags, spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import PairFlags
 from localspec.commands.flags.prompt import PromptFlags
@@ -42,6 +44,7 @@ def run(
     templating: TemplateFlags,
     constraining: GrammarFlags,
     given: PairFlags,
+    batching: BatchFlags,
     compare: Annotated[
         bool,
         typer.Option(
@@ -56,7 +59,12 @@ def run(
     from localspec.chat.answer import collect
 
     prompting.check(answering, templating)
+    modes = {"--compare": compare, "--json": as_json}
+    batching.check([*_no_batch(prompting, answering), *(flag for flag, on in modes.items() if on)])
     grammar = constraining.read()
+    if batching.batch is not None:
+        run_batch(batching, answering, templating, grammar, make_request(None, given))
+        return
     if as_json and answering.show_draft:
         raise UsageError(
             "--show-draft colours a text, and --json prints none.",
@@ -96,6 +104,13 @@ def run(
             answers.compared(answer, plain, params.seed_decides)
     ended = {answer.finish_reason, None if plain is None else plain.finish_reason}
     raise typer.Exit(130 if "cancelled" in ended else 0)
+
+
+def _no_batch(prompting: PromptFlags, answering: AnswerFlags) -> list[str]:
+    """Flags of one answer, which a file of prompts does not have."""
+    own = replace(answering, system=None, max_tokens=None, stop=())
+    prompt = [] if prompting.prompt is None else ["A prompt"]
+    return [*prompt, *given_flags(replace(prompting, prompt=None)), *given_flags(own)]
 
 
 def _quiet(response: "Piece") -> None:

@@ -41,7 +41,7 @@ def serve(
     name: NameArgument = None,
 ) -> None:
     """Serve OpenAI's API over HTTP: chats and completions with speculative decoding."""
-    _require_extra()
+    require_extra()
     from localspec.server.app import make_app
     from localspec.server.listen import Server, bind, listen, url
 
@@ -56,7 +56,7 @@ def serve(
         lookup_cache(engine, request, default=not access.keys),
     ):
         use_template(engine, templating)
-        service = _service(engine, request, length, serving)
+        service = make_service(engine, request, length, serving)
         with closing(service.scheduler):
             app = make_app(service, access, max_body=serving.max_body * 2**20, say=console.note)
             server = Server(app, service.scheduler, console.note)
@@ -66,7 +66,7 @@ def serve(
     console.note("The server has ended.")
 
 
-def _service(
+def make_service(
     engine: "Engine", request: Request, length: DraftTokens, serving: ServingFlags
 ) -> "Service":
     """The engine behind its queue, with the defaults of the command line."""
@@ -126,8 +126,8 @@ def _named(service: "Service") -> str:
     return f"model {service.model}, " + ("no draft" if draft is None else f"draft {draft}")
 
 
-def _require_extra() -> None:
-    """Raise LocalspecError where the packages of the extra are missing."""
+def require_extra() -> None:
+    """Raise LocalspecError where a package of the server is missing."""
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
         raise LocalspecError(

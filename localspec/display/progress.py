@@ -17,7 +17,7 @@ OnProgress = Callable[[str, int, int], None]  # label, done, total
 def progress(*, in_bytes: bool = False) -> Iterator[OnProgress]:
     """A progress bar, updated with (label, done, total), one label at a time.
 
-    With ``in_bytes`` it shows sizes, speed and the time left. A full bar is removed, so that the
+    It shows the time left, and ``in_bytes`` sizes and speed. A full bar is removed, so that the
     next output does not land on its line.
     """
     from rich.progress import Progress, TaskID
@@ -52,6 +52,7 @@ def _columns(in_bytes: bool) -> "list[ProgressColumn]":
 
     label = TextColumn("{task.description}", markup=False)
     if not in_bytes:
-        return [label, BarColumn(), TextColumn("{task.percentage:.0f}%")]
+        share = TextColumn("{task.percentage:.0f}%")
+        return [label, BarColumn(), share, TimeRemainingColumn()]
     sizes = DownloadColumn(binary_units=True)
     return [label, BarColumn(), sizes, TransferSpeedColumn(), TimeRemainingColumn()]

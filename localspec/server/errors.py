@@ -1,7 +1,7 @@
 """Errors in the form of OpenAI's API: a JSON object with message, type, param and code."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -98,23 +98,27 @@ def add_error_handlers(app: FastAPI) -> None:
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
+    errors = [{**each, "loc": each["loc"][1:]} for each in error.errors()]  # without "body"
+    return await _failed(request, bad_request(errors, error.body))
+
+
+def bad_request(errors: Sequence[Mapping[str, Any]], body: Any) -> BadRequest:
+    """What pydantic found wrong with a body, in a sentence."""
     # A union reports an error for each member: the deepest is that of the intended one.
-    found: dict[str, Any] = max(error.errors(), key=lambda each: len(each["loc"]))
-    param = ".".join(_field_path(error.body, found))
-    code = None
+    found = max(errors, key=lambda each: len(each["loc"]))
+    param = ".".join(_field_path(body, found))
     if found["type"] == "json_invalid" or not param:
-        message, param = "The body is not a JSON object.", ""
-    elif found["type"] == "extra_forbidden":
-        message, code = f"There is no field {param}, or it is not supported here.", "unknown_field"
-    else:
-        message = f"{param}: {found['msg']}."
-    return JSONResponse(error_body(400, message, param=param or None, code=code), 400)
+        return BadRequest("The body is not a JSON object.")
+    if found["type"] == "extra_forbidden":
+        message = f"There is no field {param}, or it is not supported here."
+        return BadRequest(message, param=param, code="unknown_field")
+    return BadRequest(f"{param}: {found['msg']}.", param=param)
 
 
-def _field_path(body: Any, error: dict[str, Any]) -> Iterator[str]:
+def _field_path(body: Any, error: Mapping[str, Any]) -> Iterator[str]:
     """Names and indexes down to the field at fault, without pydantic's names of union members."""
-    *_, last = error["loc"]
-    for part in error["loc"][1:]:
+    last = error["loc"][-1] if error["loc"] else None
+    for part in error["loc"]:
         is_name = isinstance(body, dict) and part in body
         is_index = isinstance(body, list) and isinstance(part, int)
         if is_name or is_index or (part is last and error["type"] == "missing"):

@@ -31,7 +31,7 @@ class PromptFlags:
     prompt_option: str | None = _prompt(
         None, "--prompt -p", "The prompt, as the argument.", metavar="PROMPT"
     )
-    file: Path | None = _prompt(None, "--file -f", "Read the prompt from this file.", everyday=True)
+    file: Path | None = _prompt(None, "--file -f", "Read the prompt from a file.", everyday=True)
     raw: bool = _prompt(False, "--raw", "Use no chat template.", everyday=True)
     special: bool = _prompt(
         False,

@@ -1,0 +1,193 @@
+"""Requests of a file, answered without HTTP in the form of OpenAI's Batch API."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from pydantic import ValidationError
+
+from localspec.chat.stats import GenerationStats
+from localspec.core.errors import FileProblem, UsageError
+from localspec.core.files import read_text
+from localspec.server.api.answers import Answers
+from localspec.server.api.chat import ChatReply, ChatRequest
+from localspec.server.api.completions import CompletionReply, CompletionRequest
+from localspec.server.api.replies import Json, Reply
+from localspec.server.api.requests import AnswerRequest
+from localspec.server.errors import BadRequest, bad_request, describe
+
+if TYPE_CHECKING:
+    from localspec.server.service import Service
+
+_MOST_BYTES = 2**30  # of a file of requests or results
+_FORMS: dict[str, tuple[type[AnswerRequest], type[Reply]]] = {
+    "/v1/chat/completions": (ChatRequest, ChatReply),
+    "/v1/completions": (CompletionRequest, CompletionReply),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLine:
+    """One line of a file of requests; ``custom_id`` is its own, or else the line's number."""
+
+    custom_id: str
+    request: object
+
+
+def read_lines(path: Path) -> list[BatchLine]:
+    """The lines of a JSONL file that are not empty.
+
+    Raises FileProblem for a file that cannot be read, UsageError for an id that two lines have.
+    """
+    lines: dict[str, BatchLine] = {}
+    text = read_text(path, _MOST_BYTES, what="The batch ", expected="a JSONL file")
+    for number, each in enumerate(text.split("\n"), 1):
+        if not each.strip():
+            continue
+        try:
+            request = json.loads(each)
+        except (ValueError, RecursionError):
+            request = None
+        given = request.get("custom_id", request.get("id")) if isinstance(request, dict) else None
+        line = BatchLine(str(number) if given is None else str(given), request)
+        if line.custom_id in lines:
+            raise UsageError(
+                f"Two lines of {path} have the custom_id {line.custom_id!r}.",
+                "Give each line its own, or none at all.",
+            )
+        lines[line.custom_id] = line
+    return list(lines.values())
+
+
+def read_done(path: Path, lines: Sequence[BatchLine]) -> set[str]:
+    """The ids of lines that have a result; a last result that was cut off is removed.
+
+    Raises FileProblem for a file that is not the results of these lines.
+    """
+    if not path.exists():
+        return set()
+    text = read_text(path, _MOST_BYTES, what="The file of results ", expected="a JSONL file")
+    whole, _, cut = text.rpartition("\n")
+    known = {line.custom_id for line in lines}
+    done = set()
+    for each in whole.split("\n") if whole else ():
+        try:
+            custom_id = json.loads(each)["custom_id"]
+        except (ValueError, LookupError, TypeError, RecursionError):
+            custom_id = None
+        if custom_id not in known:
+            raise FileProblem(
+                f"{path} holds something else than results of this batch.",
+                "Name another file with -o, or remove this one.",
+            )
+        done.add(custom_id)
+    if cut:
+        with path.open("r+b") as file:
+            file.truncate(len(whole.encode()) + bool(whole))
+    return done
+
+
+class BatchRun:
+    """Answers lines in their order, up to ``parallel`` at the same time.
+
+    ``fields`` are those of a request that a line does not have. Each result is written to
+    ``output`` when it is complete; ``on_result`` is called after that. ``results``
+    and ``errors`` count them, ``stats`` are the sums.
+    """
+
+    def __init__(
+        self,
+        service: "Service",
+        output: TextIO,
+        *,
+        parallel: int = 1,
+        fields: Mapping[str, object] | None = None,
+        system: str | None = None,
+        on_result: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._service = service
+        self._output = output
+        self._parallel = parallel
+        self._fields = dict(fields or {})
+        self._system = system
+        self._on_result = on_result
+        self.stats = GenerationStats()
+        self.results = self.errors = 0
+
+    def run(self, lines: Sequence[BatchLine]) -> None:
+        """Answer these lines; Ctrl-C ends those under way, without a result."""
+        asyncio.run(self._run(iter(lines)))
+
+    async def _run(self, lines: Iterator[BatchLine]) -> None:
+        async with asyncio.TaskGroup() as group:
+            # One more than there are slots, so that none waits for the next line to be read.
+            for _ in range(self._parallel + 1):
+                group.create_task(self._work(lines))
+
+    async def _work(self, lines: Iterator[BatchLine]) -> None:
+        for line in lines:  # shared by all tasks
+            name = f"batch_req_{secrets.token_hex(12)}"
+            try:
+                status, body = 200, await self._answer(line.request)
+            except Exception as error:
+                self.errors += 1
+                status, body, _ = describe(error, name)
+            result = {
+                "id": name,
+                "custom_id": line.custom_id,
+                "response": {"status_code": status, "request_id": name, "body": body},
+                "error": None,
+            }
+            self._output.write(json.dumps(result, ensure_ascii=False) + "\n")
+            self._output.flush()
+            self.results += 1
+            self._on_result()
+
+    async def _answer(self, line: object) -> Json:
+        """The reply to one line."""
+        url, body = _body(line, self._system)
+        read, form = _FORMS[url]
+        # The model is the one that was loaded, and a file cannot be streamed.
+        ignored = {"model": None, "stream": None, "stream_options": None}
+        body = {**self._fields, **body, **ignored}
+        try:
+            request = read.model_validate(body)
+        except ValidationError as error:
+            raise bad_request(error.errors(), body) from None
+        requests, warnings = await asyncio.to_thread(request.read, self._service)
+        reply = form(request, self._service, warnings)
+        answers = Answers(self._service.scheduler.submit(requests), self._service.metrics)
+        try:
+            await answers.rest()
+        finally:
+            answers.close()
+        self.stats.merge(answers.stats)
+        return reply.whole(answers)
+
+
+def _body(line: object, system: str | None) -> tuple[str, Json]:
+    """Path and body of the request that a line stands for; raises BadRequest."""
+    url = "/v1/chat/completions"
+    if isinstance(line, dict) and isinstance(line.get("body"), dict):
+        url, line = str(line.get("url", url)), line["body"]
+    if url not in _FORMS:
+        raise BadRequest(f"There is nothing at {url}.", f"A batch may ask: {', '.join(_FORMS)}.")
+    body = {"messages": line} if isinstance(line, str | list) else line
+    if not isinstance(body, dict):
+        raise BadRequest(
+            "The line is no request.",
+            "Give a JSON string, a list of messages, or an object with messages or a prompt.",
+        )
+    if url == "/v1/completions":
+        return url, body
+    body = {name: each for name, each in body.items() if name not in ("custom_id", "id")}
+    messages = body.pop("prompt", None) if "messages" not in body else body["messages"]
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    if system is not None and isinstance(messages, list):
+        messages = [{"role": "system", "content": system}, *messages]
+    return url, {**body, "messages": messages}
