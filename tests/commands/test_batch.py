@@ -1,0 +1,81 @@
+"""The command run --batch: results of a file, its flags, what an interruption leaves."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.command import Command
+from tests.support.real_pair import TinyFiles
+
+pytestmark = pytest.mark.llama
+
+
+def results_of(path: Path) -> dict[str, Any]:
+    """The bodies of the results by their ids; no id twice."""
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    bodies = {each["custom_id"]: each["response"]["body"] for each in found}
+    assert len(bodies) == len(found)
+    return bodies
+
+
+def test_a_line_has_the_text_of_a_prompt(run: Command, tmp_path: Path) -> None:
+    prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
+    prompts.write_text('"Say the thing"\n{"custom_id": "b", "prompt": "ab", "max_tokens": 3}\n')
+    done = run("--batch", prompts, "-o", answers, "--temp", "0", "-np", "2", "--system", "Be brief")
+    assert done.code == 0 and done.out == "" and "2 of 2 lines have a result" in done.err
+    results = results_of(answers)
+    one = run("Say the thing", "--temp", "0", "--system", "Be brief").out
+    assert results["1"]["choices"][0]["message"]["content"] == one
+    assert results["b"]["usage"]["completion_tokens"] == 3
+    before = answers.read_bytes()
+    again = run("--batch", prompts, "-o", answers)
+    assert again.code == 0 and "All 2 lines have a result" in again.err
+    assert answers.read_bytes() == before
+
+
+def test_after_ctrl_c_the_rest_is_answered(run: Command, tiny: TinyFiles, tmp_path: Path) -> None:
+    prompts, answers = tmp_path / "prompts.jsonl", tmp_path / "answers.jsonl"
+    short = [{"prompt": "ab", "max_tokens": 4}, {"prompt": "cd", "max_tokens": 4}]
+    prompts.write_text("".join(json.dumps(each) + "\n" for each in [*short, "endless"]))
+    flags = ["-t", "1", "-c", "60000", "--ignore-eos", "--draft", "off", "-m", str(tiny.target)]
+    batch = ["--batch", str(prompts), "-o", str(answers)]
+    command = [sys.executable, "-m", "localspec", "run", *flags, *batch]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        while not answers.exists() or answers.read_text().count("\n") < 2:
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        err = process.communicate()[1]
+    assert process.returncode == 130 and "2 of 3 lines have a result" in err
+    assert "Traceback" not in err
+    before = results_of(answers)
+    assert run(*batch).code == 0
+    after = results_of(answers)
+    assert after.keys() == {"1", "2", "3"} and after["1"] == before["1"]
+    assert after["3"]["usage"]["completion_tokens"] == 8
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--batch", "x.jsonl"], "--batch has no file for the answers. Add -o"),
+        (["-o", "y.jsonl", "hello"], "--output belongs to --batch."),
+        (["-np", "2", "hello"], "--parallel belongs to --batch."),
+        (["--batch", "x.jsonl", "-o", "y.jsonl", "hello"], "A prompt has no effect"),
+        (["--batch", "x.jsonl", "-o", "y.jsonl", "--raw"], "--raw has no effect with --batch."),
+        (["--batch", "x.jsonl", "-o", "y.jsonl", "--json"], "--json has no effect"),
+        (["--batch", "x.jsonl", "-o", "y.jsonl", "--show-draft"], "--show-draft has no effect"),
+        (["--batch", "missing.jsonl", "-o", "y.jsonl"], "missing.jsonl cannot be read"),
+    ],
+)
+def test_what_makes_no_sense_is_said_first(run: Command, flags: list[str], said: str) -> None:
+    done = run(*flags)
+    assert done.code in (1, 2) and said in done.sentences

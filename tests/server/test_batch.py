@@ -1,0 +1,137 @@
+"""Files of requests: what a line may be, results, what is left after an interruption."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from localspec.core.errors import FileProblem, UsageError
+from localspec.core.generate_options import GenerateOptions
+from localspec.core.sampling_params import SamplingParams
+from localspec.server.batch import BatchLine, BatchRun, read_done, read_lines
+from localspec.server.queue.scheduler import Scheduler
+from localspec.server.service import Defaults, Service
+from tests.support.served import HELLO, ServedToy
+
+GREEDY = Defaults(GenerateOptions(SamplingParams(temperature=0), max_tokens=8))
+
+
+def answered(*requests: object, **settings: Any) -> list[dict[str, Any]]:
+    """The results of lines, in the order of the lines."""
+    toy, output = ServedToy(), io.StringIO()
+    lines = [BatchLine(str(i), request) for i, request in enumerate(requests)]
+    with closing(Scheduler([toy])) as scheduler:
+        service = Service(cast("Any", toy), scheduler, GREEDY)
+        run = BatchRun(service, output, **settings)
+        run.run(lines)
+    results = [json.loads(line) for line in output.getvalue().splitlines()]
+    assert run.results == len(results) == len(requests)
+    assert run.errors == sum(each["response"]["status_code"] != 200 for each in results)
+    assert all(each["error"] is None for each in results)
+    return sorted(results, key=lambda each: int(each["custom_id"]))
+
+
+def text_of(result: dict[str, Any]) -> str:
+    assert result["response"]["status_code"] == 200, result
+    return str(result["response"]["body"]["choices"][0]["message"]["content"])
+
+
+def test_every_form_of_a_line_asks_the_same() -> None:
+    body = {"model": "gpt-4o", "messages": HELLO, "stream": True}
+    results = answered(
+        "hello",
+        HELLO,
+        {"id": "a", "messages": HELLO},
+        {"custom_id": "b", "prompt": "hello"},
+        {"custom_id": "c", "method": "POST", "url": "/v1/chat/completions", "body": body},
+    )
+    assert len({text_of(result) for result in results}) == 1
+    for result in results:
+        assert result["response"]["body"]["usage"]["completion_tokens"] == 8
+        assert result["response"]["body"]["timings"]["predicted_n"] == 8
+
+
+def test_a_completion_continues_a_text() -> None:
+    (result,) = answered({"url": "/v1/completions", "body": {"prompt": "hello", "max_tokens": 3}})
+    assert result["response"]["body"]["object"] == "text_completion"
+    assert result["response"]["body"]["usage"]["completion_tokens"] == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (None, "The line is no request."),
+        (5, "The line is no request."),
+        ({"prompt": "hello", "temperature": "warm"}, "temperature: Input should be"),
+        ({"prompt": "hello", "temprature": 1}, "There is no field temprature"),
+        ({}, "messages: "),
+        ({"prompt": 5}, "messages: "),
+        ({"url": "/v1/embeddings", "body": {}}, "There is nothing at /v1/embeddings."),
+    ],
+)
+def test_what_cannot_be_answered_is_a_result(line: object, said: str) -> None:
+    refused, hello = answered(line, "hello")
+    assert text_of(hello)
+    assert refused["response"]["status_code"] == 400
+    assert refused["response"]["body"]["error"]["message"].startswith(said)
+
+
+def test_a_failure_of_the_engine_ends_no_other_line() -> None:
+    broken = {"url": "/v1/completions", "body": {"prompt": "break"}}
+    failed, hello = answered(broken, "hello")
+    assert failed["response"]["status_code"] == 500 and text_of(hello)
+    assert "somebody" not in json.dumps(failed)
+
+
+def test_flags_hold_where_a_line_says_nothing() -> None:
+    fields = {"stop": ["c"]}
+    one, two, plain = answered("hello", {"prompt": "hello", "stop": []}, "hello", fields=fields)
+    assert "c" not in text_of(one) and text_of(one) == text_of(plain)
+    assert text_of(two).startswith(text_of(one)) and "c" in text_of(two)
+    assert text_of(answered("hello", system="Be brief")[0]) != ""
+
+
+def test_lines_keep_their_ids_and_empty_ones_are_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "batch.jsonl"
+    file.write_text('"a"\n\n{"custom_id": "x", "prompt": "b"}\n{"id": 7}\n{nonsense\n')
+    assert read_lines(file) == [
+        BatchLine("1", "a"),
+        BatchLine("x", {"custom_id": "x", "prompt": "b"}),
+        BatchLine("7", {"id": 7}),
+        BatchLine("5", None),
+    ]
+    file.write_text('{"custom_id": "2", "prompt": "a"}\n"b"\n')
+    with pytest.raises(UsageError, match="custom_id '2'"):
+        read_lines(file)
+
+
+LINES = [BatchLine(name, None) for name in ("1", "ü", "3")]
+RESULTS = "".join(json.dumps({"custom_id": each.custom_id}) + "\n" for each in LINES).encode()
+
+
+@given(st.integers(0, len(RESULTS)))
+def test_a_result_that_was_cut_off_is_made_again(
+    tmp_path_factory: pytest.TempPathFactory, length: int
+) -> None:
+    file = tmp_path_factory.getbasetemp() / "results.jsonl"
+    file.write_bytes(RESULTS[:length])
+    whole = RESULTS[:length].rpartition(b"\n")[0]
+    assert read_done(file, LINES) == {json.loads(each)["custom_id"] for each in whole.splitlines()}
+    assert file.read_bytes() == (whole + b"\n" if whole else b"")
+
+
+def test_other_files_are_not_written_into(tmp_path: Path) -> None:
+    file = tmp_path / "results.jsonl"
+    for text in ('{"custom_id": "4"}\n', "precious\nwords\n", "[" * 10_000 + "\n", "\n\n"):
+        file.write_text(text)
+        with pytest.raises(FileProblem, match="something else"):
+            read_done(file, LINES)
+        assert file.read_text() == text
+    assert read_done(tmp_path / "none.jsonl", LINES) == set()
