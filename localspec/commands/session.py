@@ -86,14 +86,24 @@ def make_request(
     named = resolver.choose(name or models.target, options.model)
     if named.note:
         console.note(named.note)
-    settings = dict(named.settings)
-    kept = settings.pop("draft_tokens", None)
+    below = _below(named.settings, name or models.target)
+    kept = below.pop("draft_tokens", None)
     lengths = options.lengths or (() if kept is None else parse_draft_tokens(str(kept)) or ())
-    given = {**settings, **given}
+    given = {**below, **given}
     models = ModelOptions(**picked(given, ModelOptions))
     sampling = {**(defaults or {}), **picked(given, SamplingParams)}
     draft = DraftOptions(named.draft, lengths)
     return Request(resolver, named.target, draft, models, given, sampling)
+
+
+def _below(pair: Mapping[str, object], model: str | None) -> dict[str, object]:
+    """What counts where no flag was given: for this model, of its pair, for all models."""
+    from localspec.commands.flags.pair import PAIR_ROWS
+    from localspec.commands.flags.settings import read_settings
+
+    kept = read_settings()
+    found = {**kept.shared, **pair, **kept.of_model(model)}
+    return {name: value for name, value in found.items() if name in PAIR_ROWS or name in pair}
 
 
 def download_ui(yes: bool = False) -> "DownloadUI":

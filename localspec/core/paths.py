@@ -50,6 +50,12 @@ def history_file() -> Path:
     return _own_folder("data") / "chat_history"
 
 
+def config_file() -> Path:
+    """Where settings stay: LOCALSPEC_CONFIG, else in the user's config folder."""
+    chosen = os.environ.get("LOCALSPEC_CONFIG")
+    return _expand(chosen) if chosen else _own_folder("config") / "config.toml"
+
+
 def cache_folder() -> Path:
     """Where files that can be made again go: LOCALSPEC_CACHE, else the user's cache folder."""
     chosen = os.environ.get("LOCALSPEC_CACHE")
@@ -75,16 +81,15 @@ def home() -> Path:
     return Path(os.path.expanduser("~"))
 
 
-def system_folder(kind: Literal["cache", "data"]) -> Path:
-    """Where the programs of this user keep caches or data."""
+def system_folder(kind: Literal["cache", "config", "data"]) -> Path:
+    """Where the programs of this user keep caches, settings or data."""
     if sys.platform == "darwin":
         return home() / "Library" / ("Caches" if kind == "cache" else "Application Support")
-    if kind == "cache":
-        return Path(os.environ.get("XDG_CACHE_HOME") or home() / ".cache")
-    return Path(os.environ.get("XDG_DATA_HOME") or home() / ".local" / "share")
+    folders = {"cache": ".cache", "config": ".config", "data": ".local/share"}
+    return Path(os.environ.get(f"XDG_{kind.upper()}_HOME") or home() / folders[kind])
 
 
-def _own_folder(kind: Literal["cache", "data"]) -> Path:
+def _own_folder(kind: Literal["cache", "config", "data"]) -> Path:
     return _expand(str(system_folder(kind) / "localspec"))
 
 

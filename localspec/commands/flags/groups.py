@@ -85,10 +85,14 @@ def spread_groups(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def command(**values: Any) -> None:
+        from localspec.commands.flags.settings import filled_in  # which imports the groups
+
         values.pop("help_all", None)
+        everything = dict(values)
         for name, (make, rows) in groups.items():
             given = {row.name: _given(row, values) for row in rows}
-            values[name] = make(**{key: each for key, each in given.items() if each is not None})
+            given = {key: each for key, each in given.items() if each is not None}
+            values[name] = make(**{**filled_in(make, everything), **given})
         function(**values)
 
     advanced = {row.name for _, rows in groups.values() for row in rows if not row.everyday}
@@ -116,6 +120,29 @@ def flag_for(row: Option, value: object) -> str:
     return off if off and value is False else on
 
 
+def variable_of(row: Option) -> str:
+    """The environment variable that stands for a flag."""
+    return row.envvar or f"LOCALSPEC_{row.name.upper()}"
+
+
+def value_of(row: Option, given: object) -> Any:
+    """The value that a setting stands for, of a file or as text.
+
+    Raises typer.BadParameter or ValueError.
+    """
+    if isinstance(given, bool):
+        if row.item is bool or given in row.words.values():
+            return given
+        raise ValueError("this is no switch")
+    text = given if isinstance(given, str) else f"{given!r}"
+    parse = _parser(row)
+    if parse is not None:
+        return parse(text)
+    if row.item is bool:
+        raise ValueError(f"{text[:99]!r} is neither true nor false")
+    return row.item(text)
+
+
 def _metadata(annotation: Any) -> Sequence[Any]:
     return getattr(annotation, "__metadata__", ())
 
@@ -131,7 +158,8 @@ def _parameters(row: Option) -> list[inspect.Parameter]:
     kind: Any = str if parse is not None else row.item
     kind = list[kind] if row.many else kind
     known: dict[str, Any] = {"help": row.help_text, "metavar": _metavar(row), "parser": parse}
-    known |= {"rich_help_panel": row.panel, "show_default": False, "envvar": row.envvar}
+    known |= {"rich_help_panel": row.panel, "show_default": False}
+    known |= {"envvar": variable_of(row), "show_envvar": row.envvar is not None}
     made = typer.Option(*row.flags, **known) if row.flags else typer.Argument(**known)
     found = [_keyword(row.name, Annotated[kind | None, made], None)]
     if row.hidden_flag is not None:

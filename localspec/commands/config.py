@@ -1,0 +1,179 @@
+"""The commands config: settings that stay, and where each value comes from."""
+
+import os
+import shlex
+import subprocess
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from localspec.commands.flags.answer import JsonFlag
+from localspec.commands.flags.groups import variable_of
+from localspec.commands.flags.settings import (
+    MODELS,
+    read_settings,
+    setting_name,
+    setting_rows,
+    setting_value,
+)
+from localspec.core import paths
+from localspec.core.errors import FileProblem, UsageError
+from localspec.core.files import appearing_when_complete, read_text
+from localspec.display import console
+
+if TYPE_CHECKING:
+    from tomlkit import TOMLDocument
+
+PANEL = "Models and pairs"  # of the help
+_MOST_BYTES = 2**20
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="A setting, such as temperature.")]
+_Model = Annotated[
+    str | None, typer.Option("--for", metavar="MODEL", help="Only for this pair or file name.")
+]
+_ANY_SPELLING = {"ignore_unknown_options": True}  # temperature, or --temp
+config_app = typer.Typer(
+    help="Settings that stay: list them, set and unset them.", invoke_without_command=True
+)
+
+
+@config_app.callback()
+def config(
+    context: typer.Context,
+    everything: Annotated[bool, typer.Option("--all", help="Defaults too.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """List settings, each with where it comes from: a variable, the file or the default.
+
+    A flag wins over a variable, that over the file's value for a model, that over a pair's own
+    setting, that over the file's value for all models.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from localspec.display import models as lists
+
+    rows = [row for row in _listed() if everything or row[2] != "default"]
+    if as_json:
+        named = [dict(zip(("name", "value", "from"), row, strict=True)) for row in rows]
+        console.json_line({"settings": named})
+    elif rows:
+        lists.table(("setting", "value", "from"), [(n, _shown(v), place) for n, v, place in rows])
+    else:
+        console.note("Nothing is set. Try: localspec config set temperature 0.7")
+
+
+def _listed() -> Iterator[tuple[str, Any, str]]:
+    """Name, value and place of each setting."""
+    settings = read_settings()
+    for name, row in setting_rows().items():
+        variable = variable_of(row)
+        if variable in os.environ:
+            yield name, os.environ[variable], variable
+        elif name in settings.shared:
+            yield name, settings.shared[name], str(settings.path)
+        else:
+            yield name, row.default, "default"
+    for model, table in settings.models.items():
+        for name, value in table.items():
+            yield name, value, f"{settings.path}, {MODELS}.{model}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return "–" if value is None else str(value)
+
+
+@config_app.command("set", context_settings=_ANY_SPELLING)
+def config_set(
+    name: _Name,
+    values: Annotated[list[str], typer.Argument(metavar="VALUE...")],
+    model: _Model = None,
+) -> None:
+    """Keep a value for every command, or --for one model."""
+    name = setting_name(name)
+    given = values if setting_rows()[name].many else [_typed(value) for value in values]
+    setting_value(name, given)
+    document = _document()
+    table = document
+    if model is not None:
+        table = document.setdefault(MODELS, {}).setdefault(model, {})
+    table[name] = given if given is values else given[0]
+    _write(document)
+
+
+@config_app.command("unset", context_settings=_ANY_SPELLING)
+def config_unset(name: _Name, model: _Model = None) -> None:
+    """Forget a value."""
+    document = _document()
+    table = document if model is None else document.get(MODELS, {}).get(model, {})
+    if name not in table:  # names that no version knows can be unset too
+        name = setting_name(name)
+    if name not in table:
+        raise UsageError(f"{name} is not set.", "See what is: localspec config")
+    del table[name]
+    _write(document)
+
+
+@config_app.command("path")
+def config_path() -> None:
+    """Print the path of the file."""
+    console.text(f"{paths.config_file()}\n")
+
+
+@config_app.command("edit")
+def config_edit() -> None:
+    """Open the file in $VISUAL or $EDITOR."""
+    path = paths.config_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    try:
+        subprocess.run([*shlex.split(editor), str(path)], check=True)
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        raise FileProblem(
+            f"{editor} did not edit {path}: {error}.", "Set EDITOR to an editor of yours."
+        ) from error
+    read_settings()
+
+
+def _typed(text: str) -> object:
+    """A number or truth value as TOML has them, or the text."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _document() -> "TOMLDocument":
+    """The file with its comments and order."""
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    path = paths.config_file()
+    if not path.exists():
+        return tomlkit.document()
+    try:
+        return tomlkit.parse(read_text(path, _MOST_BYTES, what="The settings "))
+    except (TOMLKitError, RecursionError) as error:
+        raise FileProblem(f"{path}: {error}.", "Mend it: localspec config edit") from error
+
+
+def _write(document: "TOMLDocument") -> None:
+    path = paths.config_file()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with appearing_when_complete(path) as partial:
+            partial.write_text(document.as_string(), encoding="utf-8")
+    except OSError as error:
+        raise FileProblem(
+            f"{path} cannot be written: {error.strerror}.", "Name another: LOCALSPEC_CONFIG=FILE"
+        ) from error
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to the program."""
+    app.add_typer(config_app, name="config", rich_help_panel=PANEL)

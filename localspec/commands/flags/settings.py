@@ -1,0 +1,129 @@
+"""Settings that stay: values of options in the user's file, below flags and variables."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from localspec.commands.flags.groups import value_of
+from localspec.core import paths
+from localspec.core.errors import FileProblem, UsageError
+from localspec.core.files import read_text
+from localspec.core.option import Option, options
+
+_MOST_BYTES = 2**20
+# They say what one command does.
+_NEVER_KEPT = ("target", "draft", "draft_model", "recalibrate", "prompt_cache", "prompt_cache_ro")
+# They have no place in `run --raw`.
+_CHAT = ("system", "thinking", "reasoning_effort", "chat_template", "chat_template_kwargs")
+MODELS = "models"  # the table of settings for one model each
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Values of options by name: those for all models, and those for one by the model's name."""
+
+    path: Path
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def of_model(self, model: str | None) -> Mapping[str, Any]:
+        """Those for a model, as it was named, or by the name of its file."""
+        names = [] if model is None else [model, Path(model).name, Path(model).stem]
+        return next((self.models[name] for name in names if name in self.models), {})
+
+
+@cache
+def setting_rows() -> dict[str, Option]:
+    """The options that the file may hold, by name."""
+    from localspec.commands.flags.pair import PAIR_ROWS
+
+    rows = {**options(*groups_with_settings()), **PAIR_ROWS}
+    return {name: row for name, row in rows.items() if row.help and name not in _NEVER_KEPT}
+
+
+@cache
+def groups_with_settings() -> tuple[type[Any], ...]:
+    """The groups of flags for which the file fills in, beside those of a pair."""
+    from localspec.commands.flags.answer import AnswerFlags
+    from localspec.commands.flags.serving import ServingFlags
+    from localspec.commands.flags.template import TemplateFlags
+
+    return AnswerFlags, TemplateFlags, ServingFlags
+
+
+def read_settings() -> Settings:
+    """The user's settings; raises FileProblem for a file that is not right."""
+    path = paths.config_file()
+    if not path.exists():
+        return Settings(path)
+    try:
+        document = tomllib.loads(read_text(path, _MOST_BYTES, what="The settings "))
+        models = document.pop(MODELS, {})
+        if not isinstance(models, dict):
+            raise ValueError(f"{MODELS} is no table")
+        each = {name: _values(table, f"{MODELS}.{name}") for name, table in models.items()}
+        return Settings(path, _values(document), each)
+    except (ValueError, RecursionError, UsageError) as error:
+        reason = f"{error.message} {error.hint}" if isinstance(error, UsageError) else f"{error}."
+        raise FileProblem(
+            f"{path}: {reason}", "Mend it: localspec config edit, or localspec config unset NAME."
+        ) from error
+
+
+def filled_in(group: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What the file says of a group of flags, for a command that got these values."""
+    if group not in groups_with_settings():
+        return {}
+    settings = read_settings()
+    found = {**settings.shared, **settings.of_model(values.get("name") or values.get("target"))}
+    rows = [name for name in options(group) if name in found]
+    return {name: found[name] for name in rows if not (values.get("raw") and name in _CHAT)}
+
+
+def setting_name(text: str) -> str:
+    """The name of an option, given as its name or as a flag; raises UsageError with near names."""
+    flags = {flag.lstrip("-"): n for n, row in setting_rows().items() for flag in _spellings(row)}
+    known = {**flags, **{name: name for name in setting_rows()}}
+    wanted = text.lstrip("-")
+    for spelling in (wanted, wanted.replace("_", "-"), wanted.replace("-", "_")):
+        if spelling in known:
+            return known[spelling]
+    near = get_close_matches(wanted.replace("-", "_"), setting_rows(), 3)
+    hint = f"Did you mean {' or '.join(near)}?" if near else "See: localspec config --all"
+    raise UsageError(f"There is no setting {text[:99]!r}.", hint)
+
+
+def setting_value(name: str, given: object) -> Any:
+    """The value of an option as a flag would have it; raises UsageError."""
+    row = setting_rows()[name]
+    texts = given if isinstance(given, list | tuple) else [given]
+    try:
+        values = [value_of(row, each) for each in texts]
+    except (typer.BadParameter, ValueError) as error:
+        reason = error.message if isinstance(error, typer.BadParameter) else f"{error}."
+        raise UsageError(f"{name}: {reason}", row.help) from None
+    if row.many:
+        return tuple(values)
+    if len(values) != 1:
+        raise UsageError(f"{name} takes one value.", row.help)
+    return values[0]
+
+
+def _spellings(row: Option) -> Iterable[str]:
+    return [part for flag in row.flags for part in flag.split("/")[:1]]
+
+
+def _values(table: object, place: str = "the file") -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise ValueError(f"{place} is no table")
+    for name in table:
+        if name not in setting_rows():
+            setting_name(name)
+            raise ValueError(f"{name} is a flag; the setting is {setting_name(name)}")
+    return {name: setting_value(name, given) for name, given in table.items()}

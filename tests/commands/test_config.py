@@ -1,0 +1,137 @@
+"""Settings that stay: the commands config, and what wins over what."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localspec.commands.flags.settings import setting_rows
+from localspec.library.user_pairs import BUNDLED
+from tests.support.command import HELLO, Command
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "settings" / "mine.toml"
+    monkeypatch.setenv("LOCALSPEC_CONFIG", str(path))
+    return path
+
+
+def listed(localspec: Command, *flags: str) -> dict[str, Any]:
+    """Value and place of each setting."""
+    document = json.loads(localspec("config", *flags, "--json").out)
+    return {each["name"]: (each["value"], each["from"]) for each in document["settings"]}
+
+
+def test_values_are_set_listed_and_forgotten(
+    localspec: Command, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "Nothing is set." in localspec("config").err
+    for words in (["--temp", "0.5"], ["stop", "a", "1"], ["prompt-lookup", "off"]):
+        assert localspec("config", "set", *words).code == 0
+    assert localspec("config", "set", "--for", "demo", "system", "Be brief").code == 0
+    file.write_text("# mine\n" + file.read_text())
+    monkeypatch.setenv("LOCALSPEC_TOP_K", "3")
+    place = str(file)
+    assert listed(localspec) == {
+        "temperature": (0.5, place),
+        "stop": (["a", "1"], place),
+        "prompt_lookup": (False, place),
+        "top_k": ("3", "LOCALSPEC_TOP_K"),
+        "system": ("Be brief", f"{place}, models.demo"),
+    }
+    everything = listed(localspec, "--all")
+    assert everything.keys() == setting_rows().keys()
+    assert everything["top_p"] == (0.95, "default")
+    assert localspec("config", "unset", "temp").code == 0
+    assert localspec("config", "unset", "--for", "demo", "system").code == 0
+    assert listed(localspec).keys() == {"stop", "prompt_lookup", "top_k"}
+    assert file.read_text().startswith("# mine\n")
+    assert localspec("config", "path").out == f"{file}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["set", "temprature", "1"], "Did you mean temperature"),
+        (["set", "target", "x.gguf"], "There is no setting 'target'."),
+        (["set", "temperature", "warm"], "temperature: 'warm' is no number from 0 to"),
+        (["set", "temperature", "true"], "temperature: this is no switch"),
+        (["set", "temperature", "1", "2"], "temperature takes one value."),
+        (["set", "mmap", "maybe"], "mmap: 'maybe' is neither true nor false"),
+        (["unset", "temperature"], "temperature is not set."),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    localspec: Command, file: Path, words: list[str], said: str
+) -> None:
+    done = localspec("config", *words)
+    assert done.code == 2 and said in done.err and not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tmperature = 1", "Did you mean temperature?"),
+        ("temperature = 'warm'", "temperature: 'warm' is no number"),
+        ("temperature = [1, 2]", "temperature takes one value."),
+        ("temperature", "Expected '='"),
+        ("models = 3", "models is no table"),
+        ("[models]\ndemo = 3", "models.demo is no table"),
+        ("ctx-size = 5", "ctx-size is a flag; the setting is ctx_size"),
+        ("a = " + "[" * 5000, "mine.toml: "),
+    ],
+)
+def test_a_wrong_file_is_named_and_can_be_mended(
+    localspec: Command, file: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    file.parent.mkdir()
+    file.write_text(text)
+    for command in (["config"], ["run", "-m", BUNDLED, HELLO]):
+        done = localspec(*command)
+        assert done.code == 1 and said in done.err and "localspec config edit" in done.err
+    monkeypatch.setenv("EDITOR", "cp /dev/null")
+    assert localspec("config", "edit").code == 0 and file.read_text() == ""
+    assert localspec("config").code == 0
+
+
+@pytest.fixture(autouse=True)
+def editor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", "false")
+
+
+def test_an_editor_that_fails_is_said(localspec: Command, file: Path) -> None:
+    done = localspec("config", "edit")
+    assert done.code == 1 and "false did not edit" in done.err
+
+
+@pytest.mark.llama
+def test_a_flag_wins_over_variable_model_and_file(
+    run: Command, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def settings(*flags: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(run(HELLO, "--json", *flags).out)["settings"]
+        return found
+
+    def top_k(*flags: str) -> int:
+        return int(settings(*flags)["sampling"]["top_k"])
+
+    assert top_k() == 40
+    file.parent.mkdir()
+    file.write_text("top_k = 1\n")
+    assert top_k() == 1
+    file.write_text("top_k = 1\n[models.'target.gguf']\ntop_k = 2\nsystem = 'Be brief'\n")
+    assert top_k() == 2
+    monkeypatch.setenv("LOCALSPEC_TOP_K", "3")
+    assert top_k() == 3
+    assert top_k("--top-k", "4") == 4
+    tokens = [
+        json.loads(run(*w, "--json").out)["prompt_tokens"]
+        for w in ([HELLO], [HELLO, "--system", ""])
+    ]
+    assert tokens[0] > tokens[1]
+    assert run("--raw", "ab").code == 0  # where a system message has no place
