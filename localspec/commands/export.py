@@ -18,7 +18,7 @@ from localspec.core.files import appearing_when_complete
 from localspec.core.model_options import PairOptions
 from localspec.display import console
 from localspec.export.names import DIALECTS
-from localspec.library.catalog import MTP
+from localspec.library.pairs.catalog import MTP
 from localspec.library.resolve import FIND
 
 if TYPE_CHECKING:

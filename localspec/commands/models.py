@@ -210,7 +210,7 @@ def verify(
     from localspec.core import paths
     from localspec.display import models as lists
     from localspec.download import verify as verify_files
-    from localspec.library import user_pairs
+    from localspec.library.pairs import user_pairs
     from localspec.library.resolve import Resolver
 
     resolver = Resolver()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from localspec.commands.flags.groups import Given
 from localspec.display import console
 from localspec.display.progress import progress
-from localspec.library.pair_options import pair_load_options
+from localspec.library.pairs.options import pair_load_options
 
 if TYPE_CHECKING:
     from localspec.self_draft.selection import Selection, SelfDraftOptions

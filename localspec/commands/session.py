@@ -19,7 +19,7 @@ from localspec.core.sampling_choice import choose_sampling
 from localspec.core.sampling_params import SamplingParams, default_length, require_fixed_length
 from localspec.display import console
 from localspec.display.progress import progress
-from localspec.library.pair_options import picked
+from localspec.library.pairs.options import picked
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
@@ -115,7 +115,7 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
         from localspec.engine.lookup_cache import require_lookup_cache
 
         require_lookup_cache(request.models.lookup_cache)
-    from localspec.library.pair_files import PairFinder
+    from localspec.library.pairs.files import PairFinder
 
     finder = PairFinder(
         request.resolver,

@@ -13,8 +13,8 @@ from localspec.core.config import LoadOptions
 from localspec.core.errors import LocalspecError
 from localspec.core.formatting import size
 from localspec.engine import profile_store
-from localspec.library.catalog import PairSpec, load_catalog
 from localspec.library.local_models import LocalModel
+from localspec.library.pairs.catalog import PairSpec, load_catalog
 from localspec.library.scan import files_beside
 from localspec.library.sidecars import is_named_for
 from localspec.llama.memory.estimate import estimate_run, tensor_bytes

@@ -42,7 +42,7 @@ from localspec.core.model_options import DraftOptions, ModelOptions
 from localspec.core.option import options
 from localspec.core.sampling_choice import choose_sampling
 from localspec.core.sampling_params import SamplingParams
-from localspec.library.pair_options import pair_load_options, picked
+from localspec.library.pairs.options import pair_load_options, picked
 
 TARGET, DRAFT = Path("big.gguf"), Path("small.gguf")
 PANELS = (

@@ -11,6 +11,7 @@ import subprocess
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
@@ -21,7 +22,7 @@ from localspec.core.sampling_params import sampling_fields
 from localspec.export.engines import export_pair
 from localspec.export.facts import Cluster, DraftLength, PairFacts
 from localspec.export.names import DIALECTS
-from localspec.library.pair_schema import SETTINGS
+from localspec.library.pairs.schema import PairSettings
 from localspec.metadata.header import read_header
 from tests.support.exports import Facts, arguments, facts, facts_of, model, option, program
 from tests.support.head_files import header_of, target_bytes
@@ -102,7 +103,7 @@ def test_heads_have_no_cache_types_of_their_own(facts: Facts) -> None:
 
 def test_every_flag_is_one_of_llama_cpp(facts: Facts) -> None:
     known = set(re.findall(r"--?[\w-]+", ARG_CPP.read_text()))
-    everything: dict[str, object] = dict.fromkeys(SETTINGS, 1)
+    everything: dict[str, object] = dict.fromkeys(get_type_hints(PairSettings), 1)
     text = export_pair("llama-server", facts(settings=everything, sampling=everything)).text
     used = set(re.findall(r"^  (--?[a-z-]+)", text, re.MULTILINE))
     assert len(used) > 30 and used <= known

@@ -11,7 +11,7 @@ from localspec.core.config import ROPE_SCALE, LoadOptions, Lora, RopeOptions, pa
 from localspec.core.model_options import ModelOptions, PairOptions
 from localspec.core.option import option, options
 from localspec.core.sampling_params import SamplingParams
-from localspec.library.pair_options import picked
+from localspec.library.pairs.options import picked
 
 NameArgument = Annotated[
     str | None,

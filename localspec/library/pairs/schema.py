@@ -36,7 +36,7 @@ from localspec.core.sampling_params import (
 )
 from localspec.hub.provenance import SHA256
 from localspec.hub.reference import parse_reference
-from localspec.library.catalog import MTP
+from localspec.library.pairs.catalog import MTP
 
 SHOWN_CHARACTERS = 80  # of a key
 
@@ -97,7 +97,6 @@ else:
     PairSettings = with_config(ConfigDict(extra="forbid", strict=True))(
         TypedDict("PairSettings", {"draft_tokens": _DraftTokens} | _KEPT, total=False)
     )
-SETTINGS = ("draft_tokens", *_KEPT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from localspec.core import paths
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.core.formatting import one_line
-from localspec.library.catalog import MTP, PairSpec, find_pair, unknown_pair
+from localspec.library.pairs.catalog import MTP, PairSpec, find_pair, unknown_pair
 
 if TYPE_CHECKING:
-    from localspec.library.pair_schema import FileHash, UserPair
+    from localspec.library.pairs.schema import FileHash, UserPair
 
 MAX_BYTES = 2**20
 MAX_NAME = 64
@@ -54,7 +54,7 @@ def add(
     Raises UsageError for a name that is taken or invalid, and for a model or a setting that cannot
     be stored; FileProblem when nothing can be written.
     """
-    from localspec.library.pair_schema import as_toml, parse_pair
+    from localspec.library.pairs.schema import as_toml, parse_pair
 
     require_free(name)
     document = {
@@ -93,7 +93,7 @@ def load(name: str) -> "UserPair":
     """
     import tomllib
 
-    from localspec.library.pair_schema import parse_pair
+    from localspec.library.pairs.schema import parse_pair
 
     name = _stored(name)
     path = _path(name)
@@ -142,7 +142,7 @@ def find(name: str) -> "UserPair":
 
 
 def _bundled() -> "UserPair":
-    from localspec.library.pair_schema import UserPair
+    from localspec.library.pairs.schema import UserPair
 
     target, draft = map(str, paths.demo_pair())
     return UserPair(name=BUNDLED, target=target, draft=draft)
@@ -150,7 +150,7 @@ def _bundled() -> "UserPair":
 
 def as_pair(known: PairSpec) -> "UserPair":
     """A known pair in the form of a user's, without settings."""
-    from localspec.library.pair_schema import UserPair
+    from localspec.library.pairs.schema import UserPair
 
     target = str(known.target.reference)
     return UserPair(name=known.name, target=target, draft=known.draft_name)
