@@ -26,7 +26,7 @@ from localspec.metadata.findings import LENIENT
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import MIN_RATIO, PairReport, check_pair
 from localspec.speculative.control.valuation import LONGEST_AUTO
-from localspec.speculative.limits import usual_gain
+from localspec.speculative.limits import usual_best
 
 _HEADS_FIRST = 10.0  # heads were trained with their target, and cost little
 _FAR = 4.0
@@ -176,7 +176,7 @@ def rule_of_thumb(cost: float, ratio: float) -> float:
     assumed, and passes that cost the same at any width.
     """
     chance = min(0.85, max(0.3, 0.9 - 0.06 * math.log2(max(1.0, ratio))))
-    return usual_gain([1.0] * (LONGEST_AUTO + 1), cost, chance)
+    return usual_best([1.0] * (LONGEST_AUTO + 1), cost, chance)[0]
 
 
 def _judge(

@@ -135,6 +135,7 @@ def test_a_pair_keeps_what_its_flag_takes(row: Option) -> None:
     least, most = row.asked or row.bounds or Bounds(0, 0)
     parse = number(Bounds(least, most), row.words)
     assert [parse(str(value)) for value in (least, most)] == [least, most]
+    assert parse(f" +{most}") == most
     with pytest.raises(typer.BadParameter):
         parse(str(most + 1))
     for value in (least, most):
