@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from localspec.commands import pairs
-from localspec.commands.flags.cluster import ClusterFlags
 from localspec.commands.flags.groups import Given, choice, given_flags, number, spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import NameArgument, kept_settings
@@ -17,6 +16,7 @@ from localspec.core.errors import FileProblem, IncompatiblePair, UsageError
 from localspec.core.files import appearing_when_complete
 from localspec.core.model_options import PairOptions
 from localspec.display import console
+from localspec.export.deployment import Cluster
 from localspec.export.names import DIALECTS
 from localspec.library.pairs.catalog import MTP
 from localspec.library.resolve import FIND
@@ -40,7 +40,7 @@ def export(
         ),
     ],
     given: Annotated[Given, PairOptions],
-    cluster: ClusterFlags,
+    cluster: Cluster,
     name: NameArgument = None,
     ctx_size: Annotated[
         int | None,
@@ -127,9 +127,9 @@ def _length(request: Request, verdict: "PairCheck") -> "DraftLength":
     return learnt_length(verdict.target, verdict.draft)
 
 
-def _facts(request: Request, verdict: "PairCheck", cluster: ClusterFlags) -> "PairFacts":
+def _facts(request: Request, verdict: "PairCheck", cluster: Cluster) -> "PairFacts":
     """Everything that an export depends on."""
-    from localspec.export.facts import Cluster, PairFacts
+    from localspec.export.facts import PairFacts
     from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
 
     target = verdict.target
@@ -144,9 +144,7 @@ def _facts(request: Request, verdict: "PairCheck", cluster: ClusterFlags) -> "Pa
         ctx_size,
         settings,
         request.sampling,
-        cluster.target_repo,
-        cluster.draft_repo,
-        Cluster(cluster.gpus, cluster.machines, cluster.gpu_memory),
+        cluster,
     )
 
 
