@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.commands.flags.answer import AnswerFlags
 from localspec.commands.flags.groups import Given
 from localspec.commands.flags.template import TemplateFlags
-from localspec.commands.self_draft import self_draft
 from localspec.core.config import Branches, DraftTokens
 from localspec.core.errors import UsageError
 from localspec.core.generate_options import GenerateOptions
@@ -19,7 +19,7 @@ from localspec.core.sampling_choice import choose_sampling
 from localspec.core.sampling_params import SamplingParams, default_length, require_fixed_length
 from localspec.display import console
 from localspec.display.progress import progress
-from localspec.library.pairs.options import picked
+from localspec.library.pairs.options import pair_load_options, picked
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
@@ -120,7 +120,7 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
     finder = PairFinder(
         request.resolver,
         download_ui(),
-        partial(self_draft, loading=request.given),
+        partial(_self_draft, loading=request.given),
         request.models.lenient,
         request.given,
     )
@@ -134,6 +134,12 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
     for sentence in (*engine.notes, *_without_branches(request, engine)):
         console.note(sentence)
     return engine
+
+
+def _self_draft(target: Path, loading: Given) -> Path | None:
+    from localspec.self_draft.selection import stored_or_made
+
+    return stored_or_made(target, partial(pair_load_options, loading), console.note, progress)
 
 
 @contextmanager

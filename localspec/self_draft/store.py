@@ -23,7 +23,7 @@ from localspec.core.errors import FileProblem
 from localspec.core.files import appearing_when_complete, read_at_most
 from localspec.llama import llama_library
 from localspec.metadata.header import ModelHeader
-from localspec.self_draft.recipe import Recipe
+from localspec.self_draft.make import Recipe
 from localspec.self_draft.verdict import DraftVerdict
 
 FORMAT = 1  # raise it when a key changes its name or meaning

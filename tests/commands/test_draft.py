@@ -14,8 +14,7 @@ from localspec.core.errors import DraftNotMade
 from localspec.engine.engine import Engine
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import search, selection, store, verdict
-from localspec.self_draft.make import make_draft
-from localspec.self_draft.recipe import Recipe
+from localspec.self_draft.make import Recipe, make_draft
 from localspec.self_draft.verdict import DraftVerdict
 from tests.support.command import HELLO, Command
 from tests.support.self_drafts import LOSES, PAYS
