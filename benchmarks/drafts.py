@@ -1,4 +1,4 @@
-"""Compares ways to draft for one target: a chain, trees, drafts made out of it, prompt lookup.
+"""Compares variants to draft for one target: a chain, trees, drafts made out of it, prompt lookup.
 
     python benchmarks/drafts.py --model pair --quantization F16
 
@@ -125,7 +125,7 @@ def main() -> None:
         if not drafts[name].exists():
             make_draft(read_header(target), recipe, drafts[name])
     print(conditions(args.threads, args.model, args.quantization, size(target.stat().st_size)))
-    print("\n|way|draft length|speedup|acceptance|tokens a round|memory of the draft|text|")
+    print("\n|variant|draft length|speedup|acceptance|tokens a round|memory of the draft|text|")
     print("|---|---|---|---|---|---|---|")
     for side in sides(args.model, drafts):
         for line in lines(*measure(target, side, args)):

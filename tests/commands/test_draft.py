@@ -136,7 +136,7 @@ def test_what_was_kept_stays_unless_more_is_known(
     assert "--draft self says so" in localspec(*make, "2").out
     assert store.find(read_header(silent_target)) == store.StoredDraft(None, RECIPE, LOSES)
     found[0] = PAYS
-    assert "Kept for --draft self" in localspec(*make, "3").out
+    assert "Stored for --draft self" in localspec(*make, "3").out
 
 
 @pytest.mark.usefixtures("judged")
@@ -182,7 +182,7 @@ def test_a_draft_with_fewer_output_rows(
     made = ("draft", "make", silent_target, "--layers", "2", "--type", "keep", "-t", "1")
     done = localspec(*made, "--vocab", "64", "-o", small)
     assert done.code == 0 and "the first 2 of 6 layers, 64 output rows gives 1.50x" in done.out
-    assert "Kept for --draft self" in done.out
+    assert "Stored for --draft self" in done.out
     done = localspec("run", "-m", silent_target, "--draft", "self", "-n", "4", "-t", "1", HELLO)
     assert done.code == 0 and "made of the target (1.50x plain" in done.err
     make_draft(read_header(silent_target), RECIPE, small)
