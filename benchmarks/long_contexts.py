@@ -4,8 +4,8 @@
 
 The padded demo pair continues Python sources, cut to so many tokens, without prompt lookup. All
 variants take turns, with flash attention on and off; the context has room for the answer. Printed
-are tokens per second of generation, the draft's reading of the prompt included, and auto over the best
-fixed length of the same row, with the span over prompts.
+are tokens per second of generation, the draft's reading of the prompt included, and auto over the
+best fixed length of the same row, with the span over prompts.
 """
 
 from __future__ import annotations

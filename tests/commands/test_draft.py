@@ -108,7 +108,7 @@ def test_a_no_is_said_plainly_and_remembered(
     assert kept is not None and kept.path is None
     done = localspec(*flags, "-o", tmp_path / "draft.gguf")
     assert done.code == 0 and (tmp_path / "draft.gguf").exists()
-    assert "not kept" in done.out and "add --output" not in done.out
+    assert "not stored" in done.out and "add --output" not in done.out
 
 
 def test_what_was_kept_stays_unless_more_is_known(
