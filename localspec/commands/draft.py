@@ -136,18 +136,16 @@ def _require_free(output: Path, target: Path, draft: Path | None) -> None:
 
 def _copy(made: "Selection", output: Path | None) -> None:
     """Write the draft to where it was asked for."""
-    from localspec.core.files import appearing_when_complete
+    from localspec.core.files import appearing_when_complete, file_problem
 
     if output is None:
         return
-    try:
-        with appearing_when_complete(output) as partial:
-            shutil.copyfile(made.file, partial)
-    except OSError as problem:
-        raise FileProblem(
-            f"The draft cannot be written to {output}: {problem.strerror or problem}.",
-            "Give --output a file in a folder with room.",
-        ) from problem
+    what, hint = (
+        f"The draft cannot be written to {output}",
+        "Give --output a file in a folder with room.",
+    )
+    with file_problem(what, hint), appearing_when_complete(output) as partial:
+        shutil.copyfile(made.file, partial)
 
 
 def register(app: typer.Typer) -> None:

@@ -13,7 +13,7 @@ from localspec.commands.flags.pair import NameArgument, kept_settings
 from localspec.commands.session import Request, download_ui, make_request
 from localspec.core.config import CTX_SIZE, TRAINED_CTX_SIZE
 from localspec.core.errors import FileProblem, IncompatiblePair, UsageError
-from localspec.core.files import appearing_when_complete
+from localspec.core.files import appearing_when_complete, file_problem
 from localspec.core.model_options import PairOptions
 from localspec.display import console
 from localspec.export.deployment import Cluster
@@ -150,16 +150,12 @@ def _facts(request: Request, verdict: "PairCheck", cluster: Cluster) -> "PairFac
 
 def _write(path: Path, exported: "Exported") -> None:
     """Write a new file; a script may be run by whoever may read it."""
-    try:
+    with file_problem(f"{path} cannot be written", "Give another --output."):
         with appearing_when_complete(path) as partial:
             partial.write_text(exported.text, encoding="utf-8")
         if exported.executable:
             mode = path.stat().st_mode
             path.chmod(mode | (mode & 0o444) >> 2)
-    except OSError as error:
-        raise FileProblem(
-            f"{path} cannot be written: {error.strerror}.", "Give another --output."
-        ) from None
     console.note(f"Written: {path}")
 
 

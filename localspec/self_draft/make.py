@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.core.errors import DraftNotMade, EngineError, FileProblem
-from localspec.core.files import appearing_when_complete, require_disk_space
+from localspec.core.files import appearing_when_complete, file_problem, require_disk_space
 from localspec.core.formatting import one_line
 from localspec.llama.quantize import quantize, require_type
 from localspec.metadata.draft_kind import claimed_heads, draft_kind, n_layers, whole_number
@@ -27,6 +27,7 @@ _OF_THE_MODEL = ("rope.dimension_sections", "target_layers")
 _ACTIVATION = "xielu."  # keys without the name of the architecture
 _RATIOS = "attention.compress_ratios"  # may be longer than the model
 _LEADING = ("leading_dense_block_count", "hash_layer_count")  # so many first layers are different
+UNWRITABLE = "Check that the folder exists, is writable and has room."
 _ELSEWHERE = "Or name another file with --output."
 
 
@@ -75,18 +76,13 @@ def make_draft(target: ModelHeader, recipe: Recipe, output: Path) -> None:
         raise DraftNotMade(f"{one_line(target.path.name)} has no tensors.", "Give a whole model.")
     _require_disk(target, recipe, names, output)
     values = shortened_values(target, recipe.layers) | _about(target, recipe)
-    try:
-        with appearing_when_complete(output) as partial:
-            if recipe.type == KEEP:
-                _copy(target.paths, names, values, partial)
-            else:
-                _requantize(target, recipe, names, values, partial)
-            _require_decodable(partial, output)
-    except OSError as problem:
-        raise FileProblem(
-            f"The draft could not be written to {output}: {problem.strerror or problem}.",
-            "Check that the folder exists, is writable and has room.",
-        ) from problem
+    what = f"The draft could not be written to {output}"
+    with file_problem(what, UNWRITABLE), appearing_when_complete(output) as partial:
+        if recipe.type == KEEP:
+            _copy(target.paths, names, values, partial)
+        else:
+            _requantize(target, recipe, names, values, partial)
+        _require_decodable(partial, output)
 
 
 def require_model(header: ModelHeader) -> None:

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from localspec.bench.padding.encoder import Quantization, TensorEncoder, place
 from localspec.bench.padding.layout import Forms, PaddedShape, TensorForm
 from localspec.bench.padding.source import PaddingSource
-from localspec.core.errors import FileProblem, LocalspecError
-from localspec.core.files import appearing_when_complete, require_disk_space
+from localspec.core.errors import FileProblem
+from localspec.core.files import appearing_when_complete, file_problem, require_disk_space
 from localspec.metadata.gguf_file import TensorInfo
 from localspec.metadata.gguf_writer import NewTensor, described, write_copy
 from localspec.metadata.header import read_header
@@ -72,17 +72,13 @@ def pad_model(
     """
     small = PaddingSource.read(source)
     padded = _PaddedModel(small, shape, TensorEncoder(quantization), small.layout.forms(shape))
-    try:
+    what = f"The padded model could not be written to {destination}"
+    with file_problem(what, "Check that the folder exists, is writable and has room."):
         needed = padded.n_bytes + small.header.n_header
         require_disk_space(destination.parent, needed, "The padded model", _ELSEWHERE)
         values = small.padded_values(shape, quantization)
         with appearing_when_complete(destination) as unfinished:
             write_copy(unfinished, small.header, values, list(padded.new_tensors(on_progress)))
-    except OSError as problem:
-        raise LocalspecError(
-            f"The padded model could not be written to {destination}: {problem}.",
-            "Check that the folder exists, is writable and has room.",
-        ) from problem
 
 
 def padded_copy(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from localspec.core import paths
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import appearing_when_complete, read_at_most
+from localspec.core.files import appearing_when_complete, file_problem, read_at_most
 from localspec.core.formatting import one_line
 from localspec.library.pairs.catalog import MTP, PairSpec, find_pair, unknown_pair
 
@@ -108,27 +108,20 @@ def load(name: str) -> "UserPair":
 
 def names() -> list[str]:
     """Names of the user's pairs, sorted. Raises FileProblem when their folder cannot be read."""
-    try:
-        found = [path.stem for path in folder().iterdir() if path.suffix == ".toml"]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise FileProblem(
-            f"The folder of your pairs, {folder()}, cannot be read: {_reason(error)}.",
-            "Set LOCALSPEC_MODELS to a folder that you may read.",
-        ) from error
+    what = f"The folder of your pairs, {folder()}, cannot be read"
+    with file_problem(what, "Set LOCALSPEC_MODELS to a folder that you may read."):
+        try:
+            found = [path.stem for path in folder().iterdir() if path.suffix == ".toml"]
+        except FileNotFoundError:
+            return []
     return sorted(filter(is_name, found))
 
 
 def remove(name: str) -> None:
     """Remove a pair, and none of its models. Raises UnknownPair, or FileProblem."""
     path = _path(_stored(name))
-    try:
+    with file_problem(f"The pair file {path} cannot be removed", "Remove it by hand."):
         path.unlink()
-    except OSError as error:
-        raise FileProblem(
-            f"The pair file {path} cannot be removed: {_reason(error)}.", "Remove it by hand."
-        ) from error
 
 
 def find(name: str) -> "UserPair":
@@ -174,15 +167,11 @@ def _path(name: str) -> Path:
 
 
 def _write(path: Path, data: bytes) -> Path:
-    try:
+    hint = "Set LOCALSPEC_MODELS to a folder where you may write."
+    with file_problem(f"The pair file {path} cannot be written", hint):
         path.parent.mkdir(parents=True, exist_ok=True)
         with appearing_when_complete(path) as partial:
             partial.write_bytes(data)
-    except OSError as error:
-        raise FileProblem(
-            f"The pair file {path} cannot be written: {_reason(error)}.",
-            "Set LOCALSPEC_MODELS to a folder where you may write.",
-        ) from error
     return path
 
 
