@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from localspec.core.formatting import one_line, size
-from localspec.display.console import labelled, make_console, note
+from localspec.display.console import labelled, labelled_rows, make_console, note
 from localspec.hub.client import RemoteModel
 from localspec.hub.provenance import Verification
 from localspec.library.local_models import Inventory, LocalModel
@@ -168,11 +168,8 @@ def _pair_cells(row: PairRow) -> tuple[str, ...]:
 
 def pair(row: PairRow, settings: "Mapping[str, Setting]") -> None:
     """Everything about one pair, a fact a line; settings as in its file."""
-    out = make_console(stderr=False)
     facts = [*_facts(row, settings), *(_known_facts(row.spec) if row.spec else ())]
-    width = max(len(label) for label, _ in facts)
-    for label, words in facts:
-        labelled(out, f"{label:<{width}}  ", "", words)
+    labelled_rows(make_console(stderr=False), facts)
 
 
 def _facts(row: PairRow, settings: "Mapping[str, Setting]") -> Iterator[tuple[str, str]]:

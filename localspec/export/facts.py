@@ -141,13 +141,14 @@ def learnt_length(target: ModelHeader, draft: ModelHeader) -> DraftLength:
 
     known = profile_store.latest([target, draft])
     block = draft_kind(draft).block_size > 0
-    best = None if known is None else known.usual_length(LONGEST_AUTO, drafts_block=block)
-    if best is None:
+    usual = None if known is None else known.usual_best(LONGEST_AUTO, drafts_block=block)
+    if usual is None:
         return DraftLength(
             None,
             "the engine's default, since too little was learnt of this pair on this machine yet; "
             "find one with localspec bench, and give it with --draft-tokens N",
         )
+    _, best = usual
     if best == 0:
         return DraftLength(
             None,

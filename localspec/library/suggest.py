@@ -119,7 +119,7 @@ def _headers(target: Path, local: Sequence[LocalModel]) -> Iterator[tuple[str, M
 
 def _measured(target: ModelHeader, draft: ModelHeader) -> float | None:
     known = profile_store.latest([target, draft])
-    usual = None if known is None else known.usual_gain(LONGEST_AUTO)
+    usual = None if known is None else known.usual_best(LONGEST_AUTO)
     return None if usual is None else usual[0]
 
 
