@@ -9,7 +9,7 @@ import typer
 from localspec.commands import pairs
 from localspec.commands.flags.groups import Given, choice, given_flags, number, spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
-from localspec.commands.flags.pair import NameArgument, kept_settings
+from localspec.commands.flags.pair import NameArgument, stored_settings
 from localspec.commands.session import Request, download_ui, make_request
 from localspec.core.config import CTX_SIZE, TRAINED_CTX_SIZE
 from localspec.core.errors import FileProblem, IncompatiblePair, UsageError
@@ -84,7 +84,7 @@ def export(
 
 
 def _checked(request: Request) -> "PairCheck":
-    """Check the pair by its headers; raises IncompatiblePair for models that are none."""
+    """Check the pair by its headers; raises IncompatiblePair for models that do not fit."""
     from localspec.library.acquire import judge
 
     draft = request.draft.model or MTP
@@ -135,7 +135,7 @@ def _facts(request: Request, verdict: "PairCheck", cluster: Cluster) -> "PairFac
     target = verdict.target
     ctx_size = asked_ctx_size(target, request.given.get("ctx_size")) or default_ctx_size(target)
     given = {name: each for name, each in request.given.items() if name not in request.sampling}
-    settings = kept_settings(given)
+    settings = stored_settings(given)
     return PairFacts(
         target,
         verdict.draft,

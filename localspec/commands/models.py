@@ -215,7 +215,7 @@ def verify(
 
     resolver = Resolver()
     wanted = [path for name in names or () for path in resolver.files_of(name)]
-    kept = user_pairs.kept_hashes(names)
+    kept = user_pairs.stored_hashes(names)
     ours = paths.models_folder()
     everything = [ours] if ours.is_dir() else []
     everything += [path for path in kept if not path.is_relative_to(ours)]

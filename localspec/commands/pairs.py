@@ -8,7 +8,7 @@ import typer
 from localspec.commands.flags.answer import JsonFlag
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
-from localspec.commands.flags.pair import PairFlags, kept_settings, unkept_flags
+from localspec.commands.flags.pair import PairFlags, stored_settings, unstored_flags
 from localspec.commands.session import download_ui
 from localspec.core.errors import UsageError
 from localspec.core.model_options import ModelOptions
@@ -64,9 +64,9 @@ def pair_add(
 
     user_pairs.require_free(name)
     resolver = Resolver()
-    if unkept := unkept_flags(given):
+    if unstored := unstored_flags(given):
         raise UsageError(
-            f"A pair does not store {', '.join(unkept)}.",
+            f"A pair does not store {', '.join(unstored)}.",
             "Leave that out here, and give it to run, chat, serve or bench.",
         )
     models = ModelOptions(**picked(given, ModelOptions))
@@ -76,7 +76,7 @@ def pair_add(
         reports.pair_report(verdict.report, verdict.target, verdict.draft)
         raise typer.Exit(1)
     target, draft = resolver.canonical_name(target), resolver.canonical_name(draft)
-    settings = kept_settings(given)
+    settings = stored_settings(given)
     with progress(in_bytes=True) as on_progress:
         hashes = file_hashes(verdict, on_progress)
     user_pairs.add(name, target, draft, settings, hashes)

@@ -98,7 +98,7 @@ def run(
     raise typer.Exit(130 if "cancelled" in ended else 0)
 
 
-def _quiet(response: "Piece") -> None:
+def _quiet(piece: "Piece") -> None:
     """For --json, where the text comes at the end."""
 
 

@@ -51,11 +51,6 @@ class Request:
         return choose_sampling(self.sampling, {}).params
 
     @property
-    def prompt_lookup(self) -> bool:
-        """Whether auto may use prompt lookup."""
-        return self.models.prompt_lookup
-
-    @property
     def branches(self) -> Branches:
         """Most candidates at one place; 1 where nothing is drafted."""
         return 1 if self.draft.lengths == (0,) else self.models.branches
@@ -171,7 +166,7 @@ def lookup_cache(engine: "Engine", request: Request, *, default: bool) -> Iterat
     """
     models = request.models
     asked = models.lookup_cache is not None or models.lookup_files
-    if not request.prompt_lookup or not (asked or default):
+    if not request.models.prompt_lookup or not (asked or default):
         yield
         return
     from localspec.engine.lookup_cache import LookupCache
@@ -196,7 +191,7 @@ def require_prompt_cache(answering: AnswerFlags) -> None:
 def usable_length(engine: "Engine", length: DraftTokens, request: Request) -> DraftTokens:
     """The draft length that what was loaded allows; auto measures a pair that is new here."""
     if engine.draft is None and not (
-        length == "auto" and request.prompt_lookup and engine.target.can_roll_back
+        length == "auto" and request.models.prompt_lookup and engine.target.can_roll_back
     ):
         return 0
     if length == "auto":
@@ -238,7 +233,7 @@ def generate_options(
     return GenerateOptions(
         sampling_for(engine, request),
         usable_length(engine, length, request),
-        prompt_lookup=request.prompt_lookup,
+        prompt_lookup=request.models.prompt_lookup,
         max_tokens=answering.max_tokens,
         stop=tuple(answering.stop),
         grammar=grammar,
@@ -259,7 +254,7 @@ def use_template(engine: "Engine", flags: TemplateFlags, system: str | None = No
 
 
 def _without_branches(request: Request, engine: "Engine") -> list[str]:
-    """Why there are none, for who asked for some: auto goes without them where they do not pay."""
+    """A note for users who asked for branches that this pair cannot have."""
     if request.models.branches in ("auto", 1):
         return []
     if engine.chain_only is not None:

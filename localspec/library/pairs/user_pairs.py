@@ -149,7 +149,7 @@ def as_pair(known: PairSpec) -> "UserPair":
     return UserPair(name=known.name, target=target, draft=known.draft_name)
 
 
-def kept_hashes(wanted: Sequence[str] | None) -> dict[Path, str]:
+def stored_hashes(wanted: Sequence[str] | None) -> dict[Path, str]:
     """The sha256 of local files as stored when their pairs were added; None: of all pairs."""
     folded = None if wanted is None else {name.lower() for name in wanted}
     own = [name for name in names() if folded is None or name.lower() in folded]

@@ -127,10 +127,10 @@ def test_a_wrong_document_is_told(subtests: pytest.Subtests) -> None:
             assert len(message) < 900
 
 
-KEPT = [row for row in PAIR_ROWS.values() if row.kept and row.bounds and row.item is int]
+STORED = [row for row in PAIR_ROWS.values() if row.stored and row.bounds and row.item is int]
 
 
-@pytest.mark.parametrize("row", KEPT, ids=[row.name for row in KEPT])
+@pytest.mark.parametrize("row", STORED, ids=[row.name for row in STORED])
 def test_a_pair_keeps_what_its_flag_takes(row: Option) -> None:
     least, most = row.asked or row.bounds or Bounds(0, 0)
     parse = number(Bounds(least, most), row.words)
