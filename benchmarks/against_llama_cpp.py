@@ -30,10 +30,10 @@ from localspec.core.generate_options import GenerateOptions
 from localspec.engine.engine import Engine
 from localspec.engine.generate import stream_generate
 
-Way = Callable[[str], float]  # tokens per second of the answer to a prompt
+Variant = Callable[[str], float]  # tokens per second of the answer to a prompt
 
-NO_SUFFIX = "auto, no suffix index"  # theirs has a source of this kind too, not in the grid
-OUTSIDE_GRID = ("plain", "auto", NO_SUFFIX, "llama.cpp plain")
+NO_LOOKUP = "auto, no prompt lookup"  # theirs has a source of this kind too, not in the grid
+OUTSIDE_GRID = ("plain", "auto", NO_LOOKUP, "llama.cpp plain")
 
 
 def theirs(
@@ -58,8 +58,10 @@ def ours(engine: Engine, prompt: str, tokens: int, prompt_lookup: bool) -> float
     return stats.timed_tokens / (stats.seconds + stats.draft_prompt_seconds)
 
 
-def ways(args: argparse.Namespace, pair: tuple[Path, Path], engine: Engine) -> dict[str, Way]:
-    """Every way to decode, in the order in which they take turns."""
+def variants(
+    args: argparse.Namespace, pair: tuple[Path, Path], engine: Engine
+) -> dict[str, Variant]:
+    """Every variant, in the order in which they take turns."""
     tokens, threads = args.tokens, args.threads
     grid = {
         f"llama.cpp {length} p>={least}": partial(theirs, args, pair, length, least)
@@ -72,32 +74,32 @@ def ways(args: argparse.Namespace, pair: tuple[Path, Path], engine: Engine) -> d
         ],
         **grid,
         "auto": lambda prompt: ours(engine, prompt, tokens, prompt_lookup=True),
-        NO_SUFFIX: lambda prompt: ours(engine, prompt, tokens, prompt_lookup=False),
+        NO_LOOKUP: lambda prompt: ours(engine, prompt, tokens, prompt_lookup=False),
     }
 
 
 def measure(args: argparse.Namespace, quantization: Quantization) -> dict[str, list[float]]:
-    """Tokens per second of each way on one pair: those of OUTSIDE_GRID, then the grid's."""
+    """Tokens per second of each variant on one pair: those of OUTSIDE_GRID, then the grid's."""
     pair = padded_pair(quantization)
     with load(pair, args.threads, ignore_eos=True) as engine:
-        by_name = ways(args, pair, engine)
+        by_name = variants(args, pair, engine)
         speeds: dict[str, list[float]] = {name: [] for name in [*OUTSIDE_GRID, *by_name]}
         ours(engine, PROMPTS[0], 32, prompt_lookup=False)
         for prompt in PROMPTS * args.repeats:
-            for name, way in by_name.items():
-                speeds[name].append(way(prompt))
+            for name, variant in by_name.items():
+                speeds[name].append(variant(prompt))
     return speeds
 
 
 def show(quantization: Quantization, speeds: dict[str, list[float]]) -> float:
-    """Print a row a way and what they come to; auto without suffix index over the best cell."""
+    """Print a row for each variant, their means, and auto over the best cell of the grid."""
     mean = {name: statistics.harmonic_mean(each) for name, each in speeds.items()}
     for name, each in speeds.items():
         print(f"{quantization}  {name:24}  {mean[name]:6.1f} tok/s  ({span(each, 1)})")
     best = max((name for name in mean if name not in OUTSIDE_GRID), key=lambda name: mean[name])
-    auto, alone, plain = mean["auto"], mean[NO_SUFFIX], mean["plain"]
+    auto, alone, plain = mean["auto"], mean[NO_LOOKUP], mean["plain"]
     print(
-        f"{quantization}: auto {auto / plain:.2f}x plain, without the suffix index "
+        f"{quantization}: auto {auto / plain:.2f}x plain, without prompt lookup "
         f"{alone / plain:.2f}x; over the best of the grid ({best}) "
         f"{auto / mean[best]:.2f} and {alone / mean[best]:.2f}",
         flush=True,

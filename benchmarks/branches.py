@@ -73,7 +73,7 @@ def main() -> None:
     if any(len(trace.rivals) < len(trace.tokens) for trace in traces):
         parser.error("there are no runners-up in these traces: record them with traces.py again")
     print(f"{len(traces)} traces, {sum(len(trace.tokens) for trace in traces)} tokens")
-    heads = ("auto", "auto + suffix", f"fixed {LENGTH}")
+    heads = ("auto", "auto + lookup", f"fixed {LENGTH}")
     print(f"{'branches':16}" + "  ".join(f"{head:>21}" for head in heads) + "  worst over chain")
     numbers = "".join(f"{branches:>7}" for branches in BRANCHES)
     print(" " * 16 + "  ".join([numbers] * len(heads)) + "  " + numbers[7:])

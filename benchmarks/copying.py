@@ -161,7 +161,7 @@ def files(engine: Engine, size: int, tokens: int, count: int) -> tuple[list[File
     return found, Copier(len(found[0].prompt) - 1, edits)
 
 
-Way = Callable[[File], float]  # tokens per second of generation
+Variant = Callable[[File], float]  # tokens per second of generation
 
 
 def ours(engine: Engine, length: DraftTokens, file: File) -> float:
@@ -192,8 +192,8 @@ def theirs(port: int, file: File) -> float:
 
 
 @contextmanager
-def serving(args: argparse.Namespace, model: Path, context: int, kind: str) -> Iterator[Way]:
-    """llama-server with one way to speculate, or "none"."""
+def serving(args: argparse.Namespace, model: Path, context: int, kind: str) -> Iterator[Variant]:
+    """llama-server with one kind of speculation, or "none"."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -225,7 +225,7 @@ PEERS = ("none", "ngram-simple", "ngram-mod")
 
 
 def measure(args: argparse.Namespace, size: int, encoder: TensorEncoder) -> dict[str, list[float]]:
-    """Tokens per second of each way on files of one size, in turn."""
+    """Tokens per second of each variant on files of one size, in turn."""
     tokens = min(size, args.tokens)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -238,20 +238,22 @@ def measure(args: argparse.Namespace, size: int, encoder: TensorEncoder) -> dict
             model, ctx_size=context, threads=args.threads, flash_attention=args.flash_attention
         )
         engine = stack.enter_context(Engine.load(options))
-        ways: dict[str, Way] = {"plain": partial(ours, engine, 0)}
-        ways["auto"] = partial(ours, engine, "auto")
+        variants: dict[str, Variant] = {"plain": partial(ours, engine, 0)}
+        variants["auto"] = partial(ours, engine, "auto")
         for kind in args.peers:
-            ways[f"llama-server {kind}"] = stack.enter_context(serving(args, model, context, kind))
-        speeds: dict[str, list[float]] = {name: [] for name in ways}
+            variants[f"llama-server {kind}"] = stack.enter_context(
+                serving(args, model, context, kind)
+            )
+        speeds: dict[str, list[float]] = {name: [] for name in variants}
         for file in todo:
-            for name, way in ways.items():
-                speeds[name].append(way(file))
+            for name, variant in variants.items():
+                speeds[name].append(variant(file))
                 print(f"{size:6}  {name:26} {speeds[name][-1]:7.1f} tok/s", flush=True)
     return speeds
 
 
 def show(size: int, speeds: dict[str, list[float]]) -> None:
-    """Print a row a way: tokens per second, and how many times those of `auto` are."""
+    """Print a row for each variant: tokens per second, and how many times those of `auto` are."""
     for name, each in speeds.items():
         ratios = [ours / other for ours, other in zip(speeds["auto"], each, strict=True)]
         print(
@@ -267,7 +269,7 @@ def main() -> None:
     parser.add_argument("--bin", type=Path, required=True, help="folder with llama-server")
     parser.add_argument("--sizes", type=int, nargs="+", default=[500, 2000, 8000])
     parser.add_argument("--flash-attention", choices=("auto", "on", "off"), default="auto")
-    parser.add_argument("--peers", nargs="+", default=PEERS, help="ways of llama-server")
+    parser.add_argument("--peers", nargs="+", default=PEERS, help="variants of llama-server")
     parser.quantization("Q4_0")
     parser.integers(files=2, tokens=1000, threads=machine.physical_cores())
     parser.output()

@@ -1,4 +1,4 @@
-"""Compares ways to draft for one target: a chain, trees, drafts made out of it, prompt lookup.
+"""Compares variants to draft for one target: a chain, trees, drafts made out of it, prompt lookup.
 
     python benchmarks/drafts.py --model pair --quantization F16
 
@@ -30,8 +30,7 @@ from localspec.core.config import DraftTokens, LoadOptions
 from localspec.core.formatting import size
 from localspec.engine.engine import Engine
 from localspec.metadata.header import read_header
-from localspec.self_draft.make import make_draft
-from localspec.self_draft.recipe import KEEP, Recipe
+from localspec.self_draft.make import KEEP, Recipe, make_draft
 
 LAYERS = 6  # of the bundled models
 PAIR = PaddedShape(embedding=1792, heads=28, feed_forward=4864, layers=LAYERS)  # 241 M
@@ -126,7 +125,7 @@ def main() -> None:
         if not drafts[name].exists():
             make_draft(read_header(target), recipe, drafts[name])
     print(conditions(args.threads, args.model, args.quantization, size(target.stat().st_size)))
-    print("\n|way|draft length|speedup|acceptance|tokens a round|memory of the draft|text|")
+    print("\n|variant|draft length|speedup|acceptance|tokens a round|memory of the draft|text|")
     print("|---|---|---|---|---|---|---|")
     for side in sides(args.model, drafts):
         for line in lines(*measure(target, side, args)):

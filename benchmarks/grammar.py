@@ -187,9 +187,9 @@ def print_forced(engine: Engine, prompts: Sequence[list[int]]) -> None:
             drafted = tokens = 0
             for seed, prompt in enumerate(prompts):
                 params = replace(GREEDY, seed=seed)
-                ways: list[tuple[DraftTokens, str | None]]
-                ways = [(0, None), (0, grammar), ("auto", grammar)]
-                for (length, text), found in zip(ways, speeds, strict=True):
+                variants: list[tuple[DraftTokens, str | None]]
+                variants = [(0, None), (0, grammar), ("auto", grammar)]
+                for (length, text), found in zip(variants, speeds, strict=True):
                     empty_caches(engine.target)
                     stream = stream_generate(
                         engine,

@@ -41,7 +41,7 @@ from localspec.metadata.header import read_header
 from localspec.speculative.loop import Clock
 
 PARAMS = SamplingParams(temperature=0, ignore_eos=True)
-PLAIN, AUTO, ALONE = "plain", "MTP auto", "MTP auto, no suffix index"
+PLAIN, AUTO, ALONE = "plain", "MTP auto", "MTP auto, no prompt lookup"
 THEIRS = "llama.cpp draft-mtp "
 _COUNTS = re.compile(r"n_(drafted|accept) += (\d+)")
 
@@ -150,14 +150,14 @@ def ours(variant: Variant, prompt: str) -> Run:
 
 def all_variants(opened: Sequence[Variant], plan: BenchPlan) -> dict[str, Variant]:
     """Ours by name, plain first."""
-    plain, suffix, draft, heads = opened
+    plain, lookup, draft, heads = opened
     return {
         PLAIN: plain,
         **{f"MTP {k}": replace(heads, length=k) for k in (1, 2, 3)},
         AUTO: heads,
         ALONE: replace(heads, plan=replace(plan, prompt_lookup=False)),
         "draft model auto": draft,
-        "suffix index alone": suffix,
+        "prompt lookup alone": lookup,
     }
 
 
@@ -241,7 +241,7 @@ def show(quantization: Quantization, rows: list[Row]) -> None:
 
 
 class Stopwatch:
-    """A way of rolling back, whose seconds are counted."""
+    """A rollback strategy, whose seconds are counted."""
 
     def __init__(self, rollback: Rollback, clock: Clock) -> None:
         self._rollback = rollback
@@ -249,7 +249,7 @@ class Stopwatch:
         self.seconds = 0.0
 
     def __getattr__(self, name: str) -> object:
-        """Everything else is the way's own."""
+        """Everything else is the strategy's own."""
         return getattr(self._rollback, name)
 
     def checkpoint(self, length: int, most: int) -> None:
@@ -284,21 +284,24 @@ def rounds(
 
 
 def show_rollback(args: argparse.Namespace, quantization: Quantization) -> None:
-    """Print what taking tokens back costs in each way, and in which rounds."""
+    """Print what taking tokens back costs with each strategy, and in which rounds."""
     file, _ = padded_hybrid(quantization, unheard)
     options = LoadOptions(file, ctx_size=CTX_SIZE, threads=args.threads)
     model = LlamaModel(read_header(file), options)
-    print("\n|way|drafted, accepted|mark and rewind|of a plain pass|round, in plain passes|")
+    print(
+        "\n|strategy|drafted, accepted|checkpoint and rollback|of a plain pass"
+        "|round, in plain passes|"
+    )
     print("|---|---|---|---|---|")
-    for way in (Fork.name, Snapshots.name):
+    for strategy in (Fork.name, Snapshots.name):
         for drafted, accepted in ((0, 0), (1, 0), (3, 1), (3, 3), (6, 1)):
-            model.use_rollback(way)
+            model.use_rollback(strategy)
             model.decode(range(10, 42), 0)
             inside, whole = rounds(model, drafted, accepted, 12, args.clock)
             if not drafted:
                 plain = whole
             print(
-                f"|{way}|{drafted}, {accepted}|{1e3 * inside:.3f} ms|{inside / plain:.2%}"
+                f"|{strategy}|{drafted}, {accepted}|{1e3 * inside:.3f} ms|{inside / plain:.2%}"
                 f"|{whole / plain:.2f}|"
             )
     model.close()

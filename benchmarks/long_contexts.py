@@ -3,9 +3,9 @@
     python benchmarks/long_contexts.py [--pasts 20 1500 4000] [--tokens 400] [--quantization Q4_0]
 
 The padded demo pair continues Python sources, cut to so many tokens, without prompt lookup. All
-ways take turns, with flash attention on and off; the context has room for the answer. Printed are
-tokens per second of generation, the draft's reading of the prompt included, and auto over the best
-fixed length of the same row, with the span over prompts.
+variants take turns, with flash attention on and off; the context has room for the answer. Printed
+are tokens per second of generation, the draft's reading of the prompt included, and auto over the
+best fixed length of the same row, with the span over prompts.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     python benchmarks/overhead.py
 
-The loop, the controller with its suffix index, the sampler and the text stream are the real ones;
+The loop, the controller with its prompt lookup, the sampler and the text stream are the real ones;
 the models answer at once, from rows of logits made beforehand. The draft agrees at seven places of
 ten; the text never repeats, or, in the rows "loop" of auto, begins again all the time. Medians of
 --repeats runs of --tokens tokens. The first two rounds, in which target, draft and
-suffix index read the prompt, are told apart, once for each answer.
+prompt lookup read the prompt, are told apart, once for each answer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LOOP = 61  # tokens after which a text that loops begins again
 LONGEST_TEXT = 10_000
 # Vocabularies and prompt lengths, in tokens; no token of a prompt occurs twice.
 SIZES = ((32_000, 40), (152_000, 40), (262_000, 40), (152_000, 8_000), (152_000, 32_000))
-# Draft lengths, and the text that is said. What loops is proposed by the suffix index.
+# Draft lengths, and the text that is said. What loops is proposed by prompt lookup.
 SIDES: tuple[tuple[DraftTokens, int], ...] = (
     *((length, LONGEST_TEXT) for length in (0, 4, "auto")),
     ("auto", LOOP),

@@ -1,13 +1,13 @@
 """Measures automatic draft lengths against plain decoding and the best fixed length, by pair.
 
-    python benchmarks/pairs.py [--quantizations F16 Q4_0] [--targets small big] [--suffix off]
-        [--max-tokens 64 128 400] [--ctx-size 512] [--cpu-time]
+    python benchmarks/pairs.py [--quantizations F16 Q4_0] [--targets small big]
+        [--prompt-lookup off] [--max-tokens 64 128 400] [--ctx-size 512] [--cpu-time]
 
 The pairs are the demo pair, padded to several sizes and types, kept in the cache folder. Each
 answers the same questions plainly, with fixed lengths and with auto, taking turns. In each repeat
 auto is compared with the fixed length that was the best in the other repeats, so that it cannot be
 the luckiest. Answers that repeat themselves have rows of their own, marked as loops. The limits
-know nothing of prompt lookup: shares of them tell of auto with --suffix off.
+know nothing of prompt lookup: shares of them tell of auto with --prompt-lookup off.
 
 With --cpu-time seconds are those of the processor, on one thread: for a machine whose neighbours
 take its cores away every now and then, where the time on the wall says little.
@@ -138,7 +138,7 @@ def measure_all(args: argparse.Namespace) -> Iterator[Row]:
     lengths = (0, *FIXED, "auto")
     for max_tokens in args.max_tokens:
         plan = BenchPlan(
-            params, lengths, args.repeats, max_tokens, args.suffix == "on", clock=clock
+            params, lengths, args.repeats, max_tokens, args.prompt_lookup == "on", clock=clock
         )
         print(HEAD.format(max_tokens))
         for chosen in itertools.product(args.targets, args.drafts, args.quantizations):
@@ -156,7 +156,7 @@ def parse() -> argparse.Namespace:
     prompts = Path(__file__).parent / "python.jsonl"
     parser.add_argument("--prompts", type=Path, default=prompts)
     parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--suffix", choices=("on", "off"), default="on")
+    parser.add_argument("--prompt-lookup", choices=("on", "off"), default="on")
     parser.add_argument("--max-tokens", type=int, nargs="+", default=[64])
     parser.integers(repeats=4, ctx_size=CTX_SIZE, threads=None)
     parser.cpu_time()
@@ -171,7 +171,7 @@ def main() -> None:
     """Print a table for each length of answers, and what they come to."""
     args = parse()
     _, threads = timing(args)
-    print(conditions(threads, f"--suffix {args.suffix}"))
+    print(conditions(threads, f"--prompt-lookup {args.prompt_lookup}"))
     rows = printed(measure_all(args), args.output)
     for loops in (False, True):
         ratios = [row.over_fixed for row in rows if row.task != "all" and row.loops is loops]

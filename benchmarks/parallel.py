@@ -51,12 +51,12 @@ QUESTIONS_HERE = (
     "Show me the source of shutil.move.",
 )
 COLUMNS = (
-    *("clients", "way", "tok/s, one slot", "shared", "times (batches)", "accepted"),
+    *("clients", "variant", "tok/s, one slot", "shared", "times (batches)", "accepted"),
     *("first token, s, one slot", "shared", "text"),
 )
 WAYS: tuple[DraftTokens, ...] = (0, 4, "auto")
 _WAY_NAMES: dict[DraftTokens, str] = {0: "plain", "auto": "auto"}
-INTERRUPTED = ("way", "tok/s of the three", "longest pause, s", "first token, s")
+INTERRUPTED = ("variant", "tok/s of the three", "longest pause, s", "first token, s")
 _WARM_UP_TOKENS = 16
 _DECODERS = 3
 _UNDER_WAY = 8  # tokens of each decoder before the long prompt comes in
@@ -149,7 +149,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One way to draft with so many clients; a pair of batches for each repeat."""
+    """One variant with so many clients; a pair of batches for each repeat."""
 
     clients: int
     length: DraftTokens
@@ -200,7 +200,7 @@ def waited(batches: Sequence[Served]) -> float:
 
 
 def measure(args: argparse.Namespace, files: Sequence[Path]) -> Iterator[Row]:
-    """All ways with each number of clients."""
+    """All variants with each number of clients."""
     target, draft = (LoadOptions(path, ctx_size=CTX_SIZE, threads=args.threads) for path in files)
     with (
         Engine.load(target, draft) as single,
@@ -330,7 +330,7 @@ class Interrupted:
 
 
 def interrupt(args: argparse.Namespace, files: Sequence[Path]) -> Iterator[str]:
-    """A line for each way to draft, about a long prompt among answers under way."""
+    """A line for each variant, about a long prompt among answers under way."""
     size = args.prompt + 2 * CTX_SIZE
     options = [LoadOptions(path, ctx_size=size, threads=args.threads) for path in files]
     with Engine.load(replace(options[0], parallel=_DECODERS + 1), options[1]) as engine:

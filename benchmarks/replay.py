@@ -4,7 +4,7 @@
 
 `benchmarks/traces.py` records the traces. The loop is the real one; target and draft answer from
 the trace, and the clock moves by what the table says a pass costs, so that every figure is exactly
-repeatable. Sessions are played turn by turn: caches, suffix index and what was learnt stay.
+repeatable. Sessions are played turn by turn: caches, prompt lookup and what was learnt stay.
 """
 
 from __future__ import annotations
@@ -282,8 +282,8 @@ class Row:
     """Speedups over plain with one table of costs.
 
     ``cold`` is auto after a calibration, ``warm`` auto that learns from answer to answer,
-    ``suffix`` the same with a suffix index, ``history`` with earlier answers too, ``worst`` the
-    least of all answers, cold and with the suffix index. ``oracle`` and ``causal`` know the draft,
+    ``lookup`` the same with prompt lookup, ``history`` with earlier answers too, ``worst`` the
+    least of all answers, cold and with prompt lookup. ``oracle`` and ``causal`` know the draft,
     not the index.
     """
 
@@ -331,7 +331,7 @@ def measure(costs: CostTable, traces: Sequence[Trace]) -> Row:
     total = sum(usual)
     both = costs.calibrated()
     cold = [play(trace, costs, auto(costs.calibrated())) for trace in traces]
-    suffix = [play(trace, costs, auto(both, PromptLookup())) for trace in traces]
+    lookup = [play(trace, costs, auto(both, PromptLookup())) for trace in traces]
     held, whole = AnswerHistory(), costs.calibrated()
     history = [
         play(trace, costs, auto(whole, PromptLookup(), held), history=held) for trace in traces
@@ -341,9 +341,9 @@ def measure(costs: CostTable, traces: Sequence[Trace]) -> Row:
         fixed=[speedup(seconds(fixed(length))) for length in LENGTHS],
         cold=speedup(cold),
         warm=speedup(seconds(auto(costs.calibrated()))),
-        lookup=speedup(suffix),
+        lookup=speedup(lookup),
         history=speedup(history),
-        worst=(worst(cold), worst(suffix)),
+        worst=(worst(cold), worst(lookup)),
         oracle=speedup(oracle(trace, costs) for trace in traces),
         causal=total / causal(traces, costs),
     )
@@ -410,8 +410,8 @@ def show_answers(traces: Sequence[Trace]) -> None:
     print(
         f"{'machine':16}"
         + "".join(f"{length:>7}" for length in LENGTHS)
-        + "   best    cold   warm  +suffix +history"
-        + "  worst(cold) (suffix)  oracle     %   causal     %"
+        + "   best    cold   warm  +lookup +history"
+        + "  worst(cold) (lookup)  oracle     %   causal     %"
     )
     rows = printed(measure(costs, traces) for costs in COST_TABLES)
     mean = statistics.geometric_mean(row.warm / row.best for row in rows)

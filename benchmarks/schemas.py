@@ -93,10 +93,10 @@ def main() -> None:
     parser.add_argument("suite", type=Path)
     parser.add_argument("--converter", type=Path)
     args: argparse.Namespace = parser.parse_args()
-    ways: dict[str, Convert] = {"localspec": ours, "llguidance": library}
+    variants: dict[str, Convert] = {"localspec": ours, "llguidance": library}
     if args.converter is not None:
-        ways["llama.cpp"] = converter(args.converter)
-    for name, convert in ways.items():
+        variants["llama.cpp"] = converter(args.converter)
+    for name, convert in variants.items():
         found = judge(convert, args.suite)
         print(
             f"{name:11}", ", ".join(f"{what}: {n}" for what, n in sorted(found.items())), flush=True

@@ -28,7 +28,7 @@ from localspec.engine.generate import TextEngine, stream_generate
 from localspec.engine.grammar.source import read_regex, schema_grammar
 from localspec.hub.provenance import Progress
 from localspec.library.acquire import DownloadUI
-from localspec.library.pair_files import PairFinder
+from localspec.library.pairs.files import PairFinder
 from localspec.library.resolve import Resolver
 from localspec.metadata.header import read_header
 from localspec.self_draft import store

@@ -12,7 +12,7 @@ import pytest
 
 import localspec
 from localspec.core.errors import FileProblem, IncompatiblePair, UsageError
-from localspec.library import user_pairs
+from localspec.library.pairs import user_pairs
 from tests.support.real_pair import TinyFiles
 
 pytestmark = pytest.mark.llama

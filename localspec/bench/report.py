@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +13,7 @@ from localspec.bench.comparison import Comparison, together
 from localspec.bench.plan import BenchPlan
 from localspec.bench.prompts import Prompt
 from localspec.core import machine
-from localspec.core.errors import FileProblem
-from localspec.core.files import appearing_when_complete
+from localspec.core.files import appearing_when_complete, file_problem
 from localspec.llama import llama_library
 from localspec.llama.memory.use import MemoryUse
 
@@ -95,33 +95,26 @@ def _machine() -> dict[str, object]:
 
 def require_writable(path: Path) -> None:
     """Raise FileProblem before a long measurement if ``path`` cannot be written."""
-    try:
+    with suppress(_Enough), _writing(path):
         if path.is_dir():
             raise IsADirectoryError(f"{path} is a folder")
         with appearing_when_complete(path) as partial, partial.open("ab"):
             raise _Enough
-    except _Enough:
-        return
-    except OSError as error:
-        raise _not_written(path, error) from error
 
 
 def _write(path: Path, result: Mapping[str, object]) -> None:
     text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
-    try:
-        with appearing_when_complete(path) as partial:
-            # Half a surrogate pair, as in a name that is not UTF-8, becomes the escape of JSON.
-            partial.write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise _not_written(path, error) from error
+    with _writing(path), appearing_when_complete(path) as partial:
+        # Half a surrogate pair, as in a name that is not UTF-8, becomes the escape of JSON.
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 class _Enough(Exception):
     """Leaves a file that was opened only to see that it can be written."""
 
 
-def _not_written(path: Path, error: OSError) -> FileProblem:
-    return FileProblem(
-        f"The results cannot be written to {path}: {error.strerror or error}.",
+def _writing(path: Path) -> AbstractContextManager[None]:
+    return file_problem(
+        f"The results cannot be written to {path}",
         "Give --output a file in a folder with room, that you may write to.",
     )

@@ -131,7 +131,7 @@ def _plan(
         sides,
         measuring.repeats,
         measuring.max_tokens,
-        request.prompt_lookup,
+        request.models.prompt_lookup,
         measuring.audit,
     )
 

@@ -1,6 +1,7 @@
 """The commands about drafts made out of a target: draft make."""
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,11 +12,12 @@ from localspec.commands.flags.groups import number, spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
 from localspec.commands.flags.pair import LoadingFlags
 from localspec.commands.pairs import PANEL
-from localspec.commands.self_draft import make_self_draft
 from localspec.commands.session import download_ui
 from localspec.core.errors import FileProblem, UsageError
 from localspec.core.option import Bounds
 from localspec.display import console
+from localspec.display.progress import progress
+from localspec.library.pairs.options import pair_load_options
 
 if TYPE_CHECKING:
     from localspec.self_draft.selection import Selection, SelfDraftOptions
@@ -80,13 +82,21 @@ def draft_make(
     from localspec.display import self_draft as shown
     from localspec.library.acquire import ensure_local
     from localspec.library.resolve import Resolver
+    from localspec.self_draft.selection import make_and_store
 
     wish = _wish(layers, weights, vocab, draft, output)
     resolver = Resolver()
     (path,) = ensure_local([resolver.choose(target, None).target], resolver, download_ui())
     if output is not None:
         _require_free(output, path, draft)
-    found, kept = make_self_draft(path, wish, loading, lambda made: _copy(made, output))
+    found, kept = make_and_store(
+        path,
+        wish,
+        partial(pair_load_options, loading),
+        console.note,
+        progress,
+        lambda made: _copy(made, output),
+    )
     if as_json:
         console.json_line(shown.as_json(found, kept, output))
     else:
@@ -99,7 +109,7 @@ def _wish(
 ) -> "SelfDraftOptions":
     """What is not to be searched; raises UsageError for what cannot be made."""
     from localspec.llama.quantize import require_type
-    from localspec.self_draft.recipe import KEEP
+    from localspec.self_draft.make import KEEP
     from localspec.self_draft.selection import SelfDraftOptions
 
     kind = None if weights == _AUTO else weights if weights == KEEP else require_type(weights)
@@ -126,18 +136,16 @@ def _require_free(output: Path, target: Path, draft: Path | None) -> None:
 
 def _copy(made: "Selection", output: Path | None) -> None:
     """Write the draft to where it was asked for."""
-    from localspec.core.files import appearing_when_complete
+    from localspec.core.files import appearing_when_complete, file_problem
 
     if output is None:
         return
-    try:
-        with appearing_when_complete(output) as partial:
-            shutil.copyfile(made.file, partial)
-    except OSError as problem:
-        raise FileProblem(
-            f"The draft cannot be written to {output}: {problem.strerror or problem}.",
-            "Give --output a file in a folder with room.",
-        ) from problem
+    what, hint = (
+        f"The draft cannot be written to {output}",
+        "Give --output a file in a folder with room.",
+    )
+    with file_problem(what, hint), appearing_when_complete(output) as partial:
+        shutil.copyfile(made.file, partial)
 
 
 def register(app: typer.Typer) -> None:

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from localspec.commands import pairs
-from localspec.commands.flags.cluster import ClusterFlags
 from localspec.commands.flags.groups import Given, choice, given_flags, number, spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
-from localspec.commands.flags.pair import NameArgument, kept_settings
+from localspec.commands.flags.pair import NameArgument, stored_settings
 from localspec.commands.session import Request, download_ui, make_request
 from localspec.core.config import CTX_SIZE, TRAINED_CTX_SIZE
 from localspec.core.errors import FileProblem, IncompatiblePair, UsageError
-from localspec.core.files import appearing_when_complete
+from localspec.core.files import appearing_when_complete, file_problem
 from localspec.core.model_options import PairOptions
 from localspec.display import console
+from localspec.export.deployment import Cluster
 from localspec.export.names import DIALECTS
-from localspec.library.catalog import MTP
+from localspec.library.pairs.catalog import MTP
 from localspec.library.resolve import FIND
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def export(
         ),
     ],
     given: Annotated[Given, PairOptions],
-    cluster: ClusterFlags,
+    cluster: Cluster,
     name: NameArgument = None,
     ctx_size: Annotated[
         int | None,
@@ -84,7 +84,7 @@ def export(
 
 
 def _checked(request: Request) -> "PairCheck":
-    """Check the pair by its headers; raises IncompatiblePair for models that are none."""
+    """Check the pair by its headers; raises IncompatiblePair for models that do not fit."""
     from localspec.library.acquire import judge
 
     draft = request.draft.model or MTP
@@ -127,15 +127,15 @@ def _length(request: Request, verdict: "PairCheck") -> "DraftLength":
     return learnt_length(verdict.target, verdict.draft)
 
 
-def _facts(request: Request, verdict: "PairCheck", cluster: ClusterFlags) -> "PairFacts":
+def _facts(request: Request, verdict: "PairCheck", cluster: Cluster) -> "PairFacts":
     """Everything that an export depends on."""
-    from localspec.export.facts import Cluster, PairFacts
+    from localspec.export.facts import PairFacts
     from localspec.llama.memory.plan import asked_ctx_size, default_ctx_size
 
     target = verdict.target
     ctx_size = asked_ctx_size(target, request.given.get("ctx_size")) or default_ctx_size(target)
     given = {name: each for name, each in request.given.items() if name not in request.sampling}
-    settings = kept_settings(given)
+    settings = stored_settings(given)
     return PairFacts(
         target,
         verdict.draft,
@@ -144,24 +144,18 @@ def _facts(request: Request, verdict: "PairCheck", cluster: ClusterFlags) -> "Pa
         ctx_size,
         settings,
         request.sampling,
-        cluster.target_repo,
-        cluster.draft_repo,
-        Cluster(cluster.gpus, cluster.machines, cluster.gpu_memory),
+        cluster,
     )
 
 
 def _write(path: Path, exported: "Exported") -> None:
     """Write a new file; a script may be run by whoever may read it."""
-    try:
+    with file_problem(f"{path} cannot be written", "Give another --output."):
         with appearing_when_complete(path) as partial:
             partial.write_text(exported.text, encoding="utf-8")
         if exported.executable:
             mode = path.stat().st_mode
             path.chmod(mode | (mode & 0o444) >> 2)
-    except OSError as error:
-        raise FileProblem(
-            f"{path} cannot be written: {error.strerror}.", "Give another --output."
-        ) from None
     console.note(f"Written: {path}")
 
 

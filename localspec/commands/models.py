@@ -210,12 +210,12 @@ def verify(
     from localspec.core import paths
     from localspec.display import models as lists
     from localspec.download import verify as verify_files
-    from localspec.library import user_pairs
+    from localspec.library.pairs import user_pairs
     from localspec.library.resolve import Resolver
 
     resolver = Resolver()
     wanted = [path for name in names or () for path in resolver.files_of(name)]
-    kept = user_pairs.kept_hashes(names)
+    kept = user_pairs.stored_hashes(names)
     ours = paths.models_folder()
     everything = [ours] if ours.is_dir() else []
     everything += [path for path in kept if not path.is_relative_to(ours)]

@@ -8,13 +8,13 @@ import typer
 from localspec.commands.flags.answer import JsonFlag
 from localspec.commands.flags.groups import spread_groups
 from localspec.commands.flags.llama_command import LlamaCommand
-from localspec.commands.flags.pair import PairFlags, kept_settings, unkept_flags
+from localspec.commands.flags.pair import PairFlags, stored_settings, unstored_flags
 from localspec.commands.session import download_ui
 from localspec.core.errors import UsageError
 from localspec.core.model_options import ModelOptions
 from localspec.display import console, reports
 from localspec.display.progress import progress
-from localspec.library.pair_options import picked
+from localspec.library.pairs.options import picked
 
 if TYPE_CHECKING:
     from localspec.library.resolve import Resolver
@@ -36,7 +36,7 @@ def pairs(
     """List known pairs of target and draft, your own first."""
     from localspec.display import models as lists
     from localspec.library.local_models import find_models
-    from localspec.library.pairs import pair_rows
+    from localspec.library.pairs.listing import pair_rows
 
     rows = [row for row in pair_rows(find_models().files, family) if not fits or row.fits]
     if not rows and not as_json:
@@ -58,15 +58,15 @@ def pair_add(
 
     The pair is checked, and the hashes of its files are saved for verify.
     """
-    from localspec.library import user_pairs
     from localspec.library.acquire import file_hashes, judge
+    from localspec.library.pairs import user_pairs
     from localspec.library.resolve import Resolver
 
     user_pairs.require_free(name)
     resolver = Resolver()
-    if unkept := unkept_flags(given):
+    if unstored := unstored_flags(given):
         raise UsageError(
-            f"A pair does not store {', '.join(unkept)}.",
+            f"A pair does not store {', '.join(unstored)}.",
             "Leave that out here, and give it to run, chat, serve or bench.",
         )
     models = ModelOptions(**picked(given, ModelOptions))
@@ -76,7 +76,7 @@ def pair_add(
         reports.pair_report(verdict.report, verdict.target, verdict.draft)
         raise typer.Exit(1)
     target, draft = resolver.canonical_name(target), resolver.canonical_name(draft)
-    settings = kept_settings(given)
+    settings = stored_settings(given)
     with progress(in_bytes=True) as on_progress:
         hashes = file_hashes(verdict, on_progress)
     user_pairs.add(name, target, draft, settings, hashes)
@@ -105,9 +105,9 @@ def pair_show(
 ) -> None:
     """Show everything known about a pair, yours or a known one."""
     from localspec.display import models as lists
-    from localspec.library import user_pairs
     from localspec.library.local_models import find_models
-    from localspec.library.pairs import pair_row
+    from localspec.library.pairs import user_pairs
+    from localspec.library.pairs.listing import pair_row
 
     row, settings = pair_row(name, find_models().files), user_pairs.find(name).settings
     if as_json:
@@ -119,7 +119,7 @@ def pair_show(
 @pair_app.command("remove")
 def pair_remove(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
     """Remove a pair of yours; its models stay where they are."""
-    from localspec.library import user_pairs
+    from localspec.library.pairs import user_pairs
 
     user_pairs.remove(name)
     console.note(f"Removed: {name}. Its models stay where they are.")

@@ -113,7 +113,7 @@ def _no_batch(prompting: PromptFlags, answering: AnswerFlags) -> list[str]:
     return [*prompt, *given_flags(replace(prompting, prompt=None)), *given_flags(own)]
 
 
-def _quiet(response: "Piece") -> None:
+def _quiet(piece: "Piece") -> None:
     """For --json, where the text comes at the end."""
 
 

@@ -79,7 +79,7 @@ def make_service(
     options = GenerateOptions(
         params,
         usable_length(engine, length, request),
-        prompt_lookup=request.prompt_lookup,
+        prompt_lookup=request.models.prompt_lookup,
         max_tokens=serving.max_tokens,
     )
     defaults = Defaults(options, seed=params.seed if given not in (None, -1) else None)

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from localspec.commands.flags.answer import AnswerFlags
 from localspec.commands.flags.groups import Given
 from localspec.commands.flags.template import TemplateFlags
-from localspec.commands.self_draft import self_draft
 from localspec.core.config import Branches, DraftTokens
 from localspec.core.errors import UsageError
 from localspec.core.generate_options import GenerateOptions
@@ -19,7 +19,7 @@ from localspec.core.sampling_choice import choose_sampling
 from localspec.core.sampling_params import SamplingParams, default_length, require_fixed_length
 from localspec.display import console
 from localspec.display.progress import progress
-from localspec.library.pair_options import picked
+from localspec.library.pairs.options import pair_load_options, picked
 
 if TYPE_CHECKING:
     from localspec.engine.engine import Engine
@@ -49,11 +49,6 @@ class Request:
     def params(self) -> SamplingParams:
         """The sampling asked for, before the model's own recommendation is known."""
         return choose_sampling(self.sampling, {}).params
-
-    @property
-    def prompt_lookup(self) -> bool:
-        """Whether auto may use prompt lookup."""
-        return self.models.prompt_lookup
 
     @property
     def branches(self) -> Branches:
@@ -125,12 +120,12 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
         from localspec.engine.lookup_cache import require_lookup_cache
 
         require_lookup_cache(request.models.lookup_cache)
-    from localspec.library.pair_files import PairFinder
+    from localspec.library.pairs.files import PairFinder
 
     finder = PairFinder(
         request.resolver,
         download_ui(),
-        partial(self_draft, loading=request.given),
+        partial(_self_draft, loading=request.given),
         request.models.lenient,
         request.given,
     )
@@ -144,6 +139,12 @@ def open_engine(request: Request, parallel: int = 1) -> "Engine":
     for sentence in (*engine.notes, *_without_branches(request, engine)):
         console.note(sentence)
     return engine
+
+
+def _self_draft(target: Path, loading: Given) -> Path | None:
+    from localspec.self_draft.selection import stored_or_made
+
+    return stored_or_made(target, partial(pair_load_options, loading), console.note, progress)
 
 
 @contextmanager
@@ -175,7 +176,7 @@ def lookup_cache(engine: "Engine", request: Request, *, default: bool) -> Iterat
     """
     models = request.models
     asked = models.lookup_cache is not None or models.lookup_files
-    if not request.prompt_lookup or not (asked or default):
+    if not request.models.prompt_lookup or not (asked or default):
         yield
         return
     from localspec.engine.lookup_cache import LookupCache
@@ -200,7 +201,7 @@ def require_prompt_cache(answering: AnswerFlags) -> None:
 def usable_length(engine: "Engine", length: DraftTokens, request: Request) -> DraftTokens:
     """The draft length that what was loaded allows; auto measures a pair that is new here."""
     if engine.draft is None and not (
-        length == "auto" and request.prompt_lookup and engine.target.can_roll_back
+        length == "auto" and request.models.prompt_lookup and engine.target.can_roll_back
     ):
         return 0
     if length == "auto":
@@ -242,7 +243,7 @@ def generate_options(
     return GenerateOptions(
         sampling_for(engine, request),
         usable_length(engine, length, request),
-        prompt_lookup=request.prompt_lookup,
+        prompt_lookup=request.models.prompt_lookup,
         max_tokens=answering.max_tokens,
         stop=tuple(answering.stop),
         grammar=grammar,
@@ -263,7 +264,7 @@ def use_template(engine: "Engine", flags: TemplateFlags, system: str | None = No
 
 
 def _without_branches(request: Request, engine: "Engine") -> list[str]:
-    """Why there are none, for who asked for some: auto goes without them where they do not pay."""
+    """A note for users who asked for branches that this pair cannot have."""
     if request.models.branches in ("auto", 1):
         return []
     if engine.chain_only is not None:

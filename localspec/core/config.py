@@ -215,12 +215,12 @@ class LoadOptions:
         bounds=CTX_SIZE,
         words={"0": TRAINED_CTX_SIZE},
         everyday=True,
-        kept=True,
+        stored=True,
         draft=DraftFlag(
             "--draft-ctx-size -cd",
             "Context of the draft in tokens; of a longer text it sees the most recent part. "
             "Default: the target's, at most 4096 and what the draft was trained for.",
-            kept=True,
+            stored=True,
             takes_words=False,
         ),
     )
@@ -230,9 +230,9 @@ class LoadOptions:
         "CPU threads. Default: physical cores.",
         bounds=THREADS,
         everyday=True,
-        kept=True,
+        stored=True,
         draft=DraftFlag(
-            "--draft-threads -td", "Threads of the draft. Default: as --threads.", kept=True
+            "--draft-threads -td", "Threads of the draft. Default: as --threads.", stored=True
         ),
     )
     threads_batch: int | None = _loading(
@@ -240,7 +240,7 @@ class LoadOptions:
         "--threads-batch -tb",
         "CPU threads for prompts and verification. Default: as --threads.",
         bounds=THREADS,
-        kept=True,
+        stored=True,
     )
     batch_size: int = _loading(
         DEFAULT_BATCH,
@@ -263,14 +263,14 @@ class LoadOptions:
         "--flash-attn -fa",
         "Flash attention; without a value: on. Default: auto, which on a CPU is on for short "
         "contexts only.",
-        kept=True,
+        stored=True,
     )
     cache_type_k: CacheType = _loading(
         "f16",
         "--cache-type-k -ctk",
         f"Type of the cached keys: {', '.join(CACHE_TYPES)}.",
         metavar="TYPE",
-        kept=True,
+        stored=True,
         draft=DraftFlag(
             "--cache-type-k-draft -ctkd",
             "Type of the draft's cached keys. Default: as --cache-type-k.",
@@ -281,7 +281,7 @@ class LoadOptions:
         "--cache-type-v -ctv",
         "Type of the cached values.",
         metavar="TYPE",
-        kept=True,
+        stored=True,
         draft=DraftFlag(
             "--cache-type-v-draft -ctvd",
             "Type of the draft's cached values. Default: as --cache-type-v.",
@@ -292,7 +292,7 @@ class LoadOptions:
         "--exact",
         "Identical text for every draft length, in long contexts too: tokens are never decoded "
         "one at a time, which rounds differently. A little slower.",
-        kept=True,
+        stored=True,
     )
     gpu_layers: int | None = _devices(
         None,
@@ -302,11 +302,11 @@ class LoadOptions:
         bounds=LAYERS,
         words={"auto": AUTO, "-1": AUTO, "all": ALL_LAYERS, "-2": ALL_LAYERS},
         everyday=True,
-        kept=True,
+        stored=True,
         draft=DraftFlag(
             "--draft-n-gpu-layers -ngld",
             "Layers of the draft on the GPU. Default: auto, as many as fit, before the target's.",
-            kept=True,
+            stored=True,
         ),
     )
     device: str | None = _devices(
@@ -322,7 +322,7 @@ class LoadOptions:
         "--n-cpu-moe -ncmoe",
         "Keep the experts of the first N layers in RAM.",
         bounds=LAYERS,
-        kept=True,
+        stored=True,
     )
     override_tensors: tuple[str, ...] = _devices(
         (),

@@ -45,6 +45,15 @@ def require_disk_space(folder: Path, needed: int, what: str, elsewhere: str) -> 
 
 
 @contextmanager
+def file_problem(what: str, hint: str) -> Iterator[None]:
+    """Turn an OSError in the block into FileProblem: ``what``, and the system's reason."""
+    try:
+        yield
+    except OSError as error:
+        raise FileProblem(f"{what}: {error.strerror or error}.", hint) from error
+
+
+@contextmanager
 def appearing_when_complete(destination: Path) -> Iterator[Path]:
     """Atomic write: a temporary path beside `destination`, renamed to it if the block succeeds.
 

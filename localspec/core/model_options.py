@@ -67,7 +67,7 @@ class PairOptions:
         "--lenient",
         "Accept pairs that llama.cpp refuses for harmless reasons: control or unused tokens, BOS "
         "and EOS ids, vocabulary size.",
-        kept=True,
+        stored=True,
     )
 
     def draft_options(self) -> DraftOptions:
@@ -87,7 +87,7 @@ class ModelOptions(PairOptions):
         "by measured costs.",
         metavar="N|auto",
         bounds=BRANCHES,
-        kept=True,
+        stored=True,
     )
     prompt_lookup: bool = _lookup(
         True,

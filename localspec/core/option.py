@@ -41,7 +41,7 @@ class DraftFlag(NamedTuple):
 
     flags: str
     help: str
-    kept: bool = False
+    stored: bool = False
     takes_words: bool = True
 
 
@@ -55,7 +55,7 @@ class Option:
     values, ``parse`` reads the text of any other value and raises ValueError.
 
     ``bounds`` are those of the value; ``asked`` are wider ones of what users may write for it.
-    ``kept``: a pair's file may hold it. ``request``: a request of the server may hold it, within
+    ``stored``: a pair's file may hold it. ``request``: a request of the server may hold it, within
     narrower bounds if there are any. ``gguf_key`` below `general.sampling.` recommends it.
     ``llama_cpp`` says whether llama.cpp has a flag of the first spelling. ``profile``: speed or
     results depend on it, so what is learnt of a pair is stored apart for each value.
@@ -75,7 +75,7 @@ class Option:
     hidden_flag: str | None = None
     envvar: str | None = None
     everyday: bool = False
-    kept: bool = False
+    stored: bool = False
     request: bool | Bounds[Any] = False
     gguf_key: str | None = None
     llama_cpp: bool = True
@@ -157,7 +157,7 @@ def _draft_row(row: Option, draft: DraftFlag) -> Option:
         name=f"draft_{row.name}",
         flags=tuple(draft.flags.split()),
         help=draft.help,
-        kept=draft.kept,
+        stored=draft.stored,
         words=row.words if draft.takes_words else {},
         default=() if row.many else None,
         panel=DRAFTING,

@@ -32,8 +32,8 @@ def unescaped(text: str) -> str:
     return re.sub(r"\\([nrt'\"\\])", lambda found: meant.get(found[1], found[1]), text)
 
 
-_sampling = partial(option, panel="Sampling", kept=True)
-_penalty = partial(option, panel="Penalties and biases", kept=True)
+_sampling = partial(option, panel="Sampling", stored=True)
+_penalty = partial(option, panel="Penalties and biases", stored=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ class SamplingParams:
         "the p/q test; needs a fixed draft length, and the text for a seed depends on the draft. "
         "All rules keep the target's distribution.",
         panel=DRAFTING,
-        kept=True,
+        stored=True,
         llama_cpp=False,
     )
 

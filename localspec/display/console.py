@@ -8,7 +8,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from localspec.core.errors import LocalspecError
@@ -91,6 +91,13 @@ def error(problem: LocalspecError) -> None:
     out.print("Error: " + one_line(problem.message), style="bold red", markup=False)
     if problem.hint:
         out.print(one_line(problem.hint), markup=False)
+
+
+def labelled_rows(out: "Console", rows: Sequence[tuple[str, str]]) -> None:
+    """Lines of labels and words, the words below each other."""
+    width = max(len(label) for label, _ in rows)
+    for label, words in rows:
+        labelled(out, f"{label:<{width}}  ", "", words)
 
 
 def labelled(out: "Console", label: str, style: str, words: str) -> None:

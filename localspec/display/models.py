@@ -14,18 +14,18 @@ from rich.table import Table
 from rich.text import Text
 
 from localspec.core.formatting import one_line, size
-from localspec.display.console import labelled, make_console, note
+from localspec.display.console import labelled, labelled_rows, make_console, note
 from localspec.hub.client import RemoteModel
 from localspec.hub.provenance import Verification
-from localspec.library.catalog import MTP, PairSpec
 from localspec.library.local_models import Inventory, LocalModel
-from localspec.library.pairs import PairRow
+from localspec.library.pairs.catalog import MTP, PairSpec
+from localspec.library.pairs.listing import PairRow
 from localspec.library.sidecars import by_model
 from localspec.library.suggest import Suggestions
 from localspec.metadata.findings import counted
 
 if TYPE_CHECKING:  # which takes pydantic a while
-    from localspec.library.pair_schema import Setting
+    from localspec.library.pairs.schema import Setting
 
 _SHOWN_REFUSALS = 5
 _GAP = 2  # columns between two columns
@@ -168,15 +168,12 @@ def _pair_cells(row: PairRow) -> tuple[str, ...]:
 
 def pair(row: PairRow, settings: "Mapping[str, Setting]") -> None:
     """Everything about one pair, a fact a line; settings as in its file."""
-    out = make_console(stderr=False)
     facts = [*_facts(row, settings), *(_known_facts(row.spec) if row.spec else ())]
-    width = max(len(label) for label, _ in facts)
-    for label, words in facts:
-        labelled(out, f"{label:<{width}}  ", "", words)
+    labelled_rows(make_console(stderr=False), facts)
 
 
 def _facts(row: PairRow, settings: "Mapping[str, Setting]") -> Iterator[tuple[str, str]]:
-    from localspec.library.pair_schema import toml_value
+    from localspec.library.pairs.schema import toml_value
 
     yield "pair", row.name
     yield "family", row.family

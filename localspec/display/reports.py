@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from localspec.core.formatting import count, one_line, size
-from localspec.display.console import labelled, make_console
+from localspec.display.console import labelled, labelled_rows, make_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,9 +42,7 @@ def pair_report(report: "PairReport", target: "ModelHeader", draft: "ModelHeader
 def model_report(shown: "ModelInfo") -> None:
     """The facts of a model file and the findings on it, on stdout."""
     out = make_console(stderr=False)
-    width = max(len(label) for label, _ in shown.facts)
-    for label, words in shown.facts:
-        labelled(out, f"{label:<{width}}  ", "", words)
+    labelled_rows(out, shown.facts)
     _findings(out, shown.findings)
 
 

@@ -89,11 +89,11 @@ def _span(interval: Interval | None) -> str:
 def _place(kept: StoredDraft | None, output: Path | None) -> str:
     """Where the draft is, and how it is used."""
     if kept is None:
-        said = "It is not kept: --draft self goes on as before."
+        said = "It is not stored: --draft self goes on as before."
     elif kept.path is None:
-        said = "It is not kept: --draft self says so, and runs without it."
+        said = "It is not stored: --draft self says so, and runs without it."
     else:
-        said = f"Kept for --draft self: {kept.path}."
+        said = f"Stored for --draft self: {kept.path}."
     if output is not None:
         return f"{said} Written to {output}."
     has_file = kept is not None and kept.path is not None

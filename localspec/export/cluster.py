@@ -7,7 +7,8 @@ from typing import NoReturn
 from localspec.core.config import LoadOptions
 from localspec.core.errors import NotEnoughMemory, UsageError
 from localspec.core.formatting import size
-from localspec.export.facts import Cluster, PairFacts
+from localspec.export.deployment import Cluster
+from localspec.export.facts import PairFacts
 from localspec.llama.memory.estimate import estimate_memory
 from localspec.metadata.draft_kind import n_layers
 from localspec.metadata.header import ModelHeader

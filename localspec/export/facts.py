@@ -10,6 +10,7 @@ from localspec.core.errors import IncompatiblePair
 from localspec.core.formatting import one_line
 from localspec.core.sampling_choice import choose_sampling
 from localspec.core.sampling_params import RANDOM_SEED
+from localspec.export.deployment import Cluster
 from localspec.hub.reference import Reference, parse_reference
 from localspec.metadata.draft_kind import DraftKind, claimed_heads, draft_kind
 from localspec.metadata.header import ModelHeader
@@ -30,22 +31,12 @@ class DraftLength:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
-    """Where an engine is to run: GPUs of each machine, machines, and bytes of each GPU if known."""
-
-    gpus: int = 1
-    machines: int = 1
-    gpu_memory: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class PairFacts:
     """A checked pair as it is exported.
 
     ``draft`` is the target again where that drafts with heads of its own. ``ctx_size`` is in
     tokens. ``settings`` and ``sampling`` were given or saved with the pair, by the names of
-    `PairSettings`. The repositories are those of the original weights (safetensors), None where
-    the user named none.
+    `PairSettings`.
     """
 
     target: ModelHeader
@@ -55,8 +46,6 @@ class PairFacts:
     ctx_size: int
     settings: Mapping[str, object] = field(default_factory=dict)
     sampling: Mapping[str, object] = field(default_factory=dict)
-    target_repo: str | None = None
-    draft_repo: str | None = None
     cluster: Cluster = Cluster()
 
     @property
@@ -152,13 +141,14 @@ def learnt_length(target: ModelHeader, draft: ModelHeader) -> DraftLength:
 
     known = profile_store.latest([target, draft])
     block = draft_kind(draft).block_size > 0
-    best = None if known is None else known.usual_length(LONGEST_AUTO, drafts_block=block)
-    if best is None:
+    usual = None if known is None else known.usual_best(LONGEST_AUTO, drafts_block=block)
+    if usual is None:
         return DraftLength(
             None,
             "the engine's default, since too little was learnt of this pair on this machine yet; "
             "find one with localspec bench, and give it with --draft-tokens N",
         )
+    _, best = usual
     if best == 0:
         return DraftLength(
             None,

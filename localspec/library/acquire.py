@@ -29,7 +29,7 @@ from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import check_usable
 
 if TYPE_CHECKING:
-    from localspec.library.pair_schema import FileHash
+    from localspec.library.pairs.schema import FileHash
 
 _HUB_PATH = re.compile(r"[\w.-]+/[\w.-]+/.+\.gguf", re.IGNORECASE)
 LARGE = 10 * 10**9  # bytes; above it a download asks first
@@ -177,7 +177,7 @@ def _heads_for(target: Place, name: str, ui: DownloadUI) -> Place:
 
 
 def _hashed(path: Path, on_progress: Progress) -> "FileHash":
-    from localspec.library.pair_schema import FileHash
+    from localspec.library.pairs.schema import FileHash
 
     n_bytes = path.stat().st_size
 

@@ -15,10 +15,10 @@ from localspec.core.errors import FileProblem, UnknownPair, UsageError
 from localspec.core.formatting import one_line
 from localspec.download import downloaded
 from localspec.hub.reference import parse_reference
-from localspec.library import user_pairs
-from localspec.library.catalog import MTP as MTP
-from localspec.library.catalog import load_catalog
 from localspec.library.local_models import Inventory, LocalModel, find_models, model_of
+from localspec.library.pairs import user_pairs
+from localspec.library.pairs.catalog import MTP as MTP
+from localspec.library.pairs.catalog import load_catalog
 
 # In place of a draft, besides MTP:
 FIND = "find"  # the best draft on this disk

@@ -13,8 +13,8 @@ from localspec.core.config import LoadOptions
 from localspec.core.errors import LocalspecError
 from localspec.core.formatting import size
 from localspec.engine import profile_store
-from localspec.library.catalog import PairSpec, load_catalog
 from localspec.library.local_models import LocalModel
+from localspec.library.pairs.catalog import PairSpec, load_catalog
 from localspec.library.scan import files_beside
 from localspec.library.sidecars import is_named_for
 from localspec.llama.memory.estimate import estimate_run, tensor_bytes
@@ -26,7 +26,7 @@ from localspec.metadata.findings import LENIENT
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import MIN_RATIO, PairReport, check_pair
 from localspec.speculative.control.valuation import LONGEST_AUTO
-from localspec.speculative.limits import usual_gain
+from localspec.speculative.limits import usual_best
 
 _HEADS_FIRST = 10.0  # heads were trained with their target, and cost little
 _FAR = 4.0
@@ -119,7 +119,7 @@ def _headers(target: Path, local: Sequence[LocalModel]) -> Iterator[tuple[str, M
 
 def _measured(target: ModelHeader, draft: ModelHeader) -> float | None:
     known = profile_store.latest([target, draft])
-    usual = None if known is None else known.usual_gain(LONGEST_AUTO)
+    usual = None if known is None else known.usual_best(LONGEST_AUTO)
     return None if usual is None else usual[0]
 
 
@@ -176,7 +176,7 @@ def rule_of_thumb(cost: float, ratio: float) -> float:
     assumed, and passes that cost the same at any width.
     """
     chance = min(0.85, max(0.3, 0.9 - 0.06 * math.log2(max(1.0, ratio))))
-    return usual_gain([1.0] * (LONGEST_AUTO + 1), cost, chance)
+    return usual_best([1.0] * (LONGEST_AUTO + 1), cost, chance)[0]
 
 
 def _judge(

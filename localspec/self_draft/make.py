@@ -1,11 +1,12 @@
-"""Drafts written out of a target, by a recipe."""
+"""Drafts written out of a target, by a recipe: what a draft keeps of it."""
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from localspec.core.errors import DraftNotMade, EngineError, FileProblem
-from localspec.core.files import appearing_when_complete, require_disk_space
+from localspec.core.files import appearing_when_complete, file_problem, require_disk_space
 from localspec.core.formatting import one_line
 from localspec.llama.quantize import quantize, require_type
 from localspec.metadata.draft_kind import claimed_heads, draft_kind, n_layers, whole_number
@@ -14,8 +15,8 @@ from localspec.metadata.gguf_writer import copied, write_copy
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.metadata.splits import read_part
 from localspec.self_draft.proof import require_decodable
-from localspec.self_draft.recipe import KEEP, Recipe
 
+KEEP = "keep"  # the type that the weights have
 LAYERS_KEY = "localspec.draft.layers"
 SOURCE_KEY = "localspec.draft.source"
 MOST_LAYERS = 512  # LLAMA_MAX_LAYERS
@@ -26,7 +27,36 @@ _OF_THE_MODEL = ("rope.dimension_sections", "target_layers")
 _ACTIVATION = "xielu."  # keys without the name of the architecture
 _RATIOS = "attention.compress_ratios"  # may be longer than the model
 _LEADING = ("leading_dense_block_count", "hash_layer_count")  # so many first layers are different
+UNWRITABLE = "Check that the folder exists, is writable and has room."
 _ELSEWHERE = "Or name another file with --output."
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How many first layers a draft keeps, and the type of its weights.
+
+    ``type`` is a name of llama-quantize (Q4_0, Q2_K, ...), or `KEEP`. ``vocab`` is how many tokens
+    have an output row, None for all.
+    """
+
+    layers: int
+    type: str = KEEP
+    vocab: int | None = None
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """Of the layers."""
+        return tuple(range(self.layers))
+
+    def as_json(self) -> dict[str, object]:
+        """Plain data; layers are listed by index."""
+        return {"layers": list(self.indices), "type": self.type, "vocab": self.vocab}
+
+    def describe(self, n_layers: int) -> str:
+        """In words, of a model with so many layers."""
+        kept = f"the first {self.layers} of" if self.layers < n_layers else "all"
+        said = f"{kept} {n_layers} layers" + (f" in {self.type}" if self.type != KEEP else "")
+        return said if self.vocab is None else f"{said}, {self.vocab:,} output rows"
 
 
 def make_draft(target: ModelHeader, recipe: Recipe, output: Path) -> None:
@@ -46,18 +76,13 @@ def make_draft(target: ModelHeader, recipe: Recipe, output: Path) -> None:
         raise DraftNotMade(f"{one_line(target.path.name)} has no tensors.", "Give a whole model.")
     _require_disk(target, recipe, names, output)
     values = shortened_values(target, recipe.layers) | _about(target, recipe)
-    try:
-        with appearing_when_complete(output) as partial:
-            if recipe.type == KEEP:
-                _copy(target.paths, names, values, partial)
-            else:
-                _requantize(target, recipe, names, values, partial)
-            _require_decodable(partial, output)
-    except OSError as problem:
-        raise FileProblem(
-            f"The draft could not be written to {output}: {problem.strerror or problem}.",
-            "Check that the folder exists, is writable and has room.",
-        ) from problem
+    what = f"The draft could not be written to {output}"
+    with file_problem(what, UNWRITABLE), appearing_when_complete(output) as partial:
+        if recipe.type == KEEP:
+            _copy(target.paths, names, values, partial)
+        else:
+            _requantize(target, recipe, names, values, partial)
+        _require_decodable(partial, output)
 
 
 def require_model(header: ModelHeader) -> None:

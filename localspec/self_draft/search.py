@@ -9,8 +9,7 @@ from localspec.core.errors import LocalspecError
 from localspec.engine.engine import Engine
 from localspec.metadata.draft_kind import n_layers
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.self_draft.make import make_draft
-from localspec.self_draft.recipe import KEEP, Recipe
+from localspec.self_draft.make import KEEP, Recipe, make_draft
 from localspec.self_draft.trial import Trial, Trials
 from localspec.self_draft.trim import trim_vocabulary
 from localspec.self_draft.vocabulary import frequent_ids

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -14,8 +14,7 @@ from localspec.engine.engine import Engine
 from localspec.metadata.draft_kind import n_layers
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import store
-from localspec.self_draft.make import require_model
-from localspec.self_draft.recipe import KEEP, Recipe
+from localspec.self_draft.make import KEEP, Recipe, require_model
 from localspec.self_draft.search import COUNT_BUDGET, Progress, Search, proposals
 from localspec.self_draft.trial import Trials, questions, record
 from localspec.self_draft.trim import require_trimmable
@@ -30,6 +29,7 @@ _LOWER_BYTES = 3 / 4  # of a parameter in these, at most: some tensors stay more
 # Load options of a target, and of a draft if there is one, by their files.
 Load = Callable[[Path, Path | None], tuple[LoadOptions, LoadOptions | None]]
 Say = Callable[[str], None]
+ProgressBar = Callable[[], AbstractContextManager[Progress]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,72 @@ class Selection:
     def file(self) -> Path:
         """The best draft."""
         return self.search.best.file
+
+
+def stored_or_made(target: Path, load: Load, say: Say, progress: ProgressBar) -> Path | None:
+    """The file of the target's self-draft, made now if none is stored; None where it does not pay.
+
+    A note says which draft it is, and what it was measured to give.
+    """
+    stored = store.find(read_header(target))
+    if stored is None:
+        say("No draft was made of this target here yet, or it is out of date.")
+        stored = make_and_store(target, SelfDraftOptions(), load, say, progress)[1]
+        assert stored is not None
+    say(_note(stored))
+    return stored.path
+
+
+def make_and_store(
+    target: Path,
+    options: SelfDraftOptions,
+    load: Load,
+    say: Say,
+    progress: ProgressBar,
+    use: Callable[[Selection], None] = lambda selection: None,
+) -> tuple[Selection, store.StoredDraft | None]:
+    """Select a draft of a target and store it for ``--draft self``; ``use`` gets its file first.
+
+    Also returns what was stored, None where `_replaces` is false.
+    """
+    with progress() as on_progress, selected(target, options, load, say, on_progress) as found:
+        stored = None
+        try:
+            use(found)
+        finally:  # so that it is not lost if --output cannot be written
+            if _replaces(found, options, store.find(found.target)):
+                stored = store.store_draft(found.target, found.recipe, found.file, found.verdict)
+    return found, stored
+
+
+def _replaces(
+    found: Selection, options: SelfDraftOptions, before: store.StoredDraft | None
+) -> bool:
+    """Whether ``--draft self`` shall use what was found instead of what was stored before.
+
+    That no draft pays only follows from a search without options, or from measuring the stored
+    draft again. What was not measured replaces nothing, nor does a draft that was given.
+    """
+    if options.draft is not None:
+        return False
+    if found.verdict is None:
+        return before is None
+    again = before is not None and before.recipe == found.recipe
+    return found.verdict.pays or options == SelfDraftOptions() or again
+
+
+def _note(stored: store.StoredDraft) -> str:
+    """One line on a stored draft, with its figure."""
+    verdict = stored.verdict
+    if verdict is None:
+        return f"Draft: {stored.path}, made of the target; whether it pays was not measured."
+    figure = f"{verdict.speedup:.2f}x plain, prompt lookup alone {verdict.lookup_speedup:.2f}x"
+    if stored.path is None:
+        return (
+            f"A draft made of this target does not pay here ({figure}): it is not used. With other "
+            "flags it may: localspec draft make measures again."
+        )
+    return f"Draft: {stored.path}, made of the target ({figure})."
 
 
 @contextmanager

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from localspec.core import machine, paths
-from localspec.core.errors import FileProblem
-from localspec.core.files import appearing_when_complete, read_at_most
+from localspec.core.files import appearing_when_complete, file_problem, read_at_most
 from localspec.llama import llama_library
 from localspec.metadata.header import ModelHeader
-from localspec.self_draft.recipe import Recipe
+from localspec.self_draft.make import Recipe
 from localspec.self_draft.verdict import DraftVerdict
 
 FORMAT = 1  # raise it when a key changes its name or meaning
@@ -56,7 +55,11 @@ def work_folder() -> Iterator[Path]:
 
     Raises FileProblem where none can be made.
     """
-    try:
+    what, hint = (
+        f"Nothing can be written in {folder()}",
+        "Set LOCALSPEC_CACHE to a folder with room.",
+    )
+    with file_problem(what, hint):
         folder().mkdir(parents=True, exist_ok=True)
         for abandoned in folder().glob(f"{_WORK_FOLDER}*"):
             with contextlib.suppress(OSError):  # its process may remove it now
@@ -65,11 +68,6 @@ def work_folder() -> Iterator[Path]:
         made = tempfile.TemporaryDirectory(
             dir=folder(), prefix=_WORK_FOLDER, ignore_cleanup_errors=True
         )
-    except OSError as error:
-        raise FileProblem(
-            f"Nothing can be written in {folder()}: {error.strerror or error}.",
-            "Set LOCALSPEC_CACHE to a folder with room.",
-        ) from error
     with made as path:
         yield Path(path)
 
@@ -100,16 +98,14 @@ def store_draft(
         "verdict": None if verdict is None else verdict.as_json(),
         "file": None if path is None else {"name": path.name, "bytes": draft.stat().st_size},
     }
-    try:
+    with file_problem(
+        f"The self-draft cannot be stored in {document.parent}",
+        "Set LOCALSPEC_CACHE to a folder with room, or give --output FILE.",
+    ):
         if path is not None:
             draft.replace(path)
         with appearing_when_complete(document) as partial:
             partial.write_text(json.dumps(content) + "\n")
-    except OSError as error:
-        raise FileProblem(
-            f"The self-draft cannot be stored in {document.parent}: {error.strerror or error}.",
-            "Set LOCALSPEC_CACHE to a folder with room, or give --output FILE.",
-        ) from error
     _remove_others(document, path)
     return StoredDraft(path, recipe, verdict)
 

@@ -18,7 +18,7 @@ from localspec.llama.memory.probe import plan_here, require_no_crash
 from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.trimmed import open_draft_model
 from localspec.metadata.header import ModelHeader, read_header
-from localspec.self_draft.recipe import Recipe
+from localspec.self_draft.make import Recipe
 from localspec.speculative.control.valuation import LONGEST_AUTO
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.limits import best_fixed

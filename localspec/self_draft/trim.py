@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.config import LoadOptions
-from localspec.core.errors import FileProblem, IncompatiblePair
-from localspec.core.files import appearing_when_complete
+from localspec.core.errors import IncompatiblePair
+from localspec.core.files import appearing_when_complete, file_problem
 from localspec.core.formatting import one_line
 from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.trimmed import TrimmedModel
@@ -24,6 +24,7 @@ from localspec.metadata.header import ModelHeader, read_header
 from localspec.metadata.splits import read_part
 from localspec.metadata.trimmed import DIGEST, EMBEDDING, IDS, SCALE, SIZE, vocabulary_digest
 from localspec.pairing import check_pair
+from localspec.self_draft.make import UNWRITABLE
 
 _TRIMMED = frozenset({EMBEDDING, "output.weight", "output.bias"})
 # Graphs that assert that their input is token ids, not embeddings; others are tried.
@@ -54,21 +55,16 @@ def trim_vocabulary(
             f"Ids that are not in both vocabularies cannot be kept of {source.path.name}.",
             f"Keep ids below {most:,}.",
         )
-    try:
-        with appearing_when_complete(output) as partial:
-            _write(source, target, kept, partial)
-            error = _error(source, read_header(partial))
-            if not error <= _ROUNDING:  # nor NaN
-                raise IncompatiblePair(
-                    f"The vocabulary of {source.path.name} cannot be trimmed: {source.architecture}"
-                    f" computes other logits when it reads embeddings, by {error:.0%}.",
-                    _ORDINARY,
-                )
-    except OSError as problem:
-        raise FileProblem(
-            f"{output} cannot be written: {problem.strerror or problem}.",
-            "Check that the folder exists, is writable and has room.",
-        ) from problem
+    what = f"{output} cannot be written"
+    with file_problem(what, UNWRITABLE), appearing_when_complete(output) as partial:
+        _write(source, target, kept, partial)
+        error = _error(source, read_header(partial))
+        if not error <= _ROUNDING:  # nor NaN
+            raise IncompatiblePair(
+                f"The vocabulary of {source.path.name} cannot be trimmed: {source.architecture} "
+                f"computes other logits when it reads embeddings, by {error:.0%}.",
+                _ORDINARY,
+            )
 
 
 def require_trimmable(source: ModelHeader, target: ModelHeader, n_ids: int) -> None:

@@ -206,14 +206,7 @@ def ceiling(
     ``max (k + 1) t(1) / (t(k + 1) + k d)``: no draft of this cost can beat it.
     With ``drafts_block``, one step d gives all k tokens.
     """
-    steps = [min(k, 1) if drafts_block else k for k in range(len(verify))]
-    gains = [(k + 1) * verify[0] / (verify[k] + steps[k] * step) for k in range(len(verify))]
-    return max((gain, k) for k, gain in enumerate(gains))
-
-
-def usual_gain(verify: Sequence[float], step: float, chance: float) -> float:
-    """Times plain speed with the best fixed length; see `usual_best`."""
-    return usual_best(verify, step, chance)[0]
+    return usual_best(verify, step, 1.0, drafts_block=drafts_block)
 
 
 def usual_best(

@@ -16,7 +16,6 @@ _LONG = 16  # tokens of a match
 _GROUPS = ((_LONG, "lookup 16+"), (8, "lookup 8+"), (5, "lookup 5+"), (0, "lookup 3+"))
 _GROUP = [next(name for least, name in _GROUPS if n >= least) for n in range(_LONG + 1)]
 _RESUMED = "lookup resumed"
-GROUPS = (*(name for _, name in _GROUPS), _RESUMED)
 _LEAST_COPY = 8  # tokens of a copy from which it is looked for again behind an edit
 _LONGEST_EDIT = 64  # tokens that an edit may insert
 _DOUBT = 1.0  # log-odds by which a copy is less sure to go on behind an edit

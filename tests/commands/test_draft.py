@@ -14,8 +14,7 @@ from localspec.core.errors import DraftNotMade
 from localspec.engine.engine import Engine
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import search, selection, store, verdict
-from localspec.self_draft.make import make_draft
-from localspec.self_draft.recipe import Recipe
+from localspec.self_draft.make import Recipe, make_draft
 from localspec.self_draft.verdict import DraftVerdict
 from tests.support.command import HELLO, Command
 from tests.support.self_drafts import LOSES, PAYS
@@ -109,7 +108,7 @@ def test_a_no_is_said_plainly_and_remembered(
     assert kept is not None and kept.path is None
     done = localspec(*flags, "-o", tmp_path / "draft.gguf")
     assert done.code == 0 and (tmp_path / "draft.gguf").exists()
-    assert "not kept" in done.out and "add --output" not in done.out
+    assert "not stored" in done.out and "add --output" not in done.out
 
 
 def test_what_was_kept_stays_unless_more_is_known(
@@ -137,7 +136,7 @@ def test_what_was_kept_stays_unless_more_is_known(
     assert "--draft self says so" in localspec(*make, "2").out
     assert store.find(read_header(silent_target)) == store.StoredDraft(None, RECIPE, LOSES)
     found[0] = PAYS
-    assert "Kept for --draft self" in localspec(*make, "3").out
+    assert "Stored for --draft self" in localspec(*make, "3").out
 
 
 @pytest.mark.usefixtures("judged")
@@ -183,7 +182,7 @@ def test_a_draft_with_fewer_output_rows(
     made = ("draft", "make", silent_target, "--layers", "2", "--type", "keep", "-t", "1")
     done = localspec(*made, "--vocab", "64", "-o", small)
     assert done.code == 0 and "the first 2 of 6 layers, 64 output rows gives 1.50x" in done.out
-    assert "Kept for --draft self" in done.out
+    assert "Stored for --draft self" in done.out
     done = localspec("run", "-m", silent_target, "--draft", "self", "-n", "4", "-t", "1", HELLO)
     assert done.code == 0 and "made of the target (1.50x plain" in done.err
     make_draft(read_header(silent_target), RECIPE, small)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from localspec.export.names import DIALECTS
-from localspec.library.catalog import find_pair
+from localspec.library.pairs.catalog import find_pair
 from localspec.metadata.trimmed import vocabulary_digest
 from tests.export.test_facts import learn
 from tests.support.command import Command

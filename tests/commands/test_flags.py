@@ -21,8 +21,8 @@ from localspec.commands.flags.llama_command import complete
 from localspec.commands.flags.pair import (
     PAIR_ROWS,
     PairFlags,
-    kept_settings,
-    unkept_flags,
+    stored_settings,
+    unstored_flags,
 )
 from localspec.commands.flags.prompt import PromptFlags
 from localspec.commands.flags.serving import ServingFlags
@@ -42,7 +42,7 @@ from localspec.core.model_options import DraftOptions, ModelOptions
 from localspec.core.option import options
 from localspec.core.sampling_choice import choose_sampling
 from localspec.core.sampling_params import SamplingParams
-from localspec.library.pair_options import pair_load_options, picked
+from localspec.library.pairs.options import pair_load_options, picked
 
 TARGET, DRAFT = Path("big.gguf"), Path("small.gguf")
 PANELS = (
@@ -332,14 +332,14 @@ def test_a_pair_names_what_it_cannot_keep() -> None:
         *("-mg", "1", "-otd", "a=CPU", "--no-mmap", "-b", "64", "--suffix", "off", "-v"),
         *("--lookup-files", "a.txt", "--recalibrate", "--seed", "-1"),
     )
-    assert set(unkept_flags(given)) == {
+    assert set(unstored_flags(given)) == {
         "--ctx-size 0", "--rope-scale", "--lora", "--main-gpu", "--override-tensor-draft",
         "--no-mmap", "--batch-size", "--prompt-lookup", "--lookup-files", "--recalibrate",
     }  # fmt: skip
     # Of these, 0 was refused.
-    assert kept_settings(given) == {"ctx_size": 0, "draft_gpu_layers": 3, "seed": -1}
-    assert unkept_flags(parsed("--suffix", "on", "-m", "a", "--draft", "b", "--temp", "0")) == []
-    assert unkept_flags(parsed("-dev", "auto")) == ["--device"]
+    assert stored_settings(given) == {"ctx_size": 0, "draft_gpu_layers": 3, "seed": -1}
+    assert unstored_flags(parsed("--suffix", "on", "-m", "a", "--draft", "b", "--temp", "0")) == []
+    assert unstored_flags(parsed("-dev", "auto")) == ["--device"]
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def test_a_pair_names_what_it_cannot_keep() -> None:
     ],
 )
 def test_what_a_pair_keeps(arguments: Sequence[str], kept: Mapping[str, object]) -> None:
-    assert kept_settings(parsed(*complete(arguments))) == kept
+    assert stored_settings(parsed(*complete(arguments))) == kept
 
 
 @pytest.mark.parametrize("most", ["auto", 1, 2])

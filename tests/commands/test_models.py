@@ -15,7 +15,8 @@ import pytest
 from localspec.core import paths
 from localspec.hub import client as hub_client
 from localspec.hub.remote_header import FIRST_BYTES
-from localspec.library import acquire, user_pairs
+from localspec.library import acquire
+from localspec.library.pairs import user_pairs
 from tests.support import zoo
 from tests.support.command import Command, Done
 from tests.support.fake_hub import GOOD_TOKEN, FakeHub, drop, flip, hub

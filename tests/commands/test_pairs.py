@@ -12,8 +12,8 @@ import pytest
 
 from localspec.core import machine
 from localspec.hub.remote_header import FIRST_BYTES
-from localspec.library import user_pairs
-from localspec.library.catalog import load_catalog
+from localspec.library.pairs import user_pairs
+from localspec.library.pairs.catalog import load_catalog
 from tests.support import zoo
 from tests.support.command import Command
 from tests.support.fake_hub import FakeHub, hub

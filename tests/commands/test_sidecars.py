@@ -10,7 +10,7 @@ import pytest
 
 from localspec import download
 from localspec.core import paths
-from localspec.library import catalog
+from localspec.library.pairs import catalog
 from tests.support import zoo
 from tests.support.command import Command
 from tests.support.fake_hub import FakeHub, hub

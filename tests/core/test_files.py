@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from localspec.core.errors import FileProblem
-from localspec.core.files import appearing_when_complete, read_at_most, read_text
+from localspec.core.files import appearing_when_complete, file_problem, read_at_most, read_text
 
 
 @pytest.fixture
@@ -103,3 +103,11 @@ def test_a_text_that_cannot_be_read_is_told(
 def test_a_text_is_read_without_its_byte_order_mark(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"\xef\xbb\xbfwords")
     assert read_text(tmp_path / "text", 8) == "words"
+
+
+def test_an_error_of_the_system_becomes_a_problem_with_its_reason(tmp_path: Path) -> None:
+    hint = "Name another."
+    with pytest.raises(FileProblem, match="It failed: No such file or directory.") as raised:
+        with file_problem("It failed", hint):
+            (tmp_path / "none").read_bytes()
+    assert raised.value.hint == hint

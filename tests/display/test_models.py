@@ -18,10 +18,10 @@ from localspec.core.formatting import one_line
 from localspec.display import console
 from localspec.display import models as lists
 from localspec.hub.provenance import Verification
-from localspec.library import user_pairs
-from localspec.library.catalog import load_catalog
 from localspec.library.local_models import Inventory, LocalModel, find_models
-from localspec.library.pairs import PairRow, pair_row, pair_rows
+from localspec.library.pairs import user_pairs
+from localspec.library.pairs.catalog import load_catalog
+from localspec.library.pairs.listing import PairRow, pair_row, pair_rows
 from localspec.library.suggest import Refusal, Suggestion, Suggestions, drafts_for
 from localspec.metadata.header import ModelHeader, read_header
 from tests.support import zoo

@@ -18,7 +18,7 @@ from localspec.core.sampling_params import SamplingParams
 from localspec.engine.generate import stream_generate
 from localspec.engine.text_stream import Prompt, Reading
 from localspec.speculative.control.controllers import Adaptive, FixedLength, NoDraft
-from localspec.speculative.control.loss_budget import LossBudget
+from localspec.speculative.control.pair_profile import LossBudget
 from localspec.speculative.loop import Round
 from localspec.speculative.prompt_lookup import PromptLookup
 from tests.support.answers import text_of, tokens_of

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from localspec.core.errors import NotEnoughMemory, UsageError
 from localspec.export.cluster import split_pair
-from localspec.export.facts import Cluster, PairFacts
+from localspec.export.deployment import Cluster
+from localspec.export.facts import PairFacts
 from tests.support.exports import facts_of, model
 
 MIB = 2**20
@@ -38,7 +39,7 @@ def test_one_gpu_holds_everything(tmp_path: Path) -> None:
 def test_heads_of_both_models_decide(
     tmp_path: Path, gpus: int, machines: int, tensor: int, stages: int
 ) -> None:
-    split = split_pair(pair(tmp_path, Cluster(gpus, machines)), pipeline=True)
+    split = split_pair(pair(tmp_path, Cluster(gpus=gpus, machines=machines)), pipeline=True)
     assert (split.tensor, split.pipeline) == (tensor, stages)
 
 
@@ -58,7 +59,7 @@ def test_the_draft_is_on_the_last_group(tmp_path: Path) -> None:
 def test_every_split_is_even_and_uses_every_gpu(
     tmp_path: Path, gpus: int, machines: int, heads: tuple[int, int]
 ) -> None:
-    known = pair(tmp_path, Cluster(gpus, machines), heads)
+    known = pair(tmp_path, Cluster(gpus=gpus, machines=machines), heads)
     try:
         split = split_pair(known, pipeline=True)
     except UsageError:

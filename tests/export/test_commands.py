@@ -11,6 +11,7 @@ import subprocess
 import urllib.request
 from dataclasses import replace
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
@@ -19,9 +20,9 @@ from localspec.core.config import ALL_LAYERS
 from localspec.core.errors import IncompatiblePair, UsageError
 from localspec.core.sampling_params import sampling_fields
 from localspec.export.engines import export_pair
-from localspec.export.facts import Cluster, DraftLength, PairFacts
+from localspec.export.facts import DraftLength, PairFacts
 from localspec.export.names import DIALECTS
-from localspec.library.pair_schema import SETTINGS
+from localspec.library.pairs.schema import PairSettings
 from localspec.metadata.header import read_header
 from tests.support.exports import Facts, arguments, facts, facts_of, model, option, program
 from tests.support.head_files import header_of, target_bytes
@@ -102,7 +103,7 @@ def test_heads_have_no_cache_types_of_their_own(facts: Facts) -> None:
 
 def test_every_flag_is_one_of_llama_cpp(facts: Facts) -> None:
     known = set(re.findall(r"--?[\w-]+", ARG_CPP.read_text()))
-    everything: dict[str, object] = dict.fromkeys(SETTINGS, 1)
+    everything: dict[str, object] = dict.fromkeys(get_type_hints(PairSettings), 1)
     text = export_pair("llama-server", facts(settings=everything, sampling=everything)).text
     used = set(re.findall(r"^  (--?[a-z-]+)", text, re.MULTILINE))
     assert len(used) > 30 and used <= known
@@ -305,7 +306,7 @@ def test_sampling_for_vllm_is_a_generation_config(facts: Facts, tmp_path: Path) 
 
 
 def test_several_machines_join_by_ray(facts: Facts, tmp_path: Path) -> None:
-    made = export_pair("vllm", facts("own heads", cluster=Cluster(gpus=2, machines=2), **REPOS))
+    made = export_pair("vllm", facts("own heads", gpus=2, machines=2, **REPOS))
     tools = ["ray", "vllm"]
     head = {"HEAD": "10.0.0.1"}
     joined, served = arguments(made.text, tmp_path, programs=tools, **head)
@@ -327,7 +328,8 @@ def test_vllms_own_parser_takes_the_arguments(facts: Facts, tmp_path: Path, kind
     python = Path(program("vllm")).with_name("python")
     known = facts(
         kind,
-        cluster=Cluster(gpus=2, machines=2),
+        gpus=2,
+        machines=2,
         sampling={"temperature": 0.5, "top_k": 5},
         **REPOS,
     )
@@ -402,7 +404,7 @@ def test_vocabularies_of_sglang_must_have_one_size(tmp_path: Path) -> None:
 
 
 def test_machines_of_sglang_share_every_layer(facts: Facts, tmp_path: Path) -> None:
-    made = export_pair("sglang", facts(cluster=Cluster(gpus=2, machines=2), **REPOS))
+    made = export_pair("sglang", facts(gpus=2, machines=2, **REPOS))
     place = {"HEAD": "10.0.0.1", "RANK": "1"}
     (words,) = arguments(made.text, tmp_path, programs=["python"], **place)
     assert option(words, "--tp-size") == "4" and "--pp-size" not in words
@@ -412,7 +414,7 @@ def test_machines_of_sglang_share_every_layer(facts: Facts, tmp_path: Path) -> N
 
 def test_gpus_that_cannot_share_the_heads(facts: Facts) -> None:
     with pytest.raises(UsageError, match="6 GPUs cannot share the 4 and 4 attention heads") as told:
-        export_pair("sglang", facts(cluster=Cluster(gpus=3, machines=2), **REPOS))
+        export_pair("sglang", facts(gpus=3, machines=2, **REPOS))
 
     assert "make 1 or 2 or 4 in all" in told.value.hint
 
@@ -420,7 +422,7 @@ def test_gpus_that_cannot_share_the_heads(facts: Facts) -> None:
 @pytest.mark.parametrize("kind", ["model", "own heads", "assistant", "eagle3", "dflash"])
 def test_sglangs_own_parser_takes_the_arguments(facts: Facts, tmp_path: Path, kind: str) -> None:
     python = Path(program("sglang")).with_name("python")
-    known = facts(kind, cluster=Cluster(gpus=2, machines=2), sampling={"temperature": 0.5}, **REPOS)
+    known = facts(kind, gpus=2, machines=2, sampling={"temperature": 0.5}, **REPOS)
     place = {"HEAD": "10.0.0.1", "RANK": "1"}
     (words,) = arguments(export_pair("sglang", known).text, tmp_path, programs=["python"], **place)
     parse = PARSE_SGLANG.replace("NAMES", repr(NAMES))

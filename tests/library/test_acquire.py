@@ -24,7 +24,7 @@ from localspec.core.errors import (
 from localspec.core.formatting import size
 from localspec.hub.provenance import Progress, read_record
 from localspec.hub.remote_header import FIRST_BYTES
-from localspec.library import acquire, user_pairs
+from localspec.library import acquire
 from localspec.library.acquire import (
     DownloadUI,
     ensure_local,
@@ -32,6 +32,7 @@ from localspec.library.acquire import (
     header_of,
     judge,
 )
+from localspec.library.pairs import user_pairs
 from localspec.library.resolve import MTP, Resolver
 from localspec.metadata.header import read_header
 from tests.support import zoo

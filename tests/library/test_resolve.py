@@ -9,8 +9,8 @@ import pytest
 from localspec.core import paths
 from localspec.core.errors import UnknownPair, UsageError
 from localspec.hub import client
-from localspec.library import user_pairs
-from localspec.library.catalog import find_pair
+from localspec.library.pairs import user_pairs
+from localspec.library.pairs.catalog import find_pair
 from localspec.library.resolve import FIND, MTP, NamedModels, Resolver
 from localspec.metadata.header import read_header
 from tests.support import zoo

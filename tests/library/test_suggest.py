@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from localspec.core import machine
 from localspec.core.errors import FileProblem
 from localspec.engine import profile_store
-from localspec.library.catalog import load_catalog
+from localspec.library.pairs.catalog import load_catalog
 from localspec.library.resolve import Resolver
 from localspec.library.suggest import (
     Suggestion,

@@ -19,15 +19,16 @@ from localspec.metadata.header import ModelHeader, read_header
 from localspec.metadata.splits import read_part
 from localspec.pairing import check_pair
 from localspec.self_draft.make import (
+    KEEP,
     LAYERS_KEY,
     MOST_LAYERS,
     SOURCE_KEY,
+    Recipe,
     kept_tensors,
     make_draft,
     require_model,
     shortened_values,
 )
-from localspec.self_draft.recipe import KEEP, Recipe
 from tests.support.architectures.specs import MODELS, NUMBERED
 from tests.support.gguf_files import Tensor, model_keys, words, write_gguf
 from tests.support.layers import logits, silenced
@@ -312,3 +313,16 @@ def test_a_draft_that_does_not_load_is_removed_and_the_reason_told(
     with pytest.raises(DraftNotMade, match="does not run it: .*blk.2"):
         make(architecture("llama"), 2, tmp_path / "draft.gguf")
     assert not list(tmp_path.glob("*draft*"))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        (Recipe(8), "all 8 layers"),
+        (Recipe(8, "Q4_0"), "all 8 layers in Q4_0"),
+        (Recipe(3, "Q2_K"), "the first 3 of 8 layers in Q2_K"),
+        (Recipe(1, vocab=32768), "the first 1 of 8 layers, 32,768 output rows"),
+    ],
+)
+def test_a_recipe_is_described(recipe: Recipe, words: str) -> None:
+    assert recipe.describe(8) == words

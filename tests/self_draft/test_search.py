@@ -14,7 +14,7 @@ from localspec.core import paths
 from localspec.core.errors import EngineError
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.self_draft import search
-from localspec.self_draft.recipe import KEEP, Recipe
+from localspec.self_draft.make import KEEP, Recipe
 from localspec.self_draft.search import Search, best, proposals
 from localspec.self_draft.trial import Trial, Trials
 

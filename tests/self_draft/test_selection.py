@@ -16,8 +16,7 @@ from localspec.metadata.gguf_writer import copied, write_copy
 from localspec.metadata.header import read_header
 from localspec.metadata.splits import read_part
 from localspec.self_draft import search, selection, store, verdict
-from localspec.self_draft.make import LAYERS_KEY, make_draft
-from localspec.self_draft.recipe import KEEP, Recipe
+from localspec.self_draft.make import KEEP, LAYERS_KEY, Recipe, make_draft
 from localspec.self_draft.selection import Selection, SelfDraftOptions, selected
 from localspec.self_draft.trial import Trial, Trials
 from tests.support.command import interrupt_decode

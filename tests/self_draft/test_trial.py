@@ -17,7 +17,7 @@ from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.trimmed import open_draft_model
 from localspec.metadata.header import ModelHeader
 from localspec.self_draft import trial
-from localspec.self_draft.recipe import Recipe
+from localspec.self_draft.make import Recipe
 from localspec.self_draft.trial import ANSWER_TOKENS, Text, Trials, questions, record
 from tests.support.real_pair import TinyFiles, fresh, options, random_ids
 

@@ -6,11 +6,13 @@ import os
 import shlex
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from localspec.export.deployment import Cluster
 from localspec.export.facts import DraftLength, PairFacts
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import check_own_heads, check_pair
@@ -40,9 +42,13 @@ KINDS = ("model", "own heads", "mtp", "assistant", "eagle3", "dflash")
 
 
 def facts_of(target: ModelHeader, draft: ModelHeader | None = None, **more: Any) -> PairFacts:
-    """A pair, or a target with heads of its own; what is not given is four drafted tokens."""
+    """A pair, or a target with heads of its own; what is not given is four drafted tokens.
+
+    Fields of `Cluster` may be given too.
+    """
     judged = check_own_heads(target) if draft is None else check_pair(target, draft, lenient=True)
-    known = {"length": LENGTH, "ctx_size": 4096, **more}
+    cluster = {each.name: more.pop(each.name) for each in fields(Cluster) if each.name in more}
+    known = {"length": LENGTH, "ctx_size": 4096, "cluster": Cluster(**cluster), **more}
     return PairFacts(target, draft or target, judged, **known)
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-
-from localspec.core.errors import LocalspecError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,11 +22,6 @@ class TensorEncoder:
     def __init__(self, quantization: Quantization) -> None:
         from gguf import GGMLQuantizationType, quants
 
-        if quantization not in get_args(Quantization):
-            raise LocalspecError(
-                f"Padded models cannot be written as {quantization}.",
-                f"Choose one of {', '.join(get_args(Quantization))}.",
-            )
         self.quantization = quantization
         self.type = GGMLQuantizationType[quantization]
         self._quantize = quants.quantize

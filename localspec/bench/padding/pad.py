@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 
 from localspec.bench.padding.encoder import Quantization, TensorEncoder, place
 from localspec.bench.padding.layout import Forms, PaddedShape, TensorForm
-from localspec.bench.padding.source import PaddingSource, require_paddable
-from localspec.core.errors import FileProblem, LocalspecError
-from localspec.core.files import appearing_when_complete, require_disk_space
+from localspec.bench.padding.source import PaddingSource
+from localspec.core.errors import FileProblem
+from localspec.core.files import appearing_when_complete, file_problem, require_disk_space
 from localspec.metadata.gguf_file import TensorInfo
 from localspec.metadata.gguf_writer import NewTensor, described, write_copy
 from localspec.metadata.header import read_header
@@ -66,25 +66,19 @@ def pad_model(
     only converted, to be compared with a padded file of that type. `on_progress` hears bytes of
     tensor data written and in total. The folder must exist. Memory: a few matrices.
 
-    Raises `NotAGGUF` or `FileProblem` for an unreadable source, `LocalspecError` for a source
-    that is not plain, a shape that is smaller than it, or a disk that is too full.
+    The source is plain (see `padding.source`); the shape is at least as large everywhere, its
+    widths are multiples of 32, and what it adds to a hybrid are whole periods of layers. Raises
+    `NotAGGUF` or `FileProblem` for an unreadable source, `LocalspecError` for a full disk.
     """
     small = PaddingSource.read(source)
-    require_paddable(small, shape)
     padded = _PaddedModel(small, shape, TensorEncoder(quantization), small.layout.forms(shape))
-    try:
-        if destination.exists() and destination.samefile(source):
-            raise LocalspecError(f"{source} cannot be padded onto itself.", "Name another file.")
+    what = f"The padded model could not be written to {destination}"
+    with file_problem(what, "Check that the folder exists, is writable and has room."):
         needed = padded.n_bytes + small.header.n_header
         require_disk_space(destination.parent, needed, "The padded model", _ELSEWHERE)
         values = small.padded_values(shape, quantization)
         with appearing_when_complete(destination) as unfinished:
             write_copy(unfinished, small.header, values, list(padded.new_tensors(on_progress)))
-    except OSError as problem:
-        raise LocalspecError(
-            f"The padded model could not be written to {destination}: {problem}.",
-            "Check that the folder exists, is writable and has room.",
-        ) from problem
 
 
 def padded_copy(

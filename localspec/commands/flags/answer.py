@@ -1,4 +1,4 @@
-"""Flags for what comes before an answer, where it ends, and how it is shown."""
+"""Flags of an answer: system message, limits, display, prompt cache."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ _answer = partial(option, panel=PANEL)
 
 @dataclass(frozen=True, slots=True)
 class AnswerFlags:
-    """What comes before an answer, and where it ends."""
+    """System message, limits, display and prompt cache of an answer."""
 
     system: str | None = _answer(None, "--system -sys", "System message.", everyday=True)
     max_tokens: int | None = _answer(

@@ -45,7 +45,7 @@ def number(
     bounds: Bounds[Any], words: Mapping[str, object], kind: type[float] = int
 ) -> Callable[[str], object]:
     """A parser of a number within bounds, and of words that stand for values."""
-    digits, shown = (r"-?\d{1,20}", "d") if kind is int else (r".+", "g")
+    digits, shown = (r"\s*[+-]?\d{1,20}\s*", "d") if kind is int else (r".+", "g")
 
     def parse(text: str) -> object:
         if text in words:

@@ -11,7 +11,7 @@ from localspec.core.config import ROPE_SCALE, LoadOptions, Lora, RopeOptions, pa
 from localspec.core.model_options import ModelOptions, PairOptions
 from localspec.core.option import option, options
 from localspec.core.sampling_params import SamplingParams
-from localspec.library.pair_options import picked
+from localspec.library.pairs.options import picked
 
 NameArgument = Annotated[
     str | None,
@@ -47,27 +47,27 @@ LoadingFlags = Annotated[Given, *_LOADING]
 _ELSEWHERE = ("target", "draft", "draft_model", "draft_tokens", "verbose")
 
 
-def kept_settings(given: Given) -> dict[str, object]:
+def stored_settings(given: Given) -> dict[str, object]:
     """What was given of the options that a pair's file may hold, auto left out."""
     lengths = PairOptions(**picked(given, PairOptions)).draft_options()
     settings: dict[str, object] = {}
     if lengths.lengths:
         settings["draft_tokens"] = lengths.one_length("auto") or "off"
     for name, value in given.items():
-        if PAIR_ROWS[name].kept and not PAIR_ROWS[name].is_auto(value):
+        if PAIR_ROWS[name].stored and not PAIR_ROWS[name].is_auto(value):
             settings[name] = list(value) if isinstance(value, tuple) else value
     return settings
 
 
-def unkept_flags(given: Given) -> list[str]:
+def unstored_flags(given: Given) -> list[str]:
     """Flags that were given and cannot be stored with a pair: they belong to a machine or a run."""
-    unkept = []
+    unstored = []
     for name, value in given.items():
         row = PAIR_ROWS[name]
         if name in _ELSEWHERE or value == row.default or row.is_auto(value):
             continue
-        if not row.kept:
-            unkept.append(flag_for(row, value))
+        if not row.stored:
+            unstored.append(flag_for(row, value))
         elif (bounds := row.asked or row.bounds) and not bounds.low <= value <= bounds.high:
-            unkept.append(f"{flag_for(row, value)} {value}")
-    return unkept
+            unstored.append(f"{flag_for(row, value)} {value}")
+    return unstored

@@ -1,4 +1,4 @@
-"""Flags for how a conversation becomes a prompt: the chat template and what it is told."""
+"""Flags of the chat template and its variables."""
 
 import json
 from collections.abc import Mapping
@@ -73,7 +73,7 @@ class TemplateFlags:
         return NAMED[text]
 
     def variables(self) -> Mapping[str, Any]:
-        """What the template is told besides the messages; raises UsageError."""
+        """Variables of the template besides the messages; raises UsageError."""
         effort = self.reasoning_effort
         variables = {} if effort in (None, "default") else {"reasoning_effort": effort}
         if self.chat_template_kwargs is None:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 from localspec.speculative.control.acceptance import Acceptance
 from localspec.speculative.control.costs import PassCosts
-from localspec.speculative.control.loss_budget import LossBudget
 from localspec.speculative.drafters import MODEL, Candidate
 from localspec.speculative.limits import usual_best
 from localspec.speculative.loop import Round
@@ -17,6 +16,11 @@ _NEW = 0.1  # weight of a round in the mean cost of reading again
 _LONG_READING = 256  # tokens
 _MOST_COUNTED = 8  # tokens of a round, lest a plain one take a large share of a long copy
 _ENOUGH_SEEN = 50.0  # candidates from which a usual acceptance may be told
+_SHARE = 0.01  # of the time elapsed that drafting may lose
+_MOST_CREDIT = 16  # plain tokens
+_MOST_DEBT = 4.5  # plain tokens
+_FOR_GAIN = 4.0  # plain tokens that may be lost besides, where much is to be gained
+_SLOPE = 12.0  # of these, for each token that a round is to gain
 
 
 @dataclass(slots=True)
@@ -39,6 +43,33 @@ class RecentRate:
     def per_second(self) -> float:
         """Tokens per second; 0 before the first round."""
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+
+class LossBudget:
+    """Time lost by drafting against plain decoding, and whether more may be risked.
+
+    Allowed are one per cent of the time and one plain token, or up to five where a round is
+    expected to gain much. Credit is bounded, so that a text that turns hard is noticed soon, and
+    debt too, so that a large expected gain is never forbidden. A debt is carried to the next
+    answer, so that many short answers cannot lose many times. Reading a prompt with the draft does
+    not count: drafting less would not bring it back.
+    """
+
+    def __init__(self) -> None:
+        self._debt = 0.0
+
+    def begin_answer(self) -> None:
+        """Go on with another answer: a debt stays, a credit does not."""
+        self._debt = max(0.0, self._debt)
+
+    def add(self, seconds: float, tokens: int, plain: float) -> None:
+        """Count a round against the plain time of its tokens; ``plain`` is seconds of one token."""
+        debt = max(self._debt + (1 - _SHARE) * seconds - tokens * plain, -_MOST_CREDIT * plain)
+        self._debt = min(debt, _MOST_DEBT * plain)
+
+    def may_spend(self, seconds: float, plain: float, gain: float) -> bool:
+        """Whether a loss of this size is allowed, where a round is to gain so many tokens."""
+        return self._debt + seconds <= (1 + min(_FOR_GAIN, _SLOPE * gain)) * plain
 
 
 @dataclass(slots=True)
@@ -118,19 +149,16 @@ class PairProfile:
             self.acceptance[group] = Acceptance()
         return self.acceptance[group]
 
-    def usual_gain(self, longest: int) -> tuple[float, float] | None:
-        """Times plain speed that the draft model usually gives, and its acceptance; None if new."""
-        chance = self._usual_chance()
-        return None if chance is None else (self._usual(longest, chance)[0], chance)
+    def usual_best(self, longest: int, *, drafts_block: bool = False) -> tuple[float, int] | None:
+        """Times plain speed that the draft model usually gives, and by which length; None if new.
 
-    def usual_length(self, longest: int, *, drafts_block: bool = False) -> int | None:
-        """The fixed draft length that is usually the fastest, 0 where none is; None if new."""
+        See `limits.usual_best`.
+        """
         chance = self._usual_chance()
-        return None if chance is None else self._usual(longest, chance, drafts_block)[1]
-
-    def _usual(self, longest: int, chance: float, block: bool = False) -> tuple[float, int]:
+        if chance is None:
+            return None
         verify = [self.verify.seconds(1 + k, 0) for k in range(longest + 1)]
-        return usual_best(verify, self.draft.seconds(1, 0), chance, drafts_block=block)
+        return usual_best(verify, self.draft.seconds(1, 0), chance, drafts_block=drafts_block)
 
     def _usual_chance(self) -> float | None:
         """The chance of a drafted token, in the group of candidates that was seen most."""

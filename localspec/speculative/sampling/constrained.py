@@ -67,8 +67,7 @@ class ConstrainedSampler(Sampler):
             token = self._sampler.sample(logits, position, history)
             if self._allows(token, position, history):
                 return token
-        sample = self._sampler.sample
-        return self._again(logits, position, history, lambda row: sample(row, position, history))
+        return self._again(self._sampler.sample, logits, position, history)
 
     def verify(
         self,
@@ -81,13 +80,7 @@ class ConstrainedSampler(Sampler):
         """The token at the place of a drafted one, by the other sampler's rule."""
         if self.params.seed_decides:
             return self.sample(logits, position, history)
-        verify = self._sampler.verify
-        return self._again(
-            logits,
-            position,
-            history,
-            lambda row: verify(row, position, history, token, distribution),
-        )
+        return self._again(self._sampler.verify, logits, position, history, token, distribution)
 
     def choose(
         self, logits: "Logits", position: int, history: Sequence[int], runners_up: int = 0
@@ -97,10 +90,7 @@ class ConstrainedSampler(Sampler):
             chosen = self._sampler.choose(logits, position, history, runners_up)
             if self._allows(chosen.token, position, history):
                 return self._without_refused(chosen, position, history)
-        choose = self._sampler.choose
-        return self._again(
-            logits, position, history, lambda row: choose(row, position, history, runners_up)
-        )
+        return self._again(self._sampler.choose, logits, position, history, runners_up)
 
     def shortfall(
         self, logits: "Logits", position: int, history: Sequence[int], token: int
@@ -124,8 +114,7 @@ class ConstrainedSampler(Sampler):
         """What `sample` draws from with "rejection"; with other rules it has no closed form."""
         if self.params.seed_decides:
             raise NotImplementedError("two picks with one noise")
-        told = self._sampler.distribution
-        return self._again(logits, position, history, lambda row: told(row, position, history))
+        return self._again(self._sampler.distribution, logits, position, history)
 
     def _without_refused(
         self, chosen: ScoredToken, position: int, history: Sequence[int]
@@ -140,15 +129,20 @@ class ConstrainedSampler(Sampler):
         return self._constraint.allows(token, position, history)
 
     def _again(
-        self, logits: "Logits", position: int, history: Sequence[int], use: Callable[["Logits"], _T]
+        self,
+        use: Callable[..., _T],
+        logits: "Logits",
+        position: int,
+        history: Sequence[int],
+        *more: object,
     ) -> _T:
-        """The other sampler's result for the masked row."""
+        """The result of a method of the other sampler for the masked row."""
         masked = self._masked(logits, position, history)
         if np.any(masked > -np.inf):
             with suppress(EngineError):  # the sampler may refuse all that is left
-                return use(masked)
+                return use(masked, position, history, *more)
         if self._proposes:
-            return use(logits)
+            return use(logits, position, history, *more)
         raise GrammarError(
             f"The grammar allows none of the tokens that can follow at position {position}.",
             "Allow what this model can say there, or an end of the answer.",

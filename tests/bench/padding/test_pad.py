@@ -69,17 +69,6 @@ def fields_of(path: Path) -> dict[str, Any]:
     return {key: field.contents() for key, field in gguf.GGUFReader(path).fields.items()}
 
 
-def rewrite(source: Path, path: Path, change: dict[str, Any]) -> Path:
-    """A copy of `source` with some header keys changed: whole numbers, or a short string."""
-    shutil.copy(source, path)
-    reader = gguf.GGUFReader(path, "r+")
-    for key, value in change.items():
-        part = reader.fields[key].parts[-1]
-        part[:] = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value
-    reader.data.flush()
-    return path
-
-
 @pytest.mark.parametrize("quantization", QUANTIZATIONS)
 def test_four_times_the_width_keeps_logits_to_the_last_bit(
     source: Path, tmp_path: Path, quantization: Quantization
@@ -251,47 +240,6 @@ def test_a_cached_copy_is_kept_and_a_replaced_source_builds_anew(tmp_path: Path)
     assert len(names) == 4
     assert {path.name for path in (tmp_path / "cache").iterdir()} == names - {first.name}
     assert all(name.startswith("tiny-e") for name in names)
-
-
-@pytest.mark.parametrize("field", PaddedShape.__slots__)
-def test_a_smaller_shape_is_refused(source: Path, tmp_path: Path, field: str) -> None:
-    sizes = {name: getattr(SOURCE_SHAPE, name) for name in PaddedShape.__slots__}
-    sizes[field] = sizes[field] // 2
-    with pytest.raises(LocalspecError, match=f"padded to {field} "):
-        pad_model(source, tmp_path / "out.gguf", PaddedShape(**sizes), "F16")
-    assert not (tmp_path / "out.gguf").exists()
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"general.architecture": b"phi-3"}, "its architecture is phi-3, not llama or qwen35"),
-        ({"llama.attention.key_length": 32}, "its tensor blk.0.attn_k.weight is not what"),
-        ({"llama.block_count": 3}, "its tensor blk.2.attn_k.weight is missing"),
-        ({"llama.block_count": 1}, "its tensor blk.1.attn_k.weight is not what"),
-        ({"llama.block_count": 0}, "no plain number for llama.block_count"),
-        ({"llama.feed_forward_length": 96}, "its tensor blk.0.ffn_down.weight is not what"),
-    ],
-)
-def test_a_source_that_is_not_plain_is_refused(
-    source: Path, tmp_path: Path, change: dict[str, Any], reason: str
-) -> None:
-    odd = rewrite(source, tmp_path / "odd.gguf", change)
-    with pytest.raises(LocalspecError, match=reason) as refusal:
-        pad_model(odd, tmp_path / "out.gguf", FOURFOLD, "F16")
-    assert "plain llama" in refusal.value.hint
-
-
-def test_a_quantised_source_and_odd_widths_are_refused(source: Path, tmp_path: Path) -> None:
-    pad_model(source, tmp_path / "small.gguf", SOURCE_SHAPE, "Q8_0")
-    with pytest.raises(LocalspecError, match="is in Q8_0, not F16 or F32"):
-        pad_model(tmp_path / "small.gguf", tmp_path / "out.gguf", FOURFOLD, "F16")
-    with pytest.raises(LocalspecError, match="multiple of 32"):
-        pad_model(source, tmp_path / "out.gguf", PaddedShape(72, 2, 128, 2), "F16")
-    with pytest.raises(LocalspecError, match="cannot be written as Q3_K"):
-        pad_model(source, tmp_path / "out.gguf", FOURFOLD, "Q3_K")  # type: ignore[arg-type]
-    with pytest.raises(LocalspecError, match="onto itself"):
-        pad_model(source, source, FOURFOLD, "F16")
 
 
 def test_unreadable_sources_and_full_disks_are_told(

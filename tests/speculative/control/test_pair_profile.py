@@ -2,7 +2,7 @@
 
 import pytest
 
-from localspec.speculative.control.pair_profile import GroupAcceptance, PairProfile
+from localspec.speculative.control.pair_profile import GroupAcceptance, LossBudget, PairProfile
 from localspec.speculative.drafters import MODEL, Candidate
 from localspec.speculative.loop import Round
 from tests.support.toys import toy_profile
@@ -10,17 +10,15 @@ from tests.support.toys import toy_profile
 
 def test_what_a_pair_usually_gains() -> None:
     known = toy_profile()
-    assert known.usual_gain(16) is None and known.usual_length(16) is None
+    assert known.usual_best(16) is None
     for i in range(200):
         known.of(f"{MODEL}, greedy").observe(2.0, i % 4 != 0)
-    found = known.usual_gain(16)
+    found = known.usual_best(16)
     assert found is not None
-    gain, acceptance = found
-    assert 0.6 < acceptance < 0.85
-    assert 1.5 < gain < 4  # passes cost the same at any width, steps a tenth
-    length = known.usual_length(16)
-    assert length is not None and 1 < length < 16
-    assert known.usual_length(16, drafts_block=True) == 16  # one step gives all tokens
+    gain, length = found
+    assert 1.5 < gain < 4 and 1 < length < 16  # passes cost the same at any width, steps a tenth
+    block = known.usual_best(16, drafts_block=True)
+    assert block is not None and block[1] == 16  # one step gives all tokens
 
 
 def test_candidates_teach_up_to_the_first_wrong_one() -> None:
@@ -85,3 +83,58 @@ def test_a_draft_that_saw_no_long_text_grows_with_it_as_the_target_does() -> Non
 
 def test_without_costs_of_the_target_nothing_grows() -> None:
     assert PairProfile(reading=2.0).reading_seconds(100) == 200
+
+
+# -- the loss budget ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("gain", "tokens"), [(0.0, 1), (0.125, 2.5), (9.0, 5)])
+def test_at_first_a_few_plain_tokens_may_be_lost(gain: float, tokens: float) -> None:
+    budget = LossBudget()
+    assert budget.may_spend(tokens * 2.0, 2.0, gain)
+    assert not budget.may_spend(tokens * 2.0 + 0.01, 2.0, gain)
+
+
+def test_a_hundredth_of_the_time_may_be_lost_besides() -> None:
+    budget = LossBudget()
+    budget.add(1000.0, 1000, 1.0)  # as quick as plain
+    assert budget.may_spend(11.0, 1.0, 0.0)
+    assert not budget.may_spend(11.1, 1.0, 0.0)
+
+
+def test_credit_is_bounded_and_ends_with_the_answer() -> None:
+    budget = LossBudget()
+    budget.add(1.0, 1000, 1.0)
+    assert budget.may_spend(17.0, 1.0, 0.0) and not budget.may_spend(17.1, 1.0, 0.0)
+    budget.begin_answer()
+    assert budget.may_spend(1.0, 1.0, 0.0) and not budget.may_spend(1.1, 1.0, 0.0)
+
+
+def test_a_debt_is_owed_in_the_next_answer() -> None:
+    budget = LossBudget()
+    budget.add(10.0, 5, 1.0)
+    budget.begin_answer()
+    assert not budget.may_spend(0.0, 1.0, 0.0)
+    budget.add(1.0, 10, 1.0)
+    assert budget.may_spend(0.0, 1.0, 0.0)
+
+
+def test_a_debt_is_bounded() -> None:
+    budget = LossBudget()
+    budget.add(50.0, 1, 1.0)  # one round, 49 plain tokens too long
+    budget.add(1.0, 1, 1.0)
+    assert not budget.may_spend(0.0, 1.0, 0.0)
+    assert budget.may_spend(0.0, 1.0, 9.0)
+    for _ in range(350):
+        budget.add(1.0, 1, 1.0)
+    assert budget.may_spend(0.0, 1.0, 0.0)
+
+
+def test_what_goes_on_losing_is_forbidden_in_the_longest_answer() -> None:
+    budget, lost = LossBudget(), 0.0
+    for _ in range(5000):
+        drafts = budget.may_spend(0.0, 1.0, 0.0)
+        seconds = 1.5 if drafts else 1.0
+        budget.add(seconds, 1, 1.0)
+        lost += seconds - 1.0
+    assert 40 < lost < 0.0102 * 5000 + 5

@@ -9,9 +9,9 @@ import pytest
 
 from localspec.core import machine, paths
 from localspec.core.errors import FileProblem, UnknownPair
-from localspec.library import user_pairs
-from localspec.library.catalog import load_catalog
-from localspec.library.pairs import pair_row, pair_rows
+from localspec.library.pairs import user_pairs
+from localspec.library.pairs.catalog import load_catalog
+from localspec.library.pairs.listing import pair_row, pair_rows
 from localspec.library.resolve import Resolver
 from localspec.metadata.header import read_header
 from tests.support import zoo

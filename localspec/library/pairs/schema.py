@@ -3,7 +3,7 @@
     target = "/models/big-Q4_K_M.gguf"          # or a Hub reference
     draft = "hf:org/small-GGUF/small-Q8_0.gguf" # or "mtp", heads of the target's own
 
-    [settings]                                  # options with ``kept=True``, and draft_tokens
+    [settings]                                  # options with ``stored=True``, and draft_tokens
     draft_tokens = 4
 
     [[files]]                                   # local files as they were when the pair was added
@@ -36,7 +36,7 @@ from localspec.core.sampling_params import (
 )
 from localspec.hub.provenance import SHA256
 from localspec.hub.reference import parse_reference
-from localspec.library.catalog import MTP
+from localspec.library.pairs.catalog import MTP
 
 SHOWN_CHARACTERS = 80  # of a key
 
@@ -89,15 +89,14 @@ def _type(row: Option) -> Any:
 
 
 _ROWS = options(ModelOptions, LoadOptions, SamplingParams)
-_KEPT = {name: _type(row) for name, row in _ROWS.items() if row.kept}
+_STORED = {name: _type(row) for name, row in _ROWS.items() if row.stored}
 _DraftTokens = Annotated[int, _within(DRAFT_TOKENS)] | Literal["auto", "off"]
 if TYPE_CHECKING:
     PairSettings = dict[str, object]
 else:
     PairSettings = with_config(ConfigDict(extra="forbid", strict=True))(
-        TypedDict("PairSettings", {"draft_tokens": _DraftTokens} | _KEPT, total=False)
+        TypedDict("PairSettings", {"draft_tokens": _DraftTokens} | _STORED, total=False)
     )
-SETTINGS = ("draft_tokens", *_KEPT)
 
 
 @dataclass(frozen=True, slots=True)

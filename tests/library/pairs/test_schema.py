@@ -7,6 +7,7 @@ import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict
+from typing import get_type_hints
 
 import pytest
 import typer
@@ -17,9 +18,9 @@ from localspec.commands.flags.groups import number
 from localspec.commands.flags.pair import PAIR_ROWS
 from localspec.core.option import Bounds, Option
 from localspec.core.sampling_params import SamplingParams, sampling_fields
-from localspec.library.pair_schema import (
-    SETTINGS,
+from localspec.library.pairs.schema import (
     FileHash,
+    PairSettings,
     Setting,
     UserPair,
     as_toml,
@@ -126,14 +127,15 @@ def test_a_wrong_document_is_told(subtests: pytest.Subtests) -> None:
             assert len(message) < 900
 
 
-KEPT = [row for row in PAIR_ROWS.values() if row.kept and row.bounds and row.item is int]
+STORED = [row for row in PAIR_ROWS.values() if row.stored and row.bounds and row.item is int]
 
 
-@pytest.mark.parametrize("row", KEPT, ids=[row.name for row in KEPT])
+@pytest.mark.parametrize("row", STORED, ids=[row.name for row in STORED])
 def test_a_pair_keeps_what_its_flag_takes(row: Option) -> None:
     least, most = row.asked or row.bounds or Bounds(0, 0)
     parse = number(Bounds(least, most), row.words)
     assert [parse(str(value)) for value in (least, most)] == [least, most]
+    assert parse(f" +{most}") == most
     with pytest.raises(typer.BadParameter):
         parse(str(most + 1))
     for value in (least, most):
@@ -150,7 +152,7 @@ def test_starting_imports_no_pydantic() -> None:
 
 
 def test_settings_are_named_as_in_config() -> None:
-    assert set(sampling_fields()) <= set(SETTINGS)
+    assert set(sampling_fields()) <= get_type_hints(PairSettings).keys()
     defaults = asdict(SamplingParams())
     pair = UserPair("mine", TARGET, DRAFT, defaults)
     assert parse_pair("mine", tomllib.loads(as_toml(pair))) == pair

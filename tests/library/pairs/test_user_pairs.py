@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from localspec.core.errors import FileProblem, UnknownPair, UsageError
-from localspec.library import user_pairs
-from localspec.library.catalog import find_pair
-from localspec.library.pair_schema import FileHash, Setting, UserPair
-from localspec.library.user_pairs import is_name
+from localspec.library.pairs import user_pairs
+from localspec.library.pairs.catalog import find_pair
+from localspec.library.pairs.schema import FileHash, Setting, UserPair
+from localspec.library.pairs.user_pairs import is_name
 
 TARGET, DRAFT = "/models/big.gguf", "hf:org/small-GGUF/small-Q8_0.gguf"
 SHA = "0123456789abcdef" * 4

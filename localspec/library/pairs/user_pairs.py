@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from localspec.core import paths
 from localspec.core.errors import FileProblem, UsageError
-from localspec.core.files import appearing_when_complete, read_at_most
+from localspec.core.files import appearing_when_complete, file_problem, read_at_most
 from localspec.core.formatting import one_line
-from localspec.library.catalog import MTP, PairSpec, find_pair, unknown_pair
+from localspec.library.pairs.catalog import MTP, PairSpec, find_pair, unknown_pair
 
 if TYPE_CHECKING:
-    from localspec.library.pair_schema import FileHash, UserPair
+    from localspec.library.pairs.schema import FileHash, UserPair
 
 MAX_BYTES = 2**20
 MAX_NAME = 64
@@ -54,7 +54,7 @@ def add(
     Raises UsageError for a name that is taken or invalid, and for a model or a setting that cannot
     be stored; FileProblem when nothing can be written.
     """
-    from localspec.library.pair_schema import as_toml, parse_pair
+    from localspec.library.pairs.schema import as_toml, parse_pair
 
     require_free(name)
     document = {
@@ -93,7 +93,7 @@ def load(name: str) -> "UserPair":
     """
     import tomllib
 
-    from localspec.library.pair_schema import parse_pair
+    from localspec.library.pairs.schema import parse_pair
 
     name = _stored(name)
     path = _path(name)
@@ -108,27 +108,20 @@ def load(name: str) -> "UserPair":
 
 def names() -> list[str]:
     """Names of the user's pairs, sorted. Raises FileProblem when their folder cannot be read."""
-    try:
-        found = [path.stem for path in folder().iterdir() if path.suffix == ".toml"]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise FileProblem(
-            f"The folder of your pairs, {folder()}, cannot be read: {_reason(error)}.",
-            "Set LOCALSPEC_MODELS to a folder that you may read.",
-        ) from error
+    what = f"The folder of your pairs, {folder()}, cannot be read"
+    with file_problem(what, "Set LOCALSPEC_MODELS to a folder that you may read."):
+        try:
+            found = [path.stem for path in folder().iterdir() if path.suffix == ".toml"]
+        except FileNotFoundError:
+            return []
     return sorted(filter(is_name, found))
 
 
 def remove(name: str) -> None:
     """Remove a pair, and none of its models. Raises UnknownPair, or FileProblem."""
     path = _path(_stored(name))
-    try:
+    with file_problem(f"The pair file {path} cannot be removed", "Remove it by hand."):
         path.unlink()
-    except OSError as error:
-        raise FileProblem(
-            f"The pair file {path} cannot be removed: {_reason(error)}.", "Remove it by hand."
-        ) from error
 
 
 def find(name: str) -> "UserPair":
@@ -142,7 +135,7 @@ def find(name: str) -> "UserPair":
 
 
 def _bundled() -> "UserPair":
-    from localspec.library.pair_schema import UserPair
+    from localspec.library.pairs.schema import UserPair
 
     target, draft = map(str, paths.demo_pair())
     return UserPair(name=BUNDLED, target=target, draft=draft)
@@ -150,13 +143,13 @@ def _bundled() -> "UserPair":
 
 def as_pair(known: PairSpec) -> "UserPair":
     """A known pair in the form of a user's, without settings."""
-    from localspec.library.pair_schema import UserPair
+    from localspec.library.pairs.schema import UserPair
 
     target = str(known.target.reference)
     return UserPair(name=known.name, target=target, draft=known.draft_name)
 
 
-def kept_hashes(wanted: Sequence[str] | None) -> dict[Path, str]:
+def stored_hashes(wanted: Sequence[str] | None) -> dict[Path, str]:
     """The sha256 of local files as stored when their pairs were added; None: of all pairs."""
     folded = None if wanted is None else {name.lower() for name in wanted}
     own = [name for name in names() if folded is None or name.lower() in folded]
@@ -174,15 +167,11 @@ def _path(name: str) -> Path:
 
 
 def _write(path: Path, data: bytes) -> Path:
-    try:
+    hint = "Set LOCALSPEC_MODELS to a folder where you may write."
+    with file_problem(f"The pair file {path} cannot be written", hint):
         path.parent.mkdir(parents=True, exist_ok=True)
         with appearing_when_complete(path) as partial:
             partial.write_bytes(data)
-    except OSError as error:
-        raise FileProblem(
-            f"The pair file {path} cannot be written: {_reason(error)}.",
-            "Set LOCALSPEC_MODELS to a folder where you may write.",
-        ) from error
     return path
 
 

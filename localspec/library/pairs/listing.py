@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from localspec.core.errors import UnknownPair
 from localspec.hub.reference import parse_reference
-from localspec.library import user_pairs
-from localspec.library.catalog import MTP, Gain, PairSpec, find_pair, load_catalog, of_family
 from localspec.library.local_models import LocalModel, model_of
+from localspec.library.pairs import user_pairs
+from localspec.library.pairs.catalog import MTP, Gain, PairSpec, find_pair, load_catalog, of_family
 from localspec.llama.memory.probe import memory_for_models
 from localspec.metadata.filenames import parts_of
 
 if TYPE_CHECKING:
-    from localspec.library.pair_schema import UserPair
+    from localspec.library.pairs.schema import UserPair
 
 _CACHES = 1.15  # of the size of the files: what contexts and buffers add, roughly
 

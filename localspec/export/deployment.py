@@ -1,4 +1,4 @@
-"""Flags for engines that serve a pair from its original weights on GPUs."""
+"""Options of engines that serve a pair from its original weights on GPUs."""
 
 import re
 from dataclasses import dataclass
@@ -22,8 +22,11 @@ _cluster = partial(option, panel="Serving on GPUs (vllm, sglang)")
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterFlags:
-    """Which repositories hold the weights, and how many GPUs there are."""
+class Cluster:
+    """Repositories of the weights (None: those that the headers name), and the GPUs.
+
+    ``gpu_memory`` is in bytes, None where it is not known.
+    """
 
     target_repo: str | None = _cluster(
         None,

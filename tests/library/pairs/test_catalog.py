@@ -13,9 +13,9 @@ import pytest
 
 from localspec.core.errors import FileProblem, UnknownPair
 from localspec.hub.reference import Reference, parse_reference
-from localspec.library import catalog
-from localspec.library.catalog import find_pair, load_catalog, of_family
-from localspec.library.user_pairs import is_name
+from localspec.library.pairs import catalog
+from localspec.library.pairs.catalog import find_pair, load_catalog, of_family
+from localspec.library.pairs.user_pairs import is_name
 
 PAIRS = load_catalog()
 
@@ -172,7 +172,7 @@ def test_a_damaged_list_is_told(
 def test_pydantic_is_imported_only_to_read() -> None:
     code = (
         "import sys\n"
-        "from localspec.library import catalog, user_pairs as book\n"
+        "from localspec.library.pairs import catalog, user_pairs as book\n"
         "assert book.names() == []\n"
         "assert 'pydantic' not in sys.modules and 'huggingface_hub' not in sys.modules\n"
         "catalog.load_catalog(); assert 'pydantic' in sys.modules"

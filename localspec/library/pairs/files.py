@@ -9,8 +9,8 @@ from typing import NamedTuple
 from localspec.core.config import DraftTokens, LoadOptions
 from localspec.core.errors import EngineError, IncompatiblePair, UsageError
 from localspec.library.acquire import DownloadUI, ensure_local
-from localspec.library.catalog import MTP
-from localspec.library.pair_options import Given, pair_load_options
+from localspec.library.pairs.catalog import MTP
+from localspec.library.pairs.options import Given, pair_load_options
 from localspec.library.resolve import FIND, SELF, Resolver
 from localspec.library.sidecars import is_named_for, mtp_beside, mtp_files
 from localspec.library.suggest import drafts_for

@@ -1,0 +1,1 @@
+"""Pairs by name: the catalogue, the user's own, their options, and the files to load."""
