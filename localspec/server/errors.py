@@ -1,7 +1,7 @@
 """Errors in the form of OpenAI's API: a JSON object with message, type, param and code."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -33,6 +33,10 @@ _TYPES = {
 _CLIENT_ERRORS = (UsageError, GrammarError, TemplateError, PromptTooLong)
 
 
+class BodyRefused(HTTPException):
+    """A body that is not read to its end; ``detail`` is the reason."""
+
+
 class BadRequest(LocalspecError):
     """An invalid request; ``status`` is HTTP's, ``param`` the field at fault."""
 
@@ -58,6 +62,16 @@ def error_body(
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     place = None if param is None else presentable(param)
     return {"error": {"message": presentable(message), "type": kind, "param": place, "code": code}}
+
+
+def refusal(
+    status: int,
+    message: str,
+    headers: Mapping[str, str] | None = None,
+    code: str | None = None,
+) -> JSONResponse:
+    """The reply to a request that is not answered."""
+    return JSONResponse(error_body(status, message, code=code), status, headers=headers)
 
 
 def presentable(text: str) -> str:
@@ -130,10 +144,10 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
         413: TOO_LARGE,
         400: "The body is not JSON that this server can read.",
     }
-    message = messages.get(error.status_code, str(error.detail))
-    return JSONResponse(
-        error_body(error.status_code, message), error.status_code, headers=error.headers
-    )
+    message = str(error.detail)
+    if not isinstance(error, BodyRefused):
+        message = messages.get(error.status_code, message)
+    return refusal(error.status_code, message, error.headers)
 
 
 async def _nested(request: Request, error: Exception) -> JSONResponse:
