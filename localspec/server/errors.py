@@ -116,7 +116,9 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     found: dict[str, Any] = max(error.errors(), key=lambda each: len(each["loc"]))
     param = ".".join(_field_path(error.body, found))
     code = None
-    if found["type"] == "json_invalid" or not param:
+    if found["type"] == "too_long" and not param:
+        message = f"{found['msg']} in the body."
+    elif found["type"] == "json_invalid" or not param:
         message, param = "The body is not a JSON object.", ""
     elif found["type"] == "extra_forbidden":
         message, code = f"There is no field {param}, or it is not supported here.", "unknown_field"

@@ -77,6 +77,7 @@ def sent(site: Site, data: bytes) -> tuple[int, str]:
         (b'{"messages": [' + b"[]," * 200_000, "holds more than 200,000 values"),
         (b"{" + b",".join(b'"%d":0' % i for i in range(200_001)) + b"}", "more than 200,000"),
         (b'{"metadata": [' + b"0," * 200_000 + b"0]}", "holds more than 200,000 values"),
+        (b"{" + b",".join(b'"%d":0' % i for i in range(1025)) + b"}", "more than 1024 entries"),
         (json.dumps({"messages": HELLO}).encode("utf-16"), "is not JSON in UTF-8"),
     ],
 )
