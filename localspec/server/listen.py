@@ -211,6 +211,13 @@ class Server(uvicorn.Server):
             self._say(f"Shutting down; {grace}. Ctrl-C again ends at once.")
         self._scheduler.close(self._grace)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End as Uvicorn does, and drop clients that have not read their answers until then."""
+        await super().shutdown(sockets)
+        for connection in tuple(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)  # in which they are closed
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Ctrl-C and SIGTERM end the server, a second one the process.

@@ -237,6 +237,29 @@ def test_a_connection_whose_answer_is_under_way_stays(monkeypatch: pytest.Monkey
         assert asking.recv(12) == b"HTTP/1.1 200"
 
 
+def stalled(site: Site, stack: ExitStack) -> socket.socket:
+    """A connection whose client asks for much and reads nothing."""
+    made = connected(site, stack, 1)
+    made.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
+    wait_until(lambda: any(each.flow.write_paused for each in open_connections(site)))
+    return made
+
+
+def test_a_client_that_does_not_read_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listen_module, "MOST_CONNECTIONS", 1)
+    with serving(ServedToy()) as site, ExitStack() as stack:
+        stalled(site, stack)
+        assert site.get("/health").status_code == 200
+        wait_until(lambda: len(open_connections(site)) == 1)
+
+
+def test_at_the_end_a_client_that_does_not_read_is_not_waited_for() -> None:
+    with serving(ServedToy()) as site, ExitStack() as stack:
+        stalled(site, stack)
+        site.server.end()
+        wait_until(lambda: not site.server.server_state.tasks)
+
+
 def connected(site: Site, stack: ExitStack, count: int, source: str = "127.0.0.1") -> socket.socket:
     """A connection that the server has accepted, after which it has so many."""
     address, origin = ("127.0.0.1", site.port), (source, 0)
