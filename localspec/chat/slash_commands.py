@@ -171,8 +171,9 @@ def _load(chat: Chat, rest: str) -> None:
     try:
         document = json.loads(read_at_most(path, MAX_SAVED_BYTES).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise FileProblem(
-            f"{path} cannot be read: {error}.", "Give a file that /save wrote."
+            f"{path} cannot be read: {reason}.", "Give a file that /save wrote."
         ) from error
     chat.system, chat.turns = _parse_saved(document, path)
     chat.oldest, chat.file = 0, path

@@ -1,32 +1,69 @@
-"""Atomic writes, and reading with a limit on the size."""
+"""Atomic writes, and reading that neither blocks nor exceeds a limit."""
 
+import errno
 import json
 import os
+import re
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
+from io import BufferedReader
 from pathlib import Path
 
 from localspec.core.errors import FileProblem, LocalspecError
 
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # opening a pipe would wait for its other end
+
+
+def open_regular(path: Path | str) -> BufferedReader:
+    """Open a file for reading; raises OSError at once for a folder, pipe, socket or device."""
+    return open(path, "rb", opener=_open_regular)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | _AT_ONCE)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "it is a pipe or a device, not a regular file", path)
+
+
+def size_of(path: Path) -> int | None:
+    """Bytes of a regular file; None for anything else."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
 
 def read_at_most(path: Path, most: int) -> bytes:
-    """All bytes of a file or stream; raises ValueError for more than ``most``."""
-    with path.open("rb") as file:
-        data = file.read(most + 1)
+    """All bytes of a regular file; raises ValueError for more than ``most``."""
+    with open_regular(path) as file:
+        return _read(file, most)
+
+
+def _read(file: BufferedReader, most: int) -> bytes:
+    data = file.read(most + 1)
     if len(data) > most:
         raise ValueError(f"it is larger than {most} bytes, too large")
     return data
 
 
 def read_text(path: Path, most: int, *, what: str = "", expected: str = "a text file") -> str:
-    """Text of a UTF-8 file of at most ``most`` bytes; raises FileProblem.
+    """Text of a UTF-8 file, or stream, of at most ``most`` bytes; raises FileProblem.
 
     ``what``, such as "The chat template ", begins the message; ``expected`` is in the hint.
     """
     try:
-        return read_at_most(path, most).decode("utf-8-sig")
+        with path.open("rb") as file:
+            return _read(file, most).decode("utf-8-sig")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise FileProblem(
@@ -58,14 +95,20 @@ def appearing_when_complete(destination: Path) -> Iterator[Path]:
     """Atomic write: a temporary path beside `destination`, renamed to it if the block succeeds.
 
     Several processes may write at once. Links are followed, and a replaced file passes on its
-    permissions. A device or an open stream is written in place.
+    permissions. A device or an open stream is written in place; a pipe without a reader is an
+    OSError. What killed processes left of their writes to `destination` is removed.
     """
     place = Path(os.path.realpath(destination))
     is_stream = str(destination).startswith(("/dev/", "/proc/"))  # a rename would replace it
     if is_stream or (place.exists() and not place.is_file()):
-        yield destination
+        stream = os.open(destination, os.O_WRONLY | _AT_ONCE)  # open until its writer has it open
+        try:
+            yield destination
+        finally:
+            os.close(stream)
         return
     destination = place
+    remove_abandoned(destination)
     partial = destination.with_name(f".{destination.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         yield partial
@@ -74,6 +117,29 @@ def appearing_when_complete(destination: Path) -> Iterator[Path]:
         partial.replace(destination)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def remove_abandoned(destination: Path) -> None:
+    """Remove the temporary files of `appearing_when_complete` whose process has ended."""
+    place = Path(os.path.realpath(destination))
+    ours = re.compile(rf"\.{re.escape(place.name)}\.([0-9]+)-[0-9a-f]{{8}}", re.DOTALL)
+    for path in place.parent.glob(f".{escape(place.name)}.*-*"):
+        found = ours.fullmatch(path.name)
+        if found and _has_ended(int(found[1])):
+            with suppress(OSError):
+                path.unlink()
+
+
+def _has_ended(process: int) -> bool:
+    if os.name != "posix":  # where signal 0 would end it
+        return False
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except OSError:  # another user's
+        return False
+    return False
 
 
 def save_json(path: Path, document: object) -> None:

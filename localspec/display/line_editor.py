@@ -3,9 +3,11 @@
 import select
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from localspec.core.files import size_of
 from localspec.display import console
 
 try:
@@ -19,6 +21,7 @@ except ImportError:  # not a POSIX system
     termios = None  # type: ignore[assignment]
 
 _HISTORY_LINES = 1000
+_HISTORY_BYTES = 2**24
 _LOCAL = 3  # index of the local modes in the result of tcgetattr
 
 
@@ -35,10 +38,9 @@ class LineEditor:
         self._brackets = readline is not None and "libedit" not in (readline.__doc__ or "")
         if readline is None:
             return
-        try:
-            readline.read_history_file(history)
-        except OSError:
-            pass  # no history yet
+        if (size_of(history) or _HISTORY_BYTES) < _HISTORY_BYTES:
+            with suppress(OSError):
+                readline.read_history_file(history)
         readline.set_completer_delims(" ")
         readline.set_completer(lambda text, i: dict(enumerate(_matching(commands, text))).get(i))
         readline.parse_and_bind("tab: complete")
@@ -68,6 +70,8 @@ class LineEditor:
             return
         try:
             self._history.parent.mkdir(parents=True, exist_ok=True)
+            if self._history.exists() and size_of(self._history) is None:
+                raise OSError("it is a folder, pipe or device")
             readline.set_history_length(_HISTORY_LINES)
             readline.write_history_file(self._history)
             self._history.chmod(0o600)

@@ -38,6 +38,8 @@ from localspec.speculative.sampling.logprobs import RecordingSampler
 from localspec.speculative.sampling.rejection import RejectionSampler
 from localspec.speculative.sampling.sampler import Sampler
 
+_WARMEST = 2.0  # acceptance at a higher temperature is learnt as at this one
+
 
 class Profile(Protocol):
     """The profile of a pair on this machine; see `profile_store.StoredProfile`."""
@@ -303,7 +305,8 @@ def _make_controller(
     branches = 1 if tree is None else tree.branches
     drafter = model_drafter(engine, params, constraint, branches=branches)
     if length == "auto" and (drafter is not None or lookups):
-        bucket = "greedy" if params.greedy else f"{params.acceptance} at {params.temperature:.1f}"
+        warmth = min(params.temperature, _WARMEST)
+        bucket = "greedy" if params.greedy else f"{params.acceptance} at {warmth:.1f}"
         bucket += " in a grammar" * (constraint is not None)  # accepted more often
         profile = engine.profile.learnt(clock)
         talks = engine.conversations

@@ -8,7 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from localspec.core.errors import FileProblem
-from localspec.core.files import appearing_when_complete, read_at_most, read_text
+from localspec.core.files import (
+    appearing_when_complete,
+    open_regular,
+    read_at_most,
+    read_text,
+    remove_abandoned,
+)
 from localspec.engine.engine import Engine
 from localspec.speculative.history import CAPACITY, AnswerHistory
 
@@ -112,9 +118,13 @@ class LookupCache:
 
 
 def require_lookup_cache(path: Path) -> None:
-    """Raise FileProblem, before anything is loaded, for a path that holds another kind of file."""
+    """Raise FileProblem, before anything is loaded, for a path that holds another kind of file.
+
+    What a killed process left of its save is removed.
+    """
+    remove_abandoned(path)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             start = file.read(len(_MAGIC))
     except FileNotFoundError:
         return
@@ -132,7 +142,7 @@ def _texts(path: Path) -> Iterator[str]:
         yield read_text(path, 4 * CAPACITY, expected="a folder, or a text file")
         return
     found = sorted(each for each in path.rglob("*") if _is_shown(each.relative_to(path)))
-    for file in filter(Path.is_file, found[:_MOST_FILES]):  # a pipe would never end
+    for file in found[:_MOST_FILES]:
         try:
             text = read_at_most(file, _LARGEST).decode()
         except (OSError, ValueError):

@@ -110,6 +110,7 @@ def _from_json(document: dict[str, Any]) -> PairProfile:
             str(group): Acceptance.from_json(each) for group, each in document["acceptance"].items()
         },
     )
+    known.prune()
     if not known.verify.knows(1):
         raise ValueError("no plain pass was measured")
     known.recent = _recent(document["recent"], known.verify.seconds(1, 0))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from localspec.core.errors import UsageError
-from localspec.core.files import appearing_when_complete, read_at_most
+from localspec.core.files import appearing_when_complete, open_regular, read_at_most
 from localspec.core.formatting import one_line
 from localspec.hub.reference import Reference, is_safe
 from localspec.metadata.filenames import parts_of
@@ -107,7 +107,7 @@ def recorded(folder: Path) -> Iterator[tuple[Path, Provenance]]:
 def sha256_of(path: Path, report: Callable[[int], None]) -> str:
     """The hash of a file in lower-case hex; `report` gets the bytes read; raises OSError."""
     digest, done = hashlib.sha256(), 0
-    with path.open("rb", buffering=0) as file:
+    with open_regular(path) as file:
         while piece := file.read(PIECE_BYTES):
             digest.update(piece)
             done += len(piece)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
+from localspec.core.files import open_regular
 from localspec.core.formatting import one_line
 from localspec.metadata.filenames import heads_kind, is_sidecar
 
@@ -161,9 +162,9 @@ class Scan:
 def _begin_of(path: str) -> tuple[os.stat_result, bool | None]:
     """The status of a file, and whether it begins as GGUF; None if it is empty or no plain file."""
     status = os.stat(path)
-    if not stat.S_ISREG(status.st_mode) or not status.st_size:  # opening a pipe would block
+    if not stat.S_ISREG(status.st_mode) or not status.st_size:
         return status, None
-    with open(path, "rb") as opened:
+    with open_regular(path) as opened:
         return status, opened.read(4) == b"GGUF"
 
 

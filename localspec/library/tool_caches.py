@@ -232,7 +232,7 @@ def _absolute(value: object) -> Path | None:
 def _read_text(path: Path) -> str:
     """A small file as text; nothing for one that is absent, unreadable, large or no file."""
     try:
-        return read_at_most(path, _MAX_TEXT).decode() if path.is_file() else ""
+        return read_at_most(path, _MAX_TEXT).decode()
     except (OSError, ValueError):
         return ""
 

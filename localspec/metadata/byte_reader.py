@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn, Protocol
 
 from localspec.core.errors import FileProblem, NotAGGUF
+from localspec.core.files import open_regular
 from localspec.core.formatting import one_line
 from localspec.metadata.filenames import how_to_convert
 
@@ -63,7 +64,7 @@ def open_file(path: Path) -> Iterator[LocalSource]:
             raise FileProblem(f"{shown} is not a regular file.", "Give the path of a .gguf file.")
         if path.suffix == ".safetensors":
             raise _safetensors(f"{shown} holds safetensors, and is no GGUF file.", path.parent)
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             yield LocalSource(path, status.st_size, file)
     except FileNotFoundError:
         raise FileProblem(

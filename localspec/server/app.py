@@ -26,6 +26,7 @@ from localspec.server.api.documents import (
 )
 from localspec.server.api.replies import Reply
 from localspec.server.api.requests import AnswerRequest
+from localspec.server.body import BodyLimits
 from localspec.server.errors import BadRequest, add_error_handlers, request_id
 from localspec.server.guard import LOOPBACK, Access, Guard
 from localspec.server.log import AccessLog
@@ -73,7 +74,7 @@ def make_app(
     _add_answers(app, service)
     _add_facts(app, service)
     _add_page(app)
-    served: ASGIApp = Guard(app, access, max_body)
+    served: ASGIApp = Guard(BodyLimits(app, max_body), access, max_body)
     if access.origins:
         served = CORSMiddleware(
             served,

@@ -33,6 +33,10 @@ _TYPES = {
 _CLIENT_ERRORS = (UsageError, GrammarError, TemplateError, PromptTooLong)
 
 
+class BodyRefused(HTTPException):
+    """A body that is not read to its end; ``detail`` is the reason."""
+
+
 class BadRequest(LocalspecError):
     """An invalid request; ``status`` is HTTP's, ``param`` the field at fault."""
 
@@ -58,6 +62,16 @@ def error_body(
     kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     place = None if param is None else presentable(param)
     return {"error": {"message": presentable(message), "type": kind, "param": place, "code": code}}
+
+
+def refusal(
+    status: int,
+    message: str,
+    headers: Mapping[str, str] | None = None,
+    code: str | None = None,
+) -> JSONResponse:
+    """The reply to a request that is not answered."""
+    return JSONResponse(error_body(status, message, code=code), status, headers=headers)
 
 
 def presentable(text: str) -> str:
@@ -107,6 +121,8 @@ def bad_request(errors: Sequence[Mapping[str, Any]], body: Any) -> BadRequest:
     # A union reports an error for each member: the deepest is that of the intended one.
     found = max(errors, key=lambda each: len(each["loc"]))
     param = ".".join(_field_path(body, found))
+    if found["type"] == "too_long" and not param:
+        return BadRequest(f"{found['msg']} in the body.")
     if found["type"] == "json_invalid" or not param:
         return BadRequest("The body is not a JSON object.")
     if found["type"] == "extra_forbidden":
@@ -134,10 +150,10 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
         413: TOO_LARGE,
         400: "The body is not JSON that this server can read.",
     }
-    message = messages.get(error.status_code, str(error.detail))
-    return JSONResponse(
-        error_body(error.status_code, message), error.status_code, headers=error.headers
-    )
+    message = str(error.detail)
+    if not isinstance(error, BodyRefused):
+        message = messages.get(error.status_code, message)
+    return refusal(error.status_code, message, error.headers)
 
 
 async def _nested(request: Request, error: Exception) -> JSONResponse:

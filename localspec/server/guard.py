@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from localspec.core.errors import UsageError
-from localspec.server.errors import TOO_LARGE, error_body
+from localspec.server.errors import TOO_LARGE, refusal
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 # Without a key, because a browser loads the page before it can send one.
@@ -101,26 +101,20 @@ class Guard:
         host = headers.get("host", "")
         if not access.is_host(host):
             names = f"127.0.0.1 or localhost, not {host[:200]}"
-            return _refusal(403, f"Without a key this server is called {names}.")
+            return refusal(403, f"Without a key this server is called {names}.")
         origin = headers.get("origin")
         if origin is not None and not access.is_origin(origin, host.lower()):
-            return _refusal(
+            return refusal(
                 403, f"Pages of {origin[:200]} may not use this server (see --cors-origins)."
             )
         if access.keys and not _is_open(scope) and not access.is_key(_key(headers)):
             message = "A key is needed: send Authorization: Bearer KEY, with the key of --api-key."
-            return _refusal(401, message, {"WWW-Authenticate": "Bearer"}, "invalid_api_key")
+            return refusal(401, message, {"WWW-Authenticate": "Bearer"}, "invalid_api_key")
         if scope["method"] == "POST" and not _is_json(headers.get("content-type", "")):
-            return _refusal(415, "The Content-Type must be application/json.")
+            return refusal(415, "The Content-Type must be application/json.")
         if int(headers.get("content-length", 0)) > self._max_body:  # h11 checked the number
-            return _refusal(413, TOO_LARGE)
+            return refusal(413, TOO_LARGE)
         return None
-
-
-def _refusal(
-    status: int, message: str, headers: dict[str, str] | None = None, code: str | None = None
-) -> JSONResponse:
-    return JSONResponse(error_body(status, message, code=code), status, headers=headers)
 
 
 def _is_open(scope: Scope) -> bool:

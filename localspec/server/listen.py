@@ -2,11 +2,15 @@
 
 import asyncio
 import contextlib
+import json
+import math
 import os
 import signal
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from types import FrameType
 
 import h11
@@ -15,10 +19,12 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from localspec.core.errors import LocalspecError
+from localspec.server.body import MOST_REQUESTS
+from localspec.server.errors import error_body
 from localspec.server.queue.scheduler import Scheduler
 
-GRACE_SECONDS = 10.0  # for answers under way at shutdown
-MOST_CONNECTIONS = 256  # with an answer: each may send a body of the largest size
+GRACE_SECONDS = 3.0  # for answers under way at shutdown, which takes at most two more
+MOST_CONNECTIONS = MOST_REQUESTS + 32  # the rest is for what is answered at once: /health
 _RECEIVE_SECONDS = 60.0  # for a request, from its first byte to its last
 
 
@@ -65,18 +71,18 @@ def url(listening: socket.socket) -> str:
 
 
 class Connection(H11Protocol):
-    """Uvicorn's connection with a timeout for receiving a request; answers have none.
+    """Uvicorn's connection, which waits for its client only so long, and while there is room.
 
-    Without it, silent connections could hold all of the process's file descriptors.
+    Silent or slow connections could otherwise hold all that the server has. Answers have no limit
+    here: the queue bounds them.
     """
 
     _timeout: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > 2 * MOST_CONNECTIONS:
-            transport.abort()  # below that, Uvicorn replies 503 to each request
         self._watch()
+        self._make_room()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -86,17 +92,81 @@ class Connection(H11Protocol):
         self._cancel_timeout()
         super().connection_lost(exc)
 
+    def shutdown(self) -> None:
+        """Wait for an answer under way, and for nothing else."""
+        if self._is_incomplete:
+            self._refuse(503, "The server is shutting down.")
+        else:
+            super().shutdown()
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(400, msg)
+
+    @property
+    def _is_incomplete(self) -> bool:
+        """Whether a request is still to come, whole or in part."""
+        return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+
+    def _make_room(self) -> None:
+        """Where there are too many connections, close one that waits for its client, else this one.
+
+        Of the address with the most connections, it is the one that has waited longest.
+        """
+        connections = [each for each in self.connections if isinstance(each, Connection)]
+        opened = [each for each in connections if not each.transport.is_closing()]
+        if len(opened) <= MOST_CONNECTIONS:
+            return
+        held = Counter(each._address for each in opened)
+        waiting = [
+            (-held[each._address], each._deadline, id(each), each)
+            for each in opened
+            if each is not self and (each._is_incomplete or each.flow.write_paused)
+        ]
+        chosen = min(waiting)[-1] if waiting else self
+        chosen._refuse(503, "There are too many connections. Ask again in a few seconds.")
+
+    @property
+    def _address(self) -> str:
+        return self.client[0] if self.client else ""
+
+    @property
+    def _deadline(self) -> float:
+        """When the client's time to send its request ends."""
+        return self._timeout.when() if self._timeout is not None else math.inf
+
     def _watch(self) -> None:
         """Start the timeout while a request is incomplete; cancel it when it is complete."""
-        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+        if not self._is_incomplete:
             self._cancel_timeout()
         elif self._timeout is None:
-            self._timeout = self.loop.call_later(_RECEIVE_SECONDS, self.transport.close)
+            self._timeout = self.loop.call_later(_RECEIVE_SECONDS, self._time_out)
+
+    def _time_out(self) -> None:
+        self._refuse(408, f"The request did not arrive within {_RECEIVE_SECONDS:g} s.")
 
     def _cancel_timeout(self) -> None:
         if self._timeout is not None:
             self._timeout.cancel()
             self._timeout = None
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Close the connection; where a request has begun to arrive, its client is told why."""
+        begun = self.conn.their_state is not h11.IDLE or self.conn.trailing_data[0]
+        if begun and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = json.dumps(error_body(status, message)).encode()
+            headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
+            head = h11.Response(
+                status_code=status,
+                reason=HTTPStatus(status).phrase,
+                headers=[*headers.items(), ("Connection", "close")],
+            )
+            for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # what the application replies is not sent
+        self.transport.close()
+        if self.flow.write_paused:
+            self.transport.abort()  # the rest would be waited for
 
 
 class Server(uvicorn.Server):
@@ -123,8 +193,7 @@ class Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                limit_concurrency=MOST_CONNECTIONS,
-                timeout_graceful_shutdown=int(grace) + 5,  # the queue ends before
+                timeout_graceful_shutdown=math.ceil(grace) + 1,  # the queue ends before
             )
         )
         self._scheduler = scheduler
@@ -141,6 +210,13 @@ class Server(uvicorn.Server):
             grace = f"answers under way ({running}) have {self._grace:g} s to complete"
             self._say(f"Shutting down; {grace}. Ctrl-C again ends at once.")
         self._scheduler.close(self._grace)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End as Uvicorn does, and drop clients that have not read their answers until then."""
+        await super().shutdown(sockets)
+        for connection in tuple(self.server_state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)  # in which they are closed
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

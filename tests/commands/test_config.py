@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from localspec.commands.flags.settings import setting_rows
-from localspec.library.user_pairs import BUNDLED
+from localspec.library.pairs.user_pairs import BUNDLED
 from tests.support.command import HELLO, Command
 
 

@@ -1,14 +1,25 @@
-"""Files: complete or not there, whatever happens in between."""
+"""Files: complete or not there, whatever happens in between; bounded and never waited for."""
 
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from localspec.core.errors import FileProblem
-from localspec.core.files import appearing_when_complete, file_problem, read_at_most, read_text
+from localspec.core.files import (
+    appearing_when_complete,
+    file_problem,
+    read_at_most,
+    read_text,
+    remove_abandoned,
+    save_json,
+    size_of,
+)
 
 
 @pytest.fixture
@@ -73,6 +84,88 @@ def test_a_device_is_written_in_place() -> None:
     with appearing_when_complete(Path(os.devnull)) as partial:
         assert partial == Path(os.devnull)
     assert Path(os.devnull).is_char_device()
+
+
+def test_a_killed_process_leaves_a_file_and_the_next_write_removes_it(folder: Path) -> None:
+    path = folder / "result.[json]"
+    killed = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from localspec.core.files import appearing_when_complete\n"
+        "with appearing_when_complete(Path(sys.argv[1])) as partial:\n"
+        "    partial.write_text('half'); os.kill(os.getpid(), signal.SIGTERM)"
+    )
+    code = subprocess.run([sys.executable, "-c", killed, str(path)]).returncode
+    assert code == -15 and len(os.listdir(folder)) == 1
+    others = [
+        folder / f".{path.name}.{os.getpid()}-0123abcd",  # of a process that runs
+        folder / f".{path.name}.1-0123abcd",
+        folder / f".{path.name}.99999999-0123abcg",  # not our pattern
+        folder / f".{path.name}.99999999-0123abcd.part",
+        folder / ".other.99999999-0123abcd",  # of another file
+    ]
+    for other in others:
+        other.touch()
+    with appearing_when_complete(path) as partial:
+        partial.write_text("new")
+    assert sorted(folder.iterdir()) == sorted([path, *others])
+
+
+def test_remains_of_killed_processes_are_removed_behind_a_link(folder: Path) -> None:
+    real, link = folder / "real", folder.parent / "link"
+    link.symlink_to(real)
+    for name in (".real.99999999-0123abcd", f".real.{10**30}-0123abcd"):
+        (folder / name).touch()
+    (folder / ".real.99999999-0000ffff").mkdir()  # no file of ours
+    remove_abandoned(link)
+    assert os.listdir(folder) == [".real.99999999-0000ffff"]
+    remove_abandoned(folder / "no folder" / "file")
+
+
+@pytest.fixture(params=["pipe", "device", "folder", "socket"])
+def no_file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A path to what is no regular file."""
+    path = tmp_path / "x"
+    if request.param == "pipe":
+        os.mkfifo(path)
+    elif request.param == "device":
+        path.symlink_to("/dev/zero")
+    elif request.param == "folder":
+        path.mkdir()
+    else:
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(os.path.relpath(path))
+    return path
+
+
+def test_what_is_no_regular_file_is_not_read(no_file: Path) -> None:
+    with pytest.raises(OSError, match="not a regular file|Is a directory|No such device"):
+        read_at_most(no_file, 100)
+    assert size_of(no_file) is None
+
+
+def test_what_is_no_regular_file_is_not_waited_for_by_a_write(tmp_path: Path) -> None:
+    os.mkfifo(path := tmp_path / "pipe")
+    with pytest.raises(OSError, match="No such device"), appearing_when_complete(path) as partial:
+        partial.write_text("new")
+    save_json(path, {})
+    assert path.is_fifo()
+
+
+def test_a_pipe_with_a_reader_is_written(tmp_path: Path) -> None:
+    os.mkfifo(path := tmp_path / "pipe")
+    reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with appearing_when_complete(path) as partial:
+        partial.write_text("new")
+    assert os.read(reading, 9) == b"new"
+    os.close(reading)
+
+
+def test_a_stream_that_a_user_names_is_read() -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"words")
+    os.close(writing)
+    assert read_text(Path(f"/dev/fd/{reading}"), 8) == "words"
+    os.close(reading)
 
 
 def test_no_more_is_read_than_is_allowed(folder: Path) -> None:

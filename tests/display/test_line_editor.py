@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.support.terminal import Terminal  # noqa: E402  it needs one too
 # Each text that is read, with its escapes, and what the history keeps.
 READ = """
 import sys
+import os
 from pathlib import Path
 from localspec.display import console
 from localspec.display.line_editor import LineEditor
@@ -105,3 +107,16 @@ def test_bytes_in_the_history_that_are_no_text(history: Path) -> None:
         terminal.type("\x04")
         assert terminal.leave() == 0
     assert b"caf\xe9 au lait" in history.read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_a_history_that_is_no_file_is_neither_read_nor_written(history: Path, kind: str) -> None:
+    os.mkfifo(history) if kind == "pipe" else history.symlink_to("/dev/zero")
+    with Terminal(READ, str(history)) as terminal:
+        terminal.prompt(1)
+        terminal.type("typed\n")
+        terminal.prompt(2)
+        terminal.type("\x04")
+        assert terminal.leave() == 0
+        assert "history could not be saved" in terminal.window.text
+    assert not history.is_file()

@@ -41,6 +41,21 @@ def test_what_was_learnt_comes_back(tmp_path: Path) -> None:
     assert again.of(group).probability(1.5) == known.of(group).probability(1.5)
 
 
+def test_a_profile_of_many_kinds_of_sampling_is_read_again(tmp_path: Path) -> None:
+    path, known = tmp_path / "one.json", learnt()
+    for i in range(3000):
+        known.of(f"draft model, coupled at {i / 10:.1f}").observe(i / 1000, True)
+    profile_store.save(path, known)
+    again = profile_store.load(path)
+    assert again is not None and again.acceptance.keys() == known.acceptance.keys()
+    document = json.loads(path.read_text())
+    counts = {"seen": [0] * 16, "right": [0] * 16, "often": [0] * 16}
+    document["acceptance"] |= {str(i): counts for i in range(3000)}
+    path.write_text(json.dumps(document))  # an earlier version's
+    again = profile_store.load(path)
+    assert again is not None and len(again.acceptance) == len(known.acceptance)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", "null", "3", '{"verify": 3}', "[" * 99_999])
 def test_a_damaged_file_is_told(tmp_path: Path, text: str) -> None:
     path = tmp_path / "one.json"

@@ -125,7 +125,7 @@ def test_what_may_not_be_read_is_named(
         return refusing() if Path(folder) == closed else scandir(folder)
 
     monkeypatch.setattr(os, "scandir", refusing_one)
-    monkeypatch.setattr(scan, "open", refusing, raising=False)
+    monkeypatch.setattr(scan, "open_regular", refusing)
     inventory = find_models()
     assert inventory.models == ()
     assert inventory.notes == (

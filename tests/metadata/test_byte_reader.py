@@ -63,7 +63,9 @@ def test_unreadable_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     def deny(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", deny)  # the tests may run as root, whom nothing stops
+    monkeypatch.setattr(
+        byte_reader, "open_regular", deny
+    )  # the tests may run as root, whom nothing stops
     assert "may not be read" in refusal(path).message
 
 

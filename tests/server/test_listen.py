@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 
+import h11
 import httpx2
 import pytest
 
 from localspec.core.errors import LocalspecError
 from localspec.server import listen as listen_module
-from localspec.server.listen import bind, listen, url
+from localspec.server.listen import Connection, bind, listen, url
 from tests.support.served import (
     CHAT,
     HELLO,
@@ -70,10 +73,7 @@ def test_an_address_that_is_none(host: str) -> None:
 
 def test_what_is_under_way_may_be_completed_and_nothing_begins() -> None:
     toy, gate = gated_toy()
-    heard: list[str] = []
-    with serving(toy) as site:
-        site.server._say = heard.append
-        site.server._grace = PATIENCE
+    with serving(toy, grace=PATIENCE) as site:
         got: list[httpx2.Response] = []
 
         def ask() -> None:
@@ -91,8 +91,7 @@ def test_what_is_under_way_may_be_completed_and_nothing_begins() -> None:
         asking.join()
         *_, last, done = events_of(got[0].text)
         assert json.loads(last)["choices"][0]["finish_reason"] == "length" and done == "[DONE]"
-    (note,) = heard
-    assert "answers under way (1) have 60 s to complete" in note
+    assert "answers under way (1) have 60 s to complete" in site.line_with("Shutting down")
 
 
 def test_what_takes_too_long_ends_with_an_error() -> None:
@@ -140,15 +139,34 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Site, Gate]]:
         gate.let(10**6)
 
 
-@pytest.mark.parametrize("sent", [b"", HEAD[:50], HEAD, HEAD + BODY[:-1]])
+PARTS = [HEAD[:50], HEAD, HEAD + BODY[:-1]]
+
+
+def test_a_request_is_not_waited_for(hasty: tuple[Site, Gate]) -> None:
+    site, _ = hasty
+    with opened(site) as silent:
+        assert silent.recv(9) == b""
+    assert site.get("/health").status_code == 200
+
+
+@pytest.mark.parametrize("sent", PARTS)
 def test_what_does_not_come_in_time_is_not_waited_for(
     hasty: tuple[Site, Gate], sent: bytes
 ) -> None:
     site, _ = hasty
     with opened(site) as slow:
         slow.sendall(sent)
-        assert slow.recv(9) == b""
+        assert told(slow) == (408, "The request did not arrive within 0.05 s.")
     assert site.get("/health").status_code == 200
+
+
+def told(connection: socket.socket) -> tuple[int, str]:
+    """Status and reason of a reply, after which the connection is closed."""
+    reply = http.client.HTTPResponse(connection)
+    reply.begin()
+    message: str = json.loads(reply.read())["error"]["message"]
+    assert connection.recv(9) == b""
+    return reply.status, message
 
 
 def test_the_rest_of_a_second_request_is_not_waited_for(hasty: tuple[Site, Gate]) -> None:
@@ -173,15 +191,122 @@ def test_an_answer_may_take_longer(hasty: tuple[Site, Gate]) -> None:
         assert patient.recv(12) == b"HTTP/1.1 200"
 
 
-def test_more_connections_than_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listen_module, "MOST_CONNECTIONS", 2)
+def test_a_new_connection_takes_the_place_of_the_one_that_has_waited_longest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listen_module, "MOST_CONNECTIONS", 3)
     with serving(ServedToy()) as site, ExitStack() as stack:
-        held = [stack.enter_context(opened(site)) for _ in range(6)]
-        for each in held[4:]:  # they would need too many files
+        first, slow, third = (connected(site, stack, i) for i in range(1, 4))
+        slow.sendall(HEAD)
+        third.sendall(HEAD[:9])
+        wait_until(lambda: begun(site) == 2)
+        fourth = connected(site, stack, 3)
+        assert first.recv(9) == b""
+        fifth = connected(site, stack, 3)
+        assert told(slow) == (503, "There are too many connections. Ask again in a few seconds.")
+        assert site.get("/health").status_code == 200
+        assert told(third)[0] == 503
+        for each in (fourth, fifth):
+            each.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert each.recv(12) == b"HTTP/1.1 200"
+
+
+def test_the_address_with_the_most_connections_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listen_module, "MOST_CONNECTIONS", 3)
+    with serving(ServedToy()) as site, ExitStack() as stack:
+        one = connected(site, stack, 1, "127.0.0.2")
+        second = connected(site, stack, 2)
+        connected(site, stack, 3)
+        connected(site, stack, 3)
+        assert second.recv(9) == b""
+        one.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert one.recv(12) == b"HTTP/1.1 200"
+
+
+def test_a_connection_whose_answer_is_under_way_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listen_module, "MOST_CONNECTIONS", 1)
+    toy, gate = gated_toy()
+    with serving(toy) as site, ExitStack() as stack:
+        asking = connected(site, stack, 1)
+        asking.sendall(HEAD + BODY)
+        assert gate.began.acquire(timeout=PATIENCE)
+        with opened(site) as other:
             with suppress(ConnectionResetError):
-                assert each.recv(9) == b""
-        held[1].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert held[1].recv(12) == b"HTTP/1.1 503"
-        stack.close()
-        while site.get("/health").status_code != 200:
-            pass
+                assert other.recv(9) == b""
+        gate.let(10**6)
+        assert asking.recv(12) == b"HTTP/1.1 200"
+
+
+def stalled(site: Site, stack: ExitStack) -> socket.socket:
+    """A connection whose client asks for much and reads nothing."""
+    made = connected(site, stack, 1)
+    made.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
+    wait_until(lambda: any(each.flow.write_paused for each in open_connections(site)))
+    return made
+
+
+def test_a_client_that_does_not_read_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listen_module, "MOST_CONNECTIONS", 1)
+    with serving(ServedToy()) as site, ExitStack() as stack:
+        stalled(site, stack)
+        assert site.get("/health").status_code == 200
+        wait_until(lambda: len(open_connections(site)) == 1)
+
+
+def test_at_the_end_a_client_that_does_not_read_is_not_waited_for() -> None:
+    with serving(ServedToy()) as site, ExitStack() as stack:
+        stalled(site, stack)
+        site.server.end()
+        wait_until(lambda: not site.server.server_state.tasks)
+
+
+def connected(site: Site, stack: ExitStack, count: int, source: str = "127.0.0.1") -> socket.socket:
+    """A connection that the server has accepted, after which it has so many."""
+    address, origin = ("127.0.0.1", site.port), (source, 0)
+    try:
+        made = socket.create_connection(address, timeout=PATIENCE, source_address=origin)
+    except OSError:
+        pytest.skip(f"this machine has no {source}")
+    name = made.getsockname()
+    wait_until(lambda: name in [each.client for each in open_connections(site)])
+    wait_until(lambda: len(open_connections(site)) == count)
+    return stack.enter_context(made)
+
+
+def open_connections(site: Site) -> list[Connection]:
+    connections = tuple(site.server.server_state.connections)
+    return [each for each in connections if isinstance(each, Connection)]
+
+
+def begun(site: Site) -> int:
+    """On how many connections part of a request has come."""
+    connections = [each.conn for each in open_connections(site)]
+    return sum(
+        each.their_state is h11.SEND_BODY or bool(each.trailing_data[0]) for each in connections
+    )
+
+
+def wait_until(state: Callable[[], object]) -> None:
+    ends = time.monotonic() + PATIENCE
+    while not state():
+        assert time.monotonic() < ends
+        time.sleep(0.001)
+
+
+def test_at_the_end_nothing_is_waited_for_but_answers() -> None:
+    toy, gate = gated_toy()
+    with serving(toy, grace=PATIENCE) as site, ExitStack() as stack:
+        asking = connected(site, stack, 1)
+        asking.sendall(HEAD + BODY)
+        assert gate.began.acquire(timeout=PATIENCE)
+        silent = connected(site, stack, 2)
+        parts = [connected(site, stack, 3 + i) for i in range(len(PARTS))]
+        for each, part in zip(parts, PARTS, strict=True):
+            each.sendall(part)
+        wait_until(lambda: begun(site) == len(PARTS))
+        site.server.end()
+        assert silent.recv(9) == b""
+        for each in parts:
+            assert told(each) == (503, "The server is shutting down.")
+        gate.let(10**6)
+        assert asking.recv(12) == b"HTTP/1.1 200"

@@ -185,6 +185,7 @@ def serving(
     defaults: Defaults | None = None,
     limits: Limits | None = None,
     max_body: int = MAX_BODY,
+    grace: float = 0,
     names: Sequence[str] = ("toy", "other name"),
     slots: Sequence[TextEngine] = (),
     prefixes: PrefixCache | None = None,
@@ -198,7 +199,7 @@ def serving(
     with closing(Scheduler(slots or [engine], limits or Limits(), prefixes)) as scheduler:
         service = Service(cast("Engine", engine), scheduler, defaults, names)
         app = make_app(service, access, max_body=max_body, say=lines.append)
-        server = Server(app, scheduler, grace=0)
+        server = Server(app, scheduler, lines.append, grace)
         listening = bind("127.0.0.1", 0)
         listen(listening)  # who asks before the server has begun waits
         thread = threading.Thread(target=server.run, args=([listening],))

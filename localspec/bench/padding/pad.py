@@ -18,7 +18,6 @@ from __future__ import annotations
 import glob
 import hashlib
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from functools import partial
@@ -32,7 +31,12 @@ from localspec.bench.padding.encoder import Quantization, TensorEncoder, place
 from localspec.bench.padding.layout import Forms, PaddedShape, TensorForm
 from localspec.bench.padding.source import PaddingSource
 from localspec.core.errors import FileProblem
-from localspec.core.files import appearing_when_complete, file_problem, require_disk_space
+from localspec.core.files import (
+    appearing_when_complete,
+    file_problem,
+    remove_abandoned,
+    require_disk_space,
+)
 from localspec.metadata.gguf_file import TensorInfo
 from localspec.metadata.gguf_writer import NewTensor, described, write_copy
 from localspec.metadata.header import read_header
@@ -104,7 +108,7 @@ def padded_copy(
     sizes = f"e{embedding}-h{heads}-f{feed_forward}-l{layers}"
     start = f"{source.stem}-{sizes}-{quantization}"
     destination = cache_dir / f"{start}-{digest[:12]}-v{FORMAT_VERSION}.gguf"
-    _remove_leftovers(cache_dir, source.stem)
+    remove_abandoned(destination)  # before its space is needed
     if not _is_whole(destination):
         pad_model(source, destination, shape, quantization, on_progress)
         for copy in cache_dir.glob(f"{glob.escape(start)}-*.gguf"):
@@ -120,16 +124,6 @@ def _is_whole(path: Path) -> bool:
     except FileProblem:
         return False
     return True
-
-
-def _remove_leftovers(cache_dir: Path, stem: str) -> None:
-    """Remove what builds that were killed left behind: hidden files older than an hour."""
-    for unfinished in cache_dir.glob(f".{glob.escape(stem)}-*.gguf.*"):
-        try:
-            if time.time() - unfinished.stat().st_mtime > 3600:
-                unfinished.unlink()
-        except OSError:
-            continue  # somebody else's, or gone already
 
 
 @dataclass(frozen=True, slots=True)

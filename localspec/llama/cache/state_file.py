@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.core.errors import FileProblem
-from localspec.core.files import appearing_when_complete
+from localspec.core.files import appearing_when_complete, open_regular, remove_abandoned
 from localspec.llama.model import LlamaModel
 
 FORMAT = 1
@@ -36,15 +36,19 @@ _FREE = frozenset(
 
 
 def require_state_file(path: Path) -> None:
-    """Raise FileProblem for what must not be replaced by a state, or cannot be."""
+    """Raise FileProblem for what must not be replaced by a state, or cannot be.
+
+    What a killed process left of its save is removed.
+    """
+    remove_abandoned(path)
     try:
         if not path.parent.is_dir():
             raise FileProblem(f"There is no folder {path.parent}.", "Make it, or name another.")
         if not path.exists():
             return
-        ours = path.is_file()  # opening a pipe would wait for its other end
+        ours = path.is_file()
         if ours:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 ours = file.read(len(_MAGIC)) in (_MAGIC, b"")
     except OSError as error:
         raise FileProblem(f"{path} cannot be read: {error.strerror}.", "Name another.") from error
@@ -80,7 +84,7 @@ def read_state(path: Path, model: LlamaModel) -> None:
     Raises OSError when it cannot be read, and ValueError with the reason, a clause, for a file that
     must not be used; the model is then as before, or empty.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         header = _read_header(file)
         _require_same(header, _identity(model))
         n_tokens, n_state = _sizes(header, model)

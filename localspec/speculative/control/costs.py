@@ -14,7 +14,7 @@ _SELDOM = 0.1  # of the weight of both neighbours; a width seen so seldom may ha
 _RIDGE = 1e4  # squared tokens: holds the slopes until contexts of different length were seen
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Width:
     """Decayed sums over the passes of one width: weight, means, and spread around them."""
 
@@ -24,14 +24,15 @@ class _Width:
     var: float = 0.0  # decayed sum of (past - mean)^2
     cov: float = 0.0  # decayed sum of (past - mean)(seconds - mean)
 
-    def add(self, past: float, seconds: float) -> None:
-        """Count one pass (Welford's update, with decay)."""
-        self.weight = self.weight * _DECAY + 1.0
+    def with_pass(self, past: float, seconds: float, share: float = 1.0) -> "_Width":
+        """These sums, of which a share still weighs, and one more pass (Welford's update)."""
+        weight = self.weight * share * _DECAY + 1.0
         step = past - self.past
-        self.past += step / self.weight
-        self.seconds += (seconds - self.seconds) / self.weight
-        self.var = self.var * _SPREAD_DECAY + step * (past - self.past)
-        self.cov = self.cov * _SPREAD_DECAY + step * (seconds - self.seconds)
+        mean_past = self.past + step / weight
+        mean_seconds = self.seconds + (seconds - self.seconds) / weight
+        var = self.var * _SPREAD_DECAY + step * (past - mean_past)
+        cov = self.cov * _SPREAD_DECAY + step * (seconds - mean_seconds)
+        return _Width(weight, mean_seconds, mean_past, var, cov)
 
 
 @dataclass(slots=True)
@@ -43,26 +44,28 @@ class PassCosts:
     (computing with them): two slopes, fitted over all widths together.
     """
 
-    _widths: dict[int, _Width] = field(default_factory=dict)
-    _known: list[int] = field(default_factory=list)  # the widths seen, sorted
+    _widths: dict[int, _Width] = field(default_factory=dict)  # those seen, sorted
     _slopes: tuple[float, float] = (0.0, 0.0)  # seconds per token before: of a pass, of a row
     _before: tuple[float, float] = (0.0, 0.0)  # the slopes found by earlier runs
     _stale: bool = False  # slopes are fitted when they are asked for, not after every pass
 
     def observe(self, width: int, past: int, seconds: float) -> None:
-        """Learn from a pass; the influence of a disturbed one is bounded."""
-        seconds = max(seconds, _SHORTEST)
+        """Learn from a pass; the influence of a disturbed one is bounded.
+
+        Each state in which Ctrl-C may leave this is valid: a width is stored complete.
+        """
+        seconds, share = max(seconds, _SHORTEST), 1.0
         seen = self._widths.get(width)
-        if seen is None:
-            seen = self._widths[width] = _Width()
-            self._known.insert(bisect_left(self._known, width), width)
-        else:
-            expected = self._at(width, past)
-            seconds = min(seconds, expected * _FARTHEST)
-            if seconds * _QUICKER < expected:  # nothing makes a pass quicker: those were held up
-                seen.weight *= _FORGIVEN
-        seen.add(float(past), seconds)
         self._stale = True
+        if seen is None:
+            added = {**self._widths, width: _Width().with_pass(past, seconds)}
+            self._widths = dict(sorted(added.items()))
+            return
+        expected = self._at(width, past)
+        seconds = min(seconds, expected * _FARTHEST)
+        if seconds * _QUICKER < expected:  # nothing makes a pass quicker: those were held up
+            share = _FORGIVEN
+        self._widths[width] = seen.with_pass(past, seconds, share)
 
     def knows(self, width: int) -> bool:
         """Whether a pass of this width was seen."""
@@ -77,29 +80,30 @@ class PassCosts:
     @property
     def widest(self) -> int:
         """The widest pass that was seen; 0 before the first."""
-        return self._known[-1] if self._known else 0
+        return next(reversed(self._widths), 0)
 
     def seconds(self, width: int, past: int) -> float:
         """Expected seconds; raises LookupError before the first pass."""
         self._refit()
-        i = bisect_left(self._known, width)
-        if i < len(self._known) and self._known[i] == width:
-            return self._seen(i, past)
-        if not self._known:
+        known = list(self._widths)
+        i = bisect_left(known, width)
+        if i < len(known) and known[i] == width:
+            return self._seen(known, i, past)
+        if not known:
             raise LookupError("no pass was seen yet")
         if i == 0:
-            return self._at(self._known[0], past)
-        if i == len(self._known):
-            return self._beyond(width, past)
-        return self._between(self._known[i - 1], self._known[i], width, past)
+            return self._at(known[0], past)
+        if i == len(known):
+            return self._beyond(known, width, past)
+        return self._between(known[i - 1], known[i], width, past)
 
-    def _seen(self, i: int, past: int) -> float:
+    def _seen(self, known: list[int], i: int, past: int) -> float:
         """Seconds of the i-th known width; if rarely seen, at most what its neighbours suggest."""
-        width = self._known[i]
+        width = known[i]
         own = self._at(width, past)
-        if not 0 < i < len(self._known) - 1:
+        if not 0 < i < len(known) - 1:
             return own
-        below, above = self._known[i - 1], self._known[i + 1]
+        below, above = known[i - 1], known[i + 1]
         often = min(self._widths[below].weight, self._widths[above].weight)
         if self._widths[width].weight > _SELDOM * often:
             return own
@@ -137,13 +141,13 @@ class PassCosts:
         slope = self._slopes[0] + self._slopes[1] * width
         return max(seen.seconds + slope * (past - seen.past), seen.seconds * _LEAST)
 
-    def _beyond(self, width: int, past: int) -> float:
+    def _beyond(self, known: list[int], width: int, past: int) -> float:
         """Seconds of a width beyond all seen, by the slope of the last two."""
-        last = self._known[-1]
+        last = known[-1]
         ends = self._at(last, past)
-        if len(self._known) == 1:
+        if len(known) == 1:
             return ends * width / last
-        before = self._known[-2]
+        before = known[-2]
         step = (ends - self._at(before, past)) / (last - before)
         return ends + max(step, 0.0) * (width - last)
 
@@ -160,9 +164,10 @@ class PassCosts:
         if not (0 <= once < 1 and 0 <= row < 1):
             raise ValueError(f"{once}, {row} are no slopes")
         costs._slopes = costs._before = (float(once), float(row))
+        found: dict[int, _Width] = {}
         for name, (weight, seconds, past) in document["widths"].items():
             if not (int(name) > 0 and 0 < weight < 1e3 and 0 < seconds < 1e5 and 0 <= past < 1e9):
                 raise ValueError(f"{name}: {weight}, {seconds}, {past} is no cost")
-            costs._widths[int(name)] = _Width(float(weight), float(seconds), float(past))
-        costs._known = sorted(costs._widths)
+            found[int(name)] = _Width(float(weight), float(seconds), float(past))
+        costs._widths = dict(sorted(found.items()))
         return costs

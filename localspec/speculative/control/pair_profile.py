@@ -15,6 +15,7 @@ _CARRIED = 0.05  # of the weight of earlier answers' speed, in the next
 _NEW = 0.1  # weight of a round in the mean cost of reading again
 _LONG_READING = 256  # tokens
 _MOST_COUNTED = 8  # tokens of a round, lest a plain one take a large share of a long copy
+_MOST_GROUPS = 256  # about 300 KB in the saved profile
 _ENOUGH_SEEN = 50.0  # candidates from which a usual acceptance may be told
 _SHARE = 0.01  # of the time elapsed that drafting may lose
 _MOST_CREDIT = 16  # plain tokens
@@ -144,10 +145,19 @@ class PairProfile:
         return self.verify.seconds(1, past) / self.verify.seconds(1, 0) if self.verify.widest else 1
 
     def of(self, group: str) -> Acceptance:
-        """Acceptance of a group of candidates."""
+        """Acceptance of a group of candidates; a new group may displace the one seen least."""
         if group not in self.acceptance:
+            self.prune(_MOST_GROUPS - 1)
             self.acceptance[group] = Acceptance()
         return self.acceptance[group]
+
+    def prune(self, most: int = _MOST_GROUPS) -> None:
+        """Forget the groups with the fewest observations, until at most ``most`` are left."""
+        while len(self.acceptance) > most:
+            del self.acceptance[min(self.acceptance, key=self._observations)]
+
+    def _observations(self, group: str) -> float:
+        return self.acceptance[group].observations
 
     def usual_best(self, longest: int, *, drafts_block: bool = False) -> tuple[float, int] | None:
         """Times plain speed that the draft model usually gives, and by which length; None if new.

@@ -1,6 +1,11 @@
 """Costs: a table that follows what passes take, between widths and over contexts."""
 
 import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,6 +49,44 @@ def test_a_width_seen_once_does_not_outvote_its_neighbours() -> None:
         costs.observe(2, 100, 5.0)
     assert costs.seconds(2, 100) == pytest.approx(5.0)
     assert costs.seconds(3, 100) == pytest.approx(1.4)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3])  # quicker than expected, slower, new
+def test_an_interrupt_anywhere_leaves_costs_that_can_be_used(width: int) -> None:
+    for count in range(10_000):
+        costs = learnt({1: 1.0, 2: 1.5})
+        if not interrupted(count, partial(costs.observe, width, 50, 0.5)):
+            assert count > 20
+            break
+        again = PassCosts.from_json(json.loads(json.dumps(costs.as_json())))
+        for each in (1, 2, 3, 4):
+            assert costs.seconds(each, 0) > 0
+            assert costs.knows(each) == again.knows(each)
+        assert costs.widest == max(n for n in (1, 2, 3) if costs.knows(n))
+
+
+def interrupted(count: int, act: Callable[[], None]) -> bool:
+    """Whether ``act`` was still running after so many steps of the interpreter; raised there."""
+    left = count
+
+    def step(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+        return step
+
+    before = sys.gettrace()
+    sys.settrace(step)
+    try:
+        act()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
 
 
 def test_beyond_the_widest_by_the_last_step() -> None:

@@ -32,6 +32,16 @@ def test_candidates_teach_up_to_the_first_wrong_one() -> None:
     assert GroupAcceptance(known, "coupled at 0.8").of(MODEL).observations == 0
 
 
+def test_the_groups_seen_least_make_room() -> None:
+    known = PairProfile()
+    for i in range(1, 2000):
+        group = known.of(f"{MODEL}, coupled at {i / 10}")
+        for _ in range(1 + i % 7):
+            group.observe(2.0, True)
+    assert len(known.acceptance) == 256
+    assert {round(each.observations) for each in list(known.acceptance.values())[:-1]} == {7}
+
+
 def test_reading_again_is_charged_to_the_draft_before_it() -> None:
     known = PairProfile()
     for width in range(1, 9):
