@@ -276,6 +276,14 @@ def test_a_broken_template_is_told(localspec: Command, tmp_path: Path) -> None:
     assert localspec("run", "-m", path, "-t", "1", "-n", "2", "--raw", HELLO).code == 0
 
 
+def test_a_hostile_template_is_told_by_its_file(localspec: Command, tmp_path: Path) -> None:
+    source = "{{ 'a' | center(5 * 10**9) }}"
+    path = write_tiny_model(tmp_path / "hostile.gguf", seed=0, chat_template=source)
+    done = localspec("run", "-m", path, "-t", "1", HELLO)
+    assert done.code == 1 and "Traceback" not in done.err
+    assert "chat template of hostile.gguf needed more than 1024 MiB of memory." in done.err
+
+
 def test_a_bug_keeps_its_traceback(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*arguments: object) -> None:
         raise ZeroDivisionError

@@ -9,6 +9,7 @@ import argparse
 import datetime
 import os
 import random
+import time
 from dataclasses import dataclass
 
 from localspec.chat.renderer import Renderer
@@ -81,7 +82,7 @@ def template(chance: random.Random, depth: int = 3) -> str:
     if depth == 0:
         return "{{ " + expression(chance, 1) + " }}"
     return chance.choice(_BLOCKS).format(
-        e=expression(chance, depth),
+        e=expression(chance, chance.randint(1, depth)),
         inner=template(chance, depth - 1),
         number=chance.choice(_NUMBERS),
     )
@@ -112,8 +113,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=1000)
-    asked = parser.parse_args()
-    print(fuzz(asked.seed, asked.count, Renderer()))
+    given = parser.parse_args()
+    begun = time.monotonic()
+    figures = fuzz(given.seed, given.count, Renderer(seconds=0.5))
+    print(f"{figures} in {time.monotonic() - begun:.0f} s")
 
 
 if __name__ == "__main__":
