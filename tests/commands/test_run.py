@@ -271,7 +271,7 @@ def test_nothing_to_answer(run: Command, localspec: Command, bad_files: Path) ->
 def test_a_broken_template_is_told(localspec: Command, tmp_path: Path) -> None:
     path = write_tiny_model(tmp_path / "broken.gguf", seed=0, chat_template="{% if %}")
     done = localspec("run", "-m", path, "-t", "1", HELLO)
-    assert done.code == 1 and "chat template cannot be rendered" in done.err
+    assert done.code == 1 and "chat template of broken.gguf cannot be rendered" in done.err
     assert "--raw" in done.err and "Traceback" not in done.err
     assert localspec("run", "-m", path, "-t", "1", "-n", "2", "--raw", HELLO).code == 0
 
