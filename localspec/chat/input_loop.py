@@ -3,8 +3,9 @@
 from collections.abc import Callable
 
 from localspec.chat.conversation import Chat
+from localspec.chat.sandbox import MAX_CHARACTERS
 from localspec.chat.slash_commands import names_command, obey
-from localspec.core.errors import LocalspecError
+from localspec.core.errors import FileProblem, LocalspecError
 
 
 def run(chat: Chat) -> int:
@@ -47,8 +48,9 @@ def read_message(read_line: Callable[[bool], str]) -> str:
 
     A block is never a command, nor are several lines pasted at once, unless the first word is one:
     a slash at the beginning is doubled. ``read_line`` gets whether the line continues a message;
-    its EOFError then ends the message.
+    its EOFError then ends the message. Raises FileProblem for more than MAX_CHARACTERS.
     """
+    read_line = _bounded(read_line)
     line = read_line(False).strip("\n")
     quoted = line.lstrip().startswith('"""')
     if "\n" in line and not (quoted and line.rstrip().endswith('"""')):
@@ -69,10 +71,29 @@ def _no_command(text: str) -> str:
     return f"/{text}" if text.startswith("/") else text
 
 
-def _read_block(block: str, read_line: Callable[[bool], str]) -> str:
-    while not block.rstrip().endswith('"""'):
+def _read_block(first: str, read_line: Callable[[bool], str]) -> str:
+    lines = [first]
+    while not lines[-1].rstrip().endswith('"""'):
         try:
-            block += "\n" + read_line(True)
+            lines.append(read_line(True))
         except EOFError:
-            return block
-    return block.rstrip()[:-3]
+            return "\n".join(lines)
+    return "\n".join(lines).rstrip()[:-3]
+
+
+def _bounded(read_line: Callable[[bool], str]) -> Callable[[bool], str]:
+    """``read_line`` for one message, whose lines may have no end."""
+    room = MAX_CHARACTERS
+
+    def read(continued: bool) -> str:
+        nonlocal room
+        line = read_line(continued)
+        room -= len(line) + continued
+        if room < 0:
+            raise FileProblem(
+                f"The message has more than {MAX_CHARACTERS:,} characters.",
+                "Pipe in text, one message a line.",
+            )
+        return line
+
+    return read

@@ -1,56 +1,83 @@
-"""Jinja for untrusted templates: a sandbox with bounded output."""
+"""Jinja's sandbox, and the child process that renders untrusted templates in it.
+
+The sandbox keeps a template from the files and the memory of a process, the child's limits keep it
+from using up time and memory. `renderer` starts the child.
+"""
 
 import datetime
+import json
+import os
+import signal
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
-
-from localspec.core.errors import TemplateError
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
 
 MAX_CHARACTERS = 16 * 2**20
-
-# Errors besides Jinja's own that a template can cause: a filter on the wrong type, endless
-# recursion, loops nested deeper than Python compiles.
-_PROVOKED = (
-    ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, SyntaxError,
-    TypeError, ValueError,
-)  # fmt: skip
+OUT_OF_MEMORY = 3  # exit code of the child
+_MOST_OF_AN_ERROR = 1000  # characters: a template chooses the text
 
 
 def fill(source: str, variables: Mapping[str, Any], now: datetime.datetime) -> str:
     """The text of a template with these variables; ``now`` is the time of ``strftime_now``.
 
-    Raises TemplateError when the template fails or writes more than MAX_CHARACTERS.
+    Raises any exception when the template fails, ValueError for more than MAX_CHARACTERS.
     """
-    import jinja2
-
-    try:
-        pieces = _compiled(source).generate({**variables, "strftime_now": now.strftime})
-        return _bounded(pieces)
-    except (jinja2.TemplateError, *_PROVOKED) as error:
-        raise _failure(error) from error
+    return _bounded(_compiled(source).generate({**variables, "strftime_now": now.strftime}))
 
 
-def names_read(source: str) -> frozenset[str]:
-    """The names of the variables that a template reads; raises TemplateError."""
-    import jinja2
+def names_read(source: str) -> list[str]:
+    """The names of the variables that a template reads; raises any exception."""
     from jinja2 import meta
 
+    return sorted(meta.find_undeclared_variables(_environment().parse(source)))
+
+
+def _serve(seconds: float, memory: int) -> None:
+    """The child process: answer questions, a line of JSON each, until stdin ends.
+
+    Each may take ``seconds`` of CPU time, where the kernel then ends the process, and all of it
+    ``memory`` bytes of address space; 0 for no limit.
+    """
+    _environment()
+    if memory:
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    for line in sys.stdin.buffer:
+        _set_timer(seconds)
+        try:
+            reply = json.dumps(_reply(line)).encode()
+        except MemoryError:
+            os._exit(OUT_OF_MEMORY)  # what is cached may hold most of it
+        _set_timer(0)
+        sys.stdout.buffer.write(reply + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def _set_timer(seconds: float) -> None:
+    """End this process by SIGPROF after so many seconds of CPU time; 0 stops the timer."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
+def _reply(line: bytes) -> dict[str, object]:
+    """A text, names or an error; raises MemoryError."""
     try:
-        return frozenset(meta.find_undeclared_variables(_environment().parse(source)))
-    except (jinja2.TemplateError, *_PROVOKED) as error:
-        raise _failure(error) from error
-
-
-def _failure(error: BaseException) -> TemplateError:
-    return TemplateError(
-        f"The chat template cannot be rendered: {str(error).rstrip('.') or type(error).__name__}.",
-        "Give another with --chat-template chatml or --chat-template-file FILE; "
-        "localspec run --raw completes a prompt without a template.",
-    )
+        question = json.loads(line)
+        source = question["source"]
+        if "variables" not in question:
+            return {"names": names_read(source)}
+        now = datetime.datetime.fromisoformat(question["now"])
+        return {"text": fill(source, question["variables"], now)}
+    except MemoryError:
+        raise
+    except Exception as error:  # a filter on the wrong type, endless recursion, and many more
+        reason = str(error)[:_MOST_OF_AN_ERROR].rstrip(".")
+        return {"error": reason or type(error).__name__}
 
 
 @lru_cache(maxsize=4)
@@ -61,11 +88,7 @@ def _compiled(source: str) -> "Template":
 
 @cache
 def _environment() -> "Environment":
-    """A sandbox with the globals and filters of Hugging Face's chat templates.
-
-    The results of ``*`` and ``**`` are bounded. Nested loops and padded formats are not: a template
-    can still waste time and memory, until Ctrl-C.
-    """
+    """A sandbox with the globals and filters of Hugging Face's chat templates."""
     from jinja2.ext import Extension
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -78,26 +101,12 @@ def _environment() -> "Environment":
             next(parser.stream)
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
-    class Sandbox(ImmutableSandboxedEnvironment):
-        intercepted_binops = frozenset({"*", "**"})
-
-        def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            _refuse_growth(operator, left, right)
-            return super().call_binop(context, operator, left, right)
-
-    environment = Sandbox(
+    environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
     )
     environment.globals["raise_exception"] = _refuse
     environment.filters["tojson"] = _to_json
     return environment
-
-
-def _refuse_growth(operator: str, left: Any, right: Any) -> None:
-    sizes = [len(side) if hasattr(side, "__len__") else abs(side) for side in (left, right)]
-    if any(hasattr(side, "__len__") for side in (left, right)) or operator == "**":
-        if sizes[0] * sizes[1] > MAX_CHARACTERS:
-            raise ValueError(f"it repeats something into more than {MAX_CHARACTERS} characters")
 
 
 def _bounded(pieces: Any) -> str:
@@ -124,10 +133,12 @@ def _to_json(
     sort_keys: bool = False,
 ) -> str:
     """Hugging Face's ``tojson``: Jinja's own escapes for HTML. Iterators become lists."""
-    import json
-
     if isinstance(value, Iterator):
         value = list(value)
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+
+
+if __name__ == "__main__":
+    _serve(float(sys.argv[1]), int(sys.argv[2]))

@@ -10,7 +10,7 @@ from typing import Any
 
 from localspec.chat.message import Message
 from localspec.chat.reasoning import Format, format_between, known_format, state_behind
-from localspec.chat.sandbox import fill, names_read
+from localspec.chat.renderer import SHARED
 from localspec.chat.tools.capabilities import ToolCapabilities
 from localspec.chat.tools.tool import Tool
 from localspec.core.errors import TemplateError
@@ -44,6 +44,7 @@ class ChatTemplate:
 
     ``bos`` and ``eos`` are the texts of those tokens. ``thinking`` is passed as ``enable_thinking``
     and ``thinking``; None leaves the template its default. ``variables`` override all others.
+    ``name`` begins the sentences of errors. Rendering takes bounded time and memory.
     """
 
     source: str
@@ -51,6 +52,7 @@ class ChatTemplate:
     eos: str = ""
     thinking: bool | None = None
     variables: Mapping[str, Any] = field(default_factory=dict)
+    name: str = "The chat template"
 
     def render(
         self,
@@ -66,7 +68,8 @@ class ChatTemplate:
 
         ``thinking`` and ``variables`` override those of the template. A system message without a
         place in the template is prepended to the next message. Raises TemplateError when the
-        template fails, UsageError for tool calls that it has no place for.
+        template fails, TemplateLimitExceeded, and UsageError for tool calls that it has no place
+        for.
         """
         prepared = [self._prepared(message) for message in self.tools.placed(messages)]
         if prepared and prepared[0]["role"] == "system" and not self.has_system_role:
@@ -172,7 +175,7 @@ class ChatTemplate:
 
     @cached_property
     def _names(self) -> frozenset[str]:
-        return names_read(self.source)
+        return SHARED.names_read(self.source, self.name)
 
     @cached_property
     def _takes_empty_answers(self) -> bool:
@@ -227,7 +230,7 @@ class ChatTemplate:
             **self.variables,
             **(variables or {}),
         }
-        return fill(self.source, given, now or datetime.datetime.now())
+        return SHARED.fill(self.source, given, now or datetime.datetime.now(), self.name)
 
     def _shown_format(self) -> Format | None:
         """The tags that the template writes around the reasoning of a made-up answer."""

@@ -256,6 +256,7 @@ def use_template(engine: "Engine", flags: TemplateFlags, system: str | None = No
     engine.template = replace(
         engine.template,
         source=engine.template.source if source is None else source,
+        name=engine.template.name if source is None else flags.name(),
         thinking=flags.thinking,
         variables=flags.variables(),
     )

@@ -52,6 +52,10 @@ class TemplateError(LocalspecError):
     """The chat template in the GGUF file cannot be rendered."""
 
 
+class TemplateLimitExceeded(LocalspecError):
+    """A chat template took more time or memory than rendering may take."""
+
+
 class GrammarError(LocalspecError):
     """A grammar or JSON schema that is invalid, or that no answer can satisfy."""
 

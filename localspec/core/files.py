@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from glob import escape
 from io import BufferedReader
 from pathlib import Path
+from typing import TextIO
 
 from localspec.core.errors import FileProblem, LocalspecError
 
@@ -69,6 +70,14 @@ def read_text(path: Path, most: int, *, what: str = "", expected: str = "a text 
         raise FileProblem(
             f"{what}{path} cannot be read: {reason}.", f"Give {expected} in UTF-8."
         ) from error
+
+
+def read_stream(stream: TextIO, most: int) -> str:
+    """All of a text stream, which may have no end; raises ValueError for more than ``most``."""
+    text = stream.read(most + 1)
+    if len(text) > most:
+        raise ValueError(f"there are more than {most:,} characters")
+    return text
 
 
 def require_disk_space(folder: Path, needed: int, what: str, elsewhere: str) -> None:

@@ -94,7 +94,7 @@ def _cgroup_cores() -> int | None:
 
 
 def _output(*command: str) -> str:
-    """Output of a command of macOS; empty where it cannot be run."""
+    """Output of a command; empty where it cannot be run."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=5).stdout
     except (OSError, subprocess.SubprocessError):
@@ -140,6 +140,12 @@ def _mac_available() -> int | None:
     size = re.search(r"page size of (\d+) bytes", text)
     pages = re.findall(r"Pages (?:free|inactive|speculative|purgeable): +(\d+)\.", text)
     return int(size[1]) * sum(map(int, pages)) if size and pages else None
+
+
+def resident_bytes(process: int) -> int:
+    """Bytes of RAM that a process uses, by its id; 0 if unknown."""
+    kilobytes = _output("ps", "-o", "rss=", "-p", str(process)).strip()
+    return int(kilobytes) * 1024 if kilobytes.isdecimal() else 0
 
 
 def is_busy(seconds: float = 0.05) -> bool:

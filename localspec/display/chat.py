@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from localspec.chat.answer import Answer, Piece
 from localspec.chat.input_loop import read_message
+from localspec.chat.sandbox import MAX_CHARACTERS
 from localspec.chat.slash_commands import ALIASES, COMMANDS
 from localspec.chat.stats import GenerationStats
 from localspec.core import paths
@@ -87,7 +88,7 @@ class PlainChat(_Screen):
 
     def _line(self, continued: bool) -> str:
         try:
-            line = sys.stdin.readline() if sys.stdin is not None else ""
+            line = sys.stdin.readline(MAX_CHARACTERS + 2) if sys.stdin is not None else ""
         except UnicodeDecodeError as error:
             raise FileProblem(
                 f"Standard input is not UTF-8 text: {error}.", "Pipe UTF-8 text in."

@@ -316,4 +316,5 @@ def _own_template(model: LlamaModel) -> ChatTemplate:
     bos = model.special_text(vocab.bos_id if vocab else None)
     eos = model.special_text(vocab.eos_id if vocab else None)
     source = model.header.chat_template
-    return ChatTemplate(CHATML if source is None else source, bos, eos)
+    name = f"The chat template of {model.header.path.name}"
+    return ChatTemplate(CHATML if source is None else source, bos, eos, name=name)

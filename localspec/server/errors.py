@@ -14,6 +14,7 @@ from localspec.core.errors import (
     LocalspecError,
     PromptTooLong,
     TemplateError,
+    TemplateLimitExceeded,
     UsageError,
 )
 from localspec.server.queue.limits import Unavailable
@@ -30,7 +31,7 @@ _TYPES = {
     429: "rate_limit_error",
 }
 # Another request could succeed.
-_CLIENT_ERRORS = (UsageError, GrammarError, TemplateError, PromptTooLong)
+_CLIENT_ERRORS = (UsageError, GrammarError, TemplateError, TemplateLimitExceeded, PromptTooLong)
 
 
 class BodyRefused(HTTPException):

@@ -783,6 +783,18 @@ def test_the_end_of_input_before_a_message() -> None:
         read_message(reader()[0])
 
 
+@pytest.mark.parametrize(
+    ("first", "then"), [("x" * 11, ""), ('"""', "y"), ("a\\", "a\\"), ('"""x', "")]
+)
+def test_a_message_without_end_is_refused(
+    first: str, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("localspec.chat.input_loop.MAX_CHARACTERS", 10)
+    with pytest.raises(FileProblem, match="more than 10 characters"):
+        read_message(lambda continued: then if continued else first)
+    assert read_message(lambda continued: "x" * 10) == "x" * 10
+
+
 def test_the_next_message_begins_behind_the_last() -> None:
     read_line, _ = reader('"""', "one", '"""', "two\\", "three", '"""four"""', "five")
     messages = ["one", "two\nthree", "four", "five"]

@@ -271,9 +271,17 @@ def test_nothing_to_answer(run: Command, localspec: Command, bad_files: Path) ->
 def test_a_broken_template_is_told(localspec: Command, tmp_path: Path) -> None:
     path = write_tiny_model(tmp_path / "broken.gguf", seed=0, chat_template="{% if %}")
     done = localspec("run", "-m", path, "-t", "1", HELLO)
-    assert done.code == 1 and "chat template cannot be rendered" in done.err
+    assert done.code == 1 and "chat template of broken.gguf cannot be rendered" in done.err
     assert "--raw" in done.err and "Traceback" not in done.err
     assert localspec("run", "-m", path, "-t", "1", "-n", "2", "--raw", HELLO).code == 0
+
+
+def test_a_hostile_template_is_told_by_its_file(localspec: Command, tmp_path: Path) -> None:
+    source = "{{ 'a' | center(5 * 10**9) }}"
+    path = write_tiny_model(tmp_path / "hostile.gguf", seed=0, chat_template=source)
+    done = localspec("run", "-m", path, "-t", "1", HELLO)
+    assert done.code == 1 and "Traceback" not in done.err
+    assert "chat template of hostile.gguf needed more than 1024 MiB of memory." in done.err
 
 
 def test_a_bug_keeps_its_traceback(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,19 @@ def test_a_template_is_told_and_what_it_ignores_is_said(server: Site) -> None:
     assert any("no switch for thinking" in warning for warning in reply["warnings"])
     status, error = server.refused(CHAT, messages=MESSAGES, chat_template_kwargs={"messages": []})
     assert status == 400 and "messages" in error["message"]
+
+
+def test_a_template_that_exceeds_a_limit_ends_one_request(
+    server: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = server.service.engine
+    with monkeypatch.context() as patched:
+        hostile = replace(engine.template, source="{{ 'a' | center(5 * 10**9) }}")
+        patched.setattr(engine, "template", hostile)
+        status, error = server.refused(CHAT, messages=MESSAGES)
+        expected = "The chat template of target.gguf needed more than 1024 MiB of memory."
+        assert status == 400 and error["message"].startswith(expected)
+    assert server.ask(CHAT, messages=MESSAGES, max_tokens=1)["choices"]
 
 
 def test_tools_that_the_template_has_no_place_for_are_refused(server: Site) -> None:

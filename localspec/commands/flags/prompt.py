@@ -6,12 +6,12 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TextIO
 
 from localspec.commands.flags.answer import PANEL, AnswerFlags
 from localspec.commands.flags.groups import given_flags
 from localspec.commands.flags.template import TemplateFlags
 from localspec.core.errors import FileProblem, UsageError
+from localspec.core.files import read_stream
 from localspec.core.option import option
 from localspec.display import console
 
@@ -84,7 +84,7 @@ def _read_file(path: Path) -> str:
     """What is in the file but for its last newline, as in llama.cpp."""
     try:
         with path.open(encoding="utf-8") as file:
-            return _read_bounded(file).removesuffix("\n")
+            return read_stream(file, _MOST_CHARACTERS).removesuffix("\n")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise FileProblem(
@@ -101,7 +101,7 @@ def _read_stdin() -> str:
     if silent:
         console.note("Waiting for the end of standard input (none wanted: add </dev/null).")
     try:
-        return _read_bounded(sys.stdin)
+        return read_stream(sys.stdin, _MOST_CHARACTERS)
     except ValueError as error:
         reason = "is not UTF-8 text" if isinstance(error, UnicodeError) else "is no prompt"
         raise FileProblem(f"What was piped in {reason}: {error}.", "Pipe UTF-8 text in.") from error
@@ -111,11 +111,3 @@ def _read_stdin() -> str:
         raise FileProblem(
             f"Standard input cannot be read: {error.strerror}.", "Pipe text in, or add </dev/null."
         ) from error
-
-
-def _read_bounded(stream: TextIO) -> str:
-    """All of a stream, which may have no end; raises ValueError for more than any context holds."""
-    text = stream.read(_MOST_CHARACTERS + 1)
-    if len(text) > _MOST_CHARACTERS:
-        raise ValueError(f"there are more than {_MOST_CHARACTERS:,} characters")
-    return text

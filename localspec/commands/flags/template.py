@@ -46,12 +46,12 @@ class TemplateFlags:
     )
 
     def check(self) -> None:
-        """Raise UsageError, FileProblem or TemplateError for what no model could use."""
-        from localspec.chat.sandbox import names_read
+        """Raise an error for what no model could use, as `source` and `Renderer.names_read` do."""
+        from localspec.chat.renderer import SHARED
 
         self.variables()
         if (source := self.source()) is not None:
-            names_read(source)
+            SHARED.names_read(source, self.name())
 
     def source(self) -> str | None:
         """The template to use in place of the model's own; raises UsageError, FileProblem."""
@@ -71,6 +71,11 @@ class TemplateFlags:
                 f"Known by name: {', '.join(NAMED)}. Others: --chat-template-file FILE.",
             )
         return NAMED[text]
+
+    def name(self) -> str:
+        """The subject of the template's errors."""
+        file = self.chat_template_file
+        return "The chat template" if file is None else f"The chat template {file.name}"
 
     def variables(self) -> Mapping[str, Any]:
         """Variables of the template besides the messages; raises UsageError."""
