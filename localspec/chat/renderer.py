@@ -45,6 +45,11 @@ class Renderer:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
+    def prepare(self) -> None:
+        """Start the child, which takes about 0.1 s, while something else is done."""
+        with self._lock, suppress(OSError):
+            self._running()
+
     def fill(
         self, source: str, variables: Mapping[str, Any], now: datetime.datetime, name: str
     ) -> str:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from localspec.chat import renderer
 from localspec.chat.answer import Piece
 from localspec.chat.message import read_messages
 from localspec.chat.reasoning import closing_mark, marks_of
@@ -99,6 +100,7 @@ class Engine:
         a bad file, IncompatiblePair for a pair that must not run, NotEnoughMemory, UsageError for
         options that the files or this build do not support, EngineError when llama.cpp refuses.
         """
+        renderer.SHARED.prepare()
         return cls(*load_pair(target, draft, lenient=lenient, say=say, trial=trial))
 
     def stream(
