@@ -1,7 +1,5 @@
 """Shared fixtures, and a home without belongings for every test."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Comparisons: loops are left out, several are one when put together, all of it is JSON."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

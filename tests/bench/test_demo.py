@@ -1,7 +1,5 @@
 """Demo: the padded pair and hybrid, each draft beside plain decoding, saved for the next time."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

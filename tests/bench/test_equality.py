@@ -1,7 +1,5 @@
 """Text equality: rounding is proven, a mistake is never called that, audits tell what is wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

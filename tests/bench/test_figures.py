@@ -1,7 +1,5 @@
 """Figures: speedup comes from sums, limits follow from what passes and draft steps cost."""
 
-from __future__ import annotations
-
 import pytest
 
 from localspec.bench.comparison import Comparison

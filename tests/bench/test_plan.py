@@ -1,7 +1,5 @@
 """BenchPlan: the widest pass is known beforehand."""
 
-from __future__ import annotations
-
 import pytest
 
 from localspec.core.config import DraftTokens

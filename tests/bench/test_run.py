@@ -1,7 +1,5 @@
 """Bench: sides take turns from empty caches, and what is complete outlives an interruption."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Heads that cannot be used, as a user meets them: a sentence and the next step, and no abort."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path

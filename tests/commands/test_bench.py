@@ -1,7 +1,5 @@
 """The command bench: a table, one JSON document, and what ends it early."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The command chat: a conversation through pipes, and what goes wrong in it."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

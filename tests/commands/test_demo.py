@@ -1,7 +1,5 @@
 """The command demo: both padded pairs, as a table and as JSON."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

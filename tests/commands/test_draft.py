@@ -1,7 +1,5 @@
 """The command draft make and --draft self, with real llama.cpp on a target with silent layers."""
 
-from __future__ import annotations
-
 import errno
 import json
 import shutil

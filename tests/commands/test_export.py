@@ -1,8 +1,6 @@
 # ruff: noqa: F401, F811  (fixtures are imported)
 """The command export as a user meets it: what stdout holds, what is refused, what is written."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Flags: every option named and explained, and turned into the parameters it stands for."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

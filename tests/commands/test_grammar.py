@@ -1,7 +1,5 @@
 """Grammar flags of run and chat: answers that obey, and what is wrong with what was given."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

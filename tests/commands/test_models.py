@@ -1,8 +1,6 @@
 # ruff: noqa: F401, F811  (fixtures are imported)
 """The commands about models as a user meets them: find, judge, fetch and verify."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,8 +1,6 @@
 # ruff: noqa: F401, F811  (fixtures are imported)
 """The commands about pairs: kept under a name, shown, used wherever models are named, forgotten."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Thoughts and templates through the commands: two turns, both streams, JSON, what is noted."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The command run: text on stdout, figures on stderr, and what goes wrong."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

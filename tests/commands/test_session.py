@@ -1,7 +1,5 @@
 """What a command says of what was loaded, and of what it could not have."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

@@ -1,8 +1,6 @@
 # ruff: noqa: F401, F811  (fixtures are imported)
 """Heads that draft as a user meets them: judged, shown, listed, offered, fetched, kept."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Files: complete or not there, whatever happens in between."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

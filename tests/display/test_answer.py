@@ -1,7 +1,5 @@
 """Figures of an answer: the closing line, the meter, the comparison with plain."""
 
-from __future__ import annotations
-
 import pytest
 
 from localspec.chat.answer import Answer

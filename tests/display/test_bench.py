@@ -1,7 +1,5 @@
 """Scoreboard: rows that fit any width, and sentences that say what the figures mean."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Screen: the chat as seen in a window, through a real pseudo-terminal, and through pipes."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Console: what is shown on which stream, on a terminal and in a pipe."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """Line editor: pastes, and bytes that are no text, typed at a real pseudo-terminal."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

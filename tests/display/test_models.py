@@ -1,8 +1,6 @@
 # ruff: noqa: F401, F811  (fixtures are imported)
 """Listing: tables that fit a terminal and that a pipe can cut."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Pieces: thoughts dimmed, on stderr beside a pipe, or hidden; drafted tokens marked."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

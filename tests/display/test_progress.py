@@ -1,7 +1,5 @@
 """Progress: a bar on stderr that leaves no trace, silent without a terminal."""
 
-from __future__ import annotations
-
 import io
 import re
 import sys

@@ -1,7 +1,5 @@
 """Reports: verdict and findings of a pair, facts of the machine, a fact a line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Sizes of a pair on several GPUs: even splits, what each holds, and what does not fit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

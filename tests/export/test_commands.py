@@ -1,8 +1,6 @@
 # ruff: noqa: F401, F811  (fixtures are imported)
 """Commands of llama.cpp's programs, ik_llama.cpp, vLLM and SGLang, and what really takes them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

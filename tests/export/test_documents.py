@@ -1,8 +1,6 @@
 # ruff: noqa: F401, F811  (fixtures are imported)
 """LM Studio's settings, Ollama's Modelfile, and a Python script that runs as it is."""
 
-from __future__ import annotations
-
 import ast
 import json
 import shlex

@@ -1,8 +1,6 @@
 # ruff: noqa: F401, F811  (fixtures are imported)
 """What each engine can run, as the page about them says, and what is refused."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is known of a pair: the draft length that was learnt, and where its files are."""
 
-from __future__ import annotations
-
 import os
 import re
 from dataclasses import replace

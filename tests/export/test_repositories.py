@@ -1,7 +1,5 @@
 """Repositories of the original weights: what a header may be believed, and what must be asked."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 # ruff: noqa: F401, F811  (`hub` is a fixture)
 """Acquiring models: what is judged, told and asked before a download, and when none is needed."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager

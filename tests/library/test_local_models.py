@@ -1,8 +1,6 @@
 # ruff: noqa: F401, F811  (fixtures are imported)
 """The inventory: every model once, whole, under its tool's name, with the facts that are known."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pairs as rows of a list: what is here of each, what fits, own ones before the known."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Resolving names: every meaning that a name has, and which one wins."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,8 +1,6 @@
 # ruff: noqa: F401, F811  (fixtures are imported)
 """Sidecars that draft: which model they stand with, and which of them a target takes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Suggest: which drafts are offered first, with which reasons, and why others are not."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,8 +1,6 @@
 # ruff: noqa: F401, F811  (fixtures are imported)
 """Tool caches: where each tool keeps its models, what it calls them; nothing misleads us."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tiny files of every architecture that the other tests use: llama.cpp loads and runs them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace

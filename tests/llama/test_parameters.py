@@ -3,8 +3,6 @@
 No GPU was there: of options that only GPUs heed, the fields that llama.cpp reads are looked at.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

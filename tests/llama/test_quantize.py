@@ -1,7 +1,5 @@
 """Quantization in a child process: types, failures and Ctrl-C."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

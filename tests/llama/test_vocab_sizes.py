@@ -3,8 +3,6 @@
 One model of the pair has tokens added at its end, as a fine-tune adds them, and likes to say them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field

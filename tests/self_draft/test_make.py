@@ -1,7 +1,5 @@
 """Drafts made out of targets of every architecture here, loaded and compared by real llama.cpp."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Recipes in words."""
 
-from __future__ import annotations
-
 import pytest
 
 from localspec.self_draft.recipe import Recipe

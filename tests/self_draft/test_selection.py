@@ -1,7 +1,5 @@
 """The selection of a self-draft, whole, with real llama.cpp on a target with silent layers."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from dataclasses import replace

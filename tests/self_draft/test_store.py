@@ -1,7 +1,5 @@
 """The store of self-drafts: found again whole, and made again when anything is amiss."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

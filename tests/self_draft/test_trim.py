@@ -1,7 +1,5 @@
 """Trimming files: what is copied, what is proved, what is refused, and nothing left behind."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

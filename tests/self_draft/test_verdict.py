@@ -1,7 +1,5 @@
 """The verdict: when a self-draft pays, why not, as JSON, and measured with real llama.cpp."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

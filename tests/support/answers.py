@@ -1,7 +1,5 @@
 """Answers and comparisons made up for tests, tokens and seconds as wanted; streams put together."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

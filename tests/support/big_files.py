@@ -1,7 +1,5 @@
 """GGUF files with the headers of big models and holes for weights: they take no room."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

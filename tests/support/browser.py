@@ -1,7 +1,5 @@
 """The server's page in a headless Chromium that can reach nothing but this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

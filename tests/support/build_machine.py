@@ -1,7 +1,5 @@
 """A made-up machine for the build scripts: fake compilers, nvidia-smi, toolkit and packages."""
 
-from __future__ import annotations
-
 import platform
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """The localspec command, run in this process with both streams captured."""
 
-from __future__ import annotations
-
 import io
 import re
 import subprocess

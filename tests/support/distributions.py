@@ -1,7 +1,5 @@
 """The distribution of a sampler as a dense vector, for tests that compare probabilities."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -5,8 +5,6 @@ same bytes every time, so that its answers stay true of them. All weights are ze
 what such a model says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 

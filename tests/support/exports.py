@@ -1,7 +1,5 @@
 """Facts of pairs for the exporters, of headers on this disk, and what a script would run."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -4,8 +4,6 @@ Keyword options are keys of the architecture, or whole keys where they hold a do
 out. A tensor of another size replaces the one of its name, and one of no elements removes it.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Headers of small models, read from real files or from bytes, and what is said of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Heads on tiny targets: pairs to test, opened and closed together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

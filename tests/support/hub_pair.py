@@ -3,8 +3,6 @@
 Who imports `commands_are_built_once` gets it in every test.
 """
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Models some of whose layers add nothing, to compare with models that lack those layers."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Collection

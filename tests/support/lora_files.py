@@ -1,7 +1,5 @@
 """Small LoRA adapters as real GGUF files for the tiny and the bundled models."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

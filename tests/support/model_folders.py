@@ -3,8 +3,6 @@
 Who imports `nothing_of_this_machine` gets it in every test.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

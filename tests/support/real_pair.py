@@ -3,8 +3,6 @@
 Shared fixtures and helpers. Everything runs on one thread unless a test is about threads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ Only llama.cpp's decoding is replaced, so a test sees what a model would do whos
 thoughts, channels or tags in them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """RPC servers on loopback: llama.cpp's own as processes, and one that says what it is told."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import socket

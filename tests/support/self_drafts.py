@@ -1,7 +1,5 @@
 """A target whose last layers are silent, so that drafts of its first agree with it; a verdict."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

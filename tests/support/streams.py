@@ -1,7 +1,5 @@
 """Both standard streams as a test sees them, each a terminal or not, without colour variables."""
 
-from __future__ import annotations
-
 import re
 from typing import TextIO
 

@@ -1,7 +1,5 @@
 """Short chat templates that behave as known ones do: the same variables, tags and errors."""
 
-from __future__ import annotations
-
 HARMONY = """\
 {%- set effort = reasoning_effort if reasoning_effort is defined else "medium" -%}
 {{- "<|start|>system<|message|>Today is " + strftime_now("%Y-%m-%d") -}}

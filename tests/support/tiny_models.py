@@ -4,8 +4,6 @@ They know nothing, but they tokenize any text and their greedy text wanders, so 
 a real pair wherever the engine itself is under test. Shared by the tests; never shipped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ The names are those of `tests.support.architectures.specs`. `docs/models.md` sho
 table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from random import Random
 from typing import NamedTuple

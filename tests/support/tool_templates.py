@@ -1,7 +1,5 @@
 """Short chat templates that tell tools and write calls as families of models do."""
 
-from __future__ import annotations
-
 _SKELETON = """\
 {%- if tools -%}
     {{- "<|tools|>" -}}

@@ -1,7 +1,5 @@
 """Headers of drafts with a trimmed vocabulary, of which any part can be wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -5,8 +5,6 @@ nothing else. The sizes are those of the real models divided by a million; the t
 differ where the real ones do. Only the two of the repository `zoo/tiny-GGUF` can be run.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A hybrid with an MTP head keeps its function too: llama.cpp computes both, trunk and head."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """Padding keeps the function: real llama.cpp computes padded and unpadded models side by side."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import threading

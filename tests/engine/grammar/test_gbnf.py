@@ -1,7 +1,5 @@
 """GBNF: the language that llama.cpp's own engine reads, or a reason."""
 
-from __future__ import annotations
-
 import ctypes
 import random
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Matcher: places that go back, answers that obey, the same text with any draft."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -1,7 +1,5 @@
 """Sources: what schemas, Lark and regular expressions let through, what is refused, and bounds."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

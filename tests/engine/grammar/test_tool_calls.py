@@ -1,7 +1,5 @@
 """Grammar: calls are forced in a family's own marks, with arguments that obey their schemas."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

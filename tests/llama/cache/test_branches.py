@@ -1,7 +1,5 @@
 """Trees on real contexts: rows are those of their paths, and the cache holds exactly the text."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tokens taken back from real contexts: logits are as if they had never been read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

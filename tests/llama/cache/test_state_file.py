@@ -1,7 +1,5 @@
 """State files: what comes back is what was there; anything else is refused with the reason."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

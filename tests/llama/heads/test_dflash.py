@@ -1,7 +1,5 @@
 """DFlash: a block for one pass, whose cache holds the target's features."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """EAGLE3: its pairs of tokens and features, and its reduced vocabulary."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

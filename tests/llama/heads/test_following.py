@@ -1,7 +1,5 @@
 """Heads beside a target: the same text, the target untouched, little memory, gaps and Ctrl-C."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Heads that follow a target: what they read, and that nothing but drafts comes of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """MTP heads, said by the rule: token x_p with the target's state after p - 1."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

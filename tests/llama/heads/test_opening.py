@@ -1,7 +1,5 @@
 """Opening heads: what is refused, and that it is refused by a sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace

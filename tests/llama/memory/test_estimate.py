@@ -1,7 +1,5 @@
 """Footprints: estimates from headers against what llama.cpp allocates, and where the bytes lie."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

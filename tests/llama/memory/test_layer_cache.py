@@ -1,7 +1,5 @@
 """The state of a recurrent layer, against what llama.cpp allocates for headers of these sizes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

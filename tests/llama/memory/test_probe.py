@@ -1,7 +1,5 @@
 """Budget: llama.cpp asked in a child process, and plans for this machine."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Handshake: what is no fitting RPC server is told apart before llama.cpp connects."""
 
-from __future__ import annotations
-
 import socket
 import struct
 from pathlib import Path

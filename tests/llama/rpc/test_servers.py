@@ -1,7 +1,5 @@
 """Servers: refused in time, devices of the target only, and with real ones the same text."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """Token rules: sequence breakers in ids against llama.cpp's own, masked ids, biases of no token."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Long text through llama.cpp's tokenizers: no overflow of the stack, and a bound before it."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

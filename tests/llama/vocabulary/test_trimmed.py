@@ -1,7 +1,5 @@
 """Drafts with a trimmed vocabulary: what they say of the tokens they have is what they said."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

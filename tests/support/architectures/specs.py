@@ -5,8 +5,6 @@ A name that ends with `-mtp` has a NextN head behind its own layers, or as many 
 assistant for gemma4.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Random models of any architecture: llama.cpp itself says which tensors it has, and how large."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re
