@@ -184,16 +184,6 @@ def test_check_reads_only_headers(
     assert not any(paths.models_folder().rglob("*"))
 
 
-def test_check_names_what_differs(stocked: FakeHub, localspec: Command) -> None:
-    done = localspec("check", "org/big-GGUF", "org/other-GGUF")
-    assert "error   The vocabularies differ by 200 ids, over 128: " in done.out
-    assert "refuses (vocab-size)" in done.out
-    tuned = localspec("check", "org/big-GGUF", "org/tuned-GGUF")
-    assert tuned.code == 1
-    assert "1 control token differs: 270: '<|im_start|>' against '<|im_strat|>'" in tuned.out
-    assert localspec("check", "--lenient", "org/big-GGUF", "org/tuned-GGUF").code == 0
-
-
 def test_inspect_and_suggest_read_only_the_header(
     stocked: FakeHub, localspec: Command, pair: Pair
 ) -> None:
@@ -321,19 +311,6 @@ def test_ctrl_c_keeps_what_came(
     again = localspec("download", PAIR[0])
     assert again.code == 0 and "Resuming big-Q4_K_M.gguf" in again.err
     assert Path(again.out.strip()).read_bytes() == pair.target.read_bytes()
-
-
-def test_bytes_that_came_wrong_are_fetched_again(
-    stocked: FakeHub, localspec: Command, pair: Pair
-) -> None:
-    stocked.faults.append(flip(170_000, path="big-Q4_K_M", times=2))  # one for its header
-    done = localspec("download", PAIR[0])
-    assert done.code == 0 and "is damaged" in done.err
-    assert Path(done.out.strip()).read_bytes() == pair.target.read_bytes()
-    stocked.faults[:] = [flip(90_000, path="small", times=None)]
-    wrong = localspec("download", PAIR[1])
-    assert wrong.code == 1 and wrong.out == "" and "was damaged twice" in wrong.err
-    assert not [path for path in paths.models_folder().rglob("*small*") if path.is_file()]
 
 
 def test_verify_finds_wrong_bytes(
@@ -639,45 +616,6 @@ def test_a_problem_is_no_document(
             assert told(localspec(*command.split(), "--json")) == told(localspec(*command.split()))
 
 
-NOT_PARSED: list[tuple[str, str]] = [
-    ("download", "Missing argument 'MODEL...'"),
-    ("inspect", "Missing argument 'MODEL'"),
-    ("suggest", "Missing argument 'TARGET'"),
-    ("pair show", "Missing argument 'NAME'"),
-    ("pair frobnicate", "No such command 'frobnicate'"),
-    ("list --frobnicate", "No such option: --frobnicate"),
-]
-
-
-def test_what_cannot_be_parsed(localspec: Command, subtests: pytest.Subtests) -> None:
-    for command, words in NOT_PARSED:
-        with subtests.test(command):
-            done = localspec(*command.split())
-            assert (done.code, done.out) == (2, "")
-            assert words in done.sentences and "-h' for help" in done.sentences
-
-
-OBSTACLES: list[tuple[dict[str, str], str, str]] = [
-    ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set", "unset HF_HUB_OFFLINE"),
-    ({"HF_TOKEN": "hf_bad"}, "refuses your access token", "HF_TOKEN"),
-    ({"HF_ENDPOINT": NOBODY}, f"The Hub at {NOBODY} cannot be reached", "HF_ENDPOINT"),
-    ({"HF_ENDPOINT": "nonsense"}, "'nonsense' is no address of a Hub", "HF_ENDPOINT"),
-]
-
-
-def test_what_keeps_the_hub_away_is_told(
-    stocked: FakeHub, localspec: Command, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
-) -> None:
-    for variables, words, hint in OBSTACLES:
-        with subtests.test(words), monkeypatch.context() as patch:
-            for name, value in variables.items():
-                patch.setenv(name, value)
-            for command in ("download", "inspect", "suggest"):
-                done = localspec(command, "org/big-GGUF")
-                message, next_step = told(done)
-                assert done.code == 1 and words in message and hint in next_step
-
-
 def test_a_token_opens_what_is_gated(
     stocked: FakeHub, localspec: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -785,18 +723,3 @@ def test_no_name_of_a_stranger_moves_the_cursor(
             for text in (done.out, done.err):
                 Window(100, 100).write(text.replace("\n", "\r\n"))  # fails at what it must not see
             assert "Traceback" not in done.err and done.out + done.err
-
-
-# --- help -----------------------------------------------------------------------------------
-
-
-def test_the_commands_have_a_panel_of_their_own(localspec: Command) -> None:
-    text = localspec("--help").out
-    assert "Models and pairs" in text and " pull " not in text
-    panel = text[text.index("Models and pairs") :]
-    for command in ("check", "inspect", "list", "suggest", "pairs", "pair", "download", "verify"):
-        assert f"│ {command} " in panel
-        assert localspec(command, "--help").code == 0
-    for command in ("add", "show", "remove"):
-        done = localspec("pair", command, "--help")
-        assert done.code == 0 and f"localspec pair {command} [OPTIONS]" in done.out

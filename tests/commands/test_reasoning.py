@@ -93,35 +93,6 @@ def test_the_document_tells_how_the_prompt_was_made(localspec: Command, model: M
     assert len(plain["sha256"]) == 64 and other == plain | {"sha256": other["sha256"]} != plain
 
 
-def test_stop_strings_leave_thoughts_alone(localspec: Command, model: Model) -> None:
-    said = "<think>one END two</think>three END four"
-    with reciting(said):
-        done = localspec(
-            "run",
-            "-m",
-            model(templates.QWEN3),
-            *FLAGS,
-            "--stop",
-            "END",
-            "Ask",
-            "--json",
-        )
-    document = json.loads(done.out)
-    assert (document["reasoning"], document["text"]) == ("one END two", "three ")
-    assert document["finish_reason"] == "stop"
-
-
-def test_a_draft_does_not_change_what_is_thought(localspec: Command, model: Model) -> None:
-    said = templates.SPOKEN[templates.HARMONY].replace("I think.", "I think. " * 30)
-    with reciting(said):
-        flags = ("run", "-m", model(templates.HARMONY), *FLAGS[:4], "Ask", "--json")
-        plain, drafted = (
-            json.loads(localspec(*flags, "--draft", length).out) for length in ("off", "auto")
-        )
-    assert plain["reasoning"] == drafted["reasoning"] == ("I think. " * 30).strip()
-    assert (plain["text"], plain["token_ids"]) == (drafted["text"], drafted["token_ids"])
-
-
 # -- a model without a template ------------------------------------------------------------
 
 
@@ -227,14 +198,6 @@ def test_a_system_message_set_in_a_chat_is_judged_as_one_from_the_start(
     told = " ".join(done.err.split())
     assert (done.code, done.out) == (0, "")
     assert told.count(note) == 2 if note else "chat template" not in told
-
-
-def test_a_template_from_a_file(localspec: Command, model: Model, tmp_path: Path) -> None:
-    file = tmp_path / "own.jinja"
-    file.write_text("Q: {{ messages[-1].content }} A:", "utf-8")
-    with reciting("Yes.") as prompts:
-        done = localspec("run", "-m", model(CHATML), *FLAGS, "--chat-template-file", file, "Ask")
-    assert done.code == 0 and prompts[0].endswith("Q: Ask A:")
 
 
 def test_a_template_from_a_pipe_is_read_once(
