@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import HELLO, Command, interrupt_decode
-from tests.support.real_pair import TinyFiles
+from tests.support.command import HELLO, Command
+from tests.support.real_pair import TinyFiles, interrupt
 from tests.support.tiny_models import write_tiny_model
 
 pytestmark = pytest.mark.llama
@@ -115,7 +115,7 @@ def test_ctrl_c_ends_an_answer_and_not_the_chat(
     script = f"{HELLO}\n/undo\n{HELLO}\n"
     whole = chat("--temp", "0", "-n", "40", stdin=HELLO + "\n")
     with monkeypatch.context() as patch:
-        interrupt_decode(patch, 20)
+        interrupt(patch, 20)
         done = chat("--temp", "0", "-n", "40", stdin=script)
     assert done.code == 0
     first, _, rest = done.err.partition("\n")

@@ -13,8 +13,8 @@ from localspec import __version__
 from localspec.commands import run as run_command
 from localspec.llama import llama_library
 from localspec.llama.rpc import servers
-from tests.support.command import HELLO, Command, endless, interrupt_decode
-from tests.support.real_pair import TinyFiles
+from tests.support.command import HELLO, Command, endless
+from tests.support.real_pair import TinyFiles, interrupt
 from tests.support.rpc_workers import free_port
 from tests.support.tiny_models import copy_with, write_tiny_model
 
@@ -303,13 +303,13 @@ def test_auto_is_the_default_and_measures_a_target_once(
 def test_ctrl_c_keeps_what_was_said(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(HELLO, "--temp", "0", "-n", "40")
     with monkeypatch.context() as patch:
-        interrupt_decode(patch, 20)  # one of them probes, one reads the prompt
+        interrupt(patch, 20)  # one of them probes, one reads the prompt
         done = run(HELLO, "--temp", "0", "-n", "40")
     assert done.code == 130
     assert done.out and whole.out.startswith(done.out) and done.out != whole.out
     assert done.err.startswith("18 tokens") and done.err.endswith(" · cancelled\n")
     with monkeypatch.context() as patch:
-        interrupt_decode(patch, 20)
+        interrupt(patch, 20)
         done = run(HELLO, "--temp", "0", "-n", "40", "--json")
     answer = json.loads(done.out)
     assert (done.code, answer["finish_reason"], answer["tokens"]) == (130, "cancelled", 18)
@@ -319,7 +319,7 @@ def test_ctrl_c_keeps_what_was_said(run: Command, monkeypatch: pytest.MonkeyPatc
 def test_ctrl_c_before_the_first_token(
     run: Command, monkeypatch: pytest.MonkeyPatch, call: int
 ) -> None:
-    interrupt_decode(monkeypatch, call)  # while loading, while reading the prompt
+    interrupt(monkeypatch, call)  # while loading, while reading the prompt
     done = run(HELLO)
     assert (done.code, done.out) == (130, "") and "Traceback" not in done.err
 

@@ -20,7 +20,6 @@ from tests.support.head_files import (
     target_bytes,
 )
 from tests.support.hub_pair import commands_are_built_once, told
-from tests.support.model_folders import nothing_of_this_machine
 
 
 @pytest.fixture

@@ -257,14 +257,6 @@ def test_a_paste_is_one_message() -> None:
         assert "There is no command" not in terminal.window.text
 
 
-def test_a_byte_that_is_no_text_does_not_end_the_chat(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONIOENCODING", "utf-8:strict")
-    monkeypatch.setenv("LC_ALL", "C.UTF-8")
-    with chatting([["one"], ["two"]], "gr\udcff", "again") as terminal:
-        assert "Traceback" not in terminal.window.text
-        assert answer_of(terminal.window, "again") == "two"
-
-
 def test_tab_completes_commands() -> None:
     with chatting([["well"]], "/reg\t") as terminal:
         assert re.search("(?m)^>>> /regen", terminal.window.text)

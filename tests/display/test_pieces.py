@@ -310,11 +310,3 @@ def test_thoughts_hidden_in_a_window(model: Path, command: str) -> None:
     with Terminal(RECITE, "", json.dumps([SAID]), *given) as terminal:
         shown = talked(terminal, command)
         assert "Yes." in shown and "think" not in shown
-
-
-@pytest.mark.llama
-def test_one_answer_with_thoughts_in_a_window(model: Path) -> None:
-    said = json.dumps([SAID.replace("I think.", "I\nthink.")])
-    with Terminal(RECITE, "", said, "run", *plainly(model), "Ask") as terminal:
-        assert "I\nthink.\n\nYes.\n" in talked(terminal, "run")
-        assert DIM in terminal.raw.partition("Yes.")[0]

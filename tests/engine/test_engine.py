@@ -19,10 +19,7 @@ from hypothesis import strategies as st
 from localspec.core.config import MAX_DRAFT_TOKENS, DraftTokens
 from localspec.core.errors import (
     EngineError,
-    FileProblem,
     IncompatiblePair,
-    LocalspecError,
-    NotAGGUF,
     PromptTooLong,
     UsageError,
 )
@@ -34,16 +31,15 @@ from localspec.engine.generate import stream_generate
 from localspec.engine.grammar.matcher import CompiledGrammar
 from localspec.engine.loading import pair as loading
 from localspec.llama import llama_library
-from localspec.llama.memory.plan import draft_ctx_size
 from localspec.llama.model import LlamaModel
 from localspec.llama.weights import Weights
-from localspec.metadata.header import read_header
 from tests.support.real_pair import (
     GREEDY,
     LENGTHS,
     TinyFiles,
     fresh,
     generate,
+    interrupt,
     load_model,
     options,
     random_ids,
@@ -188,22 +184,6 @@ def test_a_failure_ends_the_widening(engine: Engine) -> None:
         assert engine.target.min_width == 5
         raise KeyboardInterrupt
     assert engine.target.min_width == 1
-
-
-def test_an_exact_model_holds_as_many_tokens_as_it_says(tiny: TinyFiles) -> None:
-    model = load_model(tiny.target, ctx_size=256, exact=True)
-    model.decode(random_ids(255), 1)
-    model.decode([1], 1)
-    assert len(model.tokens) == model.n_ctx == 256
-    model.close()
-
-
-def test_one_engine_answers_again_and_again(engine: Engine) -> None:
-    prompts = [engine.encode_text(text) for text in ("the thing", "the thin", "another thing")]
-    expected = [fresh(engine, prompt).tokens for prompt in prompts]
-    for length in LENGTHS:
-        for prompt, tokens in zip(prompts, expected, strict=True):
-            assert generate(engine, prompt, GREEDY, length).tokens == tokens
 
 
 def test_what_two_prompts_share_is_read_once(engine: Engine) -> None:
@@ -419,28 +399,6 @@ def test_a_refused_decode_leaves_the_cache_as_it_was(floats: LlamaModel, bad: li
     assert_close(floats.decode(ids[20:], 10), expected[20:])
 
 
-class Interrupting:
-    """A function of llama.cpp that is cut off by Ctrl-C at one call, before or after its work."""
-
-    def __init__(self, function: Callable[..., Any], call: int, after: bool) -> None:
-        self._function = function
-        self._remaining = call
-        self._after = after
-        self.fired = False
-
-    def __call__(self, *arguments: object) -> Any:
-        self._remaining -= 1
-        now = self._remaining == 0
-        if now and not self._after:
-            self.fired = True
-            raise KeyboardInterrupt
-        result = self._function(*arguments)
-        if now:
-            self.fired = True
-            raise KeyboardInterrupt
-        return result
-
-
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("function", ["llama_decode", "llama_memory_seq_rm"])
 @pytest.mark.parametrize("exact", [False, True])
@@ -452,9 +410,8 @@ def test_after_ctrl_c_the_same_engine_continues_rightly(
         expected = fresh(engine, prompt, length=3, max_tokens=12).tokens
         for call in range(1, 10):
             engine.target.truncate(500)  # so that reading the prompt takes part
-            cut = Interrupting(getattr(llama_library.library(), function), call, after)
             with monkeypatch.context() as patch:
-                patch.setattr(llama_library.library(), function, cut)
+                cut = interrupt(patch, call, function, after=after)
                 try:
                     answer = generate(engine, prompt, length=3, max_tokens=12)
                 except KeyboardInterrupt:  # while the cache is emptied, before the generator runs
@@ -474,8 +431,7 @@ def test_after_ctrl_c_the_cache_is_what_it_says(
         floats.truncate(0)
         floats.decode(ids[:40], 0)
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            real = getattr(llama_library.library(), function)
-            patch.setattr(llama_library.library(), function, Interrupting(real, call, after))
+            interrupt(patch, call, function, after=after)
             floats.truncate(20)
             floats.decode(ids[20:], 0)
             floats.truncate(10)
@@ -559,15 +515,6 @@ def test_closing_twice_is_harmless(tiny: TinyFiles) -> None:
     engine.close()
 
 
-@pytest.mark.parametrize(
-    ("target_ctx", "trained", "expected"),
-    [(512, 1024, 512), (2048, 1024, 1024), (2048, 0, 2048), (2048, 1, 8), (99_999, 32_768, 4096)],
-)
-def test_the_drafts_context(tiny: TinyFiles, target_ctx: int, trained: int, expected: int) -> None:
-    header = replace(read_header(tiny.draft), context_length=trained or None)
-    assert draft_ctx_size(header, target_ctx) == expected
-
-
 def test_nothing_is_learnt_while_passes_are_widened(tiny: TinyFiles) -> None:
     with Engine.load(options(tiny.target), options(tiny.draft)) as engine:
         known = engine.profile.learnt(time.perf_counter)
@@ -603,19 +550,6 @@ def test_a_window_that_has_moved_on_is_read_again(sliding: Path, length: int) ->
     model.close()
 
 
-def test_a_sliding_target_drafts(sliding: Path, tmp_path: Path) -> None:
-    twin = write_tiny_model(
-        tmp_path / "twin.gguf", seed=2, layers=4, window=16, context_length=4096, noise=0.02
-    )
-    prompt = random_ids(600)
-    with Engine.load(*(options(path, ctx_size=1024) for path in (sliding, twin))) as engine:
-        plain = fresh(engine, prompt, max_tokens=60)
-        for length in (1, 4, MAX_DRAFT_TOKENS):
-            answer = fresh(engine, prompt, length=length, max_tokens=60)
-            assert answer.tokens == plain.tokens
-            assert answer.stats.accepted > 0
-
-
 # -- models whose state has no past ---------------------------------------------------------
 
 
@@ -634,25 +568,6 @@ def test_a_recurrent_model_is_rewound(tiny: TinyFiles) -> None:
         model.decode([*random_ids(4), 9999], 0)
     assert model.tokens == ids
     model.close()
-
-
-@pytest.mark.parametrize("params", PARAMS)
-def test_a_recurrent_pair_says_what_plain_says(tiny: TinyFiles, params: SamplingParams) -> None:
-    with Engine.load(options(tiny.recurrent)) as plain:
-        expected = fresh(plain, plain.encode_text("the thing"), params)
-    for draft in (tiny.draft, tiny.recurrent):
-        with Engine.load(options(tiny.recurrent), options(draft)) as engine:
-            answer = fresh(engine, engine.encode_text("the thing"), params, 4)
-        assert answer.tokens == expected.tokens
-        assert answer.stats.drafted > 0
-    assert answer.stats.acceptance_rate == 1
-
-
-def test_a_recurrent_model_drafts(tiny: TinyFiles, engine: Engine) -> None:
-    with Engine.load(options(tiny.target), options(tiny.recurrent)) as loaded:
-        prompt = loaded.encode_text("the thing")
-        answer = fresh(loaded, prompt, length=4)
-    assert answer.tokens == fresh(engine, prompt).tokens and answer.stats.drafted > 0
 
 
 def test_where_no_way_works_all_is_read_again(
@@ -750,26 +665,6 @@ def test_a_chat_never_has_two_bos(tmp_path: Path, add_bos: bool, template: str) 
 
 
 # -- files that cannot be loaded -----------------------------------------------------------
-
-
-def test_bad_files_are_refused_in_one_sentence(tiny: TinyFiles, tmp_path: Path) -> None:
-    whole = tiny.target.read_bytes()
-    text = tmp_path / "text.gguf"
-    text.write_text("not a model\n" * 50)
-    cases: list[tuple[Path, type[LocalspecError], str]] = [
-        (tmp_path / "missing.gguf", FileProblem, "There is no file"),
-        (tmp_path, FileProblem, "is a directory"),
-        (text, NotAGGUF, "text file"),
-    ]
-    for i, size in enumerate((0, 3, 20, 900, 5000, len(whole) // 2, len(whole) - 1)):
-        path = tmp_path / f"cut{i}.gguf"
-        path.write_bytes(whole[:size])
-        cases.append((path, NotAGGUF, "cut short" if size else "empty"))
-    for path, kind, words in cases:
-        for pair in ((path,), (path, tiny.draft), (tiny.target, path)):
-            with pytest.raises(kind, match=words) as caught:
-                Engine.load(*map(options, pair))
-            assert str(path.name) in caught.value.message and caught.value.hint
 
 
 def test_a_pair_that_does_not_fit_is_refused_before_loading(

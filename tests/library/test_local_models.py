@@ -19,7 +19,7 @@ from tests.support.model_folders import (  # noqa: F401  fixtures
     animals,
     found,
     names,
-    nothing_of_this_machine,
+    on_linux,
     ours,
     put_parts,
     some_model,

@@ -15,7 +15,7 @@ from tests.support.model_folders import (
     MODEL,
     found,
     names,
-    nothing_of_this_machine,
+    on_linux,
     ours,
     some_model,
 )
@@ -112,7 +112,7 @@ def test_what_may_not_be_read_is_named(
     ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service folder of Ollama, say; the tests may run as a user who may read everything."""
-    closed = tmp_path / "service" / "manifests"
+    closed = tmp_path / "home" / "service" / "manifests"
     scandir = os.scandir
     zoo.put(ours / "a.gguf", MODEL)
 

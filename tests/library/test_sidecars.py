@@ -15,7 +15,7 @@ from localspec.metadata.filenames import heads_kind, model_name
 from localspec.metadata.header import read_header
 from tests.support import zoo
 from tests.support.head_files import dflash_bytes, header_of, mtp_bytes, target_bytes
-from tests.support.model_folders import nothing_of_this_machine, ours, some_model
+from tests.support.model_folders import on_linux, ours, some_model
 
 # --- names ---
 

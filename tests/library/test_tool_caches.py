@@ -16,7 +16,7 @@ from tests.support.model_folders import (
     OLLAMA,
     found,
     names,
-    nothing_of_this_machine,
+    on_linux,
     ours,
     some_model,
 )
@@ -293,7 +293,7 @@ def test_ollama_is_where_its_variable_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ollama: Path
 ) -> None:
     zoo.put_in_ollama(ollama, f"{OLLAMA}/home/latest", some_model(20))
-    zoo.put_in_ollama(tmp_path / "service", f"{OLLAMA}/service/latest", some_model(21))
+    zoo.put_in_ollama(tmp_path / "home" / "service", f"{OLLAMA}/service/latest", some_model(21))
     zoo.put_in_ollama(tmp_path / "set", f"{OLLAMA}/set/latest", some_model(22))
     assert found("ollama") == ["home:latest", "service:latest"]
     monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "set"))

@@ -18,8 +18,7 @@ from localspec.self_draft.make import LAYERS_KEY, make_draft
 from localspec.self_draft.recipe import KEEP, Recipe
 from localspec.self_draft.selection import Selection, SelfDraftOptions, selected
 from localspec.self_draft.trial import Trial, Trials
-from tests.support.command import interrupt_decode
-from tests.support.real_pair import options
+from tests.support.real_pair import interrupt, options
 from tests.support.tiny_models import write_tiny_model
 
 pytestmark = pytest.mark.llama
@@ -205,7 +204,7 @@ def test_ctrl_c_in_the_verdict_keeps_the_draft(
     silent_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def judge(*arguments: object, **more: object) -> object:
-        interrupt_decode(monkeypatch, 30)
+        interrupt(monkeypatch, 30)
         return verdict.judge(*arguments, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(selection, "judge", judge)

@@ -9,15 +9,6 @@ from localspec.bench.plan import BenchPlan, Variant
 from localspec.bench.run import run_bench
 from localspec.core.config import DraftTokens
 from localspec.core.sampling_params import SamplingParams
-from tests.support.toys import ToyEngine
-
-
-class BenchToy(ToyEngine):
-    """A toy engine whose target rounds by the width of its passes."""
-
-    def __init__(self, *, noise: Sequence[float] = (), **options: Any) -> None:
-        super().__init__(**options)
-        self.target.noise = noise
 
 
 def compare(engine: Any, prompts: Sequence[Sequence[int]], plan: BenchPlan) -> Comparison:

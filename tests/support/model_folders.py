@@ -1,6 +1,6 @@
-"""Folders of models for the tests of the library, without any of this machine's own.
+"""Folders of models for the tests of the library.
 
-Who imports `nothing_of_this_machine` gets it in every test.
+Who imports `on_linux` gets it in every test.
 """
 
 import sys
@@ -8,17 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from localspec.library import tool_caches
 from localspec.library.local_models import Inventory, LocalModel, find_models
 from localspec.library.scan import Source
 from localspec.metadata.header import ModelHeader, read_header
 from tests.support import zoo
 from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
 
-VARIABLES = (
-    "HF_HOME HF_HUB_CACHE HUGGINGFACE_HUB_CACHE XDG_CACHE_HOME XDG_CONFIG_HOME XDG_DATA_HOME "
-    "LLAMA_CACHE LMSTUDIO_HOME OLLAMA_MODELS JAN_DATA_FOLDER"
-).split()
 MODEL = gguf_bytes(model_keys(words(20)), model_tensors())
 OLLAMA = "registry.ollama.ai/library"
 
@@ -36,10 +31,8 @@ def in_zoo(animals: zoo.Zoo, monkeypatch: pytest.MonkeyPatch) -> zoo.Zoo:
 
 
 @pytest.fixture(autouse=True)
-def nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(tool_caches, "OLLAMA_SERVICE", tmp_path / "service")
+def on_linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where other tools keep their models; the fixture `home` hides those of this machine."""
     monkeypatch.setattr(sys, "platform", "linux")
 
 

@@ -6,6 +6,7 @@ Shared fixtures and helpers. Everything runs on one thread unless a test is abou
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,6 +132,36 @@ def _noting(function: Callable[..., object], note: Callable[[int], None]) -> Cal
         return function(context, *arguments)
 
     return noting
+
+
+class Interrupting:
+    """A function of llama.cpp that Ctrl-C cuts off at one call, before or after its work."""
+
+    def __init__(self, function: Callable[..., Any], call: int, after: bool) -> None:
+        self._function = function
+        self._remaining = call
+        self._after = after
+
+    @property
+    def fired(self) -> bool:
+        return self._remaining <= 0
+
+    def __call__(self, *arguments: object) -> Any:
+        self._remaining -= 1
+        result = self._function(*arguments) if self._remaining or self._after else None
+        if self._remaining == 0:
+            raise KeyboardInterrupt
+        return result
+
+
+def interrupt(
+    patch: pytest.MonkeyPatch, call: int, name: str = "llama_decode", *, after: bool = False
+) -> Interrupting:
+    """Press Ctrl-C in the nth call of a function of llama.cpp from now on."""
+    library = llama_library.library()
+    cut = Interrupting(getattr(library, name), call, after)
+    patch.setattr(library, name, cut)
+    return cut
 
 
 def random_ids(count: int, seed: int = 0) -> list[int]:

@@ -355,6 +355,7 @@ class ToyEngine:
     """Bytes as tokens and one stop token: an Engine for `generate`, perhaps with a draft.
 
     It writes mostly the bytes of ``common``; the accents among them make broken characters too.
+    With ``noise`` its target rounds by the width of its passes.
     """
 
     stop, stop_text = STOP_TOKEN, b"<stop>"
@@ -370,6 +371,7 @@ class ToyEngine:
         seed: int = 0,
         common: bytes = COMMON,
         clock: FakeClock | None = None,
+        noise: Sequence[float] = (),
     ) -> None:
         def model(quirk: float, n_ctx: int, seconds: float) -> ToyModel:
             return ToyModel(
@@ -381,6 +383,7 @@ class ToyEngine:
         self.prompt_lookup = PromptLookup()
         self.conversations = Conversations()
         self.target = model(0.0, n_ctx, 10.0)
+        self.target.noise = noise
         self.draft = None if quirk is None else model(quirk, draft_n_ctx or n_ctx, 1.0)
 
     def answering(self) -> AbstractContextManager[None]:

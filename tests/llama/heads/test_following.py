@@ -22,7 +22,7 @@ from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.loop import Controller, generate_rounds, prefill
 from localspec.speculative.sampling.sampler import Sampler
 from tests.support.heads import PAIRS, HeadPair, head_pair
-from tests.support.real_pair import random_ids, unfinished_passes
+from tests.support.real_pair import interrupt, random_ids, unfinished_passes
 from tests.support.today import HalfRight
 
 pytestmark = pytest.mark.llama
@@ -228,24 +228,6 @@ def test_a_head_opened_late_begins_behind_what_was_read(architecture: Files) -> 
             assert late.tokens == context
 
 
-class Interrupting:
-    """A function of llama.cpp that is cut off by Ctrl-C at one call, before or after its work."""
-
-    def __init__(self, function: Callable[..., Any], call: int, after: bool) -> None:
-        self._function = function
-        self._remaining = call
-        self._after = after
-
-    def __call__(self, *arguments: object) -> Any:
-        self._remaining -= 1
-        if self._remaining == 0 and not self._after:
-            raise KeyboardInterrupt
-        result = self._function(*arguments)
-        if self._remaining == 0:
-            raise KeyboardInterrupt
-        return result
-
-
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("function", ["llama_process", "llama_memory_seq_rm", "llama_decode"])
 def test_after_ctrl_c_a_head_continues_rightly(
@@ -265,10 +247,9 @@ def test_after_ctrl_c_a_head_continues_rightly(
     pair.restart()
     pair.target.decode(context[:70], 0)
     expected = rounds()
-    library = llama_library.library()
     for call in range(1, 5):
         with monkeypatch.context() as patch:
-            patch.setattr(library, function, Interrupting(getattr(library, function), call, after))
+            interrupt(patch, call, function, after=after)
             try:
                 rounds()
             except KeyboardInterrupt:
