@@ -1,10 +1,8 @@
-# ruff: noqa: F401, F811  (fixtures are imported)
 """The command export as a user meets it: what stdout holds, what is refused, what is written."""
 
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,10 +15,9 @@ from localspec.metadata.trimmed import vocabulary_digest
 from tests.export.test_facts import learn
 from tests.support.command import Command
 from tests.support.exports import arguments, model, option
-from tests.support.fake_hub import FakeHub, hub
+from tests.support.fake_hub import FakeHub
 from tests.support.head_files import header_of, target_bytes
-from tests.support.hub_pair import PAIR, Pair, commands_are_built_once, pair, stocked, told
-from tests.support.real_pair import TinyFiles
+from tests.support.hub_pair import PAIR, Pair, told
 from tests.support.trimmed_files import trimmed_keys, write_trimmed
 
 

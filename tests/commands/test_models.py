@@ -1,10 +1,8 @@
-# ruff: noqa: F401, F811  (fixtures are imported)
 """The commands about models as a user meets them: find, judge, fetch and verify."""
 
 import json
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,25 +13,10 @@ from localspec.hub import client as hub_client
 from localspec.hub.remote_header import FIRST_BYTES
 from localspec.library import acquire, user_pairs
 from tests.support import zoo
-from tests.support.command import Command, Done
-from tests.support.fake_hub import GOOD_TOKEN, FakeHub, drop, flip, hub
+from tests.support.command import Command
+from tests.support.fake_hub import GOOD_TOKEN, FakeHub, drop
 from tests.support.gguf_files import gguf_bytes, model_tensors
-from tests.support.hub_pair import (
-    DRAFTED,
-    FLAGS,
-    NOBODY,
-    PAIR,
-    Pair,
-    Reads,
-    commands_are_built_once,
-    fetched,
-    lonely,
-    pair,
-    reads,
-    states,
-    stocked,
-    told,
-)
+from tests.support.hub_pair import DRAFTED, FLAGS, PAIR, Pair, Reads, states, told
 from tests.support.streams import Streams
 from tests.support.terminal import Terminal, Window
 
@@ -243,57 +226,6 @@ def test_a_pair_survives_dropped_connections(
     assert "licence mit." in done.err and "licence apache-2.0." in done.err
     starts = [r.range for r in stocked.asked("/big-GGUF/resolve/") if r.range != "bytes=0-65535"]
     assert starts[1].startswith("bytes=70000-")  # type: ignore[union-attr]
-    stocked.stop()
-    everything_works(localspec, pair, [Path(line) for line in done.out.splitlines()])
-
-
-KILLS = """
-import os, signal, sys
-import httpx2, rich.progress  # once for all
-from huggingface_hub import HfApi, hf_hub_url, try_to_load_from_cache
-from localspec import cli, download
-from localspec.display import models as lists
-from localspec.library import acquire
-from localspec.hub import client as hub
-
-real = hub.stream_resuming
-
-def deadly(*arguments):
-    left = 25_000
-    for piece in real(*arguments):
-        yield piece[:left]
-        left -= len(piece)
-        if left <= 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-hub.stream_resuming = deadly  # for downloads; headers are read as ever
-sys.argv = ["localspec", "download", *sys.argv[1:]]
-for _ in range(10):
-    child = os.fork()
-    if child == 0:
-        cli.main()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-"""
-
-
-@pytest.mark.llama
-def test_a_pair_survives_ten_kills(stocked: FakeHub, localspec: Command, pair: Pair) -> None:
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLS, *PAIR],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-    )
-    assert killed.returncode == 0, killed.stderr
-    assert killed.stdout == ""
-    files = [path for path in paths.models_folder().rglob("*.gguf")]
-    for path in files:  # right or absent, never wrong
-        assert path.read_bytes() in (pair.target.read_bytes(), pair.draft.read_bytes())
-    assert len(files) < 2
-    done = localspec("download", *PAIR)
-    assert done.code == 0 and "Resuming " in done.err
-    starts = {int(str(r.range)[6:].split("-")[0]) for r in stocked.asked("resolve") if r.range}
-    assert {25_000, 50_000, 75_000, 100_000} <= starts
     stocked.stop()
     everything_works(localspec, pair, [Path(line) for line in done.out.splitlines()])
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F401, F811  (fixtures are imported)
 """The commands about pairs: kept under a name, shown, used wherever models are named, forgotten."""
 
 import hashlib
@@ -14,21 +13,8 @@ from localspec.library import user_pairs
 from localspec.library.catalog import load_catalog
 from tests.support import zoo
 from tests.support.command import Command
-from tests.support.fake_hub import FakeHub, hub
-from tests.support.hub_pair import (
-    DRAFTED,
-    FLAGS,
-    PAIR,
-    Pair,
-    Reads,
-    commands_are_built_once,
-    fetched,
-    pair,
-    reads,
-    states,
-    stocked,
-    told,
-)
+from tests.support.fake_hub import FakeHub
+from tests.support.hub_pair import DRAFTED, FLAGS, PAIR, Pair, Reads, states, told
 
 # --- pairs of one's own --------------------------------------------------------------------
 

@@ -129,7 +129,6 @@ def test_a_spelled_out_end_stops_an_answer_in_chatml(
 # -- flags of the template -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["run", "chat"])
 @pytest.mark.parametrize(
     ("template", "flags", "prompt", "note"),
     [
@@ -163,16 +162,13 @@ def test_a_spelled_out_end_stops_an_answer_in_chatml(
 def test_what_the_template_is_told(
     localspec: Command,
     model: Model,
-    command: str,
     template: str,
     flags: list[str],
     prompt: str,
     note: str,
 ) -> None:
     with reciting("Yes.") as prompts:
-        given = (command, "-m", model(template), *FLAGS, *flags)
-        asked = ("Ask",) if command == "run" else ()
-        done = localspec(*given, *asked, stdin=None if asked else "Ask\n")
+        done = localspec("run", "-m", model(template), *FLAGS, *flags, "Ask")
     assert done.code == 0 and prompt in prompts[0]
     notes = done.err[: done.err.index("tokens · ")]
     assert note in " ".join(notes.split())

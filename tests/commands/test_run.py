@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -124,15 +123,11 @@ def test_the_end_of_the_context_is_told(run: Command) -> None:
 
 
 def test_the_models_own_sampling_is_told(localspec: Command, tmp_path: Path) -> None:
-    def recommend(writer: Any) -> None:
-        writer.add_float32("general.sampling.temp", 0.25)
-        writer.add_float32("general.sampling.xtc_probability", 0.5)
-        writer.add_float32("general.sampling.top_p", 7)
-        writer.add_uint32("general.sampling.mirostat", 2)
-        writer.add_string("general.sampling.sequence", "top_k\x1b[2J")
-
     plain = write_tiny_model(tmp_path / "plain.gguf", seed=1)
-    copy = copy_with(plain, tmp_path / "with advice.gguf", recommend)
+    advice = {"temp": 0.25, "xtc_probability": 0.5, "top_p": 7.0, "mirostat": 2}
+    keys: dict[str, object] = {"general.sampling.sequence": "top_k\x1b[2J"}
+    keys |= {f"general.sampling.{name}": value for name, value in advice.items()}
+    copy = copy_with(plain, tmp_path / "with advice.gguf", keys)
     flags = ("-t", "1", "-n", "2", "--json", HELLO)
     done = localspec("run", "-m", copy, *flags)
     told = " ".join(done.err.split())

@@ -1,4 +1,3 @@
-# ruff: noqa: F401, F811  (fixtures are imported)
 """Heads that draft as a user meets them: judged, shown, listed, offered, fetched, kept."""
 
 import json
@@ -11,7 +10,7 @@ from localspec.core import paths
 from localspec.library import catalog
 from tests.support import zoo
 from tests.support.command import Command
-from tests.support.fake_hub import FakeHub, hub
+from tests.support.fake_hub import FakeHub
 from tests.support.head_files import (
     assistant_bytes,
     dflash_bytes,
@@ -19,7 +18,7 @@ from tests.support.head_files import (
     mtp_bytes,
     target_bytes,
 )
-from tests.support.hub_pair import commands_are_built_once, told
+from tests.support.hub_pair import told
 
 
 @pytest.fixture

@@ -1,4 +1,3 @@
-# ruff: noqa: F401, F811  (fixtures are imported)
 """Listing: tables that fit a terminal and that a pipe can cut."""
 
 import io
@@ -18,12 +17,9 @@ from localspec.display import models as lists
 from localspec.hub.provenance import Verification
 from localspec.library import user_pairs
 from localspec.library.catalog import load_catalog
-from localspec.library.local_models import Inventory, LocalModel, find_models
-from localspec.library.pairs import PairRow, pair_row, pair_rows
-from localspec.library.suggest import Refusal, Suggestion, Suggestions, drafts_for
-from localspec.metadata.header import ModelHeader, read_header
+from localspec.library.local_models import Inventory, find_models
+from localspec.library.pairs import pair_row, pair_rows
 from tests.support import zoo
-from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
 from tests.support.streams import Streams
 from tests.support.terminal import Window
 

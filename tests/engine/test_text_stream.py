@@ -75,21 +75,6 @@ def test_only_what_may_begin_a_stop_string_is_held_back(data: bytes, stop: list[
             assert held == "" or any(s.startswith(held) for s in stop)
 
 
-def test_nothing_comes_after_a_stop_string() -> None:
-    reader = TextStream(["END"])
-    assert push(reader, b"one E") == "one "
-    assert push(reader, b"ND two") == ""
-    assert reader.stopped
-    assert push(reader, b"three", final=True) == ""
-
-
-def test_a_half_said_stop_string_is_released_at_the_end() -> None:
-    reader = TextStream(["END"])
-    assert push(reader, b"the EN") == "the "
-    assert push(reader, b"", final=True) == "EN"
-    assert not reader.stopped
-
-
 @pytest.mark.parametrize(
     ("stop", "data", "text"),
     [
@@ -104,15 +89,6 @@ def test_a_half_said_stop_string_is_released_at_the_end() -> None:
 def test_stop_strings(stop: list[str], data: bytes, text: str) -> None:
     assert stream([bytes([byte]) for byte in data], stop)[0] == text
     assert stream([data], stop)[0] == text
-
-
-def test_a_broken_character_becomes_a_replacement() -> None:
-    assert stream(["\u20ac".encode()[:2]], []) == ("\ufffd", False)
-
-
-def test_a_character_waits_for_its_last_byte() -> None:
-    reader = TextStream()
-    assert [push(reader, bytes([byte])) for byte in "\u20ac".encode()] == ["", "", "\u20ac"]
 
 
 def test_stop_strings_count_in_the_answer_and_not_in_the_thoughts() -> None:

@@ -1,4 +1,3 @@
-# ruff: noqa: F401, F811  (fixtures are imported)
 """Commands of llama.cpp's programs, ik_llama.cpp, vLLM and SGLang, and what really takes them."""
 
 import json
@@ -15,13 +14,12 @@ import pytest
 from localspec.core import paths
 from localspec.core.config import ALL_LAYERS
 from localspec.core.errors import IncompatiblePair, UsageError
-from localspec.core.sampling_params import sampling_fields
 from localspec.export.engines import export_pair
 from localspec.export.facts import Cluster, DraftLength, PairFacts
 from localspec.export.names import DIALECTS
 from localspec.library.pair_schema import SETTINGS
 from localspec.metadata.header import read_header
-from tests.support.exports import Facts, arguments, facts, facts_of, model, option, program
+from tests.support.exports import Facts, arguments, facts_of, model, option, program
 from tests.support.head_files import header_of, target_bytes
 
 ARG_CPP = Path(__file__).parents[1] / "data" / "llama_cpp_flags.txt"

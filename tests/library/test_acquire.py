@@ -1,4 +1,3 @@
-# ruff: noqa: F401, F811  (`hub` is a fixture)
 """Acquiring models: what is judged, told and asked before a download, and when none is needed."""
 
 import hashlib
@@ -11,12 +10,8 @@ import pytest
 from localspec import download
 from localspec.core import paths
 from localspec.core.errors import (
-    DownloadProblem,
     FileProblem,
-    HubProblem,
     IncompatiblePair,
-    LocalspecError,
-    NotAGGUF,
     UsageError,
 )
 from localspec.core.formatting import size
@@ -31,9 +26,8 @@ from localspec.library.acquire import (
     judge,
 )
 from localspec.library.resolve import MTP, Resolver
-from localspec.metadata.header import read_header
 from tests.support import zoo
-from tests.support.fake_hub import FakeHub, hub
+from tests.support.fake_hub import FakeHub
 from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
 from tests.support.head_files import dflash_bytes, mtp_bytes, target_bytes
 

@@ -1,4 +1,3 @@
-# ruff: noqa: F401, F811  (fixtures are imported)
 """The inventory: every model once, whole, under its tool's name, with the facts that are known."""
 
 import hashlib
@@ -13,17 +12,7 @@ from localspec.library.local_models import LocalModel, find_models, model_of, pa
 from localspec.library.scan import SOURCES, Source
 from localspec.metadata.header import read_header
 from tests.support import zoo
-from tests.support.model_folders import (  # noqa: F401  fixtures
-    MODEL,
-    OLLAMA,
-    animals,
-    found,
-    names,
-    on_linux,
-    ours,
-    put_parts,
-    some_model,
-)
+from tests.support.model_folders import MODEL, OLLAMA, found, names, put_parts, some_model
 
 # The zoo
 
@@ -85,16 +74,6 @@ def test_the_repository_is_known_by_a_folder_or_a_record(in_zoo: zoo.Zoo) -> Non
     assert repos["Mistral-7B-Instruct-v0.3-Q4_K_M.gguf"] == (
         "bartowski/Mistral-7B-Instruct-v0.3-GGUF"
     )
-
-
-def test_the_script_prints_an_environment_that_hides_the_rest(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert zoo.main([str(tmp_path / "new")]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert f"export LOCALSPEC_MODELS={tmp_path / 'new' / 'models'}" in lines
-    assert zoo.main([str(tmp_path / "new")]) == 1  # never into a folder that holds something
-    assert zoo.main([]) == 2
 
 
 # Which sources

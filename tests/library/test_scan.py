@@ -1,4 +1,3 @@
-# ruff: noqa: F401, F811  (fixtures are imported)
 """The scan: no folder is too odd, too deep or too full for it, and what it leaves out is said."""
 
 import os
@@ -11,14 +10,7 @@ import pytest
 from localspec.library import scan, tool_caches
 from localspec.library.local_models import LocalModel, find_models
 from tests.support import zoo
-from tests.support.model_folders import (
-    MODEL,
-    found,
-    names,
-    on_linux,
-    ours,
-    some_model,
-)
+from tests.support.model_folders import MODEL, found, names, some_model
 
 # Which files
 

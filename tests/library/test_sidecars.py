@@ -1,4 +1,3 @@
-# ruff: noqa: F401, F811  (fixtures are imported)
 """Sidecars that draft: which model they stand with, and which of them a target takes."""
 
 from pathlib import Path
@@ -15,7 +14,7 @@ from localspec.metadata.filenames import heads_kind, model_name
 from localspec.metadata.header import read_header
 from tests.support import zoo
 from tests.support.head_files import dflash_bytes, header_of, mtp_bytes, target_bytes
-from tests.support.model_folders import on_linux, ours, some_model
+from tests.support.model_folders import some_model
 
 # --- names ---
 

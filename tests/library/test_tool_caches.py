@@ -1,4 +1,3 @@
-# ruff: noqa: F401, F811  (fixtures are imported)
 """Tool caches: where each tool keeps its models, what it calls them; nothing misleads us."""
 
 import json
@@ -11,15 +10,7 @@ from hypothesis import strategies as st
 
 from localspec.library.local_models import find_models
 from tests.support import zoo
-from tests.support.model_folders import (
-    MODEL,
-    OLLAMA,
-    found,
-    names,
-    on_linux,
-    ours,
-    some_model,
-)
+from tests.support.model_folders import MODEL, OLLAMA, found, names, some_model
 
 # Records of downloads
 

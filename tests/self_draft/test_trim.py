@@ -138,9 +138,7 @@ def test_what_has_no_trimmable_vocabulary(
     copied = copy_with(
         draft.path,
         tmp_path / "layers.gguf",
-        lambda writer: writer.add_tensor(
-            "per_layer_token_embd.weight", np.zeros((N_VOCAB, 32), np.float32)
-        ),
+        tensors={"per_layer_token_embd.weight": np.zeros((N_VOCAB, 32), np.float32)},
     )
     cases = [
         (once, target, "draft with a trimmed vocabulary"),

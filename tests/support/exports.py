@@ -1,7 +1,7 @@
 """Facts of pairs for the exporters, of headers on this disk, and what a script would run."""
 
-import os
 import shlex
+import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -114,7 +114,4 @@ def option(words: Sequence[str], name: str) -> str:
 
 def program(name: str) -> str:
     """The path of a program, or the test is skipped with a note."""
-    for folder in os.environ.get("PATH", "").split(os.pathsep):
-        if os.access(Path(folder) / name, os.X_OK):
-            return str(Path(folder) / name)
-    pytest.skip(f"no {name} on the PATH")
+    return shutil.which(name) or pytest.skip(f"no {name} on the PATH")

@@ -1,7 +1,7 @@
 """Small GGUF files for tests, written byte by byte so that any part of them can be wrong.
 
-`write_gguf` packs with struct and checks nothing. `write_with_gguf` writes the same keys with the
-gguf library, as an oracle.
+`write_gguf` packs with struct and checks nothing. `write_with_gguf` writes models by the gguf
+library; it is the oracle of the other one, too.
 """
 
 import math
@@ -47,7 +47,7 @@ def packed_string(text: str | bytes) -> bytes:
 
 
 def typed(value: object) -> Typed:
-    """The type a converter would choose: str, bool, u32, f32, or an array of str, i32 or f32."""
+    """The type a converter would choose: str, bool, u32, f32, or an array, of i32 also."""
     if isinstance(value, Typed):
         return value
     if isinstance(value, str | bytes):
@@ -59,9 +59,8 @@ def typed(value: object) -> Typed:
     if isinstance(value, float):
         return Typed(F32, value)
     assert isinstance(value, list | tuple)
-    if value and isinstance(value[0], str | bytes):
-        return Typed(ARRAY, value, STRING)
-    return Typed(ARRAY, value, F32 if value and isinstance(value[0], float) else I32)
+    each = {str: STRING, bytes: STRING, bool: BOOL, float: F32}
+    return Typed(ARRAY, value, each.get(type(value[0]), I32) if value else I32)
 
 
 def packed_value(value: object) -> bytes:

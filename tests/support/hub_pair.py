@@ -1,7 +1,4 @@
-"""A pair of tiny models, on this disk and on a fake Hub, for the tests of commands.
-
-Who imports `commands_are_built_once` gets it in every test.
-"""
+"""A pair of tiny models, on this disk and on a fake Hub, for the tests of commands."""
 
 import functools
 from collections import Counter

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.support.gguf_files import write_with_gguf
+
 RANK = 4
 QUERY = "blk.0.attn_q.weight"
 
@@ -23,21 +25,18 @@ def write_lora(
     seed: int = 0,
 ) -> Path:
     """An adapter for weights of ``shape`` (rows, columns); 0 strength changes nothing."""
-    from gguf import GGUFWriter
-
     rng = np.random.default_rng(seed)
-    writer = GGUFWriter(path, architecture)
-    writer.add_type(kind)
-    writer.add_string("adapter.type", adapter)
-    writer.add_float32("adapter.lora.alpha", float(rank))
+    keys = {
+        "general.architecture": architecture,
+        "general.type": kind,
+        "adapter.type": adapter,
+        "adapter.lora.alpha": float(rank),
+    }
     rows, columns = shape
     sizes = {"lora_a": (rank, columns), "lora_b": (rows, rank)}
-    for name in names:
-        for side in sides:
-            values = strength * rng.standard_normal(sizes[side])
-            writer.add_tensor(f"{name}.{side}", values.astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    tensors = {
+        f"{name}.{side}": (strength * rng.standard_normal(sizes[side])).astype(np.float32)
+        for name in names
+        for side in sides
+    }
+    return write_with_gguf(path, keys, tensors)

@@ -1,7 +1,4 @@
-"""Folders of models for the tests of the library.
-
-Who imports `on_linux` gets it in every test.
-"""
+"""Folders of models for the tests of the library."""
 
 import sys
 from pathlib import Path

@@ -4,11 +4,14 @@ They know nothing, but they tokenize any text and their greedy text wanders, so 
 a real pair wherever the engine itself is under test. Shared by the tests; never shipped.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+
+from tests.support.gguf_files import vocab_keys, write_with_gguf
 
 HEAD_DIMENSION = 64
 MERGES = (
@@ -65,68 +68,63 @@ def write_tiny_model(
     see only that many tokens back: architecture Cohere2. ``control_tokens`` come in front of the
     usual three. `pre` names the rule that cuts text into words before they are merged.
     """
-    from gguf import GGUFWriter
-
     tokens = vocabulary((*extra_tokens, *control_tokens))
-    writer = GGUFWriter(path, "cohere2" if window else "llama")
+    architecture = "cohere2" if window else "llama"
+    sizes: dict[str, object] = {
+        "vocab_size": len(tokens),
+        "context_length": context_length,
+        "embedding_length": embedding,
+        "block_count": layers,
+        "feed_forward_length": feed_forward,
+        "attention.head_count": heads,
+        "attention.head_count_kv": heads,
+        "attention.key_length": HEAD_DIMENSION,
+        "attention.value_length": HEAD_DIMENSION,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "rope.dimension_count": HEAD_DIMENSION,
+        "rope.freq_base": 10_000.0,
+    }
     if window:
-        writer.add_sliding_window(window)
-        writer.add_logit_scale(1.0)
-        writer.add_layer_norm_eps(1e-5)
-    writer.add_name(name)
-    writer.add_vocab_size(len(tokens))
-    writer.add_context_length(context_length)
-    writer.add_embedding_length(embedding)
-    writer.add_block_count(layers)
-    writer.add_feed_forward_length(feed_forward)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(heads)
-    writer.add_key_length(HEAD_DIMENSION)
-    writer.add_value_length(HEAD_DIMENSION)
-    writer.add_rope_dimension_count(HEAD_DIMENSION)
-    writer.add_rope_freq_base(10_000.0)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_file_type(1 if matrix_type is np.float16 else 0)
-    _add_tokenizer(writer, tokens, add_bos, chat_template, pre, len(control_tokens))
+        sizes |= {"attention.sliding_window": window, "attention.layer_norm_epsilon": 1e-5}
+        sizes["logit_scale"] = 1.0
     shapes = _shapes(len(tokens), embedding, heads, feed_forward, layers)
     if window:
         shapes = {name: shape for name, shape in shapes.items() if "ffn_norm" not in name}
+    tensors: dict[str, np.ndarray] = {}
     twin = _weights(shapes, noise_seed + 1_000_003)
     for (tensor, weights), (_, other) in zip(_weights(shapes, seed), twin, strict=True):
-        if weights.ndim == 2:
-            weights = (weights + noise * other).astype(matrix_type)
-        writer.add_tensor(tensor, weights)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+        matrix = weights.ndim == 2
+        tensors[tensor] = (weights + noise * other).astype(matrix_type) if matrix else weights
+    keys = {
+        "general.architecture": architecture,
+        "general.name": name,
+        "general.file_type": 1 if matrix_type is np.float16 else 0,
+        **{f"{architecture}.{key}": value for key, value in sizes.items()},
+        **tokenizer_keys(tokens, add_bos, chat_template, pre, len(control_tokens)),
+    }
+    return write_with_gguf(path, keys, tensors)
 
 
-def _add_tokenizer(
-    writer: Any,
+def tokenizer_keys(
     tokens: list[str],
-    add_bos: bool,
-    chat_template: str | None,
+    add_bos: bool = True,
+    chat_template: str | None = CHATML,
     pre: str = "gpt-2",
     more_control: int = 0,
-) -> None:
-    from gguf import TokenType
-
+) -> dict[str, object]:
+    """Of a vocabulary whose last tokens are `CONTROL_TOKENS`, behind ``more_control`` others."""
     control = more_control + len(CONTROL_TOKENS)
     first = len(tokens) - len(CONTROL_TOKENS)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
-    writer.add_token_list(tokens)
-    writer.add_token_types(
-        [TokenType.NORMAL] * (len(tokens) - control) + [TokenType.CONTROL] * control
+    keys = vocab_keys(
+        tokens,
+        pre=pre,
+        types=[1] * (len(tokens) - control) + [3] * control,
+        merges=MERGES,
+        bos=first,
+        eos=first + 2,
+        add_bos=add_bos,
     )
-    writer.add_token_merges(list(MERGES))
-    writer.add_bos_token_id(first)
-    writer.add_eos_token_id(first + 2)
-    writer.add_add_bos_token(add_bos)
-    if chat_template is not None:
-        writer.add_chat_template(chat_template)
+    return keys | ({} if chat_template is None else {"tokenizer.chat_template": chat_template})
 
 
 def _shapes(
@@ -168,20 +166,21 @@ def _weights(
         yield name, values
 
 
-def copy_with(source: Path, copy: Path, add: Callable[[Any], None]) -> Path:
-    """A copy of a model file with the keys that ``add`` gives a GGUFWriter."""
-    from gguf import GGUFReader, GGUFWriter
+def read_all(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Keys and tensors of a model file, for one that is changed."""
+    from gguf import GGUFReader
 
-    reader, writer = GGUFReader(source), GGUFWriter(copy, "llama")
-    for key, field in reader.fields.items():
-        if not key.startswith("GGUF.") and key != "general.architecture":
-            kinds = (field.types[0], field.types[-1] if len(field.types) > 1 else None)
-            writer.add_key_value(key, field.contents(), *kinds)
-    add(writer)
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, tensor.data)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return copy
+    reader = GGUFReader(path)
+    keys = {key: each.contents() for key, each in reader.fields.items() if key[:5] != "GGUF."}
+    return keys, {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
+
+
+def copy_with(
+    source: Path,
+    copy: Path,
+    keys: Mapping[str, object] = MappingProxyType({}),
+    tensors: Mapping[str, np.ndarray] = MappingProxyType({}),
+) -> Path:
+    """A copy of a model file with more keys and tensors, or others."""
+    held_keys, held_tensors = read_all(source)
+    return write_with_gguf(copy, {**held_keys, **keys}, {**held_tensors, **tensors})

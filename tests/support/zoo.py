@@ -1,16 +1,14 @@
 """Twenty small GGUF models of many families, lying about as on a real disk: ours and other tools'.
 
-`python -m tests.support.zoo FOLDER` makes them and prints the variables under which localspec sees
-nothing else. The sizes are those of the real models divided by a million; the tokenizers agree and
-differ where the real ones do. Only the two of the repository `zoo/tiny-GGUF` can be run.
+`Zoo.environment` has the variables under which localspec sees nothing else. Sizes are those of the
+real models divided by a million; the tokenizers agree and differ where the real ones do. Only the
+two of the repository `zoo/tiny-GGUF` can be run.
 """
 
 import hashlib
 import json
 import os
-import shlex
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -399,20 +397,3 @@ def build_zoo(folder: Path) -> Zoo:
     fill_jan(environment["JAN_DATA_FOLDER"])
     fill_gpt4all(home)
     return Zoo(folder, {name: str(path) for name, path in environment.items()}, SHOWN, SHARED)
-
-
-def main(arguments: Sequence[str]) -> int:
-    if len(arguments) != 1:
-        print("usage: python -m tests.support.zoo FOLDER", file=sys.stderr)
-        return 2
-    folder = Path(arguments[0]).absolute()
-    if folder.exists() and any(folder.iterdir()):
-        print(f"{folder} is not empty.", file=sys.stderr)
-        return 1
-    for name, value in build_zoo(folder).environment.items():
-        print(f"export {name}={shlex.quote(value)}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

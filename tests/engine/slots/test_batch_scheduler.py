@@ -351,18 +351,6 @@ def test_a_window_that_moved_on_is_read_again() -> None:
     assert model.tokens == target.models[0].tokens == [1, 2, 3, 4, 9]
 
 
-def test_a_state_goes_from_slot_to_slot() -> None:
-    slots, _, target, _ = shared(2)
-    first, second = slots[0].target, slots[1].target
-    first.decode([1, 2, 3], 1)
-    state = first.state()
-    second.decode([9], 1)
-    assert second.restore([1, 2, 3], state)
-    assert second.tokens == target.models[1].tokens == [1, 2, 3]
-    assert not second.restore([1, 2], state)
-    assert second.tokens == target.models[1].tokens == [] and first.tokens == [1, 2, 3]
-
-
 def test_a_model_may_be_read_outside_an_answer() -> None:
     slots, passes, _, _ = shared(2)
     slots[0].target.decode([1], 1)

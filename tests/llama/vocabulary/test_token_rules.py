@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from gguf import GGUFValueType
 
 from localspec.core.errors import UsageError
 from localspec.core.sampling_params import SamplingParams
@@ -94,12 +92,9 @@ def test_a_bias_of_no_token_is_refused(engine: Engine) -> None:
 
 
 def test_what_the_file_suppresses_is_masked(tmp_path: Path) -> None:
-    def suppress(writer: Any) -> None:
-        kinds = GGUFValueType.ARRAY, GGUFValueType.INT32
-        writer.add_key_value("tokenizer.ggml.suppress_tokens", [5, 7], *kinds)
-
     plain = write_tiny_model(tmp_path / "plain.gguf", seed=1)
-    model = load_model(copy_with(plain, tmp_path / "suppressing.gguf", suppress))
+    keys = {"tokenizer.ggml.suppress_tokens": [5, 7]}
+    model = load_model(copy_with(plain, tmp_path / "suppressing.gguf", keys))
     assert model.suppressed() == [5, 7]
     assert token_rules(model, SamplingParams()).masked == (5, 7)
     model.close()

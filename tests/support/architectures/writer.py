@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.llama import llama_library
-from tests.support.tiny_models import CHATML, CONTROL_TOKENS, _add_tokenizer, vocabulary
+from tests.support.gguf_files import write_with_gguf
+from tests.support.tiny_models import CONTROL_TOKENS, tokenizer_keys, vocabulary
 
 # What llama.cpp can do without: its own scales of quantization, factors of long contexts, and
 # biases where no model in use has them.
@@ -65,23 +66,15 @@ def write_model(path: Path, model: Architecture, noise: float = 0.0) -> Path:
 
 
 def _write(path: Path, model: Architecture, tensors: Mapping[str, Array]) -> Path:
-    from gguf import GGUFValueType, GGUFWriter
-
-    writer, tokens = GGUFWriter(path, model.name), vocabulary()
-    writer.add_name(f"Tiny {model.name}")
-    writer.add_file_type(0)
-    _add_tokenizer(writer, tokens, True, CHATML)
-    for key, value in {"vocab_size": len(tokens), **model.keys}.items():
-        kind = GGUFValueType.UINT32 if type(value) is int else GGUFValueType.get_type(value)
-        name = key if key.startswith(("tokenizer.", "xielu.")) else f"{model.name}.{key}"
-        writer.add_key_value(name, value, kind)
-    for name, values in tensors.items():
-        writer.add_tensor(name, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    keys: dict[str, object] = {
+        "general.architecture": model.name,
+        "general.name": f"Tiny {model.name}",
+        "general.file_type": 0,
+        **tokenizer_keys(vocabulary()),
+    }
+    for key, value in {"vocab_size": len(vocabulary()), **model.keys}.items():
+        keys[key if key.startswith(("tokenizer.", "xielu.")) else f"{model.name}.{key}"] = value
+    return write_with_gguf(path, keys, tensors)
 
 
 def weights(name: str, shape: Shape, noise: float = 0.0) -> Array:
