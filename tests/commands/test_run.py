@@ -124,9 +124,9 @@ def test_the_end_of_the_context_is_told(run: Command) -> None:
 
 def test_the_models_own_sampling_is_told(localspec: Command, tmp_path: Path) -> None:
     plain = write_tiny_model(tmp_path / "plain.gguf", seed=1)
-    advice = {"temp": 0.25, "xtc_probability": 0.5, "top_p": 7.0, "mirostat": 2}
-    keys: dict[str, object] = {"general.sampling.sequence": "top_k\x1b[2J"}
-    keys |= {f"general.sampling.{name}": value for name, value in advice.items()}
+    advice: dict[str, object] = {"temp": 0.25, "xtc_probability": 0.5, "top_p": 7.0, "mirostat": 2}
+    advice["sequence"] = "top_k\x1b[2J"
+    keys = {f"general.sampling.{name}": value for name, value in advice.items()}
     copy = copy_with(plain, tmp_path / "with advice.gguf", keys)
     flags = ("-t", "1", "-n", "2", "--json", HELLO)
     done = localspec("run", "-m", copy, *flags)
