@@ -105,6 +105,7 @@ def test_a_stop_string_ends_what_comes_in_the_same_piece() -> None:
     reader = TextStream(["END"], Splitter(form))
     said = "<|channel|>final<|message|>one END<|end|><|channel|>analysis<|message|>two"
     assert reader.push(said.encode()) == [("one ", False)]
+    assert reader.push(b" and more") == []
 
 
 def test_a_character_of_a_mark_may_come_in_parts() -> None:
