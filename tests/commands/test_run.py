@@ -374,13 +374,13 @@ def test_what_looks_like_a_flag_may_be_a_value(run: Command) -> None:
 
 def test_what_was_given_is_in_the_document(run: Command) -> None:
     done = run(
-        *(HELLO, "--json", "-b", "256", "-ub", "128", "--rope-scale", "2", "--no-mmap"),
+        *("-fa", HELLO, "--json", "-b", "256", "-ub", "128", "--rope-scale", "2", "--no-mmap"),
         *("--override-kv", "llama.context_length=int:500", "-c", "0"),
     )
     target = json.loads(done.out)["settings"]["target"]
     expected = {
         "batch_size": 256, "ubatch_size": 128, "rope": {"rope_freq_scale": 0.5}, "mmap": False,
-        "override_kv": {"llama.context_length": 500}, "ctx_size": 500,
+        "override_kv": {"llama.context_length": 500}, "ctx_size": 500, "flash_attention": "on",
     }  # fmt: skip
     assert {name: target[name] for name in expected} == expected
 
