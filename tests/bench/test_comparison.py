@@ -18,7 +18,7 @@ from tests.support.answers import (
     made_comparison,
     side,
 )
-from tests.support.bench_toys import drafted
+from tests.support.toy.bench import drafted
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ from localspec.bench.plan import Variant
 from localspec.chat.answer import Answer
 from localspec.core.config import DraftTokens
 from tests.support.answers import VARIED, made_answer
-from tests.support.bench_toys import compare, drafted, plan, variant
-from tests.support.toys import ToyEngine, ToyModel, ToyTree
+from tests.support.toy.bench import compare, drafted, plan, variant
+from tests.support.toy.engine import ToyEngine
+from tests.support.toy.models import ToyModel, ToyTree
 
 
 def test_one_text_has_no_difference() -> None:

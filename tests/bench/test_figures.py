@@ -9,8 +9,8 @@ from localspec.chat.stats import PassStats, SourceStats
 from localspec.core.config import DraftTokens
 from localspec.speculative.limits import Guess
 from tests.support.answers import VARIED, compared, made_answer, side
-from tests.support.bench_toys import compare, drafted, plan
-from tests.support.toys import ToyEngine
+from tests.support.toy.bench import compare, drafted, plan
+from tests.support.toy.engine import ToyEngine
 
 
 def test_speedup_comes_from_sums() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from localspec.core.config import DraftTokens
-from tests.support.bench_toys import plan
+from tests.support.toy.bench import plan
 
 
 @pytest.mark.parametrize(

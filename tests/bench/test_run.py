@@ -20,9 +20,10 @@ from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.limits import Guess
 from localspec.speculative.prompt_lookup import PromptLookup
 from tests.support.answers import made_answer
-from tests.support.bench_toys import compare, plan, variant
 from tests.support.real_pair import GREEDY
-from tests.support.toys import FakeClock, ToyEngine
+from tests.support.toy.bench import compare, plan, variant
+from tests.support.toy.engine import ToyEngine
+from tests.support.toy.models import FakeClock
 
 
 def test_sides_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.architectures.specs import MODELS, SIDECARS
-from tests.support.architectures.writer import write_model
 from tests.support.command import Command, process
-from tests.support.lora_files import write_lora
+from tests.support.files.architectures.specs import MODELS, SIDECARS
+from tests.support.files.architectures.writer import write_model
+from tests.support.files.lora_files import write_lora
 
 pytestmark = pytest.mark.llama
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import HELLO, Command
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import TinyFiles, interrupt
-from tests.support.tiny_models import write_tiny_model
 
 pytestmark = pytest.mark.llama
 

@@ -16,7 +16,7 @@ from localspec.self_draft.make import make_draft
 from localspec.self_draft.recipe import Recipe
 from localspec.self_draft.verdict import DraftVerdict
 from tests.support.command import HELLO, Command
-from tests.support.self_drafts import LOSES, PAYS
+from tests.support.llama.self_drafts import LOSES, PAYS
 
 pytestmark = pytest.mark.llama
 

@@ -12,13 +12,13 @@ from localspec.core import paths
 from localspec.hub import client as hub_client
 from localspec.hub.remote_header import FIRST_BYTES
 from localspec.library import acquire, user_pairs
-from tests.support import zoo
 from tests.support.command import Command
 from tests.support.fake_hub import GOOD_TOKEN, FakeHub, drop
-from tests.support.gguf_files import gguf_bytes, model_tensors
-from tests.support.hub_pair import DRAFTED, FLAGS, PAIR, Pair, Reads, states, told
-from tests.support.streams import Streams
-from tests.support.terminal import Terminal, Window
+from tests.support.files.gguf_files import gguf_bytes, model_tensors
+from tests.support.library import zoo
+from tests.support.library.hub_pair import DRAFTED, FLAGS, PAIR, Pair, Reads, states, told
+from tests.support.programs.streams import Streams
+from tests.support.programs.terminal import Terminal, Window
 
 CLI = "from localspec.cli import main; main()"
 LLAMA_1B = "bartowski/Llama-3.2-1B-Instruct-GGUF/Llama-3.2-1B-Instruct-Q8_0.gguf"

@@ -11,10 +11,10 @@ from localspec.core import machine
 from localspec.hub.remote_header import FIRST_BYTES
 from localspec.library import user_pairs
 from localspec.library.catalog import load_catalog
-from tests.support import zoo
 from tests.support.command import Command
 from tests.support.fake_hub import FakeHub
-from tests.support.hub_pair import DRAFTED, FLAGS, PAIR, Pair, Reads, states, told
+from tests.support.library import zoo
+from tests.support.library.hub_pair import DRAFTED, FLAGS, PAIR, Pair, Reads, states, told
 
 # --- pairs of one's own --------------------------------------------------------------------
 

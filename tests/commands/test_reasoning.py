@@ -8,10 +8,10 @@ from threading import Thread
 
 import pytest
 
-from tests.support import templates
+from tests.support.chat import templates
+from tests.support.chat.reciting import reciting, write_reciter
 from tests.support.command import Command, Done
-from tests.support.reciting import reciting, write_reciter
-from tests.support.tiny_models import CHATML
+from tests.support.files.tiny_models import CHATML
 
 pytestmark = pytest.mark.llama
 

@@ -13,9 +13,9 @@ from localspec.commands import run as run_command
 from localspec.llama import llama_library
 from localspec.llama.rpc import servers
 from tests.support.command import HELLO, Command, endless
+from tests.support.files.tiny_models import copy_with, write_tiny_model
+from tests.support.llama.rpc_workers import free_port
 from tests.support.real_pair import TinyFiles, interrupt
-from tests.support.rpc_workers import free_port
-from tests.support.tiny_models import copy_with, write_tiny_model
 
 pytestmark = pytest.mark.llama
 

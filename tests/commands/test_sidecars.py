@@ -8,17 +8,17 @@ import pytest
 from localspec import download
 from localspec.core import paths
 from localspec.library import catalog
-from tests.support import zoo
 from tests.support.command import Command
 from tests.support.fake_hub import FakeHub
-from tests.support.head_files import (
+from tests.support.files.head_files import (
     assistant_bytes,
     dflash_bytes,
     eagle3_bytes,
     mtp_bytes,
     target_bytes,
 )
-from tests.support.hub_pair import told
+from tests.support.library import zoo
+from tests.support.library.hub_pair import told
 
 
 @pytest.fixture

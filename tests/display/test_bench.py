@@ -27,8 +27,8 @@ from tests.support.answers import (
     side,
     varied_comparison,
 )
+from tests.support.programs.streams import COLOUR, Streams
 from tests.support.real_pair import TinyFiles
-from tests.support.streams import COLOUR, Streams
 
 MIB = 2**20
 

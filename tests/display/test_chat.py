@@ -22,16 +22,16 @@ from localspec.core.errors import FileProblem
 from localspec.core.generate_options import GenerateOptions
 from localspec.core.sampling_params import SamplingParams
 from localspec.display import chat as screen
-from tests.support.chat_toys import Reciter
 from tests.support.real_pair import TinyFiles
+from tests.support.toy.chat import Reciter
 
 pytest.importorskip("pty")
-from tests.support.terminal import Terminal, Window  # noqa: E402  it needs one too
+from tests.support.programs.terminal import Terminal, Window  # noqa: E402  it needs one too
 
 # A chat with a Reciter: the pieces of its answers, seconds for each of them.
 RECITE = """
 import json, sys
-from tests.support.chat_toys import Reciter
+from tests.support.toy.chat import Reciter
 from localspec.display import console
 from localspec.chat.conversation import Chat
 from localspec.chat.input_loop import run

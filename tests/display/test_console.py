@@ -14,8 +14,8 @@ from localspec.engine.doctor import DoctorReport
 from localspec.metadata.header import read_header
 from localspec.pairing import check_pair
 from tests.support.answers import made_demo, made_stats
+from tests.support.programs.streams import COLOUR, Streams
 from tests.support.real_pair import TinyFiles
-from tests.support.streams import COLOUR, Streams
 
 # -- text ----------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("pty")
-from tests.support.terminal import Terminal  # noqa: E402  it needs one too
+from tests.support.programs.terminal import Terminal  # noqa: E402  it needs one too
 
 # Each text that is read, with its escapes, and what the history keeps.
 READ = """

@@ -19,9 +19,9 @@ from localspec.library import user_pairs
 from localspec.library.catalog import load_catalog
 from localspec.library.local_models import Inventory, find_models
 from localspec.library.pairs import pair_row, pair_rows
-from tests.support import zoo
-from tests.support.streams import Streams
-from tests.support.terminal import Window
+from tests.support.library import zoo
+from tests.support.programs.streams import Streams
+from tests.support.programs.terminal import Window
 
 NAMES = ("NAME", "SIZE", "LONGER", "LAST")
 

@@ -25,17 +25,17 @@ from localspec.display.pieces import (
     marked,
     visible_origins,
 )
-from tests.support import templates
+from tests.support.chat import templates
+from tests.support.chat.reciting import reciting, write_reciter
 from tests.support.command import Command
-from tests.support.reciting import reciting, write_reciter
 
 pytest.importorskip("pty")
-from tests.support.terminal import Terminal  # noqa: E402  it needs one too
+from tests.support.programs.terminal import Terminal  # noqa: E402  it needs one too
 
 # A command with a model that recites; "1" first for an environment without colours.
 RECITE = """
 import json, os, sys
-from tests.support.reciting import reciting
+from tests.support.chat.reciting import reciting
 if sys.argv.pop(1):
     os.environ["NO_COLOR"] = "1"
 with reciting(*json.loads(sys.argv.pop(1))):

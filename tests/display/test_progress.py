@@ -12,9 +12,9 @@ from localspec.display import bench as bench_display
 from localspec.display import progress as bars
 from localspec.display.progress import progress
 from tests.support.answers import made_demo
+from tests.support.programs.streams import Streams
+from tests.support.programs.terminal import Window
 from tests.support.real_pair import TinyFiles
-from tests.support.streams import Streams
-from tests.support.terminal import Window
 
 HOSTILE = "evil\x1b]0;pwned\x07\x1b[2J\x9b31m\u202e\x7f\r\n\tname"
 

@@ -8,8 +8,8 @@ from localspec.display import reports
 from localspec.engine.doctor import DoctorReport
 from localspec.metadata.header import read_header
 from localspec.pairing import check_pair
+from tests.support.programs.streams import Streams
 from tests.support.real_pair import TinyFiles
-from tests.support.streams import Streams
 
 
 def test_a_pair_report_in_words(

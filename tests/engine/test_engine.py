@@ -33,6 +33,7 @@ from localspec.engine.loading import pair as loading
 from localspec.llama import llama_library
 from localspec.llama.model import LlamaModel
 from localspec.llama.weights import Weights
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import (
     GREEDY,
     LENGTHS,
@@ -46,7 +47,6 @@ from tests.support.real_pair import (
     retuned,
     unfinished_passes,
 )
-from tests.support.tiny_models import write_tiny_model
 
 pytestmark = pytest.mark.llama
 

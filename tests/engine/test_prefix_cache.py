@@ -24,7 +24,8 @@ from localspec.llama.heads.opening import open_head
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from tests.support.real_pair import GREEDY, fresh, generate, options, random_ids
-from tests.support.toys import ReplayingToy, ToyEngine
+from tests.support.toy.engine import ToyEngine
+from tests.support.toy.models import ReplayingToy
 
 PLENTY = 2**30
 NOISY = SamplingParams(temperature=0.8, seed=3)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from localspec.core.errors import NotEnoughMemory, UsageError
 from localspec.export.cluster import split_pair
 from localspec.export.facts import Cluster, PairFacts
-from tests.support.exports import facts_of, model
+from tests.support.library.exports import facts_of, model
 
 MIB = 2**20
 HEADS = "llama.attention.head_count"

@@ -19,8 +19,8 @@ from localspec.export.facts import Cluster, DraftLength, PairFacts
 from localspec.export.names import DIALECTS
 from localspec.library.pair_schema import SETTINGS
 from localspec.metadata.header import read_header
-from tests.support.exports import Facts, arguments, facts_of, model, option, program
-from tests.support.head_files import header_of, target_bytes
+from tests.support.files.head_files import header_of, target_bytes
+from tests.support.library.exports import Facts, arguments, facts_of, model, option, program
 
 ARG_CPP = Path(__file__).parents[1] / "data" / "llama_cpp_flags.txt"
 PROGRAMS = ("llama-server", "llama-cli", "vllm", "python")

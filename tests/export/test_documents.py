@@ -17,8 +17,8 @@ from localspec.export.engines import export_pair
 from localspec.export.facts import DraftLength, Exported
 from localspec.hub.provenance import Provenance, write_record
 from localspec.metadata.header import read_header
-from tests.support.exports import Facts, facts_of, model
-from tests.support.head_files import dflash_bytes, header_of, mtp_bytes, target_bytes
+from tests.support.files.head_files import dflash_bytes, header_of, mtp_bytes, target_bytes
+from tests.support.library.exports import Facts, facts_of, model
 
 SPEC = "llm.load.llama.speculativeDecoding."
 

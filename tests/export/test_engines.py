@@ -9,7 +9,7 @@ import pytest
 from localspec.core.errors import IncompatiblePair
 from localspec.export.engines import export_pair
 from localspec.export.names import DIALECTS
-from tests.support.exports import Facts
+from tests.support.library.exports import Facts
 
 PAGE = Path(__file__).parents[2] / "docs" / "export.md"
 COLUMNS = ("model", "own heads", "mtp", "eagle3", "dflash")

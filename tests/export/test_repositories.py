@@ -6,8 +6,8 @@ import pytest
 
 from localspec.core.errors import IncompatiblePair, UsageError
 from localspec.export.repositories import original_repo, original_repos
-from tests.support.exports import facts_of, model
-from tests.support.head_files import header_of, mtp_bytes, target_bytes
+from tests.support.files.head_files import header_of, mtp_bytes, target_bytes
+from tests.support.library.exports import facts_of, model
 
 BASE = "general.base_model.0.repo_url"
 HUB = "https://huggingface.co/"

@@ -26,10 +26,10 @@ from localspec.library.acquire import (
     judge,
 )
 from localspec.library.resolve import MTP, Resolver
-from tests.support import zoo
 from tests.support.fake_hub import FakeHub
-from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
-from tests.support.head_files import dflash_bytes, mtp_bytes, target_bytes
+from tests.support.files.gguf_files import gguf_bytes, model_keys, model_tensors, words
+from tests.support.files.head_files import dflash_bytes, mtp_bytes, target_bytes
+from tests.support.library import zoo
 
 
 def model(parameters: int, n_tokens: int = 300, control: str = "<end>") -> bytes:

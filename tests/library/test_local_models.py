@@ -11,8 +11,8 @@ from localspec.hub.reference import parse_reference
 from localspec.library.local_models import LocalModel, find_models, model_of, parse_source
 from localspec.library.scan import SOURCES, Source
 from localspec.metadata.header import read_header
-from tests.support import zoo
-from tests.support.model_folders import MODEL, OLLAMA, found, names, put_parts, some_model
+from tests.support.library import zoo
+from tests.support.library.model_folders import MODEL, OLLAMA, found, names, put_parts, some_model
 
 # The zoo
 

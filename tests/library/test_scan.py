@@ -9,8 +9,8 @@ import pytest
 
 from localspec.library import scan, tool_caches
 from localspec.library.local_models import LocalModel, find_models
-from tests.support import zoo
-from tests.support.model_folders import MODEL, found, names, some_model
+from tests.support.library import zoo
+from tests.support.library.model_folders import MODEL, found, names, some_model
 
 # Which files
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localspec.library.local_models import find_models
-from tests.support import zoo
-from tests.support.model_folders import MODEL, OLLAMA, found, names, some_model
+from tests.support.library import zoo
+from tests.support.library.model_folders import MODEL, OLLAMA, found, names, some_model
 
 # Records of downloads
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from localspec.llama.model import LlamaModel
-from tests.support.architectures.specs import (
+from tests.support.files.architectures.specs import (
     MODELS,
 )
-from tests.support.architectures.writer import write_model
+from tests.support.files.architectures.writer import write_model
 from tests.support.real_pair import load_model, random_ids
 
 pytestmark = pytest.mark.llama

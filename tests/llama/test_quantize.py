@@ -10,9 +10,9 @@ from localspec.core.errors import DraftNotMade, UsageError
 from localspec.llama.quantize import TYPES, quantize, require_type
 from localspec.metadata.header import read_header
 from tests.support.command import as_child
-from tests.support.gguf_files import write_gguf
+from tests.support.files.gguf_files import write_gguf
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import TinyFiles
-from tests.support.tiny_models import write_tiny_model
 
 
 @pytest.fixture(scope="module")

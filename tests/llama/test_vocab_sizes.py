@@ -20,7 +20,8 @@ from localspec.llama.heads.head import Head
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from localspec.pairing import MAX_SIZE_DIFFERENCE, check_pair
-from tests.support.gguf_files import write_with_gguf
+from tests.support.files.gguf_files import write_with_gguf
+from tests.support.files.tiny_models import read_all
 from tests.support.real_pair import (
     GREEDY,
     LENGTHS,
@@ -30,7 +31,6 @@ from tests.support.real_pair import (
     options,
     random_ids,
 )
-from tests.support.tiny_models import read_all
 
 pytestmark = pytest.mark.llama
 

@@ -26,9 +26,9 @@ from localspec.self_draft.make import (
     shortened_values,
 )
 from localspec.self_draft.recipe import KEEP, Recipe
-from tests.support.architectures.specs import MODELS, NUMBERED
-from tests.support.gguf_files import Tensor, model_keys, words, write_gguf
-from tests.support.layers import logits, silenced
+from tests.support.files.architectures.specs import MODELS, NUMBERED
+from tests.support.files.gguf_files import Tensor, model_keys, words, write_gguf
+from tests.support.files.layers import logits, silenced
 from tests.support.real_pair import TinyFiles
 
 pytestmark = pytest.mark.llama

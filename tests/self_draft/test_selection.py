@@ -18,8 +18,8 @@ from localspec.self_draft.make import LAYERS_KEY, make_draft
 from localspec.self_draft.recipe import KEEP, Recipe
 from localspec.self_draft.selection import Selection, SelfDraftOptions, selected
 from localspec.self_draft.trial import Trial, Trials
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import interrupt, options
-from tests.support.tiny_models import write_tiny_model
 
 pytestmark = pytest.mark.llama
 

@@ -16,9 +16,9 @@ from localspec.metadata.trimmed import EMBEDDING
 from localspec.metadata.vocab import Vocab
 from localspec.self_draft import trim
 from localspec.self_draft.trim import require_trimmable, trim_vocabulary
-from tests.support.architectures.specs import MODELS, N_VOCAB
+from tests.support.files.architectures.specs import MODELS, N_VOCAB
+from tests.support.files.tiny_models import copy_with
 from tests.support.real_pair import TinyFiles, retuned
-from tests.support.tiny_models import copy_with
 
 pytestmark = pytest.mark.llama
 

@@ -19,7 +19,7 @@ from localspec.speculative.loop import Controller, Proposal, Round, generate_rou
 from localspec.speculative.prefix import common_prefix
 from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.sampler import Sampler
-from tests.support.toys import (
+from tests.support.toy.models import (
     GREEDY,
     FakeClock,
     ReplayingToy,

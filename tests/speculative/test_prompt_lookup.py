@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from localspec.core.config import MAX_DRAFT_TOKENS
 from localspec.speculative import prompt_lookup
 from localspec.speculative.prompt_lookup import GROUPS, PromptLookup
-from tests.support.toys import WatchedList
+from tests.support.toy.models import WatchedList
 
 texts = st.lists(st.integers(0, 3), max_size=40)
 

@@ -18,11 +18,11 @@ from localspec.speculative.prompt_lookup import PromptLookup
 from localspec.speculative.sampling.constrained import ConstrainedSampler
 from localspec.speculative.sampling.sampler import Sampler
 from tests.speculative.test_loop import Scene, scenes
-from tests.support.toys import (
+from tests.support.toy.engine import SlotConstraint
+from tests.support.toy.models import (
     GREEDY,
     ContractBroken,
     FakeClock,
-    SlotConstraint,
     ToyModel,
     ToyTree,
     emitted,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from localspec import cli
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import TinyFiles
-from tests.support.tiny_models import write_tiny_model
 
 HELLO = "Say the thing"
 

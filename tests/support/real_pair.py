@@ -21,8 +21,8 @@ from localspec.engine.generate import stream_generate
 from localspec.llama import llama_library
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
-from tests.support.gguf_files import write_with_gguf
-from tests.support.tiny_models import tokenizer_keys, vocabulary, write_tiny_model
+from tests.support.files.gguf_files import write_with_gguf
+from tests.support.files.tiny_models import tokenizer_keys, vocabulary, write_tiny_model
 
 GREEDY = SamplingParams(temperature=0)
 LENGTHS: tuple[DraftTokens, ...] = (0, 1, 4, 9, "auto")

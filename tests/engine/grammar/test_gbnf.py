@@ -12,8 +12,8 @@ from localspec.core.errors import GrammarError
 from localspec.engine.grammar.gbnf import gbnf_as_lark
 from localspec.llama import llama_library
 from localspec.llama.model import LlamaModel
-from tests.support.grammars import accepts
 from tests.support.real_pair import load_model
+from tests.support.toy.grammars import accepts
 
 PARTS = ('"a"', '"b"', '"ab"', '"é"', '"\\n"', "[a-c]", "[^a]", "[a\\-\\]]", ".", "[€é]")
 REPEATS = ("",) * 12 + ("*", "+", "?", "{2}", "{0,3}", "{1,}", "{0}")

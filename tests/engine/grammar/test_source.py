@@ -16,7 +16,7 @@ from localspec.engine.grammar.source import (
     read_schema,
     schema_grammar,
 )
-from tests.support.grammars import accepts, byte_tokenizer
+from tests.support.toy.grammars import accepts, byte_tokenizer
 
 PERSON = {
     "type": "object",

@@ -21,8 +21,9 @@ from localspec.engine.slots.batch_scheduler import WIDE, BatchScheduler
 from localspec.engine.slots.llama_context import BatchEntry
 from localspec.engine.slots.slot import Slot
 from localspec.speculative.loop import Logits
-from tests.support.shared_toys import in_threads, shared
-from tests.support.toys import FakeClock, ToyEngine
+from tests.support.toy.engine import ToyEngine
+from tests.support.toy.models import FakeClock
+from tests.support.toy.slots import in_threads, shared
 
 GREEDY = SamplingParams(temperature=0)
 WARM = SamplingParams(temperature=1.0, seed=4)

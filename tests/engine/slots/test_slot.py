@@ -24,6 +24,7 @@ from localspec.llama.cache.rollback import Fork
 from localspec.llama.model import LlamaModel
 from localspec.metadata.header import read_header
 from localspec.speculative.loop import TokenModel
+from tests.support.files.tiny_models import write_tiny_model
 from tests.support.real_pair import (
     GREEDY,
     TinyFiles,
@@ -33,8 +34,7 @@ from tests.support.real_pair import (
     random_ids,
     unfinished_passes,
 )
-from tests.support.shared_toys import in_threads
-from tests.support.tiny_models import write_tiny_model
+from tests.support.toy.slots import in_threads
 
 pytestmark = pytest.mark.llama
 

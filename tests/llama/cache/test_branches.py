@@ -18,9 +18,9 @@ from localspec.llama.cache.rollback import Trim
 from localspec.llama.model import LlamaModel
 from localspec.llama.parameters import context_parameters
 from localspec.speculative.loop import Logits
+from tests.support.files.tiny_models import write_tiny_model
+from tests.support.llama.today import TRIM, WAYS
 from tests.support.real_pair import TinyFiles, load_model, options, random_ids
-from tests.support.tiny_models import write_tiny_model
-from tests.support.today import TRIM, WAYS
 
 pytestmark = pytest.mark.llama
 

@@ -19,7 +19,7 @@ from localspec.llama.heads.mtp import SharedHead
 from localspec.llama.model import LlamaModel
 from localspec.speculative.drafters import ModelDrafter
 from localspec.speculative.sampling.sampler import Sampler
-from tests.support.heads import PAIRS, HeadPair, head_pair
+from tests.support.llama.heads import PAIRS, HeadPair, head_pair
 from tests.support.real_pair import interrupt, random_ids, unfinished_passes
 
 pytestmark = pytest.mark.llama

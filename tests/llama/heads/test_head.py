@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.heads import PAIRS, HeadPair, head_pair
+from tests.support.llama.heads import PAIRS, HeadPair, head_pair
 from tests.support.real_pair import random_ids
 
 pytestmark = pytest.mark.llama

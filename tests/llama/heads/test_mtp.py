@@ -8,7 +8,7 @@ import pytest
 
 from localspec.llama.heads.hidden_states import unstable
 from localspec.llama.heads.mtp import ChainedHead, MtpHead, SharedHead
-from tests.support.heads import HeadPair, Row, head_pair
+from tests.support.llama.heads import HeadPair, Row, head_pair
 from tests.support.real_pair import random_ids
 
 pytestmark = pytest.mark.llama

@@ -31,10 +31,10 @@ from localspec.llama.memory.probe import (
 )
 from localspec.llama.memory.use import MemoryUse
 from localspec.metadata.header import ModelHeader, read_header
-from tests.support.big_files import write_big_model
 from tests.support.command import as_child
-from tests.support.gguf_files import write_gguf
-from tests.support.lora_files import write_lora
+from tests.support.files.big_files import write_big_model
+from tests.support.files.gguf_files import write_gguf
+from tests.support.files.lora_files import write_lora
 from tests.support.real_pair import TinyFiles, load_model, options
 
 GIB = 2**30

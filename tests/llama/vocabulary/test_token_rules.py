@@ -13,9 +13,9 @@ from localspec.engine.engine import Engine
 from localspec.llama.model import LlamaModel
 from localspec.llama.vocabulary.token_rules import token_rules
 from localspec.speculative.sampling.dry import Dry
-from tests.support.llama_chain import llama_chain
+from tests.support.files.tiny_models import copy_with, write_tiny_model
+from tests.support.llama.samplers import llama_chain
 from tests.support.real_pair import fresh, load_model
-from tests.support.tiny_models import copy_with, write_tiny_model
 
 pytestmark = pytest.mark.llama
 

@@ -31,10 +31,10 @@ from localspec.metadata.trimmed import _UNREADABLE
 from localspec.self_draft.trim import trim_vocabulary
 from localspec.self_draft.vocabulary import choose_ids
 from localspec.speculative.loop import Logits
-from tests.support.architectures.specs import MODELS, N_VOCAB, WIDTH
-from tests.support.architectures.writer import weights, write_model
+from tests.support.files.architectures.specs import MODELS, N_VOCAB, WIDTH
+from tests.support.files.architectures.writer import weights, write_model
 from tests.support.real_pair import TinyFiles, fresh, load_model, options
-from tests.support.shared_toys import in_threads
+from tests.support.toy.slots import in_threads
 
 pytestmark = pytest.mark.llama
 

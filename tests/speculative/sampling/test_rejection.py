@@ -27,9 +27,9 @@ from localspec.speculative.sampling.rejection import (
 from localspec.speculative.sampling.row import Row
 from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
 from localspec.speculative.sampling.truncation import Survivors, survivors
-from tests.support.distributions import probabilities
+from tests.support.llama.samplers import probabilities
 from tests.support.real_pair import options
-from tests.support.toys import ToyModel, emitted, never_stop, start_answer
+from tests.support.toy.models import ToyModel, emitted, never_stop, start_answer
 
 WARM = SamplingParams(temperature=1.0, top_k=0, top_p=1, min_p=0, acceptance="rejection")
 

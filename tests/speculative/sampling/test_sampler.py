@@ -18,7 +18,7 @@ from localspec.speculative.sampling.noise import gumbel_noise
 from localspec.speculative.sampling.penalties import Penalties
 from localspec.speculative.sampling.sampler import Sampler, TokenDistribution
 from localspec.speculative.sampling.truncation import LISTED
-from tests.support.distributions import probabilities
+from tests.support.llama.samplers import probabilities
 
 PLAIN = SamplingParams(temperature=1, top_k=0, top_p=1, min_p=0)
 

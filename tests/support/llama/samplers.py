@@ -1,4 +1,4 @@
-"""llama.cpp's own samplers, applied to a row of logits: what ours are compared with."""
+"""Distributions of samplers: ours, and llama.cpp's own applied to the same row of logits."""
 
 from __future__ import annotations
 
@@ -12,6 +12,16 @@ from numpy.typing import NDArray
 
 from localspec.core.sampling_params import SamplingParams, parse_logit_bias
 from localspec.llama import llama_library
+from localspec.speculative.sampling.sampler import Sampler
+
+
+def probabilities(
+    sampler: Sampler, logits: NDArray[np.float32], history: Sequence[int], position: int = 0
+) -> NDArray[np.float64]:
+    """What `Sampler.pick` draws from: shape (n_vocab,), summing to 1."""
+    distribution, dense = sampler.distribution(logits, position, history), np.zeros(len(logits))
+    dense[distribution.ids] = distribution.probabilities
+    return dense
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """What is tested together: tiny targets, the ways they roll back, and what drafts for them.
 
-The names are those of `tests.support.architectures.specs`. `docs/models.md` shows the same as a
-table.
+The names are those of `tests.support.files.architectures.specs`; `docs/models.md` has the same as
+a table.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from random import Random
 from typing import NamedTuple
 
 from localspec.speculative.drafters import Candidate, ModelDrafter
-from tests.support.architectures.specs import MODELS
+from tests.support.files.architectures.specs import MODELS
 
 FORK, BOTH, TRIM = ("fork",), ("snapshots", "fork"), ("trim",)
 WAYS = {

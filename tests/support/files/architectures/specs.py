@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.architectures.writer import Architecture, Shape, weights, write_model
-from tests.support.tiny_models import vocabulary
+from tests.support.files.architectures.writer import Architecture, Shape, weights, write_model
+from tests.support.files.tiny_models import vocabulary
 
 WIDTH, HEADS, HEAD, FEED_FORWARD, LAYERS = 64, 2, 32, 96, 4
 N_VOCAB = len(vocabulary())

@@ -14,7 +14,8 @@ from localspec.engine.slots.llama_context import BatchEntry, SharedContext
 from localspec.engine.slots.slot import Slot, make_slots
 from localspec.llama.cache.copies import ReusableLengths
 from localspec.speculative.loop import Logits
-from tests.support.toys import ContractBroken, FakeClock, ToyEngine, ToyModel
+from tests.support.toy.engine import ToyEngine
+from tests.support.toy.models import ContractBroken, FakeClock, ToyModel
 
 N_VOCAB = 257
 

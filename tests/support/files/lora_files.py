@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.support.gguf_files import write_with_gguf
+from tests.support.files.gguf_files import write_with_gguf
 
 RANK = 4
 QUERY = "blk.0.attn_q.weight"

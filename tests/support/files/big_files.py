@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tests.support.gguf_files import Tensor, gguf_bytes, tensor_bytes, vocab_keys, words
+from tests.support.files.gguf_files import Tensor, gguf_bytes, tensor_bytes, vocab_keys, words
 
 Q4_K = 12
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from localspec.self_draft.verdict import DraftVerdict
-from tests.support.layers import silenced
-from tests.support.tiny_models import write_tiny_model
+from tests.support.files.layers import silenced
+from tests.support.files.tiny_models import write_tiny_model
 
 SILENT = (2, 4, 5)  # of six layers
 

@@ -12,7 +12,7 @@ import pytest
 from localspec.export.facts import DraftLength, PairFacts
 from localspec.metadata.header import ModelHeader, read_header
 from localspec.pairing import check_own_heads, check_pair
-from tests.support.gguf_files import (
+from tests.support.files.gguf_files import (
     Tensor,
     model_keys,
     model_tensors,
@@ -20,7 +20,7 @@ from tests.support.gguf_files import (
     words,
     write_gguf,
 )
-from tests.support.head_files import (
+from tests.support.files.head_files import (
     assistant_bytes,
     dflash_bytes,
     eagle3_bytes,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from localspec.metadata.header import ModelHeader, read_header
-from tests.support.gguf_files import Tensor, gguf_bytes, vocab_keys, words
+from tests.support.files.gguf_files import Tensor, gguf_bytes, vocab_keys, words
 
 WIDTH, LAYERS, N_TOKENS = 64, 4, 300
 I64 = 27

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from localspec.engine.engine import Engine
 from localspec.engine.text_stream import Prompt
 from localspec.llama.model import LlamaModel
-from tests.support.tiny_models import write_tiny_model
+from tests.support.files.tiny_models import write_tiny_model
 
 HARMONY_TOKENS = (
     "<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>",

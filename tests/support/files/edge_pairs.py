@@ -8,8 +8,8 @@ what such a model says.
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.support.gguf_files import ARRAY, F32, I32, Tensor, Typed, vocab_keys, write_gguf
-from tests.support.tiny_models import byte_alphabet
+from tests.support.files.gguf_files import ARRAY, F32, I32, Tensor, Typed, vocab_keys, write_gguf
+from tests.support.files.tiny_models import byte_alphabet
 
 Text = str | bytes
 Options = dict[str, object]

@@ -13,8 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from tests.support.gguf_files import I32, U16, Typed, gguf_bytes, model_tensors, vocab_keys, words
-from tests.support.tiny_models import write_tiny_model
+from tests.support.files.gguf_files import (
+    I32,
+    U16,
+    Typed,
+    gguf_bytes,
+    model_tensors,
+    vocab_keys,
+    words,
+)
+from tests.support.files.tiny_models import write_tiny_model
 
 FILE_TYPES = {"F16": 1, "Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15}
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -15,7 +15,7 @@ from localspec.engine.generate import stream_generate
 from localspec.llama.vocabulary.token_rules import require_known_tokens
 from localspec.speculative.loop import ALONE
 from localspec.speculative.sampling.logit_changes import NO_RULES, TokenRules
-from tests.support.toys import ToyEngine
+from tests.support.toy.engine import ToyEngine
 
 
 class ChatToy(ToyEngine):

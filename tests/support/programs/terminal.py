@@ -126,7 +126,7 @@ class Terminal:
             for name, value in os.environ.items()
             if name not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "INPUTRC")
         }
-        checkout = str(Path(__file__).parents[2])
+        checkout = str(Path(__file__).parents[3])
         self._process = subprocess.Popen(
             [sys.executable, "-c", _OWN_TERMINAL + code, *arguments],
             stdin=slave, stdout=slave, stderr=slave, start_new_session=True,

@@ -8,8 +8,8 @@ import pytest
 from localspec.library.local_models import Inventory, LocalModel, find_models
 from localspec.library.scan import Source
 from localspec.metadata.header import ModelHeader, read_header
-from tests.support import zoo
-from tests.support.gguf_files import gguf_bytes, model_keys, model_tensors, words
+from tests.support.files.gguf_files import gguf_bytes, model_keys, model_tensors, words
+from tests.support.library import zoo
 
 MODEL = gguf_bytes(model_keys(words(20)), model_tensors())
 OLLAMA = "registry.ollama.ai/library"

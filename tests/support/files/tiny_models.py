@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.gguf_files import vocab_keys, write_with_gguf
+from tests.support.files.gguf_files import vocab_keys, write_with_gguf
 
 HEAD_DIMENSION = 64
 MERGES = (

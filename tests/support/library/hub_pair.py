@@ -14,11 +14,11 @@ from localspec import download
 from localspec.library import local_models, resolve
 from localspec.metadata import header, splits
 from localspec.metadata.gguf_file import PartHeader
-from tests.support import zoo
 from tests.support.command import Command, Done
 from tests.support.fake_hub import FakeHub
+from tests.support.files.tiny_models import write_tiny_model
+from tests.support.library import zoo
 from tests.support.real_pair import TinyFiles, retuned
-from tests.support.tiny_models import write_tiny_model
 
 PAIR = ("org/big-GGUF:Q4_K_M", "org/small-GGUF")
 NOBODY = "http://127.0.0.1:9"  # where no Hub answers

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.support.gguf_files import ARRAY, U32, Tensor, Typed, gguf_bytes
+from tests.support.files.gguf_files import ARRAY, U32, Tensor, Typed, gguf_bytes
 
 WIDTH, SIZE, IDS = 8, 40, (0, 2, 3, 39)
 DIGEST = "0" * 64

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TOOLS = "awk bash cat dirname env find grep nproc sed sort tail tr uname wc".split()
 TARGET = {"aarch64": "sbsa"}.get(platform.machine(), platform.machine())
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from localspec.core.errors import FileProblem
 from localspec.metadata.header import ModelHeader, Vocab, read_header
 from localspec.pairing import Finding
-from tests.support.gguf_files import Tensor, model_keys, model_tensors, words, write_gguf
+from tests.support.files.gguf_files import Tensor, model_keys, model_tensors, words, write_gguf
 
 Make = Callable[..., ModelHeader]
 N_WORDS = 300

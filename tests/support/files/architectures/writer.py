@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from localspec.llama import llama_library
-from tests.support.gguf_files import write_with_gguf
-from tests.support.tiny_models import CONTROL_TOKENS, tokenizer_keys, vocabulary
+from tests.support.files.gguf_files import write_with_gguf
+from tests.support.files.tiny_models import CONTROL_TOKENS, tokenizer_keys, vocabulary
 
 # What llama.cpp can do without: its own scales of quantization, factors of long contexts, and
 # biases where no model in use has them.
